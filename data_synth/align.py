@@ -25,7 +25,7 @@ from harness.acoustics.decoder import EVERYTHING, decode
 from harness.acoustics.graph import Graph, transcript_graph
 from harness.acoustics.hmm import align
 from harness.acoustics.language_model import LanguageModel, Lexicon, train
-from harness.acoustics.lattice import Recognised
+from harness.acoustics.lattice import BestPath
 
 VARIANCE_FLOOR = 0.01  # of features with variance 1
 
@@ -274,7 +274,7 @@ class Alignment:
         score: mean log score of an aligned frame.
     """
 
-    paths: tuple[Recognised | None, ...]
+    paths: tuple[BestPath | None, ...]
     score: float
 
     @property
@@ -298,7 +298,7 @@ class Aligner:
     """
 
     def __init__(self, lexicon: Mapping[str, Sequence[int]], silence: Sequence[int]) -> None:
-        self.lexicon = Lexicon.of(lexicon, silence)
+        self.lexicon = Lexicon.from_entries(lexicon, silence)
         self.model: LanguageModel = train([tuple(self.lexicon.words)], 1)
         self.graphs: dict[tuple[str, ...], Graph] = {}
 
@@ -313,7 +313,7 @@ class Aligner:
         said = self.lexicon.words
         return sum(min(map(len, said[word])) for word in words)
 
-    def align(self, words: tuple[str, ...], scores: np.ndarray) -> Recognised | None:
+    def align(self, words: tuple[str, ...], scores: np.ndarray) -> BestPath | None:
         """The best path through a sentence; None if it has no words or too few frames.
 
         Args:

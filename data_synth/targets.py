@@ -23,7 +23,7 @@ from data_synth.align import Aligner, Alignment, Mixtures, equal_parts, refit
 from data_synth.corpus import Corpus, Utterances, join, splice_index
 from data_synth.tree import SILENCE, Tree, expanded, grow, pooled, questions, statistics_of, untied
 from harness.acoustics.language_model import variants
-from harness.acoustics.lattice import Recognised
+from harness.acoustics.lattice import BestPath
 from harness.base.errors import UserError
 
 Pronunciations = Mapping[str, tuple[str, ...]]
@@ -174,7 +174,7 @@ def mixture_scores(speech: Speech, model: Mixtures) -> Callable[[int, int], np.n
 
 
 def contexts(
-    train: Utterances, paths: tuple[Recognised | None, ...], tree: Tree, said: Pronunciations
+    train: Utterances, paths: tuple[BestPath | None, ...], tree: Tree, said: Pronunciations
 ) -> list[Run]:
     """Stretches of one state in aligned utterances, with the phones around it.
 
@@ -207,7 +207,7 @@ def contexts(
 def tied(
     speech: Speech,
     train: Utterances,
-    paths: tuple[Recognised | None, ...],
+    paths: tuple[BestPath | None, ...],
     tree: Tree,
     effort: Effort,
 ) -> tuple[Tree, np.ndarray]:

@@ -100,14 +100,14 @@ def _take_part(asked: argparse.Namespace) -> int:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     import torch
 
-    from harness.processes.group import comes_late, join, leave, whole
+    from harness.processes.group import is_joining_late, join, leave, read_env_int
     from harness.processes.messages import SERVER_RANK
     from harness.processes.rank_main import serve, take_part
 
     torch.set_num_threads(1)
     try:
-        if comes_late():
-            return take_part(asked, whole("RANK"), late=True)
+        if is_joining_late():
+            return take_part(asked, read_env_int("RANK"), late=True)
         rank, ranks = join()
         if rank != SERVER_RANK:
             return take_part(asked, rank)

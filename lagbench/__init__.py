@@ -20,7 +20,7 @@ from harness.algorithms.async_sgd import Gradients
 from harness.algorithms.contract import Algorithm, Fold, LocalWork, Memory, Server
 from harness.algorithms.schedules import Constant, Exponential, Halving, Schedule
 from harness.base.errors import UserError
-from harness.judge.comparison import tabulated
+from harness.judge.comparison import build_table
 from harness.modules.experiment import (
     Experiment,
     Model,
@@ -156,7 +156,7 @@ def train(
     """
     with Experiment(model, loss, data, cluster, settings) as experiment:
         found = experiment.run([algorithm], [workers], rate)
-    return Result(tabulated(found, experiment.settings.target))
+    return Result(build_table(found, experiment.settings.target))
 
 
 @resumable
@@ -194,7 +194,7 @@ def compare(
         rates = None
     with Experiment(model, loss, data, cluster, settings) as experiment:
         found = experiment.run(algorithms, workers, rates)
-    return Result(tabulated(found, experiment.settings.target))
+    return Result(build_table(found, experiment.settings.target))
 
 
 @resumable

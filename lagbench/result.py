@@ -87,4 +87,4 @@ class Tolerated:
 
 def _provenance(cells: Mapping[str, Cell]) -> dict[str, Any]:
     runs = {name: [run.hash for run in cell.runs] for name, cell in cells.items()}
-    return {**provenance.of_program("lagbench"), "runs": runs}
+    return {**provenance.describe_program("lagbench"), "runs": runs}

@@ -34,7 +34,7 @@ from matplotlib.transforms import ScaledTranslation
 
 from harness.base.errors import UserError, name_error
 from harness.judge import Exhibit, Row
-from harness.judge.paired import against, seeds_of
+from harness.judge.paired import seeds_of, subtract_reference
 from reports import gantt, numbers, style
 from reports.reference_terms import PAPER, Words
 from reports.style import COLOURS, DASHES, HATCHES, INK, MARKERS, MUTED, cycle
@@ -64,10 +64,10 @@ def curves(axes: Axes, exhibit: Exhibit) -> None:
 
 
 def differences(axes: Axes, exhibit: Exhibit) -> None:
-    """The curves minus the one that ``draw`` names in ``against``, paired by seed."""
+    """The curves minus the one that ``draw`` names in ``subtract_reference``, paired by seed."""
     reference = str(exhibit.draw["against"])
     places = {label: place for place, label in enumerate(by_label(exhibit.rows))}
-    apart = replace(exhibit, rows=against(exhibit.rows, reference))
+    apart = replace(exhibit, rows=subtract_reference(exhibit.rows, reference))
     axes.axhline(0.0, color=MUTED, lw=0.8)
     for label, rows in by_label(apart.rows).items():
         _curve(axes, apart, places[label], label, rows)
@@ -471,7 +471,7 @@ def draw(exhibit: Exhibit, out: Path, said: Words = PAPER) -> dict[str, bytes]:
 def paired(exhibit: Exhibit) -> bool:
     """Whether differences seed by seed are drawn below the curves."""
     reference = exhibit.draw.get("against")
-    return reference is not None and bool(against(exhibit.rows, str(reference)))
+    return reference is not None and bool(subtract_reference(exhibit.rows, str(reference)))
 
 
 def caption(exhibit: Exhibit) -> str:

@@ -131,5 +131,5 @@ def curve_rows(
         x = round(float(epoch) / passes, 6)
         if hours is not None:
             x = round(hours * float(np.mean([t[epoch] for t in times])), 6)
-        rows.append(Row.of(label, x, None, mean, hashes(runs)))
+        rows.append(Row.from_interval(label, x, None, mean, hashes(runs)))
     return tuple(rows)

@@ -16,8 +16,8 @@ from harness.base.seeds import identity
 from harness.grid.carriers import Submission
 from harness.grid.display import execute_named
 from harness.judge import comparison
-from harness.judge.makers import ASKED, Maker, Runs, asked_of_divergence, made_claim, made_exhibit
-from harness.judge.parts import LOOKS, corrected
+from harness.judge.makers import ASKED, Maker, Runs, build_claim, build_exhibit, divergence_hashes
+from harness.judge.parts import LOOKS, correct_verdicts
 from harness.judge.results import Results
 from harness.store import Bucket, Run, Store
 from harness.store.schema import TIMELINE
@@ -73,18 +73,18 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
         "reference": {**paper.reference, "held_against": paper.held_against},
         "differences": paper.differences(subject),
         **({LOOKS: looks} if looks > 1 else {}),
-        **comparison.of_program(_program()),
+        **comparison.describe_program(_program()),
         "device": subject.device,
         "wall_s": round(time.monotonic() - clock, 1),
         "started": started.isoformat(timespec="seconds"),
         "corpora": _fingerprints(subject, request.seeds),
-        **comparison.of_runs(runs, before),
-        ASKED: asked_of_divergence(makers, runs),
+        **comparison.describe_runs(runs, before),
+        ASKED: divergence_hashes(makers, runs),
     }
     results = Results(
         paper.id, subject.scale, subject.corpus.name, request.seeds, facts,
-        tuple(made_exhibit(maker, subject, runs) for maker in exhibits),
-        corrected([made_claim(maker, subject, runs) for maker in claims], looks),
+        tuple(build_exhibit(maker, subject, runs) for maker in exhibits),
+        correct_verdicts([build_claim(maker, subject, runs) for maker in claims], looks),
     )  # fmt: skip
     reports.build(request.out, results)
     return results

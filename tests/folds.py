@@ -119,7 +119,7 @@ def speech() -> Frames:
     draw = np.random.default_rng(0)
     features = draw.normal(size=(1200, 4)).astype(np.float32)
     targets = draw.integers(10, size=1200)
-    return Frames.laid_out(features, targets, START, LENGTH, context=CONTEXT, device=str(DEVICE))
+    return Frames.from_arrays(features, targets, START, LENGTH, context=CONTEXT, device=str(DEVICE))
 
 
 def simulation_of(algorithm: Any) -> Simulation:
@@ -178,7 +178,7 @@ def moved(network: str, **stack: torch.dtype) -> Counter[str]:
     """Bytes of a block of averaged SGD, by operation; with a stack, products in bf16."""
     sizes, frames = NETWORKS[network]
     features = np.zeros((1200, sizes[0] // 11), np.float32)
-    said = Frames.laid_out(features, np.zeros(1200, int), START, LENGTH, 5, "meta")
+    said = Frames.from_arrays(features, np.zeros(1200, int), START, LENGTH, 5, "meta")
     order, job = Order(0, 0, START, LENGTH, frames), Workload.of_network(sizes, frames)
     simulation = Simulation(CLUSTER, ParameterServer(), job, WORKERS, seed=0)
     algorithm, layout = AveragedSgd(), Layout(sizes)

@@ -20,7 +20,16 @@ from harness.acoustics.compiling import kernel, part, summing_part
 from harness.acoustics.decoder import EVERYTHING, check_scores, lattice
 from harness.acoustics.graph import Graph
 from harness.acoustics.lattice import Lattice, log_sums
-from harness.acoustics.sums import LEAST, TINY, Arcs, advance, flat, likelihoods, pass_on, retreat
+from harness.acoustics.sums import (
+    LEAST,
+    TINY,
+    Arcs,
+    advance,
+    get_arcs,
+    likelihoods,
+    pass_on,
+    retreat,
+)
 
 
 class Accuracies(NamedTuple):
@@ -47,9 +56,9 @@ def accuracies(graph: Graph, scores: np.ndarray, targets: np.ndarray) -> Accurac
     scores = np.ascontiguousarray(scores, np.float64)
     said = np.ascontiguousarray(targets, np.int64)
     ends = graph.start, graph.end, graph.nodes
-    log_z, gamma, through, least = _expectations(*likelihoods(scores), said, flat(graph), *ends)
+    log_z, gamma, through, least = _expectations(*likelihoods(scores), said, get_arcs(graph), *ends)
     if least > LEAST:
-        return _centred(log_z, gamma, through, said)
+        return _centre_accuracies(log_z, gamma, through, said)
     return lattice_accuracies(lattice(graph, scores, EVERYTHING), targets, scores.shape[1])
 
 
@@ -64,16 +73,16 @@ def lattice_accuracies(found: Lattice, targets: np.ndarray, n_targets: int) -> A
     frame = np.maximum(found.layer.astype(np.int64) - 1, 0)
     hit = (state & (target == np.asarray(targets)[frame])).astype(np.float64)
     arcs = found.first, found.to, found.score
-    before, after = _before(*arcs, alpha, hit), _after(*arcs, beta, hit)
+    before, after = _prefix_accuracy(*arcs, alpha, hit), _suffix_accuracy(*arcs, beta, hit)
     share = np.exp(alpha[state] + beta[state] - beta[0])
     cell = frame[state] * n_targets + target[state]
     size = found.frames * n_targets
     gamma = np.bincount(cell, share, size).reshape(shape)
     through = np.bincount(cell, share * (before + after)[state], size).reshape(shape)
-    return _centred(float(beta[0]), gamma, through, targets)
+    return _centre_accuracies(float(beta[0]), gamma, through, targets)
 
 
-def _centred(
+def _centre_accuracies(
     log_z: float, gamma: np.ndarray, through: np.ndarray, targets: np.ndarray
 ) -> Accuracies:
     expected = float(gamma[np.arange(len(gamma)), targets].sum())
@@ -81,7 +90,7 @@ def _centred(
 
 
 @kernel
-def _before(
+def _prefix_accuracy(
     first: np.ndarray, to: np.ndarray, score: np.ndarray, alpha: np.ndarray, hit: np.ndarray
 ) -> np.ndarray:
     """Expected accuracy of the beginnings that end in each node, the node's own included."""
@@ -94,7 +103,7 @@ def _before(
 
 
 @kernel
-def _after(
+def _suffix_accuracy(
     first: np.ndarray, to: np.ndarray, score: np.ndarray, beta: np.ndarray, hit: np.ndarray
 ) -> np.ndarray:
     """Expected accuracy of the endings that follow each node, the node's own left out."""

@@ -66,10 +66,10 @@ class BatchedCriterion:
         self._prior = torch.as_tensor(single.log_prior, device=device)
 
         @lru_cache(REMEMBERED)
-        def kept(words: Words) -> Chain:
+        def get_chain(words: Words) -> Chain:
             return chain(single.references.graph(words))
 
-        self._chain = kept
+        self._chain = get_chain
 
     def outers(
         self,
@@ -88,7 +88,7 @@ class BatchedCriterion:
         """
         words, given = [tuple(r) for r in references], list(alignments or [None] * len(lengths))
         out = _empty(log_posteriors, np.array(lengths, np.int64))
-        together = self._together(log_posteriors, out.lengths, words, given)
+        together = self._select_batch(log_posteriors, out.lengths, words, given)
         if len(together):
             self._fill(out, together, log_posteriors, [words[i] for i in together])
         done = {i for i in together.tolist() if not math.isnan(out.value[i])}
@@ -98,7 +98,7 @@ class BatchedCriterion:
                 _put(out, i, self.single.outer(alone, words[i], given[i]))
         return out
 
-    def _together(
+    def _select_batch(
         self,
         log_posteriors: Tensor,
         lengths: np.ndarray,
@@ -128,7 +128,7 @@ class BatchedCriterion:
         some = log_posteriors[at, :frames]
         scores = self.single.criterion.kappa * (some.double() - self._prior)
         batch = _Batch(torch.where(inside[:, :, None], scores, 0.0), lengths, inside)
-        found = self._found(batch, self._said(batch, words))
+        found = self._compute_gradients(batch, self._compute_numerators(batch, words))
         kept = found.alive & ~found.rejected & found.exact[:, None]
         gradient = torch.where(kept[:, :, None], found.direction, 0.0)
         out.gradient[at, :frames] = self.single.criterion.kappa * gradient
@@ -140,7 +140,7 @@ class BatchedCriterion:
         for i, any_kept in zip(chosen.tolist(), fates[0].any(1), strict=True):
             out.trouble[i] = None if any_kept else "nothing kept"
 
-    def _said(self, batch: _Batch, words: list[Words]) -> _Said:
+    def _compute_numerators(self, batch: _Batch, words: list[Words]) -> _NumeratorBatch:
         rules = self.single.criterion
         chains = Chains([self._chain(w) for w in words], self.device)
         summed = rules.numerator == "sum"
@@ -150,14 +150,14 @@ class BatchedCriterion:
             targets, log_z = best.targets, best.score
             gamma = _hot(targets, batch.scores, batch.inside)
         if not summed and gamma is not None and log_z is not None:
-            return _Said(log_z, gamma, torch.isfinite(log_z), gamma, targets)
+            return _NumeratorBatch(log_z, gamma, torch.isfinite(log_z), gamma, targets)
         found = sums(chains, batch.scores, batch.lengths)
-        return _Said(found.log_z, found.gamma, found.exact, gamma, targets)
+        return _NumeratorBatch(found.log_z, found.gamma, found.exact, gamma, targets)
 
-    def _found(self, batch: _Batch, said: _Said) -> _Found:
+    def _compute_gradients(self, batch: _Batch, said: _NumeratorBatch) -> _BatchGradients:
         rules, nowhere = self.single.criterion, torch.zeros_like(batch.inside)
         if rules.kind == "numerator":
-            return _Found(said.log_z, said.gamma, nowhere, batch.inside, said.exact)
+            return _BatchGradients(said.log_z, said.gamma, nowhere, batch.inside, said.exact)
         scores = batch.scores
         if rules.kind == "bmmi" and said.hot is not None:
             scores = scores + rules.boost * (batch.inside[:, :, None].double() - said.hot)
@@ -171,7 +171,7 @@ class BatchedCriterion:
             agreed = (said.gamma * (den.gamma >= rules.reject_below)).sum(2)
             rejected = batch.inside & (agreed < 0.5)
         alive = batch.inside & (direction.abs().sum(2) >= rules.cancel_below)
-        return _Found(value, direction, rejected, alive, said.exact & den.exact)
+        return _BatchGradients(value, direction, rejected, alive, said.exact & den.exact)
 
 
 class _Batch(NamedTuple):
@@ -182,7 +182,7 @@ class _Batch(NamedTuple):
     inside: Tensor
 
 
-class _Said(NamedTuple):
+class _NumeratorBatch(NamedTuple):
     """Numerators; ``hot`` [B, T, K] and ``targets`` [B, T] are the best path's, where needed."""
 
     log_z: Tensor
@@ -192,7 +192,7 @@ class _Said(NamedTuple):
     targets: Tensor | None
 
 
-class _Found(NamedTuple):
+class _BatchGradients(NamedTuple):
     """Values [B], o / κ [B, T, K], frames rejected and not cancelled, and who is exact [B]."""
 
     value: Tensor

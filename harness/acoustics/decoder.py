@@ -15,7 +15,7 @@ import numpy as np
 
 from harness.acoustics.compiling import kernel, part
 from harness.acoustics.graph import Graph
-from harness.acoustics.lattice import Lattice, Recognised, pruned, read_path
+from harness.acoustics.lattice import BestPath, Lattice, prune_lattice, read_path
 from harness.base.errors import UserError
 
 EXHAUSTIVE = 2**31 - 1
@@ -47,14 +47,14 @@ class Beam:
 EVERYTHING = Beam(math.inf, EXHAUSTIVE, math.inf)
 
 
-def decode(graph: Graph, scores: np.ndarray, beam: Beam | None = None) -> Recognised:
+def decode(graph: Graph, scores: np.ndarray, beam: Beam | None = None) -> BestPath:
     """The best path the search finds.
 
     Where no token reaches the graph's end, the best token's beginning of a path is
     returned, and marked as not complete.
 
     Args:
-        graph: from ``decoding_graph``, perhaps ``penalised``.
+        graph: from ``decoding_graph``, perhaps ``with_insertion_penalty``.
         scores: float [T, K], scaled acoustic scores κ (log p(s|x_t) - log p(s)).
         beam: what to keep; by default ``Beam()``.
 
@@ -65,7 +65,7 @@ def decode(graph: Graph, scores: np.ndarray, beam: Beam | None = None) -> Recogn
     tokens = _Tokens(*_search(*_arguments(graph, scores, beam or Beam())))
     last = tokens.last_layer
     at = len(tokens.node) - 1
-    if not tokens.reached(graph.end, len(scores)):
+    if not tokens.has_complete_path(graph.end, len(scores)):
         at = int(last[np.argmax(tokens.score[last])])
     score, path = float(tokens.score[at]), list[int]()
     while tokens.came[at] >= 0:
@@ -91,12 +91,12 @@ def lattice(graph: Graph, scores: np.ndarray, beam: Beam | None = None) -> Latti
     beam = beam or Beam()
     arguments = _arguments(graph, scores, beam)
     tokens = _Tokens(*_search(*arguments))
-    if not tokens.reached(graph.end, len(scores)):
+    if not tokens.has_complete_path(graph.end, len(scores)):
         return _no_lattice(graph, len(scores))
     layer_first, node = tokens.layer_first, tokens.node
     links = _link(arguments[0], layer_first, node, *_arcs(graph), graph.states)
     layer = np.repeat(np.arange(len(layer_first) - 1, dtype=np.int32), np.diff(layer_first))
-    return pruned(Lattice(graph, len(scores), layer, node, *links), beam.lattice)
+    return prune_lattice(Lattice(graph, len(scores), layer, node, *links), beam.lattice)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class _Tokens:
         layer = int(np.flatnonzero(np.diff(self.layer_first))[-1])
         return np.arange(int(self.layer_first[layer]), len(self.node))
 
-    def reached(self, end: int, frames: int) -> bool:
+    def has_complete_path(self, end: int, frames: int) -> bool:
         """Whether a path ends after the last frame; the end, of the highest level, comes last."""
         return self.layer_first[frames] < len(self.node) and int(self.node[-1]) == end
 
@@ -165,11 +165,11 @@ def _threshold(values: np.ndarray, width: float, max_active: int) -> float:
         return -np.inf
     lowest = values.max() - width
     within = values[values >= lowest]
-    return lowest if len(within) <= max_active else _ranked(within, len(within) - max_active)
+    return lowest if len(within) <= max_active else _select_kth(within, len(within) - max_active)
 
 
 @part
-def _ranked(values: np.ndarray, rank: int) -> float:
+def _select_kth(values: np.ndarray, rank: int) -> float:
     """What ``np.sort(values)[rank]`` is: by a histogram, then among its bin's values alone."""
     lowest, highest = values.min(), values.max()
     if lowest == highest:

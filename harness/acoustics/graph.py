@@ -73,7 +73,7 @@ class Graph:
         state = np.minimum(self.to, self.states - 1)
         return np.where(self.to < self.states, self.target[state], 0).astype(np.int32)
 
-    def penalised(self, insertion: float) -> Graph:
+    def with_insertion_penalty(self, insertion: float) -> Graph:
         """The same graph with ``insertion`` nats taken from every word's weight."""
         return replace(self, weight=self.weight - insertion * (self.label != NO_WORD))
 

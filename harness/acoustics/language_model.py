@@ -71,7 +71,7 @@ class LanguageModel:
             table[gram[:-1]][gram[-1]] = value
         return dict(table)
 
-    def known(self, word: str) -> str:
+    def map_unknown(self, word: str) -> str:
         """The word itself, or ``<unk>`` where the model does not have it."""
         return word if (word,) in self.log_probs else UNKNOWN
 
@@ -85,8 +85,8 @@ class LanguageModel:
             history: the words before, oldest first; begin a sentence with ``<s>``. Only
                 the last ``order - 1`` count.
         """
-        context = tuple(map(self.known, history))[max(0, len(history) - self.order + 1) :]
-        word, penalty = self.known(word), 0.0
+        context = tuple(map(self.map_unknown, history))[max(0, len(history) - self.order + 1) :]
+        word, penalty = self.map_unknown(word), 0.0
         while (*context, word) not in self.log_probs:
             if not context:
                 return -math.inf
@@ -157,7 +157,7 @@ def train(
     counts = _counts(sentences, set(words), order)
     if smoothing == "kneser-ney":
         counts = _continuations(counts)
-    return _interpolated(counts, (*words, END, UNKNOWN), smoothing)
+    return _interpolate(counts, (*words, END, UNKNOWN), smoothing)
 
 
 def _counts(sentences: Sequence[Ngram], words: set[str], order: int) -> list[Counts]:
@@ -190,7 +190,7 @@ def _discount(counts: Counts) -> float:
     return seen[1] / (seen[1] + 2 * seen[2]) if seen[1] and seen[2] else 0.5
 
 
-def _interpolated(counts: list[Counts], vocabulary: Ngram, smoothing: Smoothing) -> LanguageModel:
+def _interpolate(counts: list[Counts], vocabulary: Ngram, smoothing: Smoothing) -> LanguageModel:
     """Mix every order with the one below it, from the uniform distribution upwards."""
     probs: dict[Ngram, float] = {(): 1.0}
     log_probs: dict[Ngram, float] = {(BEGIN,): -math.inf}
@@ -355,7 +355,7 @@ class Lexicon:
             raise UserError(f"lexicon: word {empty[0]!r} has a pronunciation without targets")
 
     @classmethod
-    def of(
+    def from_entries(
         cls,
         entries: Mapping[str, Sequence[int]],
         silence: Sequence[int] = (),

@@ -18,7 +18,7 @@ from harness.acoustics.graph import NO_WORD, Graph
 
 
 @dataclass(frozen=True)
-class Recognised:
+class BestPath:
     """A best path read out.
 
     Attributes:
@@ -68,7 +68,7 @@ class Lattice:
         return len(self.node) == 0
 
 
-def pruned(lattice: Lattice, beam: float = math.inf) -> Lattice:
+def prune_lattice(lattice: Lattice, beam: float = math.inf) -> Lattice:
     """Only the arcs on paths within ``beam`` nats of the best; infinite keeps all whole paths."""
     if lattice.empty:
         return lattice
@@ -139,11 +139,11 @@ def reference_posteriors(
     number = {word: i for i, word in enumerate(lattice.graph.words)}
     said = np.array([number.get(word, len(number)) for word in reference], np.int64)
     arcs = lattice.first, lattice.to, lattice.score, lattice.graph.label[lattice.arc]
-    alpha = _said_forward(*arcs, said)
+    alpha = _reference_forward(*arcs, said)
     log_z = float(alpha[-1, -1])
     if log_z == -math.inf:
         return log_z, gamma
-    share = np.exp(alpha + _said_backward(*arcs, said, alpha) - log_z).sum(axis=1)
+    share = np.exp(alpha + _reference_backward(*arcs, said, alpha) - log_z).sum(axis=1)
     state = lattice.node < lattice.graph.states
     frame = lattice.layer[state].astype(np.int64) - 1
     np.add.at(gamma, (frame, lattice.graph.target[lattice.node[state]]), share[state])
@@ -156,7 +156,7 @@ def log_sums(lattice: Lattice) -> tuple[np.ndarray, np.ndarray]:
     return _sum_forward(*arcs), _sum_backward(*arcs)
 
 
-def best_path(lattice: Lattice) -> Recognised:
+def best_path(lattice: Lattice) -> BestPath:
     """The heaviest path.
 
     Raises:
@@ -174,7 +174,7 @@ def best_path(lattice: Lattice) -> Recognised:
     return read_path(lattice.graph, lattice.arc[path[::-1]], float(best[-1]))
 
 
-def read_path(graph: Graph, arcs: np.ndarray, score: float) -> Recognised:
+def read_path(graph: Graph, arcs: np.ndarray, score: float) -> BestPath:
     """Words, times and targets of a path given as the graph's arcs in order."""
     to, label = graph.to[arcs], graph.label[arcs]
     enters = to < graph.states
@@ -183,7 +183,7 @@ def read_path(graph: Graph, arcs: np.ndarray, score: float) -> Recognised:
     junctions = np.flatnonzero(~enters)
     # A path cut short inside a word ends that word where it ends itself.
     leaves = np.append(after[junctions], after[-1:])[np.searchsorted(junctions, begins)]
-    return Recognised(
+    return BestPath(
         tuple(graph.words[int(i)] for i in label[begins]),
         tuple((after[begins] - 1).tolist()),
         tuple(leaves.tolist()),
@@ -256,7 +256,7 @@ def _log_add(x: float, y: float) -> float:
 
 
 @kernel
-def _said_forward(
+def _reference_forward(
     first: np.ndarray, to: np.ndarray, score: np.ndarray, label: np.ndarray, said: np.ndarray
 ) -> np.ndarray:
     """Log sums [n, words+1] of the beginnings that said so many words of the reference."""
@@ -277,7 +277,7 @@ def _said_forward(
 
 
 @kernel
-def _said_backward(
+def _reference_backward(
     first: np.ndarray,
     to: np.ndarray,
     score: np.ndarray,

@@ -173,7 +173,7 @@ class Outer:
         return int(self.kept.sum())
 
 
-class _Said(NamedTuple):
+class _NumeratorSums(NamedTuple):
     """The numerator: log Z and γ [T, K], over all alignments or along the best path."""
 
     log_z: float
@@ -183,7 +183,7 @@ class _Said(NamedTuple):
 
     @property
     def path(self) -> Alignment:
-        """The best path, which ``_said`` finds for every criterion that compares states."""
+        """The best path, found by ``_compute_numerator`` for criteria that compare states."""
         assert self.best is not None
         return self.best
 
@@ -238,13 +238,13 @@ class SequenceCriterion:
             return _nothing(scores, trouble)
         # Numerator and denominator sum over the same frames.
         shares = likelihoods(scores) if self._sums_twice(alignment) else None
-        said = self._said(words, scores, alignment, shares)
+        said = self._compute_numerator(words, scores, alignment, shares)
         if said is None or said.log_z == -math.inf:
             return _nothing(scores, "unreachable")
         if self.criterion.kind == "numerator":
             kept = np.ones(len(scores), np.bool_)
             return Outer(said.log_z, self.criterion.kappa * said.gamma, kept)
-        competing = paths.at(scores) if paths else self._competing(scores, shares)
+        competing = paths.rescore(scores) if paths else self._competing(scores, shares)
         if self.criterion.kind == "smbr":
             return self._risk(competing, said)
         return self._information(competing, words, said)
@@ -268,39 +268,39 @@ class SequenceCriterion:
         rules = self.criterion
         return (rules.numerator, rules.denominator, given) == ("sum", "graph", None)
 
-    def _said(
+    def _compute_numerator(
         self, words: Words, scores: np.ndarray, given: Alignment | None, shares: Shares | None
-    ) -> _Said | None:
+    ) -> _NumeratorSums | None:
         best, summed = given, self.criterion.numerator == "sum" and given is None
         if best is None and (not summed or self.criterion.kind in ("smbr", "bmmi")):
             best = self.references.align(words, scores)
             if best is None:
                 return None
         if summed or best is None:
-            return _Said(*self.references.sum(words, scores, shares), best, True)
+            return _NumeratorSums(*self.references.sum(words, scores, shares), best, True)
         gamma = best.occupancies(scores.shape[1])
-        return _Said(best.log_weight(scores), gamma, best, False)
+        return _NumeratorSums(best.log_weight(scores), gamma, best, False)
 
-    def _risk(self, competing: Denominator, said: _Said) -> Outer:
+    def _risk(self, competing: Denominator, said: _NumeratorSums) -> Outer:
         found = competing.accuracies(said.path.targets)
         if found.log_z == -math.inf:
             return _nothing(found.gamma, "no end")
-        if not _numbers(found.log_z, found.derivative):
+        if not _is_finite(found.log_z, found.derivative):
             return _nothing(found.gamma, "not finite")
         alive = np.abs(found.derivative).sum(axis=1) >= self.criterion.cancel_below
         gradient = self.criterion.kappa * np.where(alive[:, None], found.derivative, 0.0)
         return _outer(found.expected, gradient, np.zeros_like(alive), alive)
 
-    def _information(self, competing: Denominator, words: Words, said: _Said) -> Outer:
+    def _information(self, competing: Denominator, words: Words, said: _NumeratorSums) -> Outer:
         boost = None
         if self.criterion.kind == "bmmi":
             boost = self.criterion.boost * (1.0 - said.path.occupancies(said.gamma.shape[1]))
         log_den, gamma_den = competing.occupancies(boost)
         if log_den == -math.inf:
             return _nothing(said.gamma, "no end")
-        if not _numbers(log_den, gamma_den):
+        if not _is_finite(log_den, gamma_den):
             return _nothing(said.gamma, "not finite")
-        said, lost = _matched(competing, words, said, log_den)
+        said, lost = _match_numerator(competing, words, said, log_den)
         if lost and self.criterion.lost == "skip":
             return _nothing(said.gamma, "lost", said.log_z - log_den)
         if lost and self.criterion.lost == "add":
@@ -308,7 +308,7 @@ class SequenceCriterion:
             share = math.exp(said.log_z - log_all)
             log_den, gamma_den = log_all, (1 - share) * gamma_den + share * said.gamma
         rules = self.criterion
-        gradient, rejected, alive = _weighed(
+        gradient, rejected, alive = _weigh_frames(
             said.gamma, gamma_den, rules.reject_below, rules.cancel_below, rules.kappa
         )
         return _outer(said.log_z - log_den, gradient, rejected, alive, lost)
@@ -327,9 +327,9 @@ def _outer(
     return Outer(value, gradient, kept, int(rejected.sum()), cancelled, trouble)
 
 
-def _matched(
-    competing: Denominator, words: Words, said: _Said, log_den: float
-) -> tuple[_Said, bool]:
+def _match_numerator(
+    competing: Denominator, words: Words, said: _NumeratorSums, log_den: float
+) -> tuple[_NumeratorSums, bool]:
     """The numerator whose paths are among the denominator's, and whether there is none.
 
     What a lattice pruned from the denominator is summed in neither; so F ≤ 0.
@@ -345,7 +345,7 @@ def _matched(
 
 
 @kernel
-def _weighed(
+def _weigh_frames(
     gamma_num: np.ndarray, gamma_den: np.ndarray, reject: float, cancel: float, kappa: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """κ (γ_num - γ_den) [T, K] of the frames that are kept, and which are rejected, and alive.
@@ -372,7 +372,7 @@ def _weighed(
     return gradient, rejected, alive
 
 
-def _numbers(log_z: float, found: np.ndarray) -> bool:
+def _is_finite(log_z: float, found: np.ndarray) -> bool:
     """Whether sums of scores that are numbers are numbers too."""
     return math.isfinite(log_z) and bool(np.isfinite(found).all())
 
@@ -427,10 +427,10 @@ class References:
         self._sayable = frozenset(self.loop.words)
 
         @lru_cache(REMEMBERED)
-        def kept(words: Words) -> Graph:
+        def get_graph(words: Words) -> Graph:
             return transcript_graph(words, model, lexicon)
 
-        self._graph = kept
+        self._graph = get_graph
 
     def unsayable(self, reference: Words) -> Words:
         """The words of a reference that the loop does not have."""
@@ -481,7 +481,7 @@ class WholeGraph:
         """Expected state accuracy against ``targets`` [T]."""
         return accuracies(self.graph, self.scores, targets)
 
-    def at(self, scores: np.ndarray) -> WholeGraph:
+    def rescore(self, scores: np.ndarray) -> WholeGraph:
         """The same paths with other ``scores`` [T, K]."""
         return WholeGraph(self.graph, scores)
 
@@ -495,7 +495,7 @@ class OnTheFly:
 
     def occupancies(self, boost: np.ndarray | None = None) -> tuple[float, np.ndarray]:
         """Log Z and γ [T, K]; ``boost`` [T, K] is added to the arcs' scores."""
-        found = self.lattice if boost is None else boosted(self.lattice, boost)
+        found = self.lattice if boost is None else boost_lattice(self.lattice, boost)
         return posteriors(found, self.n_targets)
 
     def accuracies(self, targets: np.ndarray) -> Accuracies:
@@ -506,10 +506,10 @@ class OnTheFly:
         """Log Z and γ [T, K] of the paths that say ``words``; -inf where none does."""
         return reference_posteriors(self.lattice, words, self.n_targets)
 
-    def at(self, scores: np.ndarray) -> OnTheFly:
+    def rescore(self, scores: np.ndarray) -> OnTheFly:
         """The same paths, none searched for anew, with other ``scores`` [T, K]."""
         weighed = replace(self.lattice, score=self.lattice.graph.weight[self.lattice.arc])
-        return replace(self, lattice=boosted(weighed, scores))
+        return replace(self, lattice=boost_lattice(weighed, scores))
 
 
 Denominator = WholeGraph | OnTheFly
@@ -531,7 +531,7 @@ def denominator(
     return OnTheFly(lattice(graph, scores, beam), scores.shape[1])
 
 
-def boosted(found: Lattice, boost: np.ndarray) -> Lattice:
+def boost_lattice(found: Lattice, boost: np.ndarray) -> Lattice:
     """The same paths with ``boost[t, s]`` nats more wherever target s is entered in frame t."""
     entered = found.node[found.to]
     gain = np.zeros(len(entered))

@@ -70,7 +70,7 @@ class Recipe:
     decay: float = 2e-4
     spread: float = 0.1
 
-    def of(self, kind: Kind) -> tuple[float, int]:
+    def rate_and_epochs(self, kind: Kind) -> tuple[float, int]:
         """Rate and epochs of a kind of machine."""
         if kind == "gaussian":
             return self.gaussian_rate, self.gaussian_epochs
@@ -78,7 +78,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, eq=False)
-class Pretrained:
+class PretrainingResult:
     """The outcome.
 
     Attributes:
@@ -104,7 +104,7 @@ def visible_mean(machine: Machine, h: Tensor, kind: Kind) -> Tensor:
 
 def statistics(machine: Machine, v: Tensor, kind: Kind) -> Machine:
     """-∂F/∂(W, b, a), summed over the B frames ``[R, B, V]``: what both phases collect."""
-    return _collected(machine, v, hidden_mean(machine, v), kind)
+    return _collect_statistics(machine, v, hidden_mean(machine, v), kind)
 
 
 def contrast(machine: Machine, v: Tensor, uniforms: Tensor, kind: Kind) -> tuple[Machine, Tensor]:
@@ -122,7 +122,7 @@ def contrast(machine: Machine, v: Tensor, uniforms: Tensor, kind: Kind) -> tuple
     """
     p = hidden_mean(machine, v)
     again = visible_mean(machine, (uniforms < p).to(v.dtype), kind)
-    kept, lost = _collected(machine, v, p, kind), statistics(machine, again, kind)
+    kept, lost = _collect_statistics(machine, v, p, kind), statistics(machine, again, kind)
     return Machine(*(x - y for x, y in zip(kept, lost, strict=True))), again
 
 
@@ -176,7 +176,7 @@ def pretrain(
     minibatches: int,
     seeds: Sequence[int],
     recipe: Recipe | None = None,
-) -> Pretrained:
+) -> PretrainingResult:
     """Train a machine a hidden layer and put their weights into networks.
 
     Visible biases are dropped; the output layer is drawn as ``random_parameters`` draws it,
@@ -207,16 +207,18 @@ def pretrain(
                 v = hidden_mean(Machine(w, b, b), v)
             return v
 
-        machine, errors = _trained(depth, layer.bias.shape[1], visible, minibatches, seeds, recipe)
+        machine, errors = _train_layer(
+            depth, layer.bias.shape[1], visible, minibatches, seeds, recipe
+        )
         layer.weight.copy_(machine.weight)
         layer.bias.copy_(machine.hidden)
         reconstruction.append(errors)
     k, m = layers[-1].weight.shape[1:]
     layers[-1].weight.copy_(_normal(seeds, "rbm output", (k, m), first) * (2.0 / (m + k)) ** 0.5)
-    return Pretrained(stack, reconstruction)
+    return PretrainingResult(stack, reconstruction)
 
 
-def _trained(
+def _train_layer(
     depth: int,
     hidden: int,
     visible: Callable[[int, int], Tensor],
@@ -227,7 +229,7 @@ def _trained(
     """The machines of one layer, and their reconstruction errors ``[epochs, R]``."""
     recipe = recipe or Recipe()
     kind: Kind = "bernoulli" if depth else "gaussian"
-    rate, epochs = recipe.of(kind)
+    rate, epochs = recipe.rate_and_epochs(kind)
     machine = _start(depth, hidden, visible, minibatches, seeds, recipe.spread)
     velocity = Machine(*map(torch.zeros_like, machine))
     rates = machine.weight.new_full((len(seeds),), rate)
@@ -267,7 +269,7 @@ def _pre(machine: Machine, v: Tensor) -> Tensor:
     return torch.baddbmm(machine.hidden.unsqueeze(1), v, machine.weight.transpose(1, 2))
 
 
-def _collected(machine: Machine, v: Tensor, p: Tensor, kind: Kind) -> Machine:
+def _collect_statistics(machine: Machine, v: Tensor, p: Tensor, kind: Kind) -> Machine:
     count = v.shape[1] * machine.visible if kind == "gaussian" else 0.0
     return Machine(torch.bmm(p.transpose(1, 2), v), p.sum(1), v.sum(1) - count)
 

@@ -17,7 +17,7 @@ from harness.acoustics.compiling import kernel
 from harness.acoustics.decoder import Beam, decode
 from harness.acoustics.graph import Graph
 from harness.acoustics.hmm import chain_scores, chains
-from harness.acoustics.lattice import Recognised
+from harness.acoustics.lattice import BestPath
 
 Sentence = Sequence[str]
 
@@ -198,11 +198,11 @@ UNITS = {"words": word_errors, "characters": character_errors}
 
 def recognise(
     graph: Graph, scores: Iterable[np.ndarray], scale: float, beam: Beam | None = None
-) -> list[Recognised]:
+) -> list[BestPath]:
     """The best path of every utterance.
 
     Args:
-        graph: from ``decoding_graph``, perhaps ``penalised``.
+        graph: from ``decoding_graph``, perhaps ``with_insertion_penalty``.
         scores: for each utterance ``[T, K]``: log p(s | x_t) - log prior(s).
         scale: κ, what these are multiplied with.
         beam: what to keep; by default ``Beam()``.
@@ -237,7 +237,7 @@ class Plateau:
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TuningResult:
     """The setting to use, all that were tried, and which others are as good."""
 
     best: Trial
@@ -260,7 +260,7 @@ def tune(
     insertions: Sequence[float] = INSERTIONS,
     unit: Literal["words", "characters"] = "words",
     beam: Beam | None = None,
-) -> Tuned:
+) -> TuningResult:
     """Find the acoustic scale without a penalty, then the insertion penalty at that scale.
 
     Args:
@@ -280,14 +280,16 @@ def tune(
 
     def errors(scale: float, insertion: float) -> np.ndarray:
         if (scale, insertion) not in found:
-            best = recognise(graph.penalised(insertion), heard, scale, beam)
+            best = recognise(graph.with_insertion_penalty(insertion), heard, scale, beam)
             found[scale, insertion] = UNITS[unit](said, [each.words for each in best])
         return found[scale, insertion].errors
 
     scale = plateau(scales, lambda value: errors(value, 0.0))
     insertion = plateau(insertions, lambda value: errors(scale.middle, value))
     trials = {setting: Trial(*setting, counts.rate) for setting, counts in found.items()}
-    return Tuned(trials[scale.middle, insertion.middle], tuple(trials.values()), scale, insertion)
+    return TuningResult(
+        trials[scale.middle, insertion.middle], tuple(trials.values()), scale, insertion
+    )
 
 
 def plateau(settings: Sequence[float], errors_of: Callable[[float], np.ndarray]) -> Plateau:
@@ -325,14 +327,14 @@ def plateau(settings: Sequence[float], errors_of: Callable[[float], np.ndarray])
 def _as_good(tried: Mapping[int, np.ndarray]) -> tuple[int, int]:
     """The first and the last of the settings in a row with the best that are as good."""
     low = high = best = min(sorted(tried), key=lambda i: tried[i].sum())
-    while low - 1 in tried and not clearly_worse(tried[low - 1], tried[best]):
+    while low - 1 in tried and not is_clearly_worse(tried[low - 1], tried[best]):
         low -= 1
-    while high + 1 in tried and not clearly_worse(tried[high + 1], tried[best]):
+    while high + 1 in tried and not is_clearly_worse(tried[high + 1], tried[best]):
         high += 1
     return low, high
 
 
-def clearly_worse(errors: np.ndarray, fewest: np.ndarray) -> bool:
+def is_clearly_worse(errors: np.ndarray, fewest: np.ndarray) -> bool:
     """Whether utterances tell that errors ``[U]`` are more than the fewest, ``[U]``."""
     more = errors - fewest
     if len(more) < 2:

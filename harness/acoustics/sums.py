@@ -66,7 +66,7 @@ def occupancies(
     check_scores(scores)
     ends = graph.start, graph.end, graph.nodes
     likely, log_scale = shares or likelihoods(np.ascontiguousarray(scores, np.float64))
-    log_z, gamma, least = _sums(likely, log_scale, flat(graph), *ends)
+    log_z, gamma, least = _sums(likely, log_scale, get_arcs(graph), *ends)
     if least > LEAST:
         return log_z, gamma
     return posteriors(lattice(graph, scores, EVERYTHING), scores.shape[1])
@@ -92,14 +92,14 @@ class Arcs(NamedTuple):
 _FLAT: WeakKeyDictionary[Graph, Arcs] = WeakKeyDictionary()
 
 
-def flat(graph: Graph) -> Arcs:
+def get_arcs(graph: Graph) -> Arcs:
     """A graph's arcs as the sums want them; made once for each graph."""
     if graph not in _FLAT:
-        _FLAT[graph] = _flattened(graph)
+        _FLAT[graph] = _build_arcs(graph)
     return _FLAT[graph]
 
 
-def _flattened(graph: Graph) -> Arcs:
+def _build_arcs(graph: Graph) -> Arcs:
     # Unsigned, because numba counts a negative index from the end and asks every time.
     source = np.repeat(np.arange(graph.nodes), np.diff(graph.first))
     to, enters, weight = graph.to.astype(np.int64), graph.to < graph.states, np.exp(graph.weight)
@@ -274,7 +274,7 @@ def factors(graph: Graph) -> Factors:
         np.add.at(found, (source[inside] - rows.start, to[inside] - columns.start), weight[inside])
         return found
 
-    def along(ahead: int) -> np.ndarray:
+    def sum_diagonal(ahead: int) -> np.ndarray:
         chosen = (source < states) & (to < states) & (to == source + ahead)
         return np.bincount(source[chosen], weight[chosen], states)
 
@@ -284,8 +284,8 @@ def factors(graph: Graph) -> Factors:
         raise ValueError("a state leads to a state that is neither itself nor the next")
     passing = matrix(junctions, junctions)
     return Factors(
-        along(0),
-        along(1),
+        sum_diagonal(0),
+        sum_diagonal(1),
         matrix(emitting, junctions),
         np.linalg.inv(np.eye(len(passing)) - passing),  # 1 + A + A² + …: junctions have no circle
         matrix(junctions, emitting),
@@ -307,12 +307,12 @@ class Machine(Protocol):
     first: Tensor
     last: Tensor
 
-    def ahead(self, a: Tensor) -> Tensor:
+    def step_forward(self, a: Tensor) -> Tensor:
         """What weights [B, S] of one frame give to the states of the next."""
         ...
 
-    def back(self, b: Tensor) -> Tensor:
-        """The transposed of ``ahead``."""
+    def step_backward(self, b: Tensor) -> Tensor:
+        """The transposed of ``step_forward``."""
         ...
 
 
@@ -329,13 +329,13 @@ class Loop:
         self.first = tensor(parts.between[parts.start] @ parts.enter)[None]
         self.last = self.leave[:, parts.end][None]
 
-    def ahead(self, a: Tensor) -> Tensor:
+    def step_forward(self, a: Tensor) -> Tensor:
         """See ``Machine``."""
         b = a * self.stay + (a @ self.leave) @ self.enter
         b[:, 1:] += a[:, :-1] * self.step
         return b
 
-    def back(self, b: Tensor) -> Tensor:
+    def step_backward(self, b: Tensor) -> Tensor:
         """See ``Machine``."""
         a = b * self.stay + (b @ self.enter.T) @ self.leave.T
         a[:, :-1] += b[:, 1:] * self.step
@@ -365,21 +365,21 @@ class Chains:
     def __init__(self, chains: Sequence[Chain], device: str) -> None:
         most = max(len(c.target) for c in chains)
 
-        def padded(arrays: Sequence[np.ndarray]) -> Tensor:
+        def pad(arrays: Sequence[np.ndarray]) -> Tensor:
             out = np.zeros((len(arrays), *[most] * arrays[0].ndim), arrays[0].dtype)
             for row, array in zip(out, arrays, strict=True):
                 row[tuple(slice(n) for n in array.shape)] = array
             return torch.as_tensor(out, device=device)
 
-        self.moves = padded([c.moves for c in chains])
-        self.first, self.last = (padded([c[i] for c in chains]) for i in (1, 2))
-        self.target = padded([c.target.astype(np.int64) for c in chains])
+        self.moves = pad([c.moves for c in chains])
+        self.first, self.last = (pad([c[i] for c in chains]) for i in (1, 2))
+        self.target = pad([c.target.astype(np.int64) for c in chains])
 
-    def ahead(self, a: Tensor) -> Tensor:
+    def step_forward(self, a: Tensor) -> Tensor:
         """See ``Machine``."""
         return torch.bmm(a.unsqueeze(1), self.moves).squeeze(1)
 
-    def back(self, b: Tensor) -> Tensor:
+    def step_backward(self, b: Tensor) -> Tensor:
         """See ``Machine``."""
         return torch.bmm(self.moves, b.unsqueeze(2)).squeeze(2)
 
@@ -436,7 +436,7 @@ class _Walk:
     inside: Tensor
     said: Tensor | None
 
-    def seen(self, t: int) -> Tensor:
+    def frame_likelihoods(self, t: int) -> Tensor:
         """Likelihoods [B, S] of frame t."""
         return self.likely[:, t].gather(1, self.machine.target.expand(len(self.likely), -1))
 
@@ -454,13 +454,13 @@ class _Walk:
         grown = self.likely.new_zeros(batch)
         for t in range(frames):
             if t:
-                a = self.machine.ahead(a)
-            seen, inside = self.seen(t), self.inside[:, t, None]
+                a = self.machine.step_forward(a)
+            seen, inside = self.frame_likelihoods(t), self.inside[:, t, None]
             total = (b := a * seen).sum(1, keepdim=True)
             # Behind its end an utterance stands still: its last α stays where it can be read.
             a = torch.where(inside, b / total.clamp_min(LEAST), alpha[t - 1] if t else b)
             if gain is not None:
-                g = self.machine.ahead(g) if t else g
+                g = self.machine.step_forward(g) if t else g
                 moved = (g * seen + self.hit(t) * b) / total.clamp_min(LEAST)
                 g = gain[t] = torch.where(inside, moved, gain[t - 1] if t else moved)
             alpha[t] = a
@@ -479,23 +479,23 @@ class _Walk:
         for t in range(frames - 1, -1, -1):
             ends, inside = (lengths == t + 1)[:, None], self.inside[:, t, None]
             if t + 1 < frames:
-                seen = self.seen(t + 1)
+                seen = self.frame_likelihoods(t + 1)
                 entered = b * seen
                 total = entered.sum(1, keepdim=True).clamp_min(LEAST)
                 if gain is not None:
                     earned = (r * seen + self.hit(t + 1) * entered) / total
-                    r = torch.where(ends, torch.zeros_like(r), self.machine.back(earned))
-                b = torch.where(ends, last, self.machine.back(entered / total))
+                    r = torch.where(ends, torch.zeros_like(r), self.machine.step_backward(earned))
+                b = torch.where(ends, last, self.machine.step_backward(entered / total))
             shared = (share := alpha[t] * b).sum(1, keepdim=True)
             least = torch.where(inside[:, 0], torch.minimum(least, shared[:, 0]), least)
             part = torch.where(inside, 1.0 / shared.clamp_min(LEAST), 0.0)
             if gain is not None:
                 gain[t] = (gain[t] * b + alpha[t] * r) * part
             alpha[t] = share * part
-        gamma = self._by_target(alpha)
-        return gamma, None if gain is None else self._by_target(gain), least
+        gamma = self._sum_by_target(alpha)
+        return gamma, None if gain is None else self._sum_by_target(gain), least
 
-    def _by_target(self, shares: Tensor) -> Tensor:
+    def _sum_by_target(self, shares: Tensor) -> Tensor:
         """Sum [T, B, S] over the states of each target: [B, T, K]."""
         states, targets = shares.shape[2], self.likely.shape[2]
         # A product, not an index_add: on a GPU the order of that one's sums is not fixed.

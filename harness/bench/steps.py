@@ -89,7 +89,7 @@ def speech_for(setting: Setting) -> Frames:
     dim = setting.layers[0] // (2 * CONTEXT + 1)
     features = draw.standard_normal((setting.speech, dim), np.float32)
     targets = draw.integers(setting.layers[-1], size=setting.speech)
-    return Frames.laid_out(features, targets, *utterances(setting), CONTEXT, setting.device)
+    return Frames.from_arrays(features, targets, *utterances(setting), CONTEXT, setting.device)
 
 
 class SimulatedSteps:

@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Ask every promise and say which are kept; 3 if one is not."""
     from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED
     from harness.base.registry import import_modules
-    from harness.fidelity.promises import UNASKED, answers
+    from harness.fidelity.promises import UNASKED, check_contract
     from harness.runs.methods import method_of
 
     with warnings.catch_warnings(record=True) as warned:
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"{type(algorithm).__name__}: {algorithm}")
     for warning in warned:
         print(f"warning {warning.message}")
-    found = list(answers(algorithm))
+    found = list(check_contract(algorithm))
     for answer in found:
         print(f"{WORDS[answer.kept]:7} {answer.promise}")
         if answer.told:

@@ -26,13 +26,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Simulate the run's cluster, and print both."""
     from harness.base.errors import EXIT_DONE
-    from harness.fidelity.compare import compared, shown
+    from harness.fidelity.compare import compare_to_prediction, format_comparison
     from harness.simulator import load_cluster
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
     cluster = load_cluster(arguments.cluster) if arguments.cluster else None
-    for line in shown(compared(arguments.folder, cluster, say)):
+    for line in format_comparison(compare_to_prediction(arguments.folder, cluster, say)):
         print(line)
     return EXIT_DONE

@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.base.errors import EXIT_DONE
     from harness.grid.grid import Runner
     from harness.judge import comparison as provenance
-    from harness.judge.comparison import tabulated
+    from harness.judge.comparison import build_table
     from harness.runs.idle import idle_lines
     from harness.runs.methods import method_of
     from harness.store.files import writable_folder
@@ -54,9 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
         print(line, file=sys.stderr, flush=True)
     with Runner(store, max(1, arguments.jobs), submit) as runner:
         cells = grid.run(runner)
-    table = tabulated(cells)
+    table = build_table(cells)
     runs = {f"{c.method}, {c.workers}": [run.hash for run in c.runs] for c in cells}
-    told = {**provenance.of_program("lagbench"), "runs": runs}
+    told = {**provenance.describe_program("lagbench"), "runs": runs}
     comparison.write(table, arguments.out, told)
     for line in comparison.lines(table):
         print(line)

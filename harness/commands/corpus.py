@@ -201,7 +201,7 @@ def _import(arguments: argparse.Namespace) -> int:
     )
     options = Import(recipe, arguments.deltas, arguments.realign)
     lexicon = arguments.lexicon or arguments.folder / "lexicon.txt"
-    arpa = _checked_arpa(arguments.lm)
+    arpa = _read_valid_arpa(arguments.lm)
     corpus = read(folders, lexicon, options, print)
     save(corpus, arguments.out)
     if arpa is not None:
@@ -210,7 +210,7 @@ def _import(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _checked_arpa(path: Path | None) -> bytes | None:
+def _read_valid_arpa(path: Path | None) -> bytes | None:
     from harness.acoustics.language_model import read_arpa
 
     if path is None:

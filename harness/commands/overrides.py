@@ -144,7 +144,7 @@ def grid_of(
 
     from harness.search.comparison import Grid
 
-    def configured(method: Method, workers: int, rate: float, seed: int) -> TrainingConfig[Any]:
+    def build_config(method: Method, workers: int, rate: float, seed: int) -> TrainingConfig[Any]:
         schedule = replace(cast(Any, base.schedule), rate=rate)
         trained = base.with_algorithm(method.algorithm, method.protocol)
         return replace(trained, workers=workers, schedule=schedule, seed=seed)
@@ -153,4 +153,4 @@ def grid_of(
         raise UserError(f"--rates: {arguments.rates!r}; allowed: sweep, file")
     seeds = seeds_from(base.seed, arguments.seeds)
     rates = None if arguments.rates == "sweep" else base.schedule.rate
-    return Grid(configured, methods, workers or [base.workers], seeds, base.schedule.rate, rates)
+    return Grid(build_config, methods, workers or [base.workers], seeds, base.schedule.rate, rates)

@@ -76,7 +76,7 @@ def page(title: str, timings: Sequence[Timing], timeline: Timeline) -> Figure:
     found = last.long_run
     staleness, lag_s = (timeline.staleness(), timeline.lag_s()) if found is None else found.single
     _histogram(axes["s"], staleness, "staleness (folds)", whole=True)
-    _histogram(axes["l"], *_in_units(lag_s))
+    _histogram(axes["l"], *_scale_lags(lag_s))
     _speedup(axes["u"], timings)
     return figure
 
@@ -97,7 +97,7 @@ def _gantt(axes: Axes, timeline: Timeline, workers: int) -> None:
     """A few rounds from the middle of the simulation."""
     lanes = min(workers, MOST_LANES)
     shown = few_lanes(timeline, lanes)
-    gantt.drawn(axes, _thinned(gantt.window(shown, _edges_s(shown), "--plot")), {})
+    gantt.drawn(axes, _thin_arrows(gantt.window(shown, _edges_s(shown), "--plot")), {})
     hidden = f"; {lanes} of {workers:,} workers" if lanes < workers else ""
     note = f"arrows: from a read to its fold, with its staleness{hidden}"
     axes.set_title(note, loc="right", fontsize=9, color=MUTED)
@@ -116,7 +116,7 @@ def _edges_s(shown: Timeline) -> dict[str, float]:
     }
 
 
-def _thinned(view: gantt.Window) -> gantt.Window:
+def _thin_arrows(view: gantt.Window) -> gantt.Window:
     """Arrows only as close to each other as their numbers can be read."""
     rows, folds = view.timeline.contributions, view.timeline.folds
     when_s = folds.time_s[rows.fold - folds.fold[0]]
@@ -127,7 +127,7 @@ def _thinned(view: gantt.Window) -> gantt.Window:
     return replace(view, timeline=replace(view.timeline, contributions=rows.where(keep)))
 
 
-def _in_units(lag_s: Floats) -> tuple[Floats, str]:
+def _scale_lags(lag_s: Floats) -> tuple[Floats, str]:
     """Lags in a unit that suits them, and the label that says which."""
     middle = float(np.median(lag_s))
     scales = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
@@ -178,7 +178,7 @@ def _edges(values: Floats | Ints, whole: bool) -> Floats:
 def _speedup(axes: Axes, timings: Sequence[Timing]) -> None:
     """Speed-up over one worker, and what workers that never wait would give."""
     if timings[-1].swept:
-        _swept(axes, timings)
+        _plot_sweep(axes, timings)
         return
     ordered = sorted(timings, key=lambda timing: timing.workers)
     counts = [timing.workers for timing in ordered]
@@ -198,7 +198,7 @@ def _speedup(axes: Axes, timings: Sequence[Timing]) -> None:
     _legend(axes)
 
 
-def _swept(axes: Axes, timings: Sequence[Timing]) -> None:
+def _plot_sweep(axes: Axes, timings: Sequence[Timing]) -> None:
     """Throughput by combination of swept values, a line for each worker count."""
     names = list(dict.fromkeys(_values(timing) for timing in timings))
     for number, count in enumerate(dict.fromkeys(timing.workers for timing in timings)):

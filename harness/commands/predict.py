@@ -14,7 +14,7 @@ from harness.base.files import cluster_file, describe_choices, run_file
 if TYPE_CHECKING:
     from harness.simulator.outer_loops import Cell
 
-__all__ = ["COLUMNS", "configure", "run", "shown"]
+__all__ = ["COLUMNS", "configure", "format_row", "run"]
 
 COLUMNS = (
     *("algorithm", "H", "bandwidth_bits_per_s"),
@@ -76,10 +76,10 @@ def _outer_loops(arguments: argparse.Namespace) -> int:
 def _write_rows(file: TextIO, cells: Iterable[Cell]) -> None:
     rows = csv.writer(file, lineterminator="\n")
     rows.writerow(COLUMNS)
-    rows.writerows(map(shown, cells))
+    rows.writerows(map(format_row, cells))
 
 
-def shown(cell: Cell) -> list[str]:
+def format_row(cell: Cell) -> list[str]:
     """A cell as a row of the table: as many digits as mean something, and a few more."""
     figures = (cell.ms_per_step, cell.ms_low, cell.ms_high)
     asked = [cell.algorithm, str(cell.every), f"{cell.bandwidth_bits_per_s:.0f}"]

@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
     for system in systems:
         check_known(system.corpus, arguments.scale)
 
-    from harness.commands.recognition import measured, text
+    from harness.commands.recognition import compute_figures, text
     from harness.grid.display import execute_named
     from harness.speech.recognise import Place
     from harness.store.files import writable_folder, write_json
@@ -127,7 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
     if broken:
         return EXIT_RUN_FAILED
     runs = [[done[number, seed] for seed in seeds] for number in range(len(systems))]
-    found = measured(labels(systems), corpora, runs, seeds)
+    found = compute_figures(labels(systems), corpora, runs, seeds)
     print(text(found))
     if arguments.json:
         write_json(arguments.json, found)

@@ -16,12 +16,12 @@ from harness.judge.paired import matched_pairs
 from harness.speech.recognise import ERRORS
 from harness.store import Run
 
-__all__ = ["measured", "text"]
+__all__ = ["compute_figures", "text"]
 
 UNITS = ("words", "characters", "phones")
 
 
-def measured(
+def compute_figures(
     labels: Sequence[str],
     corpora: Sequence[Corpus],
     runs: Sequence[Sequence[Run]],
@@ -41,7 +41,7 @@ def measured(
             "corpus": _corpus(corpus),
             "seeds": list(seeds),
             "runs": [run.hash for run in row],
-            "tuned": [_tuned(run) for run in row],
+            "tuned": [_decoding_settings(run) for run in row],
             "tests": {test: _test(corpus, test, row) for test in corpus.tests},
         }
         for label, corpus, row in zip(labels, corpora, runs, strict=True)
@@ -76,7 +76,7 @@ def _words_are(corpus: Corpus) -> str:
     return "characters" if all(len(w) == 1 for words in said for w in words) else "words"
 
 
-def _tuned(run: Run) -> dict[str, Any]:
+def _decoding_settings(run: Run) -> dict[str, Any]:
     names = ("dev_word_error", "dev_frame_error", "passes")
     for setting in ("scale", "insertion"):
         names += (setting, *(f"{setting}_{what}" for what in ("low", "high", "decided")))
@@ -147,7 +147,7 @@ def _difference(test: str, runs: Sequence[Sequence[Run]]) -> dict[str, Any]:
 
 def text(found: dict[str, Any]) -> str:
     """The figures as a page of Markdown."""
-    said = dict.fromkeys(_said_of(system["corpus"]) for system in found["systems"])
+    said = dict.fromkeys(_format_corpus(system["corpus"]) for system in found["systems"])
     lines = [*said, ""]
     heads = (
         "system", "set", "frames wrong", "chance", "unknown", _unit(found), "characters wrong",
@@ -171,7 +171,7 @@ def text(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _said_of(corpus: dict[str, Any]) -> str:
+def _format_corpus(corpus: dict[str, Any]) -> str:
     speech = ", ".join(f"{split} {m:.1f} min" for split, m in corpus["minutes"].items())
     text = corpus["text_sentences"]
     model = f"language model's text: {text} sentences" if text else "no language model"
@@ -212,10 +212,10 @@ def _tuning(system: dict[str, Any]) -> str:
     scales = ", ".join(f"{t['scale']:g}/{t['insertion']:g}" for t in tuned)
     rates = ", ".join(f"{t['dev_word_error']:.1%}" for t in tuned)
     told = f"{system['system']}: acoustic scale/insertion penalty {scales}, chosen on dev ({rates})"
-    return ". ".join([told, *_undecided(system)]) + "."
+    return ". ".join([told, *_format_undecided(system)]) + "."
 
 
-def _undecided(system: dict[str, Any]) -> list[str]:
+def _format_undecided(system: dict[str, Any]) -> list[str]:
     """What development data could not decide, setting by setting and seed by seed."""
     return [
         f"Dev cannot decide the {what} of seed {seed}: "

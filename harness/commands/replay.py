@@ -20,12 +20,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Replay, and compare the parameters with the recorded ones."""
     from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED
-    from harness.fidelity.replay import replayed
+    from harness.fidelity.replay import replay_run
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    found = replayed(arguments.folder, say)
+    found = replay_run(arguments.folder, say)
     print(f"{'folds':32} {found.folds}")
     print(f"{'parameters':32} {found.parameters}")
     print(f"{'recorded sha256':32} {found.recorded_sha256}")

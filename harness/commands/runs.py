@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.push:
         stores = find_stores(arguments.folder)
         return push(stores, arguments.push, _say, arguments.light)
-    check = verify_run if arguments.verify else _believed
+    check = verify_run if arguments.verify else _skip_verification
     stores = {
         store: [check(run) for run in store.runs()] for store in find_stores(arguments.folder)
     }
@@ -109,7 +109,7 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _believed(run: Run) -> Run:
+def _skip_verification(run: Run) -> Run:
     return run
 
 
@@ -130,7 +130,7 @@ def _write_csv(runs: Sequence[Run]) -> None:
 
 
 def _list(store: Store, runs: Sequence[Run]) -> None:
-    rows = listed(runs)
+    rows = build_rows(runs)
     if sys.stdout.isatty():
         _show(store, rows)
         return
@@ -138,7 +138,7 @@ def _list(store: Store, runs: Sequence[Run]) -> None:
         print(*row, store.path, sep="\t")
 
 
-def listed(runs: Sequence[Run]) -> list[tuple[str, str, str, str]]:
+def build_rows(runs: Sequence[Run]) -> list[tuple[str, str, str, str]]:
     """Hash, status, summary and what sets it apart, runs of one kind together."""
     rows: list[tuple[str, str, str, str]] = []
     for group in provenance.alike([run.config for run in runs]):
@@ -210,13 +210,13 @@ def push(stores: Sequence[Store], url: str, say: Callable[[str], None], light: b
     there, outcomes = bucket.hashes(), Counter[str]()
     watch = Progress(1).begin(1, url, "runs")
     for number, run in enumerate(runs, 1):
-        ended = _sent(run, bucket, run.hash in there, light)
+        ended = _push_run(run, bucket, run.hash in there, light)
         outcomes[ended] += 1
         if ended in ("damaged", "different"):
             why = "is damaged" if ended == "damaged" else f"differs from the one in {url}"
             say(f"run {run.hash[:SHORT]} {why}; left as it is")
         watch(number, len(runs))
-    say(f"{url}: {_counted(outcomes) or 'no runs'}")
+    say(f"{url}: {_format_counts(outcomes) or 'no runs'}")
     return EXIT_RUN_FAILED if outcomes["damaged"] or outcomes["different"] else EXIT_DONE
 
 
@@ -235,11 +235,11 @@ def pull(folder: Path, url: str, say: Callable[[str], None]) -> int:
         here = store.has(name)
         outcomes["here" if here else "pulled" if store.pull(name) else "damaged"] += 1
         watch(number, len(names))
-    say(f"{url}: {_counted(outcomes) or 'no runs'}")
+    say(f"{url}: {_format_counts(outcomes) or 'no runs'}")
     return EXIT_RUN_FAILED if outcomes["damaged"] else EXIT_DONE
 
 
-def _sent(run: Run, bucket: Bucket, there: bool, light: bool) -> str:
+def _push_run(run: Run, bucket: Bucket, there: bool, light: bool) -> str:
     """What became of a run; one that is there is compared with it."""
     if run.status in ("unfinished", "failed"):
         return run.status
@@ -253,5 +253,5 @@ def _sent(run: Run, bucket: Bucket, there: bool, light: bool) -> str:
     return "there" if light and ended == "there, light" else ended
 
 
-def _counted(outcomes: Counter[str]) -> str:
+def _format_counts(outcomes: Counter[str]) -> str:
     return ", ".join(f"{count} {name}" for name, count in outcomes.items())

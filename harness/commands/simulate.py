@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from harness.simulator import Cluster, Workload
     from harness.simulator.foresight import Effort
 
-__all__ = ["available_bytes", "configure", "refuse_beyond_memory", "run", "within_memory"]
+__all__ = ["available_bytes", "configure", "limit_memory", "refuse_beyond_memory", "run"]
 
 MOST_LAYERS, MOST_UNITS = 1000, 10**9
 
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = points(arguments.cluster, arguments.sweep)
     if arguments.check and any(point.cluster.faults for point in found):
         _refuse("--check", arguments.cluster, "with a cluster file without [[faults]]")
-    with within_memory():
+    with limit_memory():
         _answer(arguments, found)
     return EXIT_DONE
 
@@ -208,16 +208,16 @@ def _writers(
     if arguments.trace is not None:
         from harness.simulator.timeline_file import write_trace
 
-        yield lambda: write_trace(last.shown(folds), arguments.trace)
+        yield lambda: write_trace(last.ensure_timeline(folds), arguments.trace)
     if arguments.check:
         from harness.commands.check import check
 
-        yield lambda: _say(check(last.simulation, last.shown(folds)), out)
+        yield lambda: _say(check(last.simulation, last.ensure_timeline(folds)), out)
     if arguments.plot is not None:
         from harness.commands.plot import draw
 
         name = last.simulation.cluster.name
-        yield lambda: draw(arguments.plot, name, timings, last.shown(folds))
+        yield lambda: draw(arguments.plot, name, timings, last.ensure_timeline(folds))
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
@@ -330,10 +330,10 @@ def available_bytes() -> float:
         return float("inf")
     known = dict(line.split(":", 1) for line in lines)
     free = 1024.0 * int(known["MemAvailable"].split()[0])
-    return (1.0 - SPARE) * min(free, _left_in_group())
+    return (1.0 - SPARE) * min(free, _cgroup_available_bytes())
 
 
-def _left_in_group() -> float:
+def _cgroup_available_bytes() -> float:
     """What the control group of a container leaves."""
     try:
         most = (CGROUP / "memory.max").read_text().strip()
@@ -358,14 +358,14 @@ def refuse_beyond_memory(what: str, size: float) -> None:
 
 
 @contextmanager
-def within_memory() -> Generator[None]:
+def limit_memory() -> Generator[None]:
     """What is asked for beyond the available memory fails at once, instead of all else.
 
     Raises:
         UserError: it did; with the size that was asked for, where that is known.
     """
     there = available_bytes()
-    with _limited(there):
+    with _limit_address_space(there):
         try:
             yield
         except MemoryError as error:
@@ -378,7 +378,7 @@ def within_memory() -> Generator[None]:
 
 
 @contextmanager
-def _limited(more: float) -> Generator[None]:
+def _limit_address_space(more: float) -> Generator[None]:
     """The address space of this process grows by so much at most; where systems can say so."""
     if sys.platform != "linux" or more == float("inf"):
         yield

@@ -221,7 +221,7 @@ def heading(cluster: Cluster, workload: Workload, bare_per_s: float) -> Iterator
 def warnings(rows: Sequence[Timing]) -> Iterator[str]:
     """A line for each row whose figures are to be read with care."""
     for row in rows:
-        what = "".join(f"{key} = {_shown(value)}, " for key, value in row.swept.items())
+        what = "".join(f"{key} = {_format_value(value)}, " for key, value in row.swept.items())
         name = f"{what}{row.workers:,} workers"
         if row.long_run is not None and not row.long_run.reached:
             spent = f"{row.folds:,} folds"
@@ -268,7 +268,7 @@ WITHIN = _Column("95%", "within", 6, lambda row: _percent(row))
 
 def table(rows: Sequence[Timing]) -> Iterator[str]:
     """The table: at most 80 columns, unless several keys are swept."""
-    columns = [_swept_column(key, rows) for key in rows[0].swept]
+    columns = [_sweep_column(key, rows) for key in rows[0].swept]
     spare = {"device", "max"} if columns else set[str]()
     if rows[0].long_run is not None:
         columns += [COLUMNS[0], COLUMNS[1], WITHIN, *COLUMNS[2:]]
@@ -276,24 +276,24 @@ def table(rows: Sequence[Timing]) -> Iterator[str]:
     else:
         columns += COLUMNS
     columns = [column for column in columns if column.title not in spare]
-    yield _above(columns)
+    yield _format_group_titles(columns)
     yield " ".join(column.title.rjust(column.width) for column in columns)
     for row in rows:
         yield " ".join(column.text(row).rjust(column.width) for column in columns)
 
 
-def _swept_column(key: str, rows: Sequence[Timing]) -> _Column:
+def _sweep_column(key: str, rows: Sequence[Timing]) -> _Column:
     """Values of a swept key; the end of its name is its title."""
     above, _, title = key.rpartition(".")
-    width = max(len(title), len(above), *(len(_shown(row.swept[key])) for row in rows))
-    return _Column(above, title, width, lambda row: _shown(row.swept[key]))
+    width = max(len(title), len(above), *(len(_format_value(row.swept[key])) for row in rows))
+    return _Column(above, title, width, lambda row: _format_value(row.swept[key]))
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _above(columns: Sequence[_Column]) -> str:
+def _format_group_titles(columns: Sequence[_Column]) -> str:
     """The first line: what neighbours share, in the middle above them."""
     pieces: list[str] = []
     for above, neighbours in groupby(columns, key=lambda column: column.above):
@@ -371,7 +371,7 @@ class Row:
     timeline: Timeline | None
     long_run: LongRun | None
 
-    def shown(self, folds: int) -> Timeline:
+    def ensure_timeline(self, folds: int) -> Timeline:
         """All that happened; or the next so many folds of the long run."""
         if self.timeline is None:
             self.simulation.spans = True
@@ -396,14 +396,14 @@ def rows(
         watch: from a worker count, and whether its folds are known beforehand, to what is told how
             far it is.
     """
-    asked = _Asked(arguments, point.cluster, workload, watch)
+    asked = _Request(arguments, point.cluster, workload, watch)
     bare_per_s = bare_throughput_per_s(point.cluster, workload)
     for count in counts:
         run = asked.run(count)
         per_s = asked.alone_per_s(run)
         timing = replace(_timing(run, per_s, bare_per_s), swept=point.values)
         if count == max(counts) and nothing_varies(point.cluster, workload, count):
-            timing = replace(timing, jittered_per_s=asked.jittered_per_s(count))
+            timing = replace(timing, jittered_per_s=asked.simulate_with_jitter(count))
         yield Row(timing, run.simulation, run.timeline, run.long_run)
 
 
@@ -434,7 +434,7 @@ def _per_s(run: _Run) -> float:
     return throughput_per_s(run.timeline, run.simulation.now_s)
 
 
-class _Asked:
+class _Request:
     """What is asked of one cluster."""
 
     def __init__(
@@ -461,7 +461,7 @@ class _Asked:
         if folds is None:
             run = self._long(simulation, watch)
         else:
-            run = _Run(simulation, _advanced(simulation, folds, watch), None, "")
+            run = _Run(simulation, _advance_in_pieces(simulation, folds, watch), None, "")
         if workers == 1:
             self._alone = run
         return run
@@ -482,9 +482,9 @@ class _Asked:
         seconds = max(run.simulation.now_s, healthy.now_s)
         return throughput_per_s(simulation.advance(seconds=seconds), seconds)
 
-    def jittered_per_s(self, workers: int) -> float:
+    def simulate_with_jitter(self, workers: int) -> float:
         """Minibatches a second of so many workers that are not in lock step."""
-        other = _Asked(self.arguments, jittered(self.cluster), self.workload, self.watch)
+        other = _Request(self.arguments, jittered(self.cluster), self.workload, self.watch)
         return _per_s(other.run(workers))
 
     def _simulation(self, workers: int, spans: bool) -> Simulation:
@@ -510,7 +510,7 @@ class _Asked:
         return _Run(simulation, None, found, hashed.hexdigest() if hashed is not None else "")
 
 
-def _advanced(simulation: Simulation, folds: int, watch: Watch) -> Timeline:
+def _advance_in_pieces(simulation: Simulation, folds: int, watch: Watch) -> Timeline:
     """A segment of so many folds, in pieces between which ``watch`` is told."""
     parts, piece = [Timeline()], FIRST
     while simulation.version < folds:

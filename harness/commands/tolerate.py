@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         found = tolerance(search, cell, lambda point: _say(knob.name, point))
     hashes = {f"{found.what} {p.value:g}": [r.hash for r in p.cell.runs] for p in found.points}
     pages.write_tolerance(
-        found, arguments.out, {**comparison.of_program("lagbench"), "runs": hashes}
+        found, arguments.out, {**comparison.describe_program("lagbench"), "runs": hashes}
     )
     for line in pages.lines_of_tolerance(found):
         print(line)

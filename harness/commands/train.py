@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Train to the end, or go on where it stopped, and print what was measured."""
     if arguments.processes is not None:
-        return _on_processes(arguments)
+        return _run_on_processes(arguments)
     if arguments.paced:
         raise UserError("--paced: for real processes; allowed: with --processes N")
     from harness.grid.display import execute_named
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_RUN_FAILED if lost else EXIT_DONE
 
 
-def _on_processes(arguments: argparse.Namespace) -> int:
+def _run_on_processes(arguments: argparse.Namespace) -> int:
     """The same run by real processes: `harness.train`, with the options they have in common.
 
     Raises:

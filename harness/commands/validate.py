@@ -17,11 +17,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Run every regime on this machine, and print a table in Markdown."""
     del arguments
     from harness.base.errors import EXIT_DONE
-    from harness.fidelity.validate import markdown, validated
+    from harness.fidelity.validate import markdown, validate_regimes
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    for line in markdown(dict(validated(say))):
+    for line in markdown(dict(validate_regimes(say))):
         print(line)
     return EXIT_DONE

@@ -31,15 +31,15 @@ from harness.algorithms.contract import Fold
 from harness.base import forks
 from harness.base.seeds import stream
 from harness.networks.feedforward import Dnn, Layout, denormals_flushed, random_parameters
-from harness.processes.messages import FrameHeader, Kind, into, receive, send
-from harness.processes.transport import Line, Socket
+from harness.processes.messages import FrameHeader, Kind, receive, reuse_buffer, send
+from harness.processes.transport import PeerConnection, Socket
 from harness.simulator import Workload
 
 RESAMPLES = 300
 
 
 @dataclass(frozen=True)
-class Fitted:
+class CostEstimate:
     """A figure and the interval that 95% of the refits to resampled repetitions lie in."""
 
     value: float
@@ -60,15 +60,15 @@ class Calibration:
         cv: variation from one computation to the next (standard deviation over mean).
     """
 
-    launch_s: Fitted
-    seconds_per_flop: Fitted
-    half_rate_frames: Fitted
-    latency_s: Fitted
-    seconds_per_byte: Fitted
-    fold_s: Fitted
-    fold_seconds_per_byte: Fitted
-    message_s: Fitted
-    message_seconds_per_byte: Fitted
+    launch_s: CostEstimate
+    seconds_per_flop: CostEstimate
+    half_rate_frames: CostEstimate
+    latency_s: CostEstimate
+    seconds_per_byte: CostEstimate
+    fold_s: CostEstimate
+    fold_seconds_per_byte: CostEstimate
+    message_s: CostEstimate
+    message_seconds_per_byte: CostEstimate
     cv: float
 
 
@@ -92,11 +92,11 @@ def calibrate(say: Callable[[str], None]) -> Calibration:
         reducing = time_reducing()
     finally:
         torch.set_num_threads(threads)
-    launch, small, flop = fitted(computing)
-    latency, byte = fitted(copying)
-    fold, fold_byte = fitted(folding)
-    message, message_byte = fitted([_messages_of(point, fold_byte.value) for point in reducing])
-    half = Fitted(*(_ratio(a, flop.value) for a in (small.value, small.low, small.high)))
+    launch, small, flop = fit_costs(computing)
+    latency, byte = fit_costs(copying)
+    fold, fold_byte = fit_costs(folding)
+    message, message_byte = fit_costs([_messages_of(point, fold_byte.value) for point in reducing])
+    half = CostEstimate(*(_ratio(a, flop.value) for a in (small.value, small.low, small.high)))
     largest = computing[-1].seconds
     cv = float(largest.std(ddof=1) / largest.mean())
     return Calibration(
@@ -104,7 +104,7 @@ def calibrate(say: Callable[[str], None]) -> Calibration:
     )
 
 
-def fitted(measured: Sequence[Measured]) -> list[Fitted]:
+def fit_costs(measured: Sequence[Measurement]) -> list[CostEstimate]:
     """The price of each term, from the medians of the repetitions, each ≥ 0."""
     terms = np.array([point.terms for point in measured])
     best = _fit(terms, np.array([np.median(point.seconds) for point in measured]))
@@ -116,7 +116,7 @@ def fitted(measured: Sequence[Measured]) -> list[Fitted]:
         for _ in range(RESAMPLES)
     ]
     low, high = np.percentile(refits, (2.5, 97.5), axis=0)
-    return [Fitted(*map(float, figures)) for figures in zip(best, low, high, strict=True)]
+    return [CostEstimate(*map(float, figures)) for figures in zip(best, low, high, strict=True)]
 
 
 def _fit(terms: np.ndarray, seconds: np.ndarray) -> np.ndarray:
@@ -131,14 +131,14 @@ def _ratio(above: float, below: float) -> float:
     return above / below if below > 0.0 else 0.0
 
 
-def _messages_of(point: Measured, add_s_per_byte: float) -> Measured:
+def _messages_of(point: Measurement, add_s_per_byte: float) -> Measurement:
     """An all-reduce without its additions, which the simulator charges apart.
 
     Half of the messages of a ring are added up. At least a tenth is left: an addition from the
     cache may be quicker than a fold.
     """
     adding = point.terms[1] / 2.0 * add_s_per_byte
-    return Measured(point.terms, np.maximum(point.seconds - adding, point.seconds / 10.0))
+    return Measurement(point.terms, np.maximum(point.seconds - adding, point.seconds / 10.0))
 
 
 def cluster_text(found: Calibration, workers: int, name: str) -> str:
@@ -184,7 +184,7 @@ def cluster_text(found: Calibration, workers: int, name: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _line(key: str, price: Fitted, *, inverse: bool = False, times: float = 1.0) -> str:
+def _line(key: str, price: CostEstimate, *, inverse: bool = False, times: float = 1.0) -> str:
     """``key = value``, with the interval behind it; a price of zero for a rate leaves it out."""
     if not inverse:
         return f"{key} = {price.value:.4g}  # {price.low:.4g} to {price.high:.4g}"
@@ -209,7 +209,7 @@ REPEATS, WARM = 15, 3
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """Repeated timings of one thing.
 
     Args:
@@ -221,7 +221,7 @@ class Measured:
     seconds: np.ndarray
 
 
-def time_computing() -> Iterator[Measured]:
+def time_computing() -> Iterator[Measurement]:
     """A minibatch costs launch + f·h/R + f·b/R: terms 1, f and f·b with f FLOP a frame."""
     generator = torch.Generator().manual_seed(1)
     for sizes in (SMALL, LARGE):
@@ -231,31 +231,31 @@ def time_computing() -> Iterator[Measured]:
         for frames in MINIBATCHES:
             x = torch.randn(1, frames, sizes[0], generator=generator)
             targets = torch.randint(sizes[-1], (1, frames), generator=generator)
-            seconds = _timed(partial(net.gradient, stack, x, targets, out), REPEATS)
-            yield Measured((1.0, flops, flops * frames), seconds)
+            seconds = _time_repeats(partial(net.gradient, stack, x, targets, out), REPEATS)
+            yield Measurement((1.0, flops, flops * frames), seconds)
 
 
-def time_folding() -> Iterator[Measured]:
+def time_folding() -> Iterator[Measurement]:
     """A fold costs something and so much a byte: terms 1 and bytes."""
     algorithm = AsyncSgd()
     for size in BYTES:
         server = algorithm.start(torch.zeros(size // 4))
         contribution = torch.ones(1, size // 4)
         fold = partial(algorithm.fold, server, Fold(contribution, [0], 0.0))
-        yield Measured((1.0, size), _timed(fold, REPEATS))
+        yield Measurement((1.0, size), _time_repeats(fold, REPEATS))
 
 
-def time_copying() -> list[Measured]:
+def time_copying() -> list[Measurement]:
     """One way between two processes, half of there and back: terms 1 and bytes."""
-    return _among(2, partial(_copies, BYTES, REPEATS))
+    return _measure_on_ranks(2, partial(_copies, BYTES, REPEATS))
 
 
-def time_reducing() -> list[Measured]:
+def time_reducing() -> list[Measurement]:
     """All-reduces as a ring has them among N: terms 2 (N − 1), and so many bytes over N."""
-    return _among(max(RANKS), partial(_reductions, RANKS, BYTES, REPEATS))
+    return _measure_on_ranks(max(RANKS), partial(_reductions, RANKS, BYTES, REPEATS))
 
 
-def _timed(work: Callable[[], object], repeats: int) -> np.ndarray:
+def _time_repeats(work: Callable[[], object], repeats: int) -> np.ndarray:
     seconds = np.empty(repeats)
     for _ in range(WARM):
         work()
@@ -268,11 +268,11 @@ def _timed(work: Callable[[], object], repeats: int) -> np.ndarray:
 
 # -- among processes -------------------------------------------------------------------------
 
-Work = Callable[[int], list[Measured]]
+Work = Callable[[int], list[Measurement]]
 """What every process does, told its rank; sizes and repetitions travel with it."""
 
 
-def _among(ranks: int, work: Work) -> list[Measured]:
+def _measure_on_ranks(ranks: int, work: Work) -> list[Measurement]:
     """What rank 0 measures, which is this process; the others are its forks."""
     with tempfile.TemporaryDirectory() as folder:
         meeting = f"file://{Path(folder) / 'meeting'}"
@@ -287,7 +287,7 @@ def _among(ranks: int, work: Work) -> list[Measured]:
             forks.end(others)
 
 
-def _as_rank(work: Work, meeting: str, rank: int, ranks: int) -> list[Measured]:
+def _as_rank(work: Work, meeting: str, rank: int, ranks: int) -> list[Measurement]:
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
@@ -302,43 +302,48 @@ def _as_rank(work: Work, meeting: str, rank: int, ranks: int) -> list[Measured]:
         dist.destroy_process_group()
 
 
-def _copies(sizes: Sequence[int], repeats: int, rank: int) -> list[Measured]:
+def _copies(sizes: Sequence[int], repeats: int, rank: int) -> list[Measurement]:
     messages, line = {size: torch.zeros(size // 4) for size in sizes}, _line_to_peer(rank)
     return [
-        Measured((1.0, size), _timed(partial(_there_and_back, message, rank, line), repeats) / 2.0)
+        Measurement(
+            (1.0, size),
+            _time_repeats(partial(_exchange_message, message, rank, line), repeats) / 2.0,
+        )
         for size, message in messages.items()
     ]
 
 
-def _line_to_peer(rank: int) -> Line:
+def _line_to_peer(rank: int) -> PeerConnection:
     """What carries messages between two processes of a run."""
     port = torch.zeros(1, dtype=torch.int64)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port[0] = listening.getsockname()[1]
         dist.broadcast(port, 0)  # pyright: ignore[reportUnknownMemberType]
         if rank == 0:
-            return Line(Socket(listening.accept()[0]))
-    return Line(Socket(socket.create_connection(("127.0.0.1", int(port)))))
+            return PeerConnection(Socket(listening.accept()[0]))
+    return PeerConnection(Socket(socket.create_connection(("127.0.0.1", int(port)))))
 
 
-def _there_and_back(message: torch.Tensor, rank: int, line: Line) -> None:
+def _exchange_message(message: torch.Tensor, rank: int, line: PeerConnection) -> None:
     for sends in (rank == 0, rank == 1):
         if sends:
             send(FrameHeader(Kind.PIECE), line, message)
         else:
-            receive(line, FrameHeader, into(message))
+            receive(line, FrameHeader, reuse_buffer(message))
 
 
 def _reductions(
     counts: Sequence[int], sizes: Sequence[int], repeats: int, rank: int
-) -> list[Measured]:
+) -> list[Measurement]:
     """All all-reduces that a rank is part of."""
     all_reduce = cast(Callable[..., object], dist.all_reduce)  # pyright: ignore[reportUnknownMemberType]
-    found: list[Measured] = []
+    found: list[Measurement] = []
     for count in counts:
         group = dist.new_group(list(range(count)))  # pyright: ignore[reportUnknownMemberType]
         for size in sizes if rank < count else ():
             messages = 2 * (count - 1)
-            seconds = _timed(partial(all_reduce, torch.zeros(size // 4), group=group), repeats)
-            found.append(Measured((messages, messages * size / count), seconds))
+            seconds = _time_repeats(
+                partial(all_reduce, torch.zeros(size // 4), group=group), repeats
+            )
+            found.append(Measurement((messages, messages * size / count), seconds))
     return found

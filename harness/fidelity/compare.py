@@ -13,7 +13,7 @@ from scipy.stats import (  # pyright: ignore[reportMissingTypeStubs]
 )
 
 from harness.base.errors import UserError
-from harness.fidelity.replay import config_of, stored_run
+from harness.fidelity.replay import config_of, load_finished_run
 from harness.processes.recorder import PAUSE
 from harness.runs.config import SEARCH
 from harness.simulator import Cluster, Spans, Timeline
@@ -72,7 +72,7 @@ class Comparison:
         return float(found.statistic)
 
 
-def compared(
+def compare_to_prediction(
     folder: Path, cluster: Cluster | None = None, say: Callable[[str], None] = lambda line: None
 ) -> Comparison:
     """A stored run beside a simulated one.
@@ -85,7 +85,7 @@ def compared(
     Raises:
         UserError: no such run, its record is too short, or of a kind that is not simulated.
     """
-    run = stored_run(folder)
+    run = load_finished_run(folder)
     config = config_of(run)
     application = config.application
     pieces = application.pieces(config, application.load(config, say))
@@ -108,10 +108,10 @@ def behaviour(timeline: Timeline, reads: Reads) -> Behaviour:
     edge = 3 * len(np.unique(rows.worker))
     if folds < 2 * edge + LEAST_FOLDS:
         raise UserError(f"timeline: {folds} folds; needed: {2 * edge + LEAST_FOLDS}")
-    paused_s = _paused_s(timeline)
+    paused_s = _cumulative_pause_s(timeline)
     steady = paused_s(rows.read_time_s) == paused_s(timeline.folds.time_s[rows.fold])
     steady &= (rows.fold >= edge) & (rows.fold < folds - edge)
-    at_work = awake(timeline)
+    at_work = remove_pauses(timeline)
     times = at_work.folds.time_s
     rate = (folds - 2 * edge) / (times[-edge - 1] - times[edge - 1])
     lags = {name: read(at_work) for name, read in reads.items()}
@@ -119,33 +119,33 @@ def behaviour(timeline: Timeline, reads: Reads) -> Behaviour:
     return Behaviour(float(rate), {**lags, "inner": Lag(staleness[steady], lag_s[steady])})
 
 
-def awake(timeline: Timeline) -> Timeline:
+def remove_pauses(timeline: Timeline) -> Timeline:
     """A timeline without its pauses: what came after one comes so much earlier."""
-    paused_s = _paused_s(timeline)
+    paused_s = _cumulative_pause_s(timeline)
 
-    def earlier(rows: Any) -> Any:  # one table of the timeline, of its own class
+    def shift_rows(rows: Any) -> Any:  # one table of the timeline, of its own class
         times = {name: at for name, at in rows.columns().items() if name.endswith("_s")}
         return replace(rows, **{name: at - paused_s(at) for name, at in times.items()})
 
     busy = replace(timeline, spans=timeline.spans.where(~_is_pause(timeline)))
-    return replace(busy, **{name: earlier(rows) for name, rows in busy.tables().items()})
+    return replace(busy, **{name: shift_rows(rows) for name, rows in busy.tables().items()})
 
 
-def _paused_s(timeline: Timeline) -> Callable[[np.ndarray], np.ndarray]:
+def _cumulative_pause_s(timeline: Timeline) -> Callable[[np.ndarray], np.ndarray]:
     """For instants, how long the server had paused before each."""
     pauses: Spans = timeline.spans.where(_is_pause(timeline))
 
-    def before(time_s: np.ndarray) -> np.ndarray:
+    def pause_before_s(time_s: np.ndarray) -> np.ndarray:
         return (np.clip(time_s[:, None], pauses.start_s, pauses.end_s) - pauses.start_s).sum(1)
 
-    return before
+    return pause_before_s
 
 
 def _is_pause(timeline: Timeline) -> np.ndarray:
     return np.isin(np.array(timeline.kinds)[timeline.spans.kind], (PAUSE, SEARCH))
 
 
-def shown(found: Comparison) -> Iterator[str]:
+def format_comparison(found: Comparison) -> Iterator[str]:
     """Lines of a table: recorded, predicted and how they differ."""
     there, ours = found.recorded, found.predicted
     if found.unpaced:

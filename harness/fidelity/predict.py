@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from harness.base.errors import UserError
-from harness.fidelity.replay import config_of, stored_run
+from harness.fidelity.replay import config_of, load_finished_run
 from harness.simulator import Cluster
 from harness.simulator.whole import Whole
 from harness.store import Run
@@ -42,16 +42,18 @@ def prediction(
     """
     config = config.with_cluster(cluster, workers)
     application = config.application
-    finished = _finished(target, config) if target else None
+    finished = _load_run_of_task(target, config) if target else None
     share = application.share(config, finished, kept)
     single, most = application.sampled(config)
-    run, alone = whole(config, pieces, share), whole(single, pieces, share, most)
+    run, alone = time_full_run(config, pieces, share), time_full_run(single, pieces, share, most)
     yield from _lines(config, share, run, alone)
     if finished is not None:
-        yield from _reached(config, finished, run)
+        yield from _format_error_times(config, finished, run)
 
 
-def whole(config: TaskConfig, pieces: Any, share: float = 1.0, most: int = MOST_FOLDS) -> Whole:
+def time_full_run(
+    config: TaskConfig, pieces: Any, share: float = 1.0, most: int = MOST_FOLDS
+) -> Whole:
     """A run from its beginning to its end in simulated time; see `Application.time`."""
     return config.application.time(config, pieces, share, most)
 
@@ -78,7 +80,7 @@ def _lines(config: TaskConfig, share: float, run: Whole, alone: Whole) -> Iterat
     yield f"{passes:28} {config.passes} passes, {run.ends_s[-1]:.6g} s"
 
 
-def _reached(config: TaskConfig, finished: Run, predicted: Whole) -> Iterator[str]:
+def _format_error_times(config: TaskConfig, finished: Run, predicted: Whole) -> Iterator[str]:
     """Lines that say when a cluster would have had a run's errors."""
     metrics = finished.metrics
     for model in ("average", "iterate"):
@@ -95,13 +97,13 @@ def _reached(config: TaskConfig, finished: Run, predicted: Whole) -> Iterator[st
         return
 
 
-def _finished(folder: Path, config: TaskConfig) -> Run:
+def _load_run_of_task(folder: Path, config: TaskConfig) -> Run:
     """A stored run of the same task.
 
     Raises:
         UserError: there is none, or it is of another.
     """
-    run = stored_run(folder)
+    run = load_finished_run(folder)
     if (found := config_of(run)).task != config.task:
         raise UserError(f"{folder}: trains {found.task}; allowed: a run that trains {config.task}")
     return run

@@ -74,21 +74,21 @@ class Answer:
     told: str = ""
 
 
-def answers(algorithm: Algorithm) -> Iterator[Answer]:
+def check_contract(algorithm: Algorithm) -> Iterator[Answer]:
     """Every promise, asked of an algorithm."""
     for promise, broken in PROMISES.items():
         try:
             told = broken(algorithm)
         except Exception as error:  # whatever somebody's algorithm does
             told = f"{type(error).__name__}: {error}"
-            if broken is _stale and isinstance(error, UserError):
+            if broken is _check_stale and isinstance(error, UserError):
                 yield Answer(promise, None, str(error))
                 continue
         yield Answer(promise, not told, told)
 
 
 @dataclass
-class _Trained:
+class _TrainingState:
     """An algorithm and all that it may change.
 
     Args:
@@ -106,7 +106,7 @@ class _Trained:
     models: list[Tensor] = field(default_factory=list[Tensor])
 
     @classmethod
-    def begun(cls, algorithm: Algorithm, stalest: int = 0) -> _Trained:
+    def start(cls, algorithm: Algorithm, stalest: int = 0) -> _TrainingState:
         server = algorithm.start(_model())
         return cls(algorithm.on(_network()), server, Memory(), stalest, [server.model.clone()])
 
@@ -114,12 +114,12 @@ class _Trained:
     def done(self) -> int:
         return len(self.models) - 1
 
-    def on(self, folds: int) -> _Trained:
+    def advance(self, folds: int) -> _TrainingState:
         """So many more folds, each of what is contributed at a model as old as may be."""
         for _ in range(folds):
             stale = min(self.stalest, self.done)
             read = self.models[self.done - stale]
-            out = _contributed(self.algorithm, read, self.memory, self.done)
+            out = _contribute(self.algorithm, read, self.memory, self.done)
             count = len(out)
             weights = [1.0 + k * bool(self.stalest) for k in range(count)]
             fold = Fold(out, [stale] * count, RATE, list(range(count)), weights)
@@ -143,7 +143,7 @@ def _minibatch(step: int, workers: int) -> Minibatch:
 
 
 @torch.no_grad()
-def _contributed(algorithm: Algorithm, model: Tensor, memory: Memory, step: int) -> Tensor:
+def _contribute(algorithm: Algorithm, model: Tensor, memory: Memory, step: int) -> Tensor:
     count = WORKERS if algorithm.rounds else 1
     replicas = model.repeat(count, 1)
     out = torch.empty_like(replicas)
@@ -161,29 +161,29 @@ def _difference(one: Server, other: Server) -> str:
     return next((f"{n} differs" for n in ours if not torch.equal(ours[n], theirs[n])), "")
 
 
-def _again(algorithm: Algorithm, stalest: int = 0) -> str:
-    one, other = (_Trained.begun(algorithm, stalest).on(FOLDS) for _ in range(2))
+def _check_repeat(algorithm: Algorithm, stalest: int = 0) -> str:
+    one, other = (_TrainingState.start(algorithm, stalest).advance(FOLDS) for _ in range(2))
     return _difference(one.server, other.server)
 
 
-def _resumed(algorithm: Algorithm, stalest: int = 0) -> str:
-    whole = _Trained.begun(algorithm, stalest).on(FOLDS)
-    half, fresh = (_Trained.begun(algorithm, stalest) for _ in range(2))
-    arrays, facts = capture_server(half.on(FOLDS // 2).server)
+def _check_resume(algorithm: Algorithm, stalest: int = 0) -> str:
+    whole = _TrainingState.start(algorithm, stalest).advance(FOLDS)
+    half, fresh = (_TrainingState.start(algorithm, stalest) for _ in range(2))
+    arrays, facts = capture_server(half.advance(FOLDS // 2).server)
     kept, fresh.models = memory_to_arrays("memory/", half.memory), half.models
     reinstate_server(fresh.server, arrays, facts)
     fresh.memory = memory_from_arrays(kept, "memory/", half.memory.new_pass, torch.device("cpu"))
-    return _difference(whole.server, fresh.on(FOLDS - half.done).server)
+    return _difference(whole.server, fresh.advance(FOLDS - half.done).server)
 
 
-def _stale(algorithm: Algorithm) -> str:
+def _check_stale(algorithm: Algorithm) -> str:
     stalest = STALEST_IN_ROUNDS if algorithm.rounds else STALEST
-    return _again(algorithm, stalest) or _resumed(algorithm, stalest)
+    return _check_repeat(algorithm, stalest) or _check_resume(algorithm, stalest)
 
 
-def _in_blocks(algorithm: Algorithm) -> str:
+def _check_blocks(algorithm: Algorithm) -> str:
     model, memory = _model(), Memory()
-    out = torch.cat([_contributed(algorithm, model, memory, step) for step in range(FOLDS)])
+    out = torch.cat([_contribute(algorithm, model, memory, step) for step in range(FOLDS)])
     each = len(out) // FOLDS
     slots = [list(range(k * each, (k + 1) * each)) for k in range(FOLDS)]
     orders = [Turn(s, [0] * each, s[:1], list(range(each)), [1.0] * each) for s in slots]
@@ -196,20 +196,20 @@ def _in_blocks(algorithm: Algorithm) -> str:
     return _difference(one, other) or ("" if torch.equal(ours, theirs) else "the reads differ")
 
 
-def _own_state(algorithm: Algorithm) -> str:
+def _check_own_state(algorithm: Algorithm) -> str:
     before = pickle.dumps(algorithm)
-    alone = _Trained.begun(algorithm).on(FOLDS)
+    alone = _TrainingState.start(algorithm).advance(FOLDS)
     if pickle.dumps(algorithm) != before:
         return "the algorithm itself changed; state belongs to the server or to a memory"
-    one, other = _Trained.begun(algorithm), _Trained.begun(algorithm)
-    other.on(1)
+    one, other = _TrainingState.start(algorithm), _TrainingState.start(algorithm)
+    other.advance(1)
     for _ in range(FOLDS):
-        one.on(1)
-        other.on(1)
+        one.advance(1)
+        other.advance(1)
     return _difference(alone.server, one.server)
 
 
-def _serial(algorithm: Algorithm) -> str:
+def _check_serial(algorithm: Algorithm) -> str:
     workers = WORKERS if algorithm.rounds else 1
     card, work = {"card": Device(launch_s=1.0)}, Workload(FRAMES, 0.0, 0.0)
     cluster = Cluster("contract", card, (WorkerGroup(workers, "card"),))
@@ -223,16 +223,18 @@ def _serial(algorithm: Algorithm) -> str:
 
     server = algorithm.start(_model())
     StaleReplay(algorithm, _network(), server, minibatch_of, slots=workers).run(timeline, RATE)
-    return _difference(server, _Trained.begun(algorithm).on(FOLDS).server)
+    return _difference(server, _TrainingState.start(algorithm).advance(FOLDS).server)
 
 
-def _versions(algorithm: Algorithm) -> str:
+def _check_versions(algorithm: Algorithm) -> str:
     model = _model()
     server, start = algorithm.start(model), model.clone()
     if not torch.equal(server.model, model):
         return "a server begins with another model than it is given"
     found = (
-        _Trained(algorithm.on(_network()), server, Memory(), 0, [start]).on(FOLDS).server.version
+        _TrainingState(algorithm.on(_network()), server, Memory(), 0, [start])
+        .advance(FOLDS)
+        .server.version
     )
     if not torch.equal(model, start):
         return "the initial parameters were changed in place"
@@ -240,12 +242,12 @@ def _versions(algorithm: Algorithm) -> str:
 
 
 PROMISES: dict[str, Callable[[Algorithm], str]] = {
-    "every fold makes one version, from a copy of the initial parameters": _versions,
-    "the same folds give the same bytes": _again,
-    "stale folds of unequal weights do so too, also from a checkpoint": _stale,
-    "what is captured and reinstated goes on with the same bytes": _resumed,
-    "on a timeline without staleness it is the serial method": _serial,
-    "folds in a row give the bytes of one by one": _in_blocks,
-    "state is the server's and the workers' memory's alone": _own_state,
+    "every fold makes one version, from a copy of the initial parameters": _check_versions,
+    "the same folds give the same bytes": _check_repeat,
+    "stale folds of unequal weights do so too, also from a checkpoint": _check_stale,
+    "what is captured and reinstated goes on with the same bytes": _check_resume,
+    "on a timeline without staleness it is the serial method": _check_serial,
+    "folds in a row give the bytes of one by one": _check_blocks,
+    "state is the server's and the workers' memory's alone": _check_own_state,
 }
 """Each as a function that says in words how it is broken, or nothing."""

@@ -22,7 +22,7 @@ from harness.tasks.contract import EXECUTED, Progress, TaskConfig, application_o
 
 
 @dataclass(frozen=True)
-class Replayed:
+class ReplayResult:
     """What a replay gave.
 
     Args:
@@ -38,7 +38,7 @@ class Replayed:
     largest_difference: float
 
 
-def stored_run(folder: Path) -> Run:
+def load_finished_run(folder: Path) -> Run:
     """The finished run in a folder of a store.
 
     Raises:
@@ -63,27 +63,27 @@ def config_of(run: Run) -> TaskConfig:
     return application_of(table, where).restore(run, table, where)
 
 
-def replayed(folder: Path, say: Callable[[str], None]) -> Replayed:
+def replay_run(folder: Path, say: Callable[[str], None]) -> ReplayResult:
     """Execute a stored run again in its recorded order.
 
     Raises:
         UserError: no such run, or its corpus or timeline is missing.
     """
-    run = stored_run(folder)
+    run = load_finished_run(folder)
     theirs = load_file(run.path(MODEL))["model"]
     folds = len(load_timeline(run.path(TIMELINE)).folds)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with TemporaryDirectory() as scratch:
-            ours = load_file(_again(run, Store(scratch), say).path(MODEL))["model"]
+            ours = load_file(_replay_into(run, Store(scratch), say).path(MODEL))["model"]
     finally:
         torch.set_num_threads(threads)
     difference = (ours - theirs).abs().max().item()
-    return Replayed(folds, len(ours), _sha256(theirs), _sha256(ours), difference)
+    return ReplayResult(folds, len(ours), _sha256(theirs), _sha256(ours), difference)
 
 
-def _again(run: Run, store: Store, say: Callable[[str], None]) -> Run:
+def _replay_into(run: Run, store: Store, say: Callable[[str], None]) -> Run:
     config = config_of(run)
     data = config.application.load(config, say)
     return config.application.replay(config, data, run, store, partial(_tell, say))

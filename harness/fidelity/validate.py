@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from harness.base.errors import UserError
-from harness.fidelity.compare import Comparison, compared
+from harness.fidelity.compare import Comparison, compare_to_prediction
 from harness.runs.config import TrainingConfig
 from harness.runs.file import RunFile, load_run
 
@@ -108,7 +108,7 @@ share = 0.25
 """
 
 
-def validated(say: Callable[[str], None]) -> Iterator[tuple[str, Comparison]]:
+def validate_regimes(say: Callable[[str], None]) -> Iterator[tuple[str, Comparison]]:
     """Run and predict every regime.
 
     Args:
@@ -122,10 +122,10 @@ def validated(say: Callable[[str], None]) -> Iterator[tuple[str, Comparison]]:
         with TemporaryDirectory() as folder:
             for file, text in regime.files(name).items():
                 (Path(folder) / file).write_text(text, encoding="utf-8")
-            yield name, _one(Path(folder), name)
+            yield name, _run_regime(Path(folder), name)
 
 
-def _one(folder: Path, name: str) -> Comparison:
+def _run_regime(folder: Path, name: str) -> Comparison:
     command = [sys.executable, "-m", "harness.train", str(folder / "run.toml"), "--paced"]
     run: RunFile[TrainingConfig[Any]] = load_run(folder / "run.toml", TrainingConfig)
     config = run.config
@@ -136,7 +136,7 @@ def _one(folder: Path, name: str) -> Comparison:
         told = (done.stderr.strip().splitlines() or ["nothing said"])[-1]
         raise UserError(f"{name}: the run ended with {done.returncode}: {told}")
     (config_file,) = (folder / "runs").glob("*/config.json")
-    return compared(config_file.parent)
+    return compare_to_prediction(config_file.parent)
 
 
 def markdown(found: Mapping[str, Comparison]) -> Iterator[str]:

@@ -89,46 +89,46 @@ class Rule:
         return 2.0 * tail(errors_from(found, end), found.degrees)
 
     def _inside(self, value: float) -> bool:
-        above = value > self.low or (value == self.low and not self._without(self.low))
+        above = value > self.low or (value == self.low and not self._is_open_at(self.low))
         return above and (
-            value < self.high or (value == self.high and not self._without(self.high))
+            value < self.high or (value == self.high and not self._is_open_at(self.high))
         )
 
-    def _without(self, end: float) -> bool:
+    def _is_open_at(self, end: float) -> bool:
         """Whether an end is itself outside; an infinite one is no end."""
         return self.open and math.isfinite(end)
 
 
-def above(end: float) -> Rule:
+def rule_above(end: float) -> Rule:
     """More than so much."""
     return Rule(low=end, open=True)
 
 
-def below(end: float) -> Rule:
+def rule_below(end: float) -> Rule:
     """Less than so much."""
     return Rule(high=end, open=True)
 
 
-BELOW, ABOVE = below(0.0), above(0.0)
+BELOW, ABOVE = rule_below(0.0), rule_above(0.0)
 """On which side of zero a difference lies."""
 
 
-def at_most(most: float) -> Rule:
+def rule_at_most(most: float) -> Rule:
     """No more than so much."""
     return Rule(high=most)
 
 
-def at_least(least: float) -> Rule:
+def rule_at_least(least: float) -> Rule:
     """No less than so much."""
     return Rule(low=least)
 
 
-def between(low: float, high: float) -> Rule:
+def rule_between(low: float, high: float) -> Rule:
     """In a band."""
     return Rule(low, high)
 
 
-def near(paper: float, band: float = 0.10) -> Rule:
+def rule_near(paper: float, band: float = 0.10) -> Rule:
     """A prediction: within a relative error of the reported figure.
 
     Raises:

@@ -75,7 +75,7 @@ class Table:
     reason: str
 
 
-def tabulated(cells: Sequence[Cell], target: float | None = None) -> Table:
+def build_table(cells: Sequence[Cell], target: float | None = None) -> Table:
     """The rows of a comparison.
 
     Args:
@@ -104,9 +104,9 @@ def last(run: Run, judged: str) -> float:
 def _reference(cells: Sequence[Cell]) -> tuple[float, str]:
     fewest = min(cell.workers for cell in cells)
     ends = {
-        cell.method: float(np.mean([last(run, cell.judged) for run in _done(cell)]))
+        cell.method: float(np.mean([last(run, cell.judged) for run in _select_done(cell)]))
         for cell in cells
-        if cell.workers == fewest and _done(cell)
+        if cell.workers == fewest and _select_done(cell)
     }
     if not ends:
         return math.nan, f"every run with {fewest} workers diverged"
@@ -116,7 +116,7 @@ def _reference(cells: Sequence[Cell]) -> tuple[float, str]:
 
 
 def _row(cell: Cell, target: float) -> Row:
-    done = _done(cell)
+    done = _select_done(cell)
     times = [time_to(run, run.deployed(cell.judged), target) for run in done]
     reached = [each for each in times if math.isfinite(each)]
     test = cell.judged.replace("dev_", "test_", 1)
@@ -134,7 +134,7 @@ def _row(cell: Cell, target: float) -> Row:
     )
 
 
-def _done(cell: Cell) -> list[Run]:
+def _select_done(cell: Cell) -> list[Run]:
     return [run for run in cell.runs if run.status == "done"]
 
 
@@ -242,7 +242,7 @@ def errors_of(cell: Cell) -> list[float]:
 PACKAGES = ("lagbench", "torch", "numpy", "numba", "scipy", "matplotlib", "typst")
 
 
-def of_program(command: str) -> dict[str, Any]:
+def describe_program(command: str) -> dict[str, Any]:
     """Commit, versions, and what was asked for.
 
     Args:
@@ -255,7 +255,7 @@ def of_program(command: str) -> dict[str, Any]:
     }
 
 
-def of_runs(runs: Runs, before: Collection[str]) -> dict[str, Any]:
+def describe_runs(runs: Runs, before: Collection[str]) -> dict[str, Any]:
     """Which runs each setting has, how long they took together, and how many were reused.
 
     Processor time is left out if a run's is not known: earlier versions did not keep it.

@@ -40,7 +40,7 @@ class Sample:
         """Whether all its values are numbers."""
         return all(math.isfinite(x) for row in self.values for x in row)
 
-    def scaled(self, factor: float, shift: float) -> Sample | None:
+    def rescale(self, factor: float, shift: float) -> Sample | None:
         """The sample of ``factor x + shift``; None where there is none."""
         if self.statistic == "mean":
             values = tuple((factor * x + shift,) for (x,) in self.values)
@@ -48,7 +48,7 @@ class Sample:
             return replace(self, values=values, tests=tests)
         if self.statistic == "ratio":  # f (a / b) + s = (f a + s b) / b
             values = tuple((factor * a + shift * b, b) for a, b in self.values)
-            return replace(self, values=values, tests=self._mapped(factor, shift))
+            return replace(self, values=values, tests=self._map_covariance(factor, shift))
         if self.statistic == "bounds":
             ends = ([factor * x + shift for x in row] for row in self.values)
             return replace(self, values=tuple((min(row), max(row)) for row in ends))
@@ -56,7 +56,7 @@ class Sample:
             return replace(self, values=tuple(tuple(factor * x for x in r) for r in self.values))
         return None
 
-    def _mapped(self, f: float, s: float) -> Matrix:
+    def _map_covariance(self, f: float, s: float) -> Matrix:
         """The covariance of (f a + s b, b)."""
         if not self.tests:
             return ()
@@ -93,23 +93,23 @@ class Interval:
         return self.low, self.high
 
     def __neg__(self) -> Interval:
-        return self._scaled(-1.0, 0.0)
+        return self._rescale(-1.0, 0.0)
 
     def __sub__(self, other: Interval | float) -> Interval:
         """From the smallest to the largest difference that the bounds allow."""
         if not isinstance(other, Interval):
-            return self._scaled(1.0, -other)
+            return self._rescale(1.0, -other)
         low, high = self.low - other.high, self.high - other.low
         return Interval(self.estimate - other.estimate, low, high)
 
     def __rsub__(self, other: float) -> Interval:
-        return self._scaled(-1.0, other)
+        return self._rescale(-1.0, other)
 
     def __rmul__(self, factor: float) -> Interval:
         """So many times the interval, e.g. 100 for percent."""
-        return self._scaled(factor, 0.0)
+        return self._rescale(factor, 0.0)
 
-    def _scaled(self, factor: float, shift: float) -> Interval:
+    def _rescale(self, factor: float, shift: float) -> Interval:
         low, high = sorted((factor * self.low + shift, factor * self.high + shift))
-        sample = None if self.sample is None else self.sample.scaled(factor, shift)
+        sample = None if self.sample is None else self.sample.rescale(factor, shift)
         return Interval(factor * self.estimate + shift, low, high, self.degrees, sample)

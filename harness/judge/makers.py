@@ -71,21 +71,21 @@ class Maker(Generic[Subject, Made]):
     def readable(self, runs: Runs) -> Runs:
         """The runs it needs; those that are not sound can be named, and not read."""
         return {
-            setting: [run if self.sound(run) else Unreadable.of(run) for run in runs[setting]]
+            setting: [run if self.sound(run) else Unreadable.from_run(run) for run in runs[setting]]
             for setting in self.needs
         }
 
 
-def made_exhibit(maker: Maker[Subject, Exhibit], subject: Subject, runs: Runs) -> Exhibit:
+def build_exhibit(maker: Maker[Subject, Exhibit], subject: Subject, runs: Runs) -> Exhibit:
     """The exhibit, and why it lacks something if a run it needs did not end."""
     try:
         made = maker.make(subject, maker.readable(runs))
     except DidNotEnd:
         made = Exhibit(maker.id, "table", maker.id)
-    return replace(made, note=_explained(made.note, maker, runs))
+    return replace(made, note=_explain_missing(made.note, maker, runs))
 
 
-def made_claim(maker: Maker[Subject, Claim], subject: Subject, runs: Runs) -> Claim:
+def build_claim(maker: Maker[Subject, Claim], subject: Subject, runs: Runs) -> Claim:
     """The claim; of parts whose runs did not all end, those that can be judged, and why not all."""
     try:
         made = maker.make(subject, maker.readable(runs))
@@ -96,10 +96,10 @@ def made_claim(maker: Maker[Subject, Claim], subject: Subject, runs: Runs) -> Cl
             "undecided", hashes,
         )  # fmt: skip
     missing = [p.label for p in made.parts if p.measured is None and p.ci95 == (None, None)]
-    return replace(made, note=_explained(made.note, maker, runs, missing))
+    return replace(made, note=_explain_missing(made.note, maker, runs, missing))
 
 
-def asked_of_divergence(makers: Sequence[Maker[Any, Any]], runs: Runs) -> list[str]:
+def divergence_hashes(makers: Sequence[Maker[Any, Any]], runs: Runs) -> list[str]:
     """Hashes of the runs that are needed only where divergence is the question."""
     asked, others = (
         {run.hash for m in makers if m.divergence == asks for s in m.needs for run in runs[s]}
@@ -120,16 +120,18 @@ def failures(store: Store, results: Results) -> list[str]:
             names.setdefault(hash_, setting)
     behind = [(setting, store.load(hash_)) for hash_, setting in names.items()]
     return [
-        f"{results.paper}: {run.ending(_named(setting, run))}"
+        f"{results.paper}: {run.ending(_name_run(setting, run))}"
         for setting, run in behind
         if run.status != "done" and not (run.status == "diverged" and run.hash in asked)
     ]
 
 
-def _explained(note: str, maker: Maker[Any, Any], runs: Runs, missing: Sequence[str] = ()) -> str:
+def _explain_missing(
+    note: str, maker: Maker[Any, Any], runs: Runs, missing: Sequence[str] = ()
+) -> str:
     """A note, and which runs did not end, so that something is missing."""
     broken = {
-        run.ending(_named(setting, run)): None
+        run.ending(_name_run(setting, run)): None
         for setting in maker.needs
         for run in runs[setting]
         if not maker.sound(run)
@@ -140,7 +142,7 @@ def _explained(note: str, maker: Maker[Any, Any], runs: Runs, missing: Sequence[
     return " ".join(filter(None, (note, what, f"{'; '.join(broken)}.")))
 
 
-def _named(setting: str, run: Run) -> str:
+def _name_run(setting: str, run: Run) -> str:
     return f"{setting}, seed {run.config['seed']}" if "seed" in run.config else setting
 
 
@@ -164,7 +166,7 @@ class Unreadable(Run):
     """A run that did not end, as a maker sees it."""
 
     @classmethod
-    def of(cls, run: Run) -> Unreadable:
+    def from_run(cls, run: Run) -> Unreadable:
         """This run, closed."""
         return cls(*(getattr(run, each.name) for each in fields(run)))
 
@@ -181,7 +183,7 @@ def unless_missing(otherwise: T) -> Callable[[Callable[P, T]], Callable[P, T]]:
         otherwise: NaN, or an interval that is the whole line: what no verdict rests on.
     """
 
-    def guarded(reading: Callable[P, T]) -> Callable[P, T]:
+    def decorate(reading: Callable[P, T]) -> Callable[P, T]:
         @wraps(reading)
         def read(*args: P.args, **choices: P.kwargs) -> T:
             try:
@@ -191,7 +193,7 @@ def unless_missing(otherwise: T) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
         return read
 
-    return guarded
+    return decorate
 
 
 def read_results(path: Path) -> Results:
@@ -227,7 +229,9 @@ def _exhibit(reader: _Reader) -> Exhibit:
 
 def _row(reader: _Reader) -> Row:
     reader.number("paper")
-    return _measured(reader, Row, runs=tuple(reader.sequence("runs", str)), sample=_sample(reader))
+    return _read_measured(
+        reader, Row, runs=tuple(reader.sequence("runs", str)), sample=_sample(reader)
+    )
 
 
 def _claim(reader: _Reader) -> Claim:
@@ -237,18 +241,18 @@ def _claim(reader: _Reader) -> Claim:
     reader.number("p_value")
     parts = tuple(_part(each) for each in reader.children("parts"))
     conditions = tuple(
-        _measured(each, Condition, band=each.bounds("band") or (None, None))
+        _read_measured(each, Condition, band=each.bounds("band") or (None, None))
         for each in reader.children("preconditions")
     )
     runs = tuple(reader.sequence("runs", str))
-    return _measured(reader, Claim, parts=parts, preconditions=conditions, runs=runs)
+    return _read_measured(reader, Claim, parts=parts, preconditions=conditions, runs=runs)
 
 
 def _part(reader: _Reader) -> Part:
     reader.one_of("verdict", (*VERDICTS, None))
     reader.number("power")
     reader.number("finds")
-    return _measured(reader, Part, band=reader.bounds("band"), sample=_sample(reader))
+    return _read_measured(reader, Part, band=reader.bounds("band"), sample=_sample(reader))
 
 
 def _sample(reader: _Reader) -> Sample | None:
@@ -265,7 +269,7 @@ def _sample(reader: _Reader) -> Sample | None:
     )
 
 
-def _measured(reader: _Reader, kind: type[Any], **given: object) -> Any:
+def _read_measured(reader: _Reader, kind: type[Any], **given: object) -> Any:
     reader.number("measured")
     return reader.make(kind, ci95=reader.bounds("ci95"), **given)
 

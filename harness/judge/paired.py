@@ -23,10 +23,10 @@ from harness.judge.results import Row
 from harness.judge.statistics import Interval, paired_difference_ci
 from harness.judge.utterances import Counts, bootstrap_rate_ci
 
-__all__ = ["MatchedPairs", "against", "matched_pairs", "seeds_of"]
+__all__ = ["MatchedPairs", "matched_pairs", "seeds_of", "subtract_reference"]
 
 
-def against(rows: Sequence[Row], reference: str) -> tuple[Row, ...]:
+def subtract_reference(rows: Sequence[Row], reference: str) -> tuple[Row, ...]:
     """Each row minus the reference's, with its paired 95% interval, at the row's column.
 
     The first reading of a curve is taken from the first of the reference, and so on, where both
@@ -44,7 +44,9 @@ def against(rows: Sequence[Row], reference: str) -> tuple[Row, ...]:
     labels = dict.fromkeys(row.label for row in rows if row.label != reference)
     curves = ([row for row in rows if row.label == label] for label in labels)
     return tuple(
-        Row.of(row.label, row.column, None, paired_difference_ci(ours, theirs), row.runs + to.runs)
+        Row.from_interval(
+            row.label, row.column, None, paired_difference_ci(ours, theirs), row.runs + to.runs
+        )
         for curve in curves
         for row, to in _counterparts(curve, base)
         if len(ours := seeds_of(row)) == len(theirs := seeds_of(to)) and ours

@@ -30,7 +30,7 @@ __all__ = [
     "Precondition",
     "Quantity",
     "claim_of",
-    "corrected",
+    "correct_verdicts",
     "finds",
     "power",
     "side_of_zero",
@@ -142,8 +142,8 @@ def claim_of(
     conditions = tuple(each.condition for each in presumes)
     known = [each.power for each in quantities if each.power is not None]
     chance = math.prod(known) if known else None
-    verdict, p = _judged([q for q in quantities if q.rule is not None])
-    because = undetermined or _unmet(conditions) or _too_weak(chance)
+    verdict, p = _judge_all([q for q in quantities if q.rule is not None])
+    because = undetermined or _format_unmet(conditions) or _too_weak(chance)
     head = quantities[0]
     return Claim(
         id_, statement, where, statistic, head.paper, head.value.estimate, head.value.ci95,
@@ -153,7 +153,7 @@ def claim_of(
     )  # fmt: skip
 
 
-def corrected(claims: Sequence[Claim], looks: int = 1) -> tuple[Claim, ...]:
+def correct_verdicts(claims: Sequence[Claim], looks: int = 1) -> tuple[Claim, ...]:
     """The same claims, each with its verdict after a correction over all of them.
 
     The family are those that were tested and can fail; Holm's correction of the p-values.
@@ -169,7 +169,7 @@ def corrected(claims: Sequence[Claim], looks: int = 1) -> tuple[Claim, ...]:
     return tuple(replace(c, corrected="undecided" if c.id in lost else c.verdict) for c in claims)
 
 
-def _judged(quantities: Sequence[Quantity]) -> tuple[Verdict, float]:
+def _judge_all(quantities: Sequence[Quantity]) -> tuple[Verdict, float]:
     """The verdict of all, and its p-value; what is undecided has that of the nearer verdict."""
     each = [(q.rule or ABOVE).p_values(q.value) for q in quantities]
     against = holm([inside for _, inside in each])
@@ -184,7 +184,7 @@ def _judged(quantities: Sequence[Quantity]) -> tuple[Verdict, float]:
     return verdict, p
 
 
-def _unmet(conditions: Sequence[Condition]) -> str:
+def _format_unmet(conditions: Sequence[Condition]) -> str:
     """Which preconditions do not hold, or could not be computed."""
     unknown = [each.what for each in conditions if each.measured is None]
     failed = [each.what for each in conditions if not each.holds and each.measured is not None]
@@ -232,7 +232,7 @@ def power(found: Interval, rule: Rule, true: float) -> float:
         return float(rule.holds(true))
     t = t_quantile(found.degrees)
     error = (below + above) / 2 / t
-    stretch = _measured_over_true(found.degrees)
+    stretch = _standard_error_ratios(found.degrees)
     with np.errstate(invalid="ignore"):
         highest = (rule.high - above * stretch - true) / error
         lowest = (rule.low + below * stretch - true) / error
@@ -245,11 +245,11 @@ def finds(found: Interval) -> float:
     In the quantity's own unit; infinite where the interval has no bounds.
     """
     half = max(found.high - found.estimate, found.estimate - found.low)  # a rank's ends at 1
-    return half * _found_in_halves(found.degrees) if math.isfinite(half) else math.inf
+    return half * _detectable_half_widths(found.degrees) if math.isfinite(half) else math.inf
 
 
 @lru_cache(maxsize=256)
-def _found_in_halves(degrees: float) -> float:
+def _detectable_half_widths(degrees: float) -> float:
     """The same, in half widths of the interval."""
     unit = Interval(0.0, -1.0, 1.0, degrees)
     low, high = 0.0, 1.0
@@ -263,7 +263,7 @@ def _found_in_halves(degrees: float) -> float:
 
 
 @lru_cache(maxsize=256)
-def _measured_over_true(degrees: float) -> npt.NDArray[np.float64]:
+def _standard_error_ratios(degrees: float) -> npt.NDArray[np.float64]:
     """Equally likely ratios of a measured to the true standard error."""
     if math.isinf(degrees):
         return np.ones(1)

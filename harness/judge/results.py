@@ -47,7 +47,7 @@ class Row:
         _tidy(self)
 
     @classmethod
-    def of(
+    def from_interval(
         cls,
         label: str,
         column: str | float,

@@ -287,7 +287,7 @@ def _rank_half_width(points: int, seeds: int) -> float:
     one = _rank_null(points)
     chance = Counter({0: 1})
     for _ in range(seeds):
-        chance = _convolved(chance, one)
+        chance = _convolve(chance, one)
     outside, limit = 0, (1 - LEVEL) * chance.total()
     for distance in sorted({abs(d) for d in chance}, reverse=True):
         outside += chance[distance] + (chance[-distance] if distance else 0)
@@ -304,7 +304,7 @@ def _rank_null(points: int) -> Counter[int]:
     )
 
 
-def _convolved(a: Counter[int], b: Counter[int]) -> Counter[int]:
+def _convolve(a: Counter[int], b: Counter[int]) -> Counter[int]:
     total: Counter[int] = Counter()
     for x, times_x in a.items():
         for y, times_y in b.items():

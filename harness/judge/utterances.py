@@ -50,7 +50,7 @@ def rate_difference_ci(a: Counts, b: Counts, lengths: Counts) -> Interval:
     Raises:
         ValueError: shapes do not fit, or nothing was tested.
     """
-    return rate_ci(_checked(a, lengths) - _checked(b, lengths, like=a), lengths)
+    return rate_ci(_check_counts(a, lengths) - _check_counts(b, lengths, like=a), lengths)
 
 
 def rate_ratio_ci(a: Counts, b: Counts, lengths: Counts) -> Interval:
@@ -74,7 +74,7 @@ def seed_rates(errors: Counts, lengths: Counts) -> Array:
         errors: [S, U].
         lengths: [U] or [S, U].
     """
-    return _checked(errors, lengths).sum(axis=1) / np.asarray(lengths, np.float64).sum(axis=-1)
+    return _check_counts(errors, lengths).sum(axis=1) / np.asarray(lengths, np.float64).sum(axis=-1)
 
 
 def bootstrap_rate_ci(
@@ -90,7 +90,7 @@ def bootstrap_rate_ci(
         rng: a named stream, so that the interval is the same every time.
         resamples: number of resampled test sets.
     """
-    counts = _checked(errors[None], lengths)[0]
+    counts = _check_counts(errors[None], lengths)[0]
     rate = float(counts.sum() / lengths.sum())
     if len(counts) < 2:
         return Interval(rate)
@@ -102,16 +102,16 @@ def bootstrap_rate_ci(
 
 def _interval(statistic: Statistic, lengths: Counts, *columns: Counts) -> Interval:
     """The interval of one statistic of the rates of some settings."""
-    checked = [_checked(each, lengths, like=columns[0]) for each in columns]
+    checked = [_check_counts(each, lengths, like=columns[0]) for each in columns]
     rates = np.stack([seed_rates(each, lengths) for each in checked], axis=1)
     values = tuple(tuple(map(float, row)) for row in rates)
     if lengths.ndim == 2:
         return interval_of(Sample(statistic, values))
-    tests = _over_utterances(np.stack(checked), np.asarray(lengths, np.float64))
+    tests = _utterance_covariance(np.stack(checked), np.asarray(lengths, np.float64))
     return interval_of(Sample(statistic, values, tests, len(lengths)))
 
 
-def _over_utterances(errors: Array, lengths: Array) -> Matrix:
+def _utterance_covariance(errors: Array, lengths: Array) -> Matrix:
     """Covariance [K, K] over utterances of the mean rates of errors [K, S, U]."""
     K, _, U = errors.shape
     if U < 2:
@@ -124,7 +124,7 @@ def _over_utterances(errors: Array, lengths: Array) -> Matrix:
     return tuple(tuple(map(float, row)) for row in covariance)
 
 
-def _checked(errors: Counts, lengths: Counts, like: Counts | None = None) -> Array:
+def _check_counts(errors: Counts, lengths: Counts, like: Counts | None = None) -> Array:
     fits = errors.ndim == 2 and errors.size > 0
     fits = fits and lengths.shape in (errors.shape, errors.shape[1:])
     if not fits or (like is not None and like.shape != errors.shape):

@@ -26,7 +26,7 @@ def say(line: str) -> None:
 
 
 @contextmanager
-def shown(name: str) -> Generator[Watch]:
+def show_progress(name: str) -> Generator[Watch]:
     """Show how far a run is.
 
     Args:
@@ -39,7 +39,7 @@ def shown(name: str) -> Generator[Watch]:
         yield lambda progress: display.show(Report(0, 1, {name: replace(progress, run=name)}))
 
 
-def concluded(found: Run, who: str) -> int:
+def print_result(found: Run, who: str) -> int:
     """Print what a run came to, as `lagbench train` does; returns the exit code.
 
     Args:

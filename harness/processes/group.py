@@ -37,21 +37,21 @@ from harness.processes.messages import (
     Kind,
     ServerGone,
     bytes_of,
-    into,
     receive,
+    reuse_buffer,
     send,
 )
 from harness.processes.transport import (
-    GarbageReceived,
-    Introduced,
-    Line,
+    MalformedMessage,
+    PeerConnection,
     PeerGone,
+    PeerInfo,
     Socket,
-    beat_on,
     connect,
+    current_runtime,
     listen,
     now_s,
-    world,
+    start_heartbeats,
 )
 from harness.runs.device import resolve
 
@@ -91,10 +91,10 @@ def join() -> tuple[int, int]:
     missing = [name for name in NAMES if name not in os.environ]
     if missing:
         raise UserError(f"environment: {missing[0]} is missing; start with torchrun")
-    rank, ranks = whole("RANK"), whole("WORLD_SIZE")
+    rank, ranks = read_env_int("RANK"), read_env_int("WORLD_SIZE")
     try:
         serves = rank == SERVER_RANK and not _is_served()
-        store = _served() if serves else connected()
+        store = _serve_store() if serves else connect_to_store()
         _kept.append(store)
         _meet(store, rank, ranks)
         if rank == SERVER_RANK:
@@ -112,12 +112,12 @@ def _meet(store: TCPStore, rank: int, ranks: int) -> None:
         RuntimeError: somebody does not come in time, or lies in the store.
         OSError: somebody does not answer.
     """
-    lines, met = world().lines, world().changes()
-    late, came_late = world().late, world().came_late()
+    lines, met = current_runtime().lines, current_runtime().changes()
+    late, came_late = current_runtime().late, current_runtime().late_arrivals()
 
-    def enter(who: Introduced, connection: Socket) -> None:
+    def enter(who: PeerInfo, connection: Socket) -> None:
         _keep(connection)
-        line = Line(connection)
+        line = PeerConnection(connection)
         if who.late:
             with came_late:
                 if len(late) == LATE:
@@ -133,17 +133,17 @@ def _meet(store: TCPStore, rank: int, ranks: int) -> None:
             else:
                 connection.close()
 
-    beat_on()
+    start_heartbeats()
     host, port = listen(_own_address(), rank, enter)
     store.set(attempt(f"at/{rank}"), f"{host} {port}")
     for other in range(rank):
-        line = reach(store, Introduced(rank, other, late=False))
+        line = reach(store, PeerInfo(rank, other, late=False))
         with met:
             lines[other] = line
-    end = world().now_s() + SERVED_WITHIN.total_seconds()
+    end = current_runtime().now_s() + SERVED_WITHIN.total_seconds()
     with met:
         while len(lines) < ranks - 1:
-            if not met.wait(end - world().now_s()):
+            if not met.wait(end - current_runtime().now_s()):
                 away = sorted(set(range(ranks)) - {rank, *lines})
                 raise RuntimeError(f"rank {away[0]} of {ranks} has not come")
 
@@ -156,7 +156,7 @@ def _keep(connection: Socket) -> None:
     _kept.append(connection)
 
 
-def reach(store: TCPStore, who: Introduced) -> Line:
+def reach(store: TCPStore, who: PeerInfo) -> PeerConnection:
     """A line to another process.
 
     Args:
@@ -174,38 +174,38 @@ def reach(store: TCPStore, who: Introduced) -> Line:
         raise RuntimeError(f"rank {who.wants} is nowhere: {found!r}")
     connection = connect((host, int(port)), who)
     _keep(connection)
-    return Line(connection)
+    return PeerConnection(connection)
 
 
 def _own_address() -> str:
     """That by which this process is connected to where all meet; so others reach it there too."""
-    at = os.environ["MASTER_ADDR"], whole("MASTER_PORT")
+    at = os.environ["MASTER_ADDR"], read_env_int("MASTER_PORT")
     with socket.create_connection(at, SERVED_WITHIN.total_seconds()) as there:
         return there.getsockname()[0]
 
 
-def under_torchrun() -> bool:
+def is_launched_by_torchrun() -> bool:
     """Whether torchrun started this process."""
     return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 def _is_served() -> bool:
     """Whether torchrun's agent serves the store."""
-    return under_torchrun() and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
+    return is_launched_by_torchrun() and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
 
 
-def connected(within: timedelta = SERVED_WITHIN) -> TCPStore:
+def connect_to_store(within: timedelta = SERVED_WITHIN) -> TCPStore:
     """A connection of its own to the store.
 
     Raises:
         RuntimeError: nobody serves it, so long.
         UserError: the environment names no port.
     """
-    host, port = os.environ["MASTER_ADDR"], whole("MASTER_PORT")
+    host, port = os.environ["MASTER_ADDR"], read_env_int("MASTER_PORT")
     return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=within)
 
 
-def whole(name: str) -> int:
+def read_env_int(name: str) -> int:
     """An environment variable as a whole number.
 
     Raises:
@@ -221,21 +221,21 @@ def whole(name: str) -> int:
 # -- what begins ----------------------------------------------------------------------------
 
 
-def begin(run: str) -> None:
-    """Announce a run to the processes that wait in `begun`; called by the server.
+def announce_run(run: str) -> None:
+    """Announce a run to the processes that wait in `await_run`; called by the server.
 
     Args:
         run: its identity.
     """
-    connected().set(attempt("begun"), run)  # for those who come late
+    connect_to_store().set(attempt("begun"), run)  # for those who come late
     announced = torch.zeros(NAMED, dtype=torch.uint8)
     announced[: len(run)] = torch.frombuffer(bytearray(run.encode()), dtype=torch.uint8)
-    for rank in list(world().lines):
+    for rank in list(current_runtime().lines):
         with suppress(PeerGone):  # as the run will notice
             send(FrameHeader(Kind.RUN), rank, announced)
 
 
-def begun(*, late: bool = False) -> str:
+def await_run(*, late: bool = False) -> str:
     """Wait until the server announces a run; returns its identity.
 
     Args:
@@ -245,13 +245,13 @@ def begun(*, late: bool = False) -> str:
         RuntimeError: the server is gone.
     """
     if late:
-        store = connected(SERVED_WITHIN)
+        store = connect_to_store(SERVED_WITHIN)
         store.wait([attempt("begun")], SERVED_WITHIN)
         return store.get(attempt("begun"))[:NAMED].decode(errors="replace")
     try:
-        announced = into(torch.zeros(NAMED, dtype=torch.uint8))
+        announced = reuse_buffer(torch.zeros(NAMED, dtype=torch.uint8))
         _, found = receive(SERVER_RANK, FrameHeader, announced)
-    except GarbageReceived as error:
+    except MalformedMessage as error:
         raise RuntimeError(str(error)) from error
     return _text(found)
 
@@ -262,13 +262,13 @@ def _text(found: Tensor) -> str:
 
 def leave() -> None:
     """Wait until what this process has said is with the others: its end drops what is not."""
-    end = world().now_s() + HEARD_WITHIN_S
+    end = current_runtime().now_s() + HEARD_WITHIN_S
     sockets = [each for each in _kept if isinstance(each, Socket)]
-    while any(each.unread() for each in sockets) and world().now_s() < end:
-        world().sleep(0.01)
+    while any(each.unread() for each in sockets) and current_runtime().now_s() < end:
+        current_runtime().sleep(0.01)
 
 
-def agree(at_work: str, own: str, file: Path) -> None:
+def check_same_run(at_work: str, own: str, file: Path) -> None:
     """Check that this process would work on the run that the server has announced.
 
     Raises:
@@ -281,9 +281,9 @@ def agree(at_work: str, own: str, file: Path) -> None:
         )
 
 
-def _served() -> TCPStore:
+def _serve_store() -> TCPStore:
     """The store itself, listening at one address alone."""
-    host, port = os.environ["MASTER_ADDR"], whole("MASTER_PORT")
+    host, port = os.environ["MASTER_ADDR"], read_env_int("MASTER_PORT")
     if LISTENING in os.environ:
         bound = int(os.environ.pop(LISTENING))
     else:
@@ -303,16 +303,16 @@ NOTICED_S = 2.0
 ASKED_EVERY_S = 0.05
 
 
-def comes_late() -> bool:
+def is_joining_late() -> bool:
     """Whether this process belongs to a run that has begun without it, or before it died.
 
     Raises:
         UserError: nobody answers where the environment says.
     """
-    if under_torchrun() or not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
+    if is_launched_by_torchrun() or not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
         return False
     try:
-        return os.environ.get("RANK", "0") != "0" and connected().check([OPEN])
+        return os.environ.get("RANK", "0") != "0" and connect_to_store().check([OPEN])
     except RuntimeError as error:
         where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise UserError(f"environment: no server answers at {where}") from error
@@ -329,26 +329,26 @@ def come_back(rank: int, shards: int) -> None:
         UserError: it may not come in.
         ServerGone: nobody answers any more.
     """
-    lines = world().lines
-    beat_on()
+    lines = current_runtime().lines
+    start_heartbeats()
     try:
-        store = connected()
+        store = connect_to_store()
         for shard in range(shards):
-            lines[shard] = reach(store, Introduced(rank, shard, late=True))
+            lines[shard] = reach(store, PeerInfo(rank, shard, late=True))
             enter(lines[shard], rank - shards)
-    except (RuntimeError, OSError, GarbageReceived) as error:
+    except (RuntimeError, OSError, MalformedMessage) as error:
         raise ServerGone from error
 
 
-def enter(shard: Line, worker: int) -> None:
+def enter(shard: PeerConnection, worker: int) -> None:
     """Wait until a shard lets a worker in.
 
     Raises:
         UserError: it does not.
         PeerGone: it is gone.
-        GarbageReceived: it answers something else.
+        MalformedMessage: it answers something else.
     """
-    header, _ = receive(shard, FrameHeader, into(NOTHING))
+    header, _ = receive(shard, FrameHeader, reuse_buffer(NOTHING))
     if header.kind is not Kind.BACK:
         raise UserError(
             f"RANK: worker {worker} is not allowed; allowed: one of a worker that is gone"
@@ -363,9 +363,11 @@ class Admission:
     """
 
     def __init__(self, shards: int) -> None:
-        self._shards, self._here = shards, world()
+        self._shards, self._here = shards, current_runtime()
 
-    def open(self, enter: Callable[[int, Line], None], is_gone: Callable[[int], bool]) -> None:
+    def open(
+        self, enter: Callable[[int, PeerConnection], None], is_gone: Callable[[int], bool]
+    ) -> None:
         """Admit workers from now on; both are called on a thread of its own.
 
         Args:
@@ -377,7 +379,7 @@ class Admission:
         self._here.start(self._watch, "admission")
 
     def _watch(self) -> None:
-        came, late = self._here.came_late(), self._here.late
+        came, late = self._here.late_arrivals(), self._here.late
         while True:
             with came:
                 while not late:
@@ -385,10 +387,10 @@ class Admission:
                 rank, line = late.popleft()
             try:
                 self._answer(rank - self._shards, line)
-            except (RuntimeError, GarbageReceived):  # it died on the way in
+            except (RuntimeError, MalformedMessage):  # it died on the way in
                 line.end()
 
-    def _answer(self, worker: int, line: Line) -> None:
+    def _answer(self, worker: int, line: PeerConnection) -> None:
         """Let a worker in, or tell it that it may not."""
         end = now_s() + NOTICED_S
         while not self._is_gone(worker) and now_s() < end:
@@ -404,7 +406,7 @@ class Admission:
 
 def admission_to(shards: int) -> Admission | None:
     """How workers come back to a shard of so many; None under torchrun."""
-    return None if under_torchrun() else Admission(shards)
+    return None if is_launched_by_torchrun() else Admission(shards)
 
 
 LOCAL_NAMES = ("LOCAL_RANK", "SLURM_LOCALID"), ("GROUP_RANK", "SLURM_NODEID")
@@ -435,7 +437,7 @@ def check(backend: str) -> None:
         raise UserError(f"--backend {NCCL}: no GPU here; allowed: {GLOO}")
 
 
-def only_gloo(backend: str) -> None:
+def require_gloo(backend: str) -> None:
     """Refuse a back end of averages for a run that averages nothing.
 
     Raises:
@@ -457,11 +459,11 @@ def device_of(backend: str, asked: str | None = None) -> str:
     """
     if asked is None:
         return "cuda" if backend == NCCL else "cpu"
-    staged_on(backend, device := resolve(asked))
+    staging_device(backend, device := resolve(asked))
     return device
 
 
-def own_device(device: str, backend: str, rank: int) -> None:
+def assign_device(device: str, backend: str, rank: int) -> None:
     """Take this process's own GPU, or its share of one unless averages go between GPUs.
 
     Raises:
@@ -483,7 +485,7 @@ def _first_of(*names: str) -> str | None:
     return next((os.environ[name] for name in names if name in os.environ), None)
 
 
-def staged_on(backend: str, device: str) -> str:
+def staging_device(backend: str, device: str) -> str:
     """Where a device's tensor must lie for an all-reduce: on the GPU for NCCL, else in host memory.
 
     Raises:

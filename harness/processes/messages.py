@@ -5,7 +5,7 @@ message is a header of a fixed size and, for some kinds, one tensor after it, wh
 memory. One listening thread per peer puts what arrives into a `Mailbox`: the reader takes messages
 in the order of their arrival, and a peer's death breaks its own connection alone.
 
-A peer is the number of a rank; a worker that came later has a `Line` of its own.
+A peer is the number of a rank; a worker that came later has a `PeerConnection` of its own.
 
 What messages between processes say: their kinds, and their headers of a fixed size. A header is a
 frozen dataclass that declares its fields; `messages` sends whole numbers as int64 and others as
@@ -37,11 +37,11 @@ from harness.algorithms.contract import Memory, Server
 from harness.processes.transport import (
     CLOSED,
     HEADER_BYTES,
-    GarbageReceived,
-    Line,
+    MalformedMessage,
+    PeerConnection,
     PeerGone,
+    current_runtime,
     now_s,
-    world,
 )
 from harness.replay.stale import vectors_of
 
@@ -124,12 +124,12 @@ class Header:
         """Whether all numbers can be what they say.
 
         Raises:
-            GarbageReceived: one is negative or not finite.
+            MalformedMessage: one is negative or not finite.
         """
         for name, whole in _limits(type(self)):
             number = getattr(self, name)
             if (whole and number < 0) or (not whole and not math.isfinite(number)):
-                raise GarbageReceived("not a message of lagbench")
+                raise MalformedMessage("not a message of lagbench")
 
 
 @cache
@@ -186,7 +186,7 @@ H = TypeVar("H", bound=Header)
 BodyOf = Callable[[H], Tensor]
 """Where the tensor after a header lands: of its size and type, in host memory."""
 
-Address = int | Line
+Address = int | PeerConnection
 """Whom a message goes to: a rank, or somebody who came back."""
 
 
@@ -203,13 +203,13 @@ def talking() -> Generator[None]:
     """
     try:
         yield
-    except (RuntimeError, GarbageReceived) as error:
-        raise ServerGone(why_silent(error)) from error
+    except (RuntimeError, MalformedMessage) as error:
+        raise ServerGone(disconnect_reason(error)) from error
 
 
-def why_silent(error: Exception) -> str:
+def disconnect_reason(error: Exception) -> str:
     """Why nothing more is heard from a peer."""
-    if isinstance(error, GarbageReceived):
+    if isinstance(error, MalformedMessage):
         return f"sent garbage: {error}"
     if isinstance(error, RuntimeError):
         return str(error) if isinstance(error, PeerGone) and error.args else CLOSED
@@ -243,20 +243,20 @@ def pack_header(header: Header, body: Tensor | None = None) -> bytes:
 
 
 def unpack_header(words: bytes | bytearray, of: type[H]) -> tuple[H, int]:
-    """The header that `packed` made these words of, and the size in bytes of what follows.
+    """The header that `pack_header` made these words of, and the size in bytes of what follows.
 
     Raises:
-        GarbageReceived: they are no such header.
+        MalformedMessage: they are no such header.
     """
     magic, size, kind, *values = _layout(of).unpack_from(words)
     if magic != of.magic or kind not in KINDS:
-        raise GarbageReceived("not a message of lagbench")
+        raise MalformedMessage("not a message of lagbench")
     header = of(**dict(zip(_names(of), (Kind(kind), *values), strict=True)))
     header.check()
     return header, size
 
 
-def into(body: Tensor) -> BodyOf[Header]:
+def reuse_buffer(body: Tensor) -> BodyOf[Header]:
     """The same tensor every time, for a peer that sends none before the last one was used."""
     return lambda header: body
 
@@ -295,7 +295,7 @@ def receive(source: Address, of: type[H], body_of: BodyOf[H]) -> tuple[H, Tensor
 
     Raises:
         PeerGone: so.
-        GarbageReceived: what came is no message, or its tensor is of another size; the line is
+        MalformedMessage: what came is no message, or its tensor is of another size; the line is
             at its end then.
     """
     line = line_to(source)
@@ -304,16 +304,16 @@ def receive(source: Address, of: type[H], body_of: BodyOf[H]) -> tuple[H, Tensor
         body = body_of(header) if header.has_body else NOTHING
         if body.nbytes != size:
             said = f"{header.kind.name} with {size} bytes, where {body.nbytes} are due"
-            raise GarbageReceived(said)
+            raise MalformedMessage(said)
         if header.has_body:
             line.body(bytes_of(body))
-    except GarbageReceived:
+    except MalformedMessage:
         line.end()
         raise
     return header, body
 
 
-def ordered(server: Address, of: type[H], body_of: BodyOf[H]) -> tuple[H, Tensor]:
+def receive_order(server: Address, of: type[H], body_of: BodyOf[H]) -> tuple[H, Tensor]:
     """The server's next order; its questions for the time are answered on the way.
 
     Raises:
@@ -327,16 +327,16 @@ def ordered(server: Address, of: type[H], body_of: BodyOf[H]) -> tuple[H, Tensor
             send(replace(header, began_s=now_s()), server)
 
 
-def line_to(peer: Address) -> Line:
+def line_to(peer: Address) -> PeerConnection:
     """The line to a peer.
 
     Raises:
         PeerGone: there is none.
     """
-    if isinstance(peer, Line):
+    if isinstance(peer, PeerConnection):
         return peer
     try:
-        return world().lines[peer]
+        return current_runtime().lines[peer]
     except KeyError as error:
         raise PeerGone(CLOSED) from error
 
@@ -361,7 +361,7 @@ class Mailbox(Generic[H]):
     """
 
     def __init__(self, of: type[H]) -> None:
-        self._of, self._changes = of, world().changes()
+        self._of, self._changes = of, current_runtime().changes()
         self._arrivals = deque[Arrival[H]]()
         self._unread = Counter[int]()
         self._sources: dict[int, Address] = {}
@@ -375,7 +375,7 @@ class Mailbox(Generic[H]):
             body_of: where tensors land; called in the listening thread.
         """
         self._sources[sender] = source
-        world().start(lambda: self._listen(sender, source, body_of), f"from {sender}")
+        current_runtime().start(lambda: self._listen(sender, source, body_of), f"from {sender}")
 
     def get(self) -> Arrival[H]:
         """The next arrival; waits for it."""
@@ -412,7 +412,7 @@ class Mailbox(Generic[H]):
                 self._wait_for_room(sender)
         except Exception as error:  # a thread that ends in silence leaves its peer waiting
             if self._sources[sender] is source:  # else it has come back meanwhile
-                self.put(sender, None, why_silent(error))
+                self.put(sender, None, disconnect_reason(error))
 
     def _wait_for_room(self, sender: int) -> None:
         with self._changes:
@@ -440,14 +440,14 @@ def take_state(server: Server, header: FrameHeader, body: Tensor) -> None:
     """Take over what one message of `send_state` says.
 
     Raises:
-        GarbageReceived: it says nothing of a state.
+        MalformedMessage: it says nothing of a state.
     """
     vectors = list(vectors_of(server).values())
     if header.kind is Kind.STATE and header.step < len(vectors):
         vectors[header.step].copy_(body)
         server.version = header.version
     elif header.kind is not Kind.NUMBERS:
-        raise GarbageReceived(f"{header.kind.name} {header.step} in a state")
+        raise MalformedMessage(f"{header.kind.name} {header.step} in a state")
     else:
         server.numbers = dict(zip(sorted(server.numbers), map(float, body), strict=True))
 
@@ -486,15 +486,15 @@ def memory_to_tensor(memory: Memory) -> Tensor:
 
 
 def memory_from_tensor(words: Tensor, device: torch.device) -> Memory:
-    """Undo `packed`, amid a pass.
+    """Undo `memory_to_tensor`, amid a pass.
 
     Raises:
-        GarbageReceived: they are no such bytes.
+        MalformedMessage: they are no such bytes.
     """
     try:
         named = load(words.numpy().tobytes())
     except SafetensorError as error:
-        raise GarbageReceived("no memory of a worker") from error
+        raise MalformedMessage("no memory of a worker") from error
     return Memory({name: tensor.to(device) for name, tensor in named.items()}, new_pass=False)
 
 
@@ -502,8 +502,8 @@ def body_of(header: FrameHeader) -> Tensor:
     """Where the bytes land that a header announces.
 
     Raises:
-        GarbageReceived: there are too many.
+        MalformedMessage: there are too many.
     """
     if header.steps > LARGEST:
-        raise GarbageReceived(f"a memory of {header.steps} bytes")
+        raise MalformedMessage(f"a memory of {header.steps} bytes")
     return torch.empty(header.steps, dtype=torch.uint8)

@@ -12,23 +12,23 @@ from torch import Tensor
 
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.base.seeds import identity
-from harness.processes.console import GOES_ON, concluded, say, shown
+from harness.processes.console import GOES_ON, print_result, say, show_progress
 from harness.processes.group import (
     DONE,
     GLOO,
     admission_to,
-    agree,
-    begin,
-    begun,
+    announce_run,
+    assign_device,
+    await_run,
+    check_same_run,
     come_back,
     device_of,
-    only_gloo,
-    own_device,
+    require_gloo,
 )
 from harness.processes.messages import ServerGone
 from harness.processes.rounds import Rounds, work_in_rounds
-from harness.processes.server import Distributed, NoWorkersLeft
-from harness.processes.shards import Sharded, ShardGone
+from harness.processes.server import NoWorkersLeft, ServerExecutor
+from harness.processes.shards import ShardedServerExecutor, ShardGone
 from harness.processes.shards import serve as serve_shard
 from harness.processes.transport import CLOSED
 from harness.processes.worker import Contributor, Pacing, work, work_in_shards
@@ -43,7 +43,7 @@ from harness.training.run import FoldApplication, identity_config, train
 
 Read = RunFile[TaskConfig]
 
-Served = Distributed | Rounds | Sharded
+Served = ServerExecutor | Rounds | ShardedServerExecutor
 
 # -- rank 0 ---------------------------------------------------------------------------------
 
@@ -63,7 +63,7 @@ def serve(asked: argparse.Namespace, ranks: int) -> int:
     roles.check(run.config, asked, ranks)
     writable_folder(asked.out, "--out")
     try:
-        found = _trained(run, roles, asked)
+        found = _train_or_load(run, roles, asked)
     except NoWorkersLeft:
         say(f"error: no {run.config.application.worker} is left; {GOES_ON}")
         return EXIT_RUN_FAILED
@@ -71,7 +71,7 @@ def serve(asked: argparse.Namespace, ranks: int) -> int:
         say(f"error: server shard {gone} is gone; {GOES_ON}")
         return EXIT_RUN_FAILED
     who = f"{asked.file.stem}, seed {run.config.seed}"
-    return concluded(found, who)
+    return print_result(found, who)
 
 
 def _read(
@@ -88,36 +88,36 @@ def _read(
     return run, roles or FOLDS
 
 
-def _trained(run: Read, roles: Roles, asked: argparse.Namespace) -> Run:
+def _train_or_load(run: Read, roles: Roles, asked: argparse.Namespace) -> Run:
     """The finished run: the stored one, or trained by all processes now."""
     served: list[Any] = []
 
     def begin_with(make: Callable[[], Any]) -> Any:
-        begin(_identity(run.config, asked))
+        announce_run(_identity(run.config, asked))
         served.append(make())
         return served[-1]
 
-    with shown(asked.file.stem) as watch:
-        serving = Serving(asked, watch, _executed(asked), begin_with)
+    with show_progress(asked.file.stem) as watch:
+        serving = Serving(asked, watch, _execution_facts(asked), begin_with)
         found = roles.serve(run.config, run.data, serving)
     for executor in served:
         executor.close()
     if not served:  # the store had the run
-        begin(DONE)
+        announce_run(DONE)
     return found
 
 
 def _serve(config: TrainingConfig[Any], data: Any, serving: Serving) -> Run:
     """Train by folds."""
 
-    def made(
+    def start_executor(
         config: TrainingConfig[Any], data: Any, model: Tensor, minibatches: Minibatches
     ) -> Served:
         placed = replace(config, algorithm=config.algorithm.on(config.network(data)))
         return serving.begin(lambda: _executor(placed, model, minibatches, serving.asked))
 
     store = Store(serving.asked.out)
-    return train(config, data, store, serving.watch, made, serving.how)
+    return train(config, data, store, serving.watch, start_executor, serving.how)
 
 
 def _executor(
@@ -125,15 +125,15 @@ def _executor(
 ) -> Served:
     if config.rounds:
         return Rounds(config, model, minibatches, say=say, backend=asked.backend)
-    kind = Sharded if config.shards > 1 else Distributed
+    kind = ShardedServerExecutor if config.shards > 1 else ServerExecutor
     admission = admission_to(config.shards)
-    return kind(config, model, minibatches, Pacing.of(config, asked.paced), say, admission)
+    return kind(config, model, minibatches, Pacing.from_config(config, asked.paced), say, admission)
 
 
 # -- what can be asked for ------------------------------------------------------------------
 
 
-def _executed(asked: argparse.Namespace) -> dict[str, object]:
+def _execution_facts(asked: argparse.Namespace) -> dict[str, object]:
     """What sets the record apart from a simulated run, as part of its identity."""
     executed: dict[str, object] = {"by": "processes", "paced": asked.paced}
     return executed | ({} if asked.backend == GLOO else {"backend": asked.backend})
@@ -141,7 +141,7 @@ def _executed(asked: argparse.Namespace) -> dict[str, object]:
 
 def _identity(config: TaskConfig, asked: argparse.Namespace) -> str:
     """What all processes of a run have to agree on."""
-    return identity(identity_config(config, _executed(asked)))
+    return identity(identity_config(config, _execution_facts(asked)))
 
 
 def _check(config: TrainingConfig[Any], asked: argparse.Namespace, ranks: int) -> None:
@@ -151,7 +151,7 @@ def _check(config: TrainingConfig[Any], asked: argparse.Namespace, ranks: int) -
         UserError: so.
     """
     if not config.rounds:
-        only_gloo(asked.backend)
+        require_gloo(asked.backend)
     check_protocol(config, asked.file)
     if asked.restarts and config.algorithm.remembers and not config.rounds:
         name, told = type(config.algorithm).__name__, "what a worker remembers dies with it"
@@ -202,15 +202,15 @@ def take_part(asked: argparse.Namespace, rank: int, *, late: bool = False) -> in
         UserError: this process would do something else than the server, or may not come back.
     """
     try:
-        at_work = begun(late=late)
+        at_work = await_run(late=late)
     except RuntimeError:  # the server has said why
         return EXIT_RUN_FAILED
     if at_work == DONE:
         return EXIT_DONE
     device = asked.device or device_of(asked.backend)
-    own_device(device, asked.backend, rank)
+    assign_device(device, asked.backend, rank)
     run, roles = _read(asked, device)
-    agree(at_work, _identity(run.config, asked), asked.file)
+    check_same_run(at_work, _identity(run.config, asked), asked.file)
     try:
         return roles.take_part(run.config, run.data, rank, asked, late)
     except ServerGone as gone:
@@ -240,7 +240,7 @@ def _name(config: TrainingConfig[Any], rank: int) -> str:
 
 def _work(config: TrainingConfig[Any], data: Any, rank: int, asked: argparse.Namespace) -> None:
     """Do what a rank does, until the server says stop."""
-    pace, shards = Pacing.of(config, asked.paced), config.shards
+    pace, shards = Pacing.from_config(config, asked.paced), config.shards
     if config.rounds:
         work_in_rounds(config, data, rank, pace, asked.backend)
     elif rank < shards:

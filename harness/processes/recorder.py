@@ -73,7 +73,7 @@ class Recorder:
         self._spans: list[tuple[int, int, float, float]] = []
         self._pieces: list[tuple[int, int, int, int, float]] = []
 
-    def folded(self, fold: int, work: Work, *, moments_s: tuple[float, ...]) -> None:
+    def record_fold(self, fold: int, work: Work, *, moments_s: tuple[float, ...]) -> None:
         """A contribution has entered.
 
         Args:
@@ -90,7 +90,7 @@ class Recorder:
         spans.append((SERVER, KINDS.index("fold"), begun, ended))
         self._spans += [span for span in spans if span[3] > span[2]]
 
-    def folded_in_pieces(
+    def record_fold_in_pieces(
         self,
         fold: int,
         work: Work,
@@ -119,7 +119,7 @@ class Recorder:
             spans.append((lane, kind, piece.begun_s, piece.ended_s))
         self._spans += [span for span in spans if span[3] > span[2]]
 
-    def averaged(
+    def record_round(
         self, fold: int, works: Sequence[Work], computed_s: Sequence[float], ends_s: Sequence[float]
     ) -> None:
         """A round of everybody's is complete.
@@ -136,7 +136,7 @@ class Recorder:
             self._spans.append((work.worker, COMPUTE_KIND, work.read_time_s, computed))
             self._spans.append((work.worker, AVERAGE_KIND, computed, end))
 
-    def paused(self, start_s: float, end_s: float) -> None:
+    def record_pause(self, start_s: float, end_s: float) -> None:
         """The server did something else than to fold."""
         self._spans.append((SERVER, RECORDED.index(PAUSE), start_s, end_s))
 
@@ -147,9 +147,9 @@ class Recorder:
     def go_on(self, at_s: float) -> None:
         """Folds go on; if they had begun before, the server has paused in between."""
         if self._left_s is not None:
-            self.paused(self._left_s, at_s)
+            self.record_pause(self._left_s, at_s)
 
-    def lost(self, work: Work) -> None:
+    def record_loss(self, work: Work) -> None:
         """A contribution will never come."""
         self._rows.append(_row(LOST, work))
 

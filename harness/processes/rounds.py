@@ -23,7 +23,7 @@ from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImport
 from harness.algorithms.contract import Fold, Server
 from harness.base.errors import UserError
 from harness.processes import messages
-from harness.processes.group import GLOO, MPI, attempt, connected, staged_on
+from harness.processes.group import GLOO, MPI, attempt, connect_to_store, staging_device
 from harness.processes.messages import (
     SERVER_RANK,
     Arrival,
@@ -40,7 +40,7 @@ from harness.processes.messages import (
 )
 from harness.processes.recorder import Work
 from harness.processes.server import NoWorkersLeft, OnProcesses
-from harness.processes.transport import BEAT_EVERY_S, GarbageReceived, PeerGone, now_s
+from harness.processes.transport import BEAT_EVERY_S, MalformedMessage, PeerGone, now_s
 from harness.processes.worker import Clock, Contributor, Pacing
 from harness.replay.stale import Arrays, Facts, capture_server, part, reinstate_server
 from harness.runs.config import TrainingConfig
@@ -92,7 +92,7 @@ class Rounds(OnProcesses):
         self._next, self._begun, self._mailbox = 0, False, Mailbox(FrameHeader)
         self._times = dict[int, Tensor]()
         self._memories, self._told = dict[int, Tensor](), (0, 0)
-        with self._needed():
+        with self._raise_if_worker_gone():
             if backend == MPI:
                 workers_group(SERVER_RANK, config.workers, backend)
             for rank in self._ranks:
@@ -100,11 +100,11 @@ class Rounds(OnProcesses):
                 self._mailbox.listen(rank, rank, self._bodies(rank))
 
     @contextmanager
-    def _needed(self) -> Generator[None]:
+    def _raise_if_worker_gone(self) -> Generator[None]:
         """A worker that is gone ends the run: a round needs everybody."""
         try:
             yield
-        except (RuntimeError, GarbageReceived) as error:
+        except (RuntimeError, MalformedMessage) as error:
             self._say(NEEDED)
             raise NoWorkersLeft from error
 
@@ -116,7 +116,7 @@ class Rounds(OnProcesses):
         """
         del drain, handing_out
         self.recorder.go_on(self.now_s)
-        with self._needed():
+        with self._raise_if_worker_gone():
             self._times = {rank: torch.zeros(folds, 4, dtype=torch.float64) for rank in self._ranks}
             self._order(folds, rate)
             self._take_in()
@@ -149,7 +149,7 @@ class Rounds(OnProcesses):
             stage, before = self._told
             send(FrameHeader(Kind.MEMORY, 0, len(words), stage, before), rank, words)
 
-    def _recalled(self) -> dict[int, Tensor]:
+    def _collect_memories(self) -> dict[int, Tensor]:
         """What every worker remembers, as bytes, by rank."""
         if not self._begun:
             return self._memories
@@ -160,7 +160,7 @@ class Rounds(OnProcesses):
             if header is None:
                 raise PeerGone(trouble)
             if header.kind is not Kind.MEMORY:
-                raise GarbageReceived(f"{header.kind.name} at the wrong time")
+                raise MalformedMessage(f"{header.kind.name} at the wrong time")
         return {arrival.sender: arrival.body for arrival in arrived}
 
     def _bodies(self, rank: int) -> BodyOf[FrameHeader]:
@@ -182,12 +182,12 @@ class Rounds(OnProcesses):
                 raise PeerGone(trouble)
             if header.kind is Kind.TIMES and who in silent:
                 silent.remove(who)
-                self._times[who][:, :LOSS] += self.clock.of_peer(who, 0.0)
+                self._times[who][:, :LOSS] += self.clock.peer_to_run_time(who, 0.0)
             elif who == sender and not modelled:
                 take_state(self.server, header, body)
                 modelled = header.kind is Kind.NUMBERS  # the last of a state
             else:
-                raise GarbageReceived(f"{header.kind.name} at the wrong time")
+                raise MalformedMessage(f"{header.kind.name} at the wrong time")
         self.server.version = version
 
     def _record(self, fold: int, step: int, told: list[Tensor]) -> None:
@@ -196,7 +196,9 @@ class Rounds(OnProcesses):
             for worker, times in enumerate(told)
         ]
         computed = [float(times[COMPUTED]) for times in told]
-        self.recorder.averaged(fold, works, computed, [float(times[AVERAGED]) for times in told])
+        self.recorder.record_round(
+            fold, works, computed, [float(times[AVERAGED]) for times in told]
+        )
 
     def begin_stage(self) -> None:
         """See `Executor`; workers are told with the next rounds."""
@@ -215,8 +217,10 @@ class Rounds(OnProcesses):
             NoWorkersLeft: a worker is gone.
         """
         arrays, facts = capture_server(self.server)
-        with self._needed():
-            kept = {f"{MEMORY}{rank}": words.numpy() for rank, words in self._recalled().items()}
+        with self._raise_if_worker_gone():
+            kept = {
+                f"{MEMORY}{rank}": words.numpy() for rank, words in self._collect_memories().items()
+            }
         place = {"next": self._next, "told": self._told}
         return arrays | kept, {**facts, **place, "loss": self.loss, "now_s": self.now_s}
 
@@ -252,7 +256,7 @@ def workers_group(rank: int, workers: int, backend: str = GLOO) -> dist.ProcessG
         dist.init_process_group(backend)
         return dist.new_group(list(range(1, 1 + workers)))  # pyright: ignore[reportUnknownMemberType, reportReturnType]
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    store = PrefixStore(attempt("rounds"), connected())
+    store = PrefixStore(attempt("rounds"), connect_to_store())
     patience = timedelta(seconds=AVERAGED_WITHIN_S)
     dist.init_process_group(
         backend, store=store, rank=rank - 1, world_size=workers, timeout=patience
@@ -290,7 +294,7 @@ class _Worker:
         self.server = config.algorithm.start(config.zeros(data).to(config.device))
         self.orders = Mailbox(FrameHeader)
         self.orders.listen(SERVER_RANK, SERVER_RANK, _state_or_memory(self.server))
-        self.staged_on = staged_on(backend, config.device)
+        self.staged_on = staging_device(backend, config.device)
         with talking():
             self.group = workers_group(rank, config.workers, backend)
 
@@ -311,11 +315,11 @@ class _Worker:
         if header.kind is Kind.CLOCK:
             send(replace(header, began_s=now_s()), SERVER_RANK)
         elif header.kind is Kind.RECALL:
-            words = messages.memory_to_tensor(self.contributor.remembered())
+            words = messages.memory_to_tensor(self.contributor.export_memory())
             send(FrameHeader(Kind.MEMORY, steps=len(words)), SERVER_RANK, words)
         elif header.kind is Kind.MEMORY:
             memory = messages.memory_from_tensor(body, self.server.model.device)
-            self.contributor.recall(memory, header.stage, header.before)
+            self.contributor.restore_memory(memory, header.stage, header.before)
         else:
             take_state(self.server, header, body)
 
@@ -359,5 +363,5 @@ class _Worker:
                         raise
                 if (order := self.orders.get_before(now_s())) is not None:
                     header, _ = self._order(order)
-                    raise GarbageReceived(f"{header.kind.name} at the wrong time")
+                    raise MalformedMessage(f"{header.kind.name} at the wrong time")
             adding.wait()

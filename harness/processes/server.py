@@ -1,7 +1,7 @@
 """The server of an asynchronous run on real processes, and the membership of workers.
 
 The same algorithm on real processes: one server, and workers it sends models to. The server is
-rank 0 and executes a run as the simulated cluster would: `Distributed` is an executor, so
+rank 0 and executes a run as the simulated cluster would: `ServerExecutor` is an executor, so
 schedules, evaluations and checkpoints are the same code. It hands out minibatches by one counter,
 folds what comes in the order it comes, and records a timeline by its own clock, to which it
 corrects the workers'. Replaying that record gives the same parameters.
@@ -32,7 +32,7 @@ from harness.algorithms.contract import Fold, Server
 from harness.processes.group import Admission
 from harness.processes.messages import Address, FrameHeader, Kind, Mailbox, bodies, line_to, send
 from harness.processes.recorder import Recorder, Work
-from harness.processes.transport import CLOSED, GarbageReceived, PeerGone
+from harness.processes.transport import CLOSED, MalformedMessage, PeerGone
 from harness.processes.worker import Clock, Pacing
 from harness.replay.stale import Arrays, Facts, capture_server, reinstate_server
 from harness.runs.config import TrainingConfig
@@ -98,7 +98,7 @@ class Asynchronous(OnProcesses, ABC):
                 raise NoWorkersLeft
             self._go_on(rate)
 
-    def _given(self, kind: Kind, rate: float) -> tuple[int, FrameHeader]:
+    def _assign_work(self, kind: Kind, rate: float) -> tuple[int, FrameHeader]:
         """The next worker that is given work, and what it is told."""
         data, version = self._minibatches, self.server.version
         work = self.members.hand_out(version)
@@ -114,7 +114,7 @@ class Asynchronous(OnProcesses, ABC):
         """Wait for the next thing that happens, and do what it asks for."""
 
 
-class Distributed(Asynchronous):
+class ServerExecutor(Asynchronous):
     """An executor on the workers of a process group, as their server.
 
     Args:
@@ -158,11 +158,11 @@ class Distributed(Asynchronous):
 
     def close(self) -> None:
         """Send the workers home."""
-        self.members.send_home()
+        self.members.stop_idle_workers()
 
     def _hand_out(self, rate: float) -> None:
         """Send a worker the model and the number of a minibatch."""
-        worker, header = self._given(Kind.WORK, rate)
+        worker, header = self._assign_work(Kind.WORK, rate)
         try:
             send(header, self.members.addresses[worker], self.server.model)
         except RuntimeError:
@@ -195,10 +195,10 @@ class Distributed(Asynchronous):
         self.clock.sleep_until(begun + self._pace.fold_s(worker, self._folded[worker]))
         self._folded[worker] += 1
         self.loss += header.loss
-        ours = self.clock.of_peer
+        ours = self.clock.peer_to_run_time
         fetched, computed = ours(worker, header.began_s), ours(worker, header.ended_s)
         moments = (fetched, computed, arrived, begun, self.now_s)
-        self.recorder.folded(self.server.version - 1, work, moments_s=moments)
+        self.recorder.record_fold(self.server.version - 1, work, moments_s=moments)
         self.members.free.append(worker)
 
     def _lose(self, worker: int, why: str) -> None:
@@ -206,7 +206,7 @@ class Distributed(Asynchronous):
         if self.members.is_here(worker):
             work = self.members.lose(worker, why)
             if work is not None:
-                self.recorder.lost(work)
+                self.recorder.record_loss(work)
 
     def capture(self) -> tuple[Arrays, Facts]:
         """See `Executor`; what is in flight is remembered as to be handed out again."""
@@ -217,7 +217,7 @@ class Distributed(Asynchronous):
         """See `Executor`."""
         reinstate_server(self.server, arrays, facts)
         for work in self.members.reinstate(facts):
-            self.recorder.lost(work)
+            self.recorder.record_loss(work)
         self.loss = facts["loss"]
 
 
@@ -225,7 +225,7 @@ class NoWorkersLeft(Exception):  # noqa: N818 (what happened)
     """Every worker is gone."""
 
 
-class Standing(Enum):
+class WorkerStatus(Enum):
     """How a worker stands with its server."""
 
     HERE = auto()
@@ -263,14 +263,14 @@ class Membership:
         self._server, self._say, self._steps = server, say, steps
         self.clock, self.mailbox = Clock(FrameHeader(Kind.CLOCK)), Mailbox(FrameHeader)
         self.addresses = dict(enumerate(addresses))
-        self._standing = dict.fromkeys(self.addresses, Standing.HERE)
+        self._standing = dict.fromkeys(self.addresses, WorkerStatus.HERE)
         self.free = deque(self.addresses)
         self.out: dict[int, Work] = {}
         self._next, self._again = 0, deque[int]()
         for worker, address in self.addresses.items():
             try:
                 self._meet(worker, address)
-            except (RuntimeError, GarbageReceived):  # it has died before the run began
+            except (RuntimeError, MalformedMessage):  # it has died before the run began
                 self.mailbox.put(worker, None, CLOSED)
 
     def _meet(self, worker: int, address: Address) -> None:
@@ -280,7 +280,7 @@ class Membership:
     @property
     def here(self) -> int:
         """How many workers are neither gone nor leaving."""
-        return list(self._standing.values()).count(Standing.HERE)
+        return list(self._standing.values()).count(WorkerStatus.HERE)
 
     # -- work ---------------------------------------------------------------------------
 
@@ -300,15 +300,15 @@ class Membership:
 
     def is_here(self, worker: int) -> bool:
         """Whether a worker is neither gone nor leaving."""
-        return self._standing[worker] is Standing.HERE
+        return self._standing[worker] is WorkerStatus.HERE
 
     def is_gone(self, worker: int) -> bool:
         """Whether a number is that of a worker that may come back; on any thread."""
-        return self._standing.get(worker) is Standing.GONE
+        return self._standing.get(worker) is WorkerStatus.GONE
 
     def leave(self, worker: int) -> None:
         """A worker is dead; `lose` will follow."""
-        self._standing[worker] = Standing.LEAVING
+        self._standing[worker] = WorkerStatus.LEAVING
 
     def lose(self, worker: int, why: str) -> Work | None:
         """Do without a worker from now on; should it live, it notices.
@@ -318,7 +318,7 @@ class Membership:
         """
         with suppress(PeerGone):
             line_to(self.addresses[worker]).end()
-        self._standing[worker] = Standing.GONE
+        self._standing[worker] = WorkerStatus.GONE
         if worker in self.free:
             self.free.remove(worker)
         work = self.out.pop(worker, None)
@@ -333,22 +333,22 @@ class Membership:
         """A worker has come back; on the thread of the admission."""
         self.clock.ask(worker, address)
         self.addresses[worker] = address
-        self._standing[worker] = Standing.BACK
+        self._standing[worker] = WorkerStatus.BACK
         self.mailbox.put(worker, FrameHeader(Kind.BACK))
         self.mailbox.listen(worker, address, bodies(self._server))
 
     def take_back(self, worker: int) -> bool:
         """Give a worker that has come back work like the others; False if none has."""
-        if self._standing[worker] is not Standing.BACK:
+        if self._standing[worker] is not WorkerStatus.BACK:
             return False
-        self._standing[worker] = Standing.HERE
+        self._standing[worker] = WorkerStatus.HERE
         self.free.append(worker)
         self._say(f"worker {worker} is back; {self.here} at work")
         return True
 
-    def send_home(self) -> None:
+    def stop_idle_workers(self) -> None:
         """Tell all workers that wait for work that there is none."""
-        back = [worker for worker, each in self._standing.items() if each is Standing.BACK]
+        back = [worker for worker, each in self._standing.items() if each is WorkerStatus.BACK]
         for worker in (*self.free, *back):
             self.tell(FrameHeader(Kind.STOP), worker)
 

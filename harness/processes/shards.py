@@ -52,7 +52,7 @@ from harness.processes.messages import (
 )
 from harness.processes.recorder import Piece
 from harness.processes.server import Asynchronous, Membership
-from harness.processes.transport import GarbageReceived, PeerGone, now_s
+from harness.processes.transport import MalformedMessage, PeerGone, now_s
 from harness.processes.worker import Pacing
 from harness.replay.sharded import ShardedServer, edges
 from harness.replay.stale import Arrays, Facts
@@ -83,7 +83,7 @@ class _Progress:
     loss: float = 0.0
 
 
-class Sharded(Asynchronous):
+class ShardedServerExecutor(Asynchronous):
     """An executor on the workers and shards of a process group, as its first shard.
 
     Args:
@@ -115,11 +115,11 @@ class Sharded(Asynchronous):
         super().__init__(self._sharded.whole, members, minibatches)
         for shard, part in enumerate(others, 1):
             peer = self._workers + shard
-            with _needed(shard):
+            with _raise_if_shard_gone(shard):
                 # It may have lost a worker already, and says so only once.
                 self.clock.ask(peer, shard, partial(members.mailbox.put, peer))
             self.members.mailbox.listen(peer, shard, bodies(part))
-        self._shard = Shard(config.algorithm, own, self._told_by_first, pace, config.shards)
+        self._shard = Shard(config.algorithm, own, self._on_first_shard_report, pace, config.shards)
         self._progress: dict[int, _Progress] = {}
         self._given_up: dict[int, dict[int, FrameHeader]] = {}
         self._scattered = False
@@ -143,7 +143,7 @@ class Sharded(Asynchronous):
 
     def close(self) -> None:
         """Send workers and shards home."""
-        self.members.send_home()
+        self.members.stop_idle_workers()
         for shard in range(1, self._shards):
             with suppress(RuntimeError):  # it is gone, and needed no more
                 send(FrameHeader(Kind.STOP), shard)
@@ -159,7 +159,7 @@ class Sharded(Asynchronous):
         if self._scattered and not changed:
             return
         for shard, part in enumerate(self._sharded.parts[1:], 1):
-            with _needed(shard):
+            with _raise_if_shard_gone(shard):
                 (send_numbers if self._scattered else send_state)(part, shard)
         self._scattered = True
         self._wait_for_all(Kind.HELD)
@@ -181,20 +181,20 @@ class Sharded(Asynchronous):
                 self._take_in(arrival)
                 continue
             if header.kind is not Kind.HELD:
-                with _needed(shard):
+                with _raise_if_shard_gone(shard):
                     take_state(self._sharded.parts[shard], header, arrival.body)
             if header.kind is last:
                 missing.remove(shard)
 
     def _order(self, shard: int, header: FrameHeader) -> None:
-        with _needed(shard):
+        with _raise_if_shard_gone(shard):
             send(header, shard)
 
     # -- contributions -----------------------------------------------------------------
 
     def _hand_out(self, rate: float) -> None:
         """Send a worker the number of a minibatch; the model it gets from the shards."""
-        worker, header = self._given(Kind.TASK, rate)
+        worker, header = self._assign_work(Kind.TASK, rate)
         self._progress[worker] = _Progress()
         self.members.tell(header, worker)
 
@@ -210,9 +210,9 @@ class Sharded(Asynchronous):
     def _take_in(self, arrival: Arrival[FrameHeader]) -> None:
         worker, header, body, trouble = arrival
         if worker >= self._workers:
-            self._told(worker - self._workers, header)
+            self._on_shard_report(worker - self._workers, header)
         elif header is not None and header.kind is Kind.PUSHED:
-            self._pushed(worker, header)
+            self._on_pushed(worker, header)
         elif header is not None and header.kind is Kind.BACK:
             self._take_back(worker)
         else:
@@ -220,10 +220,10 @@ class Sharded(Asynchronous):
                 self._say(f"worker {worker} {trouble}")
             self._shard.hear(worker, header, body, self.members.addresses[worker])
 
-    def _pushed(self, worker: int, header: FrameHeader) -> None:
+    def _on_pushed(self, worker: int, header: FrameHeader) -> None:
         """A worker has sent all pieces."""
         if self._is_at(worker, header.step):
-            found, ours = self._progress[worker], self.clock.of_peer
+            found, ours = self._progress[worker], self.clock.peer_to_run_time
             fetched, computed = ours(worker, header.began_s), ours(worker, header.ended_s)
             found.moments_s, found.loss = (fetched, computed, self.now_s), header.loss
             self._settle(worker)
@@ -233,15 +233,18 @@ class Sharded(Asynchronous):
         work = self.members.out.get(worker)
         return work is not None and work.step == step
 
-    def _told_by_first(self, header: FrameHeader) -> None:
-        began, ended = self.clock.of(header.began_s), self.clock.of(header.ended_s)
+    def _on_first_shard_report(self, header: FrameHeader) -> None:
+        began, ended = (
+            self.clock.to_run_time(header.began_s),
+            self.clock.to_run_time(header.ended_s),
+        )
         self._note(0, replace(header, began_s=began, ended_s=ended))
 
-    def _told(self, shard: int, header: FrameHeader | None) -> None:
+    def _on_shard_report(self, shard: int, header: FrameHeader | None) -> None:
         """Another shard speaks."""
         if header is None:
             raise ShardGone(shard)
-        peer, ours = self._workers + shard, self.clock.of_peer
+        peer, ours = self._workers + shard, self.clock.peer_to_run_time
         began, ended = ours(peer, header.began_s), ours(peer, header.ended_s)
         self._note(shard, replace(header, began_s=began, ended_s=ended))
 
@@ -280,7 +283,7 @@ class Sharded(Asynchronous):
         """A contribution is folded wherever it will be."""
         work, found = self.members.out.pop(worker), self._progress.pop(worker)
         pieces = [found.pieces[shard] for shard in range(self._shards)]
-        self.recorder.folded_in_pieces(
+        self.recorder.record_fold_in_pieces(
             self.server.version, work, pieces, found.moments_s, self.now_s
         )
         self.server.version += 1
@@ -297,7 +300,7 @@ class Sharded(Asynchronous):
             self._complete(worker)
         self._progress.pop(worker, None)
         if lost := self.members.lose(worker, what):
-            self.recorder.lost(lost)
+            self.recorder.record_loss(lost)
 
     def _take_back(self, worker: int) -> None:
         """Give a worker that has come back work like the others."""
@@ -318,11 +321,11 @@ class Sharded(Asynchronous):
 
 
 @contextmanager
-def _needed(shard: int) -> Generator[None]:
+def _raise_if_shard_gone(shard: int) -> Generator[None]:
     """A shard with which talking fails is gone."""
     try:
         yield
-    except (RuntimeError, GarbageReceived) as error:
+    except (RuntimeError, MalformedMessage) as error:
         raise ShardGone(shard) from error
 
 
@@ -490,7 +493,7 @@ class _Serving:
                 self._shard.go_on()
             elif arrival.sender != self._first:
                 self._hear(arrival)
-            elif not self._ordered(arrival):
+            elif not self._execute_order(arrival):
                 return
 
     def _hear(self, arrival: Arrival[FrameHeader]) -> None:
@@ -503,7 +506,7 @@ class _Serving:
             self._say(f"server shard {self._rank}: worker {worker} {trouble}")
         self._shard.hear(worker, header, body, self._workers[worker])
 
-    def _ordered(self, arrival: Arrival[FrameHeader]) -> bool:
+    def _execute_order(self, arrival: Arrival[FrameHeader]) -> bool:
         """Do what the first shard says; whether to go on."""
         header = arrival.header
         if header is None:

@@ -88,7 +88,7 @@ class Connection(Protocol):
         ...
 
 
-class Line:
+class PeerConnection:
     """Messages to one peer and back.
 
     Args:
@@ -111,9 +111,9 @@ class Line:
             try:
                 self._connection.send(mark + words + mark, *(() if body is None else (body, mark)))
             except OSError as error:
-                raise self._ended(error) from error
+                raise self._end_as_gone(error) from error
 
-    def beat(self) -> None:
+    def send_heartbeat(self) -> None:
         """Say that this process lives, unless a message is on its way, which says so too."""
         if not self._sending.acquire(blocking=False):
             return
@@ -130,15 +130,15 @@ class Line:
 
         Raises:
             PeerGone: so.
-            GarbageReceived: what came is no message, not the next one, or cut short.
+            MalformedMessage: what came is no message, not the next one, or cut short.
         """
         kind, number = self._mark()
         while kind == BEAT and number == self._heard:
             kind, number = self._mark()
         if kind not in (MESSAGE, BEAT):
-            raise GarbageReceived("not a message of lagbench")
+            raise MalformedMessage("not a message of lagbench")
         if kind == BEAT or number != self._heard + 1:
-            raise GarbageReceived(f"message {number}, where {self._heard + 1} is due")
+            raise MalformedMessage(f"message {number}, where {self._heard + 1} is due")
         self._heard = number
         words = bytearray(HEADER_BYTES)
         self._fill(memoryview(words))
@@ -150,14 +150,14 @@ class Line:
 
         Raises:
             PeerGone: so.
-            GarbageReceived: it was shorter or longer.
+            MalformedMessage: it was shorter or longer.
         """
         self._fill(into)
         self._check_end()
 
     def _check_end(self) -> None:
         if self._mark() != (MESSAGE, self._heard):
-            raise GarbageReceived("a message that does not end where it should")
+            raise MalformedMessage("a message that does not end where it should")
 
     def end(self) -> None:
         """Hear and say nothing more; the peer will notice."""
@@ -172,9 +172,9 @@ class Line:
         try:
             self._connection.receive(into)
         except OSError as error:
-            raise self._ended(error) from error
+            raise self._end_as_gone(error) from error
 
-    def _ended(self, error: OSError) -> PeerGone:
+    def _end_as_gone(self, error: OSError) -> PeerGone:
         self.end()
         return PeerGone(SILENT if isinstance(error, TimeoutError) else CLOSED)
 
@@ -193,11 +193,11 @@ WHO = Struct("<8sqqq")
 WORD = b"lagbench"
 
 
-class Stranger(ConnectionError):  # noqa: N818 (what happened)
+class HandshakeFailed(ConnectionError):  # noqa: N818 (what happened)
     """Who is at the other end does not know the secret, or is not of this program."""
 
 
-class Introduced(NamedTuple):
+class PeerInfo(NamedTuple):
     """Who connects: a rank, the rank it wants, and whether the run has begun without it."""
 
     rank: int
@@ -233,21 +233,21 @@ class Socket:
         for part in parts:
             left = memoryview(part)
             while left:
-                left = left[self._taken(left) :]
+                left = left[self._send_some(left) :]
 
-    def _taken(self, words: memoryview) -> int:
+    def _send_some(self, words: memoryview) -> int:
         """How many bytes are on their way; a peer that reads nothing and beats is merely busy."""
         while True:
-            heard = self._heard()
+            heard = self._count_received()
             try:
                 return self._socket.send(words)
             except TimeoutError:
-                if self._heard() == heard:
+                if self._count_received() == heard:
                     raise
 
-    def _heard(self) -> int:
+    def _count_received(self) -> int:
         """How many bytes have come from the peer, read or not."""
-        return self._read + self._asked(termios.FIONREAD)
+        return self._read + self._query_socket(termios.FIONREAD)
 
     def receive(self, into: memoryview) -> None:
         """See `Connection`."""
@@ -270,16 +270,16 @@ class Socket:
 
     def unread(self) -> int:
         """How many of the bytes that were sent the peer's machine has not got yet."""
-        return self._asked(termios.TIOCOUTQ)
+        return self._query_socket(termios.TIOCOUTQ)
 
-    def _asked(self, what: int) -> int:
+    def _query_socket(self, what: int) -> int:
         """A number that the machine knows of the socket."""
         with suppress(OSError):
             return int.from_bytes(fcntl.ioctl(self._socket, what, bytes(4)), sys.byteorder)
         return 0
 
 
-def connect(where: tuple[str, int], who: Introduced) -> Socket:
+def connect(where: tuple[str, int], who: PeerInfo) -> Socket:
     """A connection to another process of the run.
 
     Args:
@@ -287,7 +287,7 @@ def connect(where: tuple[str, int], who: Introduced) -> Socket:
         who: this process, and the one it wants.
 
     Raises:
-        OSError: nobody answers; `Stranger` if somebody else does.
+        OSError: nobody answers; `HandshakeFailed` if somebody else does.
     """
     connected = socket.create_connection(where, INTRODUCED_WITHIN_S)
     try:
@@ -300,16 +300,16 @@ def connect(where: tuple[str, int], who: Introduced) -> Socket:
     return made
 
 
-def _introduce(made: Socket, who: Introduced, where: tuple[str, int]) -> None:
+def _introduce(made: Socket, who: PeerInfo, where: tuple[str, int]) -> None:
     """Say who connects, and find out whether the other one is of this run."""
-    end_s = world().now_s() + INTRODUCED_WITHIN_S
-    theirs, ours, said = _read(made, NONCE, end_s), secrets.token_bytes(NONCE), _said(who)
+    end_s = current_runtime().now_s() + INTRODUCED_WITHIN_S
+    theirs, ours, said = _read(made, NONCE, end_s), secrets.token_bytes(NONCE), _pack_greeting(who)
     made.send(ours + said + _proof(b"connects", theirs, ours, said))
     if not hmac.compare_digest(_read(made, PROOF, end_s), _proof(b"accepts", theirs, ours, said)):
-        raise Stranger(f"who answers at {where[0]}:{where[1]} has another {SECRET}")
+        raise HandshakeFailed(f"who answers at {where[0]}:{where[1]} has another {SECRET}")
 
 
-def accept(connected: socket.socket, own: int) -> tuple[Introduced, Socket]:
+def accept(connected: socket.socket, own: int) -> tuple[PeerInfo, Socket]:
     """Find out who has connected.
 
     Args:
@@ -317,23 +317,23 @@ def accept(connected: socket.socket, own: int) -> tuple[Introduced, Socket]:
         own: this process's rank.
 
     Raises:
-        OSError: it says nothing; `Stranger` if it is nobody of the run.
+        OSError: it says nothing; `HandshakeFailed` if it is nobody of the run.
     """
     made = Socket(connected, INTRODUCED_WITHIN_S)
     ours = secrets.token_bytes(NONCE)
     made.send(ours)
-    end_s = world().now_s() + INTRODUCED_WITHIN_S
+    end_s = current_runtime().now_s() + INTRODUCED_WITHIN_S
     theirs, said, proof = (_read(made, size, end_s) for size in (NONCE, WHO.size, PROOF))
     word, rank, wants, late = WHO.unpack(said)
     expected = _proof(b"connects", ours, theirs, said)
     if word != WORD or wants != own or not hmac.compare_digest(proof, expected):
-        raise Stranger(f"somebody who has another {SECRET}, or wants somebody else")
+        raise HandshakeFailed(f"somebody who has another {SECRET}, or wants somebody else")
     made.send(_proof(b"accepts", ours, theirs, said))
     made.be_patient(SILENT_AFTER_S)
-    return Introduced(rank, wants, bool(late)), made
+    return PeerInfo(rank, wants, bool(late)), made
 
 
-def listen(host: str, own: int, enter: Callable[[Introduced, Socket], None]) -> tuple[str, int]:
+def listen(host: str, own: int, enter: Callable[[PeerInfo, Socket], None]) -> tuple[str, int]:
     """Accept connections from now on; returns where.
 
     Args:
@@ -362,11 +362,11 @@ def listen(host: str, own: int, enter: Callable[[Introduced, Socket], None]) -> 
                 connected, _ = listening.accept()
             except OSError:  # too many at once: those who wait are let in later
                 room.release()
-                world().sleep(0.1)
+                current_runtime().sleep(0.1)
                 continue
-            world().start(lambda connected=connected: admit(connected), "who is it")
+            current_runtime().start(lambda connected=connected: admit(connected), "who is it")
 
-    world().start(door, "door")
+    current_runtime().start(door, "door")
     return host, listening.getsockname()[1]
 
 
@@ -374,12 +374,12 @@ def _read(made: Socket, count: int, end_s: float) -> bytes:
     """So many bytes before a moment, however slowly they drip."""
     words = bytearray(count)
     for place in range(count):
-        made.be_patient(max(1e-3, end_s - world().now_s()))
+        made.be_patient(max(1e-3, end_s - current_runtime().now_s()))
         made.receive(memoryview(words)[place : place + 1])
     return bytes(words)
 
 
-def _said(who: Introduced) -> bytes:
+def _pack_greeting(who: PeerInfo) -> bytes:
     return WHO.pack(WORD, *who)
 
 
@@ -401,7 +401,7 @@ class Changes(AbstractContextManager[object], Protocol):
         ...
 
 
-class World(Protocol):
+class Runtime(Protocol):
     """What one process has.
 
     Attributes:
@@ -409,8 +409,8 @@ class World(Protocol):
         late: those who come back, with their ranks; to be read as `changes` say.
     """
 
-    lines: dict[int, Line]
-    late: deque[tuple[int, Line]]
+    lines: dict[int, PeerConnection]
+    late: deque[tuple[int, PeerConnection]]
 
     def now_s(self) -> float:
         """Seconds on a clock that never goes back."""
@@ -428,7 +428,7 @@ class World(Protocol):
         """A condition variable of this process."""
         ...
 
-    def came_late(self) -> Changes:
+    def late_arrivals(self) -> Changes:
         """The one that tells of ``late``."""
         ...
 
@@ -437,41 +437,41 @@ class Machine:
     """The real one."""
 
     def __init__(self) -> None:
-        self.lines: dict[int, Line] = {}
-        self.late = deque[tuple[int, Line]]()
+        self.lines: dict[int, PeerConnection] = {}
+        self.late = deque[tuple[int, PeerConnection]]()
         self._came_late = threading.Condition()
 
     def now_s(self) -> float:
-        """See `World`."""
+        """See `Runtime`."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """See `World`."""
+        """See `Runtime`."""
         time.sleep(seconds)
 
     def start(self, target: Callable[[], None], name: str) -> None:
-        """See `World`."""
+        """See `Runtime`."""
         threading.Thread(target=target, daemon=True, name=name).start()
 
     def changes(self) -> Changes:
-        """See `World`."""
+        """See `Runtime`."""
         return threading.Condition()
 
-    def came_late(self) -> Changes:
-        """See `World`."""
+    def late_arrivals(self) -> Changes:
+        """See `Runtime`."""
         return self._came_late
 
 
-_world: World = Machine()
+_world: Runtime = Machine()
 
 
-def world() -> World:
+def current_runtime() -> Runtime:
     """Where this process is."""
     return _world
 
 
 @contextmanager
-def living_in(other: World) -> Generator[None]:
+def use_runtime(other: Runtime) -> Generator[None]:
     """Be in another world for a while."""
     global _world
     before, _world = _world, other
@@ -493,18 +493,18 @@ def sleep_until(moment: float) -> None:
         _world.sleep(left)
 
 
-def beat_on() -> None:
+def start_heartbeats() -> None:
     """Beat on all lines of this process from now on, and on those that are added."""
-    here = world()
+    here = current_runtime()
 
     def beats() -> None:
         while True:
             for line in [*here.lines.values(), *(line for _, line in list(here.late))]:
-                line.beat()
+                line.send_heartbeat()
             here.sleep(BEAT_EVERY_S)
 
     here.start(beats, "beats")
 
 
-class GarbageReceived(Exception):  # noqa: N818 (what happened)
+class MalformedMessage(Exception):  # noqa: N818 (what happened)
     """A peer sent what is no message of ours."""

@@ -21,13 +21,13 @@ from harness.processes.messages import (
     FrameHeader,
     Header,
     Kind,
-    into,
-    ordered,
     receive,
+    receive_order,
+    reuse_buffer,
     send,
     talking,
 )
-from harness.processes.transport import GarbageReceived, now_s, sleep_until
+from harness.processes.transport import MalformedMessage, now_s, sleep_until
 from harness.replay.sharded import edges
 from harness.runs.config import TrainingConfig
 from harness.simulator.costs import Costs, computation_s, costs_of, folding_s
@@ -79,19 +79,19 @@ class Contributor:
             )
         self._memory.new_pass = False
         loss = losses.sum(dtype=torch.float64).item()
-        sleep_until(began + self._at_least_s(header.steps))
+        sleep_until(began + self._next_minimum_s(header.steps))
         return replace(header, began_s=began, ended_s=now_s(), loss=loss)
 
-    def remembered(self) -> Memory:
+    def export_memory(self) -> Memory:
         """What it keeps from one contribution to the next."""
         return self._memory
 
-    def recall(self, memory: Memory, stage: int, before: int) -> None:
+    def restore_memory(self, memory: Memory, stage: int, before: int) -> None:
         """Go on as who has contributed in a stage, and remembers this of it."""
         self._memory = memory
         self._minibatches.begin(stage, before)
 
-    def _at_least_s(self, steps: int) -> float:
+    def _next_minimum_s(self, steps: int) -> float:
         """How long the next minibatches take at least."""
         first, self._count = self._count, self._count + steps
         return sum(self._pace.compute_s(self._worker, n) for n in range(first, self._count))
@@ -107,7 +107,7 @@ def work(contributor: Contributor) -> None:
         ServerGone: its connection closed.
     """
     while True:
-        header, model = ordered(SERVER_RANK, FrameHeader, into(contributor.received))
+        header, model = receive_order(SERVER_RANK, FrameHeader, reuse_buffer(contributor.received))
         if header.kind is Kind.STOP:
             return
         done = contributor.contribute(header, model)
@@ -129,14 +129,14 @@ def work_in_shards(contributor: Contributor, worker: int, shards: int) -> None:
     slices = edges(contributor.received.numel(), shards)
     first = worker % shards
     while True:
-        header, _ = ordered(SERVER_RANK, FrameHeader, into(NOTHING))
+        header, _ = receive_order(SERVER_RANK, FrameHeader, reuse_buffer(NOTHING))
         if header.kind is Kind.STOP:
             return
         with talking():
             for shard in range(shards):  # all are asked before the first has answered
                 send(FrameHeader(Kind.FETCH, header.step), shard)
             for shard, (begin, end) in enumerate(slices):
-                receive(shard, FrameHeader, into(contributor.received[begin:end]))
+                receive(shard, FrameHeader, reuse_buffer(contributor.received[begin:end]))
         done = contributor.contribute(header, contributor.received)
         with talking():
             for shard in (*range(first, shards), *range(first)):
@@ -162,7 +162,7 @@ class Pacing:
     costs: Costs | None = None
 
     @classmethod
-    def of(cls, config: TaskConfig, paced: bool) -> Pacing:
+    def from_config(cls, config: TaskConfig, paced: bool) -> Pacing:
         """The pace of the run's own cluster and workload, if it is paced at all."""
         if not paced:
             return cls()
@@ -188,9 +188,9 @@ def only_answers(header: Header) -> None:
     """For a peer that has nothing else to say yet.
 
     Raises:
-        GarbageReceived: it said something else.
+        MalformedMessage: it said something else.
     """
-    raise GarbageReceived(f"{header.kind.name} in place of the time")
+    raise MalformedMessage(f"{header.kind.name} in place of the time")
 
 
 def clock_offset(address: Address, question: Header, aside: Aside) -> float:
@@ -203,13 +203,15 @@ def clock_offset(address: Address, question: Header, aside: Aside) -> float:
 
     Raises:
         RuntimeError: it is gone.
-        GarbageReceived: it answered with what is no message, or no answer.
+        MalformedMessage: it answered with what is no message, or no answer.
     """
     answers = list[tuple[float, float]]()
     for _ in range(QUESTIONS):
         asked = now_s()
         send(question, address)
-        while (answer := receive(address, type(question), into(NOTHING))[0]).kind != question.kind:
+        while (
+            answer := receive(address, type(question), reuse_buffer(NOTHING))[0]
+        ).kind != question.kind:
             aside(answer)
         now = now_s()
         answers.append((now - asked, (now + asked) / 2.0 - answer.began_s))
@@ -230,9 +232,9 @@ class Clock:
     @property
     def now_s(self) -> float:
         """Seconds since the run began."""
-        return self.of(now_s())
+        return self.to_run_time(now_s())
 
-    def of(self, moment: float) -> float:
+    def to_run_time(self, moment: float) -> float:
         """A moment of this process's monotonic clock, on the run's clock."""
         return moment - self._began
 
@@ -240,9 +242,9 @@ class Clock:
         """Ask a peer for its clock; see `clock_offset`."""
         self._offset[peer] = clock_offset(address, self._question, aside)
 
-    def of_peer(self, peer: int, moment: float) -> float:
+    def peer_to_run_time(self, peer: int, moment: float) -> float:
         """A moment of a peer's monotonic clock, on the run's clock."""
-        return self.of(moment + self._offset[peer])
+        return self.to_run_time(moment + self._offset[peer])
 
     def sleep_until(self, moment_s: float) -> None:
         """Wait until a moment of the run, if it is still to come."""

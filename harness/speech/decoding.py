@@ -43,7 +43,7 @@ class Halves:
     net: Dnn
 
     @classmethod
-    def of(cls, net: Dnn, model: Tensor, layers: str) -> tuple[Halves, Tensor]:
+    def split(cls, net: Dnn, model: Tensor, layers: str) -> tuple[Halves, Tensor]:
         """The two halves, and the trained one's part [P'] of ``model [P]``."""
         if layers == "all":
             return cls(None, net), model
@@ -65,7 +65,7 @@ class Halves:
         return part if self.trunk is None else torch.cat([self.trunk[1][0], part])
 
 
-class Seen(NamedTuple):
+class DecodeStats(NamedTuple):
     """How decoding the split's utterance of this number went; see ``mmi.Outer``."""
 
     utterance: int
@@ -77,13 +77,13 @@ class Seen(NamedTuple):
     trouble: str | None
 
     @classmethod
-    def of(cls, utterance: int, outer: Outer) -> Seen:
+    def from_outer(cls, utterance: int, outer: Outer) -> DecodeStats:
         """Of one utterance."""
         counts = (outer.used, outer.rejected, outer.cancelled)
         return cls(utterance, outer.frames, outer.value, *counts, outer.trouble)
 
     @classmethod
-    def within(cls, utterance: int, batch: Outers, i: int) -> Seen:
+    def from_batch(cls, utterance: int, batch: Outers, i: int) -> DecodeStats:
         """Of an utterance, the ``i``-th of a batch."""
         counts = (int(batch.kept[i].sum()), int(batch.rejected[i]), int(batch.cancelled[i]))
         frames, value = int(batch.lengths[i]), float(batch.value[i])
@@ -116,7 +116,7 @@ class Tally:
     troubles: Counter[str] = field(default_factory=Counter[str])
     troubled: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
 
-    def add(self, seen: Seen) -> None:
+    def add(self, seen: DecodeStats) -> None:
         """Count an utterance."""
         self.utterances += 1
         self.frames += seen.frames
@@ -156,7 +156,7 @@ class Tally:
 
 
 @dataclass(frozen=True, eq=False)
-class Decoded:
+class DecodeResult:
     """What an utterance's trainers get.
 
     Attributes:
@@ -167,7 +167,7 @@ class Decoded:
 
     x: Tensor
     outer: Tensor
-    seen: Seen
+    seen: DecodeStats
 
 
 @dataclass(frozen=True)
@@ -191,17 +191,19 @@ class Decoder:
     criterion: SequenceCriterion
 
     @torch.no_grad()
-    def decode(self, models: Sequence[Tensor], utterances: Sequence[int]) -> list[Decoded]:
+    def decode(self, models: Sequence[Tensor], utterances: Sequence[int]) -> list[DecodeResult]:
         """Each utterance with its own parameters ``[P']``."""
         if self.device == "cpu":
-            return [self._one(m, u) for m, u in zip(models, utterances, strict=True)]
+            return [self._decode_one(m, u) for m, u in zip(models, utterances, strict=True)]
         return [
             decoded
             for at in range(0, len(utterances), TOGETHER)
-            for decoded in self.together(models[at : at + TOGETHER], utterances[at : at + TOGETHER])
+            for decoded in self.decode_batch(
+                models[at : at + TOGETHER], utterances[at : at + TOGETHER]
+            )
         ]
 
-    def _one(self, model: Tensor, utterance: int) -> Decoded:
+    def _decode_one(self, model: Tensor, utterance: int) -> DecodeResult:
         first, length = int(self.train.start[utterance]), int(self.train.frames[utterance])
         rows = torch.arange(first, first + length, device=model.device)
         x = self.halves.inputs(self.frames.gather(rows.unsqueeze(0)).x[0])
@@ -209,9 +211,11 @@ class Decoder:
         found = self.criterion.outer(posteriors, self.train.words[utterance])
         entering = torch.as_tensor(self._entering(found.kept))
         outer = torch.as_tensor(found.gradient).to(model.dtype)
-        return Decoded(x[entering], outer[entering], Seen.of(utterance, found))
+        return DecodeResult(x[entering], outer[entering], DecodeStats.from_outer(utterance, found))
 
-    def together(self, models: Sequence[Tensor], utterances: Sequence[int]) -> list[Decoded]:
+    def decode_batch(
+        self, models: Sequence[Tensor], utterances: Sequence[int]
+    ) -> list[DecodeResult]:
         """As one batch, padded to the longest utterance."""
         stack, chosen = torch.stack(list(models)), np.asarray(utterances)
         lengths = self.train.frames[chosen]
@@ -222,12 +226,16 @@ class Decoder:
         posteriors = torch.log_softmax(self.halves.net.logits(stack, x).double(), 2)
         words = [self.train.words[u] for u in utterances]
         found = self._batched.outers(posteriors, lengths.tolist(), words)
-        decoded: list[Decoded] = []
+        decoded: list[DecodeResult] = []
         for i, length in enumerate(lengths.tolist()):
             entering = torch.as_tensor(self._entering(found.kept[i, :length])).to(x.device)
             outer = found.gradient[i, :length][entering].to(stack.dtype)
             decoded.append(
-                Decoded(x[i, :length][entering], outer, Seen.within(int(utterances[i]), found, i))
+                DecodeResult(
+                    x[i, :length][entering],
+                    outer,
+                    DecodeStats.from_batch(int(utterances[i]), found, i),
+                )
             )
         return decoded
 
@@ -264,7 +272,7 @@ def references_of(corpus: Corpus) -> References:
     model = language_model.train(corpus.lm_text or train.words, 1, vocabulary=words)
     row, first, _ = frame_edges(train)
     stay = stay_probabilities(corpus.targets[row], np.flatnonzero(row == first), corpus.n_targets)
-    return References(model, Lexicon.of(corpus.lexicon, corpus.silence, stay))
+    return References(model, Lexicon.from_entries(corpus.lexicon, corpus.silence, stay))
 
 
 def parts(seed: int, utterances: int, replicas: int) -> list[np.ndarray]:
@@ -294,7 +302,7 @@ def orders(seed: int, utterances: int, replicas: int, passes: int) -> np.ndarray
     return found
 
 
-def evenly(part: Utterances, at_most: int) -> Utterances:
+def sample_evenly(part: Utterances, at_most: int) -> Utterances:
     """About ``at_most`` utterances, which lie evenly: neighbours are often of one speaker."""
     chosen = np.linspace(0, len(part) - 1, min(at_most, len(part)))
     return part.take(chosen.round().astype(np.int64))

@@ -19,9 +19,15 @@ from harness.acoustics import language_model
 from harness.acoustics.decoder import Beam
 from harness.acoustics.graph import decoding_graph
 from harness.acoustics.language_model import Lexicon
-from harness.acoustics.scoring import Tuned, isolated_word_errors, recognise, tune, word_errors
+from harness.acoustics.scoring import (
+    TuningResult,
+    isolated_word_errors,
+    recognise,
+    tune,
+    word_errors,
+)
 from harness.networks.feedforward import Dnn, cross_entropy, frame_errors
-from harness.speech.decoding import evenly
+from harness.speech.decoding import sample_evenly
 from harness.tasks.order import Examples
 
 BLOCK = 4096
@@ -94,11 +100,11 @@ class FrameEvaluator:
         """Frame scores of ``model [P]`` on any set."""
         return frame_scores(self.net, model, self.frames, rows_of(self.corpus, split))
 
-    def tuned(self, model: Tensor) -> Tuned | None:
+    def tune_decoding(self, model: Tensor) -> TuningResult | None:
         """What development data say ``model [P]`` is best decoded with, if it is decoded."""
-        return self.recogniser.tuned(lambda part: self.likelihoods(model, part))
+        return self.recogniser.tune_decoding(lambda part: self.likelihoods(model, part))
 
-    def word_errors(self, split: str, model: Tensor, tuned: Tuned | None) -> np.ndarray:
+    def word_errors(self, split: str, model: Tensor, tuned: TuningResult | None) -> np.ndarray:
         """Errors that ``model [P]`` makes in each utterance of a test set, int64 ``[U]``.
 
         Args:
@@ -161,11 +167,11 @@ ScoresOf = Callable[[Utterances], Iterable[np.ndarray]]
 class Recogniser(Protocol):
     """What turns a model's frame scores into errors of one corpus; it remembers no model."""
 
-    def tuned(self, scores_of: ScoresOf) -> Tuned | None:
+    def tune_decoding(self, scores_of: ScoresOf) -> TuningResult | None:
         """The model's own acoustic scale, by development data; None where none is needed."""
         ...
 
-    def errors(self, split: str, scores_of: ScoresOf, tuned: Tuned | None) -> np.ndarray:
+    def errors(self, split: str, scores_of: ScoresOf, tuned: TuningResult | None) -> np.ndarray:
         """Errors of each utterance of a test set, int64 ``[U]``, as tuned for the same model."""
         ...
 
@@ -185,11 +191,11 @@ class SingleWords:
     def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus
 
-    def tuned(self, scores_of: ScoresOf) -> None:
+    def tune_decoding(self, scores_of: ScoresOf) -> None:
         """Nothing: no language model is weighed against the scores."""
         del scores_of
 
-    def errors(self, split: str, scores_of: ScoresOf, tuned: Tuned | None) -> np.ndarray:
+    def errors(self, split: str, scores_of: ScoresOf, tuned: TuningResult | None) -> np.ndarray:
         """1 where the wrong word scored best."""
         del tuned
         part = self.corpus.split(split)
@@ -208,14 +214,14 @@ class Sentences:
     def __init__(self, corpus: Corpus) -> None:
         self.corpus = corpus
         model = language_model.train(corpus.lm_text, ORDER)
-        self.graph = decoding_graph(model, Lexicon.of(corpus.lexicon, corpus.silence))
+        self.graph = decoding_graph(model, Lexicon.from_entries(corpus.lexicon, corpus.silence))
 
-    def tuned(self, scores_of: ScoresOf) -> Tuned:
+    def tune_decoding(self, scores_of: ScoresOf) -> TuningResult:
         """The acoustic scale, without a penalty for words."""
-        dev = evenly(self.corpus.split("dev"), TUNED_ON)
+        dev = sample_evenly(self.corpus.split("dev"), TUNED_ON)
         return tune(dev.words, scores_of(dev), self.graph, insertions=(0.0,), beam=BEAM)
 
-    def errors(self, split: str, scores_of: ScoresOf, tuned: Tuned | None) -> np.ndarray:
+    def errors(self, split: str, scores_of: ScoresOf, tuned: TuningResult | None) -> np.ndarray:
         """Substitutions, insertions and deletions of each utterance."""
         assert tuned is not None
         part = self.corpus.split(split)

@@ -52,7 +52,7 @@ __all__ = [
     "plain",
     "room_on",
     "shuffling_of",
-    "spliced_from",
+    "splice_offsets",
 ]
 
 FORMAT = 4
@@ -119,7 +119,7 @@ class RunConfig(TrainingConfig[Corpus]):
     def pieces(self, data: Corpus) -> Pieces:
         """The training utterances, or where frames are shuffled in blocks, blocks of them."""
         train = data.split("train")
-        return Blocks.of(train) if self.shuffling == "in blocks" else train
+        return Blocks.from_utterances(train) if self.shuffling == "in blocks" else train
 
     def zeros(self, data: Corpus) -> Tensor:
         """See `TrainingConfig`."""
@@ -189,7 +189,7 @@ class Blocks:
     frames: np.ndarray
 
     @classmethod
-    def of(cls, train: Utterances) -> Blocks:
+    def from_utterances(cls, train: Utterances) -> Blocks:
         """Consecutive utterances, whose rows follow each other."""
         first = np.arange(0, len(train), BLOCK)
         return cls(train.start[first], np.add.reduceat(train.frames, first))
@@ -202,7 +202,7 @@ def frames_of(corpus: Corpus, device: str, shuffling: Shuffling = "full") -> Fra
         UserError: speech that is made does not fit, and is asked for in any order.
     """
     if corpus.speech is None:
-        return Frames.of(corpus, device)
+        return Frames.from_corpus(corpus, device)
     made = MadeFrames(corpus, corpus.speech, device)
     if shuffling != "in blocks" and not made.holds_all:
         raise UserError(
@@ -230,10 +230,10 @@ class MadeFrames:
     def __init__(
         self, corpus: Corpus, speech: MakesSpeech, device: str, room: int | None = None
     ) -> None:
-        self._stored, self._speech = Frames.of(corpus, device), speech.on(device)
+        self._stored, self._speech = Frames.from_corpus(corpus, device), speech.on(device)
         self._train, self._context = corpus.split("train"), corpus.context
         self._targets = corpus.targets[len(corpus.features) :]
-        self._blocks = Blocks.of(self._train)
+        self._blocks = Blocks.from_utterances(self._train)
         self._row_bytes = corpus.dim * self._stored.features.element_size()
         kept = (room_on(device) if room is None else room) // (self._longest * self._row_bytes)
         self._kept = min(max(1, kept), len(self._blocks.start))
@@ -302,7 +302,7 @@ class MadeFrames:
         at, row, begin = slot * self._longest, slot * self._most, self._blocks.start[block]
         rows = int(frames.sum())
         ring.features[at : at + len(longer)] = made[uploaded(torch.as_tensor(longer), self.device)]
-        before = torch.as_tensor(at + spliced_from(frames, self._context))
+        before = torch.as_tensor(at + splice_offsets(frames, self._context))
         ring.before[row : row + rows] = uploaded(before, self.device)
         wanted = self._targets[begin - self._first :][:rows].astype(np.int64)
         ring.targets[row : row + rows] = uploaded(torch.as_tensor(wanted), self.device)
@@ -381,14 +381,14 @@ def corpus_of(config: NamesCorpus, say: Callable[[str], None] = lambda line: Non
     Raises:
         UserError: it cannot be made, or its content is another.
     """
-    corpus = _loaded(config.corpus, config.scale, config.corpus_seed, say)
+    corpus = _load_cached(config.corpus, config.scale, config.corpus_seed, say)
     if corpus.fingerprint != config.fingerprint:
         raise UserError(f"corpus {config.corpus}: not the one that the run was configured with")
     return corpus
 
 
 @lru_cache(maxsize=2)
-def _loaded(name: str, scale: str, seed: int, say: Callable[[str], None]) -> Corpus:
+def _load_cached(name: str, scale: str, seed: int, say: Callable[[str], None]) -> Corpus:
     return load_corpus(name, scale=scale, seed=seed, skip=name in CAN_SKIP, progress=say)
 
 
@@ -412,15 +412,15 @@ class Frames:
     context: int
 
     @classmethod
-    def of(cls, corpus: Corpus, device: str) -> Frames:
+    def from_corpus(cls, corpus: Corpus, device: str) -> Frames:
         """Copy a corpus, as far as it is stored, to ``device`` (``"cpu"`` or ``"cuda"``)."""
         stored, table = len(corpus.features), corpus.utterances
         there = table.start < stored
         parts = corpus.features, corpus.targets[:stored], table.start[there], table.frames[there]
-        return cls.laid_out(*parts, corpus.context, device)
+        return cls.from_arrays(*parts, corpus.context, device)
 
     @classmethod
-    def laid_out(
+    def from_arrays(
         cls,
         features: np.ndarray,
         targets: np.ndarray,
@@ -440,7 +440,7 @@ class Frames:
             device: ``"cpu"`` or ``"cuda"``.
         """
         before = np.zeros(len(targets), np.int64)
-        before[row_numbers(start, frames)] = spliced_from(frames, context)
+        before[row_numbers(start, frames)] = splice_offsets(frames, context)
         parts = features[longer_rows(start, frames, context)], before, targets.astype(np.int64)
         longer_features, first_spliced, wanted = (torch.as_tensor(p).to(device) for p in parts)
         return cls(longer_features, first_spliced, wanted, context)
@@ -471,7 +471,7 @@ def longer_rows(start: np.ndarray, frames: np.ndarray, context: int) -> np.ndarr
     return np.clip(row_numbers(start - context, longer), first, last)
 
 
-def spliced_from(frames: np.ndarray, context: int) -> np.ndarray:
+def splice_offsets(frames: np.ndarray, context: int) -> np.ndarray:
     """Where among such rows the first one lies that is spliced with each frame."""
     longer = frames + 2 * context
     return row_numbers(np.cumsum(longer) - longer, frames)

@@ -18,10 +18,10 @@ from data_synth.corpus import Corpus, Utterances
 from harness.acoustics import language_model
 from harness.acoustics.graph import Graph, decoding_graph
 from harness.acoustics.mmi import SequenceCriterion
-from harness.acoustics.scoring import Sentence, Tuned, recognise, tune, word_errors
+from harness.acoustics.scoring import Sentence, TuningResult, recognise, tune, word_errors
 from harness.networks.feedforward import Dnn
 from harness.simulator import Timeline
-from harness.speech.decoding import Seen, Tally, evenly, log_posteriors, references_of
+from harness.speech.decoding import DecodeStats, Tally, log_posteriors, references_of, sample_evenly
 from harness.speech.evaluation import BEAM
 from harness.speech.frames import RunConfig
 from harness.speech.sequence import SequenceConfig
@@ -29,7 +29,7 @@ from harness.tasks.order import Examples
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HoldoutScores:
     """A model on the held-out utterances.
 
     Attributes:
@@ -42,12 +42,12 @@ class HeldOut:
 
     criterion: float
     frame_error: float
-    words: Tuned | None
+    words: TuningResult | None
     tally: Tally
 
 
 @dataclass(frozen=True)
-class Tested:
+class SplitErrors:
     """A model on a test set: errors and words of each utterance, and share of frames wrong."""
 
     errors: np.ndarray
@@ -87,26 +87,26 @@ class SequenceEvaluator:
         held_out: int,
     ) -> None:
         self.net, self.frames, self.corpus, self.criterion = net, frames, corpus, criterion
-        self._held_out = evenly(corpus.split("dev"), held_out)
+        self._held_out = sample_evenly(corpus.split("dev"), held_out)
 
-    def held_out(self, model: Tensor, words: bool = True) -> HeldOut:
+    def evaluate_held_out(self, model: Tensor, words: bool = True) -> HoldoutScores:
         """Criterion, frame error and, if asked, word error of ``model [P]`` on held-out speech."""
         part, tally, wrong = self._held_out, Tally(), 0
         scores: list[np.ndarray] = []
         for i, posteriors in enumerate(self._posteriors(model, part)):
             outer = self.criterion.outer(posteriors, part.words[i])
-            tally.add(Seen.of(i, outer))
+            tally.add(DecodeStats.from_outer(i, outer))
             wrong += self._wrong(part, i, posteriors)
             if outer.trouble == "not finite":
-                return HeldOut(np.nan, np.nan, None, tally)
+                return HoldoutScores(np.nan, np.nan, None, tally)
             if words:
                 scores.append(posteriors - self.criterion.log_prior)
         value = tally.value / tally.value_frames if tally.value_frames else np.nan
         graph = self.criterion.graph
         tuned = tune(part.words, scores, graph, insertions=(0.0,), beam=BEAM) if words else None
-        return HeldOut(value, wrong / part.total_frames, tuned, tally)
+        return HoldoutScores(value, wrong / part.total_frames, tuned, tally)
 
-    def tuned(self, model: Tensor, order: int) -> Tuned:
+    def tune_decoding(self, model: Tensor, order: int) -> TuningResult:
         """What held-out speech says ``model [P]`` is best decoded with: scale and penalty.
 
         Args:
@@ -117,7 +117,7 @@ class SequenceEvaluator:
         graph = _test_graph(self.corpus, order)
         return tune(part.words, self._scores(model, part), graph, beam=BEAM)
 
-    def test(self, split: str, model: Tensor, order: int, tuned: Tuned) -> Tested:
+    def test(self, split: str, model: Tensor, order: int, tuned: TuningResult) -> SplitErrors:
         """``model [P]`` on a test set, decoded with a language model of some order.
 
         Args:
@@ -126,7 +126,7 @@ class SequenceEvaluator:
             order: of the language model.
             tuned: of the same model and order.
         """
-        graph = _test_graph(self.corpus, order).penalised(tuned.best.insertion)
+        graph = _test_graph(self.corpus, order).with_insertion_penalty(tuned.best.insertion)
         part, wrong = self.corpus.split(split), 0
         heard: list[Sentence] = []
         for i, posteriors in enumerate(self._posteriors(model, part)):
@@ -134,7 +134,7 @@ class SequenceEvaluator:
             scores = [posteriors - self.criterion.log_prior]
             heard += [r.words for r in recognise(graph, scores, tuned.best.scale, BEAM)]
         counts = word_errors(part.words, heard)
-        return Tested(counts.errors, counts.lengths, wrong / part.total_frames)
+        return SplitErrors(counts.errors, counts.lengths, wrong / part.total_frames)
 
     def _scores(self, model: Tensor, part: Utterances) -> Iterable[np.ndarray]:
         return (p - self.criterion.log_prior for p in self._posteriors(model, part))
@@ -156,11 +156,11 @@ def lags(timeline: Timeline, config: RunConfig | SequenceConfig) -> dict[str, fl
         f"{name}_{unit}_{figure}": value
         for name, read in config.reads().items()
         for unit, values in read(timeline)._asdict().items()
-        for figure, value in _described(values).items()
+        for figure, value in _summarise(values).items()
     }
 
 
-def _described(values: np.ndarray) -> dict[str, float]:
+def _summarise(values: np.ndarray) -> dict[str, float]:
     if not len(values):
         return {}
     p50, p95 = np.percentile(values, (50, 95)).tolist()

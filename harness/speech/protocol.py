@@ -47,7 +47,7 @@ from harness.simulator.protocols.contract import (
 )
 from harness.simulator.timeline import IN_FLIGHT, Contributions, Decodes, Folds, Spans, Timeline
 
-__all__ = ["Asked", "Sequence"]
+__all__ = ["CountQueries", "Sequence"]
 
 FOLDED, PIECE, COMPUTED, DECODED, TRAINER_READ, DECODER_READ = range(6)
 PARKED, ABOUT_TO_READ, STARVED, UNDER_WAY = range(4)
@@ -134,7 +134,7 @@ class Record(NamedTuple):
     counts: Any
 
 
-class Asked(NamedTuple):
+class CountQueries(NamedTuple):
     """[U] utterances in decoders, of which it is open how many frames are kept.
 
     Attributes:
@@ -253,11 +253,11 @@ class Sequence(Spec, TimingProtocol):
         """See `TimingProtocol`."""
         return UnitCosts(50e-6, 3700.0, 10e-6)
 
-    def asked(self, state: State) -> Asked:
+    def asked(self, state: State) -> CountQueries:
         """The given utterances whose decoding has begun: how many of their frames are kept?"""
         entry, decoders = state.waiting[:, -1], state.decoders
         worker = np.flatnonzero((decoders["phase"] == DECODING) & (entry["kept"] == UNTOLD))
-        return Asked(
+        return CountQueries(
             worker.astype(np.int32),
             decoders["decoded"][worker] - 1,
             entry["utterance"][worker],
@@ -353,7 +353,7 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
         if clock.busy == 0:
             return DONE
         key = state.events[1].key
-        if untold(state, key >> PRIORITY, key & LEAF):
+        if is_awaiting_count(state, key >> PRIORITY, key & LEAF):
             return ASKS
         if time_s > limits.time_s:
             clock.now_s = limits.time_s
@@ -367,7 +367,7 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
 
 
 @kernel
-def untold(state: State, kind: int, leaf: int) -> bool:
+def is_awaiting_count(state: State, kind: int, leaf: int) -> bool:
     """Whether an event ends a decoding whose number of kept frames is not known yet."""
     return kind == DECODED and state.waiting[leaf, state.waiting.shape[1] - 1].kept == UNTOLD
 

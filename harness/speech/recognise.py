@@ -26,7 +26,7 @@ from harness.acoustics.scoring import (
     INSERTIONS,
     SCALES,
     Sentence,
-    Tuned,
+    TuningResult,
     character_errors,
     phone_errors,
     recognise,
@@ -36,7 +36,7 @@ from harness.acoustics.scoring import (
 from harness.base.errors import UserError
 from harness.base.seeds import identity
 from harness.runs.config import plain
-from harness.speech.decoding import evenly
+from harness.speech.decoding import sample_evenly
 from harness.speech.evaluation import BEAM, FrameEvaluator, ScoresOf
 from harness.speech.frames import RunConfig, frames_of
 from harness.store import Run, RunWriter, Store
@@ -124,7 +124,7 @@ class RecognitionConfig:
 
     def execute(self, store: Store, watch: Watch) -> Run:
         """See `Configuration`."""
-        return recognised(self, store, watch)
+        return run_recognition(self, store, watch)
 
 
 def arpa_sha256(path: Path) -> str:
@@ -163,18 +163,18 @@ class Transcriber:
 
     @cached_property
     def _said(self) -> Lexicon:
-        return Lexicon.of(self.corpus.lexicon, self.corpus.silence)
+        return Lexicon.from_entries(self.corpus.lexicon, self.corpus.silence)
 
-    def unknown(self, split: str) -> float:
+    def oov_rate(self, split: str) -> float:
         """The share of a set's words that cannot be recognised."""
         words = [word for said in self.corpus.split(split).words for word in said]
         return sum(word not in self.vocabulary for word in words) / len(words)
 
-    def tuned(self, scores_of: ScoresOf) -> Tuned | None:
+    def tune_decoding(self, scores_of: ScoresOf) -> TuningResult | None:
         """A model's scale and penalty, by development data; None where words come one by one."""
         if self.model is None:
             return None
-        dev, decoding = evenly(self.corpus.split("dev"), self.decoding.dev), self.decoding
+        dev, decoding = sample_evenly(self.corpus.split("dev"), self.decoding.dev), self.decoding
         return tune(
             dev.words,
             scores_of(dev),
@@ -184,14 +184,14 @@ class Transcriber:
             beam=decoding.beam,
         )
 
-    def hear(self, split: str, scores_of: ScoresOf, tuned: Tuned | None) -> list[Sentence]:
+    def hear(self, split: str, scores_of: ScoresOf, tuned: TuningResult | None) -> list[Sentence]:
         """What is recognised in each utterance, as tuned for the same model."""
         part = self.corpus.split(split)
         if tuned is None:
             laid = chains(self.corpus.lexicon, self.corpus.silence)
             best = (int(np.argmax(chain_scores(each, laid))) for each in scores_of(part))
             return [(laid.words[i],) for i in best]
-        graph, beam = self._graph.penalised(tuned.best.insertion), self.decoding.beam
+        graph, beam = self._graph.with_insertion_penalty(tuned.best.insertion), self.decoding.beam
         found = recognise(graph, scores_of(part), tuned.best.scale, beam)
         return [each.words for each in found]
 
@@ -201,7 +201,7 @@ class Transcriber:
         return decoding_graph(self.model, self._said)
 
 
-def recognised(config: RecognitionConfig, store: Store, watch: Watch) -> Run:
+def run_recognition(config: RecognitionConfig, store: Store, watch: Watch) -> Run:
     """The finished run of a configuration: the stored one, or trained and tested now.
 
     Progress of the training is told in the name of the whole.
@@ -242,21 +242,21 @@ def _test(config: RecognitionConfig, corpus: Corpus, trained: Run, writer: RunWr
     def scores_of(part: Utterances) -> list[np.ndarray]:
         return evaluator.likelihoods(model, part)
 
-    tuned = transcriber.tuned(scores_of)
+    tuned = transcriber.tune_decoding(scores_of)
     for test in corpus.tests:
         heard[test] = transcriber.hear(test, scores_of, tuned)
         arrays |= _errors(corpus, test, heard[test])
         summary[f"{test}_frame_error"] = evaluator.frames_of(test, model).frame_error
-        summary[f"{test}_unknown_words"] = transcriber.unknown(test)
+        summary[f"{test}_unknown_words"] = transcriber.oov_rate(test)
     summary["dev_frame_error"] = evaluator.frames_of("dev", model).frame_error
     if tuned is not None:
-        summary |= _told(tuned)
+        summary |= _tuning_to_dict(tuned)
     writer.attach_arrays(ERRORS, arrays)
     writer.attach(HEARD, json.dumps(heard, ensure_ascii=False, indent=0).encode())
     writer.finish("done", summary, provenance={"testing_s": round(time.monotonic() - began, 3)})
 
 
-def _told(tuned: Tuned) -> dict[str, Any]:
+def _tuning_to_dict(tuned: TuningResult) -> dict[str, Any]:
     """What was chosen, and between which settings development data could not."""
     best = tuned.best
     return {

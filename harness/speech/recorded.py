@@ -24,7 +24,7 @@ from harness.networks.feedforward import denormals_flushed
 from harness.replay.stale import Arrays, Facts, StaleReplay
 from harness.simulator import Timeline
 from harness.simulator.timeline_file import load_timeline
-from harness.speech.decoding import Seen
+from harness.speech.decoding import DecodeStats
 from harness.speech.replicas import DecodeLog, load_decode_log
 from harness.speech.sequence import SequenceConfig, Setup, Step
 from harness.speech.sequence_training import RECORD, SequenceTraining
@@ -39,7 +39,7 @@ from harness.training.run import identity_config
 
 
 @dataclass
-class ShownReplay(StaleReplay):
+class DecoderReplay(StaleReplay):
     """A `StaleReplay` that shows the model at the versions that decoders had.
 
     Args:
@@ -57,7 +57,7 @@ class ShownReplay(StaleReplay):
         self.shown(self.due.pop(self.server.version, []))
 
 
-class RecordedSequence:
+class SequenceRecordExecutor:
     """An executor that walks a record.
 
     Args:
@@ -71,7 +71,7 @@ class RecordedSequence:
         self, config: SequenceConfig, setup: Setup, timeline: Timeline, record: DecodeLog
     ) -> None:
         self._setup, self._timeline, self.record = setup, timeline, record
-        self._found: list[Seen | None] = [None] * len(record.rows)
+        self._found: list[DecodeStats | None] = [None] * len(record.rows)
         self._returned = self._decoded = 0
         self._restarts = deque(record.restarts)
         self._batcher = Batcher(config.slots, config.shuffling == "on the fly")
@@ -80,7 +80,7 @@ class RecordedSequence:
         self._due: dict[int, list[int]] = {}
         for at, row in enumerate(record.rows):
             self._due.setdefault(row.decode_version, []).append(at)
-        self._replay = ShownReplay(
+        self._replay = DecoderReplay(
             config.algorithm,
             setup.loss,
             config.algorithm.start(setup.part),
@@ -117,7 +117,7 @@ class RecordedSequence:
             end, ended = (end, False) if end <= folds else (folds, True)
         segment = slice_timeline(self._timeline, first, end)
         self._replay.run(segment, rate)
-        seen = self._told_before(end, ended)
+        seen = self._take_stats_before(end, ended)
         self._decoded += len(seen)
         return Step([segment], seen, ended)
 
@@ -129,7 +129,7 @@ class RecordedSequence:
         """See `capture`."""
         raise ValueError("a replay begins anew")
 
-    def _told_before(self, version: int, all_of_them: bool) -> list[Seen]:
+    def _take_stats_before(self, version: int, all_of_them: bool) -> list[DecodeStats]:
         """What was told before a version, or at all, and has not been returned."""
         rows, first = self.record.rows, self._returned
         while self._returned < len(rows) and (
@@ -177,13 +177,15 @@ def replay(config: SequenceConfig, corpus: Corpus, run: Run, store: Store, watch
     timeline = load_timeline(run.path(TIMELINE))
     record, start = load_decode_log(run.path(RECORD))
 
-    def executed_by(config: SequenceConfig, setup: Setup, initial: Tensor) -> RecordedSequence:
+    def make_executor(
+        config: SequenceConfig, setup: Setup, initial: Tensor
+    ) -> SequenceRecordExecutor:
         del initial
-        return RecordedSequence(config, setup, timeline, record)
+        return SequenceRecordExecutor(config, setup, timeline, record)
 
     def execute(writer: RunWriter) -> None:
         with denormals_flushed():
-            carry_out(SequenceTraining(writer, config, corpus, start, watch, executed_by))
+            carry_out(SequenceTraining(writer, config, corpus, start, watch, make_executor))
 
     return store.obtain(identity_config(config, {"by": "a record"}), execute)
 

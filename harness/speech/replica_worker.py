@@ -32,19 +32,19 @@ from harness.processes.messages import (
     Kind,
     Mailbox,
     ServerGone,
-    into,
+    disconnect_reason,
     like,
-    ordered,
+    receive_order,
+    reuse_buffer,
     send,
     talking,
-    why_silent,
 )
 from harness.processes.recorder import Work
-from harness.processes.transport import GarbageReceived, now_s, sleep_until
+from harness.processes.transport import MalformedMessage, now_s, sleep_until
 from harness.processes.worker import Pacing
-from harness.speech.decoding import Decoded, Halves, Seen
+from harness.speech.decoding import DecodeResult, DecodeStats, Halves
 from harness.speech.sequence import SequenceConfig, Setup, inner_loss
-from harness.speech.streams import Batcher, Frame, KeptFrames, filled
+from harness.speech.streams import Batcher, Frame, KeptFrames, pad_minibatches
 
 TO_DECODERS = (Kind.DECODE, Kind.AGAIN, Kind.PAUSE, Kind.STOP)
 """What a server says to a decoder that has asked."""
@@ -63,11 +63,11 @@ def contribute(config: SequenceConfig, corpus: Corpus, rank: int, pace: Pacing) 
     """
     size = config.start.network(corpus).layout.parameters
     replica = (rank - 1) // 2
-    _, initial = _hear(into(torch.empty(size)), Kind.START)
+    _, initial = _hear(reuse_buffer(torch.empty(size)), Kind.START)
     if rank == trainer_rank(replica):
         Trainer(config, corpus, initial, replica, pace).train()
     else:
-        decode(config, Setup.of(config, corpus, initial), replica, pace)
+        decode(config, Setup.from_config(config, corpus, initial), replica, pace)
 
 
 def decode(config: SequenceConfig, setup: Setup, replica: int, pace: Pacing) -> None:
@@ -78,7 +78,7 @@ def decode(config: SequenceConfig, setup: Setup, replica: int, pace: Pacing) -> 
         PartnerGone: so did the trainer's.
     """
     trainer, room = trainer_rank(replica), Room(config.waiting, trainer_rank(replica))
-    received, model = into(like(setup.part)), setup.part
+    received, model = reuse_buffer(like(setup.part)), setup.part
     while True:
         _say(SequenceHeader(Kind.ASK))
         header, body = _hear(received, *TO_DECODERS)
@@ -95,13 +95,13 @@ def decode(config: SequenceConfig, setup: Setup, replica: int, pace: Pacing) -> 
         (found,) = setup.decoder.decode([model], [header.utterance])
         frames = found.seen.frames * config.decode_cost
         sleep_until(began + pace.plain_s(replica, frames / config.slots))
-        told = _told(header, found, began)
+        told = _build_report(header, found, began)
         if told.entering:
             room.take()
         _pass_on(told, trainer, torch.cat([found.x, found.outer], 1) if told.entering else None)
 
 
-def _told(asked: SequenceHeader, found: Decoded, began: float) -> SequenceHeader:
+def _build_report(asked: SequenceHeader, found: DecodeResult, began: float) -> SequenceHeader:
     """What a trainer is told of a decoded utterance."""
     seen = found.seen
     return replace(
@@ -129,7 +129,7 @@ class Room:
 
     def __init__(self, places: int, trainer: Address) -> None:
         self._free, self._mailbox = places, Mailbox(SequenceHeader)
-        self._mailbox.listen(0, trainer, into(NOTHING))
+        self._mailbox.listen(0, trainer, reuse_buffer(NOTHING))
 
     def take(self) -> None:
         """Wait for a free place.
@@ -162,11 +162,11 @@ class Trainer:
         replica: int,
         pace: Pacing,
     ) -> None:
-        halves, part = Halves.of(config.start.network(corpus), initial, config.layers)
+        halves, part = Halves.split(config.start.network(corpus), initial, config.layers)
         self._loss = inner_loss(config, corpus, halves)
         self._algorithm = config.algorithm.on(self._loss)
         self._inputs, outputs = halves.net.layout.sizes[0], halves.net.layout.sizes[-1]
-        self._out, self._received = torch.zeros(1, part.numel()), into(like(part))
+        self._out, self._received = torch.zeros(1, part.numel()), reuse_buffer(like(part))
         self._slots, self._replica, self._pace = config.slots, replica, pace
         self._batcher = Batcher(config.slots, config.shuffling == "on the fly")
         width = self._inputs + outputs
@@ -185,7 +185,7 @@ class Trainer:
             PartnerGone: so did the decoder's.
         """
         count = 0
-        while frames := self._gathered():
+        while frames := self._gather_minibatch():
             oldest = min(self._versions[kept.utterance] for kept, _ in frames)
             _say(SequenceHeader(Kind.READ, version=oldest, frames=len(frames)))
             header, model = _hear(self._received, Kind.MODEL, Kind.STOP)
@@ -195,7 +195,7 @@ class Trainer:
             count += 1
 
     def _contribute(self, number: int, model: Tensor, frames: list[Frame], count: int) -> None:
-        began, minibatch = now_s(), filled([frames])
+        began, minibatch = now_s(), pad_minibatches([frames])
         with torch.no_grad():
             self._algorithm.contribute(
                 LocalWork(self._loss, model.unsqueeze(0), [minibatch], self._out, 0.0, Memory())
@@ -205,9 +205,9 @@ class Trainer:
         done = SequenceHeader(Kind.GRADIENT, number, began_s=began, ended_s=now_s())
         _say(done, self._out[0])
 
-    def _gathered(self) -> list[Frame]:
+    def _gather_minibatch(self) -> list[Frame]:
         """A full minibatch; the rest, while the decoder has nothing; none at the end."""
-        while (slot := self._batcher.wanting(0)) is not None and not self._stopped:
+        while (slot := self._batcher.slot_to_fill(0)) is not None and not self._stopped:
             arrival = self._decoded.get_before(0.0)
             if arrival is None:
                 if self._paused and (frames := self._batcher.take(0)):
@@ -240,7 +240,7 @@ def frames_of(longest: int, width: int) -> BodyOf[SequenceHeader]:
 
     def rows(header: SequenceHeader) -> Tensor:
         if header.entering > longest:
-            raise GarbageReceived(f"{header.entering} frames of an utterance; allowed: {longest}")
+            raise MalformedMessage(f"{header.entering} frames of an utterance; allowed: {longest}")
         return torch.empty(header.entering, width)
 
     return rows
@@ -248,7 +248,7 @@ def frames_of(longest: int, width: int) -> BodyOf[SequenceHeader]:
 
 def _hear(body_of: BodyOf[SequenceHeader], *expected: Kind) -> tuple[SequenceHeader, Tensor]:
     """The server's next order, which is one of these."""
-    header, body = ordered(SERVER_RANK, SequenceHeader, body_of)
+    header, body = receive_order(SERVER_RANK, SequenceHeader, body_of)
     if header.kind not in expected:
         raise ServerGone(f"sent garbage: {header.kind.name} at the wrong time")
     return header, body
@@ -264,7 +264,7 @@ def _pass_on(header: SequenceHeader, rank: int, body: Tensor | None = None) -> N
     try:
         send(header, rank, body)
     except RuntimeError as error:
-        raise PartnerGone(why_silent(error)) from error
+        raise PartnerGone(disconnect_reason(error)) from error
 
 
 def _partner(arrival: Arrival[SequenceHeader], *expected: Kind) -> SequenceHeader:
@@ -319,18 +319,18 @@ class SequenceHeader(Header):
         """See `Header`."""
         super().check()
         if self.trouble > len(TROUBLES):
-            raise GarbageReceived("a trouble nobody knows")
+            raise MalformedMessage("a trouble nobody knows")
         if not self.trouble and not math.isfinite(self.value):
-            raise GarbageReceived("a value that is no number")
+            raise MalformedMessage("a value that is no number")
 
-    def seen(self) -> Seen:
+    def decode_stats(self) -> DecodeStats:
         """How the decoding went."""
         trouble = TROUBLES[self.trouble - 1] if self.trouble else None
         counts = (self.kept, self.rejected, self.cancelled)
-        return Seen(self.utterance, self.frames, self.value, *counts, trouble)
+        return DecodeStats(self.utterance, self.frames, self.value, *counts, trouble)
 
 
-def trouble_of(seen: Seen) -> int:
+def trouble_of(seen: DecodeStats) -> int:
     """What ``SequenceHeader.trouble`` has for a decoding."""
     return 1 + TROUBLES.index(seen.trouble) if seen.trouble in TROUBLES else 0
 
@@ -345,7 +345,7 @@ def decoder_rank(replica: int) -> int:
     return 2 + 2 * replica
 
 
-class Handed(NamedTuple):
+class Assignment(NamedTuple):
     """A training utterance that a decoder was given, the model's version, and when it was read."""
 
     utterance: int
@@ -371,7 +371,7 @@ class Replica:
     """
 
     todo: deque[int]
-    handed: dict[int, Handed] = field(default_factory=dict[int, Handed])
+    handed: dict[int, Assignment] = field(default_factory=dict[int, Assignment])
     taken: list[SequenceHeader] = field(default_factory=list[SequenceHeader])
     version: int = 0
     read_s: float = float("-inf")

@@ -38,26 +38,26 @@ from harness.algorithms.contract import Fold
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.networks.feedforward import denormals_flushed
 from harness.processes.console import say
-from harness.processes.group import only_gloo
+from harness.processes.group import require_gloo
 from harness.processes.messages import (
     Arrival,
     Kind,
     Mailbox,
-    into,
+    disconnect_reason,
     like,
+    reuse_buffer,
     send,
-    why_silent,
 )
 from harness.processes.recorder import Recorder, Work, table
 from harness.processes.server import NoWorkersLeft
-from harness.processes.transport import CLOSED, GarbageReceived
+from harness.processes.transport import CLOSED, MalformedMessage
 from harness.processes.worker import Clock, Pacing
 from harness.replay.stale import Arrays, Facts, capture_server, reinstate_server
 from harness.simulator import Timeline
 from harness.simulator.timeline import Decodes
-from harness.speech.decoding import Seen, orders
+from harness.speech.decoding import DecodeStats, orders
 from harness.speech.replica_worker import (
-    Handed,
+    Assignment,
     PartnerGone,
     Replica,
     SequenceHeader,
@@ -71,7 +71,7 @@ from harness.store import Run, Store
 from harness.tasks.contract import Roles, Serving
 
 
-class Replicas:
+class SequenceServerExecutor:
     """An executor on the processes of a group, as their server.
 
     Args:
@@ -98,14 +98,14 @@ class Replicas:
         todo = passes if config.passes else passes[:, :0]
         self.replicas = [Replica(deque(row[row >= 0].tolist())) for row in todo]
         self._orphans: deque[int] = deque()
-        self._frames, self._seen = setup.train.frames, list[Seen]()
+        self._frames, self._seen = setup.train.frames, list[DecodeStats]()
         self._decodings = self._steps = 0
         self._broken = False
         self._clock = Clock(SequenceHeader(Kind.CLOCK))
         self._mailbox = Mailbox(SequenceHeader)
         for rank in range(1, 1 + 2 * config.replicas):
             self._greet(rank, initial)
-            self._mailbox.listen(rank, rank, into(like(setup.part)))
+            self._mailbox.listen(rank, rank, reuse_buffer(like(setup.part)))
 
     @property
     def now_s(self) -> float:
@@ -122,8 +122,8 @@ class Replicas:
         try:
             self._clock.ask(rank, rank)
             send(SequenceHeader(Kind.START), rank, initial)
-        except (RuntimeError, GarbageReceived) as error:
-            self._lose((rank - 1) // 2, rank, why_silent(error))
+        except (RuntimeError, MalformedMessage) as error:
+            self._lose((rank - 1) // 2, rank, disconnect_reason(error))
 
     # -- the way through a run ----------------------------------------------------------
 
@@ -135,29 +135,29 @@ class Replicas:
         """
         self._recorder.go_on(self.now_s)
         ended = False
-        while not (ended := self._ended()):
+        while not (ended := self._is_finished()):
             if all(replica.gone for replica in self.replicas):
                 raise NoWorkersLeft
-            if self._take_in(self._mailbox.get(), rate) and self._told(until):
+            if self._take_in(self._mailbox.get(), rate) and self._has_decoded(until):
                 break
         self._recorder.leave(self.now_s)
         seen, self._seen = self._seen, []
         works = [replica.work for replica in self.replicas if replica.work is not None]
         return Step([self._recorder.segment(works)], seen, ended)
 
-    def _told(self, until: Fraction) -> bool:
+    def _has_decoded(self, until: Fraction) -> bool:
         """Whether so many passes have been told of."""
         return len(self.record.rows) >= until * len(self._frames)
 
     def close(self) -> None:
         """Send home whoever waits; when all is done, everybody does."""
-        while self._ended() and not self._broken and any(not r.waits for r in self._living()):
+        while self._is_finished() and not self._broken and any(not r.waits for r in self._living()):
             self._take_in(self._mailbox.get(), 0.0)
         for worker, replica in enumerate(self.replicas):
             if replica.waits and not replica.gone:
                 self._tell(SequenceHeader(Kind.STOP), decoder_rank(worker))
 
-    def _ended(self) -> bool:
+    def _is_finished(self) -> bool:
         """Whether there is nothing left to do, or no sense in it."""
         done = not self._orphans and all(replica.done for replica in self._living())
         return self._broken or done
@@ -178,7 +178,7 @@ class Replicas:
             return False
         try:
             return self._understand(worker, arrival.sender, header, arrival.body, rate)
-        except GarbageReceived as garbage:
+        except MalformedMessage as garbage:
             self._lose(worker, arrival.sender, f"sent garbage: {garbage}")
             return False
 
@@ -188,21 +188,21 @@ class Replicas:
         """Do what a header asks for; whether that was a fold.
 
         Raises:
-            GarbageReceived: it makes no sense now, or not from there.
+            MalformedMessage: it makes no sense now, or not from there.
         """
-        if not self._sensible(worker, rank, header):
-            raise GarbageReceived(f"{header.kind.name} at the wrong time")
+        if not self._is_sensible(worker, rank, header):
+            raise MalformedMessage(f"{header.kind.name} at the wrong time")
         if header.kind is Kind.ASK:
             self._hand_out(worker)
         elif header.kind is Kind.TAKEN:
-            self._taken(worker, header)
+            self._on_taken(worker, header)
         elif header.kind is Kind.READ:
             self._read(worker, header)
         else:
             self._fold(worker, header, body, rate)
         return header.kind is Kind.GRADIENT
 
-    def _sensible(self, worker: int, rank: int, header: SequenceHeader) -> bool:
+    def _is_sensible(self, worker: int, rank: int, header: SequenceHeader) -> bool:
         """Whether a header may come now, and from there, and may say what it says."""
         replica = self.replicas[worker]
         if rank != trainer_rank(worker):
@@ -210,7 +210,7 @@ class Replicas:
         if header.kind is Kind.TAKEN:
             handed = replica.handed.get(header.number)
             new = all(header.number != taken.number for taken in replica.taken)
-            return handed is not None and new and self._fits(header, handed)
+            return handed is not None and new and self._is_valid_report(header, handed)
         if header.kind is Kind.READ:
             there = replica.left + sum(taken.entering for taken in replica.taken)
             enough = 0 < header.frames <= min(there, self._config.slots)
@@ -218,7 +218,7 @@ class Replicas:
         work = replica.work
         return header.kind is Kind.GRADIENT and work is not None and header.number == work.step
 
-    def _fits(self, header: SequenceHeader, handed: Handed) -> bool:
+    def _is_valid_report(self, header: SequenceHeader, handed: Assignment) -> bool:
         """Whether this is what can be said of an utterance that was handed out."""
         same = (header.utterance, header.version) == (handed.utterance, handed.version)
         frames = int(self._frames[handed.utterance])
@@ -234,10 +234,10 @@ class Replicas:
                 self._send(SequenceHeader(Kind.PAUSE), worker, decoder_rank(worker))
             return
         replica.waits = False
-        due = self._due(replica.read_s)
+        due = self._is_model_due(replica.read_s)
         if due:
             replica.version, replica.read_s = self.server.version, self.now_s
-        handed = Handed(source.popleft(), replica.version, replica.read_s)
+        handed = Assignment(source.popleft(), replica.version, replica.read_s)
         replica.handed[self._decodings] = handed
         kind = Kind.DECODE if due else Kind.AGAIN
         header = SequenceHeader(
@@ -246,14 +246,14 @@ class Replicas:
         self._decodings += 1
         self._send(header, worker, decoder_rank(worker), self.server.model if due else None)
 
-    def _due(self, read_s: float) -> bool:
+    def _is_model_due(self, read_s: float) -> bool:
         """Whether a decoder whose model was read at a time needs a new one."""
         fetch_s = self._config.fetch_s
         if fetch_s is None or read_s == float("-inf"):
             return True
         return int(self.now_s / fetch_s) > int(read_s / fetch_s)
 
-    def _taken(self, worker: int, header: SequenceHeader) -> None:
+    def _on_taken(self, worker: int, header: SequenceHeader) -> None:
         """An utterance has been decoded and enters the next minibatch, or none if it is empty."""
         if header.entering:
             self.replicas[worker].taken.append(header)
@@ -265,7 +265,7 @@ class Replicas:
         handed = self.replicas[worker].handed.pop(header.number)
         which = header.number, worker, handed.utterance, handed.version
         self.record.rows.append(Row(*which, header.entering, self.server.version))
-        seen = header.seen()
+        seen = header.decode_stats()
         self._seen.append(seen)
         self._broken |= seen.trouble == "not finite"
 
@@ -274,7 +274,7 @@ class Replicas:
         replica = self.replicas[worker]
         for taken in replica.taken:
             handed = replica.handed[taken.number]
-            self._recorder.entered(
+            self._recorder.record_entry(
                 worker, taken.slot, taken.number, handed.version,
                 read_s=handed.read_s, step=replica.reads, kept=taken.entering,
             )  # fmt: skip
@@ -284,7 +284,7 @@ class Replicas:
         replica.left, replica.under_way = replica.left - header.frames, header.frames
         replica.work = work = Work(worker, self._steps, 1, self.server.version, self.now_s)
         replica.reads, self._steps = replica.reads + 1, self._steps + 1
-        self._recorder.read(work, header.version)
+        self._recorder.record_read(work, header.version)
         answer = SequenceHeader(Kind.MODEL, work.step, version=work.read_version)
         self._send(answer, worker, trainer_rank(worker), self.server.model)
 
@@ -298,10 +298,10 @@ class Replicas:
         self._algorithm.fold(self.server, fold)
         self._clock.sleep_until(begun + self._pace.fold_s(worker, replica.folds))
         replica.folds, replica.work, replica.under_way = replica.folds + 1, None, 0
-        rank, ours = trainer_rank(worker), self._clock.of_peer
+        rank, ours = trainer_rank(worker), self._clock.peer_to_run_time
         fetched, computed = ours(rank, header.began_s), ours(rank, header.ended_s)
         moments = (fetched, computed, arrived, begun, self.now_s)
-        self._recorder.folded(self.server.version - 1, work, moments_s=moments)
+        self._recorder.record_fold(self.server.version - 1, work, moments_s=moments)
 
     # -- deaths -------------------------------------------------------------------------
 
@@ -326,7 +326,7 @@ class Replicas:
             return
         replica.gone = True
         if replica.work is not None:
-            self._recorder.lost(replica.work)
+            self._recorder.record_loss(replica.work)
         utterances, frames = replica.give_up()
         self._orphans.extend(utterances)
         self.record.lost_frames += frames
@@ -376,8 +376,8 @@ class Replicas:
             if replica.gone:  # since the greeting
                 self._orphans.extend(replica.give_up()[0])
         for row, oldest in zip(facts["out"], facts["oldest"], strict=True):
-            self._recorder.read(work := Work(*row), oldest)
-            self._recorder.lost(work)
+            self._recorder.record_read(work := Work(*row), oldest)
+            self._recorder.record_loss(work)
         self._clock.go_on_at(facts["now_s"])
 
 
@@ -387,7 +387,7 @@ def check(config: SequenceConfig, asked: argparse.Namespace, ranks: int) -> None
     Raises:
         UserError: so.
     """
-    only_gloo(asked.backend)
+    require_gloo(asked.backend)
     if asked.device not in (None, "cpu"):
         raise UserError(f"--device {asked.device}: sequence training on processes: cpu")
     if asked.restarts:
@@ -412,12 +412,14 @@ def serve(config: SequenceConfig, corpus: Corpus, serving: Serving) -> Run:
         NoWorkersLeft: every replica is dead.
     """
 
-    def executed_by(config: SequenceConfig, setup: Setup, initial: Tensor) -> Replicas:
-        pace = Pacing.of(config, serving.asked.paced)
-        return serving.begin(lambda: Replicas(config, setup, initial, pace, say))
+    def make_executor(
+        config: SequenceConfig, setup: Setup, initial: Tensor
+    ) -> SequenceServerExecutor:
+        pace = Pacing.from_config(config, serving.asked.paced)
+        return serving.begin(lambda: SequenceServerExecutor(config, setup, initial, pace, say))
 
     store = Store(serving.asked.out)
-    return train_sequence(config, corpus, store, serving.watch, executed_by, serving.how)
+    return train_sequence(config, corpus, store, serving.watch, make_executor, serving.how)
 
 
 def take_part(
@@ -428,7 +430,7 @@ def take_part(
         raise UserError(f"RANK={rank}: the run goes on; nobody comes back to sequence training")
     with denormals_flushed():
         try:
-            contribute(config, corpus, rank, Pacing.of(config, asked.paced))
+            contribute(config, corpus, rank, Pacing.from_config(config, asked.paced))
         except PartnerGone as gone:
             told = f"the other half of the replica {str(gone) or 'is gone'}"
             say(f"error: {name(config, rank)}: {told}")
@@ -490,7 +492,7 @@ class DecodeLog:
         }
 
     @classmethod
-    def of(cls, arrays: Arrays) -> DecodeLog:
+    def from_arrays(cls, arrays: Arrays) -> DecodeLog:
         """Undo ``arrays``."""
         rows = zip(*(arrays[name].tolist() for name in Row._fields), strict=True)
         restarts, lost = arrays["restarts"].tolist(), int(arrays["lost_frames"][0])
@@ -507,7 +509,7 @@ def load_decode_log(path: Path) -> tuple[DecodeLog, Tensor]:
         raise UserError(f"{path.parent}: has no {path.name}; allowed: a run on real processes")
     try:
         arrays = load_file(path)
-        return DecodeLog.of(arrays), torch.as_tensor(arrays["start"])
+        return DecodeLog.from_arrays(arrays), torch.as_tensor(arrays["start"])
     except (OSError, SafetensorError, KeyError) as error:
         raise UserError(f"{path}: cannot be read as what decoders said: {error}") from error
 
@@ -520,11 +522,11 @@ class SequenceRecorder(Recorder):
         self._oldest: dict[int, int] = {}
         self._decodes: list[tuple[float, ...]] = []
 
-    def read(self, work: Work, oldest: int) -> None:
+    def record_read(self, work: Work, oldest: int) -> None:
         """A contribution begins whose frames were decoded with versions from ``oldest`` on."""
         self._oldest[work.step] = oldest
 
-    def entered(
+    def record_entry(
         self, worker: int, slot: int, number: int, version: int, *, read_s: float, step: int,
         kept: int,
     ) -> None:  # fmt: skip

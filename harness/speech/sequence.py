@@ -28,7 +28,7 @@ from harness.replay.stale import Arrays
 from harness.runs.config import plain
 from harness.simulator import Cluster, ParameterServer, Simulation, Timeline, Workload
 from harness.simulator.timeline import inner_lag, outer_lag, pass_lag, push_lag
-from harness.speech.decoding import Decoder, Halves, Seen, orders, references_of
+from harness.speech.decoding import Decoder, DecodeStats, Halves, orders, references_of
 from harness.speech.evaluation import log_prior
 from harness.speech.frames import RunConfig, find_idle_of_folder, frames_of
 from harness.speech.protocol import Sequence
@@ -304,10 +304,10 @@ class Setup:
     decoder: Decoder
 
     @classmethod
-    def of(cls, config: SequenceConfig, corpus: Corpus, initial: Tensor) -> Setup:
+    def from_config(cls, config: SequenceConfig, corpus: Corpus, initial: Tensor) -> Setup:
         """The parts of a training that starts from ``initial [P]``."""
         net = config.start.network(corpus)
-        halves, part = Halves.of(net, initial.to(config.device), config.layers)
+        halves, part = Halves.split(net, initial.to(config.device), config.layers)
         frames, train = frames_of(corpus, config.device), corpus.split("train")
         criterion = SequenceCriterion(config.criterion, references_of(corpus), log_prior(corpus))
         every = config.frames == "all"
@@ -332,7 +332,7 @@ class Step(NamedTuple):
     """
 
     happened: list[Timeline]
-    seen: list[Seen]
+    seen: list[DecodeStats]
     ended: bool
 
 

@@ -21,7 +21,14 @@ from harness.speech.recorded import replay
 from harness.speech.replicas import load_decode_log
 from harness.speech.sequence import SequenceConfig
 from harness.speech.sequence_training import RECORD, train_sequence
-from harness.speech.task import CORPUS, FOLLOWS, complete_frames, name_timed, read_corpus, targeted
+from harness.speech.task import (
+    CORPUS,
+    FOLLOWS,
+    complete_frames,
+    load_corpus_with_targets,
+    name_timed,
+    read_corpus,
+)
 from harness.store import Run, Store
 from harness.tasks.contract import WITHOUT_LIMIT, Application, Roles, RunRequest, Say, Watch
 
@@ -69,7 +76,9 @@ class SequenceApplication(Application[SequenceConfig, Corpus]):
 
     def execute(self, config: SequenceConfig, store: Store, watch: Watch) -> Run:
         """See `Configuration`."""
-        return train_sequence(config, targeted(config.start, store, watch), store, watch)
+        return train_sequence(
+            config, load_corpus_with_targets(config.start, store, watch), store, watch
+        )
 
     def replay(
         self, config: SequenceConfig, data: Corpus, run: Run, store: Store, watch: Watch

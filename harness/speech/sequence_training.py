@@ -20,8 +20,8 @@ from harness.base.seeds import SHORT
 from harness.networks.feedforward import denormals_flushed
 from harness.replay.stale import Arrays, Facts
 from harness.simulator import Timeline
-from harness.speech.decoding import Seen, Tally
-from harness.speech.held_out import HeldOut, SequenceEvaluator, lags
+from harness.speech.decoding import DecodeStats, Tally
+from harness.speech.held_out import HoldoutScores, SequenceEvaluator, lags
 from harness.speech.sequence import SequenceConfig, SequenceExecutor, Setup
 from harness.speech.streams import Passes, Streams
 from harness.speech.task import final_model
@@ -41,7 +41,9 @@ ExecutedBy = Callable[[SequenceConfig, Setup, Tensor], SequenceExecutor]
 """Makes an executor from a configuration, its parts and the parameters ``[P]`` it starts from."""
 
 
-def simulated(config: SequenceConfig, setup: Setup, initial: Tensor) -> SequenceExecutor:
+def build_simulated_executor(
+    config: SequenceConfig, setup: Setup, initial: Tensor
+) -> SequenceExecutor:
     """A simulated cluster, whose every segment is replayed at once."""
     del initial  # the trained half of it is in the setup
     return Passes(config, setup) if config.shuffling == "full" else Streams(config, setup)
@@ -68,14 +70,14 @@ class SequenceTraining(Training[SequenceExecutor]):
     corpus: Corpus
     initial: Tensor
     watch: Watch
-    executed_by: ExecutedBy = simulated
+    executed_by: ExecutedBy = build_simulated_executor
     measured: list[float] = field(default_factory=list[float], init=False)
     tally: Tally = field(default_factory=Tally, init=False)
     total: Tally = field(default_factory=Tally, init=False)
 
     def __post_init__(self) -> None:
         config, corpus = self.config, self.corpus
-        self.setup = setup = Setup.of(config, corpus, self.initial)
+        self.setup = setup = Setup.from_config(config, corpus, self.initial)
         self.evaluator = SequenceEvaluator(
             setup.net, setup.frames, corpus, setup.criterion, config.held_out
         )
@@ -100,12 +102,12 @@ class SequenceTraining(Training[SequenceExecutor]):
 
     def finish(self) -> None:
         """Score the last model on the test sets; the errors of each utterance are kept."""
-        if self.executor.server.version > self._measured_at():
+        if self.executor.server.version > self._last_measured_version():
             self.evaluate()
         if not self.config.test:
             return
         model, order = self.model_to_deploy(), self.config.order
-        tuned = self.evaluator.tuned(model, order)
+        tuned = self.evaluator.tune_decoding(model, order)
         self.log("acoustic_scale/iterate", tuned.best.scale)
         self.log("insertion_penalty/iterate", tuned.best.insertion)
         self.log("acoustic_scale_decided/iterate", float(tuned.decided))
@@ -131,7 +133,7 @@ class SequenceTraining(Training[SequenceExecutor]):
         """See `Training`."""
         return self.setup.halves.whole(self.executor.server.model)
 
-    def _count(self, decoded: Sequence[Seen]) -> None:
+    def _count(self, decoded: Sequence[DecodeStats]) -> None:
         """Take note of decoded utterances.
 
         Raises:
@@ -146,22 +148,22 @@ class SequenceTraining(Training[SequenceExecutor]):
 
     def evaluate(self) -> None:
         """Measure the server's model, and tell what went on since the last time; see `Training`."""
-        found = self.evaluator.held_out(self.model_to_deploy(), words=self.config.test)
+        found = self.evaluator.evaluate_held_out(self.model_to_deploy(), words=self.config.test)
         self.measured.append(found.criterion)
         self._log_held_out(found)
         self._log_tally()
         self.log("rate", self.rate)
         passes = float(self.config.passes)
         self.watch(Progress(self.writer.hash, self.epoch, max(passes, 1.0), found.frame_error))
-        if collapsed(self.config.criterion.kind, self.measured[0], found.criterion):
+        if has_collapsed(self.config.criterion.kind, self.measured[0], found.criterion):
             raise Diverged
 
-    def _measured_at(self) -> int:
+    def _last_measured_version(self) -> int:
         """The version that was measured last; -1 before the first evaluation."""
         rows = self.writer.rows()
         return int(rows[-1]["fold"]) if rows else -1
 
-    def _log_held_out(self, found: HeldOut) -> None:
+    def _log_held_out(self, found: HoldoutScores) -> None:
         self.log("held_out_criterion", found.criterion)
         self.log("dev_frame_error/iterate", found.frame_error)
         if found.words is not None:
@@ -195,12 +197,12 @@ class SequenceTraining(Training[SequenceExecutor]):
             "virtual_s": now.time_s,
             "folds": now.fold,
             "epochs": now.passes,
-            **self._lost_and_late(timeline),
+            **self._staleness_summary(timeline),
             "timeline_sha256": timeline.sha256(),
         }
-        return summary, "" if status == "done" else self._diverged()
+        return summary, "" if status == "done" else self._describe_divergence()
 
-    def _lost_and_late(self, timeline: Timeline) -> dict[str, float]:
+    def _staleness_summary(self, timeline: Timeline) -> dict[str, float]:
         """The three stalenesses, and what really happened besides."""
         late, record = lags(timeline, self.config), self.executor.record
         if record is None:
@@ -209,7 +211,7 @@ class SequenceTraining(Training[SequenceExecutor]):
             late = {name: value for name, value in late.items() if not name.startswith("outer")}
         return {"lost_frames": record.lost_frames, **late}
 
-    def _diverged(self) -> str:
+    def _describe_divergence(self) -> str:
         kind, rows = self.config.criterion.kind, self.writer.rows()
         unit = "of the frames right" if kind == "smbr" else "nats a frame"
         return describe_divergence(
@@ -217,7 +219,7 @@ class SequenceTraining(Training[SequenceExecutor]):
         )
 
     def attachments(self) -> dict[str, Arrays | bytes]:
-        """See `Training`; after `told`."""
+        """See `Training`; after `summarise`."""
         found: dict[str, Arrays | bytes] = {}
         if (record := self.executor.record) is not None:
             start = self.initial.cpu().contiguous().numpy()
@@ -239,7 +241,7 @@ class SequenceTraining(Training[SequenceExecutor]):
         self.tally, self.total = (Tally.from_dict(facts[n]) for n in ("tally", "total"))
 
 
-def collapsed(kind: str, start: float, value: float) -> bool:
+def has_collapsed(kind: str, start: float, value: float) -> bool:
     """Whether a criterion that began at ``start`` is far worse than that, or no number.
 
     The best value of both is 0 (a share of 1): half the accuracy, or twice the nats away, is no
@@ -258,7 +260,7 @@ def train_sequence(
     corpus: Corpus,
     store: Store,
     watch: Watch,
-    executed_by: ExecutedBy = simulated,
+    executed_by: ExecutedBy = build_simulated_executor,
     how: Mapping[str, object] | None = None,
 ) -> Run:
     """The finished run of a configuration, and before it the one that it starts from.

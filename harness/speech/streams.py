@@ -46,8 +46,8 @@ from harness.simulator import (
     compute_seconds,
     copy_seconds,
 )
-from harness.speech.decoding import Seen, parts
-from harness.speech.protocol import Asked
+from harness.speech.decoding import DecodeStats, parts
+from harness.speech.protocol import CountQueries
 from harness.speech.sequence import SequenceConfig, Setup, Step
 from harness.tasks.order import Key
 from harness.training.executors import OnSimulation
@@ -70,7 +70,7 @@ class SequenceReplay(StaleReplay):
         self.decoders = torch.zeros_like(self.replicas)
         self.decoder_versions = [-1] * self.slots
 
-    def follow(self, segment: Timeline, rate: float, begun: Asked) -> None:
+    def follow(self, segment: Timeline, rate: float, begun: CountQueries) -> None:
         """Execute a segment at whose end the utterances ``begun`` are being decoded."""
         for worker, version in zip(
             begun.worker.tolist(), begun.decode_version.tolist(), strict=True
@@ -135,7 +135,7 @@ class Streams(OnSimulation[SequenceReplay]):
         self.replay.follow(segment, rate, begun)
         return Step([segment], seen, ended=not len(begun.worker))
 
-    def _decode(self) -> list[Seen]:
+    def _decode(self) -> list[DecodeStats]:
         """Decode what is in decoders, and tell how much is kept."""
         begun = self.simulation.asked()
         models = [self.replay.decoders[worker] for worker in begun.worker.tolist()]
@@ -208,7 +208,7 @@ class Passes(OnSimulation[StaleReplay]):
 
     def advance(self, rate: float, until: Fraction) -> Step:
         """See `SequenceExecutor`: to ``until`` or the end of the pass, and decode at its begin."""
-        happened, seen = list[Timeline](), list[Seen]()
+        happened, seen = list[Timeline](), list[DecodeStats]()
         if not len(self._shuffled):
             self._decoded_with = self.server.model.clone()
             seen = self._decode()
@@ -245,7 +245,7 @@ class Passes(OnSimulation[StaleReplay]):
         seconds += most * config.decode_cost * frame_s
         return [self.simulation.pause(seconds, "decode")] if seconds else []
 
-    def _decode(self) -> list[Seen]:
+    def _decode(self) -> list[DecodeStats]:
         """Fill in the frames of this pass from the parameters it began with."""
         every = range(len(self._setup.train))
         decoded = self._setup.decoder.decode([self._decoded_with] * len(every), every)
@@ -387,7 +387,7 @@ class Batcher:
         Returns:
             ``x [W, B, D]`` and, in place of targets, outer gradients ``[W, B, K]``.
         """
-        return filled([self.chosen.pop(key) for key in keys])
+        return pad_minibatches([self.chosen.pop(key) for key in keys])
 
     def enter(self, worker: int, slot: int, kept: KeptFrames) -> None:
         """An utterance enters a slot that is free; without shuffling, any."""
@@ -397,7 +397,7 @@ class Batcher:
         else:
             place[slot] = Cursor(kept)
 
-    def wanting(self, worker: int) -> int | None:
+    def slot_to_fill(self, worker: int) -> int | None:
         """The first slot that lacks a frame for the next minibatch; None if it is full."""
         place = self._place(worker)
         if isinstance(place, deque):
@@ -431,7 +431,7 @@ class Batcher:
 
     def capture(self) -> tuple[Arrays, Facts]:
         """Everything above as arrays and facts."""
-        every = {kept.utterance: kept for kept in self._referred()}
+        every = {kept.utterance: kept for kept in self._iter_kept_frames()}
         arrays = {
             f"{kept.utterance}/{name}": tensor.cpu().numpy()
             for kept in every.values()
@@ -475,7 +475,7 @@ class Batcher:
         }
         self.last_step = facts["last_step"]
 
-    def _referred(self) -> Iterable[KeptFrames]:
+    def _iter_kept_frames(self) -> Iterable[KeptFrames]:
         yield from self.decoded.values()
         for place in self.current.values():
             yield from (cursor.kept for cursor in place if cursor is not None)
@@ -495,19 +495,19 @@ def _consecutive(queue: deque[Cursor], most: int) -> Iterable[Frame]:
             queue.popleft()
 
 
-def filled(minibatches: Sequence[Sequence[Frame]]) -> Minibatch:
+def pad_minibatches(minibatches: Sequence[Sequence[Frame]]) -> Minibatch:
     """Several minibatches of frames; where one has fewer, zeros fill it up.
 
     Returns:
         ``x [W, B, D]`` and, in place of targets, outer gradients ``[W, B, K]``.
     """
     most = max(map(len, minibatches))
-    x = torch.stack([_filled([kept.x[at] for kept, at in each], most) for each in minibatches])
-    outer = [_filled([kept.outer[at] for kept, at in each], most) for each in minibatches]
+    x = torch.stack([_pad_rows([kept.x[at] for kept, at in each], most) for each in minibatches])
+    outer = [_pad_rows([kept.outer[at] for kept, at in each], most) for each in minibatches]
     return Minibatch(x, torch.stack(outer))
 
 
-def _filled(rows: list[Tensor], size: int) -> Tensor:
+def _pad_rows(rows: list[Tensor], size: int) -> Tensor:
     """Rows as one tensor, with rows of zeros below them."""
     return torch.stack(rows + [torch.zeros_like(rows[0])] * (size - len(rows)))
 

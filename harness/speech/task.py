@@ -84,7 +84,7 @@ class Acoustic:
         """Frame and word errors, at the acoustic scale that development data give the model."""
         measured: dict[str, float] = {}
         errors: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        tuned = self.evaluator.tuned(model)
+        tuned = self.evaluator.tune_decoding(model)
         if tuned is not None:
             measured[f"acoustic_scale/{name}"] = tuned.best.scale
             measured[f"acoustic_scale_decided/{name}"] = float(tuned.decided)
@@ -168,7 +168,7 @@ def initial_parameters(
             _share(config, corpus),
             shuffling="in blocks" if config.shuffling == "in blocks" else "full",
         )
-        return pretrained(asked, net, frames, corpus, store)
+        return pretrain_or_load(asked, net, frames, corpus, store)
     generator = torch.Generator().manual_seed(stream_key(config.seed, "initialise") >> 65)
     if config.initial is not None:
         return config.initial.parameters(net.layout, generator)[0]
@@ -184,7 +184,7 @@ def _share(config: RunConfig, corpus: Corpus) -> float:
     return min(share, ENOUGH / corpus.frames_of("train"))
 
 
-def pretrained(
+def pretrain_or_load(
     config: PretrainingConfig, net: Dnn, frames: Examples, corpus: Corpus, store: Store
 ) -> Tensor:
     """The pretrained parameters ``[P]``: from the store, or made now.
@@ -202,7 +202,7 @@ def _pretrain(
 ) -> None:
     train = corpus.split("train")
     if config.shuffling == "in blocks":
-        train = Blocks.of(train)
+        train = Blocks.from_utterances(train)
     # Stages of training count from 0: these orders are of no stage.
     parts = (train.start, train.frames, MINIBATCH, config.share)
     orders = [
@@ -223,7 +223,7 @@ def _pretrain(
     )
 
 
-def targeted(config: RunConfig, store: Store, watch: Watch) -> Corpus:
+def load_corpus_with_targets(config: RunConfig, store: Store, watch: Watch) -> Corpus:
     """The corpus that a configuration names, with the targets that it names.
 
     Args:
@@ -261,18 +261,20 @@ def align(config: ForcedAlignment, store: Store, watch: Watch) -> Run:
             ended = "failed" if network.status == "failed" else "diverged"
             writer.finish(ended, {}, network.ending("its network"))
             return
-        corpus = targeted(config.network, store, watch)
+        corpus = load_corpus_with_targets(config.network, store, watch)
         net, model = config.network.network(corpus), final_model(network)
-        found = forced_targets(net, model.to(config.network.device), corpus, config)
+        found = compute_forced_targets(net, model.to(config.network.device), corpus, config)
         writer.attach_arrays(TARGETS, {"targets": found})
         splits = ("train", "dev", *corpus.tests)
-        writer.finish("done", {f"moved_{s}": moved(corpus, found, s) for s in splits})
+        writer.finish("done", {f"moved_{s}": target_change_rate(corpus, found, s) for s in splits})
 
     return store.obtain(config.to_dict(), execute)
 
 
 @torch.no_grad()
-def forced_targets(net: Dnn, model: Tensor, corpus: Corpus, rule: ForcedAlignment) -> np.ndarray:
+def compute_forced_targets(
+    net: Dnn, model: Tensor, corpus: Corpus, rule: ForcedAlignment
+) -> np.ndarray:
     """The best path of every transcript; where one has none, the targets stay as they are.
 
     Args:
@@ -300,7 +302,7 @@ def forced_targets(net: Dnn, model: Tensor, corpus: Corpus, rule: ForcedAlignmen
     return found
 
 
-def moved(corpus: Corpus, targets: np.ndarray, split: str) -> float:
+def target_change_rate(corpus: Corpus, targets: np.ndarray, split: str) -> float:
     """The share of a split's frames whose target is not the corpus's own."""
     rows = frame_edges(corpus.split(split))[0]
     return float((targets[rows] != corpus.targets[rows]).mean())
@@ -385,7 +387,7 @@ class FramesApplication(FoldApplication[RunConfig, Corpus]):
         a fifth cheaper, with the same bits; on real processes threads share tensors, and may not.
         """
         with torch.inference_mode():
-            return train(config, targeted(config, store, watch), store, watch)
+            return train(config, load_corpus_with_targets(config, store, watch), store, watch)
 
     def align(self, config: ForcedAlignment, store: Store, watch: Watch) -> Run:
         """The finished alignment of a configuration; see `align`."""
@@ -408,7 +410,7 @@ def name_timed(timed: tuple[int, ...], hidden: tuple[int, ...]) -> str:
     return f"{sizes} (timed_layers); trained is hidden = {list(hidden)}"
 
 
-def started(config: RunConfig, corpus: Corpus, store: Store, watch: Watch) -> Tensor:
+def train_or_load_start(config: RunConfig, corpus: Corpus, store: Store, watch: Watch) -> Tensor:
     """The final parameters ``[P]`` of a run, which is trained if the store does not have it.
 
     Raises:

@@ -476,7 +476,7 @@ def unpack_run(data: bytes, hash_: str) -> dict[str, bytes]:
     """The files of a run by name, its record last.
 
     Args:
-        data: what `packed` made, perhaps damaged.
+        data: what `pack_run` made, perhaps damaged.
         hash_: of the run that it should be.
 
     Raises:

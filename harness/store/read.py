@@ -187,7 +187,7 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read the run in ``folder``; ``find_damaged`` where its record cannot be believed.
+    """Read the run in ``folder``; ``damaged`` where its record cannot be believed.
 
     A record is believed if it is as it was written, and of the configuration whose hash is the
     folder's name: a folder that was swapped or copied is not the run that it is named by.
@@ -201,7 +201,7 @@ def read_run(folder: Path) -> Run:
 
 
 def verify_run(run: Run) -> Run:
-    """The run, ``find_damaged`` where one of its files is not as it was written."""
+    """The run, ``damaged`` where one of its files is not as it was written."""
     lost = run.damaged()
     note = f"damaged, not as written: {', '.join(lost)}"
     return replace(run, status="damaged", note=note) if lost else run

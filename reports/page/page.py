@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.judge import Claim, Exhibit, Part, Results
-from harness.judge.paired import against
+from harness.judge.paired import subtract_reference
 from harness.simulator.timeline import Timeline
 from harness.simulator.timeline_file import load_timeline, trace_events
 from reports import abstract, figures, gantt, numbers, reference_terms, specs, tables, verdict_notes
@@ -442,7 +442,7 @@ def _differences(exhibit: Exhibit) -> list[Payload]:
             "high": (row.ci95 or (None, None))[1],
             "told": _told(row.measured, row.ci95),
         }
-        for row in against(exhibit.rows, str(exhibit.draw["against"]))
+        for row in subtract_reference(exhibit.rows, str(exhibit.draw["against"]))
     ]
 
 

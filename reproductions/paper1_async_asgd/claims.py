@@ -7,7 +7,15 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from harness.judge.claims import BELOW, above, at_least, at_most, between, near, relative_error
+from harness.judge.claims import (
+    BELOW,
+    relative_error,
+    rule_above,
+    rule_at_least,
+    rule_at_most,
+    rule_between,
+    rule_near,
+)
 from harness.judge.makers import UNKNOWN, Maker, Runs, unless_missing
 from harness.judge.parts import Precondition, Quantity, claim_of, side_of_zero
 from harness.judge.results import Claim
@@ -73,7 +81,7 @@ def hand_early(subject: Subject, runs: Runs) -> Claim:
     early = {name: _early(subject, runs[name]) for name in ("hand", "search")}
     parts = [_direction("hand − search", early["hand"], early["search"], "below")]
     fewest = min(len(_early_readings(subject, run)) for name in early for run in runs[name])
-    enough = Precondition("readings in that part", Interval.exact(fewest), at_least(READINGS))
+    enough = Precondition("readings in that part", Interval.exact(fewest), rule_at_least(READINGS))
     return claim_of(
         "p1.hand-early", "For the initial update iterations ASGD-hand has the lower frame error",
         "Section 4.1, Figure 2",
@@ -126,7 +134,7 @@ def chunk_size(subject: Subject, runs: Runs) -> Claim:
         parts.append(side_of_zero(f"{test}, rank correlation", order, "above"))
         ratio = _largest_over_smallest(test, runs[settings[-1]], runs[settings[0]])
         paper = REPORTED["claims"].get(f"chunk_25_over_1_{test}")
-        parts.append(Quantity(f"{test}, 25 h over 1 h", paper, ratio, above(1.0), paper))
+        parts.append(Quantity(f"{test}, 25 h over 1 h", paper, ratio, rule_above(1.0), paper))
     return claim_of(
         "p1.chunk-size", "The error rises with the size of the data chunk",
         "Section 4.2, Table 1", "rank correlation of error with chunk size; ratio above 1", parts,
@@ -138,14 +146,16 @@ def chunk_size(subject: Subject, runs: Runs) -> Claim:
 def _moves(runs: Sequence[Run]) -> Precondition:
     """That the search changes the rate: else chunks of all sizes train alike."""
     octaves = mean_ci([_octaves(run) for run in runs])
-    return Precondition("octaves between the pass's first and outermost rate", octaves, at_least(1))
+    return Precondition(
+        "octaves between the pass's first and outermost rate", octaves, rule_at_least(1)
+    )
 
 
 def _falls(small: Sequence[Run], large: Sequence[Run]) -> Precondition:
     """That smaller chunks lower the rate at least as far, from which the paper has their gain."""
     further = [_fallen(few) - _fallen(many) for few, many in zip(small, large, strict=True)]
     what = "octaves that the rate falls further in a pass with chunks of 1 h than of 25 h"
-    return Precondition(what, mean_ci(further), at_least(0))
+    return Precondition(what, mean_ci(further), rule_at_least(0))
 
 
 def _octaves(run: Run) -> float:
@@ -186,7 +196,7 @@ def one_pass_close(subject: Subject, runs: Runs) -> Claim:
         one, many = (final_errors(name, test, runs[name]) for name in ("one_pass", "multi_pass"))
         ratio = rate_ratio_ci(one, many, lengths_of_utterances(runs["one_pass"], test))
         paper = REPORTED["claims"].get(f"one_pass_ratio_{test}")
-        parts.append(Quantity(test, paper, ratio, at_most(1.08), paper))
+        parts.append(Quantity(test, paper, ratio, rule_at_most(1.08), paper))
     level = [_data_no_limit(test, runs) for test in subject.corpus.tests]
     return claim_of(
         "p1.one-pass-close", "One pass of asynchronous ASGD is very close to multi-pass SGD",
@@ -199,7 +209,7 @@ def _data_no_limit(test: str, runs: Runs) -> Precondition:
     """That doubling the data hardly moves the baseline: from half of them to all of them."""
     ratio = _baselines(test, runs["multi_pass_half"], runs["multi_pass"])
     what = f"{test}, multi-pass error on half the data over that on all of them"
-    return Precondition(what, ratio, at_most(NO_LIMIT))
+    return Precondition(what, ratio, rule_at_most(NO_LIMIT))
 
 
 @unless_missing(UNKNOWN)
@@ -214,9 +224,9 @@ def time_factor(subject: Subject, runs: Runs) -> Claim:
     ratio = ratio_ci(seconds["multi_pass"], seconds["one_pass"])
     paper = REPORTED["claims"]["time_factor"]
     stopped = all(run.summary["stopped"] for run in runs["multi_pass"])
-    parts = [Quantity("", paper, ratio, between(5.0, 8.0), paper)]
+    parts = [Quantity("", paper, ratio, rule_between(5.0, 8.0), paper)]
     share = Interval.exact(float(np.mean([run.summary["stopped"] for run in runs["multi_pass"]])))
-    stop = Precondition("share of baselines that their own rule stopped", share, at_least(1.0))
+    stop = Precondition("share of baselines that their own rule stopped", share, rule_at_least(1.0))
     passes = _listed(run.summary["passes"] for run in runs["multi_pass"])
     return claim_of(
         "p1.time-factor", "One pass of ASGD reduces the training time by a factor of 6.3",
@@ -262,7 +272,7 @@ def speedup_4(subject: Subject, runs: Runs) -> Claim:
     later = [runs[setting(n, LATER)] for n in (4, 1)]
     over_card_later = _speedups(*later)[1]
     parts: list[Quantity] = [
-        Quantity("over one worker", paper, over_worker, near(paper), paper),
+        Quantity("over one worker", paper, over_worker, rule_near(paper), paper),
         Quantity("over one bare card", paper, over_card),
         Quantity(f"over one bare card, minibatches of {LATER:,}", paper, over_card_later),
     ]
@@ -301,7 +311,7 @@ def switch(subject: Subject, runs: Runs) -> Claim:
     return claim_of(
         "p1.switch", "Once the running average is better, the full average takes over",
         "Section 2.3", "share of seeds whose average switched within the pass",
-        [Quantity("", "holds", happened, at_least(1.0))], hashes(runs["one_pass"]),
+        [Quantity("", "holds", happened, rule_at_least(1.0))], hashes(runs["one_pass"]),
         f"Epoch of the switch, seed by seed: {when}.",
         cannot_fail="an average of the recent iterates is sooner or later better on held-out "
         "frames than the last one",
@@ -340,7 +350,7 @@ def _direction(label: str, a: np.ndarray, b: np.ndarray, side: str) -> Quantity:
 
 
 def _at_most(label: str, size: Interval, most: float) -> Quantity:
-    return Quantity(label, f"at most {most:g}", size, at_most(most))
+    return Quantity(label, f"at most {most:g}", size, rule_at_most(most))
 
 
 def _percent(runs: Sequence[Run], name: str, epoch: float) -> np.ndarray:

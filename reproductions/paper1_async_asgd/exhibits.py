@@ -222,7 +222,7 @@ def _error_row(
     runs: Sequence[Run],
 ) -> Row:
     rate = 100.0 * _rate(method, test, runs)
-    return Row.of(label, column, paper, rate, hashes(runs))
+    return Row.from_interval(label, column, paper, rate, hashes(runs))
 
 
 @unless_missing(UNKNOWN)
@@ -233,7 +233,7 @@ def _rate(method: str, test: str, runs: Sequence[Run]) -> Interval:
 def _hours_row(name: str, runs: Sequence[Run], hours: Sequence[float]) -> Row:
     mean = mean_ci(hours)
     paper = REPORTED["table3"][name]
-    return Row.of(LABELS[name], "hours", paper, mean, hashes(runs))
+    return Row.from_interval(LABELS[name], "hours", paper, mean, hashes(runs))
 
 
 EXHIBITS = (
@@ -276,7 +276,7 @@ def staleness(subject: Subject, runs: Runs) -> Exhibit:
     rows: list[Row] = []
     for k in range(longest):
         mean = mean_ci([share[k] for share in shares])
-        rows.append(Row.of("contributions", k, None, mean, hashes(runs["one_pass"])))
+        rows.append(Row.from_interval("contributions", k, None, mean, hashes(runs["one_pass"])))
     return Exhibit(
         "p1.staleness",
         "figure",
@@ -302,7 +302,7 @@ def workers(subject: Subject, runs: Runs) -> Exhibit:
         ):
             ratio = ratio_ci(rate, [of_summary(run, base) for run in one])
             paper = 3.2 if n == 4 else None
-            rows.append(Row.of(label, n, paper, ratio, hashes(one, many)))
+            rows.append(Row.from_interval(label, n, paper, ratio, hashes(one, many)))
     return Exhibit(
         "p1.workers",
         "figure",
@@ -328,7 +328,7 @@ def sensitivity(subject: Subject, runs: Runs) -> Exhibit:
         errors = [100.0 * at_epoch(run, DEV_AVERAGE, 1.0) for run in runs[name]]
         mean = mean_ci(errors)
         label = "as reported (search)" if name == "one_pass" else name
-        rows.append(Row.of(label, "frame error (%)", None, mean, hashes(runs[name])))
+        rows.append(Row.from_interval(label, "frame error (%)", None, mean, hashes(runs[name])))
     return Exhibit(
         "p1.sensitivity",
         "table",
@@ -395,7 +395,7 @@ def speedup_by_minibatch(subject: Subject, runs: Runs) -> Exhibit:
             one, four = (runs[setting(n, size)] for n in COUNTS)
             rate = [of_summary(run, "throughput_per_s") for run in four]
             ratio = ratio_ci(rate, [of_summary(run, base) for run in one])
-            rows.append(Row.of(label, size, None, ratio, hashes(one, four)))
+            rows.append(Row.from_interval(label, size, None, ratio, hashes(one, four)))
     return Exhibit(
         "p1.speedup-by-minibatch",
         "figure",
@@ -432,13 +432,13 @@ def readings(subject: Subject, runs: Runs) -> Exhibit:
         one, four = (runs[reading(name, n)] for n in COUNTS)
         rate = [of_summary(run, "throughput_per_s") for run in four]
         hours = mean_ci([A_PASS / each / 3600.0 for each in rate])
-        rows.append(Row.of(label, "hours", HOURS, hours, hashes(four)))
+        rows.append(Row.from_interval(label, "hours", HOURS, hours, hashes(four)))
         for column, base in (
             ("over one card", "bare_throughput_per_s"),
             ("over one worker", "throughput_per_s"),
         ):
             ratio = ratio_ci(rate, [of_summary(run, base) for run in one])
-            rows.append(Row.of(label, column, SPEEDUP, ratio, hashes(one, four)))
+            rows.append(Row.from_interval(label, column, SPEEDUP, ratio, hashes(one, four)))
     return Exhibit(
         "p1.readings",
         "table",

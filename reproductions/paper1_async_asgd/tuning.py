@@ -76,7 +76,9 @@ def tuning(subject: Subject, runs: Runs) -> Exhibit:
         for name, trial in trials(chosen).items()
     }
     rows = [
-        Row.of(LABELS[trial.method], name.partition(", ")[2], None, ends[name], hashes(runs[name]))
+        Row.from_interval(
+            LABELS[trial.method], name.partition(", ")[2], None, ends[name], hashes(runs[name])
+        )
         for name, trial in trials(chosen).items()
     ]
     told = [_told(method, chosen, ends) for method in METHODS]

@@ -10,7 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.judge.claims import at_least, at_most, between, near, relative_error
+from harness.judge.claims import (
+    relative_error,
+    rule_at_least,
+    rule_at_most,
+    rule_between,
+    rule_near,
+)
 from harness.judge.makers import Maker, Runs
 from harness.judge.parts import Precondition, Quantity, claim_of, side_of_zero
 from harness.judge.results import Claim
@@ -76,7 +82,7 @@ def _claim_on_speed(
     """One prediction, against every figure the paper gives for it."""
     ratio = speedup(runs["timing_1"], runs[setting])
     parts = [
-        Quantity(label, figure, ratio, near(figure, BAND), figure)
+        Quantity(label, figure, ratio, rule_near(figure, BAND), figure)
         for label, figure in paper.items()
     ]
     errors = " and ".join(signed(relative_error(ratio, p).estimate, 1) for p in paper.values())
@@ -122,7 +128,7 @@ at most, and there is no law in their number to go by."""
 
 ENOUGH_AVERAGES = 300
 
-AS_LONG = between(0.8, 1.25)
+AS_LONG = rule_between(0.8, 1.25)
 
 SPEEDS = REPORTED["claims"]
 
@@ -155,16 +161,16 @@ def small_loss(subject: Subject, runs: Runs) -> Claim:
         settings, after = (f"ng_{n}", "ng_1"), in_the_paper(n)
         true = true_value(subject, runs, settings, rate_ratio_ci)
         label, ratio = f"{gpus(n)}, {after:.0f} averages", excess.foretold(n, after)
-        parts.append(Quantity(label, round(true, 3), ratio, at_most(MOST_LOSS), true))
+        parts.append(Quantity(label, round(true, 3), ratio, rule_at_most(MOST_LOSS), true))
     measured = {n: excess.measured(f"ng_{n}") for n in LOSSES}
     parts += [Quantity(f"{gpus(n)}, as trained here", None, i) for n, i in measured.items()]
     apart = [i.estimate - excess.foretold_of(f"ng_{n}").estimate for n, i in measured.items()]
     law = Precondition(
         "how far the law is from the ratios measured on the whole data, at most",
-        Interval.exact(float(np.abs(apart).max())), at_most(LAW_WITHIN),
+        Interval.exact(float(np.abs(apart).max())), rule_at_most(LAW_WITHIN),
     )  # fmt: skip
     matter = Precondition(
-        "the law's power of averages", excess.constants()["by_averages"], at_least(LEAST_POWER)
+        "the law's power of averages", excess.constants()["by_averages"], rule_at_least(LEAST_POWER)
     )
     return _claim(
         "p2.small-loss", "With NG-SGD and RBM, parallel training loses little", "Table 1",
@@ -178,7 +184,7 @@ def small_loss(subject: Subject, runs: Runs) -> Claim:
 def _regime(subject: Subject, runs: Runs, settings: tuple[str, str], what: str) -> Precondition:
     """The paper's regime, in which averaging costs little (its tables 1, 2 and 4: 1 to 3%)."""
     loss = over_sets(subject, runs, settings, rate_ratio_ci)
-    return Precondition(what, loss, at_most(MOST_LOSS))
+    return Precondition(what, loss, rule_at_most(MOST_LOSS))
 
 
 def _parallel_pretrained(subject: Subject, runs: Runs) -> Precondition:
@@ -243,7 +249,7 @@ def minibatch(subject: Subject, runs: Runs) -> Claim:
     parts = [side_of_zero("1024 − 256", 100.0 * every, "below", true)]
     parts += shown(subject, runs, settings, rate_difference_ci, 100.0)
     averages = mean_ci([of_summary(run, "folds") for run in runs["ng_16"]])
-    enough = Precondition("averages in a run with 1024", averages, at_least(ENOUGH_AVERAGES))
+    enough = Precondition("averages in a run with 1024", averages, rule_at_least(ENOUGH_AVERAGES))
     little = _regime(subject, runs, ("ng_16", "ng_1"), "error with 1024 on 16 GPUs over one GPU's")
     return _claim(
         "p2.minibatch", "A minibatch of 1024 is no worse than one of 256", "Table 4",
@@ -260,7 +266,7 @@ def schedules_close(subject: Subject, runs: Runs) -> Claim:
     ratio = over_sets(subject, runs, settings, rate_ratio_ci)
     true = true_value(subject, runs, settings, rate_ratio_ci)
     label = "newbob over exponential"
-    parts = [Quantity(label, round(true, 3), ratio, between(*CLOSE), true)]
+    parts = [Quantity(label, round(true, 3), ratio, rule_between(*CLOSE), true)]
     parts += shown(subject, runs, settings, rate_ratio_ci)
     passes = ([of_summary(run, "passes") for run in runs[name]] for name in settings)
     alike = Precondition("epochs of newbob over exponential's", ratio_ci(*passes), AS_LONG)
@@ -293,7 +299,7 @@ def equivalence(subject: Subject, runs: Runs) -> Claim:
     group = runs["equivalence"]
     found, asked = group[0].summary, group[0].config
     apart = Interval.exact(found["largest_difference"])
-    parts = [Quantity("", "equal", apart, between(0.0, ROUNDING), 0.0)]
+    parts = [Quantity("", "equal", apart, rule_between(0.0, ROUNDING), 0.0)]
     return claim_of(
         "p2.equivalence",
         "Averaging models after each weight update is equivalent to gradient averaging",

@@ -85,7 +85,7 @@ def row(subject: Subject, runs: Runs, setting: str, test: str, label: str, colum
     """A table's cell: the word error rate (%) of a setting on a set."""
     rate = 100.0 * _rate(subject, runs[setting], test)
     paper = printed(setting, test)
-    return Row.of(label, column, paper, rate, hashes(runs[setting]))
+    return Row.from_interval(label, column, paper, rate, hashes(runs[setting]))
 
 
 @unless_missing(UNKNOWN)

@@ -74,7 +74,7 @@ def fig2(subject: Subject, runs: Runs) -> Exhibit:
     for n in GPUS:
         ratio = speedup(runs["timing_1"], runs[f"timing_{n}"])
         behind = hashes(runs["timing_1"], runs[f"timing_{n}"])
-        rows.append(Row.of("speed-up", n, PRINTED.get(n), ratio, behind))
+        rows.append(Row.from_interval("speed-up", n, PRINTED.get(n), ratio, behind))
         low, high = ratio.ci95
         share = (low / n, high / n)
         rows.append(Row("scaling factor", n, None, ratio.estimate / n, share, behind))
@@ -112,7 +112,7 @@ def prediction(subject: Subject, runs: Runs) -> Exhibit:
     ):
         ratio = speedup(runs[one], runs[many])
         behind = hashes(runs[one], runs[many])
-        rows.append(Row.of(label, "speed-up", once, ratio, behind))
+        rows.append(Row.from_interval(label, "speed-up", once, ratio, behind))
     free = ", ".join(f"{name} {value:.4g}" for name, value in fitted().free.items())
     return Exhibit(
         "p2.prediction",
@@ -137,7 +137,7 @@ def _timing_rows(
     took = mean_ci([seconds / 60.0 for seconds in _seconds(many)])
     ratio = speedup(one, many)
     return [
-        Row.of(label, "minutes", minutes, took, hashes(many)),
+        Row.from_interval(label, "minutes", minutes, took, hashes(many)),
         Row(
             label, "speed-up", round(alone / minutes, 2), ratio.estimate, ratio.ci95,
             hashes(one, many),
@@ -259,7 +259,7 @@ def _two_by_two(
 def _speed(runs: Runs, label: str, column: str, setting: str, claim: str) -> Row:
     ratio = speedup(runs["timing_1"], runs[setting])
     behind = hashes(runs["timing_1"], runs[setting])
-    return Row.of(label, column, PAPER[claim], ratio, behind)
+    return Row.from_interval(label, column, PAPER[claim], ratio, behind)
 
 
 def _table(name: str, title: str, rows: list[Row], note: str) -> Exhibit:
@@ -314,7 +314,7 @@ def others(subject: Subject, runs: Runs) -> Exhibit:
         ]
         ratio = ratio_ci(*seconds)
         behind = hashes(runs[setting], runs["ng_16"])
-        rows.append(Row.of(label, "time", None, ratio, behind))
+        rows.append(Row.from_interval(label, "time", None, ratio, behind))
     return Exhibit(
         "p2.others",
         "table",

@@ -359,7 +359,9 @@ def _on_half(label: str, excess: Excess, name: str) -> list[Row]:
     on_half = [each for each, one in cells_of(excess.step).items() if one == alone]
     workers = {each: runs[each][0].config["workers"] for each in (name, *on_half)}
     return [
-        Row.of(label, ON_HALF, None, excess.measured(each, alone), hashes(runs[each], runs[alone]))
+        Row.from_interval(
+            label, ON_HALF, None, excess.measured(each, alone), hashes(runs[each], runs[alone])
+        )
         for each in on_half
         if workers[each] == workers[name]
     ]
@@ -377,8 +379,8 @@ def _points(excess: Excess, name: str, alone: str) -> tuple[Row, ...]:
     workers, after = place(excess.runs[name])
     label, behind = f"{NAMES[excess.step]}, {gpus(workers)}", hashes(excess.runs[name])
     return (
-        Row.of(label, after, None, excess.measured(name, alone), behind),
-        Row.of(f"law, {label}", after, None, excess.foretold(workers, after), behind),
+        Row.from_interval(label, after, None, excess.measured(name, alone), behind),
+        Row.from_interval(f"law, {label}", after, None, excess.foretold(workers, after), behind),
     )
 
 
@@ -389,7 +391,7 @@ def _whether_more_pay(subject: Subject, runs: Runs) -> list[Row]:
     behind = hashes(runs[name], runs[PAYS])
     foretold, measured = excess.over(name, PAYS, SHARES["half"]), excess.measured(name, PAYS)
     rows = _compared(f"{many} on the whole data over {few} on half", foretold, measured, behind)
-    most = Row.of(
+    most = Row.from_interval(
         f"most GPUs that pay in the time of {many} on the whole data", FORETOLD, None,
         excess.most_that_pay(name), behind,
     )  # fmt: skip
@@ -401,8 +403,8 @@ def _compared(
 ) -> list[Row]:
     apart = measured.estimate - foretold.estimate
     return [
-        Row.of(label, FORETOLD, None, foretold, behind),
-        Row.of(label, MEASURED, None, measured, behind),
+        Row.from_interval(label, FORETOLD, None, foretold, behind),
+        Row.from_interval(label, MEASURED, None, measured, behind),
         Row(label, APART, None, apart, None, behind),
     ]
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.judge.claims import ABOVE, BELOW, at_least, at_most, between, near
+from harness.judge.claims import ABOVE, BELOW, rule_at_least, rule_at_most, rule_between, rule_near
 from harness.judge.interval import Interval
 from harness.judge.makers import Maker, Runs
 from harness.judge.parts import Precondition, Quantity, claim_of
@@ -66,10 +66,10 @@ def staleness_50(subject: Subject, runs: Runs) -> Claim:
             "seconds",
             FIGURES["lag_s"],
             lag,
-            between(30.0, 120.0),
+            rule_between(30.0, 120.0),
             FIGURES["lag_s"],
         ),
-        Quantity("updates", "a few hundred", updates, between(200.0, 900.0)),
+        Quantity("updates", "a few hundred", updates, rule_between(200.0, 900.0)),
     ]
     return claim_of(
         "p3.staleness-50", "With 50 replicas outer gradients are about a minute old",
@@ -104,7 +104,7 @@ def fetch_tolerance(subject: Subject, runs: Runs) -> Claim:
     sweeps = {name: sweep_of(subject, runs, name) for name in SWEEPS}
     star = dict(zip(sweeps, tolerances(list(sweeps.values())), strict=True))["last"]
     first, *_, longest = PRESETS[subject.scale].fetch["last"]
-    swept = between(math.log2(first), math.log2(longest))
+    swept = rule_between(math.log2(first), math.log2(longest))
     updates = in_updates(subject, exponential(star), runs[fetch_name("last", 0)])
     return claim_of(
         "p3.fetch-tolerance", "Decoders may fetch rarely, up to some interval, at no cost",
@@ -158,7 +158,7 @@ def _tolerances(
         id_, statement, "Section 4.2, Fetch interval",
         f"log2 of T* over T* of the last layer; {band[0]:g} to {band[1]:g} times",
         [
-            Quantity("", printed, ratio, between(math.log2(band[0]), math.log2(band[1])), printed),
+            Quantity("", printed, ratio, rule_between(*map(math.log2, band)), printed),
             Quantity("each sweep with its own shape of the loss", None, alone),
         ],
         hashes(*(runs[name] for name in RATIOS)), NOTE, presumes=[_as_large(runs), *presumes],
@@ -174,7 +174,7 @@ def _rarely(subject: Subject, runs: Runs, star: Interval) -> Precondition:
     return Precondition(
         "age of outer gradients when always fetching, over T* of all layers",
         (1.0 / (fetch_s(subject, 1.0) * 2.0**star.estimate)) * always,
-        at_most(FIGURES["lag_s"] / least),
+        rule_at_most(FIGURES["lag_s"] / least),
     )  # fmt: skip
 
 
@@ -183,7 +183,7 @@ def _resolved(sweeps: Sequence[Sweep]) -> Precondition:
     steepest = float(POWERS[-1])
     return Precondition(
         f"power with which the loss sets in, below the {steepest:g} of a cliff",
-        Interval(shape(sweeps)), at_most(float(POWERS[-2])),
+        Interval(shape(sweeps)), rule_at_most(float(POWERS[-2])),
     )  # fmt: skip
 
 
@@ -192,7 +192,7 @@ def _as_large(runs: Runs) -> Precondition:
     swept = [float(run.config["rate"]) for run in runs[fetch_name("all", 0)]]
     stable = [largest_stable(run)[0] for run in runs[MANY]]
     what = "the sweeps' rate over the largest that is stable with fifty replicas"
-    return Precondition(what, ratio_ci(swept, stable), between(AS_LARGE, 1.0 / AS_LARGE))
+    return Precondition(what, ratio_ci(swept, stable), rule_between(AS_LARGE, 1.0 / AS_LARGE))
 
 
 NOTE = (
@@ -227,7 +227,7 @@ STALENESS = (
     Maker("p3.fetch-no-silence", RATIOS, fetch_no_silence, divergence=True),
 )
 
-CLOSE = between(0.98, 1.02)
+CLOSE = rule_between(0.98, 1.02)
 """Within 2% relative."""
 
 IN_SLOTS = 0.03
@@ -288,7 +288,9 @@ def not_realignment(subject: Subject, runs: Runs) -> Claim:
         hashes(runs["ce"], runs["aligned once"], runs["realigned"], runs["realignment"]),
         "Every frame is trained on, as nothing cancels.",
         presumes=(
-            Precondition("share of starts trained on forced alignments", forced, at_least(1.0)),
+            Precondition(
+                "share of starts trained on forced alignments", forced, rule_at_least(1.0)
+            ),
         ),
     )  # fmt: skip
 
@@ -330,7 +332,7 @@ def replicas_faster(subject: Subject, runs: Runs) -> Claim:
         hashes(*(runs[name] for name in names)), f"Mean times: {hours}.",
         presumes=(
             Precondition(
-                "readings of every run", Interval.exact(fewest), at_least(LEAST_READINGS)
+                "readings of every run", Interval.exact(fewest), rule_at_least(LEAST_READINGS)
             ),
         ),
     )  # fmt: skip
@@ -355,7 +357,7 @@ def replicas_as_good(subject: Subject, runs: Runs) -> Claim:
         presumes=(
             Precondition(
                 "share of the corpus in the slots of 50 replicas",
-                Interval.exact(held), at_most(IN_SLOTS),
+                Interval.exact(held), rule_at_most(IN_SLOTS),
             ),
         ),
     )  # fmt: skip
@@ -372,7 +374,7 @@ def cancel(subject: Subject, runs: Runs) -> Claim:
     return claim_of(
         "p3.cancel", "Numerator and denominator cancel in 85% of the frames", "Section 4.1",
         "share of all decoded frames; within 10%",
-        [Quantity("", paper, share, near(paper, 0.10), paper)], hashes(runs["ten"]),
+        [Quantity("", paper, share, rule_near(paper, 0.10), paper)], hashes(runs["ten"]),
         f"Kept {kept.estimate:.1%}, rejected {rejected.estimate:.1%}. The fewer errors, the more "
         "cancels: p3.cancel-curve.",
         undetermined="The share goes by how hard the corpus is, which is not published, and by the "
@@ -390,7 +392,7 @@ def step_cost(subject: Subject, runs: Runs) -> Claim:
         for name in (" alone", "")
     )  # fmt: skip
     parts = [
-        Quantity("computing alone", paper, alone, between(1.5, 3.0), paper),
+        Quantity("computing alone", paper, alone, rule_between(1.5, 3.0), paper),
         Quantity("with the assumed network", None, networked, None),
     ]
     return claim_of(
@@ -418,7 +420,7 @@ def all_layers(subject: Subject, runs: Runs) -> Claim:
         presumes=tuple(
             Precondition(
                 f"plateau, {label}: share of the gain in the last quarter of the readings",
-                mean_ci([late_gain(run) for run in runs[name]]), at_most(LATE_GAIN),
+                mean_ci([late_gain(run) for run in runs[name]]), rule_at_most(LATE_GAIN),
             )
             for label, name in (("all layers", "ten"), ("last layer", "last"))
         ),
@@ -432,7 +434,9 @@ def tangent(subject: Subject, runs: Runs) -> Claim:
     values = [each["auxiliary_at_0"] - each["criterion_at_0"] for each in found]
     slopes = [each["auxiliary_slope"] / each["criterion_slope"] - 1 for each in found]
     parts = [
-        Quantity(label, 0.0, Interval.exact(max(map(abs, deviations))), between(0.0, most), 0.0)
+        Quantity(
+            label, 0.0, Interval.exact(max(map(abs, deviations))), rule_between(0.0, most), 0.0
+        )
         for label, deviations, most in (
             ("value, difference", values, 1e-12),
             ("slope along the way of training, relative error", slopes, 1e-6),

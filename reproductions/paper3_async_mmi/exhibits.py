@@ -72,7 +72,7 @@ def fig1(subject: Subject, runs: Runs) -> Exhibit:
             for unit, key in (("s", "lag_s_mean"), ("updates", "staleness_mean")):
                 mean = mean_ci([of_summary(run, f"{path}_{key}") for run in runs[name]])
                 column = f"{LABELS[name]}, {unit}"
-                rows.append(Row.of(label, column, None, mean, hashes(runs[name])))
+                rows.append(Row.from_interval(label, column, None, mean, hashes(runs[name])))
     return Exhibit(
         "p3.fig1", "figure", "Asynchronous sequence training: three independent paths of staleness",
         tuple(rows), axes={}, draw={"as": "architecture", "column": LABELS["ten"]},
@@ -263,7 +263,7 @@ def _error_row(
     subject: Subject, label: str, column: str, runs: Sequence[Run], paper: float | None
 ) -> Row:
     rate = 100.0 * _rate(subject, runs)
-    return Row.of(label, column, paper, rate, hashes(runs))
+    return Row.from_interval(label, column, paper, rate, hashes(runs))
 
 
 @unless_missing(UNKNOWN)
@@ -280,7 +280,7 @@ def _against_time(label: str, runs: Sequence[Run], name: str, scale: float) -> t
         hours = float(np.mean([time_s[i] for *_, time_s in curves])) / 3600.0
         if hours > 0:
             mean = mean_ci([scale * values[i] for _, values, _ in curves])
-            rows.append(Row.of(label, round(hours, 6), None, mean, hashes(runs)))
+            rows.append(Row.from_interval(label, round(hours, 6), None, mean, hashes(runs)))
     return tuple(rows)
 
 
@@ -292,7 +292,7 @@ def _against_epoch(label: str, runs: Sequence[Run], name: str, scale: float) -> 
     for i in range(min(len(values) for _, values, _ in curves)):
         epoch = float(np.mean([epochs[i] for epochs, *_ in curves]))
         mean = mean_ci([scale * (values[i] - values[0]) for _, values, _ in curves])
-        rows.append(Row.of(label, round(epoch, 4), None, mean, hashes(runs)))
+        rows.append(Row.from_interval(label, round(epoch, 4), None, mean, hashes(runs)))
     return tuple(rows)
 
 
@@ -379,7 +379,7 @@ def lags(subject: Subject, runs: Runs) -> Exhibit:
             mean = mean_ci([of_summary(run, name) for run in group])
             paper = REPORTED["claims"]["lag_s"] if (n, column) == (50, "outer, s") else None
             label = replicas(n)
-            rows.append(Row.of(label, column, paper, mean, hashes(group)))
+            rows.append(Row.from_interval(label, column, paper, mean, hashes(group)))
     return Exhibit(
         "p3.lags", "table", "Mean age of gradients at the fold, with the paper's own sizes",
         tuple(rows), paper_label="Beyond the paper",
@@ -396,7 +396,9 @@ def fetching(subject: Subject, runs: Runs) -> Exhibit:
         found = sweeps[sweep]
         for i in range(1, INTERVALS + 1):
             group, passes = runs[fetch_name(sweep, i)], float(found.intervals[i])
-            rows.append(Row.of(label, passes, None, 100.0 * left(found, i), hashes(group)))
+            rows.append(
+                Row.from_interval(label, passes, None, 100.0 * left(found, i), hashes(group))
+            )
     stars = map(exponential, tolerances(list(sweeps.values())))
     alone = ", ".join(shape_told([found]) for found in sweeps.values())
     told = ", ".join(
@@ -440,7 +442,7 @@ def _cancelled(label: str, runs: Sequence[Run]) -> tuple[Row, ...]:
     shares = np.array([run.curve("cancelled_frames")[1] for run in runs])
     errors = np.array([np.interp(epochs, *run.curve(WORD_ERROR)[:2]) for run in runs])
     return tuple(
-        Row.of(label, round(100.0 * float(x), 4), None, mean_ci(100.0 * y), hashes(runs))
+        Row.from_interval(label, round(100.0 * float(x), 4), None, mean_ci(100.0 * y), hashes(runs))
         for x, y in zip(errors.mean(axis=0), shares.T, strict=True)
     )
 
@@ -460,7 +462,9 @@ def troubles(subject: Subject, runs: Runs) -> Exhibit:
                 share = REPORTED["paper"]["kept"] if column == "kept" else PAPER_SHARE
                 paper = 100.0 * share
             label = replicas(n)
-            rows.append(Row.of(label, f"frames {column} (%)", paper, mean, hashes(group)))
+            rows.append(
+                Row.from_interval(label, f"frames {column} (%)", paper, mean, hashes(group))
+            )
     every = (_troubles(run) for name in REPLICAS.values() for run in runs[name])
     found = sum(every, Counter[str]())
     told = ", ".join(f"{trouble} ({count})" for trouble, count in sorted(found.items()))

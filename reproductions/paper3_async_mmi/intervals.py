@@ -20,7 +20,7 @@ import numpy as np
 from data_synth.corpus import frame_edges
 from harness.grid.display import execute_named
 from harness.speech.sequence import SequenceConfig, Setup
-from harness.speech.task import started, targeted
+from harness.speech.task import load_corpus_with_targets, train_or_load_start
 from harness.store import Run, Store
 from harness.store.schema import MODEL
 from harness.tasks.contract import Progress
@@ -102,9 +102,9 @@ def on_silence(subject: Subject, store: Store) -> tuple[float, float]:
     Of some hundreds of training utterances, evenly chosen.
     """
     config = fetch_base(subject, DEVELOPMENT, "all")
-    corpus = targeted(config.start, store, silent)
-    start = started(config.start, corpus, store.needing(MODEL), silent)
-    setup = Setup.of(config, corpus, start)
+    corpus = load_corpus_with_targets(config.start, store, silent)
+    start = train_or_load_start(config.start, corpus, store.needing(MODEL), silent)
+    setup = Setup.from_config(config, corpus, start)
     silence = list(dict.fromkeys(corpus.silence))
     weight = np.zeros(corpus.n_targets)
     for utterance in range(0, len(setup.train), max(1, len(setup.train) // UTTERANCES)):

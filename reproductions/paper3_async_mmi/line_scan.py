@@ -13,12 +13,12 @@ from torch import Tensor
 from data_synth.corpus import Corpus
 from harness.acoustics.mmi import Auxiliary, Denominator, SequenceCriterion
 from harness.networks.feedforward import denormals_flushed
-from harness.speech.decoding import evenly, references_of
+from harness.speech.decoding import references_of, sample_evenly
 from harness.speech.evaluation import log_prior
 from harness.speech.frames import frames_of
 from harness.speech.sequence import SequenceConfig
 from harness.speech.sequence_training import train_sequence
-from harness.speech.task import final_model, started, targeted
+from harness.speech.task import final_model, load_corpus_with_targets, train_or_load_start
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import MODEL
 from harness.tasks.contract import Progress, Watch
@@ -64,7 +64,9 @@ class LineConfig:
 
 def drawn_along_line(config: LineConfig, store: Store, watch: Watch) -> Run:
     """As `along_line`, of the corpus that the configuration names."""
-    return along_line(config, targeted(config.training.start, store, watch), store, watch)
+    return along_line(
+        config, load_corpus_with_targets(config.training.start, store, watch), store, watch
+    )
 
 
 def along_line(config: LineConfig, corpus: Corpus, store: Store, watch: Watch) -> Run:
@@ -79,7 +81,7 @@ def along_line(config: LineConfig, corpus: Corpus, store: Store, watch: Watch) -
             outcome = "failed" if trained.status == "failed" else "diverged"
             writer.finish(outcome, {}, trained.ending("its training"))
             return
-        begin = started(config.training.start, corpus, store, watch)
+        begin = train_or_load_start(config.training.start, corpus, store, watch)
         end = final_model(trained)
         with denormals_flushed():
             _measure(_Line(config, corpus, begin.double(), end.double()), writer, watch)
@@ -113,7 +115,7 @@ class _Line:
         # Whole frames or none: rejected and cancelled ones would leave another function.
         criterion = replace(training.criterion, reject_below=0.0, cancel_below=0.0)
         self.criterion = SequenceCriterion(criterion, references_of(corpus), log_prior(corpus))
-        self.part = evenly(corpus.split("train"), config.utterances)
+        self.part = sample_evenly(corpus.split("train"), config.utterances)
 
     def posteriors(self, point: float) -> list[np.ndarray]:
         """Log p(s|x_t) of each utterance, float64 [T, K]."""

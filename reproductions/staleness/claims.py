@@ -15,7 +15,14 @@ from itertools import product
 
 import numpy as np
 
-from harness.judge.claims import Rule, above, at_least, at_most, below, between
+from harness.judge.claims import (
+    Rule,
+    rule_above,
+    rule_at_least,
+    rule_at_most,
+    rule_below,
+    rule_between,
+)
 from harness.judge.interval import Interval
 from harness.judge.makers import Maker, Runs
 from harness.judge.parts import Precondition, Quantity, claim_of
@@ -256,9 +263,14 @@ def _open(label: str, of: Bounds, less: Bounds | None = None) -> Quantity:
 def _band(name: str) -> Rule:
     """Where a claim's quantities must lie."""
     band = REGISTERED[name]["band"]
-    one_sided = {"below": below, "above": above, "at_most": at_most, "at_least": at_least}
+    one_sided = {
+        "below": rule_below,
+        "above": rule_above,
+        "at_most": rule_at_most,
+        "at_least": rule_at_least,
+    }
     [(side, end)] = band.items()
-    return between(*end) if side == "between" else one_sided[side](end)
+    return rule_between(*end) if side == "between" else one_sided[side](end)
 
 
 def _claim(name: str, statistic: str, parts: Sequence[Quantity], runs: Runs) -> Claim:
@@ -268,7 +280,7 @@ def _claim(name: str, statistic: str, parts: Sequence[Quantity], runs: Runs) -> 
         Precondition(
             f"{problem}: share of the loss that SGD takes away at τ = 0",
             mean(gained(runs[cell(problem, "SGD", 0)])),
-            at_least(LEARNS),
+            rule_at_least(LEARNS),
         )
         for problem in PROBLEMS
         if cell(problem, "SGD", 0) in runs

@@ -157,7 +157,7 @@ def differing(tau: int, subject: Subject, runs: Runs) -> Exhibit:
 
 
 def _row(label: str, column: str | float, values: Array, *groups: Sequence[Run]) -> Row:
-    return Row.of(label, column, None, mean_ci(values), hashes(*groups))
+    return Row.from_interval(label, column, None, mean_ci(values), hashes(*groups))
 
 
 def _of(problem: str) -> tuple[str, ...]:

@@ -100,7 +100,7 @@ def test_a_pass_of_sequence_training_over_its_bare_arithmetic(benchmark, tmp_pat
     inputs = corpus.dim * (2 * corpus.context + 1)
     net = Dnn(Layout((inputs, *HIDDEN, corpus.n_targets)), "relu")
     model = random_parameters(net.layout, torch.Generator().manual_seed(0))[0]
-    setup = Setup.of(config, corpus, model)
+    setup = Setup.from_config(config, corpus, model)
     first = trained(config, corpus, model, tmp_path / "first")
     folds = first.executor.server.version
     assert first.epoch == 1.0

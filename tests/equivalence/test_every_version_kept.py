@@ -43,7 +43,7 @@ class Walk:
     """A run's algorithm at the versions on record, nothing shared and nothing batched."""
 
     def __init__(self, config: RunConfig, corpus: Corpus, store: Store) -> None:
-        frames = Frames.of(corpus, "cpu")
+        frames = Frames.from_corpus(corpus, "cpu")
         self.config, self.net = config, config.network(corpus)
         self.minibatches = config.minibatches(corpus, frames)
         self.model = initial_parameters(config, self.net, frames, corpus, store)

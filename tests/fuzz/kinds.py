@@ -29,8 +29,8 @@ from data_synth.storage import save as save_corpus
 from harness.acoustics.language_model import read_arpa
 from harness.base.seeds import identity
 from harness.judge.makers import read_results
-from harness.processes.messages import FrameHeader, Kind, into, pack_header, receive
-from harness.processes.transport import GarbageReceived, Line, PeerGone
+from harness.processes.messages import FrameHeader, Kind, pack_header, receive, reuse_buffer
+from harness.processes.transport import MalformedMessage, PeerConnection, PeerGone
 from harness.runs import file as run_file
 from harness.simulator import load_cluster
 from harness.simulator.timeline import Contributions, Folds, Timeline
@@ -230,7 +230,7 @@ def _messages(folder: Path) -> bytes:
         def send(self, *parts: bytes) -> None:
             said.extend(map(bytes, parts))
 
-    line = Line(Told(b""))
+    line = PeerConnection(Told(b""))
     body = memoryview(np.zeros(24, np.uint8))
     line.send(pack_header(FrameHeader(Kind.DONE, 7), torch.zeros(6)), body)
     line.send(pack_header(FrameHeader(Kind.PUSHED, 7)))
@@ -240,11 +240,11 @@ def _messages(folder: Path) -> bytes:
 def _received(folder: Path) -> None:
     content = (folder / "words").read_bytes()
     for of in (FrameHeader, SequenceHeader):
-        line: Any = Line(Words(content))
+        line: Any = PeerConnection(Words(content))
         try:
             while True:
-                receive(line, of, into(torch.zeros(6)))
-        except (GarbageReceived, PeerGone):
+                receive(line, of, reuse_buffer(torch.zeros(6)))
+        except (MalformedMessage, PeerGone):
             pass
 
 

@@ -158,7 +158,7 @@ def run_sequence(corpus: Corpus, finished: Store) -> Callable[..., Run]:
 WAITS = """
 import os, sys, time
 from harness.processes import {module} as module
-from harness.processes.server import Standing
+from harness.processes.server import WorkerStatus
 from harness.train import main
 
 lose = module.{executor}._lose
@@ -166,7 +166,7 @@ lose = module.{executor}._lose
 
 def losing(self, *told):
     lose(self, *told)
-    while Standing.BACK not in self.members._standing.values():
+    while WorkerStatus.BACK not in self.members._standing.values():
         time.sleep(0.01)
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from harness.cli import exit_code
 from harness.training import loop as checkpoint
-from harness.base.forks import ended_by_signals
+from harness.base.forks import interrupt_on_signals
 from harness.store import Store
 
 the_time = time.time
@@ -41,7 +41,7 @@ def train(writer):
         checkpoint.save(writer.checkpoint, {{"at": np.array([step + 1, total + FORGETS]) }}, {{}})
     writer.finish(summary={{"total": total}})
 
-@ended_by_signals()
+@interrupt_on_signals()
 def run():
     Store(Path(sys.argv[1]) / "runs").obtain({{"seed": 0}}, train)
     return 0

@@ -213,7 +213,7 @@ def test_a_problem_is_unpacked_once_and_brings_its_digests(usual, tmp_path) -> N
     packed = [pickle.dumps(carriers.Parcel(config)) for _ in range(2)]
     found = [pickle.loads(data).content for data in packed]
     assert found[0].problem is found[1].problem is not config.problem
-    assert found[0].problem.identified() == config.problem.to_identity()
+    assert found[0].problem.to_identity() == config.problem.to_identity()
     assert found[0].to_dict() == plain
 
 

@@ -15,10 +15,10 @@ from harness.judge import (
     Part,
     Results,
     Row,
-    at_least,
     mean_ci,
-    near,
     paired_difference_ci,
+    rule_at_least,
+    rule_near,
     write_results,
 )
 from harness.judge.parts import Precondition, Quantity, claim_of
@@ -239,7 +239,7 @@ def claims(hashes):
             3.2,
             3.9,
             (3.9, 3.9),
-            near(3.2).judge(Interval.exact(3.9)),
+            rule_near(3.2).judge(Interval.exact(3.9)),
             runs,
             note="No chance enters this simulation, so the interval has no width.",
         ),
@@ -251,7 +251,7 @@ def claims(hashes):
             [Quantity(f"{name}, ASGD − SGD", -1.5, below, BELOW, -1.5) for name in ("dev", "test")],
             runs,
             "A sentence for the reader.",
-            presumes=[Precondition(LONG, Interval.exact(64), at_least(300))],
+            presumes=[Precondition(LONG, Interval.exact(64), rule_at_least(300))],
             cannot_fail="it is an identity.",
         ),
         Claim(

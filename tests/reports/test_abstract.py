@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from harness.judge import ABOVE, Claim, Part, Results, mean_ci, read_results
-from harness.judge.claims import at_least
+from harness.judge.claims import rule_at_least
 from harness.judge.parts import LOOKS, Precondition, Quantity, claim_of
 from reports.abstract import EARLIER, answer, knows_power, lines
 
@@ -67,7 +67,7 @@ def test_what_cannot_fail_is_never_the_clearest():
 
 
 def test_why_claims_are_not_testable_is_counted_by_its_three_reasons():
-    unmet = Precondition("passes", mean_ci([1.0, 1.1, 0.9]), at_least(2.0))
+    unmet = Precondition("passes", mean_ci([1.0, 1.1, 0.9]), rule_at_least(2.0))
     one = claim("unmet", [1.0, 1.1, 0.9], presumes=[unmet])
     other = claim("open", [1.0, 1.1, 0.9], undetermined="No machine is named.")
     weak = claim("weak", [9.0, -7.0, 1.0])

@@ -79,7 +79,7 @@ def test_neighbouring_series_differ_in_grey_by_more_than_colour():
 
 def seeded(labels, xs, apart=1.0):
     return tuple(
-        Row.of(label, x, None, mean_ci([x + i, x + i + 0.5, x + i - 0.4]), ("r",))
+        Row.from_interval(label, x, None, mean_ci([x + i, x + i + 0.5, x + i - 0.4]), ("r",))
         for i, label in zip(count(step=apart), labels, strict=False)
         for x in xs
     )

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.judge import ABOVE, BELOW, Claim, Part, between, mean_ci, read_results
+from harness.judge import ABOVE, BELOW, Claim, Part, mean_ci, read_results, rule_between
 from harness.judge.parts import Quantity, claim_of
 from reports.specs import EDGE, forest, forest_rows
 
@@ -12,7 +12,7 @@ def rows(*quantities):
 
 
 def test_a_line_holds_value_interval_band_and_the_papers_value_on_one_scale():
-    (row,) = rows(Quantity("", 5.0, mean_ci([1.0, 2.0, 3.0]), between(0.0, 4.0), 5.0))
+    (row,) = rows(Quantity("", 5.0, mean_ci([1.0, 2.0, 3.0]), rule_between(0.0, 4.0), 5.0))
     points = sorted(
         (row[name], name) for name in ("low", "band_low", "value", "band_high", "high", "printed")
     )

@@ -13,10 +13,10 @@ from harness.judge import (
     Interval,
     Part,
     Results,
-    at_least,
-    at_most,
     mean_ci,
-    near,
+    rule_at_least,
+    rule_at_most,
+    rule_near,
 )
 from harness.judge.parts import Precondition, Quantity, claim_of
 from reports import verdict_notes
@@ -34,17 +34,17 @@ def told(what, value, rule):
 
 
 def test_a_precondition_that_is_counted_is_told_as_a_count():
-    line = told("averages", Interval.exact(64.0), at_least(300))
+    line = told("averages", Interval.exact(64.0), rule_at_least(300))
     assert line == "Presumes averages: 64 (from 300), does not hold."
 
 
 def test_a_precondition_that_varies_is_told_with_its_interval():
-    line = told("passes", mean_ci([1.0, 1.1, 0.9]), at_most(2.0))
+    line = told("passes", mean_ci([1.0, 1.1, 0.9]), rule_at_most(2.0))
     assert line == "Presumes passes: 1.00 [0.75 to 1.25] (up to 2), holds."
 
 
 def test_a_precondition_of_runs_that_did_not_end_is_told_as_unknown():
-    line = told("passes", Interval(math.nan), at_most(2.0))
+    line = told("passes", Interval(math.nan), rule_at_most(2.0))
     assert line == "Presumes passes: – (up to 2), unknown."
 
 
@@ -71,7 +71,7 @@ def test_a_chance_below_even_is_never_told_as_even():
 
 @pytest.mark.parametrize(
     ("rule", "words"),
-    [(near(10.07, 0.05), "from 9.566 to 10.57"), (at_most(1e-12), "up to 1e-12")],
+    [(rule_near(10.07, 0.05), "from 9.566 to 10.57"), (rule_at_most(1e-12), "up to 1e-12")],
 )
 def test_ends_of_a_band_that_were_computed_have_four_digits(rule, words):
     assert verdict_notes.band((rule.low if math.isfinite(rule.low) else None, rule.high)) == words

@@ -33,7 +33,9 @@ def folder(tmp_path_factory):
     results = read_results(out / "results.json")
     curves = results.exhibits[1]
     rows = tuple(
-        Row.of(row.label, row.column, None, mean_ci([row.measured, row.measured + 0.3]), row.runs)
+        Row.from_interval(
+            row.label, row.column, None, mean_ci([row.measured, row.measured + 0.3]), row.runs
+        )
         for row in curves.rows
     )
     drawn = replace(curves, rows=rows, draw={"as": "curves", "against": "ASGD-hand"})

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from harness.base.errors import UserError
-from harness.judge import ABOVE, BELOW, Claim, Part, Results, at_most, mean_ci
+from harness.judge import ABOVE, BELOW, Claim, Part, Results, mean_ci, rule_at_most
 from harness.judge.parts import Quantity, claim_of
 from reports import build, verdict_notes
 from reports.verdict_notes import read_reasons, why
@@ -45,7 +45,7 @@ def test_a_part_that_was_not_measured_is_named():
 
 
 def test_of_what_is_not_testable_the_reason_is_the_judges_and_reproduced_needs_none():
-    told = why(claim(Quantity("", 1.0, LOW, at_most(0)), undetermined="No machine is named."))
+    told = why(claim(Quantity("", 1.0, LOW, rule_at_most(0)), undetermined="No machine is named."))
     assert told == "No machine is named."
     assert not why(claim(Quantity("", 1.0, LOW, BELOW)))
 

@@ -60,7 +60,7 @@ def test_results_that_say_nothing_are_held_against_a_paper(built):
 
 
 def test_figures_and_tables_name_what_stands_beside_them(tmp_path):
-    rows = (Row.of("a", 1.0, 2.0, mean_ci([1.0, 2.0]), ("r",)),)
+    rows = (Row.from_interval("a", 1.0, 2.0, mean_ci([1.0, 2.0]), ("r",)),)
     drawn = Exhibit("s.x", "figure", "x", rows, draw={"as": "bars"})
     for said in (PAPER, PREDICTION):
         assert said.printed.encode() in figures.draw(drawn, tmp_path, said)["svg"]

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 from harness.base.seeds import identity
 from harness.judge.claims import Verdict, all_of
-from harness.judge.makers import Maker, made_claim, made_exhibit
+from harness.judge.makers import Maker, build_claim, build_exhibit
 from harness.judge.results import Claim
 from harness.simulator import Timeline
 from harness.simulator.timeline_file import save_timeline
@@ -66,7 +66,7 @@ def makers() -> list[tuple[Paper, Maker[Any, Any]]]:
 def made(maker: Maker[Any, Any], paper: Paper, runs: dict[str, list[Run]]) -> Any:
     """The exhibit or claim of these runs."""
     subject = SUBJECTS[paper.id]
-    return (made_claim if maker in paper.claims else made_exhibit)(maker, subject, runs)
+    return (build_claim if maker in paper.claims else build_exhibit)(maker, subject, runs)
 
 
 ERRORS = {"changed": (7, 9), "changed-again": (0, 3)}

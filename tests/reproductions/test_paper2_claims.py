@@ -176,7 +176,7 @@ def test_small_loss_is_not_testable_where_the_law_fails_on_the_whole_data(book):
 @pytest.mark.parametrize("lost", ["ng_8", "ng_16", "ng_32"])
 def test_a_law_that_cannot_be_checked_everywhere_is_not_relied_on(book, lost):
     runs = book.lawful(FALLING)
-    runs[lost] = [Unreadable.of(run) for run in runs[lost]]
+    runs[lost] = [Unreadable.from_run(run) for run in runs[lost]]
     found = claims.small_loss(SUBJECT, runs)
     assert not found.preconditions[0].holds
     assert found.verdict == "not testable"

@@ -136,7 +136,7 @@ def test_each_target_sounds_as_it_does_in_stored_speech(both):
 def laid_out(features, targets, lengths):
     """Speech as networks see it, and the rows of its frames."""
     start = np.cumsum(lengths) - lengths
-    frames = Frames.laid_out(features, targets, start, lengths, 5, "cpu")
+    frames = Frames.from_arrays(features, targets, start, lengths, 5, "cpu")
     return frames, torch.arange(len(targets))
 
 

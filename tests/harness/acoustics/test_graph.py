@@ -54,7 +54,7 @@ def test_a_transcript_is_never_likelier_than_everything_that_can_be_said(task):
 
 def test_the_insertion_penalty_is_paid_for_every_word(task):
     for penalty, extreme in ((100.0, min), (-100.0, max)):
-        found = decode(task.graph.penalised(penalty), task.scores, EVERYTHING)
+        found = decode(task.graph.with_insertion_penalty(penalty), task.scores, EVERYTHING)
         number = extreme(len(p.words) for p in task.paths)
         best = max(p.weight for p in task.paths if len(p.words) == number)
         assert len(found.words) == number

@@ -8,7 +8,7 @@ import pytest
 from harness.acoustics.decoder import EVERYTHING, Beam, decode, lattice
 from harness.acoustics.graph import decoding_graph
 from harness.acoustics.language_model import Lexicon, train
-from harness.acoustics.lattice import best_path, posteriors, pruned
+from harness.acoustics.lattice import best_path, posteriors, prune_lattice
 from harness.acoustics.sums import occupancies
 from harness.base.seeds import stream
 
@@ -75,7 +75,7 @@ def test_pruning_keeps_what_lies_on_a_path_within_the_beam_and_nothing_else(task
     whole = lattice(task.graph, task.scores, EVERYTHING)
     best = max(score for score, *_ in lattice_paths(whole))
     near = [p for p in lattice_paths(whole) if p[0] >= best - beam]
-    kept = pruned(whole, beam)
+    kept = prune_lattice(whole, beam)
     assert len(kept.arc) == len({a for *_, arcs in near for a in arcs})
     scores = sorted(score for score, *_ in lattice_paths(kept))
     near_scores = sorted(score for score, *_ in near)
@@ -113,7 +113,7 @@ def test_an_empty_lattice_has_no_weight_no_occupancy_and_no_path():
     model = train([("a",)], 1)
     graph = decoding_graph(model, Lexicon({"a": ((0, 1, 2),)}))
     lat = lattice(graph, np.zeros((2, 3)), EVERYTHING)
-    log_z, gamma = posteriors(pruned(lat), 3)
+    log_z, gamma = posteriors(prune_lattice(lat), 3)
     assert log_z == -math.inf
     assert gamma.shape == (2, 3)
     assert not gamma.any()

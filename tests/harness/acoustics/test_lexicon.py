@@ -15,5 +15,5 @@ def test_a_second_pronunciation_belongs_to_its_word():
 
 
 def test_entries_with_a_number_are_pronunciations_of_one_word():
-    lexicon = Lexicon.of({"either": (1, 2), "either(2)": (3,), "or": (4,)})
+    lexicon = Lexicon.from_entries({"either": (1, 2), "either(2)": (3,), "or": (4,)})
     assert lexicon.words == {"either": ((1, 2), (3,)), "or": ((4,),)}

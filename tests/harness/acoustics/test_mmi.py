@@ -15,8 +15,8 @@ from harness.acoustics.mmi import (
     Criterion,
     References,
     SequenceCriterion,
-    _Said,
-    _weighed,
+    _NumeratorSums,
+    _weigh_frames,
 )
 from harness.base.errors import UserError
 from harness.base.seeds import stream
@@ -167,11 +167,11 @@ def test_a_wider_beam_never_lowers_the_denominator_nor_exceeds_the_whole_graph()
 def test_frames_are_rejected_where_the_denominator_denies_the_numerator():
     num = np.array([[1.0, 0, 0], [1, 0, 0], [0.6, 0.4, 0], [0.4, 0.6, 0]])
     den = np.array([[1e-3, 0.9, 0], [9e-4, 0.9, 0], [9e-4, 0.9, 0], [9e-4, 0.9, 0]])
-    gradient, rejected, alive = _weighed(num, den, 1e-3, 0.0, 0.5)
+    gradient, rejected, alive = _weigh_frames(num, den, 1e-3, 0.0, 0.5)
     assert rejected.tolist() == [False, True, True, False]
     assert alive.all()
     np.testing.assert_array_equal(gradient, 0.5 * (num - den) * ~rejected[:, None])
-    assert not _weighed(num, den, 0.0, 0.0, 0.5)[1].any()
+    assert not _weigh_frames(num, den, 0.0, 0.0, 0.5)[1].any()
 
 
 def test_rejection_and_cancellation_follow_their_definitions_and_are_counted_apart():
@@ -455,7 +455,7 @@ def test_a_reference_that_joins_the_denominator_has_its_share_of_z(ratio, tiny):
     """Z_num of any size beside Z_den: the share is Z_num / (Z_num + Z_den)."""
     _, reference, references = tiny
     numerator, denominator = stream(2, "lost").dirichlet(np.ones(6), size=(2, 5))
-    said = _Said(-7.0 + math.log(ratio), numerator, None, True)
+    said = _NumeratorSums(-7.0 + math.log(ratio), numerator, None, True)
     criterion = criterion_of(references, replace(EXACT, lost="add", kappa=0.5))
     found = criterion._information(Lost(-7.0, denominator), reference, said)
     share = ratio / (1.0 + ratio)

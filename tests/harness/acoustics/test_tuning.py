@@ -13,7 +13,7 @@ from harness.acoustics.scoring import (
     INSERTIONS,
     SCALES,
     Plateau,
-    clearly_worse,
+    is_clearly_worse,
     plateau,
     recognise,
     tune,
@@ -55,7 +55,7 @@ def noisy(corpus, noise):
     return scores_of
 
 
-GRAPH = decoding_graph(train(TEXT, 2), Lexicon.of(LEXICON))
+GRAPH = decoding_graph(train(TEXT, 2), Lexicon.from_entries(LEXICON))
 CORPUS = corpus_of([(words, "dev") for words in TEXT * 6] + [(("no",), "clean")])
 DEV = CORPUS.split("dev")
 
@@ -135,14 +135,14 @@ def test_what_is_clearly_worse_differs_by_two_standard_errors_of_the_pairs(share
     worse, better = round(10 + share * math.sqrt(60)), 10
     other = base + np.repeat([1, -1, 0], [worse, better, 400 - worse - better])
     t = stats.ttest_rel(other, base).statistic
-    assert clearly_worse(other, base) == (t > 2.0)
-    assert not clearly_worse(base, other)
+    assert is_clearly_worse(other, base) == (t > 2.0)
+    assert not is_clearly_worse(base, other)
 
 
 def test_equal_errors_and_a_single_utterance_tell_nothing():
     same = np.array([3, 0, 1])
-    assert not clearly_worse(same, same)
-    assert not clearly_worse(np.array([9]), np.array([0]))
+    assert not is_clearly_worse(same, same)
+    assert not is_clearly_worse(np.array([9]), np.array([0]))
 
 
 def test_models_of_one_task_find_scales_in_proportion_to_their_scores():
@@ -158,7 +158,7 @@ def test_every_trial_has_the_error_rate_of_its_own_setting():
     scores = list(noisy(CORPUS, 4.0)(DEV))
     tuned = tune(DEV.words, scores, GRAPH, scales=(0.05, 0.3, 3.0), insertions=(-3.0, 0.0, 3.0))
     for trial in tuned.trials:
-        found = recognise(GRAPH.penalised(trial.insertion), scores, trial.scale)
+        found = recognise(GRAPH.with_insertion_penalty(trial.insertion), scores, trial.scale)
         assert trial.rate == word_errors(DEV.words, [each.words for each in found]).rate
     assert tuned.best in tuned.trials
     assert len({trial.rate for trial in tuned.trials}) > 1

@@ -24,8 +24,8 @@ import sys, time
 from harness.base import forks as forked
 waits = '''
 import pathlib, time
-from harness.base.forks import orphaned
-while not orphaned():
+from harness.base.forks import is_orphan
+while not is_orphan():
     time.sleep(0.01)
 pathlib.Path({told!r}).touch()
 '''

@@ -15,9 +15,9 @@ COMMAND = textwrap.dedent(
     """
     import sys, time
     from harness.cli import exit_code
-    from harness.base.forks import ended_by_signals
+    from harness.base.forks import interrupt_on_signals
 
-    @ended_by_signals()
+    @interrupt_on_signals()
     def run():
         try:
             print("ready", flush=True)
@@ -89,11 +89,11 @@ time.sleep(600)
 """
 NESTED = """
 import sys, time
-from harness.base.forks import ended_by_signals
+from harness.base.forks import interrupt_on_signals
 
 def main():
     try:
-        with ended_by_signals():
+        with interrupt_on_signals():
             print("ready", flush=True)
             time.sleep(600)
     except KeyboardInterrupt:
@@ -130,13 +130,13 @@ def test_nothing_is_heard_between_the_end_of_a_part_and_that_of_its_command(tmp_
 
 HELD = """
 import os, signal, threading, time
-from harness.base.forks import interrupts_held
+from harness.base.forks import block_interrupts
 
 def main():
     told = threading.Event()
     threading.Thread(target=told.wait, daemon=True).start()  # it hears what the main one does not
     try:
-        with interrupts_held():
+        with block_interrupts():
             os.kill(os.getpid(), signal.NUMBER)
             time.sleep(0.1)
             print("started", flush=True)
@@ -162,7 +162,7 @@ def main():
     forking = forked.context()
     pool = ProcessPoolExecutor(1, forking)
     try:
-        with forked.interrupts_held():
+        with forked.block_interrupts():
             os.kill(os.getpid(), signal.NUMBER)
             worker = pool.submit(os.getpid)
             waits = pool.submit(time.sleep, 600)

@@ -10,7 +10,7 @@ import pytest
 from harness.base.errors import UserError
 from harness.cli import main
 from harness.commands import simulate
-from harness.commands.simulate import available_bytes, refuse_beyond_memory, within_memory
+from harness.commands.simulate import available_bytes, limit_memory, refuse_beyond_memory
 from harness.simulator.timeline_file import written_whole
 
 K20M = "reproductions/clusters/k20m-server.toml"
@@ -117,5 +117,5 @@ def test_more_memory_than_there_is_is_refused_with_the_figure(monkeypatch):
 def test_an_array_beyond_the_memory_is_a_line_and_no_traceback():
     assert available_bytes() > 1e8
     line = r"memory: .* (GiB|TiB|PiB) more than the .* there were"
-    with pytest.raises(UserError, match=line), within_memory():
+    with pytest.raises(UserError, match=line), limit_memory():
         np.ones(1 << 44)

@@ -14,7 +14,7 @@ from data_synth.storage import load, write_chunks
 from harness.acoustics.language_model import train
 from harness.cli import main
 from harness.commands.recognise import System, config_of
-from harness.speech.recognise import ERRORS, HEARD, Decoding, Place, Transcriber, recognised
+from harness.speech.recognise import ERRORS, HEARD, Decoding, Place, Transcriber, run_recognition
 from harness.store import Store
 from tests.arpa_files import write_arpa
 from tests.silence import silent
@@ -54,7 +54,7 @@ def corpus(folder):
 def found(folder, corpus, tmp_path_factory):
     store = Store(tmp_path_factory.mktemp("runs"))
     config = config_of(QUICK, Place(str(folder), "smoke", 0), corpus, 11, "cpu")
-    return config, store, recognised(config, store, silent)
+    return config, store, run_recognition(config, store, silent)
 
 
 def test_kept_errors_are_those_of_what_was_heard(corpus, found):
@@ -82,7 +82,7 @@ def test_a_trained_network_recognises_more_than_half_of_clear_speech(corpus, fou
 def test_a_finished_recognition_is_not_made_again(found):
     config, store, run = found
     before = {p: p.stat().st_mtime_ns for p in run.dir.iterdir() if not p.name.startswith(".lease")}
-    assert recognised(config, store, silent).hash == run.hash
+    assert run_recognition(config, store, silent).hash == run.hash
     assert {p: p.stat().st_mtime_ns for p in before} == before
 
 
@@ -90,7 +90,7 @@ def test_another_decoding_takes_the_trained_model_as_it_is(found):
     config, store, run = found
     trained = {r.hash for r in store.runs() if "decoding" not in r.config}
     other = replace(config, decoding=Decoding(order=1, scales=(0.5,), insertions=(0.0,)))
-    again = recognised(other, store, silent)
+    again = run_recognition(other, store, silent)
     assert again.hash != run.hash
     assert again.summary["trained"] == run.summary["trained"]
     assert {r.hash for r in store.runs() if "decoding" not in r.config} == trained
@@ -108,7 +108,7 @@ def test_tuning_asks_for_dev_before_any_test_and_for_nothing_twice(corpus):
         ]
 
     transcriber = Transcriber(corpus, Decoding(scales=(0.5, 1.0), insertions=(0.0, 2.0)))
-    tuned = transcriber.tuned(scores_of)
+    tuned = transcriber.tune_decoding(scores_of)
     for test in corpus.tests:
         heard = transcriber.hear(test, scores_of, tuned)
         assert heard == list(corpus.split(test).words)
@@ -121,8 +121,8 @@ def test_words_outside_the_text_are_counted_unless_the_vocabulary_is_closed(corp
     text = tuple(s for s in corpus.lm_text if missing not in s)
     poor = replace(corpus, lm_text=text)
     words = [w for said in corpus.split("near").words for w in said]
-    assert Transcriber(poor, Decoding()).unknown("near") >= words.count(missing) / len(words) > 0
-    assert Transcriber(poor, Decoding(closed=True)).unknown("near") == 0.0
+    assert Transcriber(poor, Decoding()).oov_rate("near") >= words.count(missing) / len(words) > 0
+    assert Transcriber(poor, Decoding(closed=True)).oov_rate("near") == 0.0
 
 
 def test_an_arpa_file_takes_the_place_of_the_corpus_text(corpus, tmp_path):
@@ -150,7 +150,7 @@ def test_single_words_are_recognised_without_a_language_model(corpus):
         for v in alone.lexicon
         if v != w and alone.lexicon[v] == alone.lexicon[w]
     }
-    tuned = transcriber.tuned(scores_of)
+    tuned = transcriber.tune_decoding(scores_of)
     assert tuned is None
     heard = transcriber.hear("near", scores_of, tuned)
     for (word,), (answer,) in zip(part.words, heard, strict=True):

@@ -10,11 +10,11 @@ from harness.fidelity import calibrate as calibration
 from harness.fidelity import calibrate as measure
 from harness.fidelity.calibrate import (
     Calibration,
-    Fitted,
-    Measured,
+    CostEstimate,
+    Measurement,
     calibrate,
     cluster_text,
-    fitted,
+    fit_costs,
 )
 from harness.simulator import Simulation, Workload
 from harness.simulator.cluster import cluster_from
@@ -23,37 +23,37 @@ from harness.simulator.protocols.averaging import Averaging
 PRICES = np.array([2e-5, 3e-12])
 
 
-def points(noise: float, seed: int = 1) -> list[Measured]:
+def points(noise: float, seed: int = 1) -> list[Measurement]:
     draws = np.random.default_rng(seed)
     terms = [(1.0, 10.0**k) for k in range(3, 10)]
-    return [Measured(t, np.dot(t, PRICES) * draws.lognormal(0.0, noise, 40)) for t in terms]
+    return [Measurement(t, np.dot(t, PRICES) * draws.lognormal(0.0, noise, 40)) for t in terms]
 
 
 def test_prices_that_made_the_timings_are_found_again_exactly_where_nothing_varies() -> None:
-    for price, found in zip(PRICES, fitted(points(0.0)), strict=True):
+    for price, found in zip(PRICES, fit_costs(points(0.0)), strict=True):
         assert found.value == pytest.approx(price, rel=1e-9)
         assert found.low == pytest.approx(found.high, rel=1e-9)
 
 
 def test_the_intervals_cover_the_prices_about_as_often_as_they_say() -> None:
-    fits = [fitted(points(0.1, seed)) for seed in range(40)]
+    fits = [fit_costs(points(0.1, seed)) for seed in range(40)]
     covered = [f.low <= p <= f.high for fit in fits for p, f in zip(PRICES, fit, strict=True)]
     assert 0.85 <= np.mean(covered) <= 1.0
 
 
 def test_the_interval_grows_with_the_variation() -> None:
-    for quiet, loud in zip(fitted(points(0.02)), fitted(points(0.2)), strict=True):
+    for quiet, loud in zip(fit_costs(points(0.02)), fit_costs(points(0.2)), strict=True):
         assert loud.high - loud.low > quiet.high - quiet.low
 
 
 def test_no_price_is_negative_where_a_term_costs_nothing() -> None:
-    flat = [Measured((1.0, float(k)), np.full(5, 1e-3 - 1e-6 * k)) for k in range(1, 9)]
-    assert fitted(flat)[1].value == 0.0
+    flat = [Measurement((1.0, float(k)), np.full(5, 1e-3 - 1e-6 * k)) for k in range(1, 9)]
+    assert fit_costs(flat)[1].value == 0.0
 
 
 def test_a_cluster_file_says_what_was_fitted(tmp_path: Path) -> None:
     values = (1e-5, 2e-11, 8.0, 1e-4, 5e-10, 3e-6, 1e-11, 2e-4, 4e-10)
-    found = Calibration(*(Fitted(x, 0.9 * x, 1.1 * x) for x in values), cv=0.05)
+    found = Calibration(*(CostEstimate(x, 0.9 * x, 1.1 * x) for x in values), cv=0.05)
     text = cluster_text(found, 3, "x")
     cluster = cluster_from(tomllib.loads(text), tmp_path)
     device = cluster.devices["this"]
@@ -69,7 +69,7 @@ def test_a_cluster_file_says_what_was_fitted(tmp_path: Path) -> None:
 
 
 def test_a_price_of_zero_leaves_the_rate_out(tmp_path: Path) -> None:
-    no = Fitted(0.0, 0.0, 0.0)
+    no = CostEstimate(0.0, 0.0, 0.0)
     text = cluster_text(Calibration(*[no] * 9, cv=0.0), 1, "x")
     cluster = cluster_from(tomllib.loads(text), tmp_path)
     assert cluster.link.bandwidth_bytes_per_s is None
@@ -78,8 +78,8 @@ def test_a_price_of_zero_leaves_the_rate_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize("workers", [2, 3, 4])
 def test_a_simulated_average_costs_what_was_fitted_to_the_all_reduces(workers: int) -> None:
     alpha, beta, add, size = 2e-4, 4e-10, 1e-11, 4_000_000
-    no = Fitted(0.0, 0.0, 0.0)
-    fold, message, byte = (Fitted(x, x, x) for x in (add, alpha, beta))
+    no = CostEstimate(0.0, 0.0, 0.0)
+    fold, message, byte = (CostEstimate(x, x, x) for x in (add, alpha, beta))
     found = Calibration(no, no, no, no, no, no, fold, message, byte, cv=0.0)
     cluster = cluster_from(tomllib.loads(cluster_text(found, workers, "x")), Path())
     work = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=size)
@@ -94,7 +94,7 @@ def test_additions_are_no_part_of_the_messages() -> None:
     messages = 2 * (count - 1)
     terms = (float(messages), messages * size / count)
     whole = np.dot(terms, PRICES) + size * (count - 1) / count * add
-    found = calibration._messages_of(Measured(terms, np.full(3, whole)), add)
+    found = calibration._messages_of(Measurement(terms, np.full(3, whole)), add)
     assert found.seconds == pytest.approx(np.maximum(np.dot(terms, PRICES), whole / 10.0))
 
 

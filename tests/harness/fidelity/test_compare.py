@@ -8,7 +8,13 @@ import pytest
 
 from harness.algorithms.schedules import Search
 from harness.base.errors import UserError
-from harness.fidelity.compare import Comparison, awake, behaviour, compared, shown
+from harness.fidelity.compare import (
+    Comparison,
+    behaviour,
+    compare_to_prediction,
+    format_comparison,
+    remove_pauses,
+)
 from harness.processes.recorder import Recorder, Work
 from harness.runs.config import Stage
 from harness.runs.file import load_run
@@ -33,9 +39,9 @@ def steady(folds: int, pause_s: float = 0.0) -> Timeline:
         work = Work(fold % 2, fold, 1, max(0, fold - 1), read)
         end = fold + 1.0 + away
         moments = (read + 0.1, end - 0.4, end - 0.2, end - 0.1, end)
-        recorder.folded(fold, work, moments_s=moments)
+        recorder.record_fold(fold, work, moments_s=moments)
         if fold == folds // 2 - 1 and pause_s:
-            recorder.paused(end, end + pause_s)
+            recorder.record_pause(end, end + pause_s)
     return recorder.segment([])
 
 
@@ -59,19 +65,19 @@ def test_a_simulated_run_of_two_stages_and_searches_is_what_is_predicted_of_it(
     stages, search = (Stage(32, 256, 0.3), Stage(32, 1024, 0.3)), Search(0.008, whole_trials=True)
     config = replace(asked.config, passes=2, stages=stages, schedule=search, chunk=0.2)
     run = train(config, asked.data, Store(tmp_path), silent)
-    found = compared(run.dir)
+    found = compare_to_prediction(run.dir)
     assert found.recorded.throughput_per_s == found.predicted.throughput_per_s
     assert found.staleness_distance() == 0.0
     timeline = load_timeline(run.path(TIMELINE))
     said = time_passes(config, asked.data.split("train"), len(timeline.folds)).timeline
     assert said.sha256() == timeline.sha256()
-    assert awake(timeline).folds.time_s[-1] < timeline.folds.time_s[-1]
+    assert remove_pauses(timeline).folds.time_s[-1] < timeline.folds.time_s[-1]
 
 
 def test_a_record_that_was_not_paced_is_said_to_be_none() -> None:
     found = Comparison(*2 * [behaviour(steady(100), INNER)])
-    plain = list(shown(found))
-    told = list(shown(replace(found, unpaced=True)))
+    plain = list(format_comparison(found))
+    told = list(format_comparison(replace(found, unpaced=True)))
     assert told[0] == "not paced: recorded is this machine's speed, predicted the cluster's"
     assert told[2:] == plain
 
@@ -83,7 +89,7 @@ def test_too_short_a_record_is_refused() -> None:
 
 def test_a_recorded_segment_tells_what_was_lost_and_what_is_under_way() -> None:
     recorder = Recorder()
-    recorder.lost(Work(1, 4, 1, 3, 2.0))
+    recorder.record_loss(Work(1, 4, 1, 3, 2.0))
     segment = recorder.segment([Work(0, 6, 1, 3, 2.5), Work(1, 5, 1, 2, 2.25)])
     rows = segment.contributions
     assert rows.fold.tolist() == [LOST, IN_FLIGHT, IN_FLIGHT]
@@ -93,7 +99,7 @@ def test_a_recorded_segment_tells_what_was_lost_and_what_is_under_way() -> None:
 
 def test_spans_that_took_no_time_are_left_out() -> None:
     recorder = Recorder()
-    recorder.folded(0, Work(0, 0, 1, 0, 0.0), moments_s=(0.0, 1.0, 1.0, 1.0, 1.5))
+    recorder.record_fold(0, Work(0, 0, 1, 0, 0.0), moments_s=(0.0, 1.0, 1.0, 1.0, 1.5))
     spans = recorder.segment([]).spans
     assert spans.worker.tolist() == [0, -1]
     assert np.array_equal(spans.end_s, [1.0, 1.5])

@@ -8,13 +8,13 @@ import torch
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.catalogue import Algorithm
 from harness.base.errors import UserError
-from harness.fidelity.promises import answers
+from harness.fidelity.promises import check_contract
 from harness.runs.methods import NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_comes_with_the_harness_keeps_every_promise(name):
-    broken = [answer for answer in answers(NAMES[name]) if not answer.kept]
+    broken = [answer for answer in check_contract(NAMES[name]) if not answer.kept]
     assert broken == []
 
 
@@ -98,10 +98,10 @@ class Weighing(AsyncSgd):
     ],
 )
 def test_a_broken_promise_is_named(algorithm: Algorithm, promise: str):
-    broken = [answer.promise for answer in answers(algorithm) if not answer.kept]
+    broken = [answer.promise for answer in check_contract(algorithm) if not answer.kept]
     assert any(promise in each for each in broken), broken
 
 
 def test_what_an_algorithm_refuses_is_said_not_to_have_been_asked():
-    (unasked,) = [answer for answer in answers(Fresh()) if not answer.kept]
+    (unasked,) = [answer for answer in check_contract(Fresh()) if not answer.kept]
     assert (unasked.kept, unasked.told) == (None, "algorithm: nothing stale")

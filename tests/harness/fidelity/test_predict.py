@@ -9,7 +9,7 @@ import pytest
 
 from harness import cli
 from harness.algorithms.schedules import Search
-from harness.fidelity.predict import prediction, whole
+from harness.fidelity.predict import prediction, time_full_run
 from harness.runs.config import Stage
 from harness.runs.file import load_application, load_run
 from harness.speech.frames import RunConfig
@@ -32,7 +32,7 @@ def test_a_run_file_is_predicted_to_the_second_and_fold(path: Path, tmp_path: Pa
     path.write_text(on_few_words(text, train=200), encoding="utf-8")
     asked = load_run(path)
     run = train(asked.config, asked.data, Store(tmp_path), lambda progress: None)
-    predicted = whole(asked.config, asked.data.split("train"))
+    predicted = time_full_run(asked.config, asked.data.split("train"))
     assert predicted.ends_s[-1] == run.summary["virtual_s"]
     assert sum(predicted.folds) == run.summary["folds"]
     assert predicted.timeline.sha256() == run.summary["timeline_sha256"]
@@ -46,7 +46,7 @@ def test_a_sequence_run_file_is_predicted_from_the_share_that_it_keeps(path, tmp
     start = replace(asked.config.start, passes=1)  # how well it recognises matters little here
     config = replace(asked.config, start=start, held_out=5)
     run = train_sequence(config, asked.data, Store(tmp_path), lambda progress: None)
-    predicted = whole(config, asked.data.split("train"), run.summary["kept_frames"])
+    predicted = time_full_run(config, asked.data.split("train"), run.summary["kept_frames"])
     assert predicted.ends_s[-1] == pytest.approx(run.summary["virtual_s"], rel=0.05)
 
 
@@ -55,7 +55,7 @@ def test_a_search_for_rates_is_predicted_with_what_it_costs_the_cluster(tmp_path
     search = Search(0.008, least_minibatches=5, whole_trials=True)
     config = replace(asked.config, schedule=search, chunk=0.3)
     run = train(config, asked.data, Store(tmp_path), lambda progress: None)
-    predicted = whole(config, asked.data.split("train"))
+    predicted = time_full_run(config, asked.data.split("train"))
     assert predicted.ends_s[-1] == run.summary["virtual_s"]
     assert "search" in predicted.timeline.kinds
 
@@ -77,7 +77,10 @@ def test_it_says_that_workers_are_machines_and_whose_network_is_timed() -> None:
 def test_a_long_run_goes_on_at_the_rate_of_its_beginning() -> None:
     asked = load_run(RUNS / "async-averaged.toml")
     train_set = asked.data.split("train")
-    known, cut = whole(asked.config, train_set), whole(asked.config, train_set, most=500)
+    known, cut = (
+        time_full_run(asked.config, train_set),
+        time_full_run(asked.config, train_set, most=500),
+    )
     assert cut.folds == known.folds
     assert len(cut.timeline.folds) == 500
     assert cut.ends_s[-1] == pytest.approx(known.ends_s[-1], rel=0.02)
@@ -94,7 +97,7 @@ def said(capsys: pytest.CaptureFixture[str], name: str) -> float:
 def test_the_speed_up_counts_what_enters_folds(capsys: pytest.CaptureFixture[str]) -> None:
     asked = load_run(RUNS / "backup-workers.toml")
     train_set = asked.data.split("train")
-    four, one = (whole(replace(asked.config, workers=n), train_set) for n in (4, 1))
+    four, one = (time_full_run(replace(asked.config, workers=n), train_set) for n in (4, 1))
     assert cli.main(["predict", str(RUNS / "backup-workers.toml")]) == 0
     of_three = 3 * four.per_s / one.per_s
     assert said(capsys, "speed-up") == pytest.approx(of_three, rel=0.01)
@@ -104,7 +107,7 @@ def test_the_speed_up_counts_a_search_once_a_chunk_also_of_one_worker() -> None:
     asked = load_run(RUNS / "async-averaged.toml")
     config = replace(asked.config, schedule=Search(0.008), chunk=1.0, stages=(Stage(1, 32),))
     train_set = asked.data.split("train")
-    four, one = (whole(replace(config, workers=n), train_set) for n in (4, 1))
+    four, one = (time_full_run(replace(config, workers=n), train_set) for n in (4, 1))
     (line,) = [line for line in prediction(config, train_set) if line.startswith("speed-up")]
     assert float(line[28:]) == pytest.approx(one.ends_s[-1] / four.ends_s[-1], rel=0.01)
 

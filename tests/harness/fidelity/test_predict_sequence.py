@@ -13,7 +13,7 @@ from harness import cli
 from harness.acoustics.mmi import Criterion
 from harness.base.errors import UserError
 from harness.base.seeds import identity
-from harness.fidelity.predict import prediction, whole
+from harness.fidelity.predict import prediction, time_full_run
 from harness.simulator import Cluster, load_cluster
 from harness.speech.sequence import SequenceConfig
 from harness.store import Run
@@ -30,7 +30,7 @@ def slow() -> Cluster:
 
 def test_trainers_set_the_pace_where_decoding_is_cheap(sequence, corpus, slow) -> None:
     config = sequence(cluster=slow, replicas=1, decode_cost=0.001)
-    assert whole(config, corpus.split("train")).per_s == pytest.approx(
+    assert time_full_run(config, corpus.split("train")).per_s == pytest.approx(
         1.0 / (COMPUTE_S + FOLD_S), rel=1e-6
     )
 
@@ -39,7 +39,7 @@ def test_trainers_set_the_pace_where_decoding_is_cheap(sequence, corpus, slow) -
 def test_decoders_set_the_pace_where_decoding_is_dear(sequence, corpus, slow, kept: float) -> None:
     cost = 50.0
     config = sequence(cluster=slow, replicas=1, decode_cost=cost)
-    rate = whole(config, corpus.split("train"), kept).per_s
+    rate = time_full_run(config, corpus.split("train"), kept).per_s
     # Of a minibatch's frames each was kept out of 1 / kept decoded ones.
     assert rate == pytest.approx(kept / (cost * COMPUTE_S), rel=0.1)
 
@@ -87,7 +87,7 @@ def test_other_frames_replicas_and_clusters_may_be_asked_for(sequence, corpus, s
 def test_the_staleness_from_every_read_is_predicted(sequence, corpus, slow) -> None:
     config, train = sequence(cluster=slow, replicas=2, passes=20), corpus.split("train")
     lines = list(prediction(config, train, kept=0.5))
-    timeline = whole(config, train, 0.5).timeline
+    timeline = time_full_run(config, train, 0.5).timeline
     found = [(name, said(lines, f"{name} staleness")) for name in ("inner", "outer", "push")]
     for name, (mean, largest) in found:
         staleness = config.reads()[name](timeline).staleness

@@ -32,13 +32,13 @@ from harness.grid.grid import execute
 from harness.grid.carriers import Submission
 from harness.runs.timing import TimingConfig
 from harness.simulator import load_cluster
-from harness.store import Bucket, Gathered
+from harness.store import Bucket, BucketStore
 
 if __name__ == "__main__":
     one = TimingConfig(load_cluster(Path({str(CLUSTER)!r})), 4, (429, 64, 100), 256, 200, 0)
     configs = [replace(one, seed=seed) for seed in range(3)]
     submit = Submission("local", 2) if argv[2] == "local" else None
-    store = Gathered(argv[1], Bucket(argv[2])) if "://" in argv[2] else Path(argv[1])
+    store = BucketStore(argv[1], Bucket(argv[2])) if "://" in argv[2] else Path(argv[1])
     execute(configs, store, 2, lambda report: None, submit=submit)
 """
 

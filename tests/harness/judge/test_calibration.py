@@ -7,9 +7,19 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from harness.judge import ABOVE, Interval, Rule, at_most, between, finds, mean_ci, power, ratio_ci
+from harness.judge import (
+    ABOVE,
+    Interval,
+    Rule,
+    finds,
+    mean_ci,
+    power,
+    ratio_ci,
+    rule_at_most,
+    rule_between,
+)
 from harness.judge.claims import holm
-from harness.judge.parts import Quantity, claim_of, corrected
+from harness.judge.parts import Quantity, claim_of, correct_verdicts
 from harness.judge.statistics import t_quantile
 
 TRIALS = 2000
@@ -35,7 +45,7 @@ def rng():
 
 
 @pytest.mark.parametrize(
-    ("rule", "end"), [(ABOVE, 0.0), (between(-1.0, 1.0), 1.0), (at_most(1.0), 1.0)]
+    ("rule", "end"), [(ABOVE, 0.0), (rule_between(-1.0, 1.0), 1.0), (rule_at_most(1.0), 1.0)]
 )
 def test_a_wrong_paper_is_called_reproduced_in_at_most_one_of_forty(rng, rule, end):
     # the quantity lies at the very end of the band, where it is hardest to tell
@@ -43,7 +53,7 @@ def test_a_wrong_paper_is_called_reproduced_in_at_most_one_of_forty(rng, rule, e
     assert found.get("reproduced", 0.0) <= 0.025 + 3 * np.sqrt(0.025 * 0.975 / TRIALS)
 
 
-@pytest.mark.parametrize(("rule", "side"), [(ABOVE, -1.0), (at_most(1.0), 1.0)])
+@pytest.mark.parametrize(("rule", "side"), [(ABOVE, -1.0), (rule_at_most(1.0), 1.0)])
 def test_a_paper_that_is_wrong_by_what_the_design_finds_is_contradicted_four_times_in_five(
     rng, rule, side
 ):
@@ -62,7 +72,7 @@ def test_a_right_paper_is_contradicted_in_at_most_one_of_twenty_whatever_the_par
     assert shares(found).get("contradicted", 0.0) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / TRIALS)
 
 
-@pytest.mark.parametrize("rule", [ABOVE, between(0.0, 1.2), at_most(1.0)])
+@pytest.mark.parametrize("rule", [ABOVE, rule_between(0.0, 1.2), rule_at_most(1.0)])
 @pytest.mark.parametrize("scatter", [0.2, 0.5, 0.9])
 def test_the_power_told_is_the_share_of_right_papers_that_are_reproduced(rng, rule, scatter):
     true, hits, told = 0.6, [], []
@@ -103,7 +113,9 @@ def test_over_many_claims_one_false_verdict_is_rare_after_the_correction(rng):
             )
             for i in range(12)
         ]
-        false += any(c.corrected in ("reproduced", "contradicted") for c in corrected(family))
+        false += any(
+            c.corrected in ("reproduced", "contradicted") for c in correct_verdicts(family)
+        )
     assert false / 400 <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 400)
 
 
@@ -113,8 +125,8 @@ def test_a_ratio_close_to_the_papers_is_reproduced_as_often_as_its_power_says(rn
         many = rng.normal(1.0, 0.03, SEEDS)
         one = many * rng.normal(1.034, 0.03, SEEDS)
         found = ratio_ci(one, many)
-        hits.append(at_most(1.08).judge(found) == "reproduced")
-        told.append(power(found, at_most(1.08), 1.034))
+        hits.append(rule_at_most(1.08).judge(found) == "reproduced")
+        told.append(power(found, rule_at_most(1.08), 1.034))
     assert np.median(told) == pytest.approx(np.mean(hits), abs=0.1)
 
 

@@ -12,14 +12,14 @@ from harness.judge import (
     Interval,
     Rule,
     all_of,
-    at_least,
-    at_most,
-    between,
     holm,
     mean_ci,
-    near,
     ratio_ci,
     relative_error,
+    rule_at_least,
+    rule_at_most,
+    rule_between,
+    rule_near,
 )
 
 numbers = st.floats(-100, 100)
@@ -103,17 +103,17 @@ def test_a_direction_needs_the_interval_wholly_on_one_side_of_zero(low, high, ve
     ],
 )
 def test_a_size_is_undecided_across_an_end_of_its_band(low, high, verdict):
-    assert between(5, 8).judge(Interval(6, low, high)) == verdict
+    assert rule_between(5, 8).judge(Interval(6, low, high)) == verdict
 
 
 def test_a_band_may_be_open_at_one_end():
-    assert at_most(0.15).judge(Interval(0.1, -0.05, 0.12)) == "reproduced"
-    assert at_most(0.15).judge(Interval(0.1, -math.inf, math.inf)) == "undecided"
+    assert rule_at_most(0.15).judge(Interval(0.1, -0.05, 0.12)) == "reproduced"
+    assert rule_at_most(0.15).judge(Interval(0.1, -math.inf, math.inf)) == "undecided"
 
 
 def test_an_empty_band_is_refused():
     with pytest.raises(ValueError, match="empty"):
-        between(2, 1)
+        rule_between(2, 1)
 
 
 @pytest.mark.parametrize(
@@ -121,13 +121,13 @@ def test_an_empty_band_is_refused():
     [(17.0, "reproduced"), (18.6, "reproduced"), (18.8, "contradicted"), (math.nan, "undecided")],
 )
 def test_a_prediction_agrees_within_ten_per_cent(predicted, verdict):
-    assert near(17.0).judge(Interval.exact(predicted)) == verdict
+    assert rule_near(17.0).judge(Interval.exact(predicted)) == verdict
 
 
 def test_a_prediction_with_chance_in_it_needs_its_whole_interval_in_the_band():
-    assert near(17.0).judge(Interval(17.5, 17.0, 18.0)) == "reproduced"
-    assert near(17.0).judge(Interval(17.5, 16.0, 19.0)) == "undecided"
-    assert near(17.0, 0.02).judge(Interval(17.5, 17.0, 18.0)) == "undecided"
+    assert rule_near(17.0).judge(Interval(17.5, 17.0, 18.0)) == "reproduced"
+    assert rule_near(17.0).judge(Interval(17.5, 16.0, 19.0)) == "undecided"
+    assert rule_near(17.0, 0.02).judge(Interval(17.5, 17.0, 18.0)) == "undecided"
 
 
 def test_a_relative_error_keeps_its_ends_in_order():
@@ -176,15 +176,15 @@ def test_a_p_value_of_a_ratio_is_that_of_the_t_test_whose_interval_is_fiellers()
     over, under, end = [1.3, 0.7, 1.2, 1.1], [1.2, 0.9, 1.3, 1.0], 1.3
     found = ratio_ci(over, under)
     expected = stats.ttest_1samp([a - end * b for a, b in zip(over, under, strict=True)], 0).pvalue
-    assert at_most(end).p_values(found)[0] == pytest.approx(expected, rel=1e-12)
+    assert rule_at_most(end).p_values(found)[0] == pytest.approx(expected, rel=1e-12)
     # and so are those of what is made of it
-    assert at_least(1 - end).p_values(1 - found)[0] == pytest.approx(expected, rel=1e-12)
-    assert at_most(100 * end).p_values(100 * found)[0] == pytest.approx(expected, rel=1e-12)
+    assert rule_at_least(1 - end).p_values(1 - found)[0] == pytest.approx(expected, rel=1e-12)
+    assert rule_at_most(100 * end).p_values(100 * found)[0] == pytest.approx(expected, rel=1e-12)
 
 
 def test_a_ratio_whose_parts_always_differ_by_as_much_is_surely_not_one():
     found = ratio_ci([40.0, 41.0, 42.0], [38.0, 39.0, 40.0])  # passes: two more each time
-    assert at_most(1.0).p_values(found) == (1.0, 0.0)
+    assert rule_at_most(1.0).p_values(found) == (1.0, 0.0)
 
 
 def test_holm_corrects_as_its_own_example_does():

@@ -8,13 +8,13 @@ import pytest
 from harness.judge import (
     ABOVE,
     Interval,
-    at_least,
-    at_most,
     finds,
     mean_ci,
     rank_correlation_ci,
+    rule_at_least,
+    rule_at_most,
 )
-from harness.judge.parts import Precondition, Quantity, claim_of, corrected
+from harness.judge.parts import Precondition, Quantity, claim_of, correct_verdicts
 
 CLEAR = Quantity("clear", 1.0, mean_ci([1.0, 1.01, 0.99]), ABOVE, 1.0)
 AGAINST = Quantity("against", 1.0, mean_ci([-1.0, -1.01, -0.99]), ABOVE, 1.0)
@@ -25,7 +25,7 @@ def claim(*quantities, **choices):
 
 
 def test_a_claim_whose_precondition_does_not_hold_is_not_testable_and_says_which():
-    unmet = Precondition("averages a run", Interval.exact(64.0), at_least(2000.0))
+    unmet = Precondition("averages a run", Interval.exact(64.0), rule_at_least(2000.0))
     found = claim(CLEAR, presumes=[unmet])
     assert found.verdict == "not testable"
     assert "averages a run" in found.because
@@ -34,7 +34,7 @@ def test_a_claim_whose_precondition_does_not_hold_is_not_testable_and_says_which
 
 
 def test_a_precondition_of_runs_that_did_not_end_is_unknown_and_not_denied():
-    unknown = Precondition("readings", Interval(math.nan), at_least(10.0))
+    unknown = Precondition("readings", Interval(math.nan), rule_at_least(10.0))
     found = claim(CLEAR, presumes=[unknown])
     assert found.verdict == "not testable"
     assert found.because == "Runs that did not end leave its conditions unknown: readings."
@@ -72,12 +72,12 @@ def test_one_weak_part_of_many_does_not_contradict_a_claim():
 
 def test_a_correction_over_all_claims_leaves_alone_what_is_clear():
     family = [replace(claim(CLEAR), id="a"), replace(claim(AGAINST), id="b")]
-    assert [c.corrected for c in corrected(family)] == ["reproduced", "contradicted"]
+    assert [c.corrected for c in correct_verdicts(family)] == ["reproduced", "contradicted"]
 
 
 def test_every_look_at_verdicts_counts_in_the_correction():
     weak = replace(claim(CLEAR), id="a", p_value=0.03)
-    assert [corrected([weak], looks)[0].corrected for looks in (1, 2)] == [
+    assert [correct_verdicts([weak], looks)[0].corrected for looks in (1, 2)] == [
         "reproduced",
         "undecided",
     ]
@@ -86,7 +86,7 @@ def test_every_look_at_verdicts_counts_in_the_correction():
 def test_what_cannot_fail_is_no_part_of_the_correction():
     sure = replace(claim(CLEAR, cannot_fail="by definition"), id="a")
     weak = replace(claim(CLEAR), id="b", p_value=0.04)
-    assert [c.corrected for c in corrected([sure, weak])] == ["reproduced", "reproduced"]
+    assert [c.corrected for c in correct_verdicts([sure, weak])] == ["reproduced", "reproduced"]
 
 
 def test_a_quantity_that_was_not_measured_has_no_power():
@@ -100,7 +100,7 @@ def test_what_a_rank_correlation_finds_does_not_depend_on_which_end_is_cut_off()
     assert found[0] == pytest.approx(found[1])
 
 
-@pytest.mark.parametrize("rule", [ABOVE, at_most(2.0)])
+@pytest.mark.parametrize("rule", [ABOVE, rule_at_most(2.0)])
 def test_the_values_behind_a_part_are_kept(rule):
     found = claim(replace(CLEAR, rule=rule)).parts[0].sample
     assert found is not None

@@ -14,7 +14,7 @@ def run(name: str, **moment: float) -> Any:
 
 def test_a_run_of_two_settings_counts_once():
     a, b = run("a", wall_s=2.0, processor_s=1.5), run("b", wall_s=3.0, processor_s=1.0)
-    assert comparison.of_runs({"one": [a, b], "other": [a]}, ["a", "elsewhere"]) == {
+    assert comparison.describe_runs({"one": [a, b], "other": [a]}, ["a", "elsewhere"]) == {
         "settings": {"one": ["a", "b"], "other": ["a"]},
         "runs_s": 5.0,
         "runs_processor_s": 2.5,
@@ -23,6 +23,6 @@ def test_a_run_of_two_settings_counts_once():
 
 
 def test_processor_time_is_not_told_if_one_run_has_not_kept_it():
-    found = comparison.of_runs({"one": [run("a", wall_s=2.0), run("b", processor_s=1.0)]}, [])
+    found = comparison.describe_runs({"one": [run("a", wall_s=2.0), run("b", processor_s=1.0)]}, [])
     assert "runs_processor_s" not in found
-    assert "runs_processor_s" not in comparison.of_runs({}, [])
+    assert "runs_processor_s" not in comparison.describe_runs({}, [])

@@ -17,14 +17,14 @@ from harness.judge import (
     Part,
     Results,
     Row,
-    at_least,
-    at_most,
     mean_ci,
     rank_correlation_ci,
     read_results,
+    rule_at_least,
+    rule_at_most,
     write_results,
 )
-from harness.judge.parts import Precondition, Quantity, claim_of, corrected
+from harness.judge.parts import Precondition, Quantity, claim_of, correct_verdicts
 
 numbers = st.none() | st.floats() | st.integers(-(10**9), 10**9)
 bounds = st.none() | st.tuples(numbers, numbers)
@@ -76,15 +76,15 @@ def test_any_row_survives_the_file_without_nan_or_infinity(tmp_path_factory, ite
 def test_a_judged_claim_survives_the_file_with_all_that_it_rests_on(tmp_path):
     pairs = [Quantity(str(i), 1.0, mean_ci([1.0, 1.5, 0.5 + i]), ABOVE, 1.0) for i in (0, 1)]
     order = Quantity("order", "above 0", rank_correlation_ci([1, 2, 3], [[1, 2, 3]] * 2), ABOVE)
-    unknown = Quantity("unknown", "x", Interval(math.nan), at_most(2.0), 1.0)
-    presumes = [Precondition("passes", Interval.exact(3), at_least(2))]
+    unknown = Quantity("unknown", "x", Interval(math.nan), rule_at_most(2.0), 1.0)
+    presumes = [Precondition("passes", Interval.exact(3), rule_at_least(2))]
     asked = ("c", "it holds", "Table 1", "x")
     claims = (
         claim_of(*asked, pairs, ("ab",), presumes=presumes, cannot_fail="it is one"),
         claim_of(*asked, [order, unknown], ()),
         claim_of(*asked, [order], (), undetermined="It is not said."),
     )
-    results = some_results(claims=corrected(claims))
+    results = some_results(claims=correct_verdicts(claims))
     write_results(tmp_path / "results.json", results)
     assert read_results(tmp_path / "results.json") == results
 

@@ -95,7 +95,7 @@ def test_a_display_says_what_the_processes_of_its_grid_compile(
 def test_of_a_group_of_processes_the_server_says_what_is_compiled(
     rank, monkeypatch, capsys, compiled
 ):
-    monkeypatch.setattr(rejoining, "comes_late", lambda: False)
+    monkeypatch.setattr(rejoining, "is_joining_late", lambda: False)
     monkeypatch.setattr(group, "join", lambda: (rank, 3))
     monkeypatch.setattr(rank_main, "serve" if rank == 0 else "take_part", compiled[0])
     assert train.main(["async-averaged"]) == 0

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from harness import cli
 from harness.algorithms.compression import Compressed, Int8
 from harness.base.errors import UserError
-from harness.fidelity.predict import whole
-from harness.fidelity.replay import config_of, replayed, stored_run
+from harness.fidelity.predict import time_full_run
+from harness.fidelity.replay import config_of, load_finished_run, replay_run
 from harness.runs.config import TrainingConfig
 from harness.runs.file import load_run
 from harness.store import Store
@@ -115,7 +115,7 @@ def test_training_and_prediction_simulate_the_same_seconds(write: Written, tmp_p
     for name, training in (("a", ASYNCHRONOUS), ("r", ROUNDS)):
         asked = load_run(write(training), TrainingConfig)
         run = asked.config.execute(Store(tmp_path / name), silent)
-        predicted = whole(asked.config, asked.config.pieces(asked.data))
+        predicted = time_full_run(asked.config, asked.config.pieces(asked.data))
         assert run.status == "done"
         assert predicted.ends_s[-1] == run.summary["virtual_s"] > 0.0
         assert predicted.timeline.sha256() == run.summary["timeline_sha256"]
@@ -160,22 +160,22 @@ def test_real_processes_are_recorded_and_replay_to_the_same_bits(
     running = launch(write(**choices), ranks)
     codes, told = running.ended()
     assert codes == [0] * ranks, told
-    found = replayed(running.folder(), silent)
+    found = replay_run(running.folder(), silent)
     assert found.replayed_sha256 == found.recorded_sha256
     assert found.folds > 5
 
 
 def test_a_run_is_replayed_with_its_own_code_and_data_alone(write: Written, tmp_path: Path) -> None:
     run = load_run(write()).config.execute(Store(tmp_path / "store"), silent)
-    assert config_of(stored_run(run.dir)).to_dict() == run.config
+    assert config_of(load_finished_run(run.dir)).to_dict() == run.config
     write(examples=1210)  # of another length too: bytecode of the same second and size is kept
     for name in [name for name in sys.modules if name.startswith("own_")]:
         del sys.modules[name]
     with pytest.raises(UserError, match="are not those that it was trained with"):
-        replayed(run.dir, silent)
+        replay_run(run.dir, silent)
     (run.dir / "task.json").unlink()
     with pytest.raises(UserError, match="trained by a program; allowed: a run of a run file"):
-        replayed(run.dir, silent)
+        replay_run(run.dir, silent)
 
 
 def test_what_is_charged_follows_the_file(write: Written) -> None:

@@ -18,12 +18,12 @@ from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Fold, LocalWork
 from harness.algorithms.stale import DelayCompensated, StalenessAware
 from harness.processes import worker
-from harness.processes.messages import Mailbox, ServerGone, into, like
+from harness.processes.messages import Mailbox, ServerGone, like, reuse_buffer
 from harness.processes.server import NoWorkersLeft
-from harness.processes.transport import beat_on
+from harness.processes.transport import start_heartbeats
 from harness.processes.worker import Pacing
 from harness.speech import replica_worker
-from harness.speech.decoding import Decoded, Seen
+from harness.speech.decoding import DecodeResult, DecodeStats
 from harness.speech.replica_worker import (
     PartnerGone,
     SequenceHeader,
@@ -32,7 +32,7 @@ from harness.speech.replica_worker import (
     frames_of,
     trainer_rank,
 )
-from harness.speech.replicas import Replicas
+from harness.speech.replicas import SequenceServerExecutor
 from harness.speech.streams import Batcher, Frame
 from tests.harness.processes.schedules import RATE, SIZE, Kept, Schedule
 from tests.harness.processes.town import Place
@@ -63,14 +63,14 @@ class Decodes:
     def __init__(self, seconds: Callable[[], float]) -> None:
         self._seconds = seconds
 
-    def decode(self, models: list[Tensor], utterances: list[int]) -> tuple[Decoded]:
+    def decode(self, models: list[Tensor], utterances: list[int]) -> tuple[DecodeResult]:
         _here().sleep(self._seconds() / 4)
         (utterance,) = utterances
         count = entering(utterance)
         outer = torch.full((count, 1), float(models[0].sum()))
         x = torch.arange(float(count)).unsqueeze(1) + utterance
-        seen = Seen(utterance, int(FRAMES[utterance]), 1.0, count, 0, 0, None)
-        return (Decoded(x, outer, seen),)
+        seen = DecodeStats(utterance, int(FRAMES[utterance]), 1.0, count, 0, 0, None)
+        return (DecodeResult(x, outer, seen),)
 
 
 class Contributed:
@@ -111,7 +111,7 @@ class Trainer(replica_worker.Trainer):
         self, config: Any, corpus: None, initial: Tensor, replica: int, pace: Pacing
     ) -> None:
         self._loss, self._inputs, self._algorithm = config.seconds, 1, config.algorithm
-        self._out, self._received = torch.zeros(1, SIZE), into(like(initial))
+        self._out, self._received = torch.zeros(1, SIZE), reuse_buffer(like(initial))
         self._slots, self._replica, self._pace = config.slots, replica, pace
         self._batcher, self._decoded = Batcher(config.slots, True), Mailbox(SequenceHeader)
         decoder = decoder_rank(replica)
@@ -120,7 +120,7 @@ class Trainer(replica_worker.Trainer):
         self._noted = config.noted
 
     def _contribute(self, number: int, model: Tensor, frames: list[Frame], count: int) -> None:
-        self._noted[number] = summed(replica_worker.filled([frames])), len(frames)
+        self._noted[number] = summed(replica_worker.pad_minibatches([frames])), len(frames)
         super()._contribute(number, model, frames, count)
 
 
@@ -157,14 +157,14 @@ class OnReplicas(Schedule):
 
     def _program(self, rank: int, place: Place, *, late: bool = False) -> Callable[[], None]:
         def serve() -> None:
-            beat_on()
+            start_heartbeats()
             try:
                 self._serve()
             except NoWorkersLeft as error:
                 self.outcome.told.append(repr(error))
 
         def take_part() -> None:
-            beat_on()
+            start_heartbeats()
             with suppress(ServerGone, PartnerGone):
                 contribute(self.config, None, rank, Pacing())  # type: ignore[arg-type]
 
@@ -172,7 +172,7 @@ class OnReplicas(Schedule):
 
     def _serve(self) -> None:
         parts: Any = self.config, self._setup(), torch.zeros(SIZE), Pacing()
-        server = Replicas(*parts, self.outcome.told.append)
+        server = SequenceServerExecutor(*parts, self.outcome.told.append)
         if self.kept.state is not None:
             server.reinstate(*self.kept.state)
         segments, ended = list(self.kept.segments), False

@@ -22,7 +22,7 @@ from harness.processes import worker as pace
 from harness.processes.messages import FrameHeader, ServerGone
 from harness.processes.rounds import Rounds, work_in_rounds
 from harness.processes.server import NoWorkersLeft
-from harness.processes.transport import beat_on
+from harness.processes.transport import start_heartbeats
 from harness.processes.worker import Pacing
 from harness.simulator import Averaging
 from tests.harness.processes.schedules import (
@@ -65,10 +65,10 @@ class Descends:
         )
         return SimpleNamespace(began_s=began, ended_s=place.now_s(), loss=1.0)
 
-    def remembered(self) -> Memory:
+    def export_memory(self) -> Memory:
         return self._memory
 
-    def recall(self, memory: Memory, stage: int, before: int) -> None:
+    def restore_memory(self, memory: Memory, stage: int, before: int) -> None:
         self._memory = memory
 
 
@@ -127,14 +127,14 @@ class InRounds(Schedule):
 
     def _program(self, rank: int, place: Place, *, late: bool = False) -> Callable[[], None]:
         def serve() -> None:
-            beat_on()
+            start_heartbeats()
             try:
                 self._serve()
             except NoWorkersLeft as error:
                 self.outcome.told.append(repr(error))
 
         def take_part() -> None:
-            beat_on()
+            start_heartbeats()
             with suppress(ServerGone, UserError):
                 work_in_rounds(self.config, None, rank, Pacing())  # type: ignore[arg-type]
 

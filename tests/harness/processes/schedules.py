@@ -32,9 +32,9 @@ from harness.processes import shards as shard
 from harness.processes import worker as pace
 from harness.processes.group import Admission, come_back
 from harness.processes.messages import UNREAD, FrameHeader, Mailbox, ServerGone
-from harness.processes.server import Distributed, NoWorkersLeft
-from harness.processes.shards import Sharded, ShardGone
-from harness.processes.transport import Introduced, Line, beat_on, living_in
+from harness.processes.server import NoWorkersLeft, ServerExecutor
+from harness.processes.shards import ShardedServerExecutor, ShardGone
+from harness.processes.transport import PeerConnection, PeerInfo, start_heartbeats, use_runtime
 from harness.processes.worker import Pacing, work, work_in_shards
 from harness.replay.sharded import ShardedReplay
 from harness.replay.stale import StaleReplay
@@ -231,7 +231,7 @@ class Schedule:
             self._disturb(self)
         else:
             self._comings(draw)
-        with living_in(Here()), self._reached():
+        with use_runtime(Here()), self._reached():
             town.run(ENDS_WITHIN_S, self._over)
         self.outcome.did += adversary.done
         waiting = [place.name for place in self.all if not self._is_over(place)]
@@ -248,7 +248,7 @@ class Schedule:
         worker = rank - self.shards
 
         def serve() -> None:
-            beat_on()
+            start_heartbeats()
             try:
                 self._serve()
             except (NoWorkersLeft, ShardGone) as error:
@@ -259,7 +259,7 @@ class Schedule:
                 if late:
                     come_back(rank, self.shards)
                 else:
-                    beat_on()
+                    start_heartbeats()
                 if worker < 0:
                     shard.serve(self.config, None, rank, Pacing(), str, Admission(self.shards))
                 elif self.shards > 1:
@@ -273,7 +273,7 @@ class Schedule:
 
     def _serve(self) -> None:
         minibatches: Any = SimpleNamespace(stage=0, before=0)
-        kind: Any = Distributed if self.shards == 1 else Sharded
+        kind: Any = ServerExecutor if self.shards == 1 else ShardedServerExecutor
         admission = Admission(self.shards)
         parts = self.config, torch.zeros(SIZE), minibatches, Pacing(), self.outcome.told.append
         server = kind(*parts, admission)
@@ -325,22 +325,22 @@ class Schedule:
     def _reached(self) -> Iterator[None]:
         """Who comes back finds the shards in this town."""
 
-        def reach(store: None, who: Introduced) -> Line:
+        def reach(store: None, who: PeerInfo) -> PeerConnection:
             here: Any = greenlet.getcurrent()
             wanted = self.places[who.wants]
             if not wanted.alive:
                 raise ConnectionError
             ours, theirs = connect(here.place, wanted)
             wanted.late.append((who.rank, theirs))
-            wanted.came_late().notify_all()
+            wanted.late_arrivals().notify_all()
             return ours
 
-        before = group.reach, group.connected, pace.QUESTIONS
-        group.reach, group.connected, pace.QUESTIONS = reach, lambda: None, 2  # type: ignore[assignment]
+        before = group.reach, group.connect_to_store, pace.QUESTIONS
+        group.reach, group.connect_to_store, pace.QUESTIONS = reach, lambda: None, 2  # type: ignore[assignment]
         try:
             yield
         finally:
-            group.reach, group.connected, pace.QUESTIONS = before
+            group.reach, group.connect_to_store, pace.QUESTIONS = before
 
     # -- what must hold -------------------------------------------------------------------
 

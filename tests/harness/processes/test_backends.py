@@ -9,22 +9,22 @@ import torch
 import torch.distributed as dist
 
 from harness.base.errors import UserError
-from harness.processes.group import check, device_of, own_device, staged_on
+from harness.processes.group import assign_device, check, device_of, staging_device
 from harness.train import main
 from tests.run_files import ROUNDS, written
 
 
 def test_gloo_is_there_and_stages_in_host_memory_whatever_computes() -> None:
     check("gloo")
-    assert [staged_on(b, d) for b in ("gloo", "mpi") for d in ("cpu", "cuda")] == ["cpu"] * 4
+    assert [staging_device(b, d) for b in ("gloo", "mpi") for d in ("cpu", "cuda")] == ["cpu"] * 4
     assert device_of("gloo") == device_of("mpi") == "cpu"
 
 
 def test_nccl_averages_where_the_gpu_has_it_and_nowhere_else() -> None:
     assert device_of("nccl") == "cuda"
-    assert staged_on("nccl", "cuda") == "cuda"
+    assert staging_device("nccl", "cuda") == "cuda"
     with pytest.raises(UserError, match="--backend nccl: not for a run on cpu; allowed: gloo"):
-        staged_on("nccl", "cpu")
+        staging_device("nccl", "cpu")
 
 
 @pytest.mark.parametrize("backend", ["nccl", "mpi"])
@@ -45,11 +45,11 @@ def test_nccl_needs_a_gpu_for_every_worker(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", taken.append)
     for rank in range(3):
-        own_device("cuda", "nccl", rank)
+        assign_device("cuda", "nccl", rank)
     assert taken == [0, 1]
     with pytest.raises(UserError, match="2 GPUs here; needed: one a worker"):
-        own_device("cuda", "nccl", 3)
-    own_device("cuda", "gloo", 3)  # GPUs are shared where averages go through host memory
+        assign_device("cuda", "nccl", 3)
+    assign_device("cuda", "gloo", 3)  # GPUs are shared where averages go through host memory
     assert taken == [0, 1, 0]
 
 
@@ -63,7 +63,7 @@ def test_under_srun_a_worker_takes_the_gpu_of_its_place_on_its_node(
     for rank, node, place in ((1, 0, 1), (2, 0, 2), (3, 1, 0), (4, 1, 1)):
         monkeypatch.setenv("SLURM_NODEID", str(node))
         monkeypatch.setenv("SLURM_LOCALID", str(place))
-        own_device("cuda", "nccl", rank)
+        assign_device("cuda", "nccl", rank)
     assert taken == [0, 1, 0, 1]
 
 

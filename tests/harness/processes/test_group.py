@@ -22,10 +22,10 @@ from harness.base.errors import EXIT_BAD_INPUT, ProcessDied, UserError
 from harness.processes import group
 from harness.processes import group as rendezvous
 from harness.processes import transport as world_module
-from harness.processes.group import agree, begin, begun, comes_late
+from harness.processes.group import announce_run, await_run, check_same_run, is_joining_late
 from harness.processes.messages import FrameHeader, Kind, line_to, pack_header, unpack_header
 from harness.processes.rank_main import serve
-from harness.processes.transport import HEADER_BYTES, Line, Machine, Socket, living_in
+from harness.processes.transport import HEADER_BYTES, Machine, PeerConnection, Socket, use_runtime
 from harness.train import NEEDED, _start, _supervise, main, parser
 from tests.run_files import OUTER_LOOP, ROUNDS, written
 
@@ -56,12 +56,12 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 
 
 def test_the_store_listens_where_it_was_told_to_and_nowhere_else(port: int) -> None:
-    store = rendezvous._served()
+    store = rendezvous._serve_store()
     socket.create_connection(("127.0.0.1", port), timeout=5.0).close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", port), timeout=5.0)
     store.set("key", "value")
-    assert rendezvous.connected().get("key") == b"value"
+    assert rendezvous.connect_to_store().get("key") == b"value"
 
 
 @pytest.fixture
@@ -69,20 +69,20 @@ def worker(port: int) -> Iterator[Machine]:
     """The world of rank 1, to which that of this test, rank 0, has a line."""
     ours, theirs = Machine(), Machine()
     here, there = socket.socketpair()
-    ours.lines[1], theirs.lines[0] = Line(Socket(here)), Line(Socket(there))
-    with living_in(ours):
+    ours.lines[1], theirs.lines[0] = PeerConnection(Socket(here)), PeerConnection(Socket(there))
+    with use_runtime(ours):
         yield theirs
 
 
 def test_workers_hear_which_run_begins_and_refuse_another(port: int, worker: Machine) -> None:
-    store = rendezvous._served()
-    begin("a1b2")
-    with living_in(worker):
-        assert begun() == "a1b2"
-        assert begun(late=True) == "a1b2"
-    agree("a1b2", "a1b2", Path("run.toml"))
+    store = rendezvous._serve_store()
+    announce_run("a1b2")
+    with use_runtime(worker):
+        assert await_run() == "a1b2"
+        assert await_run(late=True) == "a1b2"
+    check_same_run("a1b2", "a1b2", Path("run.toml"))
     with pytest.raises(UserError, match="run c3d4 is not allowed; allowed: a1b2"):
-        agree("a1b2", "c3d4", Path("run.toml"))
+        check_same_run("a1b2", "c3d4", Path("run.toml"))
     assert store.check(["lagbench/0/begun"])
 
 
@@ -93,23 +93,23 @@ def test_a_server_that_ended_before_its_run_began_is_not_waited_for(
     if says == "garbage":
         line_to(1).send(bytes(HEADER_BYTES))
     line_to(1).end()
-    with living_in(worker), pytest.raises(RuntimeError):
-        begun()
+    with use_runtime(worker), pytest.raises(RuntimeError):
+        await_run()
 
 
 def test_three_processes_have_lines_to_each_other_and_what_was_said_arrives(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = rendezvous._served()
+    store = rendezvous._serve_store()
     worlds = [Machine() for _ in range(3)]
 
     def meet(rank: int) -> None:
         worlds_of.place = worlds[rank]
-        rendezvous._meet(store if rank == 0 else rendezvous.connected(), rank, 3)
+        rendezvous._meet(store if rank == 0 else rendezvous.connect_to_store(), rank, 3)
 
-    real = world_module.world()  # that of the threads by which lines beat
-    monkeypatch.setattr(rendezvous, "world", lambda: worlds_of.place)
-    monkeypatch.setattr(world_module, "world", lambda: getattr(worlds_of, "place", real))
+    real = world_module.current_runtime()  # that of the threads by which lines beat
+    monkeypatch.setattr(rendezvous, "current_runtime", lambda: worlds_of.place)
+    monkeypatch.setattr(world_module, "current_runtime", lambda: getattr(worlds_of, "place", real))
     with ThreadPoolExecutor(3) as together:
         list(together.map(meet, range(3)))
     for rank, place in enumerate(worlds):
@@ -127,7 +127,7 @@ def test_an_environment_that_says_nothing_is_one_line(
     port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     tmp_path: Path, name: str, value: str,
 ) -> None:  # fmt: skip
-    store = rendezvous._served()
+    store = rendezvous._serve_store()
     monkeypatch.setenv(name, value)
     assert main([str(written(tmp_path, ROUNDS))]) == EXIT_BAD_INPUT
     told = capsys.readouterr().err.splitlines()
@@ -141,9 +141,9 @@ def test_a_server_that_never_answers_is_one_line(
     def refused() -> None:
         raise RuntimeError("timed out\nafter many lines")
 
-    monkeypatch.setattr(group, "connected", refused)
+    monkeypatch.setattr(group, "connect_to_store", refused)
     with pytest.raises(UserError, match=f":{port}$"):
-        comes_late()
+        is_joining_late()
 
 
 def test_nobody_is_started_again_in_rounds(tmp_path: Path) -> None:

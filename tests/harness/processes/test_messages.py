@@ -18,9 +18,9 @@ from harness.processes import server as membership
 from harness.processes import worker as pace
 from harness.processes.messages import Arrival, FrameHeader, Kind, Mailbox, ServerGone, talking
 from harness.processes.rounds import Rounds
-from harness.processes.server import Distributed, NoWorkersLeft
-from harness.processes.shards import Shard, Sharded, ShardGone
-from harness.processes.transport import CLOSED, GarbageReceived
+from harness.processes.server import NoWorkersLeft, ServerExecutor
+from harness.processes.shards import Shard, ShardedServerExecutor, ShardGone
+from harness.processes.transport import CLOSED, MalformedMessage
 from harness.processes.worker import Pacing
 from harness.simulator import Averaging
 from harness.speech.frames import RunConfig
@@ -55,7 +55,7 @@ class Talk:
     def __init__(self, config: RunConfig) -> None:
         self.told: list[str] = []
         minibatches: Any = SimpleNamespace(stage=0, before=0)
-        self.server = Distributed(
+        self.server = ServerExecutor(
             config, torch.zeros(SIZE), minibatches, Pacing(), self.told.append
         )
 
@@ -131,7 +131,7 @@ def test_a_worker_of_shards_that_comes_back_twice_is_taken_in_once(
 ) -> None:
     told: list[str] = []
     minibatches: Any = SimpleNamespace(stage=0, before=0)
-    sharded = Sharded(
+    sharded = ShardedServerExecutor(
         replace(config, shards=2), torch.zeros(SIZE), minibatches, Pacing(), told.append
     )
     body = torch.zeros(SIZE)
@@ -148,7 +148,7 @@ def test_a_worker_of_shards_that_comes_back_twice_is_taken_in_once(
     assert list(sharded.members.free) == [1, 2, 0]
 
 
-@pytest.mark.parametrize("error", [RuntimeError("closed"), GarbageReceived("no message")])
+@pytest.mark.parametrize("error", [RuntimeError("closed"), MalformedMessage("no message")])
 def test_trouble_while_talking_to_the_server_is_its_end(error: Exception) -> None:
     with pytest.raises(ServerGone), talking():
         raise error
@@ -183,9 +183,9 @@ def test_a_shard_that_died_before_the_first_was_ready_ends_the_run_and_a_worker_
     parts = replace(config, shards=2), torch.zeros(SIZE), minibatches, Pacing(), told.append
     monkeypatch.setattr(pace, "clock_offset", dead(1))
     with pytest.raises(ShardGone, match="1"):
-        Sharded(*parts)
+        ShardedServerExecutor(*parts)
     monkeypatch.setattr(pace, "clock_offset", dead(2))
-    sharded = Sharded(*parts)
+    sharded = ShardedServerExecutor(*parts)
     sharded._go_on(0.1)
     sharded._go_on(0.1)
     sharded._take_in(Arrival(3 + 1, FrameHeader(Kind.GONE, worker=0), torch.zeros(0), ""))

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from harness.base.errors import UserError
 from harness.processes import messages
-from harness.processes.group import agree
+from harness.processes.group import check_same_run
 from harness.processes.messages import NOTHING, Kind, ServerGone
 from harness.processes.rank_main import _identity
-from harness.processes.transport import CLOSED, GarbageReceived
+from harness.processes.transport import CLOSED, MalformedMessage
 from harness.processes.worker import Pacing
 from harness.speech import replica_worker as module
 from harness.speech.replica_worker import SequenceHeader
@@ -49,7 +49,7 @@ def test_questions_for_the_time_are_answered_on_the_way_to_an_order(
 ) -> None:
     asked = [Kind.CLOCK, Kind.CLOCK, Kind.START]
     answers = server([SequenceHeader(kind) for kind in asked], RuntimeError())
-    header, _ = messages.ordered(0, SequenceHeader, messages.into(NOTHING))
+    header, _ = messages.receive_order(0, SequenceHeader, messages.reuse_buffer(NOTHING))
     assert header.kind is Kind.START
     assert [answer.kind for answer in answers] == [Kind.CLOCK] * 2
     assert 0.0 < answers[0].began_s <= answers[1].began_s <= time.monotonic()
@@ -57,7 +57,7 @@ def test_questions_for_the_time_are_answered_on_the_way_to_an_order(
 
 @pytest.mark.parametrize(
     ("raises", "why"),
-    [(RuntimeError(), CLOSED), (GarbageReceived("noise"), "sent garbage: noise")],
+    [(RuntimeError(), CLOSED), (MalformedMessage("noise"), "sent garbage: noise")],
     ids=["gone", "garbage"],
 )
 def test_a_server_that_is_gone_or_sends_garbage_is_said_so(
@@ -65,7 +65,7 @@ def test_a_server_that_is_gone_or_sends_garbage_is_said_so(
 ) -> None:
     server([SequenceHeader(Kind.CLOCK)], raises)
     with pytest.raises(ServerGone, match=why):
-        messages.ordered(0, SequenceHeader, messages.into(NOTHING))
+        messages.receive_order(0, SequenceHeader, messages.reuse_buffer(NOTHING))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_replica_of_another_run_file_is_refused(sequence, choices: dict[str, o
     asked = parser().parse_args(["sequence"])
     begun, own = (_identity(each, asked) for each in (sequence(), sequence(**choices)))
     with pytest.raises(UserError, match=f"run {own} is not allowed; allowed: {begun}, as the"):
-        agree(begun, own, asked.file)
+        check_same_run(begun, own, asked.file)
 
 
 def test_a_server_that_begins_with_another_word_sends_garbage(
@@ -98,7 +98,9 @@ def test_a_decoder_that_is_given_an_utterance_nobody_has_says_so(
     sequence, corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = sequence()
-    setup = Setup.of(config, corpus, torch.zeros(config.start.network(corpus).layout.parameters))
+    setup = Setup.from_config(
+        config, corpus, torch.zeros(config.start.network(corpus).layout.parameters)
+    )
     monkeypatch.setattr(module, "Room", lambda places, trainer: None)
     monkeypatch.setattr(module, "send", lambda header, rank, body: None)
     given = SequenceHeader(Kind.DECODE, utterance=28), setup.part

@@ -22,7 +22,7 @@ from harness.processes.worker import Pacing
 from harness.simulator import LOST
 from harness.speech import replicas as module
 from harness.speech.replica_worker import SequenceHeader, decoder_rank, trainer_rank
-from harness.speech.replicas import Replicas
+from harness.speech.replicas import SequenceServerExecutor
 from harness.speech.sequence import Setup
 
 NOTHING = torch.empty(0)
@@ -62,7 +62,9 @@ class Script:
 class Played:
     """A server, and what its replicas say to it."""
 
-    def __init__(self, server: Replicas, script: Script, told: list[str], size: int) -> None:
+    def __init__(
+        self, server: SequenceServerExecutor, script: Script, told: list[str], size: int
+    ) -> None:
         self.server, self.script, self.told, self.size = server, script, told, size
 
     def hear(
@@ -97,8 +99,8 @@ def play(sequence, corpus, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pla
         monkeypatch.setattr(module, "send", script.send)
         monkeypatch.setattr(module, "Mailbox", lambda of: script)
         initial = torch.zeros(config.start.network(corpus).layout.parameters)
-        setup = Setup.of(config, corpus, initial)
-        server = Replicas(config, setup, initial, Pacing(), told.append)
+        setup = Setup.from_config(config, corpus, initial)
+        server = SequenceServerExecutor(config, setup, initial, Pacing(), told.append)
         return Played(server, script, told, setup.part.numel())
 
     return make

@@ -15,8 +15,8 @@ import pytest
 from harness import cli
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.base.errors import UserError
-from harness.fidelity.compare import compared
-from harness.fidelity.replay import config_of, replayed, stored_run
+from harness.fidelity.compare import compare_to_prediction
+from harness.fidelity.replay import config_of, load_finished_run, replay_run
 from harness.processes.rank_main import serve
 from harness.simulator import LOST, Timeline
 from harness.simulator.timeline_file import load_timeline
@@ -43,11 +43,11 @@ from harness.speech import replicas as sequence_command
 from harness.training import loop
 from harness.train import main
 words = sys.argv[1:]
-class Often(sequence_command.Replicas):
+class Often(sequence_command.SequenceServerExecutor):
     def __init__(self, *parts):
         super().__init__(*parts)
         loop.CHECKPOINT_EVERY_S, loop.CHECKPOINT_SHARE = 0.0, math.inf
-sequence_command.Replicas = Often
+sequence_command.SequenceServerExecutor = Often
 def dies(*told, **asked):
     os._exit(9)
 {special}
@@ -55,7 +55,7 @@ os._exit(main(words))
 """
 """The program, with a checkpoint after every step of sequence training."""
 SPECIAL = {
-    "joined": "command.begun = dies",
+    "joined": "command.await_run = dies",
     "of another seed": "words += ['--seed', '5']",
     "loading": "command.load_run = dies",
 }
@@ -109,7 +109,7 @@ def group(tmp_path: Path, launch: Launch) -> Launch:
 
 def the_run(store: Path) -> Run:
     (told,) = store.glob(f"*/{RECORD}")
-    return stored_run(told.parent)
+    return load_finished_run(told.parent)
 
 
 def final(run: Run) -> bytes:
@@ -134,7 +134,7 @@ def each_fetches_once_in(interval_s: float, timeline: Timeline) -> None:
 
 
 def again(run: Run) -> None:
-    found = replayed(run.dir, silent)
+    found = replay_run(run.dir, silent)
     assert found.replayed_sha256 == found.recorded_sha256
     assert found.folds > 50
 
@@ -164,7 +164,7 @@ def test_a_run_is_recorded_replays_to_the_same_bits_and_measurements_and_is_pred
     for name in ("held_out_criterion", "train_criterion", "kept_frames", "rate"):
         (epochs, values, _), (repeated, theirs, _) = run.curve(name), second.curve(name)
         assert (epochs.tolist(), values.tolist()) == (repeated.tolist(), theirs.tolist())
-    lags = compared(run.dir).recorded.lags
+    lags = compare_to_prediction(run.dir).recorded.lags
     for name in ("outer", "push"):
         mean = lags[name].staleness.mean()
         assert mean == pytest.approx(run.summary[f"{name}_staleness_mean"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.fidelity.replay import Replayed, replayed, stored_run
+from harness.fidelity.replay import ReplayResult, load_finished_run, replay_run
 from harness.simulator import LOST, Timeline
 from harness.simulator.timeline_file import load_timeline
 from harness.store.schema import TIMELINE
@@ -55,8 +55,8 @@ def run_file(tmp_path: Path) -> Path:
     return written(tmp_path, ASYNCHRONOUS, 0.005)
 
 
-def again(folder: Path) -> Replayed:
-    found = replayed(folder, silent)
+def again(folder: Path) -> ReplayResult:
+    found = replay_run(folder, silent)
     assert found.replayed_sha256 == found.recorded_sha256
     return found
 
@@ -73,7 +73,7 @@ def test_a_run_under_torchrun_is_recorded_and_replays_to_the_same_bits(run_file:
     done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     (folder,) = [config.parent for config in store.glob("*/config.json")]
-    timeline = load_timeline(stored_run(folder).dir / TIMELINE)
+    timeline = load_timeline(load_finished_run(folder).dir / TIMELINE)
     each_step_once(timeline)
     assert set(timeline.folded().worker.tolist()) == {0, 1}
     assert timeline.staleness().max() >= 1
@@ -103,7 +103,7 @@ def test_a_killed_worker_costs_its_contribution_and_the_other_goes_on(
 def test_a_worker_that_died_and_is_started_again_has_work_again(
     tmp_path: Path, launch: Launch, waiting_server: Callable[[str, str], Path]
 ) -> None:
-    server = waiting_server("server", "Distributed")
+    server = waiting_server("server", "ServerExecutor")
     running = launch(written(tmp_path, ASYNCHRONOUS, 0.01), instead={0: server})
     running.wait_until_told("passes")
     running.kill(2)

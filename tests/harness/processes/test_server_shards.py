@@ -14,7 +14,7 @@ from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.contract import LocalWork, Memory, Server
 from harness.base.errors import UserError
 from harness.base.seeds import identity
-from harness.fidelity.replay import replayed
+from harness.fidelity.replay import replay_run
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout
 from harness.replay.sharded import ShardedReplay, ShardedServer, edges
@@ -181,7 +181,7 @@ def test_one_shard_keeps_its_name_and_shards_with_rounds_or_faults_are_refused(
 
 def again(folder: Path) -> Timeline:
     """The record, once its replay has given the same bits."""
-    found = replayed(folder, silent)
+    found = replay_run(folder, silent)
     assert found.replayed_sha256 == found.recorded_sha256
     return load_timeline(folder / TIMELINE)
 
@@ -215,7 +215,7 @@ def test_a_worker_that_dies_between_two_shards_leaves_what_it_has_sent_and_may_c
     tmp_path: Path, launch: Callable[..., Any], waiting_server: Callable[[str, str], Path]
 ) -> None:
     (tmp_path / "dies.py").write_text(DIES, encoding="utf-8")
-    server = waiting_server("shards", "Sharded")
+    server = waiting_server("shards", "ShardedServerExecutor")
     instead = {0: server, 3: tmp_path / "dies.py"}
     running = launch(written(tmp_path, SHARDED, 0.005), 4, instead=instead)
     running.wait_until_told("worker 1 is gone with its contribution at 1 of 2 shards; 1 left")

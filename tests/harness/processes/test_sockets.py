@@ -26,8 +26,8 @@ from harness.processes.messages import (
     Kind,
     Mailbox,
     bytes_of,
-    into,
     receive,
+    reuse_buffer,
     send,
 )
 from harness.processes.transport import (
@@ -37,22 +37,22 @@ from harness.processes.transport import (
     MARK,
     SILENT,
     SILENT_AFTER_S,
-    GarbageReceived,
-    Introduced,
-    Line,
+    HandshakeFailed,
     Machine,
+    MalformedMessage,
+    PeerConnection,
     PeerGone,
+    PeerInfo,
     Socket,
-    Stranger,
-    beat_on,
     connect,
     listen,
-    living_in,
+    start_heartbeats,
+    use_runtime,
 )
 
-Door = tuple[tuple[str, int], "queue.Queue[Introduced]"]
+Door = tuple[tuple[str, int], "queue.Queue[PeerInfo]"]
 SECRET_OF_ALL = b"ours"
-WHO = Introduced(3, 0, late=False)
+WHO = PeerInfo(3, 0, late=False)
 """Rank 3 wants rank 0."""
 
 
@@ -60,9 +60,9 @@ WHO = Introduced(3, 0, late=False)
 def door(monkeypatch: pytest.MonkeyPatch) -> Door:
     """Where rank 0 listens, whose processes share a secret, and who has come in."""
     monkeypatch.setenv(SECRET, SECRET_OF_ALL.decode())
-    came: queue.Queue[Introduced] = queue.Queue()
+    came: queue.Queue[PeerInfo] = queue.Queue()
 
-    def enter(who: Introduced, connection: Socket) -> None:
+    def enter(who: PeerInfo, connection: Socket) -> None:
         assert connection._socket.gettimeout() == SILENT_AFTER_S
         came.put(who)
 
@@ -142,7 +142,7 @@ def test_who_answers_without_the_secret_is_a_stranger(monkeypatch: pytest.Monkey
             connected.sendall(bytes(32))
 
         threading.Thread(target=answer, daemon=True).start()
-        with pytest.raises(Stranger, match=SECRET):
+        with pytest.raises(HandshakeFailed, match=SECRET):
             connect(listening.getsockname(), WHO)
 
 
@@ -171,7 +171,7 @@ def test_what_a_process_has_answered_once_cannot_be_played_to_another(door: Door
 
         threading.Thread(target=pass_on_and_repeat, daemon=True).start()
         connect(impostor.getsockname(), WHO)
-        with pytest.raises(Stranger, match=SECRET):
+        with pytest.raises(HandshakeFailed, match=SECRET):
             connect(impostor.getsockname(), WHO)
 
 
@@ -193,7 +193,7 @@ def test_processes_that_connect_do_not_answer_each_other_for_a_stranger(
         with ThreadPoolExecutor(2) as together:
             both = [together.submit(connect, impostor.getsockname(), WHO) for _ in range(2)]
             told = [each.exception(20.0) for each in both]
-    assert sorted(isinstance(each, Stranger) for each in told) == [False, True]
+    assert sorted(isinstance(each, HandshakeFailed) for each in told) == [False, True]
     assert all(isinstance(each, ConnectionError) for each in told)
 
 
@@ -215,9 +215,9 @@ def test_a_door_is_at_one_address_and_no_other(door: Door) -> None:
         socket.create_connection(("127.0.0.2", port), timeout=5.0)
 
 
-def pair(patience_s: float = 20.0) -> tuple[Line, Line]:
+def pair(patience_s: float = 20.0) -> tuple[PeerConnection, PeerConnection]:
     ours, theirs = socket.socketpair()
-    return Line(Socket(ours, patience_s)), Line(Socket(theirs, patience_s))
+    return PeerConnection(Socket(ours, patience_s)), PeerConnection(Socket(theirs, patience_s))
 
 
 Beat = Callable[[], None]
@@ -225,16 +225,16 @@ Beat = Callable[[], None]
 PATIENCE_S, BEATS = 1.0, 15
 
 
-def until_undisturbed(attempt: Callable[[Line, Line, Beat], None]) -> None:
+def until_undisturbed(attempt: Callable[[PeerConnection, PeerConnection, Beat], None]) -> None:
     """Try anew where a busy machine kept a peer from beating for as long as it may be silent."""
     for _ in range(20):
         ours, theirs = pair(PATIENCE_S)
         moments = [time.monotonic()]
 
-        def beat(theirs: Line = theirs, moments: list[float] = moments) -> None:
+        def beat(theirs: PeerConnection = theirs, moments: list[float] = moments) -> None:
             for _ in range(BEATS):
                 time.sleep(1.5 * PATIENCE_S / BEATS)
-                theirs.beat()
+                theirs.send_heartbeat()
                 moments.append(time.monotonic())
 
         try:
@@ -268,13 +268,13 @@ def test_a_peer_of_whom_nothing_is_heard_is_noticed_and_one_that_beats_is_not() 
     with pytest.raises(PeerGone, match=CLOSED):  # a peer that is given up notices
         theirs.header()
 
-    def hear(ours: Line, theirs: Line, beat: Beat) -> None:
+    def hear(ours: PeerConnection, theirs: PeerConnection, beat: Beat) -> None:
         def say() -> None:
             beat()
             send(FrameHeader(Kind.DONE, 7), theirs, torch.ones(3))
 
         with on_a_thread(say):
-            header, body = receive(ours, FrameHeader, into(torch.zeros(3)))
+            header, body = receive(ours, FrameHeader, reuse_buffer(torch.zeros(3)))
         assert (header.step, body.tolist()) == (7, [1.0] * 3)
 
     until_undisturbed(hear)
@@ -284,15 +284,15 @@ def test_a_peer_that_takes_nothing_in_is_noticed_by_who_sends() -> None:
     ours, _ = kept = pair(0.3)
     with pytest.raises(PeerGone, match=SILENT):
         send(FrameHeader(Kind.WORK), ours, torch.zeros(4_000_000))
-    ours.beat()  # to nobody
+    ours.send_heartbeat()  # to nobody
     del kept
 
 
 def test_a_peer_that_is_busy_and_beats_is_waited_for_by_who_sends() -> None:
-    def tell(ours: Line, theirs: Line, beat: Beat) -> None:
+    def tell(ours: PeerConnection, theirs: PeerConnection, beat: Beat) -> None:
         def busy() -> None:
             beat()
-            receive(theirs, FrameHeader, into(torch.zeros(4_000_000)))
+            receive(theirs, FrameHeader, reuse_buffer(torch.zeros(4_000_000)))
 
         with on_a_thread(busy):
             send(FrameHeader(Kind.DONE), ours, torch.zeros(4_000_000))
@@ -305,7 +305,7 @@ def test_a_beat_does_not_wait_for_a_message_that_is_on_its_way() -> None:
     body = torch.zeros(4_000_000)
     with on_a_thread(lambda: send(FrameHeader(Kind.DONE), ours, torch.ones(4_000_000))):
         theirs.header()
-        ours.beat()
+        ours.send_heartbeat()
         theirs.body(bytes_of(body))
     assert body.sum() == 4_000_000
 
@@ -317,7 +317,7 @@ def test_a_beat_does_not_wait_for_a_peer_that_takes_nothing_in() -> None:
         while True:
             ours.send(bytes(4096))
     connection = Socket(ours, 0.3)
-    Line(connection).beat()
+    PeerConnection(connection).send_heartbeat()
     assert not connection.ended
     theirs.close()
 
@@ -333,7 +333,7 @@ def test_a_door_goes_on_when_a_process_has_no_room_for_another_connection(
         return accept(listening)
 
     monkeypatch.setattr(socket.socket, "accept", accept_later)
-    came: queue.Queue[Introduced] = queue.Queue()
+    came: queue.Queue[PeerInfo] = queue.Queue()
     connect(listen("127.0.0.1", 0, lambda who, connection: came.put(who)), WHO)
     assert came.get(timeout=20.0) == WHO
 
@@ -343,7 +343,7 @@ def test_so_many_are_at_the_door_at_a_time_and_the_others_come_in_later(
 ) -> None:
     monkeypatch.setattr("harness.processes.transport.AT_THE_DOOR", 2)
     monkeypatch.setattr("harness.processes.transport.INTRODUCED_WITHIN_S", 0.3)
-    came: queue.Queue[Introduced] = queue.Queue()
+    came: queue.Queue[PeerInfo] = queue.Queue()
     where = listen("127.0.0.1", 0, lambda who, connection: came.put(who))
     silent = [socket.create_connection(where, 20.0) for _ in range(5)]
     time.sleep(0.1)
@@ -361,15 +361,15 @@ def test_a_header_of_another_size_is_garbage_or_the_lines_end_and_never_the_proc
     ours, theirs = socket.socketpair()
     theirs.sendall(b"\7" * size)
     theirs.close()
-    with pytest.raises((GarbageReceived, PeerGone)):
-        receive(Line(Socket(ours)), FrameHeader, into(torch.zeros(1)))
+    with pytest.raises((MalformedMessage, PeerGone)):
+        receive(PeerConnection(Socket(ours)), FrameHeader, reuse_buffer(torch.zeros(1)))
 
 
 def test_a_worker_that_waits_to_be_let_in_hears_beats() -> None:
     place, (ours, theirs) = Machine(), socket.socketpair()
-    place.late.append((1, Line(Socket(ours))))
-    with living_in(place):
-        beat_on()
+    place.late.append((1, PeerConnection(Socket(ours))))
+    with use_runtime(place):
+        start_heartbeats()
     theirs.settimeout(20.0)
     assert take(theirs, MARK.size) == MARK.pack(BEAT, 0)
     theirs.close()
@@ -383,7 +383,7 @@ def test_a_mailbox_holds_so_many_messages_of_a_peer_and_no_more() -> None:
             send(FrameHeader(Kind.PUSHED, step), theirs)
 
     mailbox = Mailbox(FrameHeader)
-    mailbox.listen(0, ours, into(NOTHING))
+    mailbox.listen(0, ours, reuse_buffer(NOTHING))
     with on_a_thread(say):
         while mailbox._unread[0] < UNREAD:
             time.sleep(0.01)
@@ -396,9 +396,9 @@ def test_a_mailbox_holds_so_many_messages_of_a_peer_and_no_more() -> None:
 def test_who_listens_to_a_rank_does_not_hear_another_that_has_its_number_later() -> None:
     place, (ours, theirs), (new, others) = Machine(), pair(), pair()
     place.lines[1] = ours
-    with living_in(place):
+    with use_runtime(place):
         mailbox = Mailbox(FrameHeader)
-        mailbox.listen(1, 1, into(NOTHING))
+        mailbox.listen(1, 1, reuse_buffer(NOTHING))
         for step in range(2):
             send(FrameHeader(Kind.PUSHED, step), theirs)
             header = mailbox.get().header
@@ -423,15 +423,15 @@ class Noted:
 @pytest.mark.parametrize("lacks", [1, 17, 100, 200])
 def test_a_header_that_is_cut_short_is_not_filled_up_with_what_follows(lacks: int) -> None:
     noted = Noted()
-    line = Line(noted)  # type: ignore[arg-type]
+    line = PeerConnection(noted)  # type: ignore[arg-type]
     send(FrameHeader(Kind.WORK, 7), line)
     first = len(noted.said)
     send(FrameHeader(Kind.WORK, 8), line)
     ours, theirs = socket.socketpair()
     theirs.sendall(noted.said[: first - lacks] + noted.said[first:])
     theirs.close()
-    with pytest.raises(GarbageReceived, match="does not end where it should"):
-        receive(Line(Socket(ours)), FrameHeader, into(torch.zeros(1)))
+    with pytest.raises(MalformedMessage, match="does not end where it should"):
+        receive(PeerConnection(Socket(ours)), FrameHeader, reuse_buffer(torch.zeros(1)))
 
 
 def test_what_a_peer_has_not_got_yet_is_known() -> None:

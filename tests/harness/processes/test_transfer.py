@@ -22,14 +22,14 @@ from harness.processes.messages import (
     Mailbox,
     body_of,
     bytes_of,
-    into,
     memory_from_tensor,
     pack_header,
     receive,
+    reuse_buffer,
     send,
     unpack_header,
 )
-from harness.processes.transport import CLOSED, GarbageReceived, Line, Socket
+from harness.processes.transport import CLOSED, MalformedMessage, PeerConnection, Socket
 from harness.speech.replica_worker import PartnerGone, Room, SequenceHeader, frames_of
 
 DONE = FrameHeader(
@@ -56,13 +56,13 @@ def test_headers_survive_the_wire(header: Header) -> None:
     words = pack_header(header, torch.zeros(3))
     assert unpack_header(words, type(header)) == (header, 12)
     other = {FrameHeader: SequenceHeader, SequenceHeader: FrameHeader}[type(header)]
-    with pytest.raises(GarbageReceived):
+    with pytest.raises(MalformedMessage):
         unpack_header(words, other)
 
 
 @pytest.mark.parametrize(("header", "wrong"), GARBAGE)
 def test_a_header_with_what_cannot_be_is_garbage(header: Header, wrong: dict[str, Any]) -> None:
-    with pytest.raises(GarbageReceived):
+    with pytest.raises(MalformedMessage):
         unpack_header(pack_header(replace(header, **wrong)), type(header))
 
 
@@ -70,28 +70,28 @@ def test_a_value_is_no_number_where_an_utterance_has_a_trouble_and_only_there() 
     troubled = SequenceHeader(Kind.TAKEN, value=math.nan, trouble=2)
     again, _ = unpack_header(pack_header(troubled), SequenceHeader)
     assert math.isnan(again.value)
-    with pytest.raises(GarbageReceived, match="no number"):
+    with pytest.raises(MalformedMessage, match="no number"):
         unpack_header(pack_header(replace(troubled, trouble=0)), SequenceHeader)
 
 
 @pytest.fixture
-def pair() -> tuple[Line, Line]:
+def pair() -> tuple[PeerConnection, PeerConnection]:
     """Two ends of a connection: where the first sends to, and the second."""
     ours, theirs = socket.socketpair()
-    return Line(Socket(ours)), Line(Socket(theirs))
+    return PeerConnection(Socket(ours)), PeerConnection(Socket(theirs))
 
 
-def sent(line: Line, words: bytes, body: Tensor | None = None) -> None:
+def sent(line: PeerConnection, words: bytes, body: Tensor | None = None) -> None:
     """Send what may be no message of ours."""
     line.send(words, None if body is None else bytes_of(body))
 
 
-def test_a_message_arrives_with_its_tensor(pair: tuple[Line, Line]) -> None:
+def test_a_message_arrives_with_its_tensor(pair: tuple[PeerConnection, PeerConnection]) -> None:
     ours, theirs = pair
     gradient = torch.rand(5)
     with ThreadPoolExecutor(1) as aside:
         sending = aside.submit(send, SequenceHeader(Kind.GRADIENT, 3), theirs, gradient)
-        header, body = receive(ours, SequenceHeader, into(torch.empty(5)))
+        header, body = receive(ours, SequenceHeader, reuse_buffer(torch.empty(5)))
         sending.result()
     assert header == SequenceHeader(Kind.GRADIENT, 3)
     assert torch.equal(body, gradient)
@@ -100,24 +100,24 @@ def test_a_message_arrives_with_its_tensor(pair: tuple[Line, Line]) -> None:
 @pytest.mark.parametrize(
     ("header", "floats", "body_of"),
     [
-        (SequenceHeader(Kind.GRADIENT), 6, into(torch.empty(5))),
-        (SequenceHeader(Kind.GRADIENT), 4, into(torch.empty(5))),
-        (SequenceHeader(Kind.GRADIENT), 0, into(torch.empty(5))),
-        (SequenceHeader(Kind.ASK), 5, into(torch.empty(5))),
+        (SequenceHeader(Kind.GRADIENT), 6, reuse_buffer(torch.empty(5))),
+        (SequenceHeader(Kind.GRADIENT), 4, reuse_buffer(torch.empty(5))),
+        (SequenceHeader(Kind.GRADIENT), 0, reuse_buffer(torch.empty(5))),
+        (SequenceHeader(Kind.ASK), 5, reuse_buffer(torch.empty(5))),
         (SequenceHeader(Kind.DECODED, entering=2), 5, frames_of(3, 4)),
         (SequenceHeader(Kind.DECODED, entering=2**50), 5, frames_of(3, 4)),
     ],
     ids=["larger", "smaller", "none", "unexpected", "other width", "endless"],
 )
 def test_a_tensor_of_another_size_is_not_received(
-    pair: tuple[Line, Line],
+    pair: tuple[PeerConnection, PeerConnection],
     header: SequenceHeader,
     floats: int,
     body_of: BodyOf[SequenceHeader],
 ) -> None:
     body = torch.zeros(floats)
     sent(pair[1], pack_header(header, body), body)
-    with pytest.raises(GarbageReceived):
+    with pytest.raises(MalformedMessage):
         receive(pair[0], SequenceHeader, body_of)
 
 
@@ -128,7 +128,7 @@ INFINITE = pack_header(SequenceHeader(Kind.ROOM, read_s=math.inf))
     "words", [INFINITE, pack_header(SequenceHeader(Kind.STOP))], ids=["infinite", "another kind"]
 )
 def test_a_decoder_that_waits_for_room_hears_of_garbage(
-    pair: tuple[Line, Line], words: bytes
+    pair: tuple[PeerConnection, PeerConnection], words: bytes
 ) -> None:
     room = Room(1, pair[0])
     room.take()
@@ -146,7 +146,7 @@ def test_a_decoder_that_waits_for_room_hears_of_garbage(
     ids=["infinite", "unforeseen"],
 )
 def test_whoever_listens_says_why_it_stops(
-    pair: tuple[Line, Line], words: bytes, trouble: str
+    pair: tuple[PeerConnection, PeerConnection], words: bytes, trouble: str
 ) -> None:
     def unforeseen(header: SequenceHeader) -> Tensor:
         raise KeyError(header.entering)
@@ -159,17 +159,19 @@ def test_whoever_listens_says_why_it_stops(
     assert arrival.trouble.startswith(trouble)
 
 
-def test_a_connection_that_was_replaced_ends_in_silence(pair: tuple[Line, Line]) -> None:
+def test_a_connection_that_was_replaced_ends_in_silence(
+    pair: tuple[PeerConnection, PeerConnection],
+) -> None:
     mailbox = Mailbox(FrameHeader)
-    mailbox.listen(1, pair[0], into(torch.empty(1)))
-    mailbox.listen(1, pair[1], into(torch.empty(1)))
+    mailbox.listen(1, pair[0], reuse_buffer(torch.empty(1)))
+    mailbox.listen(1, pair[1], reuse_buffer(torch.empty(1)))
     pair[0].end()
     assert mailbox.get().trouble == CLOSED
     assert mailbox.get_before(time.monotonic() + 0.2) is None
 
 
 def test_what_a_worker_remembers_has_bounds_and_is_no_garbage() -> None:
-    with pytest.raises(GarbageReceived, match="a memory of 4294967297 bytes"):
+    with pytest.raises(MalformedMessage, match="a memory of 4294967297 bytes"):
         body_of(FrameHeader(Kind.MEMORY, steps=LARGEST + 1))
-    with pytest.raises(GarbageReceived, match="no memory of a worker"):
+    with pytest.raises(MalformedMessage, match="no memory of a worker"):
         memory_from_tensor(torch.ones(100, dtype=torch.uint8), torch.device("cpu"))

@@ -1,6 +1,6 @@
 """A world in one thread: processes that take turns, virtual time, and an adversary on every line.
 
-Every process is a `Place`, the `World` that the protocol's code lives in; its threads are
+Every process is a `Place`, the `Runtime` that the protocol's code lives in; its threads are
 greenlets. Nothing runs at the same time, and what happens next is drawn from one seed: a schedule
 can be told by its number.
 """
@@ -18,7 +18,7 @@ from typing import Any
 import greenlet
 import torch
 
-from harness.processes.transport import SILENT_AFTER_S, Line
+from harness.processes.transport import SILENT_AFTER_S, PeerConnection
 
 Meddler = Callable[["Pipe", bytes], list[bytes]]
 """What becomes of a message on its way; may also do something to its two ends."""
@@ -73,7 +73,7 @@ class Town:
 
 
 class Place:
-    """One process; see `World`.
+    """One process; see `Runtime`.
 
     Args:
         town: where it is.
@@ -82,8 +82,8 @@ class Place:
 
     def __init__(self, town: Town, name: str) -> None:
         self.town, self.name = town, name
-        self.lines: dict[int, Line] = {}
-        self.late = deque[tuple[int, Line]]()
+        self.lines: dict[int, PeerConnection] = {}
+        self.late = deque[tuple[int, PeerConnection]]()
         self._came_late = Changed(self)
         self.connections: list[End] = []
         self.alive, self.asleep_until = True, 0.0
@@ -106,7 +106,7 @@ class Place:
     def changes(self) -> Changed:
         return Changed(self)
 
-    def came_late(self) -> Changed:
+    def late_arrivals(self) -> Changed:
         return self._came_late
 
     def resume(self, thread: Any, *told: object) -> None:
@@ -263,13 +263,13 @@ class End:
             town.at(town.now, self._receives._end)  # not at once: another thread runs here
 
 
-def connect(one: Place, other: Place) -> tuple[Line, Line]:
+def connect(one: Place, other: Place) -> tuple[PeerConnection, PeerConnection]:
     """Both ends of a new connection."""
     there, back = Pipe(one, other), Pipe(other, one)
     ends = End(there, back), End(back, there)
     for place, end in zip((one, other), ends, strict=True):
         place.connections.append(end)
-    return Line(ends[0]), Line(ends[1])
+    return PeerConnection(ends[0]), PeerConnection(ends[1])
 
 
 def in_process(place: Place, program: Callable[[], None]) -> None:

@@ -34,7 +34,7 @@ def minibatches(device="cpu"):
     """Of 40 utterances of 30 frames each."""
     draw, start, length = np.random.default_rng(0), np.arange(40) * 30, np.full(40, 30)
     features = draw.normal(size=(1200, 4)).astype(np.float32)
-    frames = Frames.laid_out(features, draw.integers(10, size=1200), start, length, 2, device)
+    frames = Frames.from_arrays(features, draw.integers(10, size=1200), start, length, 2, device)
     order = Order(0, 0, start, length, FRAMES)
     return Minibatches(lambda stage: order, frames)
 

@@ -11,7 +11,7 @@ from harness.replay.sharded import ShardedReplay
 from harness.replay.stale import StaleReplay
 from harness.simulator import Contributions, Folds, Timeline
 from harness.simulator.timeline import IN_FLIGHT, SERVER, Pieces
-from harness.speech.protocol import Asked
+from harness.speech.protocol import CountQueries
 from harness.speech.streams import SequenceReplay
 
 
@@ -137,12 +137,12 @@ def test_a_decoder_keeps_the_version_it_read_while_its_trainer_reads_others():
     nothing = np.zeros(0)
     none = nothing.astype(np.int64)
     first = timeline((0, 0, 0, 0, 1), (1, 1, 0, 1, 1), (2, 0, 1, 2, 1), (IN_FLIGHT, 1, 2, 3, 1))
-    at_two = Asked(np.array([1, 0]), none, none, np.array([2, 0]), nothing)
+    at_two = CountQueries(np.array([1, 0]), none, none, np.array([2, 0]), nothing)
     made.follow(first, 0.1, at_two)
     assert made.decoders[:, 0].tolist() == [0.0, 2.0]
     assert made.decoder_versions == [0, 2]
     then = timeline((3, 1, 2, 3, 1), (4, 0, 3, 4, 1))
-    made.follow(then, 0.1, Asked(np.array([1, 0]), none, none, np.array([2, 4]), nothing))
+    made.follow(then, 0.1, CountQueries(np.array([1, 0]), none, none, np.array([2, 4]), nothing))
     assert made.decoders[:, 0].tolist() == [4.0, 2.0]
     assert made.server.version == 5
 

@@ -18,7 +18,7 @@ from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.schedules import Constant, Search
 from harness.base.errors import UserError
 from harness.base.seeds import identity
-from harness.fidelity.predict import whole
+from harness.fidelity.predict import time_full_run
 from harness.reference.keys import keys_of
 from harness.runs.config import Stage
 from harness.runs.idle import idle_lines
@@ -123,14 +123,14 @@ def test_a_number_of_a_cluster_moves_a_run_s_time_or_is_named(method, file, conf
         size = {"stages": (Stage(4, 4),), "workers": WORKERS, "chunk": 1.0, "passes": 2}
         return configure(**parts, **size, evaluations=1)
 
-    known = whole(run(table), train).timeline.sha256()
+    known = time_full_run(run(table), train).timeline.sha256()
     idle = named(run(table))
     assert "workload" in idle
     assert "chunk" not in idle
 
     def timeline(changed: dict) -> str:
         try:
-            return whole(run(changed), train).timeline.sha256()
+            return time_full_run(run(changed), train).timeline.sha256()
         except UserError:
             return "refused"
 

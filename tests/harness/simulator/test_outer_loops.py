@@ -12,7 +12,7 @@ from scipy import stats
 
 from harness.base.errors import UserError
 from harness.cli import main
-from harness.commands.predict import COLUMNS, shown
+from harness.commands.predict import COLUMNS, format_row
 from harness.simulator.outer_loops import OuterLoop, load_plan, predicted
 from harness.simulator.steady import Uncertain, draws
 
@@ -133,7 +133,7 @@ def test_a_published_prediction_comes_out_again(name, algorithm, every, bandwidt
         replace(loop, every=(every,) if loop.name == algorithm else ()) for loop in plan.algorithms
     )
     asked = replace(plan, algorithms=loops, bandwidths_bits_per_s=(bandwidth,))
-    (row,) = (dict(zip(COLUMNS, shown(cell), strict=True)) for cell in predicted(asked, path))
+    (row,) = (dict(zip(COLUMNS, format_row(cell), strict=True)) for cell in predicted(asked, path))
     assert row in published(f"{name}.csv")
 
 

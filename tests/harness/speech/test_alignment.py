@@ -14,7 +14,12 @@ from harness.base.errors import UserError
 from harness.networks.feedforward import Dnn, Layout
 from harness.speech import task
 from harness.speech.frames import ForcedAlignment
-from harness.speech.task import final_model, forced_targets, moved, targeted
+from harness.speech.task import (
+    compute_forced_targets,
+    final_model,
+    load_corpus_with_targets,
+    target_change_rate,
+)
 from harness.store.schema import TARGETS
 from tests.silence import silent
 
@@ -38,7 +43,7 @@ def knows_the_truth(corpus):
 def test_the_paths_are_those_of_a_search_through_each_word_s_chain(corpus, configure):
     net, model, weight, bias = knows_the_truth(corpus)
     rule = ForcedAlignment(configure(), 1e3)  # so large that transitions do not count
-    found = forced_targets(net, model, corpus, rule)
+    found = compute_forced_targets(net, model, corpus, rule)
     train = corpus.split("train")
     prior = np.log(np.bincount(corpus.targets[: train.total_frames], minlength=5))
     every = corpus.utterances
@@ -47,14 +52,14 @@ def test_the_paths_are_those_of_a_search_through_each_word_s_chain(corpus, confi
         scores = corpus.features[rows] @ weight.T + bias - prior
         assert (found[rows] == align(scores, corpus.lexicon[words[0]])[0]).all()
     assert found.dtype == np.int32
-    assert 0.0 < moved(corpus, found, "train") < 0.2
+    assert 0.0 < target_change_rate(corpus, found, "train") < 0.2
 
 
 def test_an_utterance_too_short_for_its_words_keeps_its_targets(corpus, configure):
     net, model, *_ = knows_the_truth(corpus)
     long = (("yes",) * 9, *corpus.utterances.words[1:])
     said = replace(corpus, utterances=replace(corpus.utterances, words=long))
-    found = forced_targets(net, model, said, ForcedAlignment(configure(), 0.3))
+    found = compute_forced_targets(net, model, said, ForcedAlignment(configure(), 0.3))
     first = int(corpus.utterances.frames[0])
     assert (found[:first] == corpus.targets[:first]).all()
 
@@ -63,19 +68,19 @@ def test_what_moved_is_counted_in_its_split_alone(corpus):
     changed = corpus.targets.copy()
     dev = corpus.split("dev")
     changed[dev.start[0]] += 1
-    assert moved(corpus, changed, "dev") == 1 / dev.total_frames
-    assert moved(corpus, changed, "train") == 0.0
+    assert target_change_rate(corpus, changed, "dev") == 1 / dev.total_frames
+    assert target_change_rate(corpus, changed, "train") == 0.0
 
 
 def test_a_training_takes_the_alignment_for_its_targets(configure, finished):
     config = configure(targets=ForcedAlignment(configure(), 0.3))
     run = config.targets.execute(finished, silent)
-    found = targeted(config, finished, silent)
+    found = load_corpus_with_targets(config, finished, silent)
     assert (found.targets == load_file(run.path(TARGETS))["targets"]).all()
     assert run.summary["moved_train"] > 0.0
     own, other = (c.execute(finished, silent) for c in (configure(), config))
     assert not torch.equal(final_model(own), final_model(other))
-    assert targeted(config, finished, silent) is found
+    assert load_corpus_with_targets(config, finished, silent) is found
 
 
 def test_targets_that_a_light_run_lacks_are_made_again(configure, finished):
@@ -85,16 +90,16 @@ def test_targets_that_a_light_run_lacks_are_made_again(configure, finished):
     path.unlink()
     assert rule.execute(finished, silent).status == "done", "who needs them not has a whole run"
     assert not path.exists()
-    found = targeted(configure(targets=rule), finished, silent)
+    found = load_corpus_with_targets(configure(targets=rule), finished, silent)
     assert (found.targets == before).all()
 
 
 def test_a_second_alignment_is_counted_against_the_first(configure, finished, corpus):
     first = configure(targets=ForcedAlignment(configure(), 0.3))
     again = ForcedAlignment(first, 0.3).execute(finished, silent)
-    before = targeted(first, finished, silent)
+    before = load_corpus_with_targets(first, finished, silent)
     found = load_file(again.path(TARGETS))["targets"]
-    assert again.summary["moved_train"] == moved(before, found, "train")
+    assert again.summary["moved_train"] == target_change_rate(before, found, "train")
 
 
 def test_sequence_training_goes_on_with_the_targets_of_its_start(sequence, configure, finished):
@@ -112,7 +117,7 @@ def test_a_network_that_diverged_aligns_nothing(configure, finished):
         targets=ForcedAlignment(configure(schedule=replace(configure().schedule, rate=1e38)), 0.3)
     )
     with pytest.raises(UserError, match=r"targets: .*diverged"):
-        targeted(config, finished, silent)
+        load_corpus_with_targets(config, finished, silent)
 
 
 def test_a_configuration_with_its_corpus_s_own_targets_keeps_its_name(configure):

@@ -167,7 +167,7 @@ def test_every_candidate_is_tested_at_an_acoustic_scale_of_its_own(configure, co
         assert training.run() == "done"
     for name, model in training.executor.server.candidates().items():
         alone = FrameEvaluator(task.network, task.frames, spoken)
-        tuned = alone.tuned(model)
+        tuned = alone.tune_decoding(model)
         measured = training.last_measured()
         assert measured[f"acoustic_scale/{name}"] == tuned.best.scale
         assert measured[f"acoustic_scale_decided/{name}"] == float(tuned.decided)

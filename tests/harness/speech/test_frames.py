@@ -35,7 +35,7 @@ def of_context(context: int) -> Corpus:
 @pytest.mark.parametrize("context", [0, 1, 2, 5])
 def test_a_spliced_frame_repeats_the_ends_of_its_own_utterance_and_sees_no_other(context):
     rows = torch.arange(TOTAL).reshape(2, -1)
-    x, targets = Frames.of(of_context(context), "cpu").gather(rows)
+    x, targets = Frames.from_corpus(of_context(context), "cpu").gather(rows)
     expected = []
     for start, length in zip(START.tolist(), LENGTHS.tolist(), strict=True):
         for at in range(length):

@@ -22,7 +22,7 @@ WHOLE = PretrainingConfig("corpus", "smoke", "sha", (8,), Recipe(), 11, "cpu")
 def asked(configure, monkeypatch):
     """What a run asks for, from some of its settings."""
     found: list[PretrainingConfig] = []
-    monkeypatch.setattr(module, "pretrained", lambda config, *_: found.append(config))
+    monkeypatch.setattr(module, "pretrain_or_load", lambda config, *_: found.append(config))
     nothing: Any = None
 
     def ask(**choices: Any) -> PretrainingConfig:

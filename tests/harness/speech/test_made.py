@@ -52,7 +52,7 @@ def stored(corpus):
 def test_rows_are_the_same_whatever_is_kept(corpus, stored, room):
     ours = MadeFrames(corpus, corpus.speech, "cpu", 0)
     ours = MadeFrames(corpus, corpus.speech, "cpu", room * ours.bytes_of_all // 7)
-    theirs, draw = Frames.of(stored, "cpu"), stream(0, "rows")
+    theirs, draw = Frames.from_corpus(stored, "cpu"), stream(0, "rows")
     for _ in range(5):
         rows = torch.as_tensor(draw.integers(len(corpus.targets), size=(3, 8)))
         for own, their in zip(ours.gather(rows), theirs.gather(rows), strict=True):
@@ -62,7 +62,7 @@ def test_rows_are_the_same_whatever_is_kept(corpus, stored, room):
 
 def test_a_pass_in_blocks_makes_each_block_once(corpus):
     ours, train = MadeFrames(corpus, corpus.speech, "cpu", 0), corpus.split("train")
-    blocks = Blocks.of(train)
+    blocks = Blocks.from_utterances(train)
     order = Order(0, 0, blocks.start, blocks.frames, 16, shuffling="in blocks")
     for step in range(order.steps):
         ours.gather(torch.as_tensor(order.rows(step))[None])

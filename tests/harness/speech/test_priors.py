@@ -42,7 +42,7 @@ def test_a_target_that_training_has_not_counts_once(corpus):
 
 def test_scores_of_recognition_are_log_posteriors_less_log_priors(corpus):
     net, model = network()
-    frames = Frames.of(corpus, "cpu")
+    frames = Frames.from_corpus(corpus, "cpu")
     part = corpus.split("clean")
     found = FrameEvaluator(net, frames, corpus).likelihoods(model, part)
     first, last = net.layout.views(model.unsqueeze(0).double())

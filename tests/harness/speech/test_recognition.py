@@ -55,11 +55,11 @@ def test_a_scale_is_tuned_on_development_utterances_that_lie_evenly(corpus, monk
     monkeypatch.setattr(evaluation, "TUNED_ON", 4)
     asked = []
     scores_of, recogniser = scores_with(corpus, asked, 1.0), Sentences(corpus)
-    tuned = recogniser.tuned(scores_of)
+    tuned = recogniser.tune_decoding(scores_of)
     errors = recogniser.errors("clean", scores_of, tuned)
     assert asked == [["0", "3", "6", "9"], ["10", "11", "12", "13", "14"]]
 
-    graph = decoding_graph(train(TEXT, ORDER), Lexicon.of(LEXICON))
+    graph = decoding_graph(train(TEXT, ORDER), Lexicon.from_entries(LEXICON))
     dev, clean = corpus.split("dev").take(np.arange(0, 10, 3)), corpus.split("clean")
     assert tuned == tune(dev.words, scores_of(dev), graph, insertions=(0.0,), beam=BEAM)
     heard = recognise(graph, scores_of(clean), tuned.best.scale, BEAM)
@@ -71,8 +71,8 @@ def test_one_recogniser_gives_every_model_the_scale_it_would_give_it_alone(corpu
     shared = Sentences(corpus)
     for scores_of in (one, other, one):
         alone = Sentences(corpus)
-        tuned = shared.tuned(scores_of)
-        assert tuned == alone.tuned(scores_of)
+        tuned = shared.tune_decoding(scores_of)
+        assert tuned == alone.tune_decoding(scores_of)
         found = shared.errors("clean", scores_of, tuned)
         assert found.tolist() == alone.errors("clean", scores_of, tuned).tolist()
-    assert shared.tuned(one).best.scale > shared.tuned(other).best.scale
+    assert shared.tune_decoding(one).best.scale > shared.tune_decoding(other).best.scale

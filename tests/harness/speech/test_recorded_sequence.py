@@ -15,13 +15,13 @@ from safetensors.numpy import save_file
 
 from data_synth.corpus import Corpus
 from harness.base.errors import UserError
-from harness.fidelity.compare import Comparison, awake, behaviour, shown
+from harness.fidelity.compare import Comparison, behaviour, format_comparison, remove_pauses
 from harness.processes.recorder import PAUSE
 from harness.simulator import LOST, Cluster, Simulation, Timeline, concat
 from harness.simulator.timeline import Spans
 from harness.speech.decoding import orders
-from harness.speech.recorded import RecordedSequence
-from harness.speech.replica_worker import Handed, Replica
+from harness.speech.recorded import SequenceRecordExecutor
+from harness.speech.replica_worker import Assignment, Replica
 from harness.speech.replicas import DecodeLog, Row, load_decode_log
 from harness.speech.sequence import SequenceConfig, Setup
 from harness.speech.sequence_task import time_record
@@ -86,7 +86,9 @@ def test_a_record_of_a_simulated_run_leads_to_its_model(
 ) -> None:
     config = sequence(test=False, **WAYS[way])
     training, timeline, told = simulated(config, start := beginning(config))
-    walked = RecordedSequence(config, Setup.of(config, corpus, start), timeline, told)
+    walked = SequenceRecordExecutor(
+        config, Setup.from_config(config, corpus, start), timeline, told
+    )
     seen, ended = [], False
     utterances = len(corpus.split("train"))
     for until in (5, 20, 21, 10**9):
@@ -99,7 +101,9 @@ def test_a_record_of_a_simulated_run_leads_to_its_model(
     torch.testing.assert_close(
         walked.server.model, training.executor.server.model, rtol=1e-4, atol=1e-6
     )
-    assert not torch.allclose(walked.server.model, Setup.of(config, corpus, start).part, atol=1e-3)
+    assert not torch.allclose(
+        walked.server.model, Setup.from_config(config, corpus, start).part, atol=1e-3
+    )
 
 
 def test_a_prediction_that_keeps_the_same_frames_is_the_simulated_run(
@@ -151,7 +155,7 @@ def test_without_its_pauses_a_record_is_as_if_the_server_had_never_rested(
 ) -> None:
     config = sequence(test=False)
     _, timeline, _ = simulated(config, beginning(config))
-    (found, kinds), there = _times(awake(rested(timeline))), _times(timeline)[0]
+    (found, kinds), there = _times(remove_pauses(rested(timeline))), _times(timeline)[0]
     assert PAUSE not in kinds
     for name, time_s in there.items():
         np.testing.assert_allclose(found[name], time_s, rtol=0.0, atol=1e-12, err_msg=name)
@@ -182,7 +186,7 @@ def test_a_record_with_pauses_is_compared_with_its_own_simulation(
         (staleness, lag_s), predicted = there.lags[name], ours.lags[name]
         assert staleness.tolist() == predicted.staleness.tolist()
         np.testing.assert_allclose(lag_s, predicted.lag_s, rtol=0.0, atol=1e-12)
-    lines = list(shown(found))
+    lines = list(format_comparison(found))
     assert [line[:24].strip() for line in lines[-6:]] == [
         "mean outer staleness", "mean outer lag, s", "outer, KS distance",
         "mean push staleness", "mean push lag, s", "push, KS distance",
@@ -206,7 +210,7 @@ def test_a_cluster_twice_as_fast_is_predicted_to_be(sequence, corpus, beginning,
     found = beside(config, corpus, timeline, told, fast)
     ratio = found.predicted.throughput_per_s / found.recorded.throughput_per_s
     assert ratio == pytest.approx(2.0, rel=0.02)
-    line = next(line for line in shown(found) if line.startswith("folds a second"))
+    line = next(line for line in format_comparison(found) if line.startswith("folds a second"))
     assert line.split()[-1] == f"{ratio - 1.0:+.1%}"
 
 
@@ -227,13 +231,15 @@ def test_a_record_of_other_arithmetic_is_refused(sequence, corpus, beginning, si
     config = sequence(test=False)
     _, timeline, told = simulated(config, start := beginning(config))
     told.rows[7] = told.rows[7]._replace(entering=told.rows[7].entering + 1)
-    walked = RecordedSequence(config, Setup.of(config, corpus, start), timeline, told)
+    walked = SequenceRecordExecutor(
+        config, Setup.from_config(config, corpus, start), timeline, told
+    )
     with pytest.raises(UserError, match="frames are kept"):
         walked.advance(config.rate, Fraction(10**9))
 
 
 def test_what_a_replica_had_is_handed_on_or_counted() -> None:
-    replica = Replica(deque([5, 6]), {3: Handed(9, 0, 0.0)}, left=12, under_way=4)
+    replica = Replica(deque([5, 6]), {3: Assignment(9, 0, 0.0)}, left=12, under_way=4)
     assert not replica.done
     assert replica.give_up() == ([9, 5, 6], 16)
     assert replica.done
@@ -248,7 +254,7 @@ def test_what_was_told_survives_being_written(tmp_path: Path) -> None:
     again, model = load_decode_log(tmp_path / RECORD)
     assert again == told
     assert torch.equal(model, start)
-    assert DecodeLog.of(DecodeLog().arrays()) == DecodeLog()
+    assert DecodeLog.from_arrays(DecodeLog().arrays()) == DecodeLog()
 
 
 def test_a_run_without_such_a_file_or_with_another_is_refused(tmp_path: Path) -> None:

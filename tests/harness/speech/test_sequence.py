@@ -18,7 +18,7 @@ PRIOR = np.log([0.5, 0.2, 0.15, 0.1, 0.05])
 def test_what_is_tuned_and_what_is_tested_are_posteriors_less_priors(corpus, monkeypatch):
     net = Dnn(Layout((9, 6, 5)), "relu")
     model = random_parameters(net.layout, torch.Generator().manual_seed(2))[0]
-    frames = Frames.of(corpus, "cpu")
+    frames = Frames.from_corpus(corpus, "cpu")
     criterion = SequenceCriterion(Criterion(kappa=0.5), references_of(corpus), PRIOR)
     evaluator = SequenceEvaluator(net, frames, corpus, criterion, held_out=3)
     seen, tuned = [], []
@@ -41,7 +41,10 @@ def test_what_is_tuned_and_what_is_tested_are_posteriors_less_priors(corpus, mon
             yield (log_posteriors(net, model, x) - PRIOR).tolist()
 
     held_out = corpus.split("dev").take(np.array([0, 2, 3]))  # three of four, evenly
-    for tune_on_held_out in (evaluator.held_out, lambda model: evaluator.tuned(model, order=1)):
+    for tune_on_held_out in (
+        evaluator.evaluate_held_out,
+        lambda model: evaluator.tune_decoding(model, order=1),
+    ):
         tuned.clear()
         found = tune_on_held_out(model)
         assert [each.tolist() for each in tuned] == list(expected(held_out))

@@ -35,7 +35,7 @@ class Naive:
 
     def __init__(self, config, corpus):
         self.config, self.train = config, corpus.split("train")
-        self.frames = Frames.of(corpus, "cpu")
+        self.frames = Frames.from_corpus(corpus, "cpu")
         references = references_of(corpus)
         self.criterion = SequenceCriterion(config.criterion, references, log_prior(corpus))
 
@@ -214,12 +214,12 @@ def test_utterances_decoded_as_a_batch_give_what_each_gives_alone(
     criterion = Criterion(kappa=0.1, cancel_below=0.1)
     config = sequence(layers=layers, criterion=criterion)
     model = initial_of(config, corpus, finished)
-    halves, part = Halves.of(Dnn(LAYOUT, "relu"), model, layers)
+    halves, part = Halves.split(Dnn(LAYOUT, "relu"), model, layers)
     single = Naive(config, corpus).criterion
-    train, frames = corpus.split("train"), Frames.of(corpus, "cpu")
+    train, frames = corpus.split("train"), Frames.from_corpus(corpus, "cpu")
     decoder = Decoder("cpu", False, halves, frames, train, single)
     models, utterances = [part * (1 + 0.1 * k) for k in range(4)], [3, 17, 5, 11]
-    alone, batch = decoder.decode(models, utterances), decoder.together(models, utterances)
+    alone, batch = decoder.decode(models, utterances), decoder.decode_batch(models, utterances)
     for a, b in zip(alone, batch, strict=True):
         torch.testing.assert_close(a.x, b.x, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(a.outer, b.outer, rtol=1e-5, atol=1e-6)

@@ -29,7 +29,7 @@ from harness.networks.feedforward import Dnn, Layout
 from harness.simulator.timeline_file import load_timeline
 from harness.speech.decoding import TOLD, Halves, orders, parts
 from harness.speech.sequence import Plateau
-from harness.speech.sequence_training import collapsed, train_sequence
+from harness.speech.sequence_training import has_collapsed, train_sequence
 from harness.speech.task import final_model
 from harness.store import Store
 from harness.store.schema import MODEL, WORD_ERRORS
@@ -160,7 +160,7 @@ def test_the_last_layer_alone_moves_where_only_it_is_updated(
 def test_a_trunk_and_a_top_compute_what_the_whole_network_does(corpus, sequence, finished):
     model = initial_of(sequence(), corpus, finished)
     net, x = Dnn(LAYOUT, "relu"), torch.randn(11, 9)
-    halves, part = Halves.of(net, model, "last")
+    halves, part = Halves.split(net, model, "last")
     top = halves.net.logits(part.unsqueeze(0), halves.inputs(x).unsqueeze(0))
     assert torch.equal(top, net.logits(model.unsqueeze(0), x))
     assert torch.equal(halves.whole(part), model)
@@ -313,7 +313,7 @@ def test_the_rate_falls_after_a_plateau_and_no_more_often_than_allowed():
 def test_a_criterion_has_collapsed_at_half_the_accuracy_or_twice_the_nats(
     kind, start, value, is_so
 ):
-    assert collapsed(kind, start, value) == is_so
+    assert has_collapsed(kind, start, value) == is_so
 
 
 UNLIKE = StalenessAware(), DelayCompensated(1.0), PartialFolds(), Ringmaster(1)

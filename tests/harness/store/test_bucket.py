@@ -205,7 +205,7 @@ def test_who_is_killed_amid_a_push_leaves_nothing_and_has_it_sent_next_time(
     bucket, port, tmp_path, monkeypatch
 ):
     run = Store(tmp_path).obtain({"seed": 1}, execute)
-    told = f"from harness.store import *; Gathered({str(tmp_path)!r}, Bucket({bucket.url!r}))"
+    told = f"from harness.store import *; BucketStore({str(tmp_path)!r}, Bucket({bucket.url!r}))"
     pids = []
     with s3.line_to(port, 30_000, lambda: os.kill(pids[0], signal.SIGKILL)) as broken:
         s3.let_in(monkeypatch, broken)

@@ -17,7 +17,7 @@ from harness.tasks.order import Order, Partition, balance_utterances, row_number
 def minibatches(configure, corpus):
     """Two stages of other minibatches."""
     config = configure(stages=(Stage(4, 64, 0.5), Stage(8, 256)), seed=3)
-    return config.minibatches(corpus, Frames.of(corpus, "cpu"))
+    return config.minibatches(corpus, Frames.from_corpus(corpus, "cpu"))
 
 
 def order(corpus, stage, minibatch, share):
@@ -26,7 +26,7 @@ def order(corpus, stage, minibatch, share):
 
 
 def test_a_stage_has_its_own_order_from_its_first_step_on(minibatches, corpus):
-    frames = Frames.of(corpus, "cpu")
+    frames = Frames.from_corpus(corpus, "cpu")
     half = order(corpus, 0, 4, 0.5)
     assert minibatches.order.steps == half.steps
     keys = [(0, half.steps - 1), (2, 0), (1, 3)]
@@ -48,7 +48,10 @@ def test_in_rounds_each_worker_trains_on_its_own_part(configure, corpus):
     config = configure(
         algorithm=ModelAveraging(), protocol=Averaging(every=2), stages=(Stage(4, 64),), seed=3
     )
-    minibatches, train = config.minibatches(corpus, Frames.of(corpus, "cpu")), corpus.split("train")
+    minibatches, train = (
+        config.minibatches(corpus, Frames.from_corpus(corpus, "cpu")),
+        corpus.split("train"),
+    )
     assert isinstance(minibatches.order, Partition)
     own = balance_utterances(train.frames, np.arange(len(train)), 3)
     for stage, before in ((0, 0), (1, 40)):

@@ -27,7 +27,7 @@ def kept_bytes(run) -> dict[str, bytes]:
 @pytest.fixture
 def grid_run(corpus, monkeypatch):
     """A run as a grid executes it, on a corpus that is there."""
-    monkeypatch.setattr(task, "targeted", lambda *_: corpus)
+    monkeypatch.setattr(task, "load_corpus_with_targets", lambda *_: corpus)
     return lambda config, store: config.execute(store, silent)
 
 
