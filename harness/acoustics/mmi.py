@@ -598,7 +598,7 @@ class InnerLoss:
             targets: outer gradients ``[R, B, K]``, uphill; a frame to leave out is a row of zeros.
             out: ``[R, P]``, overwritten.
         """
-        return self.backward(stack, x, targets, self.net.into(out))
+        return self.backward(stack, x, targets, self.net.gradient_writer(out))
 
     def backward(self, stack: Tensor, x: Tensor, targets: Tensor, visit: Visit) -> Tensor:
         """Show every layer's inputs and derivatives to ``visit``; see ``Dnn.backward``."""

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from harness.base.seeds import stream
-from harness.networks.contract import uploaded
+from harness.networks.contract import upload
 from harness.networks.feedforward import Affine, Dnn, Layout
 
 Kind = Literal["gaussian", "bernoulli"]
@@ -285,7 +285,7 @@ def _uniform(
 ) -> Tensor:
     streams = (stream(seed, "rbm samples", depth, step) for seed in seeds)
     drawn = np.stack([each.random(shape, dtype=np.float32) for each in streams])
-    return uploaded(torch.as_tensor(drawn), like.device).to(like.dtype)
+    return upload(torch.as_tensor(drawn), like.device).to(like.dtype)
 
 
 @dataclass(frozen=True)

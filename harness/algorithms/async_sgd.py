@@ -34,10 +34,10 @@ from harness.algorithms.contract import (
     Repeating,
     Server,
     Turns,
-    one_by_one,
+    fold_one_by_one,
 )
 from harness.algorithms.descent import PLAIN, Descent, local_direction
-from harness.algorithms.folding import fit_for_blocks, step_and_average, step_and_draw
+from harness.algorithms.folding import is_fit_for_blocks, step_and_average, step_and_draw
 from harness.base.settings import set_apart, setting
 
 Scaling = Literal["plain", "memory_of_one"]
@@ -90,9 +90,9 @@ class AsyncSgd(FoldsInARow, Repeating):
         server.version += 1
 
     def fold_turns(self, server: Server, turns: Turns, rate: float) -> None:
-        """The bytes of ``one_by_one``, in one pass over memory where steps are plain."""
-        if not self.in_blocks(server.model):
-            one_by_one(self, server, turns, rate)
+        """The bytes of ``fold_one_by_one``, in one pass over memory where steps are plain."""
+        if not self.can_fold_in_blocks(server.model):
+            fold_one_by_one(self, server, turns, rate)
             return
         step_and_average(server.model, None, turns, rate, ())
         server.version += len(turns.order)
@@ -115,9 +115,9 @@ class AsyncSgd(FoldsInARow, Repeating):
             torch.addcmul(before, contribution, numbers[0], value=-1.0, out=server.model)
             before = server.model
 
-    def in_blocks(self, model: Tensor) -> bool:
+    def can_fold_in_blocks(self, model: Tensor) -> bool:
         """Whether ``fold_turns`` may go block by block over ``model [P]``."""
-        return self.scaling == "plain" and fit_for_blocks(model)
+        return self.scaling == "plain" and is_fit_for_blocks(model)
 
     def _step(self, model: Tensor, gradient: Tensor, rate: float) -> None:
         if self.scaling == "plain":
@@ -165,9 +165,9 @@ class AveragedSgd(FoldsInARow, Repeating):
         server.vectors["average"].lerp_(server.model, self._weight(server))
 
     def fold_turns(self, server: Server, turns: Turns, rate: float) -> None:
-        """The bytes of ``one_by_one``, in one pass over memory where steps are plain."""
-        if not self.descent.in_blocks(server.model):
-            one_by_one(self, server, turns, rate)
+        """The bytes of ``fold_one_by_one``, in one pass over memory where steps are plain."""
+        if not self.descent.can_fold_in_blocks(server.model):
+            fold_one_by_one(self, server, turns, rate)
             return
         weights = [self._weight(server) for _ in turns.order]
         step_and_average(server.model, server.vectors["average"], turns, rate, weights)

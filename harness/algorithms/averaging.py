@@ -181,7 +181,7 @@ class ModelAveraging(Repeating):
         """
         mean = torch.mean(fold.contributions, 0)
         if any(fold.staleness):
-            mean += server.model - _begun_at(server, fold.staleness)
+            mean += server.model - _mean_start_model(server, fold.staleness)
         self._move(server, mean)
         server.version += 1
 
@@ -209,7 +209,7 @@ class ModelAveraging(Repeating):
         self.outer.step(server, mean)
 
 
-def _begun_at(server: Server, staleness: Sequence[int]) -> Tensor:
+def _mean_start_model(server: Server, staleness: Sequence[int]) -> Tensor:
     """The mean ``[P]`` of the models at which contributions began."""
     if max(staleness) > 1:
         raise ValueError(f"a contribution {max(staleness)} versions old meets a memory of one")

@@ -48,7 +48,7 @@ class TopK:
         """An entry of 4 bytes goes with a place of 4."""
         return 2.0 * self.kept
 
-    def through(self, network: Network, vectors: Tensor, known: dict[str, Tensor]) -> Tensor:
+    def compress(self, network: Network, vectors: Tensor, known: dict[str, Tensor]) -> Tensor:
         """Of each row of ``vectors [W, P]`` the entries that are kept, zeros elsewhere."""
         del network, known
         count = math.ceil(self.kept * vectors.shape[1])
@@ -71,7 +71,7 @@ class Int8:
         """An entry has one byte in the place of 4, a block 4 more."""
         return 0.25 + 1.0 / self.block
 
-    def through(self, network: Network, vectors: Tensor, known: dict[str, Tensor]) -> Tensor:
+    def compress(self, network: Network, vectors: Tensor, known: dict[str, Tensor]) -> Tensor:
         """``vectors [W, P]``, each entry at most half a step of its block away."""
         del network, known
         workers, entries = vectors.shape
@@ -108,7 +108,7 @@ class PowerSgd:
         thin = sum(min(self.rank, n, m) * (n + m) for m, n in layers) + sum(sizes[1:])
         return thin / sum(n * m + n for m, n in layers)
 
-    def through(self, network: Network, vectors: Tensor, known: dict[str, Tensor]) -> Tensor:
+    def compress(self, network: Network, vectors: Tensor, known: dict[str, Tensor]) -> Tensor:
         """``vectors [W, P]`` with each layer's weights of at most that rank."""
         out = vectors.clone()
         for number, weight in enumerate(network.matrices(out)):
@@ -174,7 +174,7 @@ class Compressed(Algorithm):
         wanted = out if read is None else read.sub_(out)
         if self.feedback and RESIDUE in known:
             wanted = wanted + known[RESIDUE]
-        arrived = self.coder.through(network, wanted, known)
+        arrived = self.coder.compress(network, wanted, known)
         if self.feedback:
             known[RESIDUE] = wanted - arrived
         out.copy_(arrived)

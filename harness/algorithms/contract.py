@@ -38,7 +38,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from harness.networks.contract import Minibatch, Network, uploaded
+from harness.networks.contract import Minibatch, Network, upload
 
 
 @dataclass
@@ -352,7 +352,7 @@ class Turns:
 
 
 class FoldsInARow(Algorithm):
-    """An algorithm that knows a faster way to the bytes of ``one_by_one``."""
+    """An algorithm that knows a faster way to the bytes of ``fold_one_by_one``."""
 
     @abstractmethod
     def fold_turns(self, server: Server, turns: Turns, rate: float) -> None:
@@ -366,10 +366,10 @@ def fold_turns(algorithm: Algorithm, server: Server, turns: Turns, rate: float) 
     if isinstance(algorithm, FoldsInARow) and not lone:
         algorithm.fold_turns(server, turns, rate)
     else:
-        one_by_one(algorithm, server, turns, rate)
+        fold_one_by_one(algorithm, server, turns, rate)
 
 
-def one_by_one(algorithm: Algorithm, server: Server, turns: Turns, rate: float) -> None:
+def fold_one_by_one(algorithm: Algorithm, server: Server, turns: Turns, rate: float) -> None:
     """What folds in a row mean: each in turn, and after it the copies of the model."""
     for entering, staleness, readers, workers, weights in turns.order:
         contributions = rows(turns.contributions, entering)
@@ -380,12 +380,12 @@ def one_by_one(algorithm: Algorithm, server: Server, turns: Turns, rate: float) 
 
 def rows(stack: Tensor, slots: Sequence[int]) -> Tensor:
     """The rows ``slots`` of a stack ``[S, P]``: a view where they lie together, else a copy."""
-    if together(slots):
+    if is_contiguous(slots):
         return stack[slots[0] : slots[-1] + 1]
-    return stack[uploaded(torch.tensor(slots), stack.device)]
+    return stack[upload(torch.tensor(slots), stack.device)]
 
 
-def together(slots: Sequence[int]) -> bool:
+def is_contiguous(slots: Sequence[int]) -> bool:
     """Whether slots follow one another."""
     return list(slots) == list(range(slots[0], slots[0] + len(slots)))
 
@@ -460,7 +460,7 @@ def _join(memories: Sequence[Memory]) -> Memory:
     first = memories[0]
     if len(memories) == 1:
         return first
-    return Memory(united([memory.tensors for memory in memories]), first.new_pass)
+    return Memory(concat_rows([memory.tensors for memory in memories]), first.new_pass)
 
 
 def rows_of(tensors: Mapping[str, Tensor], few: slice) -> dict[str, Tensor]:
@@ -468,7 +468,7 @@ def rows_of(tensors: Mapping[str, Tensor], few: slice) -> dict[str, Tensor]:
     return {name: t[few] if t.dim() else t for name, t in tensors.items()}
 
 
-def united(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def concat_rows(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """What workers remember, one after the other; numbers are those of the first."""
     return {
         name: torch.cat([part[name] for part in parts]) if first.dim() else first

@@ -36,14 +36,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import Memory, rows_of, united
+from harness.algorithms.contract import Memory, concat_rows, rows_of
 from harness.base.errors import UserError
 from harness.base.settings import setting
 from harness.natural_gradient import NaturalGradient
 from harness.natural_gradient.joint import join, may_join, part, step_
 from harness.natural_gradient.layer import Sides, state_from_tensors, state_tensors
 from harness.natural_gradient.layer import part as part_of
-from harness.natural_gradient.layer_hooks import WatchedNetwork, naturalise_
+from harness.natural_gradient.layer_hooks import HookableNetwork, naturalise_
 from harness.networks.contract import LayeredNetwork, Minibatch, Network
 
 State = dict[str, Tensor]
@@ -119,7 +119,7 @@ def local_steps(
     Returns:
         The losses ``[W]``, summed over all frames.
     """
-    if direct := _directing(descent, network, stack, rate, memory, restart):
+    if direct := _select_direction(descent, network, stack, rate, memory, restart):
         losses, direction = stack.new_zeros(len(stack)), torch.empty_like(stack)
         for minibatch in minibatches:
             losses += direct(minibatch, direction)
@@ -127,8 +127,8 @@ def local_steps(
         return losses
     assert isinstance(descent, NaturalGradient)
     if not isinstance(network, LayeredNetwork):
-        return _plainly(descent, network, stack, minibatches, rate)
-    known = recalled(descent, network, stack, memory, restart)
+        return _descend_plainly(descent, network, stack, minibatches, rate)
+    known = restore_estimates(descent, network, stack, memory, restart)
     losses, known = descend(descent, network, stack, minibatches, rate, known)
     remember(memory, known)
     return losses
@@ -158,19 +158,19 @@ def local_direction(
     Returns:
         ``[W, P]``, and the losses ``[W]``, summed over all frames.
     """
-    if direct := _directing(descent, network, stack, rate, memory, restart):
+    if direct := _select_direction(descent, network, stack, rate, memory, restart):
         mean = torch.empty_like(stack)
         return mean, mean_over(direct, minibatches, mean)
     direction, total = torch.empty_like(stack), torch.zeros_like(stack)
     losses = stack.new_zeros(len(stack))
     assert isinstance(descent, NaturalGradient)
     if not isinstance(network, LayeredNetwork):
-        _only_plain(descent)
+        _check_plain(descent)
         for minibatch in minibatches:
             losses += network.gradient(stack, *minibatch, direction)
             total.add_(direction, alpha=1.0 / (minibatch.targets.shape[1] * len(minibatches)))
         return total, losses
-    known = recalled(descent, network, stack, memory, restart)
+    known = restore_estimates(descent, network, stack, memory, restart)
     for minibatch in minibatches:
         frames = minibatch.targets.shape[1]
         loss, known = descent.direction(network, stack, minibatch, known, rate / frames, direction)
@@ -208,7 +208,7 @@ def mean_gradient(network: Network, stack: Tensor, minibatch: Minibatch, out: Te
     return losses
 
 
-def _directing(
+def _select_direction(
     descent: Descent,
     network: Network,
     stack: Tensor,
@@ -223,18 +223,18 @@ def _directing(
     """
     if isinstance(descent, LocalOptimizer):
         state = _optimizer_state(descent, stack, memory, restart)
-        return partial(_directed, descent, network, stack, state)
+        return partial(_compute_directions, descent, network, stack, state)
     if descent == PLAIN or isinstance(network, LayeredNetwork):
         return None
-    if not isinstance(network, WatchedNetwork):
+    if not isinstance(network, HookableNetwork):
         return None
-    if _begins(memory, restart) or not part_of(memory.tensors, "0"):
-        memory.tensors |= started(descent, network, len(stack))
+    if _is_restart_due(memory, restart) or not part_of(memory.tensors, "0"):
+        memory.tensors |= initial_estimates(descent, network, len(stack))
     _check(memory, len(stack))
     return partial(direction_of_module, descent, network, stack, memory, rate)
 
 
-def _plainly(
+def _descend_plainly(
     descent: NaturalGradient,
     network: Network,
     stack: Tensor,
@@ -242,7 +242,7 @@ def _plainly(
     rate: float,
 ) -> Tensor:
     """`descend` along plain gradients, which is all that any network has."""
-    _only_plain(descent)
+    _check_plain(descent)
     losses, slope = stack.new_zeros(len(stack)), torch.empty_like(stack)
     for minibatch in minibatches:
         losses += network.gradient(stack, *minibatch, slope)
@@ -250,7 +250,7 @@ def _plainly(
     return losses
 
 
-def _only_plain(descent: NaturalGradient) -> None:
+def _check_plain(descent: NaturalGradient) -> None:
     """Refuse what needs to see inside a network that shows nothing.
 
     Raises:
@@ -260,7 +260,7 @@ def _only_plain(descent: NaturalGradient) -> None:
         raise UserError("descent: natural gradient needs a network whose layers can be seen")
 
 
-def _directed(
+def _compute_directions(
     descent: LocalOptimizer,
     network: Network,
     stack: Tensor,
@@ -279,7 +279,7 @@ def _optimizer_state(
 ) -> State:
     """The workers' state, which is in their memory from now on."""
     names = [name for name in memory.tensors if name.startswith(OPTIMIZER)]
-    if not names or _begins(memory, restart):
+    if not names or _is_restart_due(memory, restart):
         fresh = descent.start(stack)
         memory.tensors |= {OPTIMIZER + name: tensor for name, tensor in fresh.items()}
         return fresh
@@ -303,7 +303,7 @@ def descend(
     frames = minibatches[0].targets.shape[1]
     most = max(1, AT_ONCE // (frames * max(network.layout.sizes)))
     if stack.device.type == "cpu" and len(stack) > most:
-        return _in_turns(descent, network, stack, minibatches, rate, state, most)
+        return _descend_in_chunks(descent, network, stack, minibatches, rate, state, most)
     losses = stack.new_zeros(len(stack))
     if may_join(descent, network.layout.sizes, len(stack), frames, stack.device):
         joint = join(state)
@@ -320,7 +320,7 @@ def descend(
     return losses, state
 
 
-def _in_turns(
+def _descend_in_chunks(
     descent: NaturalGradient,
     network: LayeredNetwork,
     stack: Tensor,
@@ -340,10 +340,10 @@ def _in_turns(
         )
         losses.append(loss)
         after.append(state_tensors(moved))
-    return torch.cat(losses), state_from_tensors(united(after), len(state))
+    return torch.cat(losses), state_from_tensors(concat_rows(after), len(state))
 
 
-def recalled(
+def restore_estimates(
     descent: NaturalGradient,
     network: LayeredNetwork,
     replicas: Tensor,
@@ -356,7 +356,7 @@ def recalled(
         ValueError: the memory is of another number of workers.
     """
     sizes = network.layout.sizes
-    if _begins(memory, restart) or not part_of(memory.tensors, "0"):
+    if _is_restart_due(memory, restart) or not part_of(memory.tensors, "0"):
         return descent.start(sizes, len(replicas), replicas.dtype, replicas.device)
     _check(memory, len(replicas))
     return state_from_tensors(memory.tensors, len(sizes) - 1)
@@ -367,7 +367,7 @@ def remember(memory: Memory, state: Sequence[Sides]) -> None:
     memory.tensors |= state_tensors(state)
 
 
-def _begins(memory: Memory, restart: Restart) -> bool:
+def _is_restart_due(memory: Memory, restart: Restart) -> bool:
     """Whether what is remembered is to be forgotten."""
     return restart == "round" or (restart == "pass" and memory.new_pass)
 
@@ -488,7 +488,9 @@ def orthogonal(matrices: Tensor, iterations: int) -> Tensor:
     return (x.transpose(1, 2) if tall else x).contiguous()
 
 
-def started(descent: NaturalGradient, network: WatchedNetwork, workers: int) -> dict[str, Tensor]:
+def initial_estimates(
+    descent: NaturalGradient, network: HookableNetwork, workers: int
+) -> dict[str, Tensor]:
     """What workers know of a module's layers before their first minibatch.
 
     Raises:
@@ -498,12 +500,12 @@ def started(descent: NaturalGradient, network: WatchedNetwork, workers: int) -> 
         told = "none of this module can be watched; allowed: Linear, Conv1d, Conv2d of one group"
         raise UserError(f"descent: natural gradient is of layers; {told}")
     one = state_tensors([layer.start(descent) for layer in network.layers])
-    return united([one] * workers)
+    return concat_rows([one] * workers)
 
 
 def direction_of_module(
     descent: NaturalGradient,
-    network: WatchedNetwork,
+    network: HookableNetwork,
     stack: Tensor,
     memory: Memory,
     rate: float,
@@ -529,7 +531,7 @@ def direction_of_module(
     def visit(worker: int) -> None:
         own = rows_of(memory.tensors, slice(worker, worker + 1))
         known = state_from_tensors(own, len(network.layers))
-        after.append(state_tensors(_of_one(descent, network, out[worker], known, rate)))
+        after.append(state_tensors(_precondition_row(descent, network, out[worker], known, rate)))
 
     losses = network.watch_gradient(stack, *minibatch, out, visit)
     if any(
@@ -541,13 +543,13 @@ def direction_of_module(
         raise UserError(
             "descent: a layer that some workers use and others do not; allowed: neither"
         )
-    memory.tensors |= united(after)
+    memory.tensors |= concat_rows(after)
     return losses
 
 
-def _of_one(
+def _precondition_row(
     descent: NaturalGradient,
-    network: WatchedNetwork,
+    network: HookableNetwork,
     row: Tensor,
     known: list[Sides],
     rate: float,
@@ -555,7 +557,7 @@ def _of_one(
     """Make the direction of the gradient in a row ``[P]``; what is known afterwards."""
     used = [place for place, layer in enumerate(network.layers) if layer.seen]
     places = [network.views_of(place, row) for place in used]
-    made = [_joined(*each) for each in places]
+    made = [_join_bias(*each) for each in places]
     layers, sides = [network.layers[place] for place in used], [known[place] for place in used]
     after = naturalise_(descent, layers, made, sides, [rate] * len(used), network.reduction)
     for (weight, bias), direction in zip(places, made, strict=True):
@@ -566,7 +568,7 @@ def _of_one(
     return [found.get(place, sides) for place, sides in enumerate(known)]
 
 
-def _joined(weight: Tensor, bias: Tensor | None) -> Tensor:
+def _join_bias(weight: Tensor, bias: Tensor | None) -> Tensor:
     """A copy ``[1, n, m]`` of a layer's gradient, a bias as its last column."""
     flat = weight.flatten(1)
     return (flat.clone() if bias is None else torch.cat([flat, bias.unsqueeze(1)], 1)).unsqueeze(0)

@@ -34,7 +34,7 @@ from harness.algorithms.contract import Algorithm, Fold, LocalWork, Memory, Serv
 from harness.algorithms.descent import PLAIN, Descent, local_steps
 from harness.algorithms.stale import PENDING
 from harness.base.settings import setting
-from harness.networks.contract import uploaded
+from harness.networks.contract import upload
 
 LOCAL, ANCHOR, SEEN, COUNT = "local", "anchor", "seen", "count"
 """A worker's parameters, from where it has trained on, the shared model it last saw ``[W, P]``, and
@@ -80,7 +80,7 @@ class Fragmented(Algorithm):
     def contribute(self, work: LocalWork) -> Tensor:
         """Take in what is new, make the local steps, hand in the next fragment's difference."""
         network, replicas, minibatches, out, rate, memory = work
-        local = self._taken_in(replicas, memory)
+        local = self._mix_changes(replicas, memory)
         losses = local_steps(self.descent, network, local, minibatches, rate, memory)
         anchor, count = memory.tensors[ANCHOR], memory.tensors[COUNT]
         out.zero_()
@@ -92,7 +92,7 @@ class Fragmented(Algorithm):
         count.add_(1.0)
         return losses
 
-    def _taken_in(self, replicas: Tensor, memory: Memory) -> Tensor:
+    def _mix_changes(self, replicas: Tensor, memory: Memory) -> Tensor:
         """The workers' own parameters ``[W, P]``, mixed with what they find changed."""
         known = memory.tensors
         if LOCAL not in known:
@@ -109,7 +109,7 @@ class Fragmented(Algorithm):
         """Add up what ``contributions [W, P]`` have of each fragment; a step where it is enough."""
         contributions = fold.contributions
         given = fold.weights or [1.0] * len(contributions)
-        weighed = uploaded(torch.tensor(given, dtype=contributions.dtype), contributions.device)
+        weighed = upload(torch.tensor(given, dtype=contributions.dtype), contributions.device)
         for own in self._slices(contributions.shape[1]):
             part, momenta = contributions[:, own], server.tensors
             there = part.ne(0.0).any(1)

@@ -44,7 +44,7 @@ THREADS = 2
 """With more than these, torch's own passes, spread over all threads, should be as fast."""
 
 
-def fit_for_blocks(model: Tensor) -> bool:
+def is_fit_for_blocks(model: Tensor) -> bool:
     """Whether ``step_and_average`` is the faster way, and open: on a processor, few threads."""
     known = model.dtype in (torch.float32, torch.float64)
     few = model.device.type == "cpu" and torch.get_num_threads() <= THREADS
@@ -225,7 +225,7 @@ def step_and_draw(
 
 
 @torch.library.impl(_LIBRARY, "step_and_draw", "CompositeExplicitAutograd")
-def by_torch(
+def step_and_draw_torch(
     before: Tensor, contributions: Tensor, numbers: Tensor, model: Tensor, average: Tensor
 ) -> None:
     """In PyTorch's own operations, wherever there is no kernel."""
@@ -256,11 +256,11 @@ if triton is not None:
         tl.store(average + at, tl.where(tl.abs(weight) < 0.5, near, far), inside)
 
     @torch.library.impl(_LIBRARY, "step_and_draw", "CUDA")
-    def by_triton(
+    def step_and_draw_triton(
         before: Tensor, contributions: Tensor, numbers: Tensor, model: Tensor, average: Tensor
     ) -> None:
         """In one kernel, where Triton can start any."""
-        execute = _in_one_kernel if can_start(model.device) else by_torch
+        execute = _launch_kernel if can_start(model.device) else step_and_draw_torch
         execute(before, contributions, numbers, model, average)
 
     @cache
@@ -271,14 +271,14 @@ if triton is not None:
         """
         some = [torch.zeros(shape, device=device) for shape in (1, (1, 1), 2, 1, 1)]
         try:
-            _in_one_kernel(*some)
+            _launch_kernel(*some)
         except Exception as error:  # whatever it is, folds can do without
             why = (str(error).splitlines() or [type(error).__name__])[0]
             LOG.warning(f"no kernel of Triton's, but two operations a fold: {why}")
             return False
         return True
 
-    def _in_one_kernel(
+    def _launch_kernel(
         before: Tensor, contributions: Tensor, numbers: Tensor, model: Tensor, average: Tensor
     ) -> None:
         contributions = contributions.contiguous()

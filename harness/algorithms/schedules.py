@@ -306,12 +306,14 @@ def trial_losses(
     scale = torch.tensor(rates, dtype=model.dtype, device=model.device).unsqueeze(1)
     losses = torch.zeros(len(rates), dtype=torch.float64, device=model.device)
     for x, targets in minibatches:
-        shared = Minibatch(_repeated(x, len(rates)), _repeated(targets, len(rates)).contiguous())
+        shared = Minibatch(
+            _repeat_minibatch(x, len(rates)), _repeat_minibatch(targets, len(rates)).contiguous()
+        )
         losses += gradient(stack, *shared, out)
         stack.sub_(out.mul_(scale))
     return [float(loss) for loss in losses]
 
 
-def _repeated(one: Tensor, times: int) -> Tensor:
+def _repeat_minibatch(one: Tensor, times: int) -> Tensor:
     """The one minibatch for so many descents."""
     return one.expand(times, *(-1 for _ in one.shape[1:]))

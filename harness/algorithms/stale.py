@@ -58,7 +58,7 @@ from harness.algorithms.descent import (
 from harness.base.errors import UserError
 from harness.base.seeds import stream
 from harness.base.settings import setting
-from harness.networks.contract import Network, uploaded
+from harness.networks.contract import Network, upload
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ class PartialFolds(Gradients):
         drawn = stream(self.seed, "partial folds", server.version)
         for contribution in fold.contributions:
             enters = torch.as_tensor(drawn.random(len(contribution)) < self.share)
-            part = contribution * uploaded(enters, contribution.device)
+            part = contribution * upload(enters, contribution.device)
             server.model.sub_(part, alpha=fold.rate / self.share)
         server.version += 1
 
@@ -273,7 +273,7 @@ class ServerDescent(Algorithm):
     def start(self, model: Tensor) -> Server:
         """A server that holds a copy of ``model [P]`` and what the optimizer knows at first."""
         server = Server(model.clone())
-        _keep(server, self.optimizer.start(server.model.unsqueeze(0)))
+        _state_to_server(server, self.optimizer.start(server.model.unsqueeze(0)))
         return server
 
     def contribute(self, work: LocalWork) -> Tensor:
@@ -290,20 +290,20 @@ class ServerDescent(Algorithm):
         if self._network is None:
             raise ValueError("a ServerDescent folds on a network; see Algorithm.on")
         for contribution in fold.contributions:
-            direction, state = contribution.clone().unsqueeze(0), _kept(server)
+            direction, state = contribution.clone().unsqueeze(0), _state_from_server(server)
             model = server.model.unsqueeze(0)
             self.optimizer.direct_(direction, model, state, self._network)
-            _keep(server, state)
+            _state_to_server(server, state)
             server.model.sub_(direction[0], alpha=fold.rate)
         server.version += 1
 
 
-def _kept(server: Server) -> State:
+def _state_from_server(server: Server) -> State:
     """The optimizer's state, each tensor with one row: views of the server's."""
     return {name: momentum.unsqueeze(0) for name, momentum in server.tensors.items()}
 
 
-def _keep(server: Server, state: State) -> None:
+def _state_to_server(server: Server, state: State) -> None:
     """Undo `_kept`. A count of steps stays where the model lies: a host that reads it waits."""
     server.tensors |= {name: tensor[0] for name, tensor in state.items()}
 

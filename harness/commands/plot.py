@@ -22,7 +22,7 @@ from matplotlib.ticker import MaxNLocator
 
 from harness.base.errors import UserError
 from harness.simulator import SERVER, Timeline
-from harness.simulator.timeline_file import written_whole
+from harness.simulator.timeline_file import atomic_output
 from reports import gantt
 from reports.style import COLOURS, DASHES, INK, MARKERS, MUTED, cycle, rendered, styled
 
@@ -59,7 +59,7 @@ def draw(path: Path, title: str, timings: Sequence[Timing], timeline: Timeline) 
         raise UserError("--plot: no time passes in this simulation, so there is nothing to draw")
     with styled():
         content = rendered(page(title, timings, timeline), path.suffix[1:] or "svg")
-    with written_whole(path, "the plot") as draft:
+    with atomic_output(path, "the plot") as draft:
         draft.write_bytes(content)
 
 

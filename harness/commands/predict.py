@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _outer_loops(arguments: argparse.Namespace) -> int:
     """Print, and write if asked for, the rows of a plan."""
     from harness.base.errors import EXIT_DONE, UserError
-    from harness.simulator.outer_loops import load_plan, predicted
+    from harness.simulator.outer_loops import load_plan, predict_steps
 
     for option in ("cluster", "workers", "target", "kept"):
         if getattr(arguments, option) is not None:
@@ -63,12 +63,12 @@ def _outer_loops(arguments: argparse.Namespace) -> int:
     def say(line: str) -> None:
         print(line, file=sys.stderr)
 
-    cells = list(predicted(load_plan(arguments.file), arguments.file, say))
+    cells = list(predict_steps(load_plan(arguments.file), arguments.file, say))
     _write_rows(sys.stdout, cells)
     if arguments.out is not None:
-        from harness.simulator.timeline_file import written_whole
+        from harness.simulator.timeline_file import atomic_output
 
-        with written_whole(arguments.out, "the prediction") as draft, draft.open("w") as file:
+        with atomic_output(arguments.out, "the prediction") as draft, draft.open("w") as file:
             _write_rows(file, cells)
     return EXIT_DONE
 

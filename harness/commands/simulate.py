@@ -155,7 +155,7 @@ def _idle(
     arguments: argparse.Namespace, asked: Iterable[tuple[Point, Workload, list[int]]]
 ) -> list[str]:
     """A line for each key of the files that has no effect on what was asked."""
-    from harness.simulator.foresight import without_effect
+    from harness.simulator.foresight import find_unused_keys
     from harness.simulator.steady import history
 
     protocol, found = protocols.protocol(arguments), dict[str, str]()
@@ -163,7 +163,7 @@ def _idle(
         endless = (
             arguments.folds is None and arguments.epochs is None and not history(point.cluster)
         )
-        found |= without_effect(point.cluster, protocol, workload, max(counts), endless)
+        found |= find_unused_keys(point.cluster, protocol, workload, max(counts), endless)
     lines = [f"no effect: {key} ({why})" for key, why in found.items()]
     return [part for line in lines for part in textwrap.wrap(line, 80, subsequent_indent="  ")]
 
@@ -307,9 +307,9 @@ def _refuse(option: str, value: object, allowed: str) -> NoReturn:
 
 
 def _write_json(path: Path, records: list[dict[str, object]]) -> None:
-    from harness.simulator.timeline_file import written_whole
+    from harness.simulator.timeline_file import atomic_output
 
-    with written_whole(path, "the figures") as draft:
+    with atomic_output(path, "the figures") as draft:
         draft.write_text(json.dumps(records, indent=2, allow_nan=False) + "\n")
 
 

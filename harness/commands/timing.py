@@ -27,7 +27,7 @@ from harness.base.errors import UserError
 from harness.base.settings import format_quantity, format_seconds
 from harness.commands import protocols
 from harness.simulator import Cluster, Simulation, Timeline, Workload, bare_throughput_per_s, concat
-from harness.simulator.queueing import jittered, nothing_varies
+from harness.simulator.queueing import is_lockstep, with_small_jitter
 from harness.simulator.steady import LongRun, history, horizon_of, is_transient, long_run
 from harness.simulator.timeline import KINDS, Contributions, Digest
 
@@ -402,7 +402,7 @@ def rows(
         run = asked.run(count)
         per_s = asked.alone_per_s(run)
         timing = replace(_timing(run, per_s, bare_per_s), swept=point.values)
-        if count == max(counts) and nothing_varies(point.cluster, workload, count):
+        if count == max(counts) and is_lockstep(point.cluster, workload, count):
             timing = replace(timing, jittered_per_s=asked.simulate_with_jitter(count))
         yield Row(timing, run.simulation, run.timeline, run.long_run)
 
@@ -484,7 +484,7 @@ class _Request:
 
     def simulate_with_jitter(self, workers: int) -> float:
         """Minibatches a second of so many workers that are not in lock step."""
-        other = _Request(self.arguments, jittered(self.cluster), self.workload, self.watch)
+        other = _Request(self.arguments, with_small_jitter(self.cluster), self.workload, self.watch)
         return _per_s(other.run(workers))
 
     def _simulation(self, workers: int, spans: bool) -> Simulation:

@@ -20,8 +20,8 @@ from harness.algorithms.contract import (
     Server,
     Turn,
     Turns,
+    fold_one_by_one,
     fold_turns,
-    one_by_one,
 )
 from harness.base.errors import UserError
 from harness.networks.contract import Minibatch
@@ -188,7 +188,7 @@ def _check_blocks(algorithm: Algorithm) -> str:
     slots = [list(range(k * each, (k + 1) * each)) for k in range(FOLDS)]
     orders = [Turn(s, [0] * each, s[:1], list(range(each)), [1.0] * each) for s in slots]
     found: list[tuple[Server, Tensor]] = []
-    for way in (fold_turns, one_by_one):
+    for way in (fold_turns, fold_one_by_one):
         server, replicas = algorithm.start(model), torch.zeros_like(out)
         way(algorithm.on(_network()), server, Turns(out.clone(), replicas, orders), RATE)
         found.append((server, replicas))

@@ -63,12 +63,12 @@ __all__ = [
     "SUFFIX",
     "UNUSED_S",
     "KernelCache",
-    "Lent",
+    "TuplePointer",
+    "argument_type",
     "folder",
+    "format_type",
     "identity",
-    "lent",
     "read",
-    "spelled",
     "write",
 ]
 
@@ -98,7 +98,7 @@ class KernelCache(_Cache):
         """The kernel for arguments of these types; None if it is to be compiled."""
         target_context.refresh()
         path = self._path(sig, target_context.codegen())
-        return None if path is None else _loaded(path, target_context)
+        return None if path is None else _load(path, target_context)
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep what has been compiled."""
@@ -112,7 +112,7 @@ class KernelCache(_Cache):
         where = folder()
         if where is None:
             return None
-        kinds = [spelled(kind) for kind in arguments]
+        kinds = [format_type(kind) for kind in arguments]
         versions = (sys.implementation.cache_tag, numba.__version__, np.__version__)
         key = repr((self._identity, kinds, codegen.magic_tuple(), versions))
         return where / f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:32]}{SUFFIX}"
@@ -127,7 +127,7 @@ class KernelCache(_Cache):
         """Not provided for: delete the folder instead."""
 
 
-def _loaded(path: Path, target_context: Any) -> Any:
+def _load(path: Path, target_context: Any) -> Any:
     """What a file keeps; a file that cannot be used is thrown away with a line on stderr."""
     try:
         content = read(path)
@@ -199,13 +199,13 @@ def read(path: Path) -> bytes | None:
 def _drop(where: Path) -> None:
     """Drop what nobody has read for long, and the oldest of what is too much."""
     left, oldest_s = MOST_BYTES, time.time() - UNUSED_S
-    for used_s, size, path in sorted(_used(where), reverse=True):
+    for used_s, size, path in sorted(_list_files(where), reverse=True):
         left -= size
         if used_s < oldest_s or left < 0:
             path.unlink(missing_ok=True)
 
 
-def _used(where: Path) -> Iterator[tuple[float, int, Path]]:
+def _list_files(where: Path) -> Iterator[tuple[float, int, Path]]:
     """When each file was read last, and its bytes."""
     for path in where.glob(f"*{SUFFIX}"):
         with contextlib.suppress(FileNotFoundError):  # another process dropped it
@@ -225,7 +225,7 @@ def identity(dispatcher: Any) -> str:
     """The digest of a compiled function and all of ours that it reaches."""
     digest = hashlib.sha256(_mechanism())
     found: dict[Any, Any] = {}
-    for line in _reached(dispatcher, frozenset(), found):
+    for line in _describe_value(dispatcher, frozenset(), found):
         digest.update(line.encode() + b"\n")
     return digest.hexdigest()
 
@@ -236,7 +236,7 @@ def _mechanism() -> bytes:
     return b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
 
 
-def _reached(value: Any, names: frozenset[str], found: dict[Any, Any]) -> Iterator[str]:
+def _describe_value(value: Any, names: frozenset[str], found: dict[Any, Any]) -> Iterator[str]:
     """A line for each thing a value consists of; ``names`` are those its reader uses.
 
     Args:
@@ -249,44 +249,45 @@ def _reached(value: Any, names: frozenset[str], found: dict[Any, Any]) -> Iterat
         yield f"{type(value).__name__} {value!r}"
     elif isinstance(value, (tuple, list)):
         for part in value:
-            yield from _reached(part, names, found)
+            yield from _describe_value(part, names, found)
     elif isinstance(value, np.ndarray):
         yield f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
     else:
         key = (id(value), names) if isinstance(value, ModuleType) else id(value)
         if key not in found:
             found[key] = value
-            yield from _things(value, names, found)
+            yield from _describe_object(value, names, found)
 
 
-def _things(value: Any, names: frozenset[str], found: dict[Any, Any]) -> Iterator[str]:
+def _describe_object(value: Any, names: frozenset[str], found: dict[Any, Any]) -> Iterator[str]:
     """The same of what is told apart by what it is, and gone through once."""
     inner = getattr(value, "py_func", getattr(value, "_defn", value))  # of a kernel, an intrinsic
     if isinstance(inner, ModuleType):
-        if _ours(inner.__name__):
+        if _is_ours(inner.__name__):
             for name in sorted(names & vars(inner).keys()):
                 yield name
-                yield from _reached(vars(inner)[name], names, found)
-    elif isinstance(inner, FunctionType) and _ours(inner.__module__):
+                yield from _describe_value(vars(inner)[name], names, found)
+    elif isinstance(inner, FunctionType) and _is_ours(inner.__module__):
         options = sorted(getattr(value, "targetoptions", {}).items())
-        yield f"{inner.__qualname__} {[(name, _constant(option)) for name, option in options]}"
-        yield from _reached(inner.__defaults__ or (), names, found)
-        yield from _of_function(inner, found)
+        named = [(name, _format_constant(option)) for name, option in options]
+        yield f"{inner.__qualname__} {named}"
+        yield from _describe_value(inner.__defaults__ or (), names, found)
+        yield from _describe_function(inner, found)
     elif isinstance(inner, type) and hasattr(inner, "_fields"):
         yield f"{inner.__qualname__} {inner._fields}"
     else:
         yield getattr(inner, "__qualname__", None) or repr(inner)
 
 
-def _of_function(function: FunctionType, found: dict[Any, Any]) -> Iterator[str]:
+def _describe_function(function: FunctionType, found: dict[Any, Any]) -> Iterator[str]:
     code = function.__code__
     names = frozenset(_names(code))
-    yield _spelled_code(code)
+    yield _format_code(code)
     for name in sorted(names & function.__globals__.keys()):
         yield name
-        yield from _reached(function.__globals__[name], names, found)
+        yield from _describe_value(function.__globals__[name], names, found)
     for cell in function.__closure__ or ():
-        yield from _reached(cell.cell_contents, names, found)
+        yield from _describe_value(cell.cell_contents, names, found)
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -296,39 +297,39 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def _spelled_code(code: CodeType) -> str:
-    constants = [_constant(constant) for constant in code.co_consts]
+def _format_code(code: CodeType) -> str:
+    constants = [_format_constant(constant) for constant in code.co_consts]
     names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
     shape = (code.co_argcount, code.co_kwonlyargcount, code.co_flags)
     return repr((code.co_code, constants, names, shape))
 
 
-def _constant(constant: Any) -> str:
+def _format_constant(constant: Any) -> str:
     if isinstance(constant, CodeType):
-        return _spelled_code(constant)
+        return _format_code(constant)
     if isinstance(constant, (set, frozenset)):  # in another order in every process
         return repr(sorted(map(repr, constant)))
     return repr(constant)
 
 
-def _ours(module: str | None) -> bool:
+def _is_ours(module: str | None) -> bool:
     return (module or "").partition(".")[0] not in ("", "numba", "numpy", "llvmlite", "math")
 
 
-def spelled(kind: Any) -> str:
+def format_type(kind: Any) -> str:
     """A type of an argument, with the names of a tuple's fields."""
-    if isinstance(kind, Lent):
-        return f"lent {spelled(kind.whole)}"
+    if isinstance(kind, TuplePointer):
+        return f"lent {format_type(kind.whole)}"
     if isinstance(kind, types.BaseNamedTuple):
         fields = zip(kind.fields, kind.types, strict=True)
-        inner = ", ".join(f"{name}={spelled(part)}" for name, part in fields)
+        inner = ", ".join(f"{name}={format_type(part)}" for name, part in fields)
         return f"{kind.instance_class.__qualname__}({inner})"
     if isinstance(kind, types.BaseTuple):
-        return f"({', '.join(map(spelled, kind))})"
+        return f"({', '.join(map(format_type, kind))})"
     return str(kind)
 
 
-class Lent(types.Type):
+class TuplePointer(types.Type):
     """The type of the address of a named tuple of type ``whole``."""
 
     def __init__(self, whole: Any) -> None:
@@ -345,29 +346,29 @@ class Lent(types.Type):
         return Conversion.safe if other == self.whole else None
 
 
-def lent(kind: Any) -> Any:
+def argument_type(kind: Any) -> Any:
     """The type as which a compiled function takes a value: lent if it is a named tuple."""
-    return Lent(kind) if isinstance(kind, types.BaseNamedTuple) else kind
+    return TuplePointer(kind) if isinstance(kind, types.BaseNamedTuple) else kind
 
 
-@register_model(Lent)
+@register_model(TuplePointer)
 class _Address(models.PrimitiveModel):
-    def __init__(self, dmm: Any, kind: Lent) -> None:
+    def __init__(self, dmm: Any, kind: TuplePointer) -> None:
         super().__init__(dmm, kind, dmm.lookup(kind.whole).get_value_type().as_pointer())
 
 
 @infer_getattr
 class _Fields(AttributeTemplate):
-    key = Lent
+    key = TuplePointer
 
-    def generic_resolve(self, kind: Lent, name: str) -> Any:
+    def generic_resolve(self, kind: TuplePointer, name: str) -> Any:
         if name not in kind.whole.fields:
             return None
-        return lent(kind.whole[kind.whole.fields.index(name)])
+        return argument_type(kind.whole[kind.whole.fields.index(name)])
 
 
-@lower_getattr_generic(Lent)
-def _field(context: Any, builder: Any, kind: Lent, address: Any, name: str) -> Any:
+@lower_getattr_generic(TuplePointer)
+def _field(context: Any, builder: Any, kind: TuplePointer, address: Any, name: str) -> Any:
     place = kind.whole.fields.index(name)
     field, there = kind.whole[place], cgutils.gep_inbounds(builder, address, 0, place)
     if isinstance(field, types.BaseNamedTuple):
@@ -375,6 +376,6 @@ def _field(context: Any, builder: Any, kind: Lent, address: Any, name: str) -> A
     return impl_ret_borrowed(context, builder, field, builder.load(there))
 
 
-@lower_cast(types.BaseNamedTuple, Lent)
-def _lend(context: Any, builder: Any, kind: Any, lent_kind: Lent, value: Any) -> Any:
+@lower_cast(types.BaseNamedTuple, TuplePointer)
+def _lend(context: Any, builder: Any, kind: Any, lent_kind: TuplePointer, value: Any) -> Any:
     return cgutils.alloca_once_value(builder, value)

@@ -27,9 +27,9 @@ from numba.core.compiler import Compiler
 from numba.core.registry import CPUDispatcher
 
 from harness.kernels import notice
-from harness.kernels.cache import KernelCache, lent
+from harness.kernels.cache import KernelCache, argument_type
 
-__all__ = ["Linked", "kernel", "part", "shared"]
+__all__ = ["LinkingCompiler", "callable_part", "kernel", "part"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -49,9 +49,9 @@ def part(function: _F, **options: Any) -> _F:
     return dispatcher
 
 
-def shared(function: _F, **options: Any) -> _F:
+def callable_part(function: _F, **options: Any) -> _F:
     """Compile what kernels call, and Python may; see `Shared`."""
-    dispatcher: Any = Shared(function, {**_NOT_FROM_PYTHON, **options})
+    dispatcher: Any = CallablePart(function, {**_NOT_FROM_PYTHON, **options})
     return dispatcher
 
 
@@ -70,7 +70,7 @@ class Part(CPUDispatcher):
         raise TypeError(f"{self.__qualname__} is called by compiled functions only")
 
 
-class Shared(CPUDispatcher):
+class CallablePart(CPUDispatcher):
     """A compiled function with two entrances.
 
     From a compiled function it takes named tuples lent, and a constant as any number: there is
@@ -79,7 +79,7 @@ class Shared(CPUDispatcher):
 
     def __init__(self, function: Any, options: Any) -> None:
         super().__init__(
-            function, targetoptions={"nopython": True, **options}, pipeline_class=Linked
+            function, targetoptions={"nopython": True, **options}, pipeline_class=LinkingCompiler
         )
 
     @cached_property
@@ -87,7 +87,7 @@ class Shared(CPUDispatcher):
         """The kernel for Python."""
         asked = self.targetoptions.items()
         options = {name: value for name, value in asked if name not in _NOT_FROM_PYTHON}
-        entrance: Any = numba.jit(**options)(_through(self))
+        entrance: Any = numba.jit(**options)(_build_entrance(self))
         entrance._cache = KernelCache(self)
         return entrance
 
@@ -97,10 +97,12 @@ class Shared(CPUDispatcher):
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
         """What numba asks for when a compiled function calls this one."""
-        return super().get_call_template([lent(types.unliteral(kind)) for kind in args], kws)
+        return super().get_call_template(
+            [argument_type(types.unliteral(kind)) for kind in args], kws
+        )
 
 
-def _through(inner: Any) -> Any:
+def _build_entrance(inner: Any) -> Any:
     def entrance(*arguments: Any) -> Any:
         return inner(*arguments)
 
@@ -135,17 +137,17 @@ class _Library(JITCodeLibrary):
         """The function's code and all that it calls, each once."""
         if self._shared_module is None:
             self._shared_module = self._own()
-            for library in dict.fromkeys(self._called()):
+            for library in dict.fromkeys(self._walk_libraries()):
                 inner = isinstance(library, _Library)
                 module = library._own() if inner else library._get_module_for_linking()
                 self._shared_module.link_in(module, preserve=not inner)
         return self._shared_module
 
-    def _called(self) -> Iterator[Any]:
+    def _walk_libraries(self) -> Iterator[Any]:
         for library in self._linking_libraries:
             yield library
             if isinstance(library, _Library):
-                yield from library._called()
+                yield from library._walk_libraries()
 
     def _own(self) -> Any:
         """A copy of the function's code that may be linked into several kernels, and inlined."""
@@ -156,7 +158,7 @@ class _Library(JITCodeLibrary):
         return module
 
 
-class Linked(Compiler):
+class LinkingCompiler(Compiler):
     """numba's compiler, into such a library."""
 
     def __init__(self, typingctx: Any, targetctx: Any, library: Any, *rest: Any) -> None:

@@ -27,7 +27,7 @@ def announce(say: Say | None = None) -> None:
         say: how; on stderr if not given.
     """
     global _told
-    _told = os.getpid(), say or _on_stderr
+    _told = os.getpid(), say or _log_to_stderr
 
 
 def listen() -> None:
@@ -70,7 +70,7 @@ def _tell(kernel: str, seconds: float | None) -> None:
         _told[1](kernel, seconds)
 
 
-def _on_stderr(kernel: str, seconds: float | None) -> None:
+def _log_to_stderr(kernel: str, seconds: float | None) -> None:
     begins = seconds is None
     text = f"compiling, once on this machine: {kernel} ..." if begins else f"{seconds:.1f} s"
     LOG.info(text, extra={"end": " " if begins else "\n"})

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from harness.base.errors import UserError
-from harness.natural_gradient.layer_hooks import Affine, Reduction, Watched, is_affine
+from harness.natural_gradient.layer_hooks import Affine, LayerHook, Reduction, is_affine
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """``loss(outputs, targets)``: one number a minibatch, a mean or a sum over its examples."""
@@ -112,7 +112,7 @@ class ModuleNetwork:
         return list(compress(self.parameters.split(stack), self._matrices))
 
     @property
-    def layers(self) -> list[Watched]:
+    def layers(self) -> list[LayerHook]:
         """The affine layers whose parameters are trained, and are no other module's too."""
         return [layer for layer, _ in self._affine]
 
@@ -128,17 +128,17 @@ class ModuleNetwork:
         return views[weight], views[bias[0]] if bias else None
 
     @cached_property
-    def _affine(self) -> list[tuple[Watched, list[int]]]:
+    def _affine(self) -> list[tuple[LayerHook, list[int]]]:
         """Each layer, and where its weight and bias stand among what is trained."""
         places, modules = {id(p): i for i, p in enumerate(self._trained)}, [*self.module.modules()]
         owned = Counter(id(p) for m in modules for p in m.parameters(recurse=False))
-        found: list[tuple[Watched, list[int]]] = []
+        found: list[tuple[LayerHook, list[int]]] = []
         for module in filter(is_affine, modules):
             own = dict(module.named_parameters(recurse=False))
             known = "weight" in own and all(id(p) in places for p in own.values())
             if known and all(owned[id(p)] == 1 for p in own.values()):
                 found.append(
-                    (Watched(cast("Affine", module)), [places[id(p)] for p in own.values()])
+                    (LayerHook(cast("Affine", module)), [places[id(p)] for p in own.values()])
                 )
         return found
 

@@ -37,7 +37,7 @@ from harness.modules.network import (
     seed_generators,
     trainable_parameters,
 )
-from harness.networks.contract import Minibatch, uploaded
+from harness.networks.contract import Minibatch, upload
 from harness.runs.config import HasIdentity
 from harness.tasks.order import Key, Minibatches
 
@@ -200,7 +200,7 @@ class Arrays:
 
     def gather(self, rows: Tensor) -> Minibatch:
         """Minibatches ``[W, 1, B, ...]`` of ``rows [W, B]``: to an algorithm, one frame each."""
-        index, shape = uploaded(rows.flatten(), self.x.device), (len(rows), 1, rows.shape[1])
+        index, shape = upload(rows.flatten(), self.x.device), (len(rows), 1, rows.shape[1])
         x, y = (part.index_select(0, index) for part in (self.x, self.y))
         return Minibatch(x.view(*shape, *x.shape[1:]), y.view(*shape, *y.shape[1:]))
 

@@ -135,7 +135,7 @@ class Moment:
         """The least square of an eigenvalue of ``I - WᵀW``, ``[R, 1]``."""
         return (1.0 - self.shrink[:, :1]).square_()  # d descends, and so does e
 
-    def called(self) -> Moment:
+    def count_call(self) -> Moment:
         """The same after one more call, with what it has worked out."""
         after = copy(self)
         object.__setattr__(after, "calls", self.calls + 1)
@@ -176,13 +176,13 @@ class Rows:
         """D."""
         return self.x.shape[2] + self.appended
 
-    def along(self, basis: Tensor) -> Tensor:
+    def project(self, basis: Tensor) -> Tensor:
         """``H = X Wᵀ``, ``[R, N, k]``, for ``basis [R, k, D]``."""
         if not self.appended:
             return torch.bmm(self.x, basis.mT)
         return torch.baddbmm(basis[:, :, -1].unsqueeze(1), self.x, basis[:, :, :-1].mT)
 
-    def gathered(self, h: Tensor) -> Tensor:
+    def combine(self, h: Tensor) -> Tensor:
         """``HᵀX``, ``[R, k, D]``, for ``h [R, N, k]``."""
         if not self.appended:
             return torch.bmm(h.mT, self.x)
@@ -239,7 +239,7 @@ def _require(name: str, value: float, holds: bool, allowed: str) -> None:
         raise UserError(f"natural gradient: {name} is {value}; allowed: {allowed}")
 
 
-def updated(
+def update_moment(
     moment: Moment, rows: Rows, along: Tensor, total: Tensor, options: Preconditioner, scale: float
 ) -> Moment:
     """The estimate after ``T = η XᵀX / N + (1 - η) F``, by one step of subspace iteration.
@@ -264,7 +264,7 @@ def updated(
     energy, floor = moment.energy / square[:, None], moment.floor / square
     inverse = (scale / square.sqrt()).to(along.dtype)[:, None, None]
     h = along * inverse
-    j = rows.gathered(h).mul_(inverse)
+    j = rows.combine(h).mul_(inverse)
 
     root = moment.shrink.sqrt()
     old = keep * (energy + floor[:, None])
@@ -409,21 +409,21 @@ def precondition(
     """
     squares, ordinary = rows.squares()
     if not moment.basis.shape[1]:
-        return moment.called(), untouched(rows, squares)
+        return moment.count_call(), identity_factor(rows, squares)
     total = squares.sum(1)
     if not moment.calls:
         for _ in range(WARMING_PASSES):
-            along = rows.along(moment.basis)
-            moment = updated(moment, rows, along, total, options, scale)
-    along = rows.along(moment.basis)
-    shrunk = _shrunk(squares, along if ordinary else along.double(), moment)
+            along = rows.project(moment.basis)
+            moment = update_moment(moment, rows, along, total, options, scale)
+    along = rows.project(moment.basis)
+    shrunk = _residual_squares(squares, along if ordinary else along.double(), moment)
     factor = Factor(moment.basis, along, shrunk, _gain(total, shrunk))
     if options.updates_at(moment.calls):
-        moment = updated(moment, rows, along, total, options, scale)
-    return moment.called(), factor
+        moment = update_moment(moment, rows, along, total, options, scale)
+    return moment.count_call(), factor
 
 
-def untouched(rows: Rows, squares: Tensor | None = None) -> Factor:
+def identity_factor(rows: Rows, squares: Tensor | None = None) -> Factor:
     """The factor that leaves rows as they are: no direction is shrunk."""
     replicas, count, _ = rows.x.shape
     return Factor(
@@ -434,7 +434,7 @@ def untouched(rows: Rows, squares: Tensor | None = None) -> Factor:
     )
 
 
-def formed(rows: Rows, factor: Factor) -> Tensor:
+def materialise(rows: Rows, factor: Factor) -> Tensor:
     """``X - H W`` itself, ``[R, N, D]`` and without γ; only its columns of x if one is appended.
 
     The appended column is ``1 - H w`` with w the last column of W.
@@ -442,7 +442,7 @@ def formed(rows: Rows, factor: Factor) -> Tensor:
     return torch.baddbmm(rows.x, factor.along, factor.basis[:, :, : rows.x.shape[2]], alpha=-1)
 
 
-def _shrunk(squares: Tensor, along: Tensor, moment: Moment) -> Tensor:
+def _residual_squares(squares: Tensor, along: Tensor, moment: Moment) -> Tensor:
     """Squared lengths of the rows of ``X - HW``: ``|x|² + Σ (e - 2) h²``, as ``WWᵀ = diag(e)``.
 
     Rounding may not take them beyond ``|x|²`` times a squared eigenvalue of ``I - WᵀW``: so
@@ -517,7 +517,7 @@ def per_sample_share(
     return torch.clamp(change.limit * inputs.shape[-1] / total, max=1.0)
 
 
-def limited_(weight: Tensor, bias: Tensor | None, rate: Rate, most: float) -> Tensor:
+def limit_change_(weight: Tensor, bias: Tensor | None, rate: Rate, most: float) -> Tensor:
     """Shrink a layer's direction where ``rate`` times its norm exceeds ``most``.
 
     Returns:

@@ -26,7 +26,7 @@ from harness.natural_gradient.estimate import (
     Rate,
     Rows,
     asking_is_free,
-    formed,
+    materialise,
     per_sample_share,
     precondition,
 )
@@ -91,7 +91,7 @@ def join(state: Sequence[Sides]) -> Joint:
 
 def part(joint: Joint) -> list[Sides]:
     """The estimates layer by layer: `join` undone."""
-    inputs, outputs = _by_layer(joint.inputs), _by_layer(joint.outputs)
+    inputs, outputs = _moments_by_layer(joint.inputs), _moments_by_layer(joint.outputs)
     return [Sides(inputs[i], outputs[i]) for i in range(len(inputs))]
 
 
@@ -129,7 +129,9 @@ def step_(
     scale = _scales(descent, x, d, len(stack), rate).to(stack.dtype)
     layers = network.layout.views(stack)
     for run in _alike([weight for weight, _ in layers]):
-        _add_products_([layers[i] for i in run], x.of(run), d.of(run), scale[run[0] : run[-1] + 1])
+        _add_products_(
+            [layers[i] for i in run], x.select(run), d.select(run), scale[run[0] : run[-1] + 1]
+        )
     return losses, Joint(inputs, outputs)
 
 
@@ -141,7 +143,7 @@ class Call(NamedTuple):
     scale: float = 1.0
 
 
-def together(calls: Sequence[Call], options: Preconditioner) -> list[tuple[Moment, Factor]]:
+def precondition_all(calls: Sequence[Call], options: Preconditioner) -> list[tuple[Moment, Factor]]:
     """`precondition` of several sides that share options; alike ones with few rows as one batch.
 
     Args:
@@ -157,10 +159,10 @@ def together(calls: Sequence[Call], options: Preconditioner) -> list[tuple[Momen
     done = dict[int, tuple[Moment, Factor]]()
     for places in alike.values():
         some = [calls[i] for i in places]
-        rows = Rows(_joined([call.rows.x for call in some]), some[0].rows.appended)
+        rows = Rows(_concat([call.rows.x for call in some]), some[0].rows.appended)
         moment = _joint_moment([call.moment for call in some])
         after, factor = precondition(moment, rows, options, some[0].scale)
-        done |= dict(zip(places, _apart(after, factor, len(places)), strict=True))
+        done |= dict(zip(places, _split_batch(after, factor, len(places)), strict=True))
     return [done[i] for i in range(len(calls))]
 
 
@@ -170,7 +172,7 @@ def _kind(call: Call) -> Hashable:
     return x.shape, call.rows.appended, call.scale, moment.calls, x.dtype, x.device
 
 
-def _apart(moment: Moment, factor: Factor, sides: int) -> list[tuple[Moment, Factor]]:
+def _split_batch(moment: Moment, factor: Factor, sides: int) -> list[tuple[Moment, Factor]]:
     """The estimates and factors of so many sides that were one batch."""
     factors = [Factor(*parts) for parts in zip(*(t.chunk(sides) for t in factor), strict=True)]
     return list(zip(_moments(moment, sides), factors, strict=True))
@@ -207,7 +209,7 @@ class _Hats(NamedTuple):
 
     groups: Sequence[_Hat]
 
-    def of(self, run: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def select(self, run: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Rows and ones of layers that follow each other and are as wide as each other."""
         group = next(each for each in self.groups if run[0] in each.layers)
         replicas = len(group.gain) // len(group.layers)
@@ -215,7 +217,7 @@ class _Hats(NamedTuple):
         whose = slice(first, first + len(run) * replicas)
         return group.rows[whose], group.ones[whose]
 
-    def by_layer(self, tensors: Sequence[Tensor], replicas: int) -> Tensor:
+    def order_by_layer(self, tensors: Sequence[Tensor], replicas: int) -> Tensor:
         """What each group has, ``[G R, ...]``, in the order of all layers, ``[L, R, ...]``."""
         parts = dict[int, Tensor]()
         for group, t in zip(self.groups, tensors, strict=True):
@@ -234,13 +236,15 @@ def _sides(
     """The next estimates of one side of all layers, and what this minibatch's rows became."""
     after, hats = list[Group](), list[_Hat]()
     for group in groups:
-        rows = Rows(_joined([seen[i] for i in group.layers]), appended)
+        rows = Rows(_concat([seen[i] for i in group.layers]), appended)
         moment, factor = precondition(group.moment, rows, options)
         after.append(Group(group.layers, moment))
         ones = factor.squares
         if appended:
             ones = 1.0 - torch.bmm(factor.along, factor.basis[:, :, -1:])
-        hats.append(_Hat(group.layers, formed(rows, factor), ones, factor.squares, factor.gain))
+        hats.append(
+            _Hat(group.layers, materialise(rows, factor), ones, factor.squares, factor.gain)
+        )
     return tuple(after), _Hats(hats)
 
 
@@ -249,13 +253,14 @@ def _scales(
 ) -> Tensor:
     """``-rate s γᵢ γₒ`` of every layer, ``[L, R]``, float64."""
     i, o = (
-        side.by_layer([each.gain for each in side.groups], replicas) for side in (inputs, outputs)
+        side.order_by_layer([each.gain for each in side.groups], replicas)
+        for side in (inputs, outputs)
     )
     gain = i * o
     scale = gain * -rate
     if isinstance(descent.max_change, PerSample):
         x, d = (
-            side.by_layer([each.squares for each in side.groups], replicas)
+            side.order_by_layer([each.squares for each in side.groups], replicas)
             for side in (inputs, outputs)
         )
         scale *= per_sample_share(descent.max_change, x, d, gain, rate)
@@ -300,12 +305,12 @@ def _add_products_(
             weight.baddbmm_(end, x)
             bias.unsqueeze(2).baddbmm_(end, ones)
         return
-    weights, biases = (_united(each) for each in zip(*layers, strict=True))
+    weights, biases = (_stack_views(each) for each in zip(*layers, strict=True))
     weights.add_(torch.bmm(back, inputs[0]).view_as(weights))
     biases.add_(torch.bmm(back, inputs[1]).view_as(biases))
 
 
-def _united(parts: Sequence[Tensor]) -> Tensor:
+def _stack_views(parts: Sequence[Tensor]) -> Tensor:
     """Alike views of one stack at equal distances, ``[G, ...]``."""
     first = parts[0]
     apart = parts[1].storage_offset() - first.storage_offset()
@@ -325,15 +330,15 @@ def _groups(moments: Sequence[Moment | None]) -> tuple[Group, ...]:
 
 
 def _joint_moment(moments: Sequence[Moment]) -> Moment:
-    tensors = {name: _joined([getattr(m, name) for m in moments]) for name in Moment.TENSORS}
+    tensors = {name: _concat([getattr(m, name) for m in moments]) for name in Moment.TENSORS}
     return Moment(**tensors, calls=moments[0].calls)
 
 
-def _joined(tensors: Sequence[Tensor]) -> Tensor:
+def _concat(tensors: Sequence[Tensor]) -> Tensor:
     return tensors[0] if len(tensors) == 1 else torch.cat(tuple(tensors))
 
 
-def _by_layer(groups: Sequence[Group]) -> dict[int, Moment]:
+def _moments_by_layer(groups: Sequence[Group]) -> dict[int, Moment]:
     found = dict[int, Moment]()
     for group in groups:
         found |= dict(zip(group.layers, _moments(group.moment, len(group.layers)), strict=True))

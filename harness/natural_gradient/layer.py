@@ -29,12 +29,12 @@ from harness.natural_gradient.estimate import (
     Preconditioner,
     Rate,
     Rows,
-    formed,
-    limited_,
+    identity_factor,
+    limit_change_,
+    materialise,
     per_sample_share,
     precondition,
     scale_,
-    untouched,
 )
 from harness.networks.contract import LayeredNetwork, Minibatch
 
@@ -155,7 +155,7 @@ class NaturalGradient:
         square = torch.zeros(len(out), dtype=torch.float64, device=out.device)
 
         def visit(i: int, x: Tensor, delta: Tensor) -> None:
-            after[i], norm = self.of_layer(x, delta, after[i], rate, *layers[i])
+            after[i], norm = self.direct_layer_(x, delta, after[i], rate, *layers[i])
             square.add_(norm.square())
 
         losses = network.backward(stack, minibatch.x, minibatch.targets, visit)
@@ -200,7 +200,7 @@ class NaturalGradient:
 
         return network.backward(stack, minibatch.x, minibatch.targets, visit), after
 
-    def of_layer(
+    def direct_layer_(
         self,
         x: Tensor,
         delta: Tensor,
@@ -226,7 +226,7 @@ class NaturalGradient:
         product_(*factors, weight, bias)
         norm = torch.zeros_like(factors.scale)
         if isinstance(self.max_change, PerComponent):
-            norm = limited_(weight, bias, rate, self.max_change.each)
+            norm = limit_change_(weight, bias, rate, self.max_change.each)
         return after, norm
 
     def _factors(self, x: Tensor, delta: Tensor, sides: Sides, rate: Rate) -> tuple[Sides, Factors]:
@@ -234,7 +234,7 @@ class NaturalGradient:
         rows, ends = Rows(x, appended=True), Rows(delta)
         if self.inputs is None and self.outputs is None and self.max_change is None:
             nothing = rows.x.new_zeros(0)  # the rows' lengths are not used
-            fi, fo = untouched(rows, nothing), untouched(ends, nothing)
+            fi, fo = identity_factor(rows, nothing), identity_factor(ends, nothing)
             return sides, Factors(rows, ends, fi, fo, fi.gain)
         inputs, fi = one_side(self.inputs, sides.inputs, rows)
         outputs, fo = one_side(self.outputs, sides.outputs, ends)
@@ -249,7 +249,7 @@ def one_side(
 ) -> tuple[Moment | None, Factor]:
     """One call of `precondition`, or of nothing where a side is left as it is."""
     if options is None or moment is None:
-        return None, untouched(rows)
+        return None, identity_factor(rows)
     return precondition(moment, rows, options, scale)
 
 
@@ -287,7 +287,7 @@ def product_(
         weight: ``[R, n, m]``, overwritten.
         bias: ``[R, n]``, overwritten.
     """
-    cheap = _forms(rows.x, ends.x, fi, fo)
+    cheap = _is_forming_cheaper(rows.x, ends.x, fi, fo)
     multiply = _multiply_formed if cheap else _project_product
     multiply(rows, ends, fi, fo, scale, weight, bias)
 
@@ -301,14 +301,14 @@ def add_product_(
     much where rows are few.
     """
     x, delta = rows.x, ends.x
-    if fi.rank + fo.rank and not _forms(x, delta, fi, fo):
+    if fi.rank + fo.rank and not _is_forming_cheaper(x, delta, fi, fo):
         whole = torch.empty_like(weight), torch.empty_like(bias)
         _project_product(rows, ends, fi, fo, scale, *whole)
         weight.add_(whole[0])
         bias.add_(whole[1])
         return
-    back = (formed(ends, fo) if fo.rank else delta) * scale.to(delta.dtype)[:, None, None]
-    weight.baddbmm_(back.mT, formed(rows, fi) if fi.rank else x)
+    back = (materialise(ends, fo) if fo.rank else delta) * scale.to(delta.dtype)[:, None, None]
+    weight.baddbmm_(back.mT, materialise(rows, fi) if fi.rank else x)
     if not fi.rank:
         bias.add_(back.sum(1))
     else:
@@ -328,7 +328,7 @@ def project_(gradient: Tensor, inputs: Factor, outputs: Factor) -> None:
     gradient.baddbmm_(outputs.basis.mT, torch.bmm(outputs.basis, gradient), alpha=-1)
 
 
-def _forms(x: Tensor, delta: Tensor, fi: Factor, fo: Factor) -> bool:
+def _is_forming_cheaper(x: Tensor, delta: Tensor, fi: Factor, fo: Factor) -> bool:
     return forming_is_cheaper(x.shape[1], x.shape[2], delta.shape[2], fi.rank, fo.rank)
 
 
@@ -354,8 +354,8 @@ def _multiply_formed(
 ) -> None:
     """``scale D̂ᵀ X̂`` from X̂ and D̂ themselves: cheap where rows are few."""
     ones = 1.0 - torch.bmm(fi.along, fi.basis[:, :, -1:])
-    back = formed(ends, fo).mul_(scale.to(weight.dtype)[:, None, None]).mT
-    torch.bmm(back, formed(rows, fi), out=weight)
+    back = materialise(ends, fo).mul_(scale.to(weight.dtype)[:, None, None]).mT
+    torch.bmm(back, materialise(rows, fi), out=weight)
     torch.bmm(back, ones, out=bias.unsqueeze(2))
 
 

@@ -24,12 +24,12 @@ from harness.natural_gradient.estimate import (
     Preconditioner,
     Rate,
     Rows,
-    limited_,
+    identity_factor,
+    limit_change_,
     per_sample_share,
     scale_,
-    untouched,
 )
-from harness.natural_gradient.joint import Call, together
+from harness.natural_gradient.joint import Call, precondition_all
 from harness.natural_gradient.layer import NaturalGradient, Sides, project_
 from harness.networks.contract import Network
 
@@ -48,7 +48,7 @@ def is_affine(module: nn.Module) -> bool:
 
 
 @dataclass
-class Watched:
+class LayerHook:
     """One affine layer, and what its two sides have seen since they were last forgotten.
 
     Args:
@@ -96,18 +96,18 @@ class Watched:
         """Inputs and derivatives of all forward passes, one row a position: ``[1, N, m or n]``."""
         x, delta = (
             torch.cat(sides)
-            for sides in zip(*(_in_rows(self.module, *each) for each in self.seen), strict=True)
+            for sides in zip(*(_unfold_rows(self.module, *each) for each in self.seen), strict=True)
         )
         dtype = self.module.weight.dtype
         return Rows(x.to(dtype).unsqueeze(0), self.appended), Rows(delta.to(dtype).unsqueeze(0))
 
 
 @runtime_checkable
-class WatchedNetwork(Network, Protocol):
+class HookableNetwork(Network, Protocol):
     """One whose affine layers can be watched, one replica at a time: anybody's module."""
 
     @property
-    def layers(self) -> Sequence[Watched]:
+    def layers(self) -> Sequence[LayerHook]:
         """Those that can be watched."""
         ...
 
@@ -136,7 +136,7 @@ class WatchedNetwork(Network, Protocol):
         ...
 
 
-def _in_rows(module: Affine, x: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+def _unfold_rows(module: Affine, x: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
     """Inputs ``[N, m]`` and derivatives ``[N, n]`` of one forward pass."""
     if isinstance(module, nn.Linear):
         return x.reshape(-1, x.shape[-1]), delta.reshape(-1, delta.shape[-1])
@@ -157,7 +157,7 @@ def _two(numbers: tuple[int, ...], name: str) -> tuple[int, ...]:
 
 def naturalise_(
     options: NaturalGradient,
-    layers: Sequence[Watched],
+    layers: Sequence[LayerHook],
     gradients: Sequence[Tensor],
     known: Sequence[Sides],
     rates: Sequence[Rate],
@@ -209,7 +209,7 @@ def _direction_(
         scale *= per_sample_share(change, fi.squares, fo.squares, scale, rate)
     scale_(gradient, None, scale)
     if isinstance(change, PerComponent):
-        return limited_(gradient, None, rate, change.each)
+        return limit_change_(gradient, None, rate, change.each)
     return torch.zeros_like(scale)
 
 
@@ -218,5 +218,7 @@ def _one_side(
 ) -> Sequence[tuple[Moment | None, Factor]]:
     """The same side of layers: preconditioned, or left as it is."""
     if options is None:
-        return [(None, untouched(rows)) for _, rows, _ in calls]
-    return together([Call(m, rows, scale) for m, rows, scale in calls if m is not None], options)
+        return [(None, identity_factor(rows)) for _, rows, _ in calls]
+    return precondition_all(
+        [Call(m, rows, scale) for m, rows, scale in calls if m is not None], options
+    )

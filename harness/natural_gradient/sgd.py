@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from harness.base.errors import UserError, name_error
 from harness.natural_gradient.layer import NaturalGradient, Sides
-from harness.natural_gradient.layer_hooks import Reduction, Watched, is_affine, naturalise_
+from harness.natural_gradient.layer_hooks import LayerHook, Reduction, is_affine, naturalise_
 
 
 class NGSGD(torch.optim.Optimizer):
@@ -61,7 +61,7 @@ class NGSGD(torch.optim.Optimizer):
         self.options = options or NaturalGradient()
         self.reduction: Reduction = reduction
         found = dict.fromkeys(m for r in roots for m in r.modules() if is_affine(m))
-        self._watched = [Watched(cast(Any, module)) for module in found]
+        self._watched = [LayerHook(cast(Any, module)) for module in found]
         self._sides: dict[int, Sides] = {}
         self._hooks = [
             w.module.register_forward_hook(w.watch, with_kwargs=True) for w in self._watched

@@ -93,11 +93,11 @@ class LayeredNetwork(Network, Protocol):
         ...
 
 
-def uploaded(values: Tensor, device: torch.device) -> Tensor:
+def upload(values: Tensor, device: torch.device) -> Tensor:
     """The values on a device; those that lie there already as they are."""
-    return ready(values, device).to(device, non_blocking=True)
+    return pin_for_device(values, device).to(device, non_blocking=True)
 
 
-def ready(values: Tensor, device: torch.device) -> Tensor:
+def pin_for_device(values: Tensor, device: torch.device) -> Tensor:
     """The values, where a device can copy them from without the host waiting."""
     return values.pin_memory() if device.type == "cuda" and not values.is_cuda else values

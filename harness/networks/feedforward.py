@@ -83,19 +83,19 @@ class Dnn:
         Returns:
             The summed loss of each replica, ``[R]``, in nats.
         """
-        return self.backward(stack, x, targets, self.into(out))
+        return self.backward(stack, x, targets, self.gradient_writer(out))
 
     def matrices(self, stack: Tensor) -> list[Tensor]:
         """Views ``[R, out, in]`` of every layer's weights in a ``[R, P]`` stack."""
         return [layer.weight for layer in self.layout.views(stack)]
 
-    def into(self, out: Tensor) -> Visit:
+    def gradient_writer(self, out: Tensor) -> Visit:
         """A visitor that writes each layer's gradient, summed over frames, to ``out [R, P]``."""
         gradients = self.layout.views(out)
 
         def write(i: int, level: Tensor, delta: Tensor) -> None:
             if self.precision == "bf16":
-                factors = narrowed(delta, "bf16").transpose(1, 2), narrowed(level, "bf16")
+                factors = cast_factor(delta, "bf16").transpose(1, 2), cast_factor(level, "bf16")
                 gradients[i].weight.copy_(torch.bmm(*factors))
             else:
                 # Straight into the layer's strided view of the stack: a copy would cost as
@@ -143,7 +143,7 @@ class Dnn:
 
     def _backward_from(self, stack: Tensor, x: Tensor, inner: Inner, visit: Visit) -> Tensor:
         views = self.layout.views(stack)
-        layers = [Affine(narrowed(weight, self.precision), bias) for weight, bias in views]
+        layers = [Affine(cast_factor(weight, self.precision), bias) for weight, bias in views]
         levels = [x]
         for layer in layers[:-1]:
             levels.append(self._activate_(_affine(layer, levels[-1])))
@@ -314,7 +314,7 @@ def products_in(precision: Precision) -> Generator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def narrowed(tensor: Tensor, precision: Precision) -> Tensor:
+def cast_factor(tensor: Tensor, precision: Precision) -> Tensor:
     """A factor as it enters products."""
     return tensor.bfloat16() if precision == "bf16" else tensor
 

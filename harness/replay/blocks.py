@@ -27,7 +27,7 @@ from torch import Tensor
 
 from harness.algorithms.contract import LocalWork, Memory, Repeating, Server
 from harness.base.errors import UserError
-from harness.networks.contract import Minibatch, Network, ready
+from harness.networks.contract import Minibatch, Network, pin_for_device
 from harness.replay.stale import Arrays, Facts, MinibatchOf, capture_server, reinstate_server
 from harness.simulator import Timeline
 
@@ -238,7 +238,7 @@ class BlockReplay:
             self._inputs = Inputs(*(t.to(device) for t in new))
             self._recorded.clear()
         for place, value in zip(self._inputs, values, strict=True):
-            place[: len(value)].copy_(ready(value, place.device), non_blocking=True)
+            place[: len(value)].copy_(pin_for_device(value, place.device), non_blocking=True)
 
     def _folds(self, place: int, count: int, together: int, rate: float) -> None:
         """The operations of folds that begin at a place of the block."""

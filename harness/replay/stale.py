@@ -34,8 +34,8 @@ from harness.algorithms.contract import (
     Turn,
     Turns,
     fold_turns,
+    is_contiguous,
     rows,
-    together,
 )
 from harness.base.errors import UserError
 from harness.networks.contract import Minibatch, Network
@@ -498,7 +498,7 @@ class StaleReplay:
             LocalWork(self.network, replicas, minibatches, out, rate, memory)
         )
         memory.new_pass = False
-        if self.alone or not together(slots):
+        if self.alone or not is_contiguous(slots):
             self.contributions[torch.tensor(slots, device=out.device)] = out
         self.loss += losses.sum(dtype=torch.float64)
         self.batches += 1

@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, cast
 
 from harness.simulator import Cluster
-from harness.simulator.foresight import without_effect
+from harness.simulator.foresight import find_unused_keys
 from harness.tasks.contract import TaskConfig
 
 Idle = Iterator[tuple[str, str]]
@@ -34,7 +34,7 @@ def idle_lines(configs: Iterable[TaskConfig], further: str = "") -> list[str]:
 def _idle(config: TaskConfig) -> Idle:
     """Dotted keys without effect on a run, and why."""
     work = config.workload()
-    yield from without_effect(config.cluster, config.timed, work, config.count)
+    yield from find_unused_keys(config.cluster, config.timed, work, config.count)
     if config.cluster.workload not in (None, work):
         yield "workload", config.charge
     yield from config.idle()

@@ -47,9 +47,9 @@ __all__ = [
     "Workload",
     "catalogue",
     "cluster_from",
+    "describe_unknown_device",
     "load_cluster",
     "read_durations",
-    "unknown_device",
     "with_catalogue",
     "with_durations",
 ]
@@ -323,7 +323,7 @@ class Cluster(Spec):
         for place, group in enumerate(self.workers):
             if group.device not in self.devices:
                 key = f"workers[{place}].device"
-                return key, unknown_device(group.device, self.devices)
+                return key, describe_unknown_device(group.device, self.devices)
         for place, job in enumerate(self.jobs):
             if job.first + job.workers > self.size:
                 last = f"{job.first + job.workers - 1} is none of the workers"
@@ -462,7 +462,7 @@ def with_catalogue(table: dict[str, Any]) -> None:
             described.setdefault(name, catalogue()[name].to_dict())
 
 
-def unknown_device(name: str, described: Collection[str]) -> str:
+def describe_unknown_device(name: str, described: Collection[str]) -> str:
     """What to say of a device that is neither described in a file nor in the catalogue."""
     near = get_close_matches(name, [*described, *catalogue()], n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""

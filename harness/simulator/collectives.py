@@ -99,20 +99,20 @@ def schedule(algorithm: str, workers: int, group: int = 1, members: Ints | None 
 @lru_cache(maxsize=8)
 def _schedule(algorithm: str, workers: int, group: int) -> Schedule:
     parts, rounds = EXCHANGES[algorithm](workers, group)
-    return _in_order(workers, parts, rounds)
+    return _build_schedule(workers, parts, rounds)
 
 
 def _schedule_among(algorithm: str, workers: int, group: int, members: Ints) -> Schedule:
     if algorithm == "hierarchical":
-        return _in_order(workers, *_between_groups(_grouped(members, group)))
+        return _build_schedule(workers, *_tree_over_groups(_group_members(members, group)))
     parts, rounds = EXCHANGES[algorithm](len(members), group)
     for messages in rounds:
         messages["source"] = members[messages["source"]]
         messages["target"] = members[messages["target"]]
-    return _in_order(workers, parts, rounds)
+    return _build_schedule(workers, parts, rounds)
 
 
-def _in_order(workers: int, parts: int, rounds: Rounds) -> Schedule:
+def _build_schedule(workers: int, parts: int, rounds: Rounds) -> Schedule:
     for number, messages in enumerate(rounds):
         messages["round"] = number
     rows = np.concatenate(rounds) if rounds else np.zeros(0, MESSAGE)
@@ -211,10 +211,10 @@ def naive(workers: int, group: int) -> tuple[int, Rounds]:
 
 def hierarchical(workers: int, group: int) -> tuple[int, Rounds]:
     """Trees within groups, Rabenseifner's algorithm between their first workers."""
-    return _between_groups(_grouped(np.arange(workers), group))
+    return _tree_over_groups(_group_members(np.arange(workers), group))
 
 
-def _grouped(members: Ints, group: int) -> Ints:
+def _group_members(members: Ints, group: int) -> Ints:
     """[G, n] members of each group that has any, filled up with −1."""
     nearby, place, counts = np.unique(members // group, return_inverse=True, return_counts=True)
     rows = np.full((len(nearby), counts.max()), -1)
@@ -222,7 +222,7 @@ def _grouped(members: Ints, group: int) -> Ints:
     return rows
 
 
-def _between_groups(groups: Ints) -> tuple[int, Rounds]:
+def _tree_over_groups(groups: Ints) -> tuple[int, Rounds]:
     """Within each group to its first, between the firsts, and back."""
     parts, between = rabenseifner(len(groups), 1)
     for messages in between:
@@ -243,16 +243,21 @@ def two_level(workers: int, group: int) -> tuple[int, Rounds]:
     place, home = rank % near, rank // near
     after, across = home * near + (place + 1) % near, (rank + near) % workers
 
-    def within(shift: int, adds: bool) -> Rounds:
+    def rounds_within(shift: int, adds: bool) -> Rounds:
         first = [(place + shift - step) % near * groups for step in range(near - 1)]
         return [_round(rank, after, each, groups, adds) for each in first]
 
-    def between(shift: int, adds: bool) -> Rounds:
+    def rounds_between(shift: int, adds: bool) -> Rounds:
         block = (place + 1) % near * groups
         first = [block + (home + shift - step) % groups for step in range(groups - 1)]
         return [_round(rank, across, each, 1, adds) for each in first]
 
-    rounds = within(0, True) + between(0, True) + between(1, False) + within(1, False)
+    rounds = (
+        rounds_within(0, True)
+        + rounds_between(0, True)
+        + rounds_between(1, False)
+        + rounds_within(1, False)
+    )
     return workers, rounds
 
 
@@ -369,9 +374,9 @@ class AllReduce:
         self._plan: tuple[Schedule, Program] | None = None
         self._smaller: AllReduce | None = None
         if algorithm not in ROUND:
-            self._planned()
+            self._get_plan()
 
-    def among(self, members: Any) -> AllReduce:
+    def restrict(self, members: Any) -> AllReduce:
         """The same algorithm among these workers only."""
         if np.array_equal(members, self.members):
             return self
@@ -402,14 +407,14 @@ class AllReduce:
         """Every message of one run; the arguments are those of `ends_s`."""
         return self._run(np.asarray(ready_s, np.float64), size_bytes, add_s_per_byte)[1]
 
-    def _planned(self) -> tuple[Schedule, Program]:
+    def _get_plan(self) -> tuple[Schedule, Program]:
         if self._plan is None:
             plan = schedule(self.algorithm, self.wiring.workers, self._group, self.members)
             self._plan = plan, program(plan)
         return self._plan
 
     def _run(self, ready: Any, size_bytes: float, add_s_per_byte: float) -> tuple[Any, Messages]:
-        plan, rounds = self._planned()
+        plan, rounds = self._get_plan()
         workers, count = plan.workers, len(plan.messages)
         desk = Desk(
             heap=new_heap(workers),
@@ -459,7 +464,7 @@ def carry_out(
     while now_s < np.inf:
         if departs:
             arrived_s = now_s + traffic.flows[who].latency_s
-            sent(rounds, desk, messages, who, now_s, arrived_s, add_s_per_byte)
+            on_sent(rounds, desk, messages, who, now_s, arrived_s, add_s_per_byte)
         else:
             enter(traffic, rounds, desk, messages, who, now_s, add_s_per_byte, end_s)
         now_s, who, departs = next_event(traffic, desk.heap, now_s)
@@ -515,11 +520,11 @@ def agree(
     else:
         times = reserve(traffic, who, who, target, size, now_s)
         messages.sent_s[message] = times[0]
-        sent(rounds, desk, messages, who, times[1], times[2], add_s_per_byte)
+        on_sent(rounds, desk, messages, who, times[1], times[2], add_s_per_byte)
 
 
 @kernel
-def sent(
+def on_sent(
     rounds: Program,
     desk: Desk,
     messages: Messages,

@@ -163,7 +163,7 @@ def own_links(cluster: Cluster, workers: int) -> np.ndarray | None:
 @kernel
 def computation_s(costs: Costs, worker: int, step: int) -> float:
     """The duration of a worker's ``step``-th minibatch, with jitter and stragglers."""
-    return jittered_s(costs, worker, step, jitter_of(costs, worker, step))
+    return computation_with_jitter_s(costs, worker, step, jitter_of(costs, worker, step))
 
 
 @part
@@ -173,7 +173,7 @@ def jitter_of(costs: Costs, worker: int, step: int) -> float:
 
 
 @part
-def jittered_s(costs: Costs, worker: int, step: int, jitter: float) -> float:
+def computation_with_jitter_s(costs: Costs, worker: int, step: int, jitter: float) -> float:
     """What `computation_s` gives, for a jitter that is known already."""
     seconds = costs.compute_s[worker] * jitter
     if costs.straggle_probability > 0.0:

@@ -66,7 +66,7 @@ _OPTIONS = {"_nrt": False}
 
 def kernel(function: _F) -> _F:
     """Compile for other kernels, which lend their named tuples, and for Python."""
-    return compiling.shared(function, **_OPTIONS)
+    return compiling.callable_part(function, **_OPTIONS)
 
 
 def loop(function: _F) -> _F:
@@ -108,7 +108,7 @@ def new_heap(capacity: int) -> Heap:
 
 
 @kernel
-def before(time_s: float, key: int, other: Any) -> bool:
+def is_before(time_s: float, key: int, other: Any) -> bool:
     """Whether (time, key) comes before another event."""
     return time_s < other.time_s or (time_s == other.time_s and key < other.key)
 
@@ -129,7 +129,7 @@ def push(heap: Heap, time_s: float, priority: int, who: int) -> None:
     counts[SIZE] += 1
     while place > 0:
         above = (place - 1) >> 1
-        if not before(time_s, key, events[above]):
+        if not is_before(time_s, key, events[above]):
             break
         events[place] = events[above]
         place = above
@@ -149,9 +149,9 @@ def pop(heap: Heap) -> tuple[float, int, int]:
     place, below = 0, 1
     while below < size:
         right = below + 1
-        if right < size and before(events[right].time_s, events[right].key, events[below]):
+        if right < size and is_before(events[right].time_s, events[right].key, events[below]):
             below = right
-        if before(time_s, key, events[below]):
+        if is_before(time_s, key, events[below]):
             break
         events[place] = events[below]
         place, below = below, 2 * below + 1

@@ -187,4 +187,4 @@ def away_s(faults: Faults, process: int, worker: int, occurrence: int) -> float:
     if law == laws.CONSTANT or down_s == np.inf:
         return down_s
     number = occurrence * len(faults.kind) + process
-    return down_s * laws.varied(faults.down_key, worker, number, law, faults.down_cv[process])
+    return down_s * laws.draw_factor(faults.down_key, worker, number, law, faults.down_cv[process])

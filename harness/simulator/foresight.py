@@ -25,12 +25,12 @@ from harness.simulator.network import Network
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.simulator.protocols.state import is_networked
 
-__all__ = ["Effort", "effort_of", "without_effect"]
+__all__ = ["Effort", "effort_of", "find_unused_keys"]
 
 Found = Iterator[tuple[str, str]]
 
 
-def without_effect(
+def find_unused_keys(
     cluster: Cluster,
     protocol: TimingProtocol,
     workload: Workload,

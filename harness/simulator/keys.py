@@ -8,7 +8,7 @@ from typing import Any, cast
 from harness.base.errors import UserError
 from harness.simulator.cluster import with_catalogue
 
-__all__ = ["at", "is_key", "put"]
+__all__ = ["get", "is_key", "put"]
 
 STEP = re.compile(r"([\w-]+)((?:\[\d{1,9}\])*)")
 
@@ -36,7 +36,7 @@ def put(table: dict[str, Any], key: str, value: object, where: str) -> None:
     Raises:
         UserError: there is no such place.
     """
-    here, last = _before(table, key, where)
+    here, last = _find_parent(table, key, where)
     if isinstance(last, int) and isinstance(_enter(here, last, key, where), dict | list):
         raise UserError(f"{where}: {key!r} is no key; allowed: a key of the cluster file")
     if isinstance(last, str) and not isinstance(here, dict):
@@ -44,19 +44,19 @@ def put(table: dict[str, Any], key: str, value: object, where: str) -> None:
     here[last] = value
 
 
-def at(table: dict[str, Any], key: str, where: str) -> object:
+def get(table: dict[str, Any], key: str, where: str) -> object:
     """What a key holds (arguments as for `put`).
 
     Raises:
         UserError: nothing is there.
     """
-    here, last = _before(table, key, where)
+    here, last = _find_parent(table, key, where)
     if isinstance(here, dict) and last not in cast(dict[str, object], here):
         raise UserError(f"{where}: {key!r} is not in the cluster file; allowed: a key that is")
     return _enter(cast(object, here), last, key, where)
 
 
-def _before(table: dict[str, Any], key: str, where: str) -> tuple[Any, str | int]:
+def _find_parent(table: dict[str, Any], key: str, where: str) -> tuple[Any, str | int]:
     """What a key's last step leads out of, and that step."""
     steps: list[str | int] = []
     for name, places in (STEP.fullmatch(step).groups() for step in key.split(".")):  # pyright: ignore[reportOptionalMemberAccess]

@@ -101,7 +101,7 @@ def gamma(key: Any, worker: int, step: int, cv: float) -> float:
 
 
 @kernel
-def varied(key: Any, worker: int, step: int, law: int, cv: float) -> float:
+def draw_factor(key: Any, worker: int, step: int, law: int, cv: float) -> float:
     """One draw, with mean 1, of a law that is neither constant nor empirical."""
     if law == LOGNORMAL:
         return lognormal(key, worker, step, cv)
@@ -126,4 +126,4 @@ def factor(key: Any, worker: int, step: int, law: int, cv: float, values: np.nda
         return 1.0
     if law == EMPIRICAL:
         return values[int(uniforms(key, worker, step, 0)[0] * len(values))]
-    return varied(key, worker, step, law, cv)
+    return draw_factor(key, worker, step, law, cv)

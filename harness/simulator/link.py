@@ -87,7 +87,7 @@ def occupy(channels: Channels, way: int, now_s: float, copy_s: float) -> float:
 
 
 @kernel
-def under_way(channels: Channels, where: int) -> int:
+def count_copies(channels: Channels, where: int) -> int:
     """Copies on a fair channel."""
     fetches = channels.fetches.counts[WAIT] if where == DOWN else 0
     return fetches + (channels.pushes.counts[WAIT] if where == channels.up else 0)
@@ -97,7 +97,7 @@ def under_way(channels: Channels, where: int) -> int:
 def join(channels: Channels, way: int, now_s: float, copy_s: float, who: int) -> None:
     """A copy DOWN or UP starts on a fair link; ``who`` comes back when it finishes."""
     where = channels.up if way == UP else DOWN
-    channel, count = channels.channel[where], under_way(channels, where)
+    channel, count = channels.channel[where], count_copies(channels, where)
     if count > 0:
         channel.service_s += (now_s - channel.updated_s) / count
     channel.updated_s = now_s
@@ -109,7 +109,7 @@ def finish_s(channels: Channels, where: int, service_s: float) -> float:
     """When a fair channel has given so much service, if nothing changes; at once if it has."""
     if service_s == np.inf:
         return np.inf
-    channel, count = channels.channel[where], under_way(channels, where)
+    channel, count = channels.channel[where], count_copies(channels, where)
     return channel.updated_s + max(service_s - channel.service_s, 0.0) * count
 
 

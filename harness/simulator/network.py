@@ -531,7 +531,7 @@ def wire(network: Network, workers: int, shards: int = 0, own: Any = None) -> Wi
     levels = [*network.levels, network.server or Level()]
     below = network.levels
     counts = [-(-workers // level.workers_per_link) * level.links for level in below] + [shards]
-    up, down, rates = _numbered(levels, counts)
+    up, down, rates = _number_links(levels, counts)
     if own is not None:
         for first, theirs in ((up[0], own[0]), (down[0], own[1])):
             usual = rates[first : first + workers]
@@ -556,7 +556,9 @@ def wire(network: Network, workers: int, shards: int = 0, own: Any = None) -> Wi
     )
 
 
-def _numbered(levels: Sequence[Level], counts: Sequence[int]) -> tuple[list[int], list[int], Any]:
+def _number_links(
+    levels: Sequence[Level], counts: Sequence[int]
+) -> tuple[list[int], list[int], Any]:
     """First link of each level upwards and downwards, and [E] every link's rate."""
     up: list[int] = []
     down: list[int] = []

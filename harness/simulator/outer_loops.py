@@ -24,7 +24,7 @@ from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.simulation import Simulation
 from harness.simulator.steady import Uncertain, draws, set_in
 
-__all__ = ["Cell", "OuterLoop", "OuterLoops", "load_plan", "predicted"]
+__all__ = ["Cell", "OuterLoop", "OuterLoops", "load_plan", "predict_steps"]
 
 LINK = "network.levels[{}].bandwidth_bytes_per_s"
 BITS = 8.0
@@ -114,7 +114,7 @@ def load_plan(path: Path) -> OuterLoops:
     return build(OuterLoops, load_toml(path), str(path))
 
 
-def predicted(
+def predict_steps(
     plan: OuterLoops, path: Path, progress: Callable[[str], None] = lambda line: None
 ) -> Iterator[Cell]:
     """Every row of a plan.

@@ -44,15 +44,15 @@ __all__ = [
     "Steady",
     "Visits",
     "constant_repair",
-    "jittered",
+    "is_lockstep",
     "lockstep",
     "machine_repairman",
     "mean_value_analysis",
-    "nothing_varies",
     "open_queue",
     "slowest_s",
     "throughput_bounds",
     "visits",
+    "with_small_jitter",
 ]
 
 Floats = NDArray[np.float64]
@@ -78,7 +78,9 @@ class Steady:
         return self.throughput_per_s * self.wait_s
 
 
-def _closed(workers: int, think_s: float, service_s: float, utilisation: float) -> Steady:
+def _queue_from_utilisation(
+    workers: int, think_s: float, service_s: float, utilisation: float
+) -> Steady:
     """A closed queue from its utilisation: X = ρ/s, and N = X·(Z + W + s) gives W."""
     rate = utilisation / service_s
     return Steady(rate, utilisation, max(workers / rate - think_s - service_s, 0.0))
@@ -99,7 +101,7 @@ def machine_repairman(workers: int, think_s: float, service_s: float) -> Steady:
     log_weights = falling + n * np.log(service_s / think_s)
     largest = float(log_weights.max())
     idle = float(np.exp(-largest) / np.exp(log_weights - largest).sum())
-    return _closed(workers, think_s, service_s, 1.0 - idle)
+    return _queue_from_utilisation(workers, think_s, service_s, 1.0 - idle)
 
 
 def mean_value_analysis(
@@ -151,7 +153,9 @@ def constant_repair(workers: int, think_s: float, service_s: float) -> Steady:
         if law[k + 1] > 1e200:
             law /= law[k + 1]
     empty = float(law[0] / law.sum())
-    return _closed(workers, think_s, service_s, service_s / (service_s + empty * think_s / workers))
+    return _queue_from_utilisation(
+        workers, think_s, service_s, service_s / (service_s + empty * think_s / workers)
+    )
 
 
 def _binomial_above(k: NDArray[Any], trials: NDArray[Any], chance: float) -> Floats:
@@ -162,7 +166,7 @@ def _binomial_above(k: NDArray[Any], trials: NDArray[Any], chance: float) -> Flo
 def lockstep(workers: int, think_s: float, service_s: float) -> Steady:
     """D/D/1//N: X = min(N/(Z + s), 1/s); no worker waits until the server is saturated."""
     rate = min(workers / (think_s + service_s), 1.0 / service_s)
-    return _closed(workers, think_s, service_s, rate * service_s)
+    return _queue_from_utilisation(workers, think_s, service_s, rate * service_s)
 
 
 def open_queue(arrivals_per_s: float, service_s: float, cv: float) -> Steady:
@@ -337,7 +341,7 @@ CV = 0.05
 """Of the jitter that is tried."""
 
 
-def nothing_varies(cluster: Cluster, workload: Workload, workers: int) -> bool:
+def is_lockstep(cluster: Cluster, workload: Workload, workers: int) -> bool:
     """Whether so many workers, two or more, do the same at the same time for ever."""
     firsts, place = list[int](), 0
     for group in cluster.workers:
@@ -351,7 +355,7 @@ def nothing_varies(cluster: Cluster, workload: Workload, workers: int) -> bool:
     return workers > 1 and alike and steady and not differ
 
 
-def jittered(cluster: Cluster) -> Cluster:
+def with_small_jitter(cluster: Cluster) -> Cluster:
     """The same with a jitter of `CV`."""
     return replace(cluster, jitter=Jitter("lognormal", CV))
 

@@ -119,7 +119,7 @@ def go_round(traffic: Traffic, ring: Ring, rounds: Rounds, ready_s: Any, end_s: 
     now_s, who, departs = next_event(traffic, ring.heap, -np.inf)
     while now_s < np.inf:
         if departs:
-            sent(ring, rounds, who, now_s, now_s + traffic.flows[who].latency_s)
+            on_sent(ring, rounds, who, now_s, now_s + traffic.flows[who].latency_s)
         else:
             enter(traffic, ring, rounds, who, now_s, end_s)
         now_s, who, departs = next_event(traffic, ring.heap, now_s)
@@ -162,11 +162,11 @@ def send(traffic: Traffic, ring: Ring, rounds: Rounds, who: int, now_s: float) -
         start(traffic, who, source, target, rounds.size_bytes, now_s)
     else:
         times = reserve(traffic, who, source, target, rounds.size_bytes, now_s)
-        sent(ring, rounds, who, times[1], times[2])
+        on_sent(ring, rounds, who, times[1], times[2])
 
 
 @kernel
-def sent(ring: Ring, rounds: Rounds, who: int, departed_s: float, arrived_s: float) -> None:
+def on_sent(ring: Ring, rounds: Rounds, who: int, departed_s: float, arrived_s: float) -> None:
     """It is known when a member's message departs and arrives: tell both ends."""
     number, target = ring.round[who], following(ring, who)
     ring.departed_s[who] = departed_s

@@ -25,7 +25,7 @@ from harness.simulator.protocols.contract import (
     TimingProtocol,
 )
 from harness.simulator.protocols.state import is_networked
-from harness.simulator.timeline import KINDS, SERVER, Spans, Timeline, ended
+from harness.simulator.timeline import KINDS, SERVER, Spans, Timeline, close_segment
 
 __all__ = ["Simulation", "load_protocol", "load_protocols", "protocol_named"]
 
@@ -54,7 +54,7 @@ def load_protocol(name: str) -> type[TimingProtocol]:
     if (own := find_own("protocols", name)) is not None:
         return own.load()
     load_plugins("protocols")
-    for kind in _imported_protocols():
+    for kind in _list_protocols():
         if name in (kind.name, kind.__name__):
             return kind
     raise name_error("protocol", name, load_protocols())
@@ -70,12 +70,12 @@ def load_protocols() -> dict[str, type[TimingProtocol]]:
         name: entry.load() for name, entry in known.items() if entry.ours
     }
     load_plugins("protocols")
-    for kind in _imported_protocols():
+    for kind in _list_protocols():
         found.setdefault(kind.name, kind)
     return found
 
 
-def _imported_protocols() -> tuple[type[TimingProtocol], ...]:
+def _list_protocols() -> tuple[type[TimingProtocol], ...]:
     return dataclasses_below(TimingProtocol)
 
 
@@ -227,7 +227,7 @@ class Simulation:
         """
         limits = self._limits(folds, seconds, drain, handing_out)
         parts = list(self._run(limits, _MOST_ROOM))
-        return ended(parts, self.protocol.in_flight(self._state))
+        return close_segment(parts, self.protocol.in_flight(self._state))
 
     def parts(
         self, *, folds: int | None = None, seconds: float | None = None
@@ -333,7 +333,7 @@ class Simulation:
                 array[...] = state[name]
         return simulation
 
-    def restored(self, state: Mapping[str, np.ndarray]) -> Simulation:
+    def with_state(self, state: Mapping[str, np.ndarray]) -> Simulation:
         """A simulation of the same settings whose `state` this is.
 
         Raises:

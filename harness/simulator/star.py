@@ -87,7 +87,7 @@ def layout_of(
             one worker carries one message, in whatever direction.
         own: [2, N] rates of the workers' own links, as `wire` takes them.
     """
-    limited = _limited(network, workers, own)
+    limited = _find_limits(network, workers, own)
     unlimited = np.full((2, workers), np.inf)
     own_rate, shared_by = unlimited, list[tuple[Level, Floats]]()
     for level, rates in limited:
@@ -95,7 +95,7 @@ def layout_of(
             own_rate = np.minimum(own_rate, rates)
         else:
             shared_by.append((level, rates))
-    between = [pair for pair in shared_by if _holds_up(*pair, own_rate, depth)]
+    between = [pair for pair in shared_by if _is_bottleneck(*pair, own_rate, depth)]
     last = _last(network)
     if last is None or len(between) > 1:
         return None
@@ -105,10 +105,10 @@ def layout_of(
     one_way = level is not None and level.duplex == "half" and not both
     if one_way or np.isinf(np.minimum(fastest, server)).any():
         return None
-    return _of_kinds(both, (server[0], server[1]), level, own_rate, shared, depth)
+    return _build_layout(both, (server[0], server[1]), level, own_rate, shared, depth)
 
 
-def _limited(network: Network, workers: int, own: Floats | None) -> list[tuple[Level, Floats]]:
+def _find_limits(network: Network, workers: int, own: Floats | None) -> list[tuple[Level, Floats]]:
     """Every level with a limit that messages to the server pass, and its [2, N] rates."""
     found: list[tuple[Level, Floats]] = []
     for place, level in enumerate(network.levels):
@@ -123,7 +123,7 @@ def _limited(network: Network, workers: int, own: Floats | None) -> list[tuple[L
     return found
 
 
-def _holds_up(level: Level, rates: Floats, own_rate: Floats, depth: int) -> bool:
+def _is_bottleneck(level: Level, rates: Floats, own_rate: Floats, depth: int) -> bool:
     """Whether all that can come to a link, from each of its workers one message, is too much."""
     firsts = np.arange(0, rates.shape[1], level.workers_per_link, dtype=np.int64)
     fastest = np.maximum.reduceat(own_rate, firsts, axis=1)
@@ -146,7 +146,7 @@ def _last(network: Network) -> tuple[bool, float, float] | None:
     return (False, down, up) if core >= down + up else None
 
 
-def _of_kinds(
+def _build_layout(
     both: bool,
     server: tuple[float, float],
     level: Level | None,

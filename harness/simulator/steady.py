@@ -46,7 +46,7 @@ from harness.base.settings import Spec, setting
 from harness.simulator.cluster import Cluster, Workload
 from harness.simulator.costs import compute_seconds
 from harness.simulator.faults import Fault
-from harness.simulator.keys import at, is_key, put
+from harness.simulator.keys import get, is_key, put
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.simulator.simulation import Simulation
 from harness.simulator.timeline import Timeline
@@ -62,14 +62,14 @@ __all__ = [
     "Stretch",
     "Uncertain",
     "draws",
+    "empty_batches",
     "history",
     "horizon_of",
     "is_transient",
     "long_run",
-    "nothing",
     "ratio",
     "set_in",
-    "settled",
+    "steady_estimate",
     "warm_up",
 ]
 
@@ -117,7 +117,7 @@ class Estimate(NamedTuple):
         """From the figure to the farther end of its interval."""
         return max(self.value - self.low, self.high - self.value, 0.0)
 
-    def widened(self, more: float) -> Estimate:
+    def widen(self, more: float) -> Estimate:
         """With so much more on both sides."""
         return Estimate(self.value, self.low - more, self.high + more)
 
@@ -175,7 +175,7 @@ def long_run(
         UserError: the simulation ends, because every worker is gone.
     """
     size, count = (LEAST_FOLDS, BATCHES) if period == 1 else (period, PERIODS)
-    batches, samples, aged, held = nothing(), Samples(), 0.0, 0
+    batches, samples, aged, held = empty_batches(), Samples(), 0.0, 0
     while True:
         stretch = Stretch(simulation.version, simulation.now_s, size, count)
         for part in _parts(simulation, size * count):
@@ -183,15 +183,15 @@ def long_run(
             samples.add(part.staleness(), part.lag_s())
             if watch is not None:
                 watch(part)
-        batches = batches.then(stretch.batches)
+        batches = batches.concat(stretch.batches)
         older, aged = stretch.aged - aged, stretch.aged
-        found = _found(batches, size, samples, older / stretch.folded, least_s)
+        found = _estimate_long_run(batches, size, samples, older / stretch.folded, least_s)
         held = held + 1 if found.reached else 0
         # Where nothing is stale, every fold begins anew, and no start is remembered.
         if held >= (1 if samples.largest[0] == 0.0 else IN_A_ROW) or 2 * samples.seen > most:
             return found
         if len(batches.seconds) >= BATCHES:
-            batches, size = batches.merged(2), 2 * size
+            batches, size = batches.merge(2), 2 * size
         count = len(batches.seconds)
 
 
@@ -219,14 +219,14 @@ def is_transient(timeline: Timeline) -> bool:
     start = _start(all_of)
     if len(all_of.seconds) < 2 or 2 * start >= len(all_of.seconds):
         return True
-    rest, older = all_of.after(start), stretch.aged / stretch.folded
+    rest, older = all_of.drop_first(start), stretch.aged / stretch.folded
     mean = _mean_staleness(rest)
     stale = max(abs(_mean_staleness(all_of) - mean), older)
     rates = [float(x.minibatches.sum() / max(x.seconds.sum(), 1e-300)) for x in (all_of, rest)]
     return stale > TELLS * max(mean, 1.0) or abs(rates[0] - rates[1]) > TELLS * rates[1]
 
 
-def settled(timeline: Timeline) -> tuple[int, Estimate]:
+def steady_estimate(timeline: Timeline) -> tuple[int, Estimate]:
     """Of a timeline from its start: the folds of the start, and folds a second after it.
 
     Raises:
@@ -238,9 +238,9 @@ def settled(timeline: Timeline) -> tuple[int, Estimate]:
     stretch = Stretch(0, 0.0, size, len(timeline.folds) // size)
     stretch.add(timeline)
     start = _start(stretch.batches)
-    rest = stretch.batches.after(start)
+    rest = stretch.batches.drop_first(start)
     count = max(1, len(rest.seconds) // FEW[0])
-    few = rest.merged(count)
+    few = rest.merge(count)
     if not few.seconds.sum() > 0.0:
         return size * start, Estimate(math.inf, math.inf, math.inf)
     return size * start, ratio(np.full(len(few.seconds), float(size * count)), few.seconds)
@@ -292,7 +292,9 @@ def ratio(above: Floats, below: Floats) -> Estimate:
     return Estimate(value, value - half, value + half)
 
 
-def _found(batches: Batches, size: int, samples: Samples, older: float, least_s: float) -> LongRun:
+def _estimate_long_run(
+    batches: Batches, size: int, samples: Samples, older: float, least_s: float
+) -> LongRun:
     """The figures of the batches so far.
 
     Args:
@@ -303,18 +305,18 @@ def _found(batches: Batches, size: int, samples: Samples, older: float, least_s:
         least_s: virtual time that is needed.
     """
     start = _start(batches)
-    rest = batches.after(start)
-    few = [rest.merged(max(1, len(rest.seconds) // count)) for count in FEW]
+    rest = batches.drop_first(start)
+    few = [rest.merge(max(1, len(rest.seconds) // count)) for count in FEW]
     per_s = _widest(_per_second(it) for it in few)
     staleness = _widest(ratio(it.staleness, it.contributions) for it in few)
-    staleness = staleness.widened(abs(older))
+    staleness = staleness.widen(abs(older))
     virtual_s = float(batches.seconds.sum())
     lacks = ""
     if virtual_s < least_s:
         lacks = f"faults are seldom: {least_s:.3g} s of virtual time would show enough of them"
     elif 2 * start >= len(batches.seconds):
         lacks = "the start may not be over"
-    elif not (_known(per_s) and _known(staleness, FEW_FOLDS)):
+    elif not (_is_precise(per_s) and _is_precise(staleness, FEW_FOLDS)):
         lacks = f"the interval is wider than {PRECISION:.0%}"
     return LongRun(
         folds=size * len(batches.seconds),
@@ -324,7 +326,7 @@ def _found(batches: Batches, size: int, samples: Samples, older: float, least_s:
         throughput_per_s=per_s,
         staleness=staleness,
         lag_s=_widest(ratio(it.lag_s, it.contributions) for it in few),
-        single=samples.after(int(batches.contributions[:start].sum())),
+        single=samples.drop_first(int(batches.contributions[:start].sum())),
         largest=samples.largest,
         lacks=lacks,
     )
@@ -351,7 +353,7 @@ def _per_second(batches: Batches) -> Estimate:
     return ratio(batches.minibatches, batches.seconds)
 
 
-def _known(figure: Estimate, enough: float = 0.0) -> bool:
+def _is_precise(figure: Estimate, enough: float = 0.0) -> bool:
     """Whether an interval is small."""
     return math.isinf(figure.value) or figure.width <= max(PRECISION * abs(figure.value), enough)
 
@@ -378,21 +380,21 @@ class Batches(NamedTuple):
     staleness: Floats
     lag_s: Floats
 
-    def after(self, first: int) -> Batches:
+    def drop_first(self, first: int) -> Batches:
         """Without the first ones."""
         return Batches(*(column[first:] for column in self))
 
-    def merged(self, count: int) -> Batches:
+    def merge(self, count: int) -> Batches:
         """Each ``count`` neighbours as one; what is left over at the start is dropped."""
         spare = len(self.seconds) % count
         return Batches(*(column[spare:].reshape(-1, count).sum(axis=1) for column in self))
 
-    def then(self, later: Batches) -> Batches:
+    def concat(self, later: Batches) -> Batches:
         """With those of the next stretch."""
         return Batches(*(np.concatenate(pair) for pair in zip(self, later, strict=True)))
 
 
-def nothing() -> Batches:
+def empty_batches() -> Batches:
     """No batch yet."""
     return Batches(*np.zeros((5, 0)))
 
@@ -425,7 +427,7 @@ class Samples:
             self.staleness, self.lag_s = self.staleness[::2], self.lag_s[::2]
             self.stride *= 2
 
-    def after(self, contributions: int) -> tuple[NDArray[Any], Floats]:
+    def drop_first(self, contributions: int) -> tuple[NDArray[Any], Floats]:
         """Staleness and lag of those kept, without the first so many contributions."""
         first = -(-contributions // self.stride)
         return self.staleness[first:], self.lag_s[first:]
@@ -514,7 +516,7 @@ def horizon_of(
 ) -> Horizon:
     """The limits for so many workers of a cluster."""
     minibatch_s = compute_seconds(cluster, workload)
-    needed_s = [_needed_s(fault, workers, minibatch_s) for fault in cluster.faults]
+    needed_s = [_observation_s(fault, workers, minibatch_s) for fault in cluster.faults]
     chance, times = cluster.stragglers.probability, cluster.stragglers.slowdown - 1.0
     if chance * times > MATTERS:
         needed_s.append(ENOUGH / chance * minibatch_s / workers)
@@ -525,7 +527,7 @@ def horizon_of(
     )
 
 
-def _needed_s(fault: Fault, workers: int, minibatch_s: float) -> float:
+def _observation_s(fault: Fault, workers: int, minibatch_s: float) -> float:
     """Virtual time in which a fault has occurred often enough, if it matters."""
     if fault.kind == "late":
         return 4.0 * fault.at_s[0]
@@ -602,7 +604,7 @@ def set_in(table: dict[str, Any], figure: Uncertain, value: float, where: str) -
         UserError: there is no such place, or no number in it to be multiplied.
     """
     if figure.factor:
-        present = at(table, figure.key, where)
+        present = get(table, figure.key, where)
         if not isinstance(present, int | float):
             raise UserError(f"{where}: {figure.key}: {present!r} is no number to multiply")
         value *= present

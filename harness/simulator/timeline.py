@@ -46,8 +46,8 @@ __all__ = [
     "Restarts",
     "Spans",
     "Timeline",
+    "close_segment",
     "concat",
-    "ended",
     "inner_lag",
     "outer_lag",
     "pass_lag",
@@ -323,7 +323,7 @@ def concat(segments: Sequence[Timeline]) -> Timeline:
     return Timeline(
         folds=_stack([part.folds for part in segments]),
         contributions=_stack(rows),
-        spans=_stack([_renamed(part, kinds) for part in segments]),
+        spans=_stack([_renumber_kinds(part, kinds) for part in segments]),
         kinds=kinds,
         restarts=_stack([part.restarts for part in segments]),
         decodes=_stack([part.decodes for part in segments]),
@@ -331,7 +331,7 @@ def concat(segments: Sequence[Timeline]) -> Timeline:
     )
 
 
-def _renamed(part: Timeline, kinds: tuple[str, ...]) -> Spans:
+def _renumber_kinds(part: Timeline, kinds: tuple[str, ...]) -> Spans:
     """The spans of one segment with kinds numbered as in ``kinds``."""
     numbers = np.array([kinds.index(kind) for kind in part.kinds], dtype=np.int32)
     return replace(part.spans, kind=numbers[part.spans.kind])
@@ -347,7 +347,7 @@ def _stack(tables: Sequence[Any]) -> Any:
     return replace(filled[0], **joined)
 
 
-def ended(parts: Sequence[Timeline], under_way: Contributions) -> Timeline:
+def close_segment(parts: Sequence[Timeline], under_way: Contributions) -> Timeline:
     """The parts of one segment, none with rows in flight, and what is in flight at its end.
 
     The columns of a part that nothing else refers to are used again where they are views with
@@ -356,11 +356,11 @@ def ended(parts: Sequence[Timeline], under_way: Contributions) -> Timeline:
     if len(parts) != 1 or len(parts[0].folds) == 0:
         return concat([*parts, Timeline(contributions=under_way)])
     columns, more = parts[0].contributions.columns(), under_way.columns()
-    joined = {name: _extended(column, more[name]) for name, column in columns.items()}
+    joined = {name: _extend(column, more[name]) for name, column in columns.items()}
     return replace(parts[0], contributions=replace(under_way, **joined))
 
 
-def _extended(column: NDArray[Any], more: NDArray[Any]) -> NDArray[Any]:
+def _extend(column: NDArray[Any], more: NDArray[Any]) -> NDArray[Any]:
     """``more`` below ``column``: in the room behind it if it is the start of a longer array."""
     base, size = column.base, len(column) + len(more)
     if (

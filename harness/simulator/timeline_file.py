@@ -46,13 +46,13 @@ from harness.simulator.timeline import (
 
 __all__ = [
     "STANDARD",
+    "atomic_output",
     "load_timeline",
     "refuse_to_replace",
     "save_segments",
     "save_timeline",
     "trace_events",
     "write_trace",
-    "written_whole",
 ]
 
 _TABLES: dict[str, Any] = {
@@ -106,7 +106,7 @@ def save_segments(parts: Iterable[Timeline], path: str | Path) -> str:
     """
     digest, kinds, last, lost = Digest(), None, Contributions(), list[Contributions]()
     with (
-        written_whole(Path(path), "the timeline") as draft,
+        atomic_output(Path(path), "the timeline") as draft,
         pq.ParquetWriter(draft, _SCHEMA, compression="zstd") as writer,
     ):
 
@@ -195,7 +195,7 @@ def write_trace(timeline: Timeline, path: str | Path) -> None:
     Raises:
         UserError: the file cannot be written.
     """
-    with written_whole(Path(path), "the trace") as draft, draft.open("w") as file:
+    with atomic_output(Path(path), "the trace") as draft, draft.open("w") as file:
         file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
         for number, event in enumerate(trace_events(timeline)):
             file.write((",\n" if number else "") + json.dumps(event))
@@ -262,7 +262,7 @@ STANDARD = Path("-")
 
 
 @contextmanager
-def written_whole(path: Path, what: str) -> Generator[Path]:
+def atomic_output(path: Path, what: str) -> Generator[Path]:
     """A temporary path beside ``path`` that takes its place when the block has succeeded.
 
     Where ``path`` is `STANDARD`, what was written is then copied to standard output. A link is
@@ -276,12 +276,12 @@ def written_whole(path: Path, what: str) -> Generator[Path]:
         if path == STANDARD:
             with TemporaryDirectory() as folder:
                 yield Path(folder) / "draft"
-                _copied_to_stdout(Path(folder) / "draft")
+                _copy_to_stdout(Path(folder) / "draft")
             return
         refuse_to_replace(path, what)
         target = path.resolve()
         draft = target.with_name(f".unfinished-{os.getpid()}-{target.name}")
-        with _removed(draft):
+        with _discard_on_exit(draft):
             yield draft
             draft.replace(target)
     except BrokenPipeError:  # whoever reads standard output has seen enough
@@ -304,7 +304,7 @@ def refuse_to_replace(path: Path, what: str) -> None:
         )
 
 
-def _copied_to_stdout(draft: Path) -> None:
+def _copy_to_stdout(draft: Path) -> None:
     sys.stdout.flush()
     with draft.open("rb") as file:
         shutil.copyfileobj(file, sys.stdout.buffer)
@@ -312,7 +312,7 @@ def _copied_to_stdout(draft: Path) -> None:
 
 
 @contextmanager
-def _removed(draft: Path) -> Generator[None]:
+def _discard_on_exit(draft: Path) -> Generator[None]:
     """However the block ends, the draft is not left behind."""
     try:
         yield

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from harness.simulator.steady import Estimate, settled
+from harness.simulator.steady import Estimate, steady_estimate
 from harness.simulator.timeline import Timeline
 
 __all__ = ["Whole", "overall_rate", "steady_rate"]
@@ -34,7 +34,7 @@ class Whole:
     beyond: Estimate | None = None
 
     @classmethod
-    def of(
+    def from_timeline(
         cls,
         timeline: Timeline,
         per_s: float,
@@ -44,7 +44,7 @@ class Whole:
         """A run of which the ends of the first passes are known, or of none."""
         known = cls(timeline, per_s, tuple(folds), tuple(ends_s))
         if sum(folds) > len(timeline.folds) > 1:
-            rate = settled(timeline)[1]
+            rate = steady_estimate(timeline)[1]
             known = replace(known, per_s=rate.value, beyond=rate)
         rest = list(accumulate(folds))[len(ends_s) :]
         return replace(known, ends_s=(*ends_s, *map(known.second_of, rest)))

@@ -28,7 +28,7 @@ from data_synth.corpus import Corpus, MakesSpeech, Utterances
 from harness.acoustics.rbm import Recipe, WideRandom
 from harness.base.errors import UserError
 from harness.base.settings import set_apart, setting
-from harness.networks.contract import Minibatch, uploaded
+from harness.networks.contract import Minibatch, upload
 from harness.networks.feedforward import Activation, Dnn, Layout, Precision, check
 from harness.runs.config import Pieces, Stage, TrainingConfig, plain
 from harness.simulator import Workload
@@ -301,11 +301,11 @@ class MadeFrames:
         longer = longer_rows(np.cumsum(frames) - frames, frames, self._context)
         at, row, begin = slot * self._longest, slot * self._most, self._blocks.start[block]
         rows = int(frames.sum())
-        ring.features[at : at + len(longer)] = made[uploaded(torch.as_tensor(longer), self.device)]
+        ring.features[at : at + len(longer)] = made[upload(torch.as_tensor(longer), self.device)]
         before = torch.as_tensor(at + splice_offsets(frames, self._context))
-        ring.before[row : row + rows] = uploaded(before, self.device)
+        ring.before[row : row + rows] = upload(before, self.device)
         wanted = self._targets[begin - self._first :][:rows].astype(np.int64)
-        ring.targets[row : row + rows] = uploaded(torch.as_tensor(wanted), self.device)
+        ring.targets[row : row + rows] = upload(torch.as_tensor(wanted), self.device)
         self.made += 1
 
     @cached_property
@@ -452,7 +452,7 @@ class Frames:
 
     def gather(self, rows: Tensor) -> Minibatch:
         """The spliced frames ``[W, B, (2c+1) dim]`` and targets ``[W, B]`` of ``rows [W, B]``."""
-        rows = uploaded(rows, self.device)
+        rows = upload(rows, self.device)
         spliced = self._spliced.index_select(0, self.before[rows].flatten())
         return Minibatch(spliced.view(*rows.shape, -1), self.targets[rows])
 

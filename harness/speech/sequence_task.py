@@ -111,7 +111,7 @@ class SequenceApplication(Application[SequenceConfig, Corpus]):
         if folds >= most:
             folds = round(config.passes * float(pieces.frames.sum()) * share / config.slots)
         each = np.diff(np.linspace(0, folds, config.passes + 1).round().astype(int))
-        return Whole.of(timeline, steady_rate(timeline), each.tolist())
+        return Whole.from_timeline(timeline, steady_rate(timeline), each.tolist())
 
     def time_again(
         self, config: SequenceConfig, pieces: Utterances, run: Run, timeline: Timeline

@@ -162,7 +162,7 @@ class Streams(OnSimulation[SequenceReplay]):
 
     def reinstate(self, arrays: stale_Arrays, facts: stale_Facts) -> None:
         """See `Executor`."""
-        self.simulation = self.simulation.restored(resume.part(arrays, "simulation/"))
+        self.simulation = self.simulation.with_state(resume.part(arrays, "simulation/"))
         self.replay.reinstate(resume.part(arrays, "replay/"), facts["replay"])
         batcher = resume.part(arrays, "batcher/")
         self.batcher.reinstate(batcher, facts["batcher"], self._config.device)
@@ -279,7 +279,7 @@ class Passes(OnSimulation[StaleReplay]):
         """See `Executor`."""
         self._pass, self._step = facts["pass"], facts["step"]
         self._steps_before = facts["steps_before"]
-        self.simulation = self.simulation.restored(resume.part(arrays, "simulation/"))
+        self.simulation = self.simulation.with_state(resume.part(arrays, "simulation/"))
         self.replay.reinstate(resume.part(arrays, "replay/"), facts["replay"])
         self._decoded_with.copy_(torch.as_tensor(arrays["decoded_with"]))
         if facts["open"]:

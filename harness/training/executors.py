@@ -99,7 +99,7 @@ class SimulationExecutor(OnSimulation[StaleReplay | ShardedReplay | BlockReplay]
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
         """See `Executor`."""
         self.replay.reinstate(resume.part(arrays, "replay/"), facts)
-        self.simulation = self.simulation.restored(resume.part(arrays, "simulation/"))
+        self.simulation = self.simulation.with_state(resume.part(arrays, "simulation/"))
 
 
 def _replay(

@@ -144,7 +144,7 @@ def time_passes(config: TrainingConfig[Any], pieces: Pieces, most: int = MOST_FO
         if simulation.version == sum(folds):
             ends_s.append(simulation.now_s)
     timeline = concat(happened)
-    return Whole.of(timeline, overall_rate(timeline), folds, ends_s)
+    return Whole.from_timeline(timeline, overall_rate(timeline), folds, ends_s)
 
 
 def _stage(

@@ -21,7 +21,7 @@ from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.runs.config import plain
 from harness.simulator import Cluster
 from harness.simulator.collectives import AllReduce
-from harness.simulator.protocols.rounds import wired
+from harness.simulator.protocols.rounds import build_wiring
 from harness.store import Run, RunWriter, Store
 from harness.tasks.contract import Watch
 
@@ -65,7 +65,7 @@ def run_all_reduce(config: AllReduceConfig, store: Store, watch: Watch) -> Run:
 
 
 def _simulate(config: AllReduceConfig, writer: RunWriter) -> None:
-    reduce = AllReduce(config.collective, wired(config.cluster, config.workers))
+    reduce = AllReduce(config.collective, build_wiring(config.cluster, config.workers))
     sent = reduce.messages(np.zeros(config.workers), config.size_bytes)
     columns = (sent.rows, sent.size_bytes, sent.sent_s, sent.arrived_s)
     for row, size_bytes, sent_s, arrived_s in zip(*columns, strict=True):

@@ -31,7 +31,7 @@ from pathlib import Path
 import numpy as np
 
 from harness.simulator import Averaging, Link, Simulation, load_cluster
-from harness.simulator.costs import costs_of, folding_s, jitter_of, jittered_s
+from harness.simulator.costs import computation_with_jitter_s, costs_of, folding_s, jitter_of
 from harness.simulator.events import SIZE, first_s, loop, new_heap, part, pop, push
 from harness.simulator.protocols.state import is_networked
 
@@ -51,7 +51,7 @@ FOLDED, COMPUTED = range(2)
 @part
 def computation_s(costs, who, step):
     """As in the simulator, but written out in the loop: a call would copy all costs."""
-    return jittered_s(costs, who, step, jitter_of(costs, who, step))
+    return computation_with_jitter_s(costs, who, step, jitter_of(costs, who, step))
 
 
 @loop

@@ -109,7 +109,7 @@ class Operations(TorchDispatchMode):
 @pytest.mark.parametrize("blocks", [True, False], ids=["in blocks", "one by one"])
 def test_what_a_replay_executes(benchmark, blocks, monkeypatch):
     if not blocks:
-        monkeypatch.setattr(AsyncSgd, "in_blocks", lambda self, model: False)
+        monkeypatch.setattr(AsyncSgd, "can_fold_in_blocks", lambda self, model: False)
     draw = torch.Generator().manual_seed(0)
     model, x = random_parameters(SMALL, draw)[0], torch.randn(1, FRAMES, 44, generator=draw)
     targets = torch.randint(100, (1, FRAMES), generator=draw)

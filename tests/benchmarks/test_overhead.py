@@ -200,7 +200,7 @@ def test_folds_and_reads_over_bare_passes(benchmark, monkeypatch):
     bare()
     rounds = ROUNDS if benchmark.enabled else 1
     benchmark.extra_info["ratio"] = ratios(bare, folds, rounds)[0]
-    monkeypatch.setattr(AsyncSgd, "in_blocks", lambda self, model: False)
+    monkeypatch.setattr(AsyncSgd, "can_fold_in_blocks", lambda self, model: False)
     benchmark.extra_info["one_by_one_ratio"] = ratios(bare, folds, rounds)[0]
     benchmark.pedantic(folds, rounds=1)
     assert harness.replay.server.version == (2 * rounds + 2) * FOLDS

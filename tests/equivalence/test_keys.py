@@ -38,7 +38,7 @@ from harness.modules.task import ModuleConfig
 from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
 from harness.reference.keys import classes, entries_of, tables_in
 from harness.runs.config import Stage
-from harness.simulator.keys import at, put
+from harness.simulator.keys import get, put
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.speech import task
 from harness.speech.frames import ForcedAlignment, RunConfig
@@ -505,7 +505,7 @@ def examples(kind: type, name: str, value: Any) -> list[Any]:
 
 def place_table(kind: type) -> Any:
     run, where = place_of(kind)
-    return at(json.loads(json.dumps(run)), where, "test")
+    return get(json.loads(json.dumps(run)), where, "test")
 
 
 def test_every_key_of_a_run_file_counts_or_is_named_or_refused(desk):
@@ -555,6 +555,6 @@ def default_of(kind, entry):
 def value_in(run, key, default):
     """What a key stands at."""
     try:
-        return at(json.loads(json.dumps(run)), key, "test")
+        return get(json.loads(json.dumps(run)), key, "test")
     except UserError:
         return default

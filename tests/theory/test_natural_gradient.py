@@ -31,7 +31,7 @@ def converged_direction(x: Tensor, y: Tensor, theta: Tensor) -> Tensor:
     weight, bias = torch.empty(1, n, m, dtype=FLOAT64), torch.empty(1, n, dtype=FLOAT64)
     residual = x @ theta[:, :, :m].mT + theta[:, :, m].unsqueeze(1) - y
     for _ in range(150):
-        state, _ = options.of_layer(x, residual, state, 1.0, weight, bias)
+        state, _ = options.direct_layer_(x, residual, state, 1.0, weight, bias)
     return torch.cat([weight, bias.unsqueeze(2)], 2)
 
 
@@ -71,7 +71,7 @@ def steps_to_fit(options: NaturalGradient, rate: float) -> int:
             return step
         if not error < 1e6 * first:
             break
-        state, _ = options.of_layer(x, residual / 128, state, rate, step_w, step_b)
+        state, _ = options.direct_layer_(x, residual / 128, state, rate, step_w, step_b)
         weight, bias = weight - rate * step_w, bias - rate * step_b
     return 1000
 

@@ -32,16 +32,16 @@ __all__ = [
     "Absences",
     "Saving",
     "begin",
+    "concat_restarts",
     "fail",
-    "folded",
-    "joined",
+    "finish_restart",
     "new_absences",
     "new_saving",
     "next_strike_s",
-    "restarted",
-    "stands_until_s",
+    "on_fold",
+    "pause_end_s",
+    "select_readers",
     "strike",
-    "who_reads",
 ]
 
 NOBODY = -1
@@ -184,7 +184,7 @@ def strike(absences: Absences, processes: Faults, now_s: float) -> int:
     return who if dies else NOBODY
 
 
-def who_reads(absences: Absences, now_s: float, due: Any) -> Any:
+def select_readers(absences: Absences, now_s: float, due: Any) -> Any:
     """[N] which of the workers that are ``due`` to read are there; preempted ones go now."""
     if len(absences.until_s) == 0:
         return due
@@ -221,7 +221,7 @@ def new_saving(checkpoints: Checkpoints | None) -> Saving:
     return Saving(np.zeros(0 if checkpoints is None else 1, SAVED))
 
 
-def folded(saving: Saving, rules: Checkpoints | None, version: int, now_s: float) -> None:
+def on_fold(saving: Saving, rules: Checkpoints | None, version: int, now_s: float) -> None:
     """A fold is complete: write a checkpoint if one is due."""
     if rules is not None:
         saved = saving.saved[0]
@@ -236,7 +236,7 @@ def fail(saving: Saving) -> None:
     saved["writing"], saved["until_s"], saved["health"] = 0, 0.0, MISSED
 
 
-def stands_until_s(
+def pause_end_s(
     saving: Saving, rules: Checkpoints, absences: Absences, step: int, now_s: float
 ) -> float:
     """Before a round: when more is known of whether it may begin; now if it may.
@@ -263,10 +263,10 @@ def stands_until_s(
     else:
         return now_s
     # what takes no time is over at once
-    return stands_until_s(saving, rules, absences, step, now_s)
+    return pause_end_s(saving, rules, absences, step, now_s)
 
 
-def restarted(saving: Saving, now_s: float) -> tuple[Restarts, int] | None:
+def finish_restart(saving: Saving, now_s: float) -> tuple[Restarts, int] | None:
     """Once everybody has restarted: what that undid, and the step to go on from."""
     saved = saving.saved[0]
     if saved["health"] != RESTARTING or saved["until_s"] > now_s:
@@ -277,7 +277,7 @@ def restarted(saving: Saving, now_s: float) -> tuple[Restarts, int] | None:
     return Restarts(np.array([now_s]), newest, restored), int(saved["step"])
 
 
-def joined(rows: Sequence[Restarts]) -> Restarts:
+def concat_restarts(rows: Sequence[Restarts]) -> Restarts:
     """Restarts of one segment."""
     columns = ("time_s", "version", "restored_version")
     if not rows:

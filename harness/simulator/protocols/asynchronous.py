@@ -67,15 +67,15 @@ from harness.simulator.protocols.state import (
     Roads,
     Rules,
     State,
-    about_to_read,
     become,
     come_back,
     fault_leaf,
     go,
     leave,
+    leave_least,
     next_to_leave_s,
-    not_least,
     plan,
+    schedule_read,
     send_next,
     staging_s,
     wake,
@@ -83,20 +83,20 @@ from harness.simulator.protocols.state import (
 )
 
 __all__ = [
-    "abandoned",
     "arrive",
     "begin",
     "compute",
-    "computed",
     "dispatch",
     "end_of",
     "fetch",
-    "fetched",
     "fold",
-    "handed_in",
+    "free_slot",
     "leave_link",
     "leave_network",
     "load",
+    "on_arrival",
+    "on_computed",
+    "on_fetched",
     "place_of",
     "push",
     "read",
@@ -215,7 +215,7 @@ def happen(
     elif kind == SEND:
         send(state, costs, rules, leaf)
     elif kind == COMPUTED:
-        computed(state, costs, rules, leaf)
+        on_computed(state, costs, rules, leaf)
     elif kind == FETCHED:
         compute(state, leaf, state.clock[0].now_s + staging_s(state.roads, leaf))
     elif kind == FAULT:
@@ -310,17 +310,17 @@ def leave_link(state: State, costs: Costs, rules: Rules, way: int) -> None:
     slot = state.slots[place]
     slot.on_link = 0
     if slot.phase == ABANDONED:
-        abandoned(state, place)
+        free_slot(state, place)
     elif way == link.DOWN:
-        fetched(state, rules, place, now_s + costs.latency_s, 0.0)
+        on_fetched(state, rules, place, now_s + costs.latency_s, 0.0)
     elif rules.shards > 1:
         queue_piece(state, costs, rules, place, now_s + costs.latency_s)
     else:
-        handed_in(state, costs, rules, place, now_s + costs.latency_s)
+        on_arrival(state, costs, rules, place, now_s + costs.latency_s)
 
 
 @kernel
-def computed(state: State, costs: Costs, rules: Rules, place: int) -> None:
+def on_computed(state: State, costs: Costs, rules: Rules, place: int) -> None:
     """The gradient is there: it waits for room at the server; its worker may go on."""
     clock, slot = state.clock[0], state.slots[place]
     worker = state.workers[slot.worker]
@@ -333,7 +333,7 @@ def computed(state: State, costs: Costs, rules: Rules, place: int) -> None:
         clock.places += 1
         send(state, costs, rules, place)
     if worker.mine < rules.depth and worker.status == ENGAGED:
-        about_to_read(state, slot.worker)
+        schedule_read(state, slot.worker)
 
 
 @kernel
@@ -368,7 +368,7 @@ def send_piece(state: State, costs: Costs, rules: Rules, place: int) -> None:
     if channels.sharing == link.OWN:
         plan(state, place, left_s + costs.latency_s, PUSHED)
     else:
-        handed_in(state, costs, rules, place, left_s + costs.latency_s)
+        on_arrival(state, costs, rules, place, left_s + costs.latency_s)
 
 
 @kernel
@@ -420,9 +420,9 @@ def fold(
     end_of(state, costs, rules, who)
     worker.folds += 1
     if worker.status != AWAY and worker.folds == clock.least + 1:
-        not_least(state, rules)
+        leave_least(state, rules)
     if worker.status == ENGAGED and worker.computing == 0:
-        about_to_read(state, who)
+        schedule_read(state, who)
 
 
 @kernel
@@ -452,7 +452,7 @@ def save(state: State, costs: Costs) -> None:
 
 
 @kernel
-def fetched(state: State, rules: Rules, place: int, arrival_s: float, stage_s: float) -> None:
+def on_fetched(state: State, rules: Rules, place: int, arrival_s: float, stage_s: float) -> None:
     """The parameters arrive at a worker, which then copies them for so long and computes.
 
     They arrive in the order in which this becomes known. Where a worker may begin without a
@@ -474,7 +474,7 @@ def compute(state: State, place: int, start_s: float) -> None:
 
 
 @kernel
-def handed_in(state: State, costs: Costs, rules: Rules, place: int, arrival_s: float) -> None:
+def on_arrival(state: State, costs: Costs, rules: Rules, place: int, arrival_s: float) -> None:
     """A contribution arrives over links that others share, on which it cannot be overtaken."""
     certain = len(costs.faults.kind) == 0 and costs.faults.probability == 0.0
     if certain and rules.shards == 1:
@@ -583,9 +583,9 @@ def fail(
             worker = state.workers[who]
             if worker.status == HELD:  # by what it had under way: it may go on now
                 scratch(state.held, who)
-                about_to_read(state, who)
+                schedule_read(state, who)
             elif worker.status == ENGAGED and worker.computing == 0:
-                about_to_read(state, who)
+                schedule_read(state, who)
 
 
 @kernel
@@ -632,7 +632,7 @@ def dispatch(state: State, roads: Roads | None, costs: Costs, rules: Rules, plac
             slot.fetch_start_s = start_s
         if roads.sent[place] == 1 and up and roads.staging_bytes_per_s == np.inf:
             slot.push_start_s = start_s
-        departed(state, roads, costs, rules, place, departs_s, arrives_s)
+        on_departure(state, roads, costs, rules, place, departs_s, arrives_s)
 
 
 @kernel
@@ -645,13 +645,13 @@ def leave_network(state: State, roads: Roads | None, costs: Costs, rules: Rules)
     slot = state.slots[place]
     slot.on_link = 0
     if slot.phase == ABANDONED:
-        abandoned(state, place)
+        free_slot(state, place)
     else:
-        departed(state, roads, costs, rules, place, now_s, now_s + latency_s)
+        on_departure(state, roads, costs, rules, place, now_s, now_s + latency_s)
 
 
 @kernel
-def departed(
+def on_departure(
     state: State,
     roads: Roads,
     costs: Costs,
@@ -666,9 +666,9 @@ def departed(
     if pushing and rules.shards > 1:
         plan(state, arrival_leaf(state, roads, rules, place), arrives_s, PUSHED)
     elif pushing:
-        handed_in(state, costs, rules, place, arrives_s)
+        on_arrival(state, costs, rules, place, arrives_s)
     elif last:
-        fetched(state, rules, place, arrives_s, staging_s(roads, place))
+        on_fetched(state, rules, place, arrives_s, staging_s(roads, place))
     if last:
         roads.sent[place] = 0
     else:
@@ -676,13 +676,13 @@ def departed(
 
 
 @kernel
-def abandoned(state: State, place: int) -> None:
+def free_slot(state: State, place: int) -> None:
     """The last of a lost contribution is off the links: its slot is free."""
     slot = state.slots[place]
     slot.phase = FREE
     worker = state.workers[slot.worker]
     if worker.status == ENGAGED and worker.computing == 0:
-        about_to_read(state, slot.worker)
+        schedule_read(state, slot.worker)
 
 
 @kernel

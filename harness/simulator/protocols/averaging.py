@@ -47,16 +47,16 @@ from harness.simulator.protocols.absences import (
     NOBODY,
     Absences,
     begin,
+    concat_restarts,
     fail,
-    folded,
-    joined,
+    finish_restart,
     new_absences,
     new_saving,
     next_strike_s,
-    restarted,
-    stands_until_s,
+    on_fold,
+    pause_end_s,
+    select_readers,
     strike,
-    who_reads,
 )
 from harness.simulator.protocols.contract import (
     CLOCK_FIELDS,
@@ -75,13 +75,13 @@ from harness.simulator.protocols.rounds import (
     LOST_TASK,
     TASK,
     State,
+    build_wiring,
+    contributions_in_flight,
     network_of,
     new_neighbours,
     plan,
-    recorded,
     reduce,
-    under_way,
-    wired,
+    round_timeline,
 )
 from harness.simulator.timeline import Contributions, Restarts, Timeline
 
@@ -162,7 +162,10 @@ class Averaging(Spec, TimingProtocol):
         if workers == 1:
             return costs
         near = math.gcd(workers, network_of(cluster).nearby)
-        count, wiring = count_messages(self.collective, workers, near), wired(cluster, workers)
+        count, wiring = (
+            count_messages(self.collective, workers, near),
+            build_wiring(cluster, workers),
+        )
         if self.collective == "ring" and wiring.full_duplex:
             return costs._replace(messages_s=count * PASSED_S)
         each_s = MESSAGE_S + (CROWDED_S * workers if wiring.fair else 0.0)
@@ -185,7 +188,7 @@ class Averaging(Spec, TimingProtocol):
             tasks=np.zeros(workers, TASK),
             later=np.zeros(workers, TASK),
             machine=cluster,
-            collective=AllReduce(self.collective, wired(cluster, workers), network.nearby),
+            collective=AllReduce(self.collective, build_wiring(cluster, workers), network.nearby),
             absences=new_absences(cluster, workers, self.name),
             buckets=list(self.buckets),
             saving=new_saving(cluster.checkpoints),
@@ -236,13 +239,13 @@ class Averaging(Spec, TimingProtocol):
             _fold(state, costs)
         losses = np.concatenate([np.zeros(0, LOST_TASK), *lost])
         stages = BEFORE if self.overlap else BEFORE + AFTER
-        timeline = recorded(first, rounds, losses, spans, stages, self.overlap)
-        return why, replace(timeline, restarts=joined(restarts))
+        timeline = round_timeline(first, rounds, losses, spans, stages, self.overlap)
+        return why, replace(timeline, restarts=concat_restarts(restarts))
 
     def in_flight(self, state: State) -> Contributions:
         """Contributions read and not yet folded, by first step."""
         clock = state.clock[0]
-        return under_way(
+        return contributions_in_flight(
             [
                 *([state.tasks] if clock["begun"] else []),
                 *([state.later] if clock["later_begun"] else []),
@@ -261,7 +264,7 @@ class Averaging(Spec, TimingProtocol):
             return False
         if state.machine.checkpoints and not _may_begin(state, restarts):
             return True
-        there = who_reads(state.absences, clock["now_s"], np.ones(len(state.tasks), np.bool_))
+        there = select_readers(state.absences, clock["now_s"], np.ones(len(state.tasks), np.bool_))
         if state.machine.checkpoints and not there.all():
             fail(state.saving)
             clock["fold_s"] = state.absences.until_s.max()
@@ -366,10 +369,10 @@ def _may_begin(state: State, restarts: list[Restarts]) -> bool:
     clock, rules = state.clock[0], state.machine.checkpoints
     assert rules is not None
     now_s, step = float(clock["now_s"]), int(clock["step"])
-    clock["fold_s"] = stands_until_s(state.saving, rules, state.absences, step, now_s)
+    clock["fold_s"] = pause_end_s(state.saving, rules, state.absences, step, now_s)
     if clock["fold_s"] > now_s:
         return False
-    if (found := restarted(state.saving, now_s)) is not None:
+    if (found := finish_restart(state.saving, now_s)) is not None:
         restarts.append(found[0])
         clock["step"] = found[1]
     return True
@@ -380,11 +383,11 @@ def _fold(state: State, costs: Costs) -> None:
     clock, later = state.clock[0], state.later
     clock["now_s"] = clock["fold_s"]
     clock["version"] += 1
-    folded(state.saving, state.machine.checkpoints, int(clock["version"]), float(clock["now_s"]))
+    on_fold(state.saving, state.machine.checkpoints, int(clock["version"]), float(clock["now_s"]))
     clock["begun"] = clock["later_begun"]
     clock["fold_s"] = np.inf
     if clock["later_begun"]:
-        late = who_reads(state.absences, clock["now_s"], later["is_read"] == 0)
+        late = select_readers(state.absences, clock["now_s"], later["is_read"] == 0)
         later["read_at_s"][late] = clock["now_s"]
         _read(state, costs, later, late)
         state.tasks[:] = later

@@ -337,7 +337,7 @@ def arrive(
         clock.server_free_s = task.fold_end_s
         clock.taken += 1
         clock.coming -= 1
-        have_all(state, needed)
+        check_complete(state, needed)
     state.order[clock.arrived] = who
     clock.arrived += 1
 
@@ -350,7 +350,7 @@ def drop(record: Record, task: Any) -> None:
 
 
 @kernel
-def have_all(state: State, needed: int) -> None:
+def check_complete(state: State, needed: int) -> None:
     """See whether the fold has all that it needs, or all that there will be."""
     clock = state.clock[0]
     coming = needed - clock.taken
@@ -394,7 +394,7 @@ def suffer(state: State, costs: Costs, needed: int, record: Record) -> None:
         drop(record, state.tasks[who])
         clock.busy -= 1
         go(state, who)
-        have_all(state, needed)
+        check_complete(state, needed)
 
 
 @kernel

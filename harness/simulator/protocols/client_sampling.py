@@ -37,8 +37,8 @@ from harness.simulator.protocols.absences import (
     begin,
     new_absences,
     next_strike_s,
+    select_readers,
     strike,
-    who_reads,
 )
 from harness.simulator.protocols.contract import (
     CLOCK_FIELDS,
@@ -55,10 +55,10 @@ from harness.simulator.protocols.rounds import (
     SERVED,
     TASK,
     coding_s,
+    contributions_in_flight,
     network_of,
-    recorded,
-    sent_bytes,
-    under_way,
+    round_timeline,
+    wire_bytes,
 )
 from harness.simulator.timeline import Contributions, Timeline
 
@@ -194,11 +194,11 @@ class ClientSampling(Spec, TimingProtocol):
                 folded, given_up = self._fold(state)
                 rounds += folded
                 lost.append(given_up)
-        return why, recorded(first, rounds, np.concatenate(lost), spans, SERVED)
+        return why, round_timeline(first, rounds, np.concatenate(lost), spans, SERVED)
 
     def in_flight(self, state: State) -> Contributions:
         """Contributions of the present round."""
-        return under_way([state.tasks] if state.clock[0]["begun"] else [])
+        return contributions_in_flight([state.tasks] if state.clock[0]["begun"] else [])
 
     def _draw(self, state: State, costs: Costs, limits: Limits) -> bool:
         """A round begins; false if none may. With no client there, it waits for the first."""
@@ -206,7 +206,7 @@ class ClientSampling(Spec, TimingProtocol):
         if clock["dispatched"] >= limits.dispatch or clock["now_s"] > limits.dispatch_s:
             clock["busy"] = 0
             return False
-        there = who_reads(state.absences, clock["now_s"], np.ones(len(tasks), np.bool_))
+        there = select_readers(state.absences, clock["now_s"], np.ones(len(tasks), np.bool_))
         if not there.any():
             clock["end_s"] = state.absences.until_s.min()
             return True
@@ -232,10 +232,10 @@ class ClientSampling(Spec, TimingProtocol):
         state.steps[who] += self.every
         (wiring,), size = state.wiring, costs.parameter_bytes
         mine["start_s"] = transfer(wiring, mine["read_at_s"], server, who, np.full(len(who), size))
-        computed(costs, mine, who)
+        compute_end_times(costs, mine, who)
         prepare_s = state.machine.parallel.average_s + coding_s(state.machine, size)[0]
         mine["join_s"] = mine["compute_end_s"] + prepare_s
-        sent = np.full(len(who), sent_bytes(state.machine, size))
+        sent = np.full(len(who), wire_bytes(state.machine, size))
         mine["pushed_s"] = transfer(wiring, mine["join_s"], who, server, sent)
         tasks[who] = mine
 
@@ -298,7 +298,7 @@ def lots(costs: Costs, there: Any, number: int, scores: Any) -> None:
 
 
 @kernel
-def computed(costs: Costs, tasks: Any, who: Any) -> None:
+def compute_end_times(costs: Costs, tasks: Any, who: Any) -> None:
     """When clients ``who`` [K] have computed their minibatches, from ``start_s`` on."""
     for place in range(len(tasks)):
         task = tasks[place]

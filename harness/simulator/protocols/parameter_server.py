@@ -157,7 +157,7 @@ class ParameterServer(Spec, TimingProtocol):
     def in_flight(self, state: _State) -> Contributions:
         """Contributions read and not yet folded, by first step."""
         if isinstance(state, PlainState):
-            return plain_server.in_flight(state)
+            return plain_server.contributions_in_flight(state)
         return rows_under_way(state.slots, slots.UNDER_WAY, self.depth, self.push_every)
 
     def promised(self, state: _State) -> int:

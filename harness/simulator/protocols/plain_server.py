@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.simulator.costs import Costs, folding_s, jitter_of, jittered_s
+from harness.simulator.costs import Costs, computation_with_jitter_s, folding_s, jitter_of
 from harness.simulator.events import (
     FAR_LEVELS,
     WHO,
@@ -41,7 +41,7 @@ from harness.simulator.laws import CONSTANT
 from harness.simulator.protocols.contract import CLOCK_FIELDS, DONE, FULL, STUCK, Limits
 from harness.simulator.timeline import IN_FLIGHT, SERVER, Contributions, Folds, Spans, Timeline
 
-__all__ = ["PlainState", "advance", "in_flight", "rows_under_way", "start", "wake"]
+__all__ = ["PlainState", "advance", "contributions_in_flight", "rows_under_way", "start", "wake"]
 
 PARKED, ABOUT_TO_READ, UNDER_WAY = range(3)
 
@@ -173,7 +173,7 @@ def write_spans(
     return row
 
 
-def in_flight(state: PlainState) -> Contributions:
+def contributions_in_flight(state: PlainState) -> Contributions:
     """Contributions read and not yet folded, by first step."""
     return rows_under_way(state.tasks, (UNDER_WAY, UNDER_WAY))
 
@@ -315,7 +315,7 @@ def read(state: PlainState, costs: Costs, limits: Limits, who: int) -> None:
     if task.step == 0:
         task.jitter = jitter_of(costs, who, 0)
     task.copy_s = costs.copy_s
-    task.compute_s = jittered_s(costs, who, task.step, task.jitter)
+    task.compute_s = computation_with_jitter_s(costs, who, task.step, task.jitter)
     task.fold_s = folding_s(costs, who, task.step)
     task.step += 1
     clock.dispatched += 1

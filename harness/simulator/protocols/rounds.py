@@ -63,20 +63,20 @@ __all__ = [
     "TASK",
     "Neighbours",
     "State",
+    "average_in_buckets",
     "average_s",
+    "build_wiring",
     "coding_s",
+    "contributions_in_flight",
     "fair_rates",
-    "in_buckets",
     "network_of",
     "new_neighbours",
     "plan",
-    "recorded",
     "reduce",
     "ring_uses",
-    "sent_bytes",
+    "round_timeline",
     "sizes",
-    "under_way",
-    "wired",
+    "wire_bytes",
 ]
 
 TASK = np.dtype(
@@ -116,7 +116,7 @@ SERVED = (
 """What a worker is busy with, from when to when: in averaging, and with a server."""
 
 
-def recorded(
+def round_timeline(
     first_fold: int,
     rounds: Sequence[Any],
     lost: Any,
@@ -151,7 +151,7 @@ def recorded(
     )
 
 
-def under_way(rounds: Sequence[Any]) -> Contributions:
+def contributions_in_flight(rounds: Sequence[Any]) -> Contributions:
     """What has been read in rounds that have not been folded, by first step."""
     if not rounds:
         return Contributions()
@@ -240,7 +240,7 @@ def network_of(cluster: Cluster) -> Network:
     )
 
 
-def wired(cluster: Cluster, workers: int) -> Wiring:
+def build_wiring(cluster: Cluster, workers: int) -> Wiring:
     """The links of `network_of` a cluster, numbered."""
     return wire(network_of(cluster), workers, own=own_links(cluster, workers))
 
@@ -268,15 +268,15 @@ def _plan_buckets(state: State, costs: Costs) -> None:
     backward_s *= parallel.slowdown * parallel.backward_share
     begins_s = mine["compute_end_s"] - backward_s
     encode_s, decode_s = coding_s(state.machine, costs.parameter_bytes)
-    computed_s, reduced_s = in_buckets(
-        state.collective.among(there),
+    computed_s, reduced_s = average_in_buckets(
+        state.collective.restrict(there),
         sizes(state.buckets, costs.parameter_bytes),
         begins_s,
         backward_s + encode_s,
         parallel.overlap_slowdown,
         _average_s(state),
         _add_s_per_byte(state),
-        sent_bytes(state.machine, 1.0),
+        wire_bytes(state.machine, 1.0),
     )
     tasks["compute_end_s"][there] = computed_s
     tasks["join_s"][there] = computed_s + _average_s(state)
@@ -313,15 +313,15 @@ def reduce(state: State, size: float, from_s: float) -> None:
     there = np.flatnonzero(tasks["is_read"])
     ready_s = np.maximum(tasks["pushed_s"][there], from_s)
     tasks["reduced_s"] = -np.inf
-    sent, add_s = sent_bytes(state.machine, size), _add_s_per_byte(state)
+    sent, add_s = wire_bytes(state.machine, size), _add_s_per_byte(state)
     if state.machine.jobs and len(there) > 1:
-        tasks["reduced_s"][there] = _beside_others(state, float(ready_s.max()), sent, add_s)
+        tasks["reduced_s"][there] = _reduce_end_s(state, float(ready_s.max()), sent, add_s)
     else:
-        tasks["reduced_s"][there] = state.collective.among(there).ends_s(ready_s, sent, add_s)
+        tasks["reduced_s"][there] = state.collective.restrict(there).ends_s(ready_s, sent, add_s)
     _fetch(state, _stage_s(state, size) + _coding_s(state, size)[1])
 
 
-def _beside_others(state: State, begins_s: float, size: float, add_s_per_byte: float) -> float:
+def _reduce_end_s(state: State, begins_s: float, size: float, add_s_per_byte: float) -> float:
     """When an all-reduce of everybody is through that shares links with other jobs."""
     message = message_bytes(size, len(state.tasks))
     end_s = average_s(state.neighbours, message, begins_s)
@@ -348,7 +348,7 @@ def _coding_s(state: State, size: float) -> tuple[float, float]:
     return coding_s(state.machine, size) if len(state.tasks) > 1 else (0.0, 0.0)
 
 
-def sent_bytes(cluster: Cluster, size: float) -> float:
+def wire_bytes(cluster: Cluster, size: float) -> float:
     """What is sent in the place of so many bytes of parameters."""
     return size * (cluster.compression.ratio if cluster.compression else 1.0)
 
@@ -386,7 +386,7 @@ def sizes(buckets: Sequence[float], size_bytes: float) -> list[float]:
     return found or [0.0]
 
 
-def in_buckets(
+def average_in_buckets(
     collective: AllReduce,
     parts: Sequence[float],
     begins_s: Any,

@@ -203,13 +203,13 @@ class State(NamedTuple):
 
 def leaves(cluster: Cluster, workers: int, rules: Rules) -> int:
     """How many may have an event pending at once."""
-    timed, arrivals = _timed(cluster), 0
+    timed, arrivals = _count_timed_faults(cluster), 0
     if is_networked(cluster) and rules.shards > 1:
         arrivals = workers * rules.depth * rules.shards
     return workers * rules.depth + (workers * (1 + timed) if timed else 0) + arrivals
 
 
-def _timed(cluster: Cluster) -> int:
+def _count_timed_faults(cluster: Cluster) -> int:
     return sum(fault.kind != "message" for fault in cluster.faults)
 
 
@@ -234,7 +234,9 @@ def initial_state(cluster: Cluster, workers: int, rules: Rules) -> State:
         channels=channels,
         slots=slots,
         workers=people,
-        occurrences=np.zeros((_timed(cluster), workers if _timed(cluster) else 0), np.int64),
+        occurrences=np.zeros(
+            (_count_timed_faults(cluster), workers if _count_timed_faults(cluster) else 0), np.int64
+        ),
         shards=new_shards(rules.shards, workers, count),
         roads=new_roads(cluster, workers, rules.depth, rules.shards),
     )
@@ -259,7 +261,7 @@ def wake(state: State) -> None:
     """Idle workers are about to read, in order of their numbers."""
     for who in range(len(state.workers)):
         if state.workers[who].status == PARKED:
-            about_to_read(state, who)
+            schedule_read(state, who)
 
 
 @kernel
@@ -272,14 +274,14 @@ def become(state: State, who: int, status: int) -> None:
 
 
 @kernel
-def about_to_read(state: State, who: int) -> None:
+def schedule_read(state: State, who: int) -> None:
     """A worker reads at this instant, when everything else at it is done."""
     become(state, who, ABOUT_TO_READ)
     append(state.readers, state.clock[0].now_s, who)
 
 
 @kernel
-def not_least(state: State, rules: Rules) -> None:
+def leave_least(state: State, rules: Rules) -> None:
     """One of the workers with the fewest folds has more now, or is away."""
     state.clock[0].at_least -= 1
     if state.clock[0].at_least == 0:
@@ -301,7 +303,7 @@ def find_least(state: State, rules: Rules) -> None:
     while state.held[1].time_s <= clock.least + rules.bound:
         first = state.held[1].key & LEAF
         scratch(state.held, first)
-        about_to_read(state, first)
+        schedule_read(state, first)
 
 
 @kernel
@@ -319,14 +321,14 @@ def go(state: State, rules: Rules, who: int, until_s: float) -> None:
     if until_s < np.inf:
         plan(state, leaf, until_s, RETURNED)
     if worker.folds == state.clock[0].least:
-        not_least(state, rules)
+        leave_least(state, rules)
 
 
 @kernel
 def come_back(state: State, rules: Rules, who: int) -> None:
     """A worker is there again; it goes on from the slowest of the others."""
     clock, worker = state.clock[0], state.workers[who]
-    about_to_read(state, who)
+    schedule_read(state, who)
     if clock.at_least == 0:
         find_least(state, rules)
     else:
@@ -501,18 +503,18 @@ def timeline(record: Record, first: int, steps: int, under_way: int) -> Timeline
     done, lost, restarts = record.counts.tolist()
     pieces = record.pieces[:done]
     numbers = np.arange(first, first + done + under_way, dtype=np.int64)[:done]
-    rows = _folded(record, numbers, steps, under_way)
+    rows = _build_contributions(record, numbers, steps, under_way)
     struck = record.restarts[:restarts]
     return Timeline(
         folds=Folds(numbers, record.fold_end_s[:done]),
-        contributions=_followed(rows, _rows(record.lost, np.arange(lost), LOST, steps)),
+        contributions=_append_lost(rows, _rows(record.lost, np.arange(lost), LOST, steps)),
         spans=_spans(record, pieces) if len(record.instants) else Spans(),
         restarts=Restarts(*(struck[name].copy() for name in RESTART.names or ())),
         pieces=_pieces(numbers, pieces),
     )
 
 
-def _folded(record: Record, numbers: Any, steps: int, under_way: int) -> Contributions:
+def _build_contributions(record: Record, numbers: Any, steps: int, under_way: int) -> Contributions:
     """Views with room behind them, or copies where they would hold much more than they show."""
     done = len(numbers)
     size = done + under_way
@@ -524,7 +526,7 @@ def _folded(record: Record, numbers: Any, steps: int, under_way: int) -> Contrib
     return Contributions(numbers, worker, read_version, read_at_s, first_step, each)
 
 
-def _followed(rows: Contributions, lost: Contributions) -> Contributions:
+def _append_lost(rows: Contributions, lost: Contributions) -> Contributions:
     if len(lost) == 0:
         return rows
     more = lost.columns()

@@ -46,9 +46,9 @@ class Recording:
     def __init__(self, coder):
         self.coder, self.wanted = coder, []
 
-    def through(self, network, vectors, known):
+    def compress(self, network, vectors, known):
         self.wanted.append(vectors - known.get(RESIDUE, 0.0))
-        return self.coder.through(network, vectors, known)
+        return self.coder.compress(network, vectors, known)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_coder_that_keeps_all_is_none(averaging):
 
 def test_the_largest_entries_are_kept_as_numpy_finds_them():
     vectors = drawn(4, 200)
-    kept = TopK(0.1).through(NET, vectors, {}).numpy()
+    kept = TopK(0.1).compress(NET, vectors, {}).numpy()
     for row, found in zip(vectors.numpy(), kept, strict=True):
         largest = np.argsort(-np.abs(row))[:20]
         expected = np.zeros(200)
@@ -83,20 +83,20 @@ def test_the_largest_entries_are_kept_as_numpy_finds_them():
 
 def test_an_entry_is_at_most_half_a_step_of_its_block_away():
     vectors = drawn(4, 103) * torch.logspace(-6, 3, 103, dtype=torch.float64)
-    found = Int8(10).through(NET, vectors, {})
+    found = Int8(10).compress(NET, vectors, {})
     for begin in range(0, 103, 10):
         block, coded = vectors[:, begin : begin + 10], found[:, begin : begin + 10]
         step = block.abs().amax(1, keepdim=True) / 127
         assert ((block - coded).abs() <= step / 2 * (1 + 1e-12)).all()
         assert torch.allclose(coded / step, (coded / step).round(), atol=1e-9)
-    assert (Int8(10).through(NET, torch.zeros(2, 33), {}) == 0.0).all()
+    assert (Int8(10).compress(NET, torch.zeros(2, 33), {}) == 0.0).all()
 
 
 def test_factors_of_full_rank_leave_nothing_out_and_thin_ones_find_the_best():
     vectors, known = drawn(2, LAYOUT.parameters), {}
-    torch.testing.assert_close(PowerSgd(9).through(NET, vectors, {}), vectors)
+    torch.testing.assert_close(PowerSgd(9).compress(NET, vectors, {}), vectors)
     for _ in range(300):
-        found = PowerSgd(2).through(NET, vectors, known)
+        found = PowerSgd(2).compress(NET, vectors, known)
     for (weight, bias), (coded, same) in zip(
         LAYOUT.views(vectors.clone()), LAYOUT.views(found), strict=True
     ):

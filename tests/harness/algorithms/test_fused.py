@@ -63,7 +63,7 @@ def interpreted(monkeypatch):
     )
     monkeypatch.setattr(folding, "sweep", interpreter.InterpretedFunction(folding.sweep.fn))
     folding.can_start.cache_clear()
-    yield folding.by_triton
+    yield folding.step_and_draw_triton
     folding.can_start.cache_clear()
 
 
@@ -98,7 +98,7 @@ def test_where_no_kernel_can_be_started_folds_do_without(monkeypatch, capsys):
     folding.can_start.cache_clear()
     ours, theirs = operands(40, 2, NEAR), operands(40, 2, NEAR)
     for _ in range(2):
-        folding.by_triton(*ours)
+        folding.step_and_draw_triton(*ours)
         folding.step_and_draw(*theirs)
     folding.can_start.cache_clear()
     assert torch.equal(ours[3], theirs[3])

@@ -10,8 +10,8 @@ import torch
 
 from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.averaging import ModelAveraging
-from harness.algorithms.contract import Server, Turn, Turns, fold_turns, one_by_one, rows
-from harness.algorithms.folding import BLOCK, THREADS, fit_for_blocks
+from harness.algorithms.contract import Server, Turn, Turns, fold_one_by_one, fold_turns, rows
+from harness.algorithms.folding import BLOCK, THREADS, is_fit_for_blocks
 from harness.networks.feedforward import denormals_flushed
 
 SLOTS, RATE = 5, 0.3
@@ -62,7 +62,8 @@ def few_threads():
 @pytest.mark.parametrize("algorithm", [AsyncSgd(), AveragedSgd(), AveragedSgd(eta=0.7)])
 def test_folds_by_block_give_the_bytes_of_folds_one_by_one(algorithm, size, dtype, shared):
     blocks, single = (
-        executed(how, algorithm, size, dtype, shared=shared) for how in (fold_turns, one_by_one)
+        executed(how, algorithm, size, dtype, shared=shared)
+        for how in (fold_turns, fold_one_by_one)
     )
     must_equal(blocks, single)
 
@@ -73,19 +74,19 @@ def test_folds_by_block_give_the_bytes_of_folds_one_by_one(algorithm, size, dtyp
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_folds_go_by_block_where_torch_fuses_as_the_kernel_does(dtype):
-    assert fit_for_blocks(draw(7, dtype=dtype))
+    assert is_fit_for_blocks(draw(7, dtype=dtype))
 
 
 def test_where_torch_rounds_otherwise_folds_are_torchs_own(monkeypatch):
     monkeypatch.setattr("harness.algorithms.folding._rounds_as_torch", lambda _: False)
-    assert not fit_for_blocks(draw(7))
-    must_equal(*(executed(how, AveragedSgd(), 999) for how in (fold_turns, one_by_one)))
+    assert not is_fit_for_blocks(draw(7))
+    must_equal(*(executed(how, AveragedSgd(), 999) for how in (fold_turns, fold_one_by_one)))
 
 
 def test_the_full_average_begins_with_weights_of_a_half_and_keeps_count():
     # From a half on, torch interpolates from the other end, which rounds differently.
     blocks, single = (
-        executed(how, AveragedSgd(), 999, switched=True) for how in (fold_turns, one_by_one)
+        executed(how, AveragedSgd(), 999, switched=True) for how in (fold_turns, fold_one_by_one)
     )
     must_equal(blocks, single)
     assert blocks[0].numbers["averaged"] == 1 + 2 * len(ORDER)
@@ -95,7 +96,7 @@ def test_the_full_average_begins_with_weights_of_a_half_and_keeps_count():
 def test_denormals_are_flushed_or_kept_as_torch_does(flushed):
     with denormals_flushed() if flushed else nullcontext():
         blocks, single = (
-            executed(how, AveragedSgd(), 999, scale=3e-38) for how in (fold_turns, one_by_one)
+            executed(how, AveragedSgd(), 999, scale=3e-38) for how in (fold_turns, fold_one_by_one)
         )
     must_equal(blocks, single)
     size = single[0].vectors["average"].abs()
@@ -106,7 +107,7 @@ def test_denormals_are_flushed_or_kept_as_torch_does(flushed):
     "algorithm", [AveragedSgd(AsyncSgd("memory_of_one")), AsyncSgd("memory_of_one")]
 )
 def test_scaled_steps_are_taken_one_by_one(algorithm):
-    must_equal(*(executed(how, algorithm, 300) for how in (fold_turns, one_by_one)))
+    must_equal(*(executed(how, algorithm, 300) for how in (fold_turns, fold_one_by_one)))
 
 
 def test_an_algorithm_that_only_folds_is_folded_turn_by_turn():
@@ -122,7 +123,7 @@ def test_an_algorithm_that_only_folds_is_folded_turn_by_turn():
 
 def test_with_many_threads_torch_goes_over_the_model_itself():
     torch.set_num_threads(THREADS + 1)
-    assert not fit_for_blocks(torch.zeros(3))
+    assert not is_fit_for_blocks(torch.zeros(3))
 
 
 def test_rows_that_lie_together_are_seen_and_others_copied():

@@ -11,7 +11,7 @@ from harness.base.errors import UserError
 from harness.cli import main
 from harness.commands import simulate
 from harness.commands.simulate import available_bytes, limit_memory, refuse_beyond_memory
-from harness.simulator.timeline_file import written_whole
+from harness.simulator.timeline_file import atomic_output
 
 K20M = "reproductions/clusters/k20m-server.toml"
 SMALL = ["simulate", K20M, "--folds", "100", "--workers", "2"]
@@ -73,7 +73,7 @@ def test_a_link_stays_and_its_file_is_replaced(tmp_path):
     target, link = tmp_path / "target", tmp_path / "link"
     target.write_text("old")
     link.symlink_to(target)
-    with written_whole(link, "it") as draft:
+    with atomic_output(link, "it") as draft:
         draft.write_text("new")
     assert link.is_symlink()
     assert target.read_text() == "new"

@@ -12,7 +12,7 @@ import numba
 import numpy as np
 import pytest
 
-from harness.kernels.cache import identity, spelled
+from harness.kernels.cache import format_type, identity
 
 ALL = """
 import gc
@@ -120,7 +120,7 @@ def test_another_folder_finds_the_same_kernel(package, computed, tmp_path_factor
 def test_tuples_whose_fields_changed_places_are_told_apart():
     def state(fields):
         kind = NamedTuple("State", [(name, float) for name in fields])
-        return spelled(numba.typeof(kind(1.0, 2.0)))
+        return format_type(numba.typeof(kind(1.0, 2.0)))
 
     assert state(["a", "b"]) != state(["b", "a"])
     assert state(["a", "b"]) == state(["a", "b"])
@@ -128,6 +128,6 @@ def test_tuples_whose_fields_changed_places_are_told_apart():
 
 def test_records_whose_fields_changed_places_are_told_apart():
     def rows(fields):
-        return spelled(numba.typeof(np.zeros(1, [(name, np.float64) for name in fields])))
+        return format_type(numba.typeof(np.zeros(1, [(name, np.float64) for name in fields])))
 
     assert rows(["a", "b"]) != rows(["b", "a"])

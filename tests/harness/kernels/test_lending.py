@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.kernels.compiling import kernel, shared
+from harness.kernels.compiling import callable_part, kernel
 
 
 class Inner(NamedTuple):
@@ -27,17 +27,17 @@ def outer(nothing=None):
     return Outer(0.5, left, right, 7)
 
 
-@shared
+@callable_part
 def of_inner(inner, place):
     return inner.rows[place] + (100.0 if inner.flag else 0.0)
 
 
-@shared
+@callable_part
 def chosen(state, right):
     return state.right if right else state.left
 
 
-@shared
+@callable_part
 def figures(state, place):
     state.left.rows[0] = state.scale
     both = of_inner(state.left, place), of_inner(state.right, place)
@@ -60,13 +60,13 @@ def test_a_kernel_of_parts_lends_what_it_has():
 
 
 def test_what_is_none_is_not_compiled():
-    @shared
+    @callable_part
     def of_nothing(nothing):
         if nothing is None:
             return 0.0
         return nothing.rows[0]
 
-    @shared
+    @callable_part
     def through(state):
         return of_nothing(state.left.nothing)
 

@@ -5,29 +5,29 @@ from __future__ import annotations
 import numba
 import pytest
 
-from harness.kernels.compiling import kernel, part, shared
+from harness.kernels.compiling import callable_part, kernel, part
 
 
-@shared
+@callable_part
 def leaf(value, by):
     return value * by
 
 
-@shared
+@callable_part
 def branch(value):
     return leaf(value, 2) + leaf(value, 3)
 
 
-@shared
+@callable_part
 def tree(value):
     return branch(value) + leaf(value, 5)
 
 
 def test_functions_that_are_called_on_several_ways_are_linked_once_each(monkeypatch, tmp_path):
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))  # a kernel that is kept is not compiled
-    low = shared(lambda value, by: value * by)
-    middle = shared(lambda value: low(value, 2) + low(value, 3))
-    high = shared(lambda value: middle(value) + low(value, 5))
+    low = callable_part(lambda value, by: value * by)
+    middle = callable_part(lambda value: low(value, 2) + low(value, 3))
+    high = callable_part(lambda value: middle(value) + low(value, 5))
     assert high(10) == 100
     assert [len(function.overloads) for function in (low, middle, high)] == [1, 1, 1]
 

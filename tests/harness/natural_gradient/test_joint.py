@@ -12,7 +12,7 @@ from harness.natural_gradient import (
     Preconditioner,
     joint,
 )
-from harness.natural_gradient.estimate import Rows, formed, precondition
+from harness.natural_gradient.estimate import Rows, materialise, precondition
 from harness.natural_gradient.joint import FEW, join, may_join, part, step_
 from harness.natural_gradient.layer import state_tensors
 from harness.networks.contract import Minibatch
@@ -108,12 +108,12 @@ def test_sides_alike_and_sides_unlike_are_preconditioned_as_each_alone(monkeypat
             for m, one, _ in kinds
         ]
         scales = [scale for *_, scale in kinds]
-        done = joint.together([*map(joint.Call, moments, rows, scales)], options)
+        done = joint.precondition_all([*map(joint.Call, moments, rows, scales)], options)
         moments = [moment for moment, _ in done]
         for i, (_, factor) in enumerate(done):
             alone[i], expected = precondition(alone[i], rows[i], options, scales[i])
             for found, one in zip(factor[2:], expected[2:], strict=True):
                 torch.testing.assert_close(found, one, rtol=1e-10, atol=1e-12)
-            found, one = (formed(rows[i], each) for each in (factor, expected))
+            found, one = (materialise(rows[i], each) for each in (factor, expected))
             torch.testing.assert_close(found, one, rtol=1e-10, atol=1e-12)
     assert sorted(counted[:4]) == [1, 1, 1, 2]

@@ -49,7 +49,7 @@ def warm(
     out = torch.empty(replicas, n, m, dtype=FLOAT64), torch.empty(replicas, n, dtype=FLOAT64)
     for step in range(5):
         x, delta = normal(replicas, count, m, key=step), normal(replicas, count, n, key=step + 50)
-        sides, _ = options.of_layer(x, delta, sides, 1.0, *out)
+        sides, _ = options.direct_layer_(x, delta, sides, 1.0, *out)
     return sides, normal(replicas, count, m, key=77), normal(replicas, count, n, key=78)
 
 
@@ -59,7 +59,7 @@ def one_layer(
     """``[weight, bias]`` of one layer's direction, ``[R, n, m + 1]``."""
     replicas, m, n = len(x), x.shape[2], delta.shape[2]
     weight, bias = torch.empty(replicas, n, m).to(x), torch.empty(replicas, n).to(x)
-    options.of_layer(x, delta, sides, rate, weight, bias)
+    options.direct_layer_(x, delta, sides, rate, weight, bias)
     return torch.cat([weight, bias.unsqueeze(2)], 2)
 
 
@@ -78,7 +78,7 @@ def test_rows_few_or_many_take_different_ways_to_the_same_product(monkeypatch):
 
     directions = []
     for forms in (True, False):
-        monkeypatch.setattr(layer, "_forms", lambda *_, forms=forms: forms)
+        monkeypatch.setattr(layer, "_is_forming_cheaper", lambda *_, forms=forms: forms)
         sides, x, delta = warm(BOTH, 12, 9, 40)
         directions.append(one_layer(BOTH, sides, x, delta))
     scale = directions[0].abs().max()

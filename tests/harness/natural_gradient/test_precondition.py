@@ -17,7 +17,7 @@ from harness.natural_gradient.estimate import (
     Factor,
     Moment,
     Rows,
-    formed,
+    materialise,
     precondition,
 )
 from tests.harness.natural_gradient.dense import DenseOracle
@@ -115,7 +115,7 @@ def test_norm_is_kept_gain_is_at_least_one_and_no_row_turns_back():
         assert (ratio - 1).abs().max() < 4e-15
         assert (factor.gain >= 1).all()
         assert ((rows.x * hat).sum(2) >= 0).all()
-        squares = formed(rows, factor).square().sum(2)
+        squares = materialise(rows, factor).square().sum(2)
         torch.testing.assert_close(factor.squares, squares, rtol=1e-13, atol=0)
 
 
@@ -254,7 +254,7 @@ def test_no_rows_make_a_nan(shape, scale, dtype):
         moment, factor = precondition(moment, given, options)
         assert factor.gain.isfinite().all()
         assert (factor.gain >= 1).all()
-        assert formed(given, factor).isfinite().all()
+        assert materialise(given, factor).isfinite().all()
         for name, tensor in moment.tensors().items():
             assert tensor.isfinite().all(), name
 

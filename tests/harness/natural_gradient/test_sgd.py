@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from harness.base.errors import UserError
 from harness.natural_gradient import NGSGD, NaturalGradient, PerComponent, PerSample, Preconditioner
-from harness.natural_gradient.layer_hooks import Watched
+from harness.natural_gradient.layer_hooks import LayerHook
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout
 
@@ -141,7 +141,7 @@ def test_other_layers_take_plain_steps_and_the_rest_descends():
     ids=str,
 )
 def test_the_rows_that_a_layer_sees_are_those_its_gradient_is_made_of(layer, shape):
-    watched = Watched(layer.double())
+    watched = LayerHook(layer.double())
     hook = layer.register_forward_hook(watched.watch, with_kwargs=True)
     draw = torch.Generator().manual_seed(3)
     for _ in range(2):

@@ -24,7 +24,7 @@ from harness.runs.config import Stage
 from harness.runs.idle import idle_lines
 from harness.simulator import Averaging, Cluster, ParameterServer
 from harness.simulator.cluster import cluster_from
-from harness.simulator.keys import at, put
+from harness.simulator.keys import get, put
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.speech.frames import ForcedAlignment, RunConfig
 from harness.speech.sequence import Plateau, SequenceConfig
@@ -73,7 +73,7 @@ def numbers(table, before=""):
 
 def moved(table, key):
     """The file with other values of a number: a little, and so much that a link is narrow."""
-    value = at(table, key, "test")
+    value = get(table, key, "test")
     whole_numbers = (value * 2, max(1, value // 2))
     for other in whole_numbers if isinstance(value, int) else (value * 0.875, value * 0.05):
         changed = copy.deepcopy(table)

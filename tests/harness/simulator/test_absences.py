@@ -10,7 +10,7 @@ import pytest
 
 from harness.base.errors import UserError
 from harness.simulator import Fault, Jitter, Simulation, Workload, concat
-from harness.simulator.protocols.absences import new_absences, who_reads
+from harness.simulator.protocols.absences import new_absences, select_readers
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.timeline_file import load_timeline, save_timeline
@@ -266,6 +266,6 @@ def test_who_is_back_at_this_very_instant_reads_and_who_is_preempted_goes(cluste
     absences.until_s[:] = [5.0, 5.5, -np.inf, -np.inf]
     absences.leave_s[:] = [0.0, 0.0, 2.0, 2.0]
     due = np.array([True, True, True, False])
-    assert who_reads(absences, 5.0, due).tolist() == [True, False, False, False]
+    assert select_readers(absences, 5.0, due).tolist() == [True, False, False, False]
     assert absences.until_s.tolist() == [5.0, 5.5, 7.0, -np.inf]
     assert absences.leave_s.tolist() == [0.0, 0.0, 0.0, 2.0]

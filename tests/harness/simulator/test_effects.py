@@ -16,7 +16,7 @@ from harness.base.settings import Spec, limits_of
 from harness.cli import main
 from harness.simulator import Averaging, Cluster, Device, Level, ParameterServer, Simulation
 from harness.simulator.cluster import Job, cluster_from
-from harness.simulator.foresight import without_effect
+from harness.simulator.foresight import find_unused_keys
 from harness.simulator.keys import put
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.client_sampling import ClientSampling
@@ -291,7 +291,7 @@ def timeline(cluster, protocol):
     if isinstance(cluster, UserError):
         raise cluster
     simulation = Simulation(cluster, protocol, cluster.workload, ASKED)
-    named = [key for key, _ in without_effect(cluster, protocol, cluster.workload, ASKED)]
+    named = [key for key, _ in find_unused_keys(cluster, protocol, cluster.workload, ASKED)]
     # a server folds what one worker sends, a round what all do
     folds = 30 if isinstance(protocol, ParameterServer) else 12
     return simulation.advance(folds=folds).sha256(), named

@@ -9,16 +9,16 @@ import pytest
 from harness.cli import main
 from harness.simulator import Device, Fault, Jitter, Server, Stragglers, WorkerGroup, Workload
 from harness.simulator.cluster import LEAST_STEP_S
-from harness.simulator.queueing import nothing_varies
+from harness.simulator.queueing import is_lockstep
 
 PAGE = Path(__file__).parents[3] / "docs" / "clusters.md"
 
 
 def test_equal_workers_of_which_nothing_varies_are_in_lock_step(cluster, unit_job):
-    assert nothing_varies(cluster(4), unit_job, 4)
-    assert nothing_varies(cluster(4, jitter=Jitter("gamma")), unit_job, 4)
-    assert nothing_varies(cluster(4, jitter=Jitter("empirical", values=(2.0, 2.0))), unit_job, 4)
-    assert nothing_varies(cluster(4, stragglers=Stragglers(0.5)), unit_job, 4)
+    assert is_lockstep(cluster(4), unit_job, 4)
+    assert is_lockstep(cluster(4, jitter=Jitter("gamma")), unit_job, 4)
+    assert is_lockstep(cluster(4, jitter=Jitter("empirical", values=(2.0, 2.0))), unit_job, 4)
+    assert is_lockstep(cluster(4, stragglers=Stragglers(0.5)), unit_job, 4)
 
 
 @pytest.mark.parametrize(
@@ -33,17 +33,17 @@ def test_equal_workers_of_which_nothing_varies_are_in_lock_step(cluster, unit_jo
     ids=str,
 )
 def test_whatever_varies_takes_them_apart(cluster, unit_job, more):
-    assert not nothing_varies(cluster(4, **more), unit_job, 4)
+    assert not is_lockstep(cluster(4, **more), unit_job, 4)
 
 
 def test_a_fold_that_varies_or_a_slower_worker_takes_them_apart(cluster, unit_job):
     server = Server(0.1, 0.0, Jitter("gamma", 0.5))
-    assert not nothing_varies(replace(cluster(4), server=server), unit_job, 4)
+    assert not is_lockstep(replace(cluster(4), server=server), unit_job, 4)
     groups = (WorkerGroup(2, "unit"), WorkerGroup(2, "unit", 0.5))
     unequal = replace(cluster(4), workers=groups)
-    assert not nothing_varies(unequal, unit_job, 3)
-    assert nothing_varies(unequal, unit_job, 2)
-    assert not nothing_varies(unequal, unit_job, 1)
+    assert not is_lockstep(unequal, unit_job, 3)
+    assert is_lockstep(unequal, unit_job, 2)
+    assert not is_lockstep(unequal, unit_job, 1)
 
 
 def test_lock_step_is_named_with_what_a_little_jitter_gives(tmp_path, capsys):

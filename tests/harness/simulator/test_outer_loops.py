@@ -13,7 +13,7 @@ from scipy import stats
 from harness.base.errors import UserError
 from harness.cli import main
 from harness.commands.predict import COLUMNS, format_row
-from harness.simulator.outer_loops import OuterLoop, load_plan, predicted
+from harness.simulator.outer_loops import OuterLoop, load_plan, predict_steps
 from harness.simulator.steady import Uncertain, draws
 
 ROOT = Path(__file__).parents[3]
@@ -63,7 +63,7 @@ def published(name):
 def test_a_step_is_computing_and_its_part_of_a_ring(plan):
     """Two workers send the five bytes once: 5 s at 8 bits a second."""
     path = plan()
-    cells = list(predicted(load_plan(path), path))
+    cells = list(predict_steps(load_plan(path), path))
     assert [(cell.every, cell.bandwidth_bits_per_s) for cell in cells] == [
         *((1, 8.0), (1, 80.0), (4, 8.0), (4, 80.0))
     ]
@@ -79,7 +79,7 @@ def test_an_uncertain_bandwidth_gives_its_own_quantiles(plan):
         'law = "uniform"\nlow = 0.5\nhigh = 1.0\nfactor = true\n'
     )
     path = plan(factor)
-    cell = next(predicted(replace(load_plan(path), draws=200), path))
+    cell = next(predict_steps(replace(load_plan(path), draws=200), path))
     assert cell.ms_low == pytest.approx(1e3 * (1 + 5 / 0.975), rel=2e-3)
     assert cell.ms_high == pytest.approx(1e3 * (1 + 5 / 0.525), rel=2e-3)
     assert cell.ms_per_step == pytest.approx(1e3 * (1 + 5 * np.log(2) / 0.5), rel=1e-3)
@@ -89,7 +89,7 @@ def test_what_a_first_synchronisation_costs_is_counted_unless_it_is_discarded(pl
     first = '[[uncertain]]\nkey = "parallel.first_average_s"\nlaw = "either"\nlow = 0\nhigh = 4.0\n'
     path = plan(first)
     asked = replace(load_plan(path), draws=2, discarded_steps=2)
-    cells = list(predicted(asked, path))
+    cells = list(predict_steps(asked, path))
     assert cells[0].ms_per_step == pytest.approx(6000.0)  # discarded
     assert cells[2].ms_per_step == pytest.approx(1e3 * (1 + 5 / 4 + 0.5 * 4 / 8))  # one of two
 
@@ -133,7 +133,9 @@ def test_a_published_prediction_comes_out_again(name, algorithm, every, bandwidt
         replace(loop, every=(every,) if loop.name == algorithm else ()) for loop in plan.algorithms
     )
     asked = replace(plan, algorithms=loops, bandwidths_bits_per_s=(bandwidth,))
-    (row,) = (dict(zip(COLUMNS, format_row(cell), strict=True)) for cell in predicted(asked, path))
+    (row,) = (
+        dict(zip(COLUMNS, format_row(cell), strict=True)) for cell in predict_steps(asked, path)
+    )
     assert row in published(f"{name}.csv")
 
 
@@ -185,6 +187,6 @@ def test_options_of_a_run_are_refused_with_outer_loops(plan, capsys):
     assert "--workers" in capsys.readouterr().err
     path = plan(cluster=CLUSTER.split("[workload]")[0])
     with pytest.raises(UserError, match="workload: missing"):
-        list(predicted(load_plan(path), path))
+        list(predict_steps(load_plan(path), path))
     with pytest.raises(UserError, match="every"):
         OuterLoop("DDP", (0,))

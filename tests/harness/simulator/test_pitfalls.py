@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from harness.base.errors import UserError
 from harness.base.seeds import stream
 from harness.simulator import Device, Host, Jitter, Simulation, concat, load_cluster
-from harness.simulator.events import before, new_heap, pop, push
+from harness.simulator.events import is_before, new_heap, pop, push
 from harness.simulator.faults import Fault
 
 GAMMA = Jitter("gamma", 0.5)
@@ -83,8 +83,8 @@ def test_the_heap_and_its_comparison_agree_on_one_total_order(pairs):
         pop(heap)
         popped.append(event)
     for one, other in pairwise(popped):
-        assert before(one["time_s"], one["key"], other)
-        assert not before(other["time_s"], other["key"], one)
+        assert is_before(one["time_s"], one["key"], other)
+        assert not is_before(other["time_s"], other["key"], one)
 
 
 def test_nothing_is_counted_in_a_class_so_simulations_do_not_leak_into_each_other(simulate):

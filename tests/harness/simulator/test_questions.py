@@ -74,7 +74,7 @@ def test_segments_end_where_an_answer_is_needed_and_go_on_with_it_also_after_a_r
         assert len(segments[-1].folds) == (number > 0)
         begun = simulation.asked()
         assert [column.tolist() for column in begun] == [[0], [number]]
-        simulation = simulation.restored(simulation.state())
+        simulation = simulation.with_state(simulation.state())
         simulation.answer(begun.worker, np.array([length]))
         assert len(simulation.asked().worker) == 0
     segments.append(simulation.advance(folds=1))

@@ -22,7 +22,7 @@ from harness.simulator.steady import (
     is_transient,
     long_run,
     ratio,
-    settled,
+    steady_estimate,
     warm_up,
 )
 from tests.harness.simulator.coverage import intervals
@@ -183,7 +183,7 @@ def test_samples_of_many_contributions_are_every_so_many_of_them(monkeypatch):
         samples.add(part, part / 10.0)
     assert samples.stride == 16
     assert samples.staleness.tolist() == everything[::16].tolist()
-    assert samples.after(500)[1].tolist() == (everything[512::16] / 10.0).tolist()
+    assert samples.drop_first(500)[1].tolist() == (everything[512::16] / 10.0).tolist()
     assert samples.largest == (999.0, 99.9)
 
 
@@ -243,7 +243,7 @@ def test_the_rate_of_a_timeline_is_that_after_its_start(cluster, unit_job):
     machine = cluster(50, fold_s=0.1, jitter=EXPONENTIAL)
     timeline = Simulation(machine, "parameter_server", unit_job).advance(folds=3_000)
     late = replace(timeline, folds=replace(timeline.folds, time_s=timeline.folds.time_s + 50.0))
-    start, rate = settled(late)  # the first fold takes fifty seconds more
+    start, rate = steady_estimate(late)  # the first fold takes fifty seconds more
     assert start >= 46
     assert rate.low <= 10.0 <= rate.high
     assert rate.value == pytest.approx(10.0, rel=1e-3)
