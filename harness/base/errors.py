@@ -70,7 +70,7 @@ def name_error(what: str, value: str, allowed: Iterable[str]) -> UserError:
         allowed: every name that would have been accepted.
 
     Example:
-        >>> str(unknown("--scale", "lptop", ("smoke", "laptop")))
+        >>> str(name_error("--scale", "lptop", ("smoke", "laptop")))
         "--scale: unknown 'lptop' (did you mean 'laptop'?); allowed: laptop, smoke"
     """
     names = sorted(allowed)

@@ -398,7 +398,7 @@ def split_into_jobs(names: Sequence[str], each: int) -> list[Names]:
     """Names in jobs of so many, dealt like cards: the first job has the first, not the longest.
 
     Example:
-        >>> dealt(["a", "b", "c", "d", "e"], 2)
+        >>> split_into_jobs(["a", "b", "c", "d", "e"], 2)
         [('a', 'd'), ('b', 'e'), ('c',)]
     """
     jobs = -(-len(names) // each)

@@ -112,7 +112,7 @@ def with_optimizer(method: Method, optimizer: str | Descent | None) -> Method:
         UserError: an unknown name, or an algorithm whose workers take no steps of their own.
 
     Example:
-        >>> optimised(method_of("async"), "momentum").algorithm
+        >>> with_optimizer(method_of("async"), "momentum").algorithm
         AsyncDescent(descent=Momentum(momentum=0.9, nesterov=False))
     """
     if optimizer is None:

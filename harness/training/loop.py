@@ -372,7 +372,7 @@ def describe_divergence(
 
     Example:
         >>> row = {"name": "dev_loss/iterate", "value": 3.5, "fold": 40, "epoch": 0.1}
-        >>> where("AsyncSgd", Moment(1200, 0.25, 61.04), [row], "dev_loss", 0.02)
+        >>> describe_divergence("AsyncSgd", Moment(1200, 0.25, 61.04), [row], "dev_loss", 0.02)
         'in AsyncSgd at fold 1,200 (pass 0.25, 61.0 s): loss 3.5 nats a frame at fold 40, rate 0.02'
     """
     at = f"in {stage} at fold {moment.fold:,} (pass {moment.passes:.3g}, {moment.time_s:,.1f} s)"
