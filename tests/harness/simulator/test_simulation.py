@@ -77,7 +77,7 @@ def test_a_state_that_another_version_wrote_is_refused_in_one_line(simulate):
     for other in ({"state.events.time_s": np.zeros(7)}, {}):
         whole = {name: array for name, array in saved.items() if name != "state.events.time_s"}
         with pytest.raises(UserError, match="another version"):
-            simulation.restored(whole | other)
+            simulation.with_state(whole | other)
 
 
 def test_draining_folds_exactly_what_was_asked_for_and_leaves_everyone_idle(simulate):

@@ -149,7 +149,7 @@ def test_a_damaged_run_is_replaced_by_a_whole_one_and_a_whole_one_by_nothing(buc
     path = f"runs/{run.hash}.tar"
     for damaged in (pack_run(run)[:1000], pack_run(alien)):
         bucket.objects.replace(path, damaged)
-        assert bucket.compared(run) == "damaged there"
+        assert bucket.compare(run) == "damaged there"
         assert bucket.push(run) == "replaced"
         assert (bucket.push(run), bucket.push(other)) == ("there", "different")
         assert bucket.objects.read(path) == pack_run(run)
@@ -164,7 +164,7 @@ def test_a_store_that_lets_nobody_in_is_no_damage(bucket, tmp_path, monkeypatch)
 
     monkeypatch.setattr(objects.Objects, "read", refuse)
     with pytest.raises(UserError, match="no key"):
-        bucket.compared(run)
+        bucket.compare(run)
 
 
 @pytest.mark.parametrize("name", RESULTS)

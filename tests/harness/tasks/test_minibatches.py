@@ -36,7 +36,7 @@ def test_a_stage_has_its_own_order_from_its_first_step_on(minibatches, corpus):
     minibatches.begin(1, half.steps)
     whole = order(corpus, 1, 8, 1.0)
     steps = [0, 5, whole.steps - 1]
-    given = minibatches.of([(step % 3, half.steps + step) for step in steps])
+    given = minibatches.fetch([(step % 3, half.steps + step) for step in steps])
     rows = np.stack([whole.rows(step) for step in steps])
     assert given.targets.tolist() == corpus.targets[rows].tolist()
     middle = given.x[:, :, corpus.dim : 2 * corpus.dim]  # the frame itself, of three spliced
