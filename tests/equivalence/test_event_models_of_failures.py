@@ -202,7 +202,7 @@ class FailingServer:
         self.rows.append((self.now_s, worker.who, len(self.rows) - item.read[0], item.first_step))
         self.leave(item)
         worker.folds += 1
-        if not worker.away and worker.computing is None:
+        if not worker.away and worker.computing is None and not worker.held:
             self.want(worker)
 
     def leave(self, item):
