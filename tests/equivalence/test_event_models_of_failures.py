@@ -9,11 +9,9 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from random import Random
 from types import SimpleNamespace
-
-import pytest
 
 from harness.simulator import (
     Averaging,
@@ -284,7 +282,7 @@ KNOWN = [870, 1290]
 
 def test_a_server_that_fails_and_messages_that_are_lost_are_those_of_a_naive_walk():
     sent = dropped = expected = variance = restarts = 0
-    for case in [*range(120), *KNOWN]:
+    for case in [*range(100), *KNOWN]:
         draw = Random(case)
         workers, rules = draw.randint(1, 7), random_rules(draw)
         sharing = "none" if rules.bound is not None else draw.choice(["none", "none", "fifo"])
@@ -472,7 +470,7 @@ def random_rounds(draw, workers, **more):
 
 def test_checkpoints_that_all_wait_for_are_those_of_a_naive_walk():
     restarts = 0
-    for case in range(200):
+    for case in range(100):
         draw = Random(case)
         workers, every = draw.randint(1, 5), draw.randint(1, 3)
         times = [draw.choice([0.0, draw.uniform(0.1, 3.0)]) for _ in range(2)]
@@ -487,7 +485,7 @@ def test_checkpoints_that_all_wait_for_are_those_of_a_naive_walk():
         found = Simulation(cluster, Averaging(every), JOB, seed=case).advance(folds=15)
         check_rounds(found, model, (case, cluster.checkpoints, cluster.faults))
         restarts += len(model.restarts)
-    assert restarts > 100
+    assert restarts > 50
 
 
 def paced_s(begins_s, work_s, busy, slowdown):
@@ -516,7 +514,7 @@ class BucketedRounds(Absent):
         while ends[-1] < whole:
             ends.append(ends[-1] + rules.buckets[-1])
         ends = [min(end, whole) for end in ends if end < whole] + [whole]
-        self.parts = [end - start for start, end in zip(ends, ends[1:], strict=False)]
+        self.parts = [end - start for start, end in pairwise(ends)]
         while self.version < folds:
             self.depart()
             away = self.missing()
@@ -575,7 +573,7 @@ class BucketedRounds(Absent):
 
 
 def test_an_all_reduce_in_buckets_is_that_of_a_naive_walk():
-    for case in range(80):
+    for case in range(60):
         draw = Random(case)
         workers, every = draw.randint(2, 6), draw.randint(1, 3)
         buckets = tuple(draw.uniform(1.0, 5.0) for _ in range(draw.randint(1, 3)))
