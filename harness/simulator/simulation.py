@@ -413,8 +413,8 @@ class Simulation:
         place = min(means, key=means.__getitem__, default=None)
         key = "faults" if place is None else f"faults[{place}].mean_s: {means[place]:g}"
         return UserError(
-            f"cluster {self.cluster.name!r}: {key}: by {self.now_s:g} s the last {lost} were lost to"
-            " failures, and none was folded; allowed: failures so rare that some are folded"
+            f"cluster {self.cluster.name!r}: {key}: by {self.now_s:g} s the last {lost} were all"
+            " lost to failures and none was folded; allowed: failures so rare that some are folded"
         )
 
     def _fingerprint(self) -> int:

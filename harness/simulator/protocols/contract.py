@@ -29,8 +29,8 @@ __all__ = [
     "DYING",
     "FULL",
     "GONE",
-    "STUCK",
     "LOST_ROUNDS",
+    "STUCK",
     "Ability",
     "Handing",
     "Limits",
@@ -51,7 +51,7 @@ DONE, FULL, STUCK, GONE, ASKS, DYING = range(6)
 worker is left, the next event needs to be told something, no round is ever folded."""
 
 LOST_ROUNDS = 1000
-"""Rounds in a row of which none is folded, because workers die in them, that mean none ever will be.
+"""Rounds in a row, lost to failures, that mean none will ever be folded.
 
 Where one round in fifty is folded, so many in a row are lost once in 10^9 folds: a cluster that
 trains at all, however slowly, is never taken for one that does not."""
@@ -189,8 +189,8 @@ class TimingProtocol(ABC):
             spans: whether busy times are recorded.
 
         Returns:
-            Why it stopped (`DONE`, `FULL`, `STUCK`, `GONE`, `DYING`, or `ASKS` with ``questions``), and
-            what happened.
+            Why it stopped (`DONE`, `FULL`, `STUCK`, `GONE`, `DYING`, or `ASKS` with
+            ``questions``), and what happened.
         """
 
     @abstractmethod
