@@ -215,7 +215,9 @@ def test_where_all_is_lost_before_it_is_folded_a_segment_ends_in_one_clear_line(
     """The first fault never strikes; the second is named."""
     faults = (Fault("death", (1,), at_s=(1e9,)), fault)
     simulation = run(protocol, 3, faults, checkpoints=checkpoints, fold_s=0.25)
-    told = rf"faults\[1\].mean_s: {fault.mean_s}: .* lost to failures and none was folded; allowed"
+    told = (
+        rf"faults\[1\].mean_s: {fault.mean_s:g}: .* lost to failures and none was folded; allowed"
+    )
     with pytest.raises(UserError, match=told):
         simulation.advance(folds=7, drain=fault is OFTEN)
     still = run(protocol, 3, faults, checkpoints=checkpoints, fold_s=0.25)
