@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from harness.base.errors import UserError
@@ -22,6 +23,10 @@ from reports import numbers, reference_terms, verdict_notes
 from reports.verdict_notes import NEEDS_REASON, REASONS_TOML, heading, read_reasons
 
 BEGIN, END = "<!-- verdicts: begin -->", "<!-- verdicts: end -->"
+
+
+SCALES = ("smoke", "laptop", "overnight", "gpu", "paper")
+"""Scales of reproductions, the smallest first; one of another name comes after them."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +81,47 @@ def short_summary(items: Sequence[Published]) -> str:
     )
 
 
+def overview(items: Sequence[Published]) -> str:
+    """The summary, and one row a claim: what was measured, and the verdict at each scale.
+
+    The measured value is of the last scale that has the claim, with its 95% interval.
+    """
+    scales = sorted({item.results.scale for item in items}, key=_size)
+    head = ("claim", "statement", "claimed", "measured", *scales)
+    found: dict[str, dict[str, tuple[Claim, Published]]] = {}
+    for item in items:
+        for claim in item.results.claims:
+            found.setdefault(claim.id, {})[item.results.scale] = claim, item
+    rows = [_claim_row(by_scale, scales) for by_scale in found.values()]
+    return "\n".join([summary(items, "../"), "## Claims", "", _format_table(head, rows)])
+
+
+def _size(scale: str) -> int:
+    return SCALES.index(scale) if scale in SCALES else len(SCALES)
+
+
+def _claim_row(
+    by_scale: Mapping[str, tuple[Claim, Published]], scales: Sequence[str]
+) -> tuple[str, ...]:
+    claim, item = by_scale[max(by_scale, key=_size)]
+    parts = len(verdict_notes.several(claim))
+    value = numbers.measured(claim.measured, claim.ci95)
+    interval = numbers.interval(claim.measured, claim.ci95)
+    measured = f"{parts} quantities" if parts else f"{value} ({interval})" if interval else value
+    name = f"[`{claim.id}`](verdicts/{item.results.paper}.md)"
+    claimed = "" if parts else _text(verdict_notes.stated(claim))
+    verdicts = (by_scale[s][0].verdict if s in by_scale else "" for s in scales)
+    return (name, _text(claim.statement.rstrip(".")), claimed, measured, *verdicts)
+
+
 def pages(items: Sequence[Published]) -> str:
-    """The summary, and every claim of every published result, as Markdown."""
-    return "\n".join([summary(items, "../"), *map(page, items)])
+    """Every claim of the published results of one paper, a section a scale, as Markdown."""
+    return "\n".join(map(page, items))
 
 
 def page(item: Published) -> str:
     """Every claim with its parts, and the reasons below, as Markdown."""
-    title = f"## {item.results.paper}, {item.results.scale} scale"
+    title = f"## {item.results.scale.capitalize()} scale"
     reasons = [
         f"- `{claim.id}`. {heading(claim.verdict)}: {item.reasons[claim.id]}"
         for claim in item.results.claims
@@ -95,8 +133,10 @@ def page(item: Published) -> str:
     return "\n\n".join([*parts, *(["\n".join(reasons)] if reasons else [])]) + "\n"
 
 
-PAGES = {Path("README.md"): short_summary, Path("docs/verdicts.md"): pages}
-"""Where the verdicts stand, and in which form."""
+PAGES = {Path("README.md"): short_summary, Path("docs/verdicts.md"): overview}
+"""The pages with the verdicts of all papers, each with its form."""
+PAPER_PAGES = Path("docs/verdicts")
+"""The folder of the pages of one paper, ``PAPER.md``."""
 
 
 def updated(root: Path) -> Iterator[tuple[Path, str, str]]:
@@ -106,13 +146,16 @@ def updated(root: Path) -> Iterator[tuple[Path, str, str]]:
         UserError: a page has no markers.
     """
     found = [_relative(item, root) for item in published(root)]
-    for name, form in PAGES.items():
+    forms = {name: form(found) for name, form in PAGES.items()}
+    for paper, items in groupby(found, key=lambda item: item.results.paper):
+        forms[PAPER_PAGES / f"{paper}.md"] = pages(list(items))
+    for name, form in forms.items():
         text = (root / name).read_text(encoding="utf-8")
         before, begin, rest = text.partition(BEGIN)
         _, end, after = rest.partition(END)
         if not (begin and end):
             raise UserError(f"{name}: the markers {BEGIN!r} and {END!r} are missing")
-        yield root / name, text, f"{before}{BEGIN}\n{form(found)}{END}{after}"
+        yield root / name, text, f"{before}{BEGIN}\n{form}{END}{after}"
 
 
 def main(root: Path) -> int:

@@ -17,8 +17,10 @@ from harness.base.settings import build, dataclasses_below
 from harness.simulator.cluster import MOST_WORKERS, Cluster, Workload
 from harness.simulator.costs import costs_of
 from harness.simulator.protocols.contract import (
+    DYING,
     FULL,
     GONE,
+    LOST_ROUNDS,
     STUCK,
     Ability,
     Limits,
@@ -32,6 +34,9 @@ __all__ = ["Simulation", "load_protocol", "load_protocols", "protocol_named"]
 Array = NDArray[Any]
 _NEVER = 2**62
 _LEAST_ROOM, _PART_ROOM, _MOST_ROOM = 1 << 13, 1 << 16, 1 << 20
+_LOST_A_WORKER = 100
+"""Contributions lost in a row that mean none will be folded are `LOST_ROUNDS` and so many a worker:
+of many workers each has then failed a hundred times while no other handed anything in."""
 _WORKLOAD = "workload"
 _FINGERPRINT = "fingerprint"
 
@@ -378,18 +383,39 @@ class Simulation:
         self.protocol.wake(self._state)
         why = FULL
         grown = _LEAST_ROOM if limits.version == _NEVER else most
-        while why == FULL:
+        most_lost = LOST_ROUNDS + _LOST_A_WORKER * self.workers if limits.is_endless else math.inf
+        lost = 0
+        while why == FULL and lost < most_lost:
             room = min(grown, limits.version - self.version)
             grown = min(2 * grown, most)
             why, part = self.protocol.advance(self._state, self._costs, limits, room, self.spans)
+            lost = 0 if len(part.folds) else lost + len(part.lost())
             yield part
-        if why == GONE and self.version < limits.version < _NEVER:
+        if why == GONE and self.version < min(limits.version, limits.dispatch) < _NEVER:
             raise UserError(f"cluster {self.cluster.name!r}: every worker is gone for good")
+        if why == DYING:
+            raise self._dying(f"{LOST_ROUNDS} rounds")
+        if lost >= most_lost:
+            raise self._dying(f"{lost} contributions")
         if why == STUCK:
             raise UserError(
                 f"cluster {self.cluster.name!r}: nothing costs time, so no time passes;"
                 " ask for folds instead of seconds"
             )
+
+    def _dying(self, lost: str) -> UserError:
+        """Nothing is folded, because what is under way is lost before: which fault does that."""
+        means = {
+            place: fault.mean_s
+            for place, fault in enumerate(self.cluster.faults)
+            if fault.mean_s is not None and fault.kind != "late"
+        }
+        place = min(means, key=means.__getitem__, default=None)
+        key = "faults" if place is None else f"faults[{place}].mean_s: {means[place]:g}"
+        return UserError(
+            f"cluster {self.cluster.name!r}: {key}: by {self.now_s:g} s the last {lost} were all"
+            " lost to failures and none was folded; allowed: failures so rare that some are folded"
+        )
 
     def _fingerprint(self) -> int:
         """63 bits that tell one simulation's fixed settings from another's."""

@@ -210,6 +210,17 @@ def test_what_cannot_be_charged_is_refused(given, told, usual):
         lagbench.train(mlp, functional.cross_entropy, points(80), rate=0.1, **given, **usual)
 
 
+def test_workers_that_die_before_anything_is_folded_end_the_run(usual, cluster):
+    faults = '[[faults]]\nkind = "death"\nmean_s = 1e-4\ndown_s = 0.1\n'
+    cluster.write_text(CLUSTER + faults, encoding="utf-8")
+    with pytest.raises(
+        lagbench.UserError, match=r"faults\[0\]\.mean_s: 0\.0001: .* none was folded"
+    ):
+        lagbench.train(
+            mlp, functional.cross_entropy, points(80), algorithm="averaging:2", rate=0.1, **usual
+        )
+
+
 def test_what_an_algorithm_does_not_send_is_not_charged(usual, cluster):
     cluster.write_text(LINKED, encoding="utf-8")
     kept = Compressed(AsyncSgd(), TopK(0.25))

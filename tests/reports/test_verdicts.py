@@ -12,6 +12,7 @@ from harness.judge.claims import VERDICTS
 from reports import verdicts
 
 ROOT = Path(__file__).parents[2]
+PAGES = [*verdicts.PAGES, verdicts.PAPER_PAGES / "paper1.md"]
 MARKED = f"# A page\n\nbefore\n\n{verdicts.BEGIN}\nold\n{verdicts.END}\n\nafter\n"
 
 
@@ -28,20 +29,21 @@ def root(built, tmp_path) -> Path:
         if c.verdict in verdicts.NEEDS_REASON
     ]
     (folder / "reasons.toml").write_text("\n".join(reasons))
-    (tmp_path / "docs").mkdir()
-    for page in verdicts.PAGES:
+    for page in PAGES:
+        (tmp_path / page).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / page).write_text(MARKED)
     return tmp_path
 
 
 def test_what_stands_between_the_markers_is_replaced_and_nothing_else(root):
     verdicts.main(root)
-    for page in verdicts.PAGES:
+    for page in PAGES:
         text = (root / page).read_text()
         assert text.startswith("# A page\n\nbefore\n")
         assert text.endswith("\n\nafter\n")
         assert "\nold\n" not in text
-    assert "`p1.speedup-4`" in (root / "docs/verdicts.md").read_text()
+    for page in PAGES[1:]:
+        assert "`p1.speedup-4`" in (root / page).read_text()
     assert all(text == fresh for _, text, fresh in verdicts.updated(root))
 
 
@@ -65,6 +67,22 @@ def test_the_summary_says_how_many_verdicts_the_correction_takes_away(root):
     ]
     several = replace(item, results=replace(item.results, claims=tuple(claims)))
     assert verdicts.summary([several]).splitlines()[2].endswith("| 0 | 2 of 3 |")
+
+
+def test_the_overview_has_a_row_a_claim_and_a_column_a_scale(root):
+    (item,) = verdicts.published(root)
+    changed = tuple(replace(c, verdict="undecided", measured=7.0) for c in item.results.claims[1:])
+    later = replace(item, results=replace(item.results, scale="overnight", claims=changed))
+    lines = verdicts.overview([later, item]).splitlines()
+    head = "| claim | statement | claimed | measured | laptop | overnight |"
+    rows = lines[lines.index(head) + 2 :]
+    first, *others = item.results.claims
+    assert len(rows) == 1 + len(others)
+    alone = next(row for row in rows if f"`{first.id}`" in row)
+    assert alone.endswith(f"| {first.verdict} |  |")
+    for claim in others:
+        (row,) = (row for row in rows if row.startswith(f"| [`{claim.id}`](verdicts/paper1.md) |"))
+        assert row.endswith(f"| {claim.verdict} | undecided |")
 
 
 def test_the_page_gives_the_reason_of_every_claim_that_needs_one(root):

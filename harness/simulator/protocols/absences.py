@@ -258,6 +258,8 @@ def pause_end_s(
         return back_s
     if saved["health"] == MISSED:
         saved["health"], saved["until_s"] = RESTARTING, now_s + rules.restart_s
+    elif saved["health"] == RESTARTING:
+        return now_s  # with what is saved, whoever is going to leave
     elif absences.leave_s.max(initial=0.0) > 0.0 and saved["newest"] > saved["version"]:
         _write(saved, rules, now_s)
     else:

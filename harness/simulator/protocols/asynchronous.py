@@ -530,6 +530,9 @@ def strike(
             worker.leave_s = max(worker.leave_s, down_s)
     elif worker.status != AWAY:
         for place in range(who * rules.depth, (who + 1) * rules.depth):
+            if state.slots[place].phase == GATED:
+                scratch(state.gate, place)  # what it loses makes room for others only
+        for place in range(who * rules.depth, (who + 1) * rules.depth):
             phase = state.slots[place].phase
             if phase in (WORKING, GATED, PUSHING):
                 lose(state, costs, rules, limits, record, place)

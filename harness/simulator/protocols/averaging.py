@@ -61,8 +61,10 @@ from harness.simulator.protocols.absences import (
 from harness.simulator.protocols.contract import (
     CLOCK_FIELDS,
     DONE,
+    DYING,
     FULL,
     GONE,
+    LOST_ROUNDS,
     STUCK,
     Handing,
     Limits,
@@ -204,7 +206,7 @@ class Averaging(Spec, TimingProtocol):
     ) -> tuple[int, Timeline]:
         """Run until a limit or until ``room`` folds are recorded: (why it stopped, what was)."""
         clock, rounds, lost = state.clock[0], list[Any](), list[Any]()
-        restarts = list[Restarts]()
+        restarts, rounds_lost, restarts_seen = list[Restarts](), 0, 0
         first = int(clock["version"])
         room = max(1, min(room, MOST_ROWS // len(state.tasks)))
         why = DONE
@@ -212,6 +214,9 @@ class Averaging(Spec, TimingProtocol):
         while clock["version"] < limits.version:
             if len(rounds) == room:
                 why = FULL
+                break
+            if max(rounds_lost, len(restarts) - restarts_seen) >= LOST_ROUNDS and limits.is_endless:
+                why = DYING
                 break
             if not clock["begun"] and not self._begin(state, costs, limits, restarts):
                 break
@@ -223,7 +228,9 @@ class Averaging(Spec, TimingProtocol):
                 break
             if struck_s < clock["fold_s"]:
                 clock["now_s"] = max(clock["now_s"], struck_s)
-                lost += _strike(state, costs)
+                struck = _strike(state, costs)
+                lost += struck
+                rounds_lost += bool(struck) and not clock["begun"]
                 continue
             if clock["fold_s"] == np.inf:
                 why = GONE
@@ -236,6 +243,7 @@ class Averaging(Spec, TimingProtocol):
                 why = STUCK
                 break
             rounds.append(state.tasks.copy())
+            rounds_lost, restarts_seen = 0, len(restarts)
             _fold(state, costs)
         losses = np.concatenate([np.zeros(0, LOST_TASK), *lost])
         stages = BEFORE if self.overlap else BEFORE + AFTER

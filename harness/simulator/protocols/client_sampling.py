@@ -43,8 +43,10 @@ from harness.simulator.protocols.absences import (
 from harness.simulator.protocols.contract import (
     CLOCK_FIELDS,
     DONE,
+    DYING,
     FULL,
     GONE,
+    LOST_ROUNDS,
     STUCK,
     Limits,
     TimingProtocol,
@@ -164,7 +166,7 @@ class ClientSampling(Spec, TimingProtocol):
     ) -> tuple[int, Timeline]:
         """Run until a limit or until ``room`` folds are recorded: (why it stopped, what was)."""
         clock, rounds, lost = state.clock[0], list[Any](), [np.zeros(0, LOST_TASK)]
-        first, why = int(clock["version"]), DONE
+        first, why, rounds_lost = int(clock["version"]), DONE, 0
         room = max(1, min(room, MOST_ROWS // len(state.tasks)))
         if len(state.absences.begun) and not state.absences.begun[0]:
             begin(state.absences, costs.faults, clock["now_s"])
@@ -194,6 +196,10 @@ class ClientSampling(Spec, TimingProtocol):
                 folded, given_up = self._fold(state)
                 rounds += folded
                 lost.append(given_up)
+                rounds_lost = 0 if folded else rounds_lost + 1
+                if rounds_lost == LOST_ROUNDS and limits.is_endless:
+                    why = DYING
+                    break
         return why, round_timeline(first, rounds, np.concatenate(lost), spans, SERVED)
 
     def in_flight(self, state: State) -> Contributions:

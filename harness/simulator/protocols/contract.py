@@ -10,6 +10,7 @@ one record with at least `CLOCK_FIELDS`.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
@@ -25,8 +26,10 @@ __all__ = [
     "ASKS",
     "CLOCK_FIELDS",
     "DONE",
+    "DYING",
     "FULL",
     "GONE",
+    "LOST_ROUNDS",
     "STUCK",
     "Ability",
     "Handing",
@@ -43,9 +46,15 @@ CLOCK_FIELDS = (
 """What every protocol's clock has: the time, folds so far, minibatches handed out so far, and
 workers that are not idle."""
 
-DONE, FULL, STUCK, GONE, ASKS = range(5)
+DONE, FULL, STUCK, GONE, ASKS, DYING = range(6)
 """Why `advance` returned: a limit is reached, the room is used up, time does not move on, no
-worker is left, the next event needs to be told something."""
+worker is left, the next event needs to be told something, no round is ever folded."""
+
+LOST_ROUNDS = 1000
+"""Rounds in a row, lost to failures, that mean none will ever be folded.
+
+Where one round in fifty is folded, so many in a row are lost once in 10^9 folds: a cluster that
+trains at all, however slowly, is never taken for one that does not."""
 
 
 class Limits(NamedTuple):
@@ -64,6 +73,11 @@ class Limits(NamedTuple):
     dispatch: int
     dispatch_s: float
     standing: int
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether no instant ends the segment, so that it goes on until enough is folded."""
+        return self.time_s == self.dispatch_s == math.inf
 
 
 class Handing(NamedTuple):
@@ -175,8 +189,8 @@ class TimingProtocol(ABC):
             spans: whether busy times are recorded.
 
         Returns:
-            Why it stopped (`DONE`, `FULL`, `STUCK`, `GONE`, or `ASKS` with ``questions``), and what
-            happened.
+            Why it stopped (`DONE`, `FULL`, `STUCK`, `GONE`, `DYING`, or `ASKS` with
+            ``questions``), and what happened.
         """
 
     @abstractmethod

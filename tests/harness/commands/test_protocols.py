@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -100,4 +101,16 @@ def test_a_setting_that_does_not_fit_is_one_clear_line(options, line, capsys):
     assert main(["simulate", K20M, *options]) == 2
     told = capsys.readouterr().err.strip()
     assert line in told
+    assert "\n" not in told
+
+
+@pytest.mark.parametrize("protocol", ["parameter_server", "averaging"])
+def test_workers_that_live_too_short_to_be_folded_are_one_clear_line(protocol, tmp_path, capsys):
+    text = Path(K20M).read_text(encoding="utf-8")
+    faults = '\n[[faults]]\nkind = "death"\nmean_s = 1e-6\ndown_s = 0.1\n'
+    (tmp_path / "frail.toml").write_text(text + faults, encoding="utf-8")
+    command = ["simulate", str(tmp_path / "frail.toml"), "--protocol", protocol, "--folds", "9"]
+    assert main([*command, "--workers", "1,3"]) == 2
+    told = capsys.readouterr().err.strip()
+    assert "faults[0].mean_s: 1e-06: by" in told
     assert "\n" not in told

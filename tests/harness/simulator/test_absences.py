@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from harness.base.errors import UserError
-from harness.simulator import Fault, Jitter, Simulation, Workload, concat
+from harness.simulator import (
+    ClientSampling,
+    Fault,
+    Jitter,
+    ParameterServer,
+    Simulation,
+    Workload,
+    concat,
+)
+from harness.simulator.cluster import Checkpoints
 from harness.simulator.protocols.absences import new_absences, select_readers
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
@@ -181,6 +191,53 @@ def test_workers_of_whom_none_returns_end_in_one_clear_line(run, protocol):
     left = run(protocol, 3, (Fault("death", mean_s=20.0),), **BUSY)
     left.advance(seconds=1e4)
     assert left.now_s == 1e4
+
+
+OFTEN = Fault("death", mean_s=0.05, down_s=0.2)
+NEVER_FOLDED = [  # protocol, what fails how often, checkpoints
+    (ParameterServer(), OFTEN, None),
+    (ParameterServer(bound=0, depth=2), OFTEN, None),
+    (ParameterServer(), Fault("server", mean_s=0.001, down_s=0.2, checkpoint_s=1.0), None),
+    (BackupWorkers(1), OFTEN, None),
+    (Averaging(2), OFTEN, None),
+    (Averaging(2, overlap=True), OFTEN, None),
+    (ClientSampling(2), OFTEN, None),
+    (Averaging(2), OFTEN, Checkpoints(1)),
+    (Averaging(2), OFTEN, Checkpoints(1, restart_s=9.0)),
+    (Averaging(2), Fault("preemption", mean_s=2.0, down_s=0.2), Checkpoints(1, restart_s=9.0)),
+]
+
+
+@pytest.mark.parametrize(("protocol", "fault", "checkpoints"), NEVER_FOLDED)
+def test_where_all_is_lost_before_it_is_folded_a_segment_ends_in_one_clear_line(
+    run, protocol, fault, checkpoints
+):
+    """The first fault never strikes; the second is named."""
+    faults = (Fault("death", (1,), at_s=(1e9,)), fault)
+    simulation = run(protocol, 3, faults, checkpoints=checkpoints, fold_s=0.25)
+    told = (
+        rf"faults\[1\].mean_s: {fault.mean_s:g}: .* lost to failures and none was folded; allowed"
+    )
+    with pytest.raises(UserError, match=told):
+        simulation.advance(folds=7, drain=fault is OFTEN)
+    still = run(protocol, 3, faults, checkpoints=checkpoints, fold_s=0.25)
+    assert len(still.advance(seconds=40.0).folds) <= 1  # the first worker to leave ends its round
+    assert still.now_s == 40.0
+
+
+@pytest.mark.parametrize("protocol", [ParameterServer(), BackupWorkers(), Averaging(1)], ids=str)
+def test_a_cluster_that_folds_one_of_forty_is_slow_and_no_more(run, protocol):
+    faults = (Fault("death", mean_s=1.0 / math.log(40.0), down_s=0.1),)
+    timeline = run(protocol, 1, faults, jitter=None).advance(folds=20)
+    assert len(timeline.folds) == 20
+    assert len(timeline.lost()) > 300
+
+
+@PROTOCOLS
+def test_workers_of_whom_none_returns_do_not_drain_a_segment_short_of_its_folds(run, protocol):
+    simulation = run(protocol, 3, (Fault("death", mean_s=20.0),), **BUSY)
+    with pytest.raises(UserError, match="every worker is gone for good"):
+        simulation.advance(folds=10_000, drain=True)
 
 
 def test_a_round_goes_on_without_who_died_in_it(run):

@@ -68,6 +68,17 @@ def test_a_death_while_all_restart_begins_the_restart_anew(machine):
     assert timeline.restarts.time_s.tolist() == [7.0]
 
 
+def test_a_worker_that_is_to_leave_while_all_restart_saves_nothing_that_was_undone(machine):
+    """Nothing is saved; one fold, a death from 1.5 to 3 s; at 3.5 s another is to leave."""
+    leaves = Fault("preemption", workers=(1,), at_s=(3.5,), down_s=2.0)
+    saves = {"every_folds": 9, "write_s": 0.5, "restart_s": 1.0}
+    found, timeline = times_s(machine(death(1.5, down_s=1.5), leaves, **saves), 2)
+    assert found == [1.0, 4.0 + 2.0 + 1.0 + 1.0]
+    rows = timeline.restarts
+    assert (rows.time_s.tolist(), rows.version.tolist()) == ([4.0, 7.0], [1, 1])
+    assert rows.restored_version.tolist() == [0, 1]
+
+
 def test_whoever_is_told_of_its_death_leaves_a_checkpoint_behind(machine):
     """Told at 2.25 s: the fold at 3 s is saved until 3.5 s; back at 5.5 s, nothing is undone."""
     built = machine(
