@@ -80,7 +80,7 @@ def _same(cluster: Cluster, value: float) -> Cluster:
 def _stale(cluster: Cluster, value: float) -> Cluster:
     """So many equal workers, whose turns nothing changes, that each misses the others' folds.
 
-    The card stays the user's, whose seconds are asked for; reproductions have none (see ``docs/design``).
+    The card stays the user's, whose seconds are asked for; reproductions have none.
     """
     group = cluster.workers[0]
     device = {group.device: cluster.devices[group.device]}
