@@ -1,4 +1,4 @@
-"""What the site has beyond `docs/`: pages of the root, decisions, and the files that pages link to.
+"""What the site has beyond `docs/`: pages of the root, and the files that pages link to.
 
 On GitHub a link such as `../reproductions/clusters/k20m-server.toml` leads to the file. The site
 has a copy of it under `files/`, and of a folder a page that lists what it holds, so every link
@@ -20,14 +20,6 @@ PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "README.md")
 """Pages of the root that the site has too; the README is its first page in other words."""
 FILES = "files"
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
-
-
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """The decisions in the order of their numbers."""
-    decisions = sorted(path.name for path in (ROOT / "docs/decisions").glob("*.md"))
-    assert config.nav is not None
-    config.nav.append({"Decisions": [f"decisions/{name}" for name in decisions]})
-    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

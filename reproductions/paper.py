@@ -14,7 +14,7 @@ from harness.tasks.contract import Configuration
 FIRST_SEEDS = {"smoke": 11, "laptop": 1004, "overnight": 2001, "gpu": 3001, "paper": 4001}
 """The first seed of each scale's verdicts. Those below 1000 serve development, smoke's included.
 
-At laptop scale 1001 to 1003 were looked at while paper 1's design changed (decision 3).
+At laptop scale 1001 to 1003 were looked at while paper 1's design changed.
 """
 DEVELOPMENT = 100
 """The seed of the corpus, and of the runs, that tune what a paper leaves open."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["System", "config_of", "configure", "run"]
 
 FIRST_SEED, CORPUS_SEED = 11, 11
-"""Seeds 0 to 10 and corpora of seed 0 served development (decision 3)."""
+"""Seeds 0 to 10 and corpora of seed 0 served development."""
 INITIALS = ("rbm", "random")
 FREE: dict[str, object] = {
     "name": "one machine, not timed",

@@ -80,7 +80,7 @@ def _keep_cluster(cluster: Cluster, value: float) -> Cluster:
 def _build_stale(cluster: Cluster, value: float) -> Cluster:
     """So many equal workers, whose turns nothing changes, that each misses the others' folds.
 
-    The card stays the user's, whose seconds are asked for; reproductions have none (decision 68).
+    The card stays the user's, whose seconds are asked for; reproductions have none.
     """
     group = cluster.workers[0]
     device = {group.device: cluster.devices[group.device]}

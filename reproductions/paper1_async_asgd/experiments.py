@@ -219,7 +219,7 @@ VARIANTS: Mapping[str, Callable[[RunConfig], dict[str, Any]]] = {
     "random initial parameters": lambda _: {"initial": None},
     "one worker": lambda _: {"workers": 1},
 }
-"""What the defaults of decision 3 decide: one choice of *search* changed at a time."""
+"""What the defaults in the README decide: one choice of *search* changed at a time."""
 
 
 def variants(one_pass: RunConfig) -> dict[str, RunConfig]:

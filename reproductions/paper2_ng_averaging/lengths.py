@@ -3,7 +3,7 @@
     python -m reproductions.paper2_ng_averaging.lengths [--scale overnight] [--jobs N]
 
 Every length is tried with one GPU and with 32, from half the rate that one pass was found to want,
-from that rate and from its double (decision 82). The best is the one with the lowest development
+from that rate and from its double (README). The best is the one with the lowest development
 frame error, each number of GPUs at its best rate, on average; ``Preset.pretraining`` holds it. The
 runs lie where the report of that scale has its own.
 """

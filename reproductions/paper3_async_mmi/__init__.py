@@ -22,5 +22,5 @@ PAPER = Paper(
     differences=differences,
     exhibits=(*EXHIBITS, *BEYOND),
     claims=CLAIMS,
-    looks={"overnight": 3},  # at three seeds, at five and with new sweeps: decisions 78, 84
+    looks={"overnight": 3},  # at three seeds, at five and with new sweeps: README
 )

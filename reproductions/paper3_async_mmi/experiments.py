@@ -182,7 +182,7 @@ STRENGTHENED_BY = {one: STRENGTHENED.rival(f"λ {one:g}") for one in STRENGTHS}
 """Their settings."""
 
 STRENGTH = 1.0
-"""The one that the held-out cells are asked with; decision 83 says what it was chosen from."""
+"""The one that the held-out cells are asked with; the README says what it was chosen from."""
 
 VERSIONS = 256
 """That a compensating server keeps, more than fifty replicas ever miss: 0.16 GB overnight."""

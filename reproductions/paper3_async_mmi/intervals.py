@@ -4,7 +4,7 @@
 
 Every sweep is run at every utterance and at the intervals `TRIED`, once, at the rate of the
 sweeps. T* is fitted as for the verdicts, and its multiples `AROUND`, to two digits, are what
-``Preset.fetch`` is to hold (decision 84). It also says how much of the outer gradients lies on
+``Preset.fetch`` is to hold (README). It also says how much of the outer gradients lies on
 silence, which one of the sweeps does not update. The runs lie where the report of that scale has
 its own.
 """

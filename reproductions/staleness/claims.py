@@ -3,7 +3,7 @@
 What theory or others say is in ``registered.toml``, with what was expected to come out. A claim
 holds if all its parts do. Those that were registered first are of what was trained first: natural
 gradient on the acoustic model, clusters on digits with two optimizers. What came later has claims
-of its own, and none of its cells in those of before (decision 67).
+of its own, and none of its cells in those of before (README).
 """
 
 from __future__ import annotations

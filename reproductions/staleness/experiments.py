@@ -134,7 +134,7 @@ def late(tau: int) -> Cluster:
     """A cluster in which every contribution but the first is exactly τ versions old when folded.
 
     Nothing takes time but the fold, so the τ + 1 workers always queue at the server, in one order:
-    fold k has read version max(0, k - τ). `lagbench tolerate` has a way of its own (decision 68).
+    fold k has read version max(0, k - τ). `lagbench tolerate` has a way of its own.
     """
     return Cluster(
         name=f"staleness {tau}",

@@ -20,7 +20,7 @@ SPEC.loader.exec_module(simpy_network)
 
 GROWTH = (64, 512, 4096)
 EXACT = 100
-"""Folds until rounding, which fair messages grow, may be seen (decision 34)."""
+"""Folds until rounding, which fair messages grow, may be seen."""
 
 JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)
 SIMPY_FOLDS = 500

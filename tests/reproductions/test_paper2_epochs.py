@@ -1,4 +1,4 @@
-"""Why paper 2's epochs on 8, 16 and 32 GPUs are simulated too short (decision 33)."""
+"""Why paper 2's epochs on 8, 16 and 32 GPUs are simulated too short."""
 
 from __future__ import annotations
 

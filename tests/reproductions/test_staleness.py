@@ -269,7 +269,7 @@ def test_clusters_are_charged_alike_whatever_is_trained(configs):
 
 
 def test_of_what_was_registered_later_exactly_these_cells_had_been_seen():
-    """As ``registered.toml`` and decision 67 have it: those of the first look's configurations."""
+    """As ``registered.toml`` and the README have it: those of the first look's configurations."""
     needs = {maker.id.removeprefix("s."): set(maker.needs) for maker in claims.CLAIMS}
     on_digits = {cell(p, o, 16, c) for p, o in claims.FIRST_ON_CLUSTERS for c in CLUSTERS}
 

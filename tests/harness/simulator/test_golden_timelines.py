@@ -84,7 +84,7 @@ def test_a_law_has_the_draws_it_has_everywhere(name):
     law = LAWS[name]
     values = np.array(law.values) / np.mean(law.values or 1.0)
     if law.law != "fixed" and _libm() != GOLDEN["C library"]:
-        pytest.skip("this C library rounds log, exp or pow otherwise (decision 23)")
+        pytest.skip("this C library rounds log, exp or pow otherwise")
     key, code = laws.purpose_key(7, "golden"), laws.LAW_CODES[law.law]
     found = [laws.factor(key, 3, step, code, law.cv, values) for step in range(20_000)]
     assert hashlib.sha256(np.array(found).tobytes()).hexdigest() == GOLDEN[f"draws, {name}"]
