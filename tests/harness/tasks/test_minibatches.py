@@ -60,7 +60,7 @@ def test_in_rounds_each_worker_trains_on_its_own_part(configure, corpus):
             part = row_numbers(train.start[own[worker]], train.frames[own[worker]])
             shuffled = stream(3, "frames of a worker", stage, worker).permutation(part)
             for step in (0, 1, 5):
-                given = minibatches.of([(worker, before + step)])
+                given = minibatches.fetch([(worker, before + step)])
                 rows = shuffled[4 * step : 4 * step + 4]
                 assert given.targets[0].tolist() == corpus.targets[rows].tolist()
                 middle = given.x[0, :, corpus.dim : 2 * corpus.dim]
