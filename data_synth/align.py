@@ -188,7 +188,7 @@ class Mixtures:
         share = np.add.reduceat(np.exp(each - top[:, self.state]), first, axis=1)
         return top + np.log(share)
 
-    def of(self, state: int) -> Mixture:
+    def mixture_of(self, state: int) -> Mixture:
         """The components of one state: means, variances, log weights."""
         own = self.state == state
         return self.parts.mean[own], self.parts.variance[own], self.log_weight[own]
@@ -225,7 +225,7 @@ def refit(
         elif before is None or components == 1:
             found.append(_gaussian(own))
         else:
-            found.append(_improved(own, *_split(before.of(state), components, len(own))))
+            found.append(_fit_mixture(own, *_split(before.mixture_of(state), components, len(own))))
     mean, variance, weight = (np.concatenate(column) for column in zip(*found, strict=True))
     state = np.repeat(np.arange(n_targets), [len(w) for _, _, w in found])
     return Mixtures(Gaussians(mean, variance), weight, state)
@@ -249,7 +249,9 @@ def _split(mixture: Mixture, components: int, frames: int) -> Mixture:
     return mean, variance, weight
 
 
-def _improved(x: np.ndarray, mean: np.ndarray, variance: np.ndarray, weight: np.ndarray) -> Mixture:
+def _fit_mixture(
+    x: np.ndarray, mean: np.ndarray, variance: np.ndarray, weight: np.ndarray
+) -> Mixture:
     """A few rounds of expectation and maximisation on a state's frames."""
     if len(mean) == 1:
         return _gaussian(x)

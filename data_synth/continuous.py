@@ -25,7 +25,7 @@ import numpy as np
 from data_synth import invented_language
 from data_synth.articulation import cepstra, ripple, smear_and_wobble, sound
 from data_synth.corpus import Card, Corpus, Utterances
-from data_synth.features import normalised, with_deltas
+from data_synth.features import standardise, with_deltas
 from data_synth.invented_language import (
     SILENCE_STATES,
     STATES_A_PHONE,
@@ -34,8 +34,8 @@ from data_synth.invented_language import (
     invent_bigram,
     phone_name,
 )
-from data_synth.storage import Chunk, cached, counted_chunks, recipe_key, write_chunks
-from data_synth.tree import SILENCE, Node, Tree, expanded
+from data_synth.storage import Chunk, load_or_make, recipe_key, track_chunks, write_chunks
+from data_synth.tree import SILENCE, Node, Tree, expand_lexicon
 from harness.base.seeds import stream
 
 MAKERS = (
@@ -139,7 +139,7 @@ class Maker:
         self.phones = invent_lexicon(recipe)
         self.words = tuple(self.phones)
         self.pronunciations = {w: tuple(map(phone_name, p)) for w, p in self.phones.items()}
-        self.lexicon = expanded(self.pronunciations, self.senones.tree)
+        self.lexicon = expand_lexicon(self.pronunciations, self.senones.tree)
         self.text = invent_bigram(recipe.seed, len(self.words), recipe.manner)
         self.conditions = {c.name: c for c in recipe.splits()}
         self.voices: dict[tuple[int, float], Voice] = {}
@@ -193,17 +193,17 @@ class Maker:
         """
         r = self.recipe
         gaps = [r.pause_frames if rng.random() < r.pause else None for _ in words[1:]]
-        visits = [self.silent(r.silence_frames, rng)]
+        visits = [self.draw_silence(r.silence_frames, rng)]
         for word, gap in zip(words, [*gaps, r.silence_frames], strict=True):
-            visits.append(self.said(self.words[word], hurry, rng))
+            visits.append(self.draw_word(self.words[word], hurry, rng))
             if gap:
-                visits.append(self.silent(gap, rng))
+                visits.append(self.draw_silence(gap, rng))
         targets, stays, shifts = (np.concatenate(column) for column in zip(*visits, strict=True))
         places = self.senones.places[targets] + shifts
         places += r.jitter * rng.normal(size=places.shape)
         return np.repeat(places, stays, axis=0), np.repeat(targets, stays).astype(np.int32)
 
-    def said(self, word: str, hurry: float, rng: np.random.Generator) -> Visits:
+    def draw_word(self, word: str, hurry: float, rng: np.random.Generator) -> Visits:
         """The states of a word, how long each is stayed in, and how this saying displaces it."""
         phones, targets = self.phones[word], np.array(self.lexicon[word])
         ways = rng.integers(self.recipe.variants, size=len(phones))
@@ -211,8 +211,8 @@ class Maker:
         leave = min(1.0, hurry / self.recipe.mean_state_frames)
         return targets, rng.geometric(leave, size=len(targets)), shifts
 
-    def silent(self, frames: tuple[int, int], rng: np.random.Generator) -> Visits:
-        """A silence of (least, most) frames, like ``said``."""
+    def draw_silence(self, frames: tuple[int, int], rng: np.random.Generator) -> Visits:
+        """A silence of (least, most) frames, like ``draw_word``."""
         total = int(rng.integers(frames[0], frames[1] + 1))
         stays = np.array([total // 3, total - 2 * (total // 3), total // 3])
         return (
@@ -244,7 +244,7 @@ class Maker:
         hum = ripple(rng, here.channel * r.channel_spread, r.bands)
         noise = r.band_noise * rng.normal(size=speech.shape)
         static = cepstra(speech, colour.mean() - snr_nepers + hum, noise, lang.cosines)
-        return normalised(with_deltas(static)), targets, speaker, words
+        return standardise(with_deltas(static)), targets, speaker, words
 
     def chunk(self, split: str, first: int, last: int) -> Chunk:
         """Utterances ``first`` to ``last - 1`` of a split."""
@@ -283,10 +283,10 @@ def make(
     def fill(folder: Path) -> None:
         maker = Maker(recipe, name)
         total = sum(recipe.sizes().values())
-        made = counted_chunks(chunks(maker), progress, f"{name} corpus", total)
+        made = track_chunks(chunks(maker), progress, f"{name} corpus", total)
         write_chunks(folder, maker.card(), made)
 
-    return cached(cache / "corpora" / f"{name}-{scale}-{key}", fill)
+    return load_or_make(cache / "corpora" / f"{name}-{scale}-{key}", fill)
 
 
 KMEANS_ROUNDS = 20
@@ -346,7 +346,7 @@ def tie(recipe: invented_language.Recipe, places: np.ndarray, count: int, pull: 
         leaves.append(place + pull * rng.normal(size=place.shape) if groups else place)
         return ~(len(leaves) - 1)
 
-    def asked(side: str, place: np.ndarray) -> int:
+    def add_questions(side: str, place: np.ndarray) -> int:
         """A chain of questions, one a family; who answers none of them is silence."""
         if not groups:
             return leaf(place)
@@ -360,6 +360,10 @@ def tie(recipe: invented_language.Recipe, places: np.ndarray, count: int, pull: 
 
     for phone in range(recipe.phones):
         left, middle, right = states[phone]
-        roots[phone_name(phone)] = (asked("left", left), leaf(middle), asked("right", right))
+        roots[phone_name(phone)] = (
+            add_questions("left", left),
+            leaf(middle),
+            add_questions("right", right),
+        )
     silence_roots = {SILENCE: tuple(~s for s in range(STATES_A_PHONE))}
     return Senones(Tree({**silence_roots, **roots}, tuple(nodes)), np.stack(leaves))

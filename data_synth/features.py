@@ -1,6 +1,6 @@
 """Acoustic features: PLP, log-mel, differences over time, normalisation.
 
-All functions but ``normalised_by_speaker`` take one utterance and look at no other, so a
+All functions but ``standardise_by_speaker`` take one utterance and look at no other, so a
 corpus made in chunks has the same bytes however it is cut.
 Signals are in 16-bit units (−32768..32767), as float64.
 
@@ -46,7 +46,7 @@ def with_deltas(static: np.ndarray) -> np.ndarray:
     return np.concatenate([static, first, deltas(first)], axis=1)
 
 
-def normalised(features: np.ndarray) -> np.ndarray:
+def standardise(features: np.ndarray) -> np.ndarray:
     """Each dimension with mean 0 and variance 1 over the utterance; a constant one is 0.
 
     Returns:
@@ -58,7 +58,7 @@ def normalised(features: np.ndarray) -> np.ndarray:
     return (centred / safe).astype(np.float32)
 
 
-def normalised_by_speaker(
+def standardise_by_speaker(
     blocks: Sequence[np.ndarray], speakers: Sequence[str]
 ) -> list[np.ndarray]:
     """Each dimension with mean 0 and variance 1 over all that a speaker says.
@@ -77,14 +77,14 @@ def normalised_by_speaker(
         own.setdefault(str(who), []).append(i)
     out: list[np.ndarray] = [np.zeros(0, np.float32)] * len(blocks)
     for numbers in own.values():
-        joined = normalised(np.concatenate([blocks[i] for i in numbers]))
+        joined = standardise(np.concatenate([blocks[i] for i in numbers]))
         ends = np.cumsum([len(blocks[i]) for i in numbers])[:-1]
         for i, piece in zip(numbers, np.split(joined, ends), strict=True):
             out[i] = piece
     return out
 
 
-def framed(signal: np.ndarray, rate_hz: int) -> np.ndarray:
+def split_into_frames(signal: np.ndarray, rate_hz: int) -> np.ndarray:
     """Overlapping pieces of 25 ms every 10 ms, none reaching past the end.
 
     Returns:
@@ -187,7 +187,7 @@ def plp(signal: np.ndarray, rate_hz: int, count: int = 13) -> np.ndarray:
     Returns:
         float64 [frames, count].
     """
-    frames = framed(signal, rate_hz)
+    frames = split_into_frames(signal, rate_hz)
     power = power_spectrum(frames, np.hamming(frames.shape[1]))
     bands, centres = critical_bands(power.shape[1], rate_hz)
     loudness = np.cbrt((power + POWER_FLOOR) @ bands.T * equal_loudness(centres))
@@ -228,7 +228,7 @@ def log_mel(signal: np.ndarray, rate_hz: int, count: int = 40) -> np.ndarray:
     Returns:
         float64 [frames, count].
     """
-    frames = framed(signal, rate_hz)
+    frames = split_into_frames(signal, rate_hz)
     frames = frames - frames.mean(axis=1, keepdims=True)
     before = np.concatenate([frames[:, :1], frames[:, :-1]], axis=1)
     power = power_spectrum(frames - 0.97 * before, np.hanning(frames.shape[1]) ** 0.85)
@@ -251,4 +251,4 @@ def utterance_features(signal: np.ndarray, rate_hz: int, front_end: str) -> np.n
     Returns:
         float32 [frames, dim].
     """
-    return normalised(with_deltas(FRONT_ENDS[front_end](signal, rate_hz)))
+    return standardise(with_deltas(FRONT_ENDS[front_end](signal, rate_hz)))

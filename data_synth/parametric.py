@@ -20,7 +20,7 @@ import numpy as np
 
 from data_synth.articulation import cepstra, ripple, smear_and_wobble, sound
 from data_synth.corpus import Card, Corpus, Utterances
-from data_synth.features import normalised, with_deltas
+from data_synth.features import standardise, with_deltas
 from data_synth.invented_language import (
     SILENCE_STATES,
     STATES_A_PHONE,
@@ -29,7 +29,7 @@ from data_synth.invented_language import (
     invent_language,
     invent_voice,
 )
-from data_synth.storage import Chunk, cached, counted_chunks, recipe_key, write_chunks
+from data_synth.storage import Chunk, load_or_make, recipe_key, track_chunks, write_chunks
 from harness.base.seeds import stream
 
 MAKERS = (
@@ -119,7 +119,7 @@ class Maker:
         background = colour.mean() - snr_nepers + ripple(rng, r.channel_spread, r.bands)
         noise = r.band_noise * rng.normal(size=speech.shape)
         static = cepstra(speech, background, noise, lang.cosines)
-        return normalised(with_deltas(static)), targets, speaker, word
+        return standardise(with_deltas(static)), targets, speaker, word
 
     def chunk(self, split: str, first: int, last: int) -> Chunk:
         """Utterances ``first`` to ``last - 1`` of a split."""
@@ -156,7 +156,7 @@ def make(scale: str, *, seed: int, cache: Path, progress: Callable[[str], None])
 
     def fill(folder: Path) -> None:
         total = sum(recipe.sizes().values())
-        made = counted_chunks(chunks(recipe), progress, "parametric corpus", total)
+        made = track_chunks(chunks(recipe), progress, "parametric corpus", total)
         write_chunks(folder, Maker(recipe).card(), made)
 
-    return cached(cache / "corpora" / f"parametric-{scale}-{key}", fill)
+    return load_or_make(cache / "corpora" / f"parametric-{scale}-{key}", fill)

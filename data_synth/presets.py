@@ -197,7 +197,7 @@ TURNS: Mapping[str, tuple[Any, Any]] = {
 }
 
 
-def judged(recipe: Recipe, effort: Effort) -> Validation:
+def validate_recipe(recipe: Recipe, effort: Effort) -> Validation:
     """Makes a recipe's corpus in a temporary folder, and validates it."""
     recipe = replace(recipe, lm_sentences=0, conditions=(Condition("test", 1),))
     with tempfile.TemporaryDirectory() as place:
@@ -219,13 +219,13 @@ def table(
     """
     show("| knob | value | targets | linear | deep | linear / deep | targets left open |")
     show("|---|---|---|---|---|---|---|")
-    for knob, value, turned in _turned(recipe(name, "smoke"), turns):
-        v = judged(turned, effort)
+    for knob, value, turned in _vary_knobs(recipe(name, "smoke"), turns):
+        v = validate_recipe(turned, effort)
         errors = f"{v.linear:.1%} | {v.deep:.1%} | {v.depth_pays:.2f} | {v.possible:.1f}"
         show(f"| {knob} | {value} | {v.targets} | {errors} |")
 
 
-def _turned(base: Recipe, turns: Mapping[str, Any]) -> Iterator[tuple[str, str, Recipe]]:
+def _vary_knobs(base: Recipe, turns: Mapping[str, Any]) -> Iterator[tuple[str, str, Recipe]]:
     yield "the preset", "", base
     for knob, values in turns.items():
         for value in values:

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from data_synth.corpus import Corpus, Utterances
-from data_synth.features import FRONT_ENDS, normalised, normalised_by_speaker, with_deltas
-from data_synth.storage import counted
+from data_synth.features import FRONT_ENDS, standardise, standardise_by_speaker, with_deltas
+from data_synth.storage import progress_counter
 from data_synth.targets import Effort, Speech, from_transcripts
 from harness.acoustics.language_model import variants
 from harness.base.errors import UserError, name_error
@@ -241,8 +241,8 @@ def normalise(blocks: list[np.ndarray], speakers: Sequence[str], how: str) -> li
     if how not in NORMALISATIONS:
         raise name_error("normalise", how, NORMALISATIONS)
     if how == "speaker":
-        return normalised_by_speaker(blocks, speakers)
-    return [normalised(block) for block in blocks]
+        return standardise_by_speaker(blocks, speakers)
+    return [standardise(block) for block in blocks]
 
 
 def build(
@@ -269,7 +269,7 @@ def build(
     entries, tally = variants(pronunciations), Tally(name, recipe.skip)
     kept: list[Recording] = []
     blocks: list[np.ndarray] = []
-    tell = counted(progress, name, len(recordings), "recordings read")
+    tell = progress_counter(progress, name, len(recordings), "recordings read")
     for i, recording in enumerate(recordings):
         try:
             blocks.append(features_of(recording, recipe, entries))

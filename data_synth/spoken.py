@@ -21,10 +21,10 @@ from data_synth.corpus import Corpus
 from data_synth.features import utterance_features
 from data_synth.invented_language import Bigram, Manner, invent_bigram
 from data_synth.recorded import Recording, table_of, with_noise
-from data_synth.storage import cached, recipe_key, write
+from data_synth.storage import load_or_make, recipe_key, write
 from data_synth.targets import silence_of
-from data_synth.tree import SILENCE, expanded, untied
-from data_synth.voices import Speaker, Spoken
+from data_synth.tree import SILENCE, expand_lexicon, monophone_tree
+from data_synth.voices import Speaker, Synthesis
 from harness.base.errors import UserError
 from harness.base.seeds import stream
 
@@ -98,7 +98,7 @@ PRESETS = {
 
 
 @dataclass(frozen=True)
-class Timed:
+class Utterance:
     """An utterance with the time of every phone.
 
     Attributes:
@@ -120,7 +120,7 @@ def plain(phone: str) -> str:
     return SILENCE if phone.startswith("_") else phone.lstrip("',%=")
 
 
-def timed(said: Spoken, words: tuple[str, ...], speaker: int) -> Timed | None:
+def build_utterance(said: Synthesis, words: tuple[str, ...], speaker: int) -> Utterance | None:
     """Spoken events by words; None if espeak-ng ran words together or swallowed one."""
     spoken: list[list[str]] = []
     spans: list[tuple[float, str]] = [(0.0, SILENCE)]
@@ -141,7 +141,7 @@ def timed(said: Spoken, words: tuple[str, ...], speaker: int) -> Timed | None:
     common = np.gcd(RATE_HZ, said.rate_hz)
     up, down = RATE_HZ // common, said.rate_hz // common
     signal = cast(np.ndarray, resample_poly(said.samples.astype(float), up, down))
-    return Timed(words, tuple(map(tuple, spoken)), speaker, signal, tuple(spans))
+    return Utterance(words, tuple(map(tuple, spoken)), speaker, signal, tuple(spans))
 
 
 def room(rng: np.random.Generator, echo_s: float) -> np.ndarray:
@@ -188,7 +188,7 @@ class Maker:
         self.recipe, self.voices = recipe, voices
         self.text: Bigram = invent_bigram(recipe.seed, len(self.words), recipe.manner)
 
-    def utterance(self, split: str, index: int) -> Timed:
+    def utterance(self, split: str, index: int) -> Utterance:
         """Utterance ``index`` of a split; what espeak-ng runs together is drawn again."""
         r = self.recipe
         first, count = {"train": (0, r.speakers), "dev": (r.speakers, r.test_speakers)}.get(
@@ -202,12 +202,12 @@ class Maker:
             body = ("m", "f")[int(who.integers(2))] + str(int(who.integers(1, 6)))
             pitch, speed = (int(who.integers(a, b + 1)) for a, b in (r.pitch, r.speed))
             said = self.voices.say(f"{self.voice}+{body}", " ".join(words), pitch, speed)
-            found = timed(said, words, speaker)
+            found = build_utterance(said, words, speaker)
             if found is not None:
                 return found
         raise RuntimeError(f"espeak-ng: {TRIES} sentences in a row without word boundaries")
 
-    def in_a_room(self, clean: Timed, index: int) -> Timed:
+    def add_room(self, clean: Utterance, index: int) -> Utterance:
         """The same utterance with echo and noise."""
         from scipy.signal import (  # pyright: ignore[reportMissingTypeStubs]
             fftconvolve,  # pyright: ignore[reportUnknownVariableType]
@@ -223,18 +223,18 @@ class Maker:
 
 def build(language: str, recipe: Recipe, progress: Callable[[str], None]) -> Corpus:
     """Speaks a whole corpus."""
-    made: list[tuple[str, int, Timed]] = []
+    made: list[tuple[str, int, Utterance]] = []
     with Speaker() as voices:
         maker = Maker(language, recipe, voices)
         for split, count in (("train", recipe.train), ("dev", recipe.dev), ("clean", recipe.test)):
             made += [(split, i, maker.utterance(split, i)) for i in range(count)]
             progress(f"{language}: {count} utterances said for {split}")
         clean = [(i, said) for split, i, said in made if split == "clean"]
-        made += [("noise", i, maker.in_a_room(said, i)) for i, said in clean]
+        made += [("noise", i, maker.add_room(said, i)) for i, said in clean]
         text = tuple(said.words for split, _, said in made if split == "train")
     entries = _entries([said for _, _, said in made])
     phones = sorted({p for _, _, said in made for _, p in said.spans} - {SILENCE})
-    tree = untied(dict.fromkeys((SILENCE, *phones), STATES))
+    tree = monophone_tree(dict.fromkeys((SILENCE, *phones), STATES))
     names = {phone: tuple(~at for at in roots) for phone, roots in tree.roots.items()}
     blocks = [utterance_features(said.signal, RATE_HZ, "plp") for _, _, said in made]
     pairs = list(zip(made, blocks, strict=True))
@@ -242,8 +242,8 @@ def build(language: str, recipe: Recipe, progress: Callable[[str], None]) -> Cor
         name=language,
         features=np.concatenate(blocks),
         targets=np.concatenate([frame_targets(m[2].spans, len(b), names) for m, b in pairs]),
-        utterances=table_of([_named(*m) for m in made], list(map(len, blocks))),
-        lexicon=expanded(entries, tree),
+        utterances=table_of([_recording_of(*m) for m in made], list(map(len, blocks))),
+        lexicon=expand_lexicon(entries, tree),
         silence=silence_of(tree),
         pronunciations=entries,
         tree=tree,
@@ -251,12 +251,12 @@ def build(language: str, recipe: Recipe, progress: Callable[[str], None]) -> Cor
     )
 
 
-def _named(split: str, index: int, said: Timed) -> Recording:
+def _recording_of(split: str, index: int, said: Utterance) -> Recording:
     name = f"{split}-{index:06d}"
     return Recording(name, f"speaker-{said.speaker:04d}", split, said.words, Path(name))
 
 
-def _entries(made: list[Timed]) -> dict[str, tuple[str, ...]]:
+def _entries(made: list[Utterance]) -> dict[str, tuple[str, ...]]:
     """Every way a word was said, the commonest first."""
     heard: dict[str, dict[tuple[str, ...], int]] = {}
     for said in made:
@@ -279,6 +279,6 @@ def maker_of(language: str) -> Callable[..., Corpus]:
         recipe = dataclasses.replace(PRESETS[scale], seed=seed)
         key = recipe_key({"language": language, **dataclasses.asdict(recipe)}, MAKERS)
         place = cache / "corpora" / f"{language}-{scale}-{key}"
-        return cached(place, lambda empty: write(build(language, recipe, progress), empty))
+        return load_or_make(place, lambda empty: write(build(language, recipe, progress), empty))
 
     return make

@@ -193,13 +193,13 @@ def load(folder: Path) -> Corpus:
     Raises:
         UserError: a file is missing, damaged or of another length than the others.
     """
-    corpus = _opened(folder)
+    corpus = _open_corpus(folder)
     if corpus.computed_fingerprint() != corpus.stored_fingerprint:
         raise UserError(f"{folder}: damaged, its content does not match its fingerprint")
     return corpus
 
 
-def _opened(folder: Path) -> Corpus:
+def _open_corpus(folder: Path) -> Corpus:
     try:
         card = json.loads((folder / "corpus.json").read_text())
         corpus = Corpus(
@@ -283,7 +283,7 @@ def recipe_key(recipe: dict[str, Any], makers: tuple[str, ...]) -> str:
     return digest.hexdigest()[:16]
 
 
-def cached(folder: Path, make: Callable[[Path], None]) -> Corpus:
+def load_or_make(folder: Path, make: Callable[[Path], None]) -> Corpus:
     """The corpus in ``folder``, made first if it is not there, and again if it is damaged.
 
     Args:
@@ -304,7 +304,7 @@ def cached(folder: Path, make: Callable[[Path], None]) -> Corpus:
 EVERY_S = 5.0
 
 
-def counted(
+def progress_counter(
     progress: Callable[[str], None],
     of: str,
     total: int,
@@ -331,7 +331,7 @@ def counted(
     return tell
 
 
-def counted_chunks(
+def track_chunks(
     made: Iterable[Chunk], progress: Callable[[str], None], of: str, total: int
 ) -> Iterator[Chunk]:
     """The chunks of a corpus, with their utterances counted as they are taken.
@@ -342,7 +342,7 @@ def counted_chunks(
         of: the corpus, as ``"parametric corpus"``.
         total: how many utterances there will be.
     """
-    tell, done = counted(progress, of, total, "utterances made"), 0
+    tell, done = progress_counter(progress, of, total, "utterances made"), 0
     for chunk in made:
         yield chunk
         done += len(chunk.utterances)

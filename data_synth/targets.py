@@ -21,7 +21,16 @@ import numpy as np
 
 from data_synth.align import Aligner, Alignment, Mixtures, equal_parts, refit
 from data_synth.corpus import Corpus, Utterances, join, splice_index
-from data_synth.tree import SILENCE, Tree, expanded, grow, pooled, questions, statistics_of, untied
+from data_synth.tree import (
+    SILENCE,
+    Tree,
+    expand_lexicon,
+    grow,
+    monophone_tree,
+    questions,
+    statistics_of,
+    sum_counts,
+)
 from harness.acoustics.language_model import variants
 from harness.acoustics.lattice import BestPath
 from harness.base.errors import UserError
@@ -79,7 +88,7 @@ class Speech:
 def monophones(pronunciations: Pronunciations, states: int) -> Tree:
     """Context-independent targets of silence, then of the phones in alphabetical order."""
     phones = sorted(set(chain.from_iterable(pronunciations.values())) - {SILENCE})
-    return untied(dict.fromkeys((SILENCE, *phones), states))
+    return monophone_tree(dict.fromkeys((SILENCE, *phones), states))
 
 
 def silence_of(tree: Tree) -> tuple[int, ...]:
@@ -154,7 +163,7 @@ def viterbi_rounds(
     Raises:
         UserError: nothing could be aligned.
     """
-    aligner = Aligner(expanded(speech.pronunciations, tree), silence_of(tree))
+    aligner = Aligner(expand_lexicon(speech.pronunciations, tree), silence_of(tree))
     model, found = refit(speech.rows(train), start, tree.n_targets), Alignment((), 0.0)
     for number in range(1, rounds + 1):
         found = aligner.align_all(train, mixture_scores(speech, model))
@@ -204,7 +213,7 @@ def contexts(
     return runs
 
 
-def tied(
+def tie_states(
     speech: Speech,
     train: Utterances,
     paths: tuple[BestPath | None, ...],
@@ -223,7 +232,7 @@ def tied(
     for phone in tree.roots:
         heard = [n for (p, _), own in statistics.items() if p == phone for n in own.values()]
         if heard:
-            total = pooled(heard, dim)
+            total = sum_counts(heard, dim)
             means[phone] = total.first / total.frames
     states = {phone: len(roots) for phone, roots in tree.roots.items()}
     grown = grow(statistics, questions(means), states, effort.leaves, effort.least_frames)
@@ -241,7 +250,7 @@ def learn(speech: Speech, effort: Effort, progress: Callable[[str], None]) -> tu
     """Tree and mixtures from the transcripts of ``train``."""
     train = speech.utterances.take(speech.utterances.split == "train")
     tree = monophones(speech.pronunciations, effort.states)
-    aligner = Aligner(expanded(speech.pronunciations, tree), silence_of(tree))
+    aligner = Aligner(expand_lexicon(speech.pronunciations, tree), silence_of(tree))
     fits = [
         n >= aligner.fewest_frames(w) > 0
         for n, w in zip(train.frames.tolist(), train.words, strict=True)
@@ -249,12 +258,14 @@ def learn(speech: Speech, effort: Effort, progress: Callable[[str], None]) -> tu
     train = train.take(np.array(fits, bool))
     if not len(train):
         raise UserError("alignment: no training utterance has frames enough for its words")
-    start = flat_targets(speech, train, expanded(speech.pronunciations, tree), silence_of(tree))
+    start = flat_targets(
+        speech, train, expand_lexicon(speech.pronunciations, tree), silence_of(tree)
+    )
     most = effort.components
     model, found, train = viterbi_rounds(speech, train, tree, start, effort.rounds, most)
     progress(f"monophones: {tree.n_targets} targets, log-likelihood a frame {found.score:.2f}")
     if effort.leaves > tree.n_targets:
-        tree, start = tied(speech, train, found.paths, tree, effort)
+        tree, start = tie_states(speech, train, found.paths, tree, effort)
         model, found, train = viterbi_rounds(speech, train, tree, start, effort.tied_rounds, most)
         progress(f"tied states: {tree.n_targets} targets, log-likelihood a frame {found.score:.2f}")
     return tree, model
@@ -282,26 +293,26 @@ def from_transcripts(
         UserError: an utterance does not fit, and ``skip`` is off.
     """
     tree, model = learn(speech, effort, progress)
-    aligner = Aligner(expanded(speech.pronunciations, tree), silence_of(tree))
+    aligner = Aligner(expand_lexicon(speech.pronunciations, tree), silence_of(tree))
     found = aligner.align_all(speech.utterances, mixture_scores(speech, model))
-    kept = _kept(name, speech.utterances, found, skip, progress)
+    kept = _drop_failed(name, speech.utterances, found, skip, progress)
     corpus = Corpus(
         name=name,
         features=speech.rows(kept),
         targets=found.targets,
         utterances=replace(kept, start=np.cumsum(kept.frames) - kept.frames),
-        lexicon=expanded(speech.pronunciations, tree),
+        lexicon=expand_lexicon(speech.pronunciations, tree),
         silence=silence_of(tree),
         pronunciations=speech.pronunciations,
         tree=tree,
         **card,
     )
     if effort.network_epochs:
-        corpus = realigned(corpus, effort.network_epochs, progress)
+        corpus = realign_with_network(corpus, effort.network_epochs, progress)
     return corpus
 
 
-def _kept(
+def _drop_failed(
     name: str, utterances: Utterances, found: Alignment, skip: bool, progress: Callable[[str], None]
 ) -> Utterances:
     lost = found.failed
@@ -314,13 +325,13 @@ def _kept(
     return utterances.take(np.setdiff1d(np.arange(len(utterances)), lost))
 
 
-def realigned(corpus: Corpus, epochs: int, progress: Callable[[str], None]) -> Corpus:
+def realign_with_network(corpus: Corpus, epochs: int, progress: Callable[[str], None]) -> Corpus:
     """The corpus with the targets a network of its own prefers: log posterior − log prior."""
     from data_synth.validate import Effort as Training
-    from data_synth.validate import trained
+    from data_synth.validate import train_network
 
     training = Training(epochs=epochs)
-    network = trained(corpus, [training.units] * training.layers, training, seed=0)
+    network = train_network(corpus, [training.units] * training.layers, training, seed=0)
     train = corpus.split("train")
     seen = np.bincount(
         corpus.targets[train.start[0] : train.start[0] + train.total_frames],
@@ -340,7 +351,7 @@ def realigned(corpus: Corpus, epochs: int, progress: Callable[[str], None]) -> C
     return replace(corpus, targets=found.targets, stored_fingerprint=None)
 
 
-def of_corpus(
+def realign_corpus(
     corpus: Corpus, effort: Effort, progress: Callable[[str], None], skip: bool = False
 ) -> Corpus:
     """A corpus aligned anew from its transcripts, whatever targets it has.

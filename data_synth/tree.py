@@ -77,7 +77,7 @@ def tree_from(plain: Mapping[str, Any]) -> Tree:
     return Tree(roots, nodes)
 
 
-def untied(phones: Mapping[str, int], first: int = 0) -> Tree:
+def monophone_tree(phones: Mapping[str, int], first: int = 0) -> Tree:
     """Context-independent targets, numbered from ``first``: phone -> how many states."""
     roots: dict[str, tuple[int, ...]] = {}
     for phone, states in phones.items():
@@ -86,7 +86,9 @@ def untied(phones: Mapping[str, int], first: int = 0) -> Tree:
     return Tree(roots)
 
 
-def expanded(pronunciations: Mapping[str, Sequence[str]], tree: Tree) -> dict[str, tuple[int, ...]]:
+def expand_lexicon(
+    pronunciations: Mapping[str, Sequence[str]], tree: Tree
+) -> dict[str, tuple[int, ...]]:
     """The lexicon of targets that follows from a pronunciation lexicon and a tree."""
     return {entry: tree.targets(phones) for entry, phones in pronunciations.items()}
 
@@ -128,7 +130,7 @@ def counts_of(features: np.ndarray) -> Counts:
     return Counts(len(x), x.sum(0), (x * x).sum(0))
 
 
-def pooled(counts: Sequence[Counts], dim: int) -> Counts:
+def sum_counts(counts: Sequence[Counts], dim: int) -> Counts:
     """The sum of statistics; of none, zeros."""
     total = Counts(0, np.zeros(dim), np.zeros(dim))
     for each in counts:

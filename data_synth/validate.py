@@ -71,7 +71,9 @@ class Validation:
         return self.linear / self.deep if self.deep else float("inf")
 
 
-def drawn(corpus: Corpus, split: Utterances, most: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def draw_frames(
+    corpus: Corpus, split: Utterances, most: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Spliced inputs' rows and targets of at most ``most`` frames of whole utterances.
 
     Returns:
@@ -83,7 +85,7 @@ def drawn(corpus: Corpus, split: Utterances, most: int, seed: int) -> tuple[np.n
     return rows, np.asarray(corpus.targets[rows[:, corpus.context]], np.int64)
 
 
-def trained(
+def train_network(
     corpus: Corpus,
     sizes: list[int],
     effort: Effort,
@@ -106,7 +108,7 @@ def trained(
 
     from harness.networks.feedforward import denormals_flushed
 
-    rows, targets = drawn(corpus, corpus.split(split), effort.train_frames, seed)
+    rows, targets = draw_frames(corpus, corpus.split(split), effort.train_frames, seed)
     features = torch.as_tensor(np.array(corpus.features, np.float32))
     inputs = features.shape[1] * rows.shape[1]
     with torch.random.fork_rng(devices=list[int]()):  # pyright: ignore[reportUnknownMemberType]
@@ -159,10 +161,10 @@ def validate(
         seed: weights, order and choice of frames.
         progress: called with a line of text now and then.
     """
-    rows, targets = drawn(corpus, corpus.split("dev"), effort.test_frames, seed)
+    rows, targets = draw_frames(corpus, corpus.split("dev"), effort.test_frames, seed)
     errors: list[float] = []
     for layers in (0, 1, effort.layers):
-        network = trained(corpus, [effort.units] * layers, effort, seed)
+        network = train_network(corpus, [effort.units] * layers, effort, seed)
         answers = network(rows)
         errors.append(float((answers.argmax(1).numpy() != targets).mean()))
         progress(f"{layers} hidden layers: {errors[-1]:.1%} of development frames wrong")
@@ -175,7 +177,7 @@ def validate(
         deep=errors[2],
         possible=float(np.exp(-picked.mean())),
         tests={name: _error(corpus, name, network, effort, seed) for name in corpus.tests},
-        confused=_confused(targets, answers.argmax(1).numpy(), corpus.n_targets),
+        confused=_find_confusions(targets, answers.argmax(1).numpy(), corpus.n_targets),
         frames=min(effort.train_frames, corpus.frames_of("train")),
         targets=corpus.n_targets,
     )
@@ -190,11 +192,11 @@ def _targets(corpus: Corpus, split: str) -> np.ndarray:
 def _error(
     corpus: Corpus, name: str, network: Callable[[np.ndarray], Any], effort: Effort, seed: int
 ) -> float:
-    rows, targets = drawn(corpus, corpus.split(name), effort.test_frames, seed)
+    rows, targets = draw_frames(corpus, corpus.split(name), effort.test_frames, seed)
     return float((network(rows).argmax(1).numpy() != targets).mean())
 
 
-def _confused(
+def _find_confusions(
     targets: np.ndarray, answers: np.ndarray, n_targets: int, count: int = 3
 ) -> tuple[tuple[int, int, float], ...]:
     """The commonest mistakes: (target, answer, share of the target's frames)."""

@@ -24,7 +24,7 @@ HEADER_BYTES = 12
 
 
 @dataclass(frozen=True)
-class Spoken:
+class Synthesis:
     """A sentence said.
 
     Attributes:
@@ -127,7 +127,7 @@ class Speaker:
                 pipe.close()
         self.process.wait()
 
-    def say(self, voice: str, text: str, pitch: int = 50, speed: int = 170) -> Spoken:
+    def say(self, voice: str, text: str, pitch: int = 50, speed: int = 170) -> Synthesis:
         """Speaks a sentence.
 
         Args:
@@ -150,7 +150,7 @@ class Speaker:
             raise RuntimeError(f"espeak-ng could not say {wish}")
         rate_hz, count, events = json.loads(source.read(int(size)))
         samples = np.frombuffer(source.read(2 * count), np.int16)
-        return Spoken(samples, rate_hz, tuple((int(at), name) for at, name in events))
+        return Synthesis(samples, rate_hz, tuple((int(at), name) for at, name in events))
 
 
 if __name__ == "__main__":

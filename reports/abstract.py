@@ -22,8 +22,13 @@ def lines(results: Results) -> list[str]:
 
     Of results without claims, what was run.
     """
-    told = [_counts(results), _basis(results), _clearest(results.claims), _testable(results),
-            _corrected(results.claims, results.provenance.get(LOOKS, 1))]  # fmt: skip
+    told = [
+        _counts(results),
+        _basis(results),
+        _clearest(results.claims),
+        _describe_testability(results),
+        _describe_correction(results.claims, results.provenance.get(LOOKS, 1)),
+    ]
     return [line for line in told if line]
 
 
@@ -32,7 +37,7 @@ def answer(results: Results) -> str:
     return _counts(results) or _basis(results)
 
 
-def knows_power(results: Results) -> bool:
+def has_power(results: Results) -> bool:
     """Whether the judge of these results asked for power and conditions."""
     return not results.claims or any(
         part.band is not None for claim in results.claims for part in claim.parts
@@ -43,8 +48,8 @@ def _counts(results: Results) -> str:
     if not results.claims:
         return ""
     found = Counter(claim.verdict for claim in results.claims)
-    each = _listed([f"{found[verdict]} {verdict}" for verdict in VERDICTS])
-    alone = ", each judged by itself" if any(map(_fallen, results.claims)) else ""
+    each = _join_items([f"{found[verdict]} {verdict}" for verdict in VERDICTS])
+    alone = ", each judged by itself" if any(map(_is_changed_by_correction, results.claims)) else ""
     return f"Of {len(results.claims)} claims at {results.scale} scale{alone}: {each}."
 
 
@@ -68,37 +73,42 @@ def _clearest(claims: Sequence[Claim]) -> str:
         (_clearness(part), claim, part)
         for claim in claims
         if claim.decided and not claim.cannot_fail
-        for part in (claim.parts or (_alone(claim),))
+        for part in (claim.parts or (_part_of(claim),))
         if part.verdict == claim.verdict
     ]
     if not any(clear for clear, _, _ in decided):
-        return _none_clear(claims)
+        return _describe_undecided(claims)
     clear, claim, part = max(decided, key=lambda each: each[0])
     label = f"{part.label}, " if part.label and len(claim.parts) > 1 else ""
     return (
-        f"The clearest is {claim.verdict}{_after(claim)}: “{claim.statement}” ({label}"
-        f"{numbers.measured(part.measured, part.ci95)}, 95% interval "
+        f"The clearest is {claim.verdict}{_format_correction(claim)}: “{claim.statement}” ({label}"
+        f"{numbers.format_measured(part.measured, part.ci95)}, 95% interval "
         f"{numbers.interval(part.measured, part.ci95)}, "
-        f"{numbers.printed(float(f'{clear:.2g}'))} half widths from where the verdict would turn)."
+        f"{numbers.format_number(float(f'{clear:.2g}'))} half widths "
+        "from where the verdict would turn)."
     )
 
 
-def _after(claim: Claim) -> str:
+def _format_correction(claim: Claim) -> str:
     """What the correction for the number of claims leaves of a verdict, if that is another."""
-    return f" by itself, after the correction {claim.corrected}" if _fallen(claim) else ""
+    return (
+        f" by itself, after the correction {claim.corrected}"
+        if _is_changed_by_correction(claim)
+        else ""
+    )
 
 
-def _fallen(claim: Claim) -> bool:
+def _is_changed_by_correction(claim: Claim) -> bool:
     return claim.corrected not in (None, claim.verdict)
 
 
-def _none_clear(claims: Sequence[Claim]) -> str:
+def _describe_undecided(claims: Sequence[Claim]) -> str:
     sure = sum(c.verdict == "reproduced" and bool(c.cannot_fail) for c in claims)
     held = f"{sure} of the reproduced cannot fail, by construction; " if sure else ""
     return f"{held}no claim that chance enters is decided.".capitalize() if claims else ""
 
 
-def _alone(claim: Claim) -> Part:
+def _part_of(claim: Claim) -> Part:
     return Part("", claim.paper, claim.measured, claim.ci95, claim.verdict)
 
 
@@ -111,8 +121,8 @@ def _clearness(part: Part) -> float:
     return min(abs(part.measured - end) for end in ends) / half
 
 
-def _testable(results: Results) -> str:
-    if not knows_power(results):
+def _describe_testability(results: Results) -> str:
+    if not has_power(results):
         return EARLIER
     untested = [claim for claim in results.claims if claim.verdict == "not testable"]
     unmet = sum(any(not each.holds for each in claim.preconditions) for claim in untested)
@@ -124,22 +134,24 @@ def _testable(results: Results) -> str:
     )
     left_open = len(untested) - unmet - weak
     known = [claim.power for claim in results.claims if claim.power is not None]
-    told, said = list[str](), reference_terms.of(results)
+    told, said = list[str](), reference_terms.words_of(results)
     if untested:
         told.append(f"Of {len(untested)} claims not testable, {unmet} for conditions of "
                     f"{said.whole} that do not hold here, {left_open} for what is left open, "
                     f"{weak} for want of power.")  # fmt: skip
     if known:
-        told.append(f"Of {len(known)} claims whose power is known, {_enough(known)} would be found "
-                    f"with 80% chance or more if {said.the} is right.")  # fmt: skip
+        told.append(
+            f"Of {len(known)} claims whose power is known, {_count_powerful(known)} would be found "
+            f"with 80% chance or more if {said.the} is right."
+        )
     return " ".join(told)
 
 
-def _enough(chances: Sequence[float]) -> int:
+def _count_powerful(chances: Sequence[float]) -> int:
     return sum(chance >= 0.8 for chance in chances)
 
 
-def _corrected(claims: Sequence[Claim], looks: int) -> str:
+def _describe_correction(claims: Sequence[Claim], looks: int) -> str:
     if all(claim.corrected is None for claim in claims):
         return ""
     decided = [claim for claim in claims if claim.decided and not claim.cannot_fail]
@@ -153,5 +165,5 @@ def _corrected(claims: Sequence[Claim], looks: int) -> str:
     )
 
 
-def _listed(items: Sequence[str]) -> str:
+def _join_items(items: Sequence[str]) -> str:
     return f"{', '.join(items[:-1])} and {items[-1]}"

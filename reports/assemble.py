@@ -16,7 +16,7 @@ from harness.store.schema import TIMELINE
 from reports import bench, figures, gantt, pdf, provenance, reference_terms, tables, verdict_notes
 from reports.page.page import page
 from reports.pdf import document
-from reports.provenance import made_from
+from reports.provenance import source_digests
 
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -24,7 +24,7 @@ ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 def assemble(out: Path, results: Results | None = None) -> None:
     """See ``reports.build``."""
     path = out / "results.json"
-    found = printable(_stored(path) if results is None else results)
+    found = printable(_read_stored(path) if results is None else results)
     if results is not None:
         _keep_timelines(results, out)
         bench.keep(out)
@@ -37,14 +37,14 @@ def assemble(out: Path, results: Results | None = None) -> None:
     write_bytes(out / provenance.RUNS_CSV, provenance.runs_to_csv(runs).encode())
     told = document(drawn, runs, verdict_notes.read_reasons(out, drawn))
     write_bytes(out / "report.html", page(drawn, runs, told, out))
-    if pdf.possible():
-        more = {"bench": bench.page(out), "sources": made_from(out)}
-        write_bytes(out / "report.pdf", pdf.compiled({**told, **more}, out))
+    if pdf.has_typst():
+        more = {"bench": bench.page(out), "sources": source_digests(out)}
+        write_bytes(out / "report.pdf", pdf.compile_pdf({**told, **more}, out))
     else:
         LOG.warning(f"{out / 'report.pdf'}: not made, typst is not installed")
 
 
-def _stored(path: Path) -> Results:
+def _read_stored(path: Path) -> Results:
     if not path.is_file():
         folder = str(path.parent)
         raise UserError(f"report: {folder!r} holds no results.json; allowed: a folder with one")
@@ -63,7 +63,7 @@ def _keep_timelines(results: Results, out: Path) -> None:
 
 def with_files(results: Results, out: Path) -> Results:
     """Write every exhibit's figure and table, and enter their names."""
-    said = reference_terms.of(results)
+    said = reference_terms.words_of(results)
     exhibits = (replace(each, files=_write(each, out, said)) for each in results.exhibits)
     return replace(results, exhibits=tuple(exhibits))
 

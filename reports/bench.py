@@ -67,13 +67,13 @@ def _cells(row: Row) -> list[str]:
     return [
         short(row.benchmark).replace("_", " "),
         row.quantity,
-        _shown(row.now),
-        _shown(row.baseline),
+        _format_value(row.now),
+        _format_value(row.baseline),
         change,
     ]
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else numbers.MISSING
 
 

@@ -25,7 +25,17 @@ from harness.judge.charge import charge_line
 from harness.judge.comparison import Point, Row, Table, Tolerance
 from harness.judge.interval import Interval
 from harness.store import files as atomic
-from reports.style import COLOURS, DASHES, INK, MARKERS, MUTED, WIDTH_IN, cycle, rendered, styled
+from reports.style import (
+    COLOURS,
+    DASHES,
+    INK,
+    MARKERS,
+    MUTED,
+    WIDTH_IN,
+    cycle,
+    render_figure,
+    use_style,
+)
 
 HEAD = (
     *("algorithm", "workers", "rate", "error", "error_low", "error_high"),
@@ -48,8 +58,8 @@ def write(table: Table, out: Path, provenance: Mapping[str, Any]) -> list[Path]:
         UserError: the folder cannot be written.
     """
     atomic.writable_folder(out, "report")
-    with styled():
-        pictures = {form: rendered(figure(table), form) for form in ("svg", "png")}
+    with use_style():
+        pictures = {form: render_figure(figure(table), form) for form in ("svg", "png")}
     files = {
         "table.csv": as_csv(table).encode(),
         "report.md": "\n".join([*as_markdown(table), ""]).encode(),
@@ -99,8 +109,8 @@ def as_csv(table: Table) -> str:
 
 def as_json(table: Table, provenance: Mapping[str, Any]) -> dict[str, Any]:
     """For programs; what is not finite is null."""
-    rows = [{k: _finite(v) for k, v in _record(row).items()} for row in table.rows]
-    head = {"schema": 1, "judged": table.judged, "target": _finite(table.target)}
+    rows = [{k: _finite_or_none(v) for k, v in _record(row).items()} for row in table.rows]
+    head = {"schema": 1, "judged": table.judged, "target": _finite_or_none(table.target)}
     head |= {"target_is": table.reason, "charged": charge_line([r.cell for r in table.rows])}
     return {**head, "rows": rows, "provenance": dict(provenance)}
 
@@ -166,21 +176,27 @@ def _target(row: Row) -> str:
 def _record(row: Row) -> dict[str, Any]:
     cell = row.cell
     values = (
-        *(cell.method, cell.workers, cell.rate, *_three(row.error), *_three(row.test)),
-        *((row.seconds.estimate if row.seconds else math.nan), *_three(row.target_s)),
+        *(
+            cell.method,
+            cell.workers,
+            cell.rate,
+            *_estimate_and_bounds(row.error),
+            *_estimate_and_bounds(row.test),
+        ),
+        *((row.seconds.estimate if row.seconds else math.nan), *_estimate_and_bounds(row.target_s)),
         *(row.reached, row.diverged, len(cell.runs), row.staleness, row.trained),
         " ".join(run.hash[:12] for run in cell.runs),
     )
     return dict(zip(HEAD, values, strict=True))
 
 
-def _three(found: Interval | None) -> tuple[float, float, float]:
+def _estimate_and_bounds(found: Interval | None) -> tuple[float, float, float]:
     if found is None:
         return math.nan, math.nan, math.nan
     return found.estimate, found.low, found.high
 
 
-def _finite(value: Any) -> Any:
+def _finite_or_none(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -201,13 +217,13 @@ def figure(table: Table) -> Figure:
     if seconds and min(seconds) > 0.0:  # intervals that reach below are cut by the frame
         times.set_yscale("log")
         times.set_ylim(min(seconds) / 3.0, max(seconds) * 3.0)
-        times.yaxis.set_major_formatter(FuncFormatter(_plainly))
+        times.yaxis.set_major_formatter(FuncFormatter(_format_tick))
         times.yaxis.set_minor_formatter(NullFormatter())
     errors.legend(loc="upper left")
     return drawn
 
 
-def _plainly(seconds: float, _: float) -> str:
+def _format_tick(seconds: float, _: float) -> str:
     return f"{seconds:g}"
 
 
@@ -266,8 +282,8 @@ def write_tolerance(found: Tolerance, out: Path, provenance: Mapping[str, Any]) 
         UserError: the folder cannot be written.
     """
     atomic.writable_folder(out, "report")
-    with styled():
-        pictures = {form: rendered(tolerance_figure(found), form) for form in ("svg", "png")}
+    with use_style():
+        pictures = {form: render_figure(tolerance_figure(found), form) for form in ("svg", "png")}
     files = {
         "tolerance.csv": as_csv_of_tolerance(found).encode(),
         "report.md": "\n".join([*as_markdown_of_tolerance(found), ""]).encode(),
@@ -284,20 +300,20 @@ def write_tolerance(found: Tolerance, out: Path, provenance: Mapping[str, Any]) 
 # -- text ------------------------------------------------------------------------------------
 
 
-def told(found: Tolerance) -> str:
+def describe_tolerance(found: Tolerance) -> str:
     """The answer, in one line."""
     first, margin = found.points[0], f"{found.margin:.3g}"
     known = {point.value: point for point in found.points}
     said = f"{found.what}: an error {margin} (relative) above that of {first.value:g} is tolerated"
-    said += f" up to {found.tolerated:g}{_sure(known[found.tolerated])}"
+    said += f" up to {found.tolerated:g}{_format_undecided(known[found.tolerated])}"
     if math.isinf(found.broken):
         return f"{said}, the most that was tried"
-    return f"{said}, broken at {found.broken:g}{_sure(known[found.broken])}"
+    return f"{said}, broken at {found.broken:g}{_format_undecided(known[found.broken])}"
 
 
 def lines_of_tolerance(found: Tolerance) -> Iterator[str]:
     """The answer and the points for a terminal."""
-    yield told(found)
+    yield describe_tolerance(found)
     for row in _cells_of_point(found):
         yield "  ".join(
             cell.rjust(width) for cell, width in zip(row, (12, 9, 24, 20, 9), strict=True)
@@ -309,7 +325,14 @@ def lines_of_tolerance(found: Tolerance) -> Iterator[str]:
 def as_markdown_of_tolerance(found: Tolerance) -> Iterator[str]:
     """The same as a page."""
     rows = list(_cells_of_point(found))
-    yield from ("# Tolerance", "", told(found) + ".", "", "![tolerance curve](tolerance.svg)", "")
+    yield from (
+        "# Tolerance",
+        "",
+        describe_tolerance(found) + ".",
+        "",
+        "![tolerance curve](tolerance.svg)",
+        "",
+    )
     yield f"| {' | '.join(rows[0])} |"
     yield "|" + "---|" * len(rows[0])
     yield from (f"| {' | '.join(row)} |" for row in rows[1:])
@@ -328,9 +351,11 @@ def as_csv_of_tolerance(found: Tolerance) -> str:
 
 def as_json_of_tolerance(found: Tolerance, provenance: Mapping[str, Any]) -> dict[str, Any]:
     """For programs; what is not finite is null."""
-    points = [{k: _finite(v) for k, v in _record_of_point(found, p).items()} for p in found.points]
+    points = [
+        {k: _finite_or_none(v) for k, v in _record_of_point(found, p).items()} for p in found.points
+    ]
     head = {"schema": 1, "what": found.what, "margin": found.margin, "target": found.target}
-    edges = {"tolerated": found.tolerated, "broken": _finite(found.broken)}
+    edges = {"tolerated": found.tolerated, "broken": _finite_or_none(found.broken)}
     edges |= {"charged": _charge(found)}
     return {**head, **edges, "points": points, "provenance": dict(provenance)}
 
@@ -351,7 +376,7 @@ def _cells_of_point(found: Tolerance) -> Iterator[list[str]]:
         yield [f"{point.value:g}", f"{point.cell.rate:.3g}", errors, ratio, state]
 
 
-def _sure(point: Point) -> str:
+def _format_undecided(point: Point) -> str:
     if point.decided:
         return ""
     alone = len(point.errors) == 1

@@ -58,7 +58,7 @@ def curves(axes: Axes, exhibit: Exhibit) -> None:
     ``draw`` may hold ``x_scale`` and ``y_scale`` (matplotlib's names), and ``x_ticks``
     and ``y_ticks`` (the values to mark).
     """
-    for index, (label, rows) in enumerate(by_label(exhibit.rows).items()):
+    for index, (label, rows) in enumerate(group_by_label(exhibit.rows).items()):
         _curve(axes, exhibit, index, label, rows)
     _scales(axes, exhibit)
 
@@ -66,37 +66,37 @@ def curves(axes: Axes, exhibit: Exhibit) -> None:
 def differences(axes: Axes, exhibit: Exhibit) -> None:
     """The curves minus the one that ``draw`` names in ``subtract_reference``, paired by seed."""
     reference = str(exhibit.draw["against"])
-    places = {label: place for place, label in enumerate(by_label(exhibit.rows))}
+    places = {label: place for place, label in enumerate(group_by_label(exhibit.rows))}
     apart = replace(exhibit, rows=subtract_reference(exhibit.rows, reference))
     axes.axhline(0.0, color=MUTED, lw=0.8)
-    for label, rows in by_label(apart.rows).items():
+    for label, rows in group_by_label(apart.rows).items():
         _curve(axes, apart, places[label], label, rows)
     scales = {key: value for key, value in exhibit.draw.items() if key.startswith("x_")}
     _scales(axes, replace(exhibit, draw=scales))
     axes.set_ylabel(f"minus {reference}")
 
 
-def banded(exhibit: Exhibit) -> bool:
+def has_bands(exhibit: Exhibit) -> bool:
     """Whether intervals are drawn as bands: of few curves that do not share one field.
 
     Else as whiskers, so are those of a curve that goes back, for its band would cross itself;
     other long curves keep their bands, for whiskers would hide them.
     """
-    groups = list(by_label(exhibit.rows).values())
+    groups = list(group_by_label(exhibit.rows).values())
     short = max(map(len, groups), default=0) <= MARKED_POINTS
-    if len(groups) > MOST_BANDS or any(_turns(_xs(exhibit, rows)) for rows in groups):
+    if len(groups) > MOST_BANDS or any(_has_turns(_xs(exhibit, rows)) for rows in groups):
         return False
-    shares = (_shared(exhibit, one, other) for one, other in combinations(groups, 2))
+    shares = (_mean_overlap(exhibit, one, other) for one, other in combinations(groups, 2))
     return not (short and any(share > MOST_SHARED for share in shares))
 
 
-def _turns(x: np.ndarray) -> bool:
+def _has_turns(x: np.ndarray) -> bool:
     """Whether a curve goes both ways."""
     steps = np.diff(x)
     return bool((steps < 0).any() and (steps > 0).any())
 
 
-def _shared(exhibit: Exhibit, one: list[Row], other: list[Row]) -> float:
+def _mean_overlap(exhibit: Exhibit, one: list[Row], other: list[Row]) -> float:
     """How much of the narrower interval lies in the wider, on average where both curves run."""
     (x, at), (ends, theirs) = (_xs(exhibit, r) for r in (one, other)), map(_ends, (one, other))
     low, high = (np.interp(x, at, end, math.nan, math.nan) for end in theirs)
@@ -128,7 +128,7 @@ def plain(value: float, position: float = 0.0) -> str:
 def bars(axes: Axes, exhibit: Exhibit) -> None:
     """Groups of bars over the columns, one bar a label, with interval whiskers."""
     groups = list(dict.fromkeys(row.column for row in exhibit.rows))
-    labelled = by_label(exhibit.rows)
+    labelled = group_by_label(exhibit.rows)
     width = 0.8 / len(labelled) if labelled else 0.8
     for index, (label, rows) in enumerate(labelled.items()):
         offset = (index - (len(labelled) - 1) / 2) * width
@@ -156,7 +156,7 @@ def bars(axes: Axes, exhibit: Exhibit) -> None:
 
 def histogram(axes: Axes, exhibit: Exhibit) -> None:
     """Filled steps: a row's column is the middle of its bin, its figure the count."""
-    for index, (label, rows) in enumerate(by_label(exhibit.rows).items()):
+    for index, (label, rows) in enumerate(group_by_label(exhibit.rows).items()):
         x, y = _xs(exhibit, rows), _numbers([row.measured for row in rows])
         colour = cycle(COLOURS, index)
         axes.fill_between(x, np.nan_to_num(y), step="mid", color=colour, alpha=0.25, lw=0)
@@ -164,7 +164,7 @@ def histogram(axes: Axes, exhibit: Exhibit) -> None:
     axes.set_ylim(bottom=0)
 
 
-def by_label(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def group_by_label(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """Rows grouped by label, in order of appearance."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
@@ -177,7 +177,7 @@ def _curve(axes: Axes, exhibit: Exhibit, index: int, label: str, rows: list[Row]
     colour, marker = cycle(COLOURS, index), cycle(MARKERS, index)
     low, high = _ends(rows)
     step = math.ceil(len(rows) / MARKED_POINTS)
-    if banded(exhibit):
+    if has_bands(exhibit):
         axes.fill_between(x, low, high, color=colour, alpha=0.16, lw=0)
     else:
         whiskers: dict[str, Any] = {"elinewidth": 0.9, "capsize": 2.0, "alpha": 0.7, "ls": ""}
@@ -404,7 +404,7 @@ def slots(axes: Axes, exhibit: Exhibit) -> None:
     A row is one frame: its label is the slot, its column the minibatch, its figure the
     utterance.
     """
-    lanes = by_label(exhibit.rows)
+    lanes = group_by_label(exhibit.rows)
     for lane, rows in enumerate(lanes.values()):
         spans: dict[int, list[float]] = {}
         for row in rows:
@@ -457,7 +457,7 @@ def draw(exhibit: Exhibit, out: Path, said: Words = PAPER) -> dict[str, bytes]:
         raise name_error(
             f"results.json: exhibit {exhibit.id}: draw.as", kind, [*SERIES, "timeline"]
         )
-    with style.canvas(panels=1 + paired(exhibit)) as (figure, axes, *below):
+    with style.canvas(panels=1 + has_differences(exhibit)) as (figure, axes, *below):
         SERIES[kind](axes, exhibit)
         if kind in WITH_LEGEND:
             legend(axes, exhibit.rows, said.printed)
@@ -465,10 +465,10 @@ def draw(exhibit: Exhibit, out: Path, said: Words = PAPER) -> dict[str, bytes]:
             differences(panel, exhibit)
         (below or [axes])[-1].set_xlabel(exhibit.axes.get("x", ""))
         axes.set_ylabel(exhibit.axes.get("y", ""))
-        return {form: style.rendered(figure, form) for form in FORMS}
+        return {form: style.render_figure(figure, form) for form in FORMS}
 
 
-def paired(exhibit: Exhibit) -> bool:
+def has_differences(exhibit: Exhibit) -> bool:
     """Whether differences seed by seed are drawn below the curves."""
     reference = exhibit.draw.get("against")
     return reference is not None and bool(subtract_reference(exhibit.rows, str(reference)))
@@ -482,15 +482,15 @@ def caption(exhibit: Exhibit) -> str:
     told: list[str] = []
     samples = [row.sample for row in exhibit.rows if row.sample]
     if any(numbers.half_width(row.ci95) for row in exhibit.rows):
-        shape = "Bands" if kind == "curves" and banded(exhibit) else "Whiskers"
+        shape = "Bands" if kind == "curves" and has_bands(exhibit) else "Whiskers"
         seeds = {len(sample.values) for sample in samples}
         over = f" over {' or '.join(map(str, sorted(seeds)))} seeds" if seeds else ""
         told.append(f"{shape}: 95% intervals{over}.")
     if any(len(seeds_of(row)) > 1 for row in exhibit.rows):
-        longest = max(map(len, by_label(exhibit.rows).values()))
+        longest = max(map(len, group_by_label(exhibit.rows).values()))
         few = kind == "bars" or longest <= FEW
         told.append(f"{'Dots' if few else 'Thin lines'}: single seeds.")
-    if paired(exhibit):
+    if has_differences(exhibit):
         told.append(
             f"Below: differences to {exhibit.draw['against']} seed by seed, with their paired 95% "
             "intervals; claims rest on these."
@@ -505,4 +505,4 @@ def _timeline(exhibit: Exhibit, out: Path) -> dict[str, bytes]:
     with style.canvas() as (figure, axes, *_):
         lanes = gantt.timeline(axes, path, exhibit.draw)
         figure.set_figheight(0.42 * lanes + 0.85)
-        return {form: style.rendered(figure, form) for form in FORMS}
+        return {form: style.render_figure(figure, form) for form in FORMS}

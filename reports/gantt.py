@@ -111,10 +111,10 @@ def timeline(axes: Axes, path: Path, draw: dict[str, Any]) -> int:
             when the averaged model takes in the new version (at every fold), and
             ``switch_fold``: the fold from which the full average replaced the running one.
     """
-    return drawn(axes, window(load_timeline(path), draw, str(path)), draw)
+    return draw_window(axes, window(load_timeline(path), draw, str(path)), draw)
 
 
-def drawn(axes: Axes, view: Window, draw: dict[str, Any]) -> int:
+def draw_window(axes: Axes, view: Window, draw: dict[str, Any]) -> int:
     """Draw a window of a timeline; returns the number of lanes.
 
     Args:

@@ -14,7 +14,7 @@ UNBOUNDED = "no interval"
 SAME = "no spread"  # an interval without width: no chance entered, or none that showed
 
 
-def printed(value: float | str | None, places: int | None = None) -> str:
+def format_number(value: float | str | None, places: int | None = None) -> str:
     """A figure as the paper prints it; a word stays a word.
 
     Args:
@@ -22,14 +22,14 @@ def printed(value: float | str | None, places: int | None = None) -> str:
         places: decimals, where a table prints all its figures alike.
 
     Example:
-        >>> printed(7.63), printed(None), printed("holds")
+        >>> format_number(7.63), format_number(None), format_number("holds")
         ('7.63', '–', 'holds')
     """
     if value is None:
         return MISSING
     if isinstance(value, str):
         return value
-    return _sign(f"{value:.6g}") if places is None else fixed(value, places)
+    return _sign(f"{value:.6g}") if places is None else format_fixed(value, places)
 
 
 def places_of(values: Iterable[float | None]) -> int:
@@ -64,23 +64,23 @@ def half_width(ci95: Bounds) -> float | None:
     return half if half > ROUNDING * max(abs(low), abs(high)) else 0.0
 
 
-def measured(value: float | None, ci95: Bounds) -> str:
+def format_measured(value: float | None, ci95: Bounds) -> str:
     """Our figure.
 
     Example:
-        >>> measured(5.773e-15, None), measured(0.25, (0.2, 0.3)), measured(3, None)
+        >>> format_measured(5.773e-15, None), format_measured(0.25, (0.2, 0.3)), format_measured(3, None)
         ('5.8e−15', '0.250', '3')
     """
     if value is None:
         return MISSING
-    if _counted(value, ci95):
-        return fixed(value, 0)
+    if _is_count(value, ci95):
+        return format_fixed(value, 0)
     if value and _magnitude(value) <= SMALL and not half_width(ci95):
         return _sign(f"{value:.1e}".replace("e-", f"e{MINUS}"))
-    return fixed(value, decimals(value, ci95))
+    return format_fixed(value, decimals(value, ci95))
 
 
-def _counted(value: float, ci95: Bounds) -> bool:
+def _is_count(value: float, ci95: Bounds) -> bool:
     """Whether a figure is a count, which has no decimals and no interval."""
     return isinstance(value, int) and ci95 is None
 
@@ -88,14 +88,14 @@ def _counted(value: float, ci95: Bounds) -> bool:
 def spread(value: float | None, ci95: Bounds) -> str:
     """The interval beside our figure: ``± h`` if it is centred on it, else its ends."""
     half = half_width(ci95)
-    if value is None or _counted(value, ci95):
+    if value is None or _is_count(value, ci95):
         return ""
     if ci95 is None or not half:
         return interval(value, ci95)
     off_centre = abs((ci95[0] or 0.0) + half - value)
     if off_centre > 0.05 * half:
         return interval(value, ci95)
-    return f"± {fixed(half, decimals(value, ci95))}"
+    return f"± {format_fixed(half, decimals(value, ci95))}"
 
 
 def interval(value: float | None, ci95: Bounds) -> str:
@@ -108,11 +108,11 @@ def interval(value: float | None, ci95: Bounds) -> str:
     places = decimals(value or 0.0, ci95)
     if low is None or high is None:
         side, end = ("≤", high) if low is None else ("≥", low)
-        return f"{side} {fixed(end or 0.0, places)}"
-    return f"{fixed(low, places)} to {fixed(high, places)}"
+        return f"{side} {format_fixed(end or 0.0, places)}"
+    return f"{format_fixed(low, places)} to {format_fixed(high, places)}"
 
 
-def fixed(value: float, places: int) -> str:
+def format_fixed(value: float, places: int) -> str:
     """``value`` with so many decimals, a true minus sign, and no minus zero."""
     return _sign(f"{value:,.{places}f}".replace(",", "\u202f"))
 

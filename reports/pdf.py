@@ -14,7 +14,15 @@ from harness.base.seeds import SHORT
 from harness.judge import Claim, Exhibit, Part, Results
 from harness.judge.claims import VERDICTS
 from reports import abstract, figures, numbers, provenance, reference_terms, tables, verdict_notes
-from reports.provenance import BAD, Line, cited_runs, settings_of, unexpected, wall_time, where_from
+from reports.provenance import (
+    BAD,
+    Line,
+    cited_runs,
+    find_failures,
+    settings_of,
+    wall_time,
+    where_from,
+)
 from reports.reference_terms import Words
 
 Data = dict[str, Any]
@@ -32,7 +40,7 @@ def document(
     """
     bad = {run.hash for run in runs if run.status in BAD}
     cited = cited_runs(results)
-    reference, said = results.provenance.get("reference", {}), reference_terms.of(results)
+    reference, said = results.provenance.get("reference", {}), reference_terms.words_of(results)
     return {
         "kicker": f"{results.paper} · {said.done} with lagbench · {results.scale} scale",
         "running": f"{results.paper}, {results.scale} scale, corpus {results.corpus}",
@@ -43,7 +51,7 @@ def document(
         "abstract": abstract.lines(results),
         "caution": said.caution(results.scale),
         "smoke": results.scale == "smoke",
-        "failures": _failures(unexpected(results.provenance, runs), results.provenance),
+        "failures": _failures(find_failures(results.provenance, runs), results.provenance),
         "claims-title": "Verdicts",
         "claims-legend": _claims_legend(results, said),
         "verdict-head": "at smoke scale" if results.scale == "smoke" else "verdict",
@@ -87,7 +95,7 @@ def runs_note(runs: Sequence[Line]) -> str:
 
 
 def _claim(claim: Claim, bad: Collection[str], given: str, said: Words) -> Data:
-    parts = verdict_notes.several(claim)
+    parts = verdict_notes.parts_of(claim)
     told_by_parts = bool(parts) and (
         claim.measured is None or any(_same(claim, part) for part in parts)
     )
@@ -106,10 +114,10 @@ def _claim(claim: Claim, bad: Collection[str], given: str, said: Words) -> Data:
         "told-by-parts": told_by_parts,
         "remarks": [told for told in (*alone, *verdict_notes.remarks(unexplained), marks) if told],
         "parts": [
-            _judged(part) | {"label": part.label, "test": verdict_notes.test_of(part)}
+            _verdict_row(part) | {"label": part.label, "test": verdict_notes.test_of(part)}
             for part in parts
         ],
-        **_judged(claim, any(run in bad for run in claim.runs), told_by_parts),
+        **_verdict_row(claim, any(run in bad for run in claim.runs), told_by_parts),
     }
 
 
@@ -122,7 +130,7 @@ def _legend(results: Results, said: Words) -> str:
 
 def _claims_legend(results: Results, said: Words) -> str:
     """What stands beside a quantity; of results that do not say it, that they do not."""
-    if not abstract.knows_power(results):
+    if not abstract.has_power(results):
         return abstract.EARLIER
     return (
         f"{said.reads}Beside a quantity stand where it must lie for {said.the} to hold; power, the "
@@ -142,10 +150,10 @@ def _marks(runs: Iterable[str], bad: Collection[str]) -> str:
     return f"† Rests on {resting} run{plural} that diverged or failed." if resting else ""
 
 
-def _judged(item: Claim | Part, flag: bool = False, blank: bool = False) -> Data:
+def _verdict_row(item: Claim | Part, flag: bool = False, blank: bool = False) -> Data:
     return {
-        "paper": "" if blank else verdict_notes.stated(item),
-        "measured": "" if blank else numbers.measured(item.measured, item.ci95),
+        "paper": "" if blank else verdict_notes.format_paper_value(item),
+        "measured": "" if blank else numbers.format_measured(item.measured, item.ci95),
         "interval": "" if blank else numbers.interval(item.measured, item.ci95),
         "verdict": item.verdict,
         "flag": flag,
@@ -207,12 +215,12 @@ TEMPLATE = Path(__file__).with_name("report.typ")
 TIMESTAMP = 0  # a report tells its dates itself; the same content is the same bytes
 
 
-def possible() -> bool:
+def has_typst() -> bool:
     """Whether typst is installed: a machine lent for its GPU may have no more than the usual."""
     return find_spec("typst") is not None
 
 
-def compiled(data: dict[str, Any], root: Path) -> bytes:
+def compile_pdf(data: dict[str, Any], root: Path) -> bytes:
     """The PDF of ``data``.
 
     Args:
@@ -228,7 +236,7 @@ def compiled(data: dict[str, Any], root: Path) -> bytes:
     )
 
 
-def pictured(data: dict[str, Any], root: Path, ppi: float) -> list[bytes]:
+def render_pages(data: dict[str, Any], root: Path, ppi: float) -> list[bytes]:
     """The pages as PNG files, ``ppi`` pixels an inch."""
     import typst
 
@@ -240,7 +248,7 @@ def pictured(data: dict[str, Any], root: Path, ppi: float) -> list[bytes]:
     return made if isinstance(made, list) else [made]
 
 
-def labelled(data: dict[str, Any], root: Path, label: str) -> list[str]:
+def query_ids(data: dict[str, Any], root: Path, label: str) -> list[str]:
     """The ids that the document carries under ``label``: ``"claim"`` or ``"exhibit"``."""
     import typst
 

@@ -52,7 +52,7 @@ def where_from(results: Results) -> Data:
     }
 
 
-def made_from(out: Path) -> list[tuple[str, str]]:
+def source_digests(out: Path) -> list[tuple[str, str]]:
     """Name and SHA-256 of each file in ``out`` that its report is made from."""
     return [(name, files.sha256_of(out / name)) for name in SOURCES if (out / name).is_file()]
 
@@ -63,7 +63,7 @@ def cited_runs(results: Results) -> set[str]:
     return {run for item in (*rows, *results.claims) for run in item.runs}
 
 
-class Ended(Protocol):
+class RunLike(Protocol):
     """A run, or a line about one."""
 
     @property
@@ -77,10 +77,10 @@ class Ended(Protocol):
         ...
 
 
-AnyRun = TypeVar("AnyRun", bound=Ended)
+AnyRun = TypeVar("AnyRun", bound=RunLike)
 
 
-def unexpected(facts: Mapping[str, Any], runs: Sequence[AnyRun]) -> list[AnyRun]:
+def find_failures(facts: Mapping[str, Any], runs: Sequence[AnyRun]) -> list[AnyRun]:
     """Runs that diverged or failed where that is not what they were to find out.
 
     Where the settings are known these are theirs: what a search for the largest stable rate tries
@@ -159,7 +159,7 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return items
 
 
-def alike(configs: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+def group_by_keys(configs: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     """Indices of configurations grouped by their keys: different keys, different kinds of run."""
     groups: dict[frozenset[str], list[int]] = {}
     for index, config in enumerate(configs):
@@ -247,26 +247,28 @@ def lines(results: Results, out: Path) -> list[Line]:
     """
     stored = Store(out / "runs").runs()
     if stored:
-        return of_runs(results, stored)
+        return lines_from_runs(results, stored)
     path = out / RUNS_CSV
-    return runs_from_csv(path) if path.is_file() else _unstored(results, cited_runs(results))
+    return (
+        runs_from_csv(path) if path.is_file() else _lines_without_runs(results, cited_runs(results))
+    )
 
 
-def of_runs(results: Results, stored: Sequence[Run]) -> list[Line]:
+def lines_from_runs(results: Results, stored: Sequence[Run]) -> list[Line]:
     """From runs of the store: kinds in order, settings in the order of the experiments."""
     names = settings_of(results.provenance.get("settings", {}))
     cited = cited_runs(results)
-    wanted = cited | {run.hash for run in unexpected(results.provenance, stored)}
+    wanted = cited | {run.hash for run in find_failures(results.provenance, stored)}
     listed = [run for run in stored if run.hash in wanted]
     order = {hash_: place for place, hash_ in enumerate(names)}
     listed.sort(key=lambda run: order.get(run.hash, len(order)))
-    kinds = alike([run.config for run in listed])
+    kinds = group_by_keys([run.config for run in listed])
     made = [
         line
         for number, kind in enumerate(kinds, 1)
         for line in _kind(str(number), [listed[index] for index in kind], names)
     ]
-    return [*made, *_unstored(results, cited - {run.hash for run in stored})]
+    return [*made, *_lines_without_runs(results, cited - {run.hash for run in stored})]
 
 
 def runs_to_csv(found: Sequence[Line]) -> str:
@@ -294,18 +296,18 @@ def _kind(number: str, runs: Sequence[Run], names: Mapping[str, str]) -> Iterato
     seeds = [own.pop("seed", "") for own in flats]
     counts = Counter(pair for own in flats for pair in own.items())
     usual = dict(pair for pair, _ in reversed(counts.most_common()))  # the commonest comes last
-    yield Line(number, USUAL, "", "", "", _told(usual))
+    yield Line(number, USUAL, "", "", "", _format_items(usual))
     for run, own, seed in zip(runs, flats, seeds, strict=True):
         apart = {key: value for key, value in own.items() if usual.get(key) != value}
         setting = names.get(run.hash, "")
-        yield Line(number, setting, run.hash, seed, run.status, _told(apart), run.note)
+        yield Line(number, setting, run.hash, seed, run.status, _format_items(apart), run.note)
 
 
-def _told(items: Mapping[str, str]) -> str:
+def _format_items(items: Mapping[str, str]) -> str:
     return "; ".join(f"{key} {items[key]}" for key in sorted(items, key=lambda key: key.count(".")))
 
 
-def _unstored(results: Results, cited: set[str]) -> list[Line]:
+def _lines_without_runs(results: Results, cited: set[str]) -> list[Line]:
     """Runs of which only the hash is known, and the setting and seed if the results name them."""
     settings = results.provenance.get("settings", {})
     names = settings_of(settings)

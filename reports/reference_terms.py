@@ -90,7 +90,7 @@ KINDS = {each.noun: each for each in (PAPER, PREDICTION)}
 """By what a reproduction declares."""
 
 
-def of(results: Results) -> Words:
+def words_of(results: Results) -> Words:
     """The words of these results.
 
     Raises:

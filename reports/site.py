@@ -14,7 +14,7 @@ from harness.judge import Results, read_results
 from harness.judge.claims import VERDICTS
 from harness.store.files import writable_folder, write_bytes
 from reports import abstract, build, verdict_notes
-from reports.page.page import framed, tag
+from reports.page.page import build_document, tag
 
 FROM = Path("reports/published")
 MADE = ("report.html", "report.pdf", "runs.csv", "results.json")
@@ -38,7 +38,7 @@ def site(source: Path, target: Path) -> Path:
     if not found:
         raise UserError(f"report: {str(source)!r} holds no PAPER/SCALE/results.json")
     writable_folder(target, "report")
-    places = [_made(folder, source, target) for folder in found]
+    places = [_build_report(folder, source, target) for folder in found]
     entries = [
         (place, printable(read_results(target / place / "results.json"))) for place in places
     ]
@@ -47,7 +47,7 @@ def site(source: Path, target: Path) -> Path:
     return front
 
 
-def _made(folder: Path, source: Path, target: Path) -> Path:
+def _build_report(folder: Path, source: Path, target: Path) -> Path:
     """A report built beside links to what it is made from; returns its place in ``target``."""
     place = folder.relative_to(source)
     out = target / place
@@ -78,9 +78,9 @@ def _front(entries: Sequence[tuple[Path, Results]]) -> str:
             class_="muted",
         ),
         tag("div", table, class_="wide", tabindex="0", role="region", aria_label="verdicts"),
-        *(_about(place, results) for place, results in entries),
+        *(_format_entry(place, results) for place, results in entries),
     ]
-    return framed("What does parallelism do to training?", tag("main", *body, id="content"))
+    return build_document("What does parallelism do to training?", tag("main", *body, id="content"))
 
 
 def _row(place: Path, results: Results) -> str:
@@ -97,7 +97,7 @@ def _row(place: Path, results: Results) -> str:
     return tag("tr", *(tag("td", cell) for cell in cells))
 
 
-def _about(place: Path, results: Results) -> str:
+def _format_entry(place: Path, results: Results) -> str:
     """Title, the abstract, and its curves of what is tolerated if it has any."""
     title = str(results.provenance.get("reference", {}).get("title", results.paper))
     head = tag("h2", _link(place / "report.html", f"{title}, {results.scale} scale"))

@@ -44,10 +44,12 @@ def groups(exhibits: Sequence[Exhibit]) -> list[list[Exhibit]]:
 def chart(group: Sequence[Exhibit]) -> Spec:
     """A group's charts below each other; curves are brushed together from a strip on top."""
     panels = [panel for exhibit in group for panel in _panels(exhibit)]
-    long = any(len(rows) > figures.FEW for e in group for rows in figures.by_label(e.rows).values())
+    long = any(
+        len(rows) > figures.FEW for e in group for rows in figures.group_by_label(e.rows).values()
+    )
     brushed = len(panels) > 1 and group[0].draw.get("as", "curves") == "curves"
     if brushed or (long and group[0].draw.get("as", "curves") == "curves"):
-        panels = [_strip(group[0]), *(_windowed(panel) for panel in panels)]
+        panels = [_strip(group[0]), *(_with_brush(panel) for panel in panels)]
     return {
         "$schema": SCHEMA,
         "description": "; ".join(f"{e.paper_label or e.id}: {e.title}" for e in group),
@@ -58,7 +60,7 @@ def chart(group: Sequence[Exhibit]) -> Spec:
 
 def _panels(exhibit: Exhibit) -> list[Spec]:
     made = CHARTS[exhibit.draw.get("as", "curves")](exhibit)
-    if not figures.paired(exhibit):
+    if not figures.has_differences(exhibit):
         return [made]
     name, y = f"{exhibit.id}:differences", f"minus {exhibit.draw['against']}"
     zero = {"mark": {"type": "rule", "opacity": 0.5}, "encoding": {"y": {"datum": 0}}}
@@ -70,7 +72,7 @@ def _panels(exhibit: Exhibit) -> list[Spec]:
 def _curves(exhibit: Exhibit, name: str = "", y: str = "", *, y_log: bool = True) -> Spec:
     name = name or exhibit.id
     look = _look(exhibit)
-    few = max(map(len, figures.by_label(exhibit.rows).values())) <= figures.FEW
+    few = max(map(len, figures.group_by_label(exhibit.rows).values())) <= figures.FEW
     ends = {"y": _axis(exhibit, "y", "low", y, log=y_log), "y2": {"field": "high"}}
     y_axis = _axis(exhibit, "y", "measured", y, log=y_log)
     tips = [_tip("label"), _tip("x", "quantitative"), _tip("told")]
@@ -84,12 +86,12 @@ def _curves(exhibit: Exhibit, name: str = "", y: str = "", *, y_log: bool = True
     if any(numbers.half_width(row.ci95) for row in exhibit.rows):
         band = {"type": "area", "opacity": 0.16}
         layer.insert(0, {
-            "mark": band if figures.banded(exhibit) else {"type": "rule"},
+            "mark": band if figures.has_bands(exhibit) else {"type": "rule"},
             "transform": [{"filter": "isValid(datum.low) && isValid(datum.high)"}],
             "encoding": ends | {"color": look["color"]},
         })  # fmt: skip
     if name == exhibit.id and any(row.paper is not None for row in exhibit.rows):
-        layer.append(_printed(look["color"]))
+        layer.append(_paper_layer(look["color"]))
     if name == exhibit.id and any(seeds_of(row) for row in exhibit.rows):
         layer.append(_single(name, look, few=few))
     return {
@@ -114,7 +116,7 @@ def _single(name: str, look: Spec, *, few: bool) -> Spec:
 
 def _bars(exhibit: Exhibit) -> Spec:
     look = _look(exhibit)
-    columns = list(dict.fromkeys(numbers.printed(row.column) for row in exhibit.rows))
+    columns = list(dict.fromkeys(numbers.format_number(row.column) for row in exhibit.rows))
     y = _axis(exhibit, "y", "measured", exhibit.axes.get("y", ""))
     tips = [_tip("label"), _tip("column"), _tip("told")]
     layer: list[Spec] = [
@@ -126,7 +128,7 @@ def _bars(exhibit: Exhibit) -> Spec:
             "encoding": {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}},
         })  # fmt: skip
     if any(row.paper is not None for row in exhibit.rows):
-        layer.append(_printed(None))
+        layer.append(_paper_layer(None))
     return {
         "title": _title(exhibit),
         "data": {"name": exhibit.id},
@@ -140,7 +142,7 @@ def _bars(exhibit: Exhibit) -> Spec:
     }  # fmt: skip
 
 
-def _printed(colour: Spec | None) -> Spec:
+def _paper_layer(colour: Spec | None) -> Spec:
     """The figures that the paper prints."""
     at = {"y": {"field": "paper", "type": "quantitative"}}
     return {
@@ -171,14 +173,14 @@ def _strip(exhibit: Exhibit) -> Spec:
     }  # fmt: skip
 
 
-def _windowed(panel: Spec) -> Spec:
+def _with_brush(panel: Spec) -> Spec:
     x = panel["encoding"]["x"]
     scale = x.get("scale", {}) | {"domain": {"param": "brush", "encoding": "x"}}
-    layer = [each | {"mark": _clipped(each["mark"])} for each in panel["layer"]]
+    layer = [each | {"mark": _with_clip(each["mark"])} for each in panel["layer"]]
     return panel | {"encoding": {"x": x | {"scale": scale}}, "layer": layer}
 
 
-def _clipped(mark: Any) -> Spec:
+def _with_clip(mark: Any) -> Spec:
     return ({"type": mark} if isinstance(mark, str) else mark) | {"clip": True}
 
 
@@ -202,7 +204,7 @@ def _axis(exhibit: Exhibit, name: str, field: str, title: str, *, log: bool = Tr
 
 def _look(exhibit: Exhibit) -> Spec:
     """Colour, dash and shape of each label: the same in print."""
-    labels = list(figures.by_label(exhibit.rows))
+    labels = list(figures.group_by_label(exhibit.rows))
     legend = {"orient": "top", "title": None, "labelLimit": 400, "symbolOpacity": 1}
 
     def scale(choices: Sequence[Any]) -> Spec:
@@ -252,7 +254,7 @@ BAND_COLOUR, EDGE = "#9db8cf", 0.08
 """Colour of where the paper holds; the share of a row that is left at both its ends."""
 
 
-def about(said: Words) -> str:
+def describe_forest(said: Words) -> str:
     """What the plot shows, for somebody who does not see it."""
     return (
         f"Every judged quantity with its 95% interval, where it must lie for {said.the} to hold, "
@@ -270,7 +272,7 @@ def forest(rows: Sequence[Spec], said: Words = PAPER) -> Spec:
     names = [row["name"] for row in rows]
     across = {"type": "quantitative", "axis": None, "scale": {"domain": [0, 1]}}
 
-    def at(field: str) -> Spec:
+    def x_channel(field: str) -> Spec:
         return {"field": field, **across}
 
     colour = {
@@ -281,7 +283,7 @@ def forest(rows: Sequence[Spec], said: Words = PAPER) -> Spec:
     called = {"paper": said.noun}
     return {
         "$schema": SCHEMA,
-        "description": about(said),
+        "description": describe_forest(said),
         "data": {"name": "forest"},
         "params": [{"name": "shown", "value": list(VERDICTS)}],
         "transform": [{"filter": "indexof(shown, datum.verdict) >= 0"}],
@@ -294,12 +296,12 @@ def forest(rows: Sequence[Spec], said: Words = PAPER) -> Spec:
         },
         "layer": [
             {"mark": {"type": "bar", "color": BAND_COLOUR, "opacity": 0.4, "height": 13},
-             "encoding": {"x": at("band_low"), "x2": {"field": "band_high"}}},
+             "encoding": {"x": x_channel("band_low"), "x2": {"field": "band_high"}}},
             {"mark": {"type": "rule", "strokeWidth": 2},
-             "encoding": {"x": at("low"), "x2": {"field": "high"}, "color": colour}},
+             "encoding": {"x": x_channel("low"), "x2": {"field": "high"}, "color": colour}},
             {"mark": {"type": "point", "filled": True, "size": 70, "opacity": 1},
-             "encoding": {"x": at("value"), "color": colour}},
-            {"mark": MARK, "encoding": {"x": at("printed")}},
+             "encoding": {"x": x_channel("value"), "color": colour}},
+            {"mark": MARK, "encoding": {"x": x_channel("printed")}},
         ],
     }  # fmt: skip
 
@@ -335,10 +337,10 @@ def _line(place: int, claim: Claim, part: Part) -> Spec:
         "place": place,
         "claim": claim.statement,
         "quantity": part.label or claim.statistic,
-        "measured": numbers.measured(part.measured, part.ci95),
+        "measured": numbers.format_measured(part.measured, part.ci95),
         "interval": numbers.interval(part.measured, part.ci95),
         "holds": verdict_notes.band(band) if banded else "",
-        "paper": numbers.printed(part.paper),
+        "paper": numbers.format_number(part.paper),
         "verdict": claim.verdict,
         "value": share(part.measured),
         "low": share(low),

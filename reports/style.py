@@ -63,7 +63,7 @@ UNSTEADY = {"svg": "Date", "png": "Software", "pdf": "CreationDate"}
 
 
 @contextmanager
-def styled() -> Generator[None]:
+def use_style() -> Generator[None]:
     """The house style, whatever a user's own matplotlib settings are."""
     with mpl.rc_context():
         mpl.rcdefaults()
@@ -79,7 +79,7 @@ def canvas(height_in: float = HEIGHT_IN, panels: int = 1) -> Generator[tuple[Any
         height_in: of the first panel; each further one is half as high.
         panels: how many lie below each other, with one x axis.
     """
-    with styled():
+    with use_style():
         shares = [1.0] + [0.55] * (panels - 1)
         figure = Figure(figsize=(WIDTH_IN, height_in * sum(shares)), layout="constrained")
         FigureCanvasAgg(figure)
@@ -87,7 +87,7 @@ def canvas(height_in: float = HEIGHT_IN, panels: int = 1) -> Generator[tuple[Any
         yield (figure, *axes[:, 0])
 
 
-def rendered(figure: Figure, form: str) -> bytes:
+def render_figure(figure: Figure, form: str) -> bytes:
     """The figure's file: the same bytes for the same figure.
 
     Args:

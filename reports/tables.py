@@ -66,7 +66,7 @@ def grid(rows: Collection[Row], marked: Collection[str] = ()) -> Grid:
     """
     places = {
         label: numbers.places_of(row.paper for row in rows if row.label == label)
-        for label in _seen(row.label for row in rows)
+        for label in _unique_names(row.label for row in rows)
     }
     repeated, remark = _remark(rows)
     cells = {
@@ -75,11 +75,11 @@ def grid(rows: Collection[Row], marked: Collection[str] = ()) -> Grid:
     }
     turned = {(column, label): cell for (label, column), cell in cells.items()}
     listed = {(f"{label} · {column}", ""): cell for (label, column), cell in cells.items()}
-    both = [_laid(form, remark) for form in (cells, turned)]
+    both = [_build_grid(form, remark) for form in (cells, turned)]
     fitting = [
         form for wrapped in (False, True) for form in both if form.width(wrapped=wrapped) <= PAGE
     ]
-    return [*fitting, _laid(listed, remark)][0]
+    return [*fitting, _build_grid(listed, remark)][0]
 
 
 def to_csv(exhibit: Exhibit) -> str:
@@ -122,19 +122,22 @@ def to_latex(exhibit: Exhibit, noun: str = "paper") -> str:
     return "\n".join(lines) + "\n"
 
 
-def _laid(cells: dict[tuple[str, str], Cell], remark: str) -> Grid:
-    labels, columns = _seen(label for label, _ in cells), _seen(column for _, column in cells)
+def _build_grid(cells: dict[tuple[str, str], Cell], remark: str) -> Grid:
+    labels, columns = (
+        _unique_names(label for label, _ in cells),
+        _unique_names(column for _, column in cells),
+    )
     body = [(label, [cells.get((label, column)) for column in columns]) for label in labels]
     printed = [any(c["paper"] for _, row in body if (c := row[at])) for at in range(len(columns))]
     return Grid(columns, body, printed, remark)
 
 
-def _seen(names: Iterable[str]) -> list[str]:
+def _unique_names(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
 def _head(row: Row) -> str:
-    return numbers.printed(row.column)
+    return numbers.format_number(row.column)
 
 
 def _remark(rows: Collection[Row]) -> tuple[str, str]:
@@ -150,8 +153,8 @@ def _remark(rows: Collection[Row]) -> tuple[str, str]:
 def _cell(row: Row, places: int, marked: Collection[str], repeated: str) -> Cell:
     spread = numbers.spread(row.measured, row.ci95)
     return {
-        "paper": "" if row.paper is None else numbers.printed(row.paper, places),
-        "measured": numbers.measured(row.measured, row.ci95),
+        "paper": "" if row.paper is None else numbers.format_number(row.paper, places),
+        "measured": numbers.format_measured(row.measured, row.ci95),
         "spread": "" if spread == repeated else spread,
         "flag": any(run in marked for run in row.runs),
     }

@@ -53,7 +53,7 @@ def corpus_of(results: Results) -> str:
     return f"{results.corpus}, {'the same for all seeds' if shared else 'another for each seed'}"
 
 
-def several(claim: Claim) -> tuple[Part, ...]:
+def parts_of(claim: Claim) -> tuple[Part, ...]:
     """The parts of a claim of more than one quantity.
 
     Those of a claim that is not testable are shown without verdicts: whoever reads
@@ -79,14 +79,14 @@ def band(ends: Bounds) -> str:
     return " ".join(filter(None, told)) or "anywhere"
 
 
-def stated(item: Part | Claim) -> str:
+def format_paper_value(item: Part | Claim) -> str:
     """The figure that a claim states; empty where it states none, as its band says enough.
 
     Example:
-        >>> stated(Part("", 0.16)), stated(Part("", "above 0")), stated(Part(""))
+        >>> format_paper_value(Part("", 0.16)), format_paper_value(Part("", "above 0")), format_paper_value(Part(""))
         ('0.16', 'above 0', '')
     """
-    return "" if item.paper is None else numbers.printed(item.paper)
+    return "" if item.paper is None else numbers.format_number(item.paper)
 
 
 def ends(part: Part) -> Bounds:
@@ -114,18 +114,18 @@ def power(part: Part | Claim) -> str:
     return "> 99%" if part.power > 0.99 else f"{math.floor(100 * part.power)}%"
 
 
-def finds(part: Part) -> str:
+def detectable_effect(part: Part) -> str:
     """The effect that is found with 80%, beyond an end of the band; blank where that says nothing.
 
     Example:
-        >>> finds(Part("", measured=1.2, ci95=(1.0, 1.4), finds=0.3172)), finds(Part(""))
+        >>> detectable_effect(Part("", measured=1.2, ci95=(1.0, 1.4), finds=0.3172)), detectable_effect(Part(""))
         ('0.32', '')
     """
     if not part.finds or part.ci95 is None or None in part.ci95:
         return ""
     if numbers.interval(part.measured, part.ci95) == numbers.SAME:
         return ""
-    return numbers.printed(float(f"{part.finds:.2g}"))
+    return numbers.format_number(float(f"{part.finds:.2g}"))
 
 
 def _chances(part: Part) -> list[str]:
@@ -133,27 +133,27 @@ def _chances(part: Part) -> list[str]:
     if part.ci95 is not None and None in part.ci95:
         return ["no scatter is known"]
     told = [] if part.power is None else [f"power {power(part)}"]
-    if found := finds(part):
+    if found := detectable_effect(part):
         told.append(f"finds {found} beyond an end (80%)")
     return told
 
 
 def _end(value: float) -> str:
     """An end of a band; of one that was computed four digits say enough."""
-    return numbers.printed(float(f"{value:.4g}"))
+    return numbers.format_number(float(f"{value:.4g}"))
 
 
 def _condition(each: Condition) -> str:
     holds = "holds" if each.holds else "unknown" if each.measured is None else "does not hold"
-    return f"Presumes {each.what}: {_found(each)} ({band(each.band)}), {holds}."
+    return f"Presumes {each.what}: {_format_measurement(each)} ({band(each.band)}), {holds}."
 
 
-def _found(each: Condition) -> str:
+def _format_measurement(each: Condition) -> str:
     """What was measured of a condition; a whole number without chance in it is a count."""
     value, half = each.measured, numbers.half_width(each.ci95)
     if value is not None and half == 0 and float(value).is_integer():
-        return numbers.measured(int(value), None)
-    found = numbers.measured(value, each.ci95)
+        return numbers.format_measured(int(value), None)
+    found = numbers.format_measured(value, each.ci95)
     return f"{found} [{numbers.interval(value, each.ci95)}]" if half else found
 
 
@@ -204,12 +204,16 @@ def why(claim: Claim, said: Words = PAPER) -> str:
     of = len(parts)
     against = [part for part in parts if part.verdict == "contradicted"]
     if claim.verdict == "contradicted":
-        return _told(against, f"No value of its interval agrees with {said.the}", of, said)
+        return _format_intervals(
+            against, f"No value of its interval agrees with {said.the}", of, said
+        )
     crossing = [part for part in parts if part.verdict == "undecided"]
     told = [
-        _told(crossing, "Its interval crosses an end", of, said),
-        _told(against, "By itself contradicted, after the correction for the parts not", of, said),
-        _unmeasured(parts),
+        _format_intervals(crossing, "Its interval crosses an end", of, said),
+        _format_intervals(
+            against, "By itself contradicted, after the correction for the parts not", of, said
+        ),
+        _format_missing(parts),
     ]
     return " ".join(filter(None, told)) or "It was not measured."
 
@@ -234,12 +238,12 @@ def plain(text: str) -> str:
     return EMPHASIS.sub(r"\1", text).replace("`", "")
 
 
-def _told(parts: Sequence[Part], what: str, of: int, said: Words) -> str:
+def _format_intervals(parts: Sequence[Part], what: str, of: int, said: Words) -> str:
     known = [_interval(part, said, named=of > 1) for part in parts if part.measured is not None]
     return f"{what}: {'; '.join(known)}." if known else ""
 
 
-def _unmeasured(parts: Sequence[Part]) -> str:
+def _format_missing(parts: Sequence[Part]) -> str:
     missing = [part.label for part in parts if part.verdict and part.measured is None]
     return f"No estimate: {'; '.join(missing)}." if any(missing) else ""
 

@@ -30,7 +30,7 @@ SCALES = ("smoke", "laptop", "overnight", "gpu", "paper")
 
 
 @dataclass(frozen=True)
-class Published:
+class Publication:
     """One published result.
 
     Attributes:
@@ -44,7 +44,7 @@ class Published:
     reasons: Mapping[str, str]
 
 
-def published(root: Path) -> list[Published]:
+def read_published(root: Path) -> list[Publication]:
     """Every result below ``root/reports/published``, by paper and scale.
 
     Raises:
@@ -58,7 +58,7 @@ HEAD = ("report", "scale", "corpus", "seeds", *VERDICTS, "cannot fail", "stay wh
 """Of the summary; the last two are of the decided claims, and of those of them that can fail."""
 
 
-def summary(items: Sequence[Published], to_root: str = "") -> str:
+def summary(items: Sequence[Publication], to_root: str = "") -> str:
     """Markdown table: the number of claims with each verdict, one row a report.
 
     Args:
@@ -68,7 +68,7 @@ def summary(items: Sequence[Published], to_root: str = "") -> str:
     return _format_table(HEAD, (_counts(item, to_root) for item in items))
 
 
-def short_summary(items: Sequence[Published]) -> str:
+def short_summary(items: Sequence[Publication]) -> str:
     """``summary`` for the README: scale and seeds in one column, and only the verdicts counted."""
     rows = (_counts(item, "") for item in items)
     head = ("report", "scale", *VERDICTS)
@@ -81,14 +81,14 @@ def short_summary(items: Sequence[Published]) -> str:
     )
 
 
-def overview(items: Sequence[Published]) -> str:
+def overview(items: Sequence[Publication]) -> str:
     """The summary, and one row a claim: what was measured, and the verdict at each scale.
 
     The measured value is of the last scale that has the claim, with its 95% interval.
     """
     scales = sorted({item.results.scale for item in items}, key=_size)
     head = ("claim", "statement", "claimed", "measured", *scales)
-    found: dict[str, dict[str, tuple[Claim, Published]]] = {}
+    found: dict[str, dict[str, tuple[Claim, Publication]]] = {}
     for item in items:
         for claim in item.results.claims:
             found.setdefault(claim.id, {})[item.results.scale] = claim, item
@@ -101,25 +101,25 @@ def _size(scale: str) -> int:
 
 
 def _claim_row(
-    by_scale: Mapping[str, tuple[Claim, Published]], scales: Sequence[str]
+    by_scale: Mapping[str, tuple[Claim, Publication]], scales: Sequence[str]
 ) -> tuple[str, ...]:
     claim, item = by_scale[max(by_scale, key=_size)]
-    parts = len(verdict_notes.several(claim))
-    value = numbers.measured(claim.measured, claim.ci95)
+    parts = len(verdict_notes.parts_of(claim))
+    value = numbers.format_measured(claim.measured, claim.ci95)
     interval = numbers.interval(claim.measured, claim.ci95)
     measured = f"{parts} quantities" if parts else f"{value} ({interval})" if interval else value
     name = f"[`{claim.id}`](verdicts/{item.results.paper}.md)"
-    claimed = "" if parts else _text(verdict_notes.stated(claim))
+    claimed = "" if parts else _text(verdict_notes.format_paper_value(claim))
     verdicts = (by_scale[s][0].verdict if s in by_scale else "" for s in scales)
     return (name, _text(claim.statement.rstrip(".")), claimed, measured, *verdicts)
 
 
-def pages(items: Sequence[Published]) -> str:
+def pages(items: Sequence[Publication]) -> str:
     """Every claim of the published results of one paper, a section a scale, as Markdown."""
     return "\n".join(map(page, items))
 
 
-def page(item: Published) -> str:
+def page(item: Publication) -> str:
     """Every claim with its parts, and the reasons below, as Markdown."""
     title = f"## {item.results.scale.capitalize()} scale"
     reasons = [
@@ -139,13 +139,13 @@ PAPER_PAGES = Path("docs/verdicts")
 """The folder of the pages of one paper, ``PAPER.md``."""
 
 
-def updated(root: Path) -> Iterator[tuple[Path, str, str]]:
+def render_pages(root: Path) -> Iterator[tuple[Path, str, str]]:
     """Each page with its text as it is and as it should be.
 
     Raises:
         UserError: a page has no markers.
     """
-    found = [_relative(item, root) for item in published(root)]
+    found = [_relative(item, root) for item in read_published(root)]
     forms = {name: form(found) for name, form in PAGES.items()}
     for paper, items in groupby(found, key=lambda item: item.results.paper):
         forms[PAPER_PAGES / f"{paper}.md"] = pages(list(items))
@@ -160,7 +160,7 @@ def updated(root: Path) -> Iterator[tuple[Path, str, str]]:
 
 def main(root: Path) -> int:
     """Rewrite the pages that are out of date; returns the exit code."""
-    for path, text, fresh in updated(root):
+    for path, text, fresh in render_pages(root):
         if text != fresh:
             write_bytes(path, fresh.encode())
             print(path)
@@ -172,20 +172,20 @@ def _format_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def _read(folder: Path) -> Published:
+def _read(folder: Path) -> Publication:
     results = printable(read_results(folder / "results.json"))
     reasons = read_reasons(folder, results)
     if not reasons and any(claim.verdict in NEEDS_REASON for claim in results.claims):
         needed = f"a reason for each claim {' or '.join(NEEDS_REASON)}"
         raise UserError(f"{folder / REASONS_TOML}: not there; allowed: {needed}")
-    return Published(folder, results, reasons)
+    return Publication(folder, results, reasons)
 
 
-def _relative(item: Published, root: Path) -> Published:
-    return Published(item.folder.relative_to(root), item.results, item.reasons)
+def _relative(item: Publication, root: Path) -> Publication:
+    return Publication(item.folder.relative_to(root), item.results, item.reasons)
 
 
-def _counts(item: Published, to_root: str) -> tuple[str, ...]:
+def _counts(item: Publication, to_root: str) -> tuple[str, ...]:
     results = item.results
     report = f"[{results.paper}]({to_root}{item.folder.as_posix()}/report.pdf)"
     found = Counter(claim.verdict for claim in results.claims)
@@ -208,34 +208,36 @@ def verdict_table(results: Results) -> str:
     The line above the table says at which scale the verdicts were reached.
     """
     seeds = f"{len(results.seeds)} seed{'s' if len(results.seeds) != 1 else ''}"
-    said = reference_terms.of(results)
+    said = reference_terms.words_of(results)
     caution = f" These are not verdicts on {said.whole}." if results.scale == "smoke" else ""
     head = (*COLUMNS[:2], said.noun, *COLUMNS[2:])
     rows = [head, ("---",) * len(head)]
     for claim in results.claims:
         statement = f"{claim.statement.rstrip('.')}."
-        parts = verdict_notes.several(claim)
+        parts = verdict_notes.parts_of(claim)
         told = " ".join([_text(statement), *map(_text, verdict_notes.remarks(claim))])
-        rows.append((f"`{claim.id}`", told, *_judged(claim)))
-        rows += [("", "· " + _text(part.label), *_judged(part)) for part in parts]
+        rows.append((f"`{claim.id}`", told, *_verdict_cells(claim)))
+        rows += [("", "· " + _text(part.label), *_verdict_cells(part)) for part in parts]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     corpus = verdict_notes.corpus_of(results)
     where = f"{results.paper}, {results.scale} scale, {seeds}, corpus {_text(corpus)}."
     return f"{where}{caution}\n\n{table}\n"
 
 
-def _judged(item: Claim | Part) -> tuple[str, ...]:
-    silent = isinstance(item, Claim) and bool(verdict_notes.several(item))  # the parts below say it
+def _verdict_cells(item: Claim | Part) -> tuple[str, ...]:
+    silent = isinstance(item, Claim) and bool(
+        verdict_notes.parts_of(item)
+    )  # the parts below say it
     alone = item.parts[0] if isinstance(item, Claim) and item.parts else item
     band = alone.band if isinstance(alone, Part) else None
     figures = (
-        _text(verdict_notes.stated(item)),
-        numbers.measured(item.measured, item.ci95),
+        _text(verdict_notes.format_paper_value(item)),
+        numbers.format_measured(item.measured, item.ci95),
         numbers.interval(item.measured, item.ci95),
         "" if band is None else verdict_notes.band(band),
     )
     shown = ("",) * len(figures) if silent else figures
-    found = verdict_notes.finds(alone) if isinstance(alone, Part) and not silent else ""
+    found = verdict_notes.detectable_effect(alone) if isinstance(alone, Part) and not silent else ""
     return (*shown, verdict_notes.power(item), found, f"**{item.verdict}**" if item.verdict else "")
 
 

@@ -112,7 +112,7 @@ def run(asked: argparse.Namespace) -> int:
         )
         return EXIT_DONE
     results = reproduce(paper, subject, request)
-    return _told(results, request.out)
+    return _print_results(results, request.out)
 
 
 def _request(asked: argparse.Namespace, paper: Paper, scale: str, device: str) -> Request:
@@ -127,7 +127,7 @@ def _request(asked: argparse.Namespace, paper: Paper, scale: str, device: str) -
         raise name_error("--scale", scale, paper.seeds)
     submit = argument_types.submission_of(asked)
     only = tuple(name for name in asked.only.split(",") if name)
-    paper.chosen(only, scale)
+    paper.select_makers(only, scale)
     return Request(
         seeds=paper.seeds_of(scale, asked.seeds),
         only=only,
@@ -161,7 +161,7 @@ def _corpus(name: str, scale: str, out: Path, seed: int) -> Corpus:
         raise
 
 
-def _told(results: Results, out: Path) -> int:
+def _print_results(results: Results, out: Path) -> int:
     """Print the verdicts and what failed; returns the exit code."""
     from harness.judge.makers import failures
     from harness.store import Store

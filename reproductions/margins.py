@@ -68,7 +68,7 @@ def default_runs(
     return {name: found[name] for name in kept if not only or name in only}
 
 
-def faster(config: Trained, factor: float) -> Trained:
+def with_rate_factor(config: Trained, factor: float) -> Trained:
     """The same run at so many times its rate, without tests."""
     if isinstance(config, SequenceConfig):
         return replace(config, rate=factor * config.rate, test=False)
@@ -113,12 +113,14 @@ def _main(asked: argparse.Namespace) -> int:
             raise UserError(f"--seeds {seed}: allowed: {allowed}")
     paper: Paper = import_module(PAPERS[asked.paper]).PAPER
 
-    def made(seed: int) -> Corpus:
+    def load_for_seed(seed: int) -> Corpus:
         return load_corpus(paper.corpus, scale=asked.scale, seed=seed)
 
-    first = Subject(asked.scale, made(asked.seeds[0]), asked.seeds[0], "cpu", made)
+    first = Subject(
+        asked.scale, load_for_seed(asked.seeds[0]), asked.seeds[0], "cpu", load_for_seed
+    )
     configs = {
-        (name, factor, seed): faster(config, factor)
+        (name, factor, seed): with_rate_factor(config, factor)
         for seed in asked.seeds
         for name, config in default_runs(paper, first.replicate(seed), seed, asked.only).items()
         for factor in asked.factors

@@ -85,7 +85,7 @@ class Paper:
         first = FIRST_SEEDS[scale]
         return tuple(range(first, first + (count or self.seeds[scale])))
 
-    def chosen(
+    def select_makers(
         self, only: Sequence[str], scale: str
     ) -> tuple[list[Maker[Subject, Exhibit]], list[Maker[Subject, Claim]]]:
         """The exhibits named by ``only`` (the scale's own if empty) and the claims they carry.

@@ -17,13 +17,13 @@ from harness.store import Run
 from harness.store.schema import WORD_ERRORS
 
 
-def signed(change: float, places: int = 0) -> str:
+def format_change(change: float, places: int = 0) -> str:
     """A relative change in percent, for a note; a dash where it is not known."""
     return "–" if math.isnan(change) else f"{change:+.{places}%}"
 
 
 @unless_missing(math.nan)
-def of_summary(run: Run, key: str) -> float:
+def summary_value(run: Run, key: str) -> float:
     """A number of a run's summary; NaN for a run that did not end."""
     return run.summary[key]
 
@@ -34,7 +34,7 @@ def hashes(*groups: Sequence[Run]) -> tuple[str, ...]:
 
 
 @unless_missing(math.nan)
-def at_epoch(run: Run, name: str, epoch: float) -> float:
+def value_at_epoch(run: Run, name: str, epoch: float) -> float:
     """A metric at one epoch, interpolated between its two nearest readings.
 
     NaN past its end, and for a run that did not end.
@@ -59,7 +59,7 @@ def errors_of_utterances(runs: Sequence[Run], key: str | Callable[[Run], str]) -
         runs: one for each seed.
         key: ``test/candidate/stage``, or what gives it for a run.
     """
-    return _stacked([_counts(run, key if isinstance(key, str) else key(run)) for run in runs])
+    return _stack_rows([_counts(run, key if isinstance(key, str) else key(run)) for run in runs])
 
 
 def lengths_of_utterances(runs: Sequence[Run], test: str) -> np.ndarray:
@@ -71,16 +71,16 @@ def lengths_of_utterances(runs: Sequence[Run], test: str) -> np.ndarray:
     lengths = [_counts(run, f"{test}/lengths") for run in runs]
     if len({run.config.get("fingerprint") for run in runs}) == 1:
         return lengths[0]
-    return _stacked(lengths)
+    return _stack_rows(lengths)
 
 
 def _counts(run: Run, name: str) -> np.ndarray:
     path = run.path(WORD_ERRORS)
-    return _kept(path, path.stat().st_mtime_ns)[name]
+    return _load_arrays(path, path.stat().st_mtime_ns)[name]
 
 
 @lru_cache(maxsize=512)
-def _kept(path: Path, written_ns: int) -> Mapping[str, np.ndarray]:
+def _load_arrays(path: Path, written_ns: int) -> Mapping[str, np.ndarray]:
     """A file's arrays, which nobody may change: a law asks for them once for each seed left out."""
     del written_ns  # a file that is written again is another one
     arrays = load_file(path)
@@ -89,7 +89,7 @@ def _kept(path: Path, written_ns: int) -> Mapping[str, np.ndarray]:
     return arrays
 
 
-def _stacked(rows: Sequence[np.ndarray]) -> np.ndarray:
+def _stack_rows(rows: Sequence[np.ndarray]) -> np.ndarray:
     """Rows of one length or several, one below the other."""
     longest = max(map(len, rows))
     return np.stack([np.pad(row, (0, longest - len(row))) for row in rows])

@@ -63,11 +63,11 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
         KeyboardInterrupt: stopped by the user or the budget; the same request goes on.
     """
     started, clock = datetime.now(UTC), time.monotonic()
-    exhibits, claims = paper.chosen(request.only, subject.scale)
+    exhibits, claims = paper.select_makers(request.only, subject.scale)
     makers = (*exhibits, *claims)
     store = request.store
     before = {run.hash for run in store.runs() if store.has(run.hash)}
-    runs = _executed(paper, subject, request, makers)
+    runs = _execute_runs(paper, subject, request, makers)
     looks = paper.looks.get(subject.scale, 1)
     facts = {
         "reference": {**paper.reference, "held_against": paper.held_against},
@@ -97,8 +97,8 @@ def execute_share(paper: Paper, subject: Subject, request: Request) -> int:
         UserError: bad input, or an output folder that cannot be written.
         KeyboardInterrupt: stopped by the user or the budget; the same request goes on.
     """
-    exhibits, claims = paper.chosen(request.only, subject.scale)
-    runs = _executed(paper, subject, request, (*exhibits, *claims))
+    exhibits, claims = paper.select_makers(request.only, subject.scale)
+    runs = _execute_runs(paper, subject, request, (*exhibits, *claims))
     return len({run.hash for group in runs.values() for run in group})
 
 
@@ -110,7 +110,7 @@ def is_of(share: tuple[int, int] | None, config: Configuration) -> bool:
     return int(identity(config.to_dict()), 16) % parts == part - 1
 
 
-def _executed(
+def _execute_runs(
     paper: Paper, subject: Subject, request: Request, makers: Sequence[Maker[Subject, Any]]
 ) -> Runs:
     """Finished runs of the settings that are needed, by setting, in the order of the seeds."""
@@ -122,18 +122,18 @@ def _executed(
         if setting in needed and is_of(request.share, config)
     }
 
-    def called(key: tuple[str, int]) -> str:
+    def run_name(key: tuple[str, int]) -> str:
         setting, seed = key
         return f"{setting} seed {configs[key].to_dict().get('seed', seed)}"  # development's own
 
-    def executed(
+    def execute_configs(
         configs: Mapping[tuple[str, int], Configuration], store: Store
     ) -> dict[tuple[str, int], Run]:
         left_s = None if end_s is None else end_s - time.monotonic()
-        return execute_named(configs, called, store, request.jobs, left_s, request.submit)
+        return execute_named(configs, run_name, store, request.jobs, left_s, request.submit)
 
     end_s = None if request.budget_s is None else time.monotonic() + request.budget_s
-    runs = executed(configs, request.store)
+    runs = execute_configs(configs, request.store)
     drawn = {
         (setting, seed)
         for maker in makers
@@ -143,7 +143,7 @@ def _executed(
     }
     light = {k: configs[k] for k, run in runs.items() if k in drawn and run.without([TIMELINE])}
     if light:
-        runs |= executed(light, request.store.needing(TIMELINE))
+        runs |= execute_configs(light, request.store.needing(TIMELINE))
     return {
         setting: [runs[setting, seed] for seed in request.seeds if (setting, seed) in runs]
         for setting in dict.fromkeys(setting for setting, _ in configs)

@@ -13,7 +13,7 @@ from reproductions.paper import DEVELOPMENT, Subject
 
 
 @dataclass(frozen=True)
-class Tried:
+class TrialOptions:
     """Where to try settings.
 
     Args:
@@ -27,7 +27,9 @@ class Tried:
     jobs: int
 
 
-def asked(prog: str, description: str, paper: str, corpus: str, scales: Collection[str]) -> Tried:
+def parse_options(
+    prog: str, description: str, paper: str, corpus: str, scales: Collection[str]
+) -> TrialOptions:
     """What the command line asks for.
 
     Args:
@@ -44,4 +46,4 @@ def asked(prog: str, description: str, paper: str, corpus: str, scales: Collecti
     given = p.parse_args()
     made = load_corpus(corpus, scale=given.scale, seed=DEVELOPMENT)
     out = given.out or Path("reports/out") / paper / given.scale
-    return Tried(Subject(given.scale, made, DEVELOPMENT, "cpu"), out / "runs", given.jobs)
+    return TrialOptions(Subject(given.scale, made, DEVELOPMENT, "cpu"), out / "runs", given.jobs)

@@ -46,11 +46,11 @@ class Tables:
     phones: Tensor
 
     @classmethod
-    def of(cls, maker: Maker, split: str, device: str) -> Tables:
+    def from_maker(cls, maker: Maker, split: str, device: str) -> Tables:
         """Those for a split, whose people may be in a hurry."""
         text, hurry = maker.text, maker.conditions[split].hurry
-        targets = _padded([maker.lexicon[w] for w in maker.words], -1)
-        phones = _padded([maker.phones[w] for w in maker.words], 0)
+        targets = _pad_rows([maker.lexicon[w] for w in maker.words], -1)
+        phones = _pad_rows([maker.phones[w] for w in maker.words], 0)
         stays = _geometric(min(1.0, hurry / maker.recipe.mean_state_frames))
         parts = edges_of(text.often), edges_of(text.weights), stays, text.next, targets, phones
         return cls(*(torch.as_tensor(part).to(device) for part in parts))
@@ -85,11 +85,11 @@ class Visits:
         return self.ends[:, -1]
 
     @property
-    def of_frames(self) -> Tensor:
+    def frame_targets(self) -> Tensor:
         """Targets of all frames, one utterance after another, int64 [N]."""
         return self.targets.flatten().repeat_interleave(self.stays.flatten())
 
-    def at(self, longest: int) -> Tensor:
+    def visit_index(self, longest: int) -> Tensor:
         """Which visit every frame is in, int64 [U, longest]; the last one after the end."""
         every = torch.arange(longest, device=self.ends.device).expand(len(self.ends), -1)
         found = torch.searchsorted(self.ends, every.contiguous(), right=True)
@@ -99,8 +99,8 @@ class Visits:
 def visits(maker: Maker, tables: Tables, split: str, draws: Draws) -> Visits:
     """The sentences of some utterances and the states they go through."""
     words = sentences(maker, tables, draws)
-    said, stays, ways = _of_words(maker, tables, draws, words)
-    quiet = _of_silence(maker, draws, words)
+    said, stays, ways = _draw_word_states(maker, tables, draws, words)
+    quiet = _draw_silences(maker, draws, words)
     silent = torch.arange(SILENCE_STATES, device=words.device).expand(*words.shape, -1)
     targets = torch.cat([said, silent], 2).flatten(1)
     lasting = torch.cat([stays, quiet[:, 1:]], 2).flatten(1)
@@ -108,7 +108,7 @@ def visits(maker: Maker, tables: Tables, split: str, draws: Draws) -> Visits:
     first = silent[:, 0]
     return Visits(
         words,
-        draws.below("speaker", len(maker.people(split)))[0],
+        draws.integers("speaker", len(maker.people(split)))[0],
         torch.cat([first, targets], 1),
         torch.cat([quiet[:, 0], lasting], 1),
         torch.cat([torch.zeros_like(first), ways], 1),
@@ -119,7 +119,7 @@ def sentences(maker: Maker, tables: Tables, draws: Draws) -> Tensor:
     """Word numbers, int64 [U, most words], -1 after the last; see ``text.Bigram.sentence``."""
     manner = maker.text.manner
     least, most = manner.sentence_words
-    length = least + draws.below("length", most - least + 1)[0]
+    length = least + draws.integers("length", most - least + 1)[0]
     anybody = torch.searchsorted(tables.often, draws.uniform("anybody", most), right=True)
     liked = torch.searchsorted(tables.liked, draws.uniform("liked", most), right=True)
     usual = draws.uniform("habit", most) < manner.habit
@@ -130,21 +130,21 @@ def sentences(maker: Maker, tables: Tables, draws: Draws) -> Tensor:
     return torch.where(torch.arange(most, device=said.device) < length[:, None], said, -1)
 
 
-def _of_words(
+def _draw_word_states(
     maker: Maker, tables: Tables, draws: Draws, words: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Targets, frames and displacements of every word's states, each ``[U, words, states]``."""
     number, variants = words.clamp_min(0), maker.recipe.variants
     phones, targets = tables.phones[number], tables.targets[number]
     there = (targets >= 0) & (words >= 0)[:, :, None]
-    way = _as(draws.below("variant", variants, phones[0].numel()), phones)
+    way = _as(draws.integers("variant", variants, phones[0].numel()), phones)
     ways = (1 + phones * variants + way).repeat_interleave(STATES_A_PHONE, 2)
     drawn = _as(draws.uniform("stay", targets[0].numel()), targets)
     stays = 1 + torch.searchsorted(tables.stays, drawn, right=True)
     return targets.clamp_min(0), stays * there, ways * there
 
 
-def _of_silence(maker: Maker, draws: Draws, words: Tensor) -> Tensor:
+def _draw_silences(maker: Maker, draws: Draws, words: Tensor) -> Tensor:
     """Frames of the silences' states ``[U, 1 + words, 3]``: first, and after each word."""
     r, (_, most) = maker.recipe, words.shape
     there = torch.nn.functional.pad(words >= 0, (1, 1), value=False)
@@ -152,7 +152,7 @@ def _of_silence(maker: Maker, draws: Draws, words: Tensor) -> Tensor:
     edge[:, 0] = True
     pause = there[:, 1:-1] & draws.uniform("pause", most).T.lt(r.pause)
     edges, pauses = (
-        least + draws.below(name, top - least + 1, most + 1).T
+        least + draws.integers(name, top - least + 1, most + 1).T
         for name, (least, top) in (("silence", r.silence_frames), ("gap", r.pause_frames))
     )
     between = torch.nn.functional.pad(pause, (1, 0), value=False)
@@ -172,7 +172,7 @@ def _geometric(leave: float) -> np.ndarray:
     return 1.0 - (1.0 - leave) ** np.arange(1.0, most)
 
 
-def _padded(rows: list[tuple[int, ...]], filling: int) -> np.ndarray:
+def _pad_rows(rows: list[tuple[int, ...]], filling: int) -> np.ndarray:
     most = max(map(len, rows))
     return np.array([(*row, *[filling] * (most - len(row))) for row in rows], np.int64)
 
@@ -219,7 +219,7 @@ class Draws:
         one, other = self._words(purpose, place, self.utterances)
         return (torch.cat([one, other]).double() + 0.5)[:count] * STEP
 
-    def below(self, purpose: str, limit: int, count: int = 1) -> Tensor:
+    def integers(self, purpose: str, limit: int, count: int = 1) -> Tensor:
         """Integers from 0 to ``limit`` − 1, equally likely: int64 ``[count, U]``."""
         return (self.uniform(purpose, count) * limit).long()
 

@@ -29,7 +29,7 @@ from data_synth.continuous import Maker, Recipe
 from data_synth.corpus import Corpus, Made, Utterances, join
 from data_synth.features import DELTA_WINDOW
 from data_synth.made.sentences import Draws, Tables, Visits, visits
-from data_synth.storage import counted
+from data_synth.storage import progress_counter
 
 FORMAT = 1
 """Grows when the same recipe would no longer make the same speech."""
@@ -86,14 +86,14 @@ class Speech:
         """The same on another device."""
         return self if device == self.device else replace(self, device=device)
 
-    def said(self, numbers: np.ndarray) -> Iterator[Visits]:
+    def draw_sentences(self, numbers: np.ndarray) -> Iterator[Visits]:
         """What is said in some utterances, a few thousand at a time."""
         for part in _cut(numbers, NAMED_AT_ONCE):
             yield self._visits(self._draws(part))
 
     def targets(self, numbers: np.ndarray) -> np.ndarray:
         """Targets of some utterances, one after another, int32 [N]."""
-        parts = [found.of_frames.cpu().numpy() for found in self.said(numbers)]
+        parts = [found.frame_targets.cpu().numpy() for found in self.draw_sentences(numbers)]
         return np.concatenate([np.zeros(0, np.int32), *parts]).astype(np.int32)
 
     def make(self, numbers: np.ndarray) -> Made:
@@ -113,7 +113,10 @@ class Speech:
         found = self._visits(draws)
         lengths = found.frames.cpu().numpy()  # the one question to a device
         longest = int(lengths.max())
-        at, rows = found.at(longest), torch.as_tensor(_rows(lengths, longest)).to(self.device)
+        at, rows = (
+            found.visit_index(longest),
+            torch.as_tensor(_rows(lengths, longest)).to(self.device),
+        )
         features = self._features(found, at, draws).flatten(1).index_select(1, rows)
         return Made(features.T.contiguous(), found.targets.gather(1, at).flatten()[rows])
 
@@ -130,8 +133,8 @@ class Speech:
             here.channel * r.channel_spread * draws.normal(name, 3) for name in ("channel", "hum")
         )
         colour = voices.colour[:, found.speaker, None] + self._ripples(ripple)
-        units = weighted(self._mouth, weighted(turn, path[:-1], shift), bias).tanh_()
-        speech = weighted(self._spectrum, units, path[-1] + colour)
+        units = sum_weighted(self._mouth, sum_weighted(turn, path[:-1], shift), bias).tanh_()
+        speech = sum_weighted(self._spectrum, units, path[-1] + colour)
         least, most = here.snr_db
         snr = (least + (most - least) * draws.uniform("snr", 1)[0]) * (np.log(10.0) / 10.0)
         level = voices.level[found.speaker] + self._levels(ripple) - snr.float()
@@ -140,7 +143,7 @@ class Speech:
         static = cepstra(speech, background, noise, self._cosines)
         first = slopes(static, frames)
         whole = torch.cat([static, first, slopes(first, frames)])
-        return normalised(whole, frames)
+        return standardise(whole, frames)
 
     def _path(self, found: Visits, at: Tensor, draws: Draws) -> Tensor:
         """Articulators in every frame, ``[articulation + 1, U, longest]``."""
@@ -149,7 +152,9 @@ class Speech:
         aims += r.jitter * draws.normal("jitter", dims, found.targets.shape[1])
         aims = aims.gather(2, at.expand(dims, -1, -1))
         noise = draws.normal("wobble", dims, at.shape[1])
-        return smeared(aims, found.frames, r.smear) + wobbling(noise, r.wobble, r.wobble_pole)
+        return smooth_aims(aims, found.frames, r.smear) + wobble_path(
+            noise, r.wobble, r.wobble_pole
+        )
 
     def _draws(self, numbers: np.ndarray) -> Draws:
         split = self.maker.conditions[self.split].speech_of or self.split
@@ -162,7 +167,7 @@ class Speech:
 
     @cached_property
     def _tables(self) -> Tables:
-        return Tables.of(self.maker, self.split, self.device)
+        return Tables.from_maker(self.maker, self.split, self.device)
 
     @cached_property
     def _voices(self) -> Voices:
@@ -202,12 +207,12 @@ class Speech:
 
     def _ripples(self, sizes: Tensor) -> Tensor:
         """``articulation.ripple`` of each utterance, ``[bands, U, 1]``, of ``sizes [3, U, 1]``."""
-        return weighted(self._waves, sizes, sizes.new_zeros(1, 1, 1))
+        return sum_weighted(self._waves, sizes, sizes.new_zeros(1, 1, 1))
 
     def _levels(self, sizes: Tensor) -> Tensor:
         """Their means over the bands, ``[U]``."""
         means = self._put(waves(self.maker.recipe.bands).mean(1))[None]
-        return weighted(means, sizes, sizes.new_zeros(1, 1, 1))[0, :, 0]
+        return sum_weighted(means, sizes, sizes.new_zeros(1, 1, 1))[0, :, 0]
 
     def _put(self, values: np.ndarray) -> Tensor:
         return torch.as_tensor(np.ascontiguousarray(values, np.float32)).to(self.device)
@@ -239,7 +244,7 @@ def one_pole(x: Tensor, pole: float) -> Tensor:
     return x
 
 
-def smeared(aims: Tensor, frames: Tensor, smear: float) -> Tensor:
+def smooth_aims(aims: Tensor, frames: Tensor, smear: float) -> Tensor:
     """Half the causal and half the anticipating smoothing by two one-pole filters each.
 
     Args:
@@ -257,14 +262,14 @@ def smeared(aims: Tensor, frames: Tensor, smear: float) -> Tensor:
     return 0.5 * (causal + (one_pole(one_pole(back, smear), smear).flip(2) + last))
 
 
-def wobbling(noise: Tensor, wobble: float, pole: float) -> Tensor:
+def wobble_path(noise: Tensor, wobble: float, pole: float) -> Tensor:
     """Autoregressive noise of standard deviation ``wobble``, of normal ``noise [dims, U, T]``."""
     fresh = noise * (wobble * (1.0 - pole * pole) ** 0.5)
     fresh[:, :, 0] = wobble * noise[:, :, 0]
     return one_pole(fresh, pole)
 
 
-def weighted(weights: Tensor, x: Tensor, start: Tensor) -> Tensor:
+def sum_weighted(weights: Tensor, x: Tensor, start: Tensor) -> Tensor:
     """Weighted sums, start + Σ_j weights[:, j] x_j, summed in the order of j.
 
     Args:
@@ -283,10 +288,10 @@ def cepstra(speech: Tensor, background: Tensor, noise: Tensor, cosines: Tensor) 
     """Cosine transform of log(e^speech + e^background) + noise: ``[cepstra, U, T]``."""
     top = torch.maximum(speech, background)
     energy = (speech - background).abs_().neg_().exp_().log1p_().add_(top).add_(noise)
-    return weighted(cosines, energy, torch.zeros_like(energy[:1]))
+    return sum_weighted(cosines, energy, torch.zeros_like(energy[:1]))
 
 
-def held(x: Tensor, frames: Tensor, beyond: int) -> Tensor:
+def pad_edges(x: Tensor, frames: Tensor, beyond: int) -> Tensor:
     """Each utterance with its edge frames repeated: ``[dims, U, T + 2 beyond]``."""
     places = torch.arange(-beyond, x.shape[2] + beyond, device=x.device)
     index = torch.minimum(places.clamp_min(0), frames[:, None] - 1)
@@ -295,7 +300,7 @@ def held(x: Tensor, frames: Tensor, beyond: int) -> Tensor:
 
 def slopes(x: Tensor, frames: Tensor, window: int = DELTA_WINDOW) -> Tensor:
     """``features.deltas`` of every utterance."""
-    wide, length = held(x, frames, window), x.shape[2]
+    wide, length = pad_edges(x, frames, window), x.shape[2]
     slope = torch.zeros_like(x)
     for n in range(1, window + 1):
         ahead, behind = wide[:, :, window + n :], wide[:, :, window - n :]
@@ -313,7 +318,7 @@ def total(x: Tensor) -> Tensor:
     return x
 
 
-def normalised(x: Tensor, frames: Tensor) -> Tensor:
+def standardise(x: Tensor, frames: Tensor) -> Tensor:
     """Mean 0 and variance 1 over each utterance's frames; a constant dimension is 0."""
     inside = (torch.arange(x.shape[2], device=x.device) < frames[:, None]).float()
     count = frames[:, None].float()
@@ -332,7 +337,7 @@ def make(
     without = dataclasses.replace(recipe, train=0)
     stored = continuous.make(name, without, scale, cache=cache, progress=progress)
     speech = Speech(Maker(recipe, name), "train")
-    table, targets = said(speech, progress)
+    table, targets = draw_utterances(speech, progress)
     return dataclasses.replace(
         stored,
         targets=np.concatenate([stored.targets, targets]),
@@ -342,7 +347,9 @@ def make(
     )
 
 
-def said(speech: Speech, progress: Callable[[str], None]) -> tuple[Utterances, np.ndarray]:
+def draw_utterances(
+    speech: Speech, progress: Callable[[str], None]
+) -> tuple[Utterances, np.ndarray]:
     """All utterances of a split, and their targets, int32 [frames]."""
     maker, split, every = speech.maker, speech.split, np.arange(speech.utterances)
     first = maker.people(split).start
@@ -351,13 +358,15 @@ def said(speech: Speech, progress: Callable[[str], None]) -> tuple[Utterances, n
     who: list[np.ndarray] = []
     words: list[tuple[str, ...]] = []
     targets: list[np.ndarray] = []
-    tell = counted(progress, f"{maker.name} corpus", len(every), "training utterances drawn")
-    for found in speech.said(every):
+    tell = progress_counter(
+        progress, f"{maker.name} corpus", len(every), "training utterances drawn"
+    )
+    for found in speech.draw_sentences(every):
         frames.append(found.frames.numpy())
         who.append(speakers[found.speaker.numpy()])
         rows: list[list[int]] = found.words.numpy().tolist()
         words += [tuple(maker.words[w] for w in row if w >= 0) for row in rows]
-        targets.append(found.of_frames.numpy().astype(np.int32))
+        targets.append(found.frame_targets.numpy().astype(np.int32))
         tell(len(words))
     lengths = np.concatenate(frames)
     table = Utterances(

@@ -20,7 +20,7 @@ from data_synth.public.fetching import Source, manifest_sha256
 from data_synth.public.fetching import fetch as fetch_source
 from data_synth.public.fetching import find as find_folder
 from data_synth.recorded import Recipe, Recording, build, read_lines
-from data_synth.storage import cached, recipe_key, write
+from data_synth.storage import load_or_make, recipe_key, write
 from data_synth.targets import Effort
 from harness.base.errors import UserError
 
@@ -81,11 +81,11 @@ def recordings(folder: Path) -> list[Recording]:
     if not found:
         raise UserError(f"{folder}: no recording of wav/{{train,dev,test}}/S*/ has a transcript")
     if {r.split for r in found} == {"train"}:
-        return _parted(found)
+        return _assign_splits(found)
     return found
 
 
-def _parted(found: list[Recording]) -> list[Recording]:
+def _assign_splits(found: list[Recording]) -> list[Recording]:
     """The sample's splits: a tenth of every speaker each for dev and test."""
     own: dict[str, list[Recording]] = {}
     for recording in found:
@@ -172,4 +172,4 @@ def make(
     def fill(empty: Path) -> None:
         write(build("aishell", found, said, recipe, progress), empty)
 
-    return cached(cache / "corpora" / f"aishell-{recipe_key(source, MAKERS)}", fill)
+    return load_or_make(cache / "corpora" / f"aishell-{recipe_key(source, MAKERS)}", fill)

@@ -22,7 +22,7 @@ from data_synth.features import utterance_features
 from data_synth.public.fetching import Source, manifest_sha256
 from data_synth.public.fetching import fetch as fetch_source
 from data_synth.recorded import babble, read_wav, with_noise
-from data_synth.storage import cached, recipe_key, write
+from data_synth.storage import load_or_make, recipe_key, write
 from harness.base.errors import UserError
 from harness.base.seeds import stream
 
@@ -154,7 +154,9 @@ def read_split(folder: Path, split: str, takes: range) -> tuple[list[np.ndarray]
     return [read_wav(folder / recording(*key), RATE_HZ) for key in keys], table
 
 
-def noisy(recipe: Recipe, signals: list[np.ndarray], voices: list[np.ndarray]) -> list[np.ndarray]:
+def add_babble(
+    recipe: Recipe, signals: list[np.ndarray], voices: list[np.ndarray]
+) -> list[np.ndarray]:
     """Every signal under babble of its own, at the recipe's level."""
     return [
         with_noise(
@@ -175,7 +177,7 @@ def build(recipe: Recipe, folder: Path, progress: Callable[[str], None]) -> Corp
         signals, table = read_split(folder, split, takes)
         voices = voices or signals
         if split == "noise":
-            signals = noisy(recipe, signals, voices)
+            signals = add_babble(recipe, signals, voices)
         made = [utterance_features(s, RATE_HZ, recipe.front_end) for s in signals]
         refuse_short(recipe, folder, table, made)
         tables.append(dataclasses.replace(table, frames=np.array([len(m) for m in made])))
@@ -183,7 +185,7 @@ def build(recipe: Recipe, folder: Path, progress: Callable[[str], None]) -> Corp
         progress(f"fsdd: features of {len(made)} recordings for {split}")
     table = join(tables)
     table = dataclasses.replace(table, start=np.cumsum(table.frames) - table.frames)
-    return aligned(recipe, np.concatenate(blocks), table, progress)
+    return align_splits(recipe, np.concatenate(blocks), table, progress)
 
 
 def refuse_short(recipe: Recipe, folder: Path, table: Utterances, made: list[np.ndarray]) -> None:
@@ -196,7 +198,7 @@ def refuse_short(recipe: Recipe, folder: Path, table: Utterances, made: list[np.
             )
 
 
-def aligned(
+def align_splits(
     recipe: Recipe, features: np.ndarray, table: Utterances, progress: Callable[[str], None]
 ) -> Corpus:
     """Targets for all splits: models from ``train``; ``noise`` takes over those of ``clean``."""
@@ -216,4 +218,4 @@ def make(scale: str, *, seed: int, cache: Path, progress: Callable[[str], None])
     folder = find(cache)
     source = {"recordings": manifest_sha256(folder, ".wav"), **dataclasses.asdict(recipe)}
     place = cache / "corpora" / f"fsdd-{recipe_key(source, MAKERS)}"
-    return cached(place, lambda empty: write(build(recipe, folder, progress), empty))
+    return load_or_make(place, lambda empty: write(build(recipe, folder, progress), empty))

@@ -21,7 +21,7 @@ from data_synth.features import utterance_features
 from data_synth.public import fsdd
 from data_synth.public.fetching import manifest_sha256
 from data_synth.recorded import Recording, read_wav, table_of
-from data_synth.storage import cached, recipe_key, write
+from data_synth.storage import load_or_make, recipe_key, write
 from data_synth.targets import Effort, Speech, from_transcripts
 from harness.base.seeds import stream
 
@@ -59,7 +59,7 @@ class Recipe:
 Key = tuple[int, str, int]  # digit, speaker, take
 
 
-def shuffled(recipe: Recipe, split: str, speaker: str) -> Iterator[list[Key]]:
+def draw_strings(recipe: Recipe, split: str, speaker: str) -> Iterator[list[Key]]:
     """The strings of a speaker: all of a split's recordings, each once."""
     takes = recipe.recordings.takes()[split]
     keys = [(digit, speaker, take) for digit in range(len(fsdd.DIGITS)) for take in takes]
@@ -73,7 +73,7 @@ def shuffled(recipe: Recipe, split: str, speaker: str) -> Iterator[list[Key]]:
         order = order[length:]
 
 
-def spoken(text: list[Key]) -> tuple[str, ...]:
+def words_of(text: list[Key]) -> tuple[str, ...]:
     """The words of a string."""
     return tuple(fsdd.DIGITS[digit] for digit, _, _ in text)
 
@@ -87,11 +87,11 @@ def read_split(recipe: Recipe, folder: Path, split: str) -> tuple[list[np.ndarra
     signals: list[np.ndarray] = []
     recordings: list[Recording] = []
     for speaker in fsdd.SPEAKERS:
-        for number, text in enumerate(shuffled(recipe, split, speaker)):
+        for number, text in enumerate(draw_strings(recipe, split, speaker)):
             paths = [folder / fsdd.recording(*key) for key in text]
             signals.append(np.concatenate([read_wav(path, fsdd.RATE_HZ) for path in paths]))
             name = f"{split}-{speaker}-{number:03d}"
-            recordings.append(Recording(name, speaker, split, spoken(text), folder))
+            recordings.append(Recording(name, speaker, split, words_of(text), folder))
     return signals, table_of(recordings, [0] * len(recordings))
 
 
@@ -104,7 +104,7 @@ def build(recipe: Recipe, folder: Path, progress: Callable[[str], None]) -> Corp
         signals, table = read_split(recipe, folder, split)
         voices = voices or signals
         if split == "noise":
-            signals = fsdd.noisy(recipe.recordings, signals, voices)
+            signals = fsdd.add_babble(recipe.recordings, signals, voices)
         front_end = recipe.recordings.front_end
         made = [utterance_features(s, fsdd.RATE_HZ, front_end) for s in signals]
         tables.append(dataclasses.replace(table, frames=np.array([len(m) for m in made])))
@@ -112,7 +112,7 @@ def build(recipe: Recipe, folder: Path, progress: Callable[[str], None]) -> Corp
         progress(f"fsdd-connected: {len(made)} strings for {split}")
     table = join(tables)
     table = dataclasses.replace(table, start=np.cumsum(table.frames) - table.frames)
-    return _aligned(recipe, Speech(np.concatenate(blocks), table, pronunciations()), progress)
+    return _align_splits(recipe, Speech(np.concatenate(blocks), table, pronunciations()), progress)
 
 
 def pronunciations() -> dict[str, tuple[str, ...]]:
@@ -127,7 +127,7 @@ def digit_loop(recipe: Recipe) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(fsdd.DIGITS[int(d)] for d in rng.integers(10, size=int(n))) for n in lengths)
 
 
-def _aligned(recipe: Recipe, speech: Speech, progress: Callable[[str], None]) -> Corpus:
+def _align_splits(recipe: Recipe, speech: Speech, progress: Callable[[str], None]) -> Corpus:
     """Targets for all splits; ``noise`` takes over those of ``clean``, frame for frame."""
     text = digit_loop(recipe)
     tests = ("clean", "noise")
@@ -147,4 +147,4 @@ def make(scale: str, *, seed: int, cache: Path, progress: Callable[[str], None])
     folder = fsdd.find(cache)
     source = {"recordings": manifest_sha256(folder, ".wav"), **dataclasses.asdict(recipe)}
     place = cache / "corpora" / f"fsdd-connected-{recipe_key(source, MAKERS)}"
-    return cached(place, lambda empty: write(build(recipe, folder, progress), empty))
+    return load_or_make(place, lambda empty: write(build(recipe, folder, progress), empty))

@@ -19,10 +19,10 @@ import numpy as np
 from data_synth.corpus import Corpus
 from data_synth.features import with_deltas
 from data_synth.public.kaldi_files import has_sound, matrices, rate_of, read_lexicon, read_table
-from data_synth.public.kaldi_targets import Given, given_targets
+from data_synth.public.kaldi_targets import TargetReader, find_targets
 from data_synth.recorded import Recipe, Recording, Tally, normalise, table_of
 from data_synth.targets import Speech, from_transcripts, silence_of
-from data_synth.tree import expanded
+from data_synth.tree import expand_lexicon
 from harness.acoustics.language_model import variants
 from harness.base.errors import UserError
 
@@ -71,7 +71,7 @@ def utterance(
     return Recording(key, tables["utt2spk"][key], folder.split, words, folder.path)
 
 
-def checked(found: np.ndarray, dim: int | None) -> np.ndarray:
+def check_features(found: np.ndarray, dim: int | None) -> np.ndarray:
     """An utterance's features, compared with the others'.
 
     Raises:
@@ -97,7 +97,7 @@ class _Reader:
         self.targets: list[np.ndarray] = []
         self.total = 0
 
-    def read(self, folder: Folder, given: Given | None) -> None:
+    def read(self, folder: Folder, given: TargetReader | None) -> None:
         features = matrices(folder.path, self.options.recipe.front_end)
         tables = {n: read_table(folder.path / n) for n in ("text", "utt2spk")}
         targets = None if given is None else given.of(folder.path)
@@ -111,7 +111,9 @@ class _Reader:
                 if targets is not None and key not in targets:
                     raise UserError("no alignment")
                 static = made()
-                block = checked(with_deltas(static) if slopes and len(static) else static, dim)
+                block = check_features(
+                    with_deltas(static) if slopes and len(static) else static, dim
+                )
                 own = None if targets is None else targets[key](len(block))
             except UserError as error:
                 self.tally.lose(UserError(f"{what}: {error}"))
@@ -122,7 +124,7 @@ class _Reader:
                 self.targets.append(own)
 
 
-def parted(recordings: Sequence[Recording], folders: Sequence[Folder]) -> list[Recording]:
+def assign_splits(recordings: Sequence[Recording], folders: Sequence[Folder]) -> list[Recording]:
     """Splits that no directory is for, parted off the training directory.
 
     Of every ten utterances of it the ninth is dev, the tenth test.
@@ -164,7 +166,7 @@ def read(
     said = read_lexicon(lexicon)
     rate_hz = rate_of(first) if has_sound(first) else options.recipe.rate_hz
     states = options.recipe.effort.states
-    given = None if options.realign else given_targets(first, said, states, rate_hz)
+    given = None if options.realign else find_targets(first, said, states, rate_hz)
     reader = _Reader(variants(said), options)
     for folder in folders:
         reader.read(folder, given)
@@ -178,12 +180,12 @@ def _corpus(
     reader: _Reader,
     folders: Sequence[Folder],
     said: dict[str, tuple[str, ...]],
-    given: Given | None,
+    given: TargetReader | None,
     progress: Callable[[str], None],
 ) -> Corpus:
     options, recordings = reader.options, reader.recordings
     blocks = normalise(reader.blocks, [r.speaker for r in recordings], options.recipe.normalise)
-    recordings = parted(recordings, folders)
+    recordings = assign_splits(recordings, folders)
     names = tuple(dict.fromkeys(("train", "dev", *(f.split for f in folders), "test")))
     order = sorted(range(len(recordings)), key=lambda i: names.index(recordings[i].split))
     recordings = [recordings[i] for i in order]
@@ -201,7 +203,7 @@ def _corpus(
         features=np.concatenate(blocks),
         targets=np.concatenate([reader.targets[i] for i in order]),
         utterances=table,
-        lexicon=expanded(said, given.tree),
+        lexicon=expand_lexicon(said, given.tree),
         silence=silence_of(given.tree),
         tests=tests,
         pronunciations=said,

@@ -166,7 +166,7 @@ def matrices(folder: Path, front_end: str) -> Mapping[str, Made]:
     """
     if (folder / "feats.scp").exists():
         table = read_table(folder / "feats.scp")
-        return {key: partial(_loaded, where, folder) for key, where in table.items()}
+        return {key: partial(_load_matrix, where, folder) for key, where in table.items()}
     if not folder.is_dir():
         raise UserError(f"{folder}: no such directory; needed: a Kaldi data directory")
     if not (folder / "wav.scp").exists():
@@ -175,7 +175,7 @@ def matrices(folder: Path, front_end: str) -> Mapping[str, Made]:
             " steps/make_fbank.sh writes it, or wav.scp, whose recordings are made into features"
         )
     rate_hz = rate_of(folder)
-    made = partial(_made, folder=folder, rate_hz=rate_hz, front_end=front_end)
+    made = partial(_compute_features, folder=folder, rate_hz=rate_hz, front_end=front_end)
     return {key: partial(made, *piece) for key, piece in _pieces(folder).items()}
 
 
@@ -226,7 +226,7 @@ def _recording(where: str, folder: Path) -> Path:
     return path
 
 
-def _made(
+def _compute_features(
     where: str, start_s: float, end_s: float, folder: Path, rate_hz: int, front_end: str
 ) -> np.ndarray:
     path = _recording(where, folder)
@@ -238,7 +238,7 @@ def _made(
     return FRONT_ENDS[front_end](signal[round(start_s * rate_hz) : last], rate_hz)
 
 
-def _loaded(where: str, folder: Path) -> np.ndarray:
+def _load_matrix(where: str, folder: Path) -> np.ndarray:
     """One matrix of an ark; paths are relative to here, as Kaldi's, or to the directory."""
     try:
         return matrix(where, folder).astype(np.float64)

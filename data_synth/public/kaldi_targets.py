@@ -27,7 +27,7 @@ from data_synth.targets import monophones
 from data_synth.tree import SILENCE, Tree
 from harness.base.errors import UserError
 
-__all__ = ["Given", "given_targets"]
+__all__ = ["TargetReader", "find_targets"]
 
 STATE = re.compile(r"Transition-state \d+: phone = (\S+) hmm-state = (\d+) pdf = (\d+)")
 TRANSITION = re.compile(r"\s*Transition-id = (\d+) ")
@@ -44,7 +44,7 @@ Times = Sequence[tuple[float, float, str]]
 
 
 @dataclass(frozen=True)
-class Given:
+class TargetReader:
     """How targets are read.
 
     Attributes:
@@ -56,9 +56,9 @@ class Given:
     of: Callable[[Path], Mapping[str, Targets]]
 
 
-def given_targets(
+def find_targets(
     folder: Path, said: Mapping[str, tuple[str, ...]], states: int, rate_hz: int
-) -> Given | None:
+) -> TargetReader | None:
     """What targets a training directory comes with; None without any.
 
     Args:
@@ -71,10 +71,10 @@ def given_targets(
         UserError: a broken file, or pdfs that are tied across contexts.
     """
     if any(any(folder.glob(f"{kind}.*.gz")) for kind in ("pdf", "ali")):
-        return _of_archives(folder, said)
+        return _reader_from_archives(folder, said)
     if _times(folder, rate_hz):
         tree = monophones(said, states)
-        return Given(tree, partial(_of_times, tree=tree, rate_hz=rate_hz))
+        return TargetReader(tree, partial(_targets_from_times, tree=tree, rate_hz=rate_hz))
     return None
 
 
@@ -94,7 +94,7 @@ class Transitions:
     tree: Tree | None
 
 
-def _of_archives(folder: Path, said: Mapping[str, tuple[str, ...]]) -> Given:
+def _reader_from_archives(folder: Path, said: Mapping[str, tuple[str, ...]]) -> TargetReader:
     """Alignments as Kaldi's models made them."""
     trans = folder / "trans.txt"
     if not trans.exists():
@@ -111,15 +111,16 @@ def _of_archives(folder: Path, said: Mapping[str, tuple[str, ...]]) -> Given:
     if lacking:
         raise UserError(f"{trans}: phone {min(lacking)!r} is missing")
 
-    def of(path: Path) -> Mapping[str, Targets]:
+    def read_targets(path: Path) -> Mapping[str, Targets]:
         return {
-            key: partial(_whole, own) for key, own in read_alignments(path, transitions).items()
+            key: partial(_check_length, own)
+            for key, own in read_alignments(path, transitions).items()
         }
 
-    return Given(transitions.tree, of)
+    return TargetReader(transitions.tree, read_targets)
 
 
-def _whole(own: np.ndarray, frames: int) -> np.ndarray:
+def _check_length(own: np.ndarray, frames: int) -> np.ndarray:
     if len(own) != frames:
         raise UserError(f"{frames} frames of features, {len(own)} of alignment")
     return own
@@ -232,7 +233,7 @@ def _numbers(words: Sequence[str], path: Path, line: int, expected: str) -> tupl
     return first, second
 
 
-def _of_times(folder: Path, tree: Tree, rate_hz: int) -> Mapping[str, Targets]:
+def _targets_from_times(folder: Path, tree: Tree, rate_hz: int) -> Mapping[str, Targets]:
     return {key: partial(spread, own, tree=tree) for key, own in _times(folder, rate_hz).items()}
 
 

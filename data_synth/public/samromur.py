@@ -17,7 +17,7 @@ from data_synth.public.fetching import Source, manifest_sha256
 from data_synth.public.fetching import fetch as fetch_source
 from data_synth.public.fetching import find as find_folder
 from data_synth.recorded import Recipe, Recording, build, read_lines
-from data_synth.storage import cached, recipe_key, write
+from data_synth.storage import load_or_make, recipe_key, write
 from data_synth.targets import Effort
 from harness.base.errors import UserError
 
@@ -64,7 +64,7 @@ def recordings(folder: Path) -> list[Recording]:
     return found
 
 
-def spelt(found: list[Recording]) -> dict[str, tuple[str, ...]]:
+def spell_words(found: list[Recording]) -> dict[str, tuple[str, ...]]:
     """Every word by its letters, which stand for phones."""
     words = sorted({word for recording in found for word in recording.words})
     return {word: tuple(letter for letter in word if letter.isalpha()) or (word,) for word in words}
@@ -85,6 +85,6 @@ def make(
     found = recordings(folder)
 
     def fill(empty: Path) -> None:
-        write(build("samromur", found, spelt(found), recipe, progress), empty)
+        write(build("samromur", found, spell_words(found), recipe, progress), empty)
 
-    return cached(cache / "corpora" / f"samromur-{recipe_key(source, MAKERS)}", fill)
+    return load_or_make(cache / "corpora" / f"samromur-{recipe_key(source, MAKERS)}", fill)

@@ -137,11 +137,11 @@ def _effort(arguments: argparse.Namespace) -> Effort:
 
 def _align(arguments: argparse.Namespace) -> int:
     from data_synth.storage import load, save
-    from data_synth.targets import of_corpus
+    from data_synth.targets import realign_corpus
 
     _refuse_existing(arguments.out)
     effort = _effort(arguments)
-    corpus = of_corpus(load(arguments.folder), effort, print, arguments.skip_bad)
+    corpus = realign_corpus(load(arguments.folder), effort, print, arguments.skip_bad)
     save(corpus, arguments.out)
     _describe(arguments.out, corpus)
     return 0

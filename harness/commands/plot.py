@@ -24,7 +24,7 @@ from harness.base.errors import UserError
 from harness.simulator import SERVER, Timeline
 from harness.simulator.timeline_file import atomic_output
 from reports import gantt
-from reports.style import COLOURS, DASHES, INK, MARKERS, MUTED, cycle, rendered, styled
+from reports.style import COLOURS, DASHES, INK, MARKERS, MUTED, cycle, render_figure, use_style
 
 if TYPE_CHECKING:
     from harness.commands.timing import Timing
@@ -57,8 +57,8 @@ def draw(path: Path, title: str, timings: Sequence[Timing], timeline: Timeline) 
     """
     if not timings[-1].virtual_s > 0.0:
         raise UserError("--plot: no time passes in this simulation, so there is nothing to draw")
-    with styled():
-        content = rendered(page(title, timings, timeline), path.suffix[1:] or "svg")
+    with use_style():
+        content = render_figure(page(title, timings, timeline), path.suffix[1:] or "svg")
     with atomic_output(path, "the plot") as draft:
         draft.write_bytes(content)
 
@@ -97,7 +97,7 @@ def _gantt(axes: Axes, timeline: Timeline, workers: int) -> None:
     """A few rounds from the middle of the simulation."""
     lanes = min(workers, MOST_LANES)
     shown = few_lanes(timeline, lanes)
-    gantt.drawn(axes, _thin_arrows(gantt.window(shown, _edges_s(shown), "--plot")), {})
+    gantt.draw_window(axes, _thin_arrows(gantt.window(shown, _edges_s(shown), "--plot")), {})
     hidden = f"; {lanes} of {workers:,} workers" if lanes < workers else ""
     note = f"arrows: from a read to its fold, with its staleness{hidden}"
     axes.set_title(note, loc="right", fontsize=9, color=MUTED)

@@ -141,7 +141,7 @@ def _list(store: Store, runs: Sequence[Run]) -> None:
 def build_rows(runs: Sequence[Run]) -> list[tuple[str, str, str, str]]:
     """Hash, status, summary and what sets it apart, runs of one kind together."""
     rows: list[tuple[str, str, str, str]] = []
-    for group in provenance.alike([run.config for run in runs]):
+    for group in provenance.group_by_keys([run.config for run in runs]):
         kind = [runs[index] for index in group]
         _, apart = provenance.split([run.config for run in kind])
         rows += [

@@ -19,7 +19,7 @@ from harness.judge.paired import subtract_reference
 from harness.simulator.timeline import Timeline
 from harness.simulator.timeline_file import load_timeline, trace_events
 from reports import abstract, figures, gantt, numbers, reference_terms, specs, tables, verdict_notes
-from reports.provenance import USUAL, Line, made_from
+from reports.provenance import USUAL, Line, source_digests
 
 Data = Mapping[str, Any]
 
@@ -78,7 +78,7 @@ def claims(results: Results, data: Data) -> str:
         tag("button", f"{count} {verdict}", data_verdict=verdict, aria_pressed="true")
         for verdict, count in data["tally"]
     )
-    said = reference_terms.of(results)
+    said = reference_terms.words_of(results)
     names = (*COLUMNS, said.noun, "power")
     heads = "".join(tag("th", tag("button", name), scope="col") for name in names)
     rows = "".join(
@@ -94,7 +94,7 @@ def claims(results: Results, data: Data) -> str:
                 "table:",
                 class_="note"),
             tag("div", legend, class_="filter", role="group", aria_label="verdicts shown"),
-            _place("forest", specs.about(said)),
+            _place("forest", specs.describe_forest(said)),
             tag("p", escape(data["claims-legend"]), class_="note"),
             _wide(tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows), class_="claims"),
                   "claims"),
@@ -111,7 +111,7 @@ def _claim_rows(place: int, claim: Claim, shown: Data) -> str:
     said = escape(claim.statement) + tag("span", about, class_="small") + told
     at = f"claim:{place}"
     rows = [_figures(said, claim, at, claim.verdict, blank=bool(shown["told-by-parts"]))]
-    for part, its in zip(verdict_notes.several(claim), shown["parts"], strict=True):
+    for part, its in zip(verdict_notes.parts_of(claim), shown["parts"], strict=True):
         test = f"{tag('code', escape(claim.id))} {escape(its['test'])}"
         label = f"· {escape(part.label)}" + tag("span", test, class_="small")
         rows.append(_figures(label, part, at, claim.verdict, blank=False))
@@ -119,11 +119,11 @@ def _claim_rows(place: int, claim: Claim, shown: Data) -> str:
 
 
 def _figures(said: str, item: Claim | Part, at: str, verdict: str, *, blank: bool) -> str:
-    measured = numbers.measured(item.measured, item.ci95)
+    measured = numbers.format_measured(item.measured, item.ci95)
     cells = [
         (_key(item.measured), number("runs" if blank else measured, at)),
         ("", "" if blank else escape(numbers.interval(item.measured, item.ci95))),
-        ("", "") if blank else (_key(item.paper), escape(verdict_notes.stated(item))),
+        ("", "") if blank else (_key(item.paper), escape(verdict_notes.format_paper_value(item))),
         (_key(item.power), escape(verdict_notes.power(item)) if item.power is not None else ""),
     ]
     shown = "".join(tag("td", text, class_="figure", data_key=key) for key, text in cells)
@@ -322,20 +322,22 @@ def page(results: Results, runs: Sequence[Line], data: Mapping[str, Any], out: P
                 "main",
                 claims(results, data),
                 exhibits(results, data, out, more["traces"]),
-                provenance(data, made_from(out)),
+                provenance(data, source_digests(out)),
                 id="content",
             ),
             '<dialog id="runs" aria-labelledby="runs-title"></dialog>',
-            _packed("results", stored),
-            _packed("more", json.dumps(more, ensure_ascii=False, separators=(",", ":")).encode()),
+            _compress_block("results", stored),
+            _compress_block(
+                "more", json.dumps(more, ensure_ascii=False, separators=(",", ":")).encode()
+            ),
             *(f"<script>{_library(name)}</script>" for name in LIBRARIES),
             f"<script>{(HERE / 'page.js').read_text(encoding='utf-8')}</script>",
         ]
     )
-    return framed(f"{data['words']['title']} {data['title']}".strip(), body).encode()
+    return build_document(f"{data['words']['title']} {data['title']}".strip(), body).encode()
 
 
-def framed(title: str, body: str) -> str:
+def build_document(title: str, body: str) -> str:
     """A whole document in the house's looks."""
     return "\n".join(
         [
@@ -349,7 +351,7 @@ def framed(title: str, body: str) -> str:
     )
 
 
-def _packed(name: str, content: bytes) -> str:
+def _compress_block(name: str, content: bytes) -> str:
     """A block of data: compressed, so that the page stays small."""
     told = base64.b64encode(gzip.compress(content, 9, mtime=0)).decode()
     return f'<script type="text/plain" id="{name}">{told}</script>'
@@ -375,7 +377,7 @@ def payload(results: Results, runs: Sequence[Line], out: Path) -> Payload:
         runs: what is known of the runs behind it.
         out: the folder with the timelines.
     """
-    timelines = kept_timelines(results, out)
+    timelines = load_timelines(results, out)
     spans = {name: _spans(each) for name, each in timelines.items()}
     return {
         "charts": charts(results, timelines),
@@ -384,13 +386,16 @@ def payload(results: Results, runs: Sequence[Line], out: Path) -> Payload:
             **{
                 f"{e.id}:differences": _differences(e)
                 for e in results.exhibits
-                if figures.paired(e)
+                if figures.has_differences(e)
             },
             **{f"{name}:spans": rows for name, rows in spans.items()},
         },
-        "told": {e.id: [_told(row.measured, row.ci95) for row in e.rows] for e in results.exhibits},
+        "told": {
+            e.id: [_format_with_spread(row.measured, row.ci95) for row in e.rows]
+            for e in results.exhibits
+        },
         "columns": {
-            e.id: [numbers.printed(row.column) for row in e.rows] for e in results.exhibits
+            e.id: [numbers.format_number(row.column) for row in e.rows] for e in results.exhibits
         },
         "runs": {
             line.hash: [line.kind, line.setting, line.seed, line.status, line.apart, line.note]
@@ -399,7 +404,7 @@ def payload(results: Results, runs: Sequence[Line], out: Path) -> Payload:
         },
         "usual": {line.kind: line.apart for line in runs if line.setting == USUAL},
         "traces": {name: _trace(each) for name, each in timelines.items()},
-        "against": reference_terms.of(results).noun,
+        "against": reference_terms.words_of(results).noun,
         "commit": str(results.provenance.get("git", "not recorded")),
         "command": str(results.provenance.get("command", "not recorded")),
     }
@@ -413,10 +418,12 @@ def charts(results: Results, timelines: Mapping[str, Timeline]) -> dict[str, spe
         for name, each in timelines.items()
     }
     rows = specs.forest_rows(results.claims)
-    return {"forest": specs.forest(rows, reference_terms.of(results)), **made} if rows else made
+    return (
+        {"forest": specs.forest(rows, reference_terms.words_of(results)), **made} if rows else made
+    )
 
 
-def kept_timelines(results: Results, out: Path) -> dict[str, Timeline]:
+def load_timelines(results: Results, out: Path) -> dict[str, Timeline]:
     """The beginning of every timeline that an exhibit draws and that is there."""
     files = {
         exhibit.id: out / str(exhibit.draw["file"])
@@ -428,8 +435,8 @@ def kept_timelines(results: Results, out: Path) -> dict[str, Timeline]:
     }
 
 
-def _told(value: float | None, ci95: numbers.Bounds) -> str:
-    return f"{numbers.measured(value, ci95)} {numbers.spread(value, ci95)}".strip()
+def _format_with_spread(value: float | None, ci95: numbers.Bounds) -> str:
+    return f"{numbers.format_measured(value, ci95)} {numbers.spread(value, ci95)}".strip()
 
 
 def _differences(exhibit: Exhibit) -> list[Payload]:
@@ -440,7 +447,7 @@ def _differences(exhibit: Exhibit) -> list[Payload]:
             "measured": row.measured,
             "low": (row.ci95 or (None, None))[0],
             "high": (row.ci95 or (None, None))[1],
-            "told": _told(row.measured, row.ci95),
+            "told": _format_with_spread(row.measured, row.ci95),
         }
         for row in subtract_reference(exhibit.rows, str(exhibit.draw["against"]))
     ]

@@ -28,10 +28,10 @@ from reproductions.algorithms.experiments import (
     METHODS,
     SCALE,
     SEEDS,
-    configured,
+    build_config,
     workers_of,
 )
-from reproductions.algorithms.table import Cell, Measured, error_of, markdown, write
+from reproductions.algorithms.table import Cell, CellResult, error_of, markdown, write
 from reproductions.paper import DEVELOPMENT
 
 REACH = 6
@@ -66,7 +66,7 @@ def _main(asked: argparse.Namespace) -> int:
         cell: [runs[name, rates[name], seed] for seed in SEEDS] for name, cell in cells.items()
     }
     table = {
-        cell: Measured(rates[name], found[cell], found[BASELINE, cell[1]])
+        cell: CellResult(rates[name], found[cell], found[BASELINE, cell[1]])
         for name, cell in cells.items()
     }
     write(table, asked.out / "table.csv")
@@ -96,15 +96,15 @@ def _runs(
     seeds = {seed for _, _, seed in wanted}
     corpora = {seed: load_corpus(CORPUS, scale=SCALE, seed=seed) for seed in seeds}
     configs = {
-        (name, rate, seed): configured(*cells[name], rate, corpora[seed], seed)
+        (name, rate, seed): build_config(*cells[name], rate, corpora[seed], seed)
         for name, rate, seed in wanted
     }
 
-    def called(one: Asked) -> str:
+    def run_name(one: Asked) -> str:
         name, rate, seed = one
         return f"{name}, rate {rate:.3g}, seed {seed}"
 
-    return execute_named(configs, called, asked.out / "runs", asked.jobs)
+    return execute_named(configs, run_name, asked.out / "runs", asked.jobs)
 
 
 if __name__ == "__main__":

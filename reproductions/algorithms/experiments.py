@@ -89,53 +89,59 @@ def _rounds(every: int = STEPS, overlap: bool = False) -> Callable[[int], Timing
     return lambda workers: Averaging(every=every, overlap=overlap)
 
 
-def _at(rate: float) -> Callable[[int], float]:
+def _constant_rate(rate: float) -> Callable[[int], float]:
     return lambda workers: rate
 
 
-def _by_workers(rate: float) -> Callable[[int], float]:
+def _rate_times_workers(rate: float) -> Callable[[int], float]:
     return lambda workers: rate * workers
 
 
 def _stepwise(algorithm: Callable[[int], Algorithm], rate: float = SUMMED) -> Method:
-    return Method(algorithm, _plain, _at(rate))
+    return Method(algorithm, _plain, _constant_rate(rate))
 
 
 METHODS: Mapping[str, Method] = {
     "asynchronous SGD": _stepwise(lambda n: AsyncSgd()),
     "asynchronous AdamW": _stepwise(lambda n: AsyncDescent(AdamW()), ADAPTIVE),
     "stale synchronous parallel": Method(
-        lambda n: AsyncSgd(), lambda n: ParameterServer(bound=3), _at(SUMMED)
+        lambda n: AsyncSgd(), lambda n: ParameterServer(bound=3), _constant_rate(SUMMED)
     ),
     "staleness-aware rates": _stepwise(lambda n: StalenessAware(), 4 * SUMMED),
     "delay compensation": _stepwise(lambda n: DelayCompensated(1 / MINIBATCH, 256)),
     "Ringmaster": _stepwise(lambda n: Ringmaster(n)),
     "clipped asynchronous SGD": _stepwise(lambda n: ClippedSgd(0.3)),
     "partial folds (Hogwild)": _stepwise(lambda n: PartialFolds(0.5)),
-    "FedBuff": Method(lambda n: FedBuff(buffer=n // 2), _pushes, _at(MEAN)),
+    "FedBuff": Method(lambda n: FedBuff(buffer=n // 2), _pushes, _constant_rate(MEAN)),
     "delayed Nesterov, AdamW": Method(
-        lambda n: DelayedNesterov(AdamW(), every=n), _pushes, _at(ADAPTIVE)
+        lambda n: DelayedNesterov(AdamW(), every=n), _pushes, _constant_rate(ADAPTIVE)
     ),
     "elastic DiLoCo, AdamW": Method(
-        lambda n: ElasticDiLoCo(AdamW(), quorum=n // 2), _pushes, _at(ADAPTIVE)
+        lambda n: ElasticDiLoCo(AdamW(), quorum=n // 2), _pushes, _constant_rate(ADAPTIVE)
     ),
-    "EASGD": Method(lambda n: Easgd(alpha=0.9 / n), _pushes, _at(MEAN)),
-    "synchronous SGD": Method(lambda n: GradientAveraging(), _rounds(1), _by_workers(MEAN)),
+    "EASGD": Method(lambda n: Easgd(alpha=0.9 / n), _pushes, _constant_rate(MEAN)),
+    "synchronous SGD": Method(lambda n: GradientAveraging(), _rounds(1), _rate_times_workers(MEAN)),
     "backup workers": Method(
-        lambda n: GradientAveraging(), lambda n: BackupWorkers(backups=n // 4), _by_workers(MEAN)
+        lambda n: GradientAveraging(),
+        lambda n: BackupWorkers(backups=n // 4),
+        _rate_times_workers(MEAN),
     ),
-    "model averaging": Method(lambda n: ModelAveraging(), _rounds(), _by_workers(MEAN)),
-    "BMUF": Method(lambda n: ModelAveraging(outer=BlockMomentum(1 - 1 / n)), _rounds(), _at(MEAN)),
+    "model averaging": Method(lambda n: ModelAveraging(), _rounds(), _rate_times_workers(MEAN)),
+    "BMUF": Method(
+        lambda n: ModelAveraging(outer=BlockMomentum(1 - 1 / n)), _rounds(), _constant_rate(MEAN)
+    ),
     "DiLoCo, AdamW": Method(
-        lambda n: ModelAveraging(AdamW(), outer=OuterNesterov()), _rounds(), _at(ADAPTIVE)
+        lambda n: ModelAveraging(AdamW(), outer=OuterNesterov()),
+        _rounds(),
+        _constant_rate(ADAPTIVE),
     ),
     "streaming DiLoCo, AdamW": Method(
         lambda n: StreamingDiLoCo(AdamW(), fragments=2, mixing=0.5),
         _rounds(STEPS // 2, overlap=True),
-        _at(ADAPTIVE),
+        _constant_rate(ADAPTIVE),
     ),
     "eager DiLoCo, AdamW": Method(
-        lambda n: EagerDiLoCo(n, AdamW()), _rounds(overlap=True), _at(ADAPTIVE)
+        lambda n: EagerDiLoCo(n, AdamW()), _rounds(overlap=True), _constant_rate(ADAPTIVE)
     ),
 }
 """By the name in the table."""
@@ -146,7 +152,7 @@ def workers_of(cluster: str) -> int:
     return sum(group.count for group in CLUSTERS[cluster].workers)
 
 
-def configured(
+def build_config(
     method: str, cluster: str, rate: float, corpus: Corpus, seed: int = DEVELOPMENT
 ) -> RunConfig:
     """One run.

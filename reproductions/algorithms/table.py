@@ -23,7 +23,7 @@ Cell = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Measured:
+class CellResult:
     """One cell of the table.
 
     Attributes:
@@ -42,14 +42,14 @@ class Measured:
         seconds = [seconds_to(run, WIDER) for run in self.runs]
         whole = all(map(math.isfinite, seconds))
         return [
-            *(*cell, f"{self.rate:g}", self._reached(TARGET), self._reached(WIDER)),
-            *(_told(mean_ci(seconds), 1) if whole else ["", ""]),
-            *_told(100 * mean_ci(errors), 2),
-            *_told(100 * paired_difference_ci(errors, theirs), 2),
+            *(*cell, f"{self.rate:g}", self._count_reached(TARGET), self._count_reached(WIDER)),
+            *(_format_interval(mean_ci(seconds), 1) if whole else ["", ""]),
+            *_format_interval(100 * mean_ci(errors), 2),
+            *_format_interval(100 * paired_difference_ci(errors, theirs), 2),
             " ".join(run.hash[:12] for run in self.runs),
         ]
 
-    def _reached(self, target: float) -> str:
+    def _count_reached(self, target: float) -> str:
         """How many seeds did."""
         reached = sum(math.isfinite(seconds_to(run, target)) for run in self.runs)
         return f"{reached} of {len(self.runs)}"
@@ -67,7 +67,7 @@ def seconds_to(run: Run, target: float) -> float:
     return below[0] if below else math.inf
 
 
-def write(table: Mapping[Cell, Measured], path: Path) -> None:
+def write(table: Mapping[Cell, CellResult], path: Path) -> None:
     """The table as CSV."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -93,7 +93,7 @@ def _cell(row: Mapping[str, str], name: str) -> str:
     return f"{row[name]} ± {row[f'{name}_half_width']}" if row[name] else ""
 
 
-def _told(found: Interval, places: int) -> list[str]:
+def _format_interval(found: Interval, places: int) -> list[str]:
     """A mean and half its interval's width."""
     half = (found.high - found.low) / 2
     return [f"{found.estimate:.{places}f}", f"{half:.{places}f}"]

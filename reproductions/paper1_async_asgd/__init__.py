@@ -13,12 +13,12 @@ from reproductions.paper1_async_asgd.experiments import (
     experiments,
     timings,
 )
-from reproductions.paper1_async_asgd.tuning import TUNING, tuned
+from reproductions.paper1_async_asgd.tuning import TUNING, tuning_configs
 
 
 def _experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
     """The paper's own runs, timings beyond them, and what the settings were tuned with."""
-    return {**experiments(subject, seed), **timings(seed), **tuned(subject)}
+    return {**experiments(subject, seed), **timings(seed), **tuning_configs(subject)}
 
 
 PAPER = Paper(

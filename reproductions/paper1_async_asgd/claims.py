@@ -44,12 +44,12 @@ from reproductions.paper1_async_asgd.experiments import (
     setting,
 )
 from reproductions.readings import (
-    at_epoch,
     errors_of_utterances,
+    format_change,
     hashes,
     lengths_of_utterances,
-    of_summary,
-    signed,
+    summary_value,
+    value_at_epoch,
 )
 
 EARLY, READINGS = 0.2, 10
@@ -97,7 +97,7 @@ def flat_after_one_pass(subject: Subject, runs: Runs) -> Claim:
     parts: list[Quantity] = []
     for name in ("hand", "search"):
         start, one, two = (_dev(subject, runs[name], epoch) for epoch in (0.0, 1.0, 2.0))
-        parts.append(_at_most(name, ratio_ci(one - two, start - one), 0.15))
+        parts.append(_quantity_at_most(name, ratio_ci(one - two, start - one), 0.15))
     return claim_of(
         "p1.flat-after-one-pass", "For hand and search the curve flattens out after one pass",
         "Section 4.1, Figure 2", "drop in frame error, epoch 2 over epoch 1; at most 0.15", parts,
@@ -153,21 +153,24 @@ def _moves(runs: Sequence[Run]) -> Precondition:
 
 def _falls(small: Sequence[Run], large: Sequence[Run]) -> Precondition:
     """That smaller chunks lower the rate at least as far, from which the paper has their gain."""
-    further = [_fallen(few) - _fallen(many) for few, many in zip(small, large, strict=True)]
+    further = [
+        _fall_in_octaves(few) - _fall_in_octaves(many)
+        for few, many in zip(small, large, strict=True)
+    ]
     what = "octaves that the rate falls further in a pass with chunks of 1 h than of 25 h"
     return Precondition(what, mean_ci(further), rule_at_least(0))
 
 
 def _octaves(run: Run) -> float:
-    return float(np.abs(_in_octaves(run)).max())
+    return float(np.abs(_rate_octaves(run)).max())
 
 
-def _fallen(run: Run) -> float:
-    return -float(_in_octaves(run)[-1])
+def _fall_in_octaves(run: Run) -> float:
+    return -float(_rate_octaves(run)[-1])
 
 
 @unless_missing(np.array([math.nan]))
-def _in_octaves(run: Run) -> np.ndarray:
+def _rate_octaves(run: Run) -> np.ndarray:
     """The rates of the first pass over the first of them."""
     epochs, rates, _ = run.curve("rate")
     return np.log2(rates[epochs <= 1.0] / rates[0])
@@ -227,7 +230,7 @@ def time_factor(subject: Subject, runs: Runs) -> Claim:
     parts = [Quantity("", paper, ratio, rule_between(5.0, 8.0), paper)]
     share = Interval.exact(float(np.mean([run.summary["stopped"] for run in runs["multi_pass"]])))
     stop = Precondition("share of baselines that their own rule stopped", share, rule_at_least(1.0))
-    passes = _listed(run.summary["passes"] for run in runs["multi_pass"])
+    passes = _join_values(run.summary["passes"] for run in runs["multi_pass"])
     return claim_of(
         "p1.time-factor", "One pass of ASGD reduces the training time by a factor of 6.3",
         "Section 4.3, Table 3", "simulated time, multi-pass over one-pass; 5 to 8", parts,
@@ -276,8 +279,8 @@ def speedup_4(subject: Subject, runs: Runs) -> Claim:
         Quantity("over one bare card", paper, over_card),
         Quantity(f"over one bare card, minibatches of {LATER:,}", paper, over_card_later),
     ]
-    errors = _listed(
-        signed(relative_error(i, paper).estimate) for i in (part.value for part in parts)
+    errors = _join_values(
+        format_change(relative_error(i, paper).estimate) for i in (part.value for part in parts)
     )
     return claim_of(
         "p1.speedup-4", "Asynchronous SGD on four GPUs is 3.2 times as fast as on one",
@@ -293,7 +296,7 @@ def speedup_4(subject: Subject, runs: Runs) -> Claim:
 def _speedups(four: Sequence[Run], one: Sequence[Run]) -> tuple[Interval, Interval]:
     """Throughput of four workers over one worker's, and over one card's without a server."""
     rate, alone, bare = (
-        [of_summary(run, name) for run in runs]
+        [summary_value(run, name) for run in runs]
         for runs, name in (
             (four, "throughput_per_s"),
             (one, "throughput_per_s"),
@@ -307,7 +310,7 @@ def switch(subject: Subject, runs: Runs) -> Claim:
     """The running average gave way to the full average, and when."""
     epochs = [_switch_epoch(run) for run in runs["one_pass"]]
     happened = mean_ci([float(epoch <= 1.0) for epoch in epochs])
-    when = _listed(f"{e:.3g}" if math.isfinite(e) else "never" for e in epochs)
+    when = _join_values(f"{e:.3g}" if math.isfinite(e) else "never" for e in epochs)
     return claim_of(
         "p1.switch", "Once the running average is better, the full average takes over",
         "Section 2.3", "share of seeds whose average switched within the pass",
@@ -349,13 +352,13 @@ def _direction(label: str, a: np.ndarray, b: np.ndarray, side: str) -> Quantity:
     return side_of_zero(label, paired_difference_ci(a, b), side)
 
 
-def _at_most(label: str, size: Interval, most: float) -> Quantity:
+def _quantity_at_most(label: str, size: Interval, most: float) -> Quantity:
     return Quantity(label, f"at most {most:g}", size, rule_at_most(most))
 
 
 def _percent(runs: Sequence[Run], name: str, epoch: float) -> np.ndarray:
     """A metric in % at an epoch, for each seed."""
-    return 100.0 * np.array([at_epoch(run, name, epoch) for run in runs])
+    return 100.0 * np.array([value_at_epoch(run, name, epoch) for run in runs])
 
 
 def _dev(subject: Subject, runs: Sequence[Run], epoch: float) -> np.ndarray:
@@ -383,7 +386,7 @@ def _switch_epoch(run: Run) -> float:
         return math.inf
 
 
-def _listed(values: Iterable[object]) -> str:
+def _join_values(values: Iterable[object]) -> str:
     return ", ".join(map(str, values))
 
 

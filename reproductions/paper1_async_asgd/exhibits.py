@@ -44,13 +44,13 @@ from reproductions.paper1_async_asgd.experiments import (
 )
 from reproductions.readings import (
     AS_FAR,
-    at_epoch,
     curve_rows,
     errors_of_utterances,
     hashes,
     lengths_of_utterances,
-    of_summary,
+    summary_value,
     time_at_epoch,
+    value_at_epoch,
 )
 
 DEV_AVERAGE, DEV_ITERATE = "dev_frame_error/average", "dev_frame_error/iterate"
@@ -198,7 +198,7 @@ def error_note(subject: Subject) -> str:
 def training_seconds(runs: Runs) -> dict[str, list[float]]:
     """Simulated seconds of each seed: all passes of the baseline, the first pass of ASGD."""
     return {
-        "multi_pass": [of_summary(run, "virtual_s") for run in runs["multi_pass"]],
+        "multi_pass": [summary_value(run, "virtual_s") for run in runs["multi_pass"]],
         "one_pass": [time_at_epoch(run, DEV_AVERAGE, 1.0) for run in runs["one_pass"]],
     }
 
@@ -295,12 +295,12 @@ def workers(subject: Subject, runs: Runs) -> Exhibit:
     rows: list[Row] = []
     for n in TIMED_WORKERS:
         many = runs[f"timing_{n}"]
-        rate = [of_summary(run, "throughput_per_s") for run in many]
+        rate = [summary_value(run, "throughput_per_s") for run in many]
         for label, base in (
             ("over one worker", "throughput_per_s"),
             ("over one bare card", "bare_throughput_per_s"),
         ):
-            ratio = ratio_ci(rate, [of_summary(run, base) for run in one])
+            ratio = ratio_ci(rate, [summary_value(run, base) for run in one])
             paper = 3.2 if n == 4 else None
             rows.append(Row.from_interval(label, n, paper, ratio, hashes(one, many)))
     return Exhibit(
@@ -325,7 +325,7 @@ def sensitivity(subject: Subject, runs: Runs) -> Exhibit:
     """What each default decides: development frame error after one pass, one choice changed."""
     rows: list[Row] = []
     for name in ("one_pass", *VARIANTS):
-        errors = [100.0 * at_epoch(run, DEV_AVERAGE, 1.0) for run in runs[name]]
+        errors = [100.0 * value_at_epoch(run, DEV_AVERAGE, 1.0) for run in runs[name]]
         mean = mean_ci(errors)
         label = "as reported (search)" if name == "one_pass" else name
         rows.append(Row.from_interval(label, "frame error (%)", None, mean, hashes(runs[name])))
@@ -393,8 +393,8 @@ def speedup_by_minibatch(subject: Subject, runs: Runs) -> Exhibit:
     ):
         for size in MINIBATCHES:
             one, four = (runs[setting(n, size)] for n in COUNTS)
-            rate = [of_summary(run, "throughput_per_s") for run in four]
-            ratio = ratio_ci(rate, [of_summary(run, base) for run in one])
+            rate = [summary_value(run, "throughput_per_s") for run in four]
+            ratio = ratio_ci(rate, [summary_value(run, base) for run in one])
             rows.append(Row.from_interval(label, size, None, ratio, hashes(one, four)))
     return Exhibit(
         "p1.speedup-by-minibatch",
@@ -430,14 +430,14 @@ def readings(subject: Subject, runs: Runs) -> Exhibit:
     rows: list[Row] = []
     for name, label in READING_LABELS.items():
         one, four = (runs[reading(name, n)] for n in COUNTS)
-        rate = [of_summary(run, "throughput_per_s") for run in four]
+        rate = [summary_value(run, "throughput_per_s") for run in four]
         hours = mean_ci([A_PASS / each / 3600.0 for each in rate])
         rows.append(Row.from_interval(label, "hours", HOURS, hours, hashes(four)))
         for column, base in (
             ("over one card", "bare_throughput_per_s"),
             ("over one worker", "throughput_per_s"),
         ):
-            ratio = ratio_ci(rate, [of_summary(run, base) for run in one])
+            ratio = ratio_ci(rate, [summary_value(run, base) for run in one])
             rows.append(Row.from_interval(label, column, SPEEDUP, ratio, hashes(one, four)))
     return Exhibit(
         "p1.readings",

@@ -40,18 +40,18 @@ REPORTED: dict[str, Any] = tomllib.loads((FOLDER / "reported.toml").read_text(en
 RATE: float = REPORTED["paper"]["first_rate"]
 
 
-class Chosen(NamedTuple):
+class MethodSettings(NamedTuple):
     """A method's first rate, and its one other setting; ``tuning`` says which that is."""
 
     rate: float
     other: float
 
 
-AS_PRINTED: Mapping[str, Chosen] = {
-    "hand": Chosen(RATE, 0.01),
-    "adapt": Chosen(RATE, 1.0),
-    "search": Chosen(RATE, 0.03),
-    "multi_pass": Chosen(RATE, 0.005),
+AS_PRINTED: Mapping[str, MethodSettings] = {
+    "hand": MethodSettings(RATE, 0.01),
+    "adapt": MethodSettings(RATE, 1.0),
+    "search": MethodSettings(RATE, 0.03),
+    "multi_pass": MethodSettings(RATE, 0.005),
 }
 """The paper's rate for every method, and our defaults of what it leaves open: nothing is tuned."""
 
@@ -83,21 +83,21 @@ class Preset:
     seeds: int
     baseline_passes: int
     evaluations: int
-    chosen: Mapping[str, Chosen]
+    chosen: Mapping[str, MethodSettings]
 
 
-AT_LAPTOP: Mapping[str, Chosen] = {
-    "hand": Chosen(0.032, 0.001),
-    "adapt": Chosen(0.032, 1.0),
-    "search": Chosen(RATE, 0.03),
-    "multi_pass": Chosen(0.004, 0.005),
+AT_LAPTOP: Mapping[str, MethodSettings] = {
+    "hand": MethodSettings(0.032, 0.001),
+    "adapt": MethodSettings(0.032, 1.0),
+    "search": MethodSettings(RATE, 0.03),
+    "multi_pass": MethodSettings(0.004, 0.005),
 }
 
-AT_OVERNIGHT: Mapping[str, Chosen] = {
-    "hand": Chosen(RATE, 0.003),
-    "adapt": Chosen(RATE, 8.0),
-    "search": Chosen(RATE, 0.01),
-    "multi_pass": Chosen(0.004, 0.001),
+AT_OVERNIGHT: Mapping[str, MethodSettings] = {
+    "hand": MethodSettings(RATE, 0.003),
+    "adapt": MethodSettings(RATE, 8.0),
+    "search": MethodSettings(RATE, 0.01),
+    "multi_pass": MethodSettings(0.004, 0.001),
 }
 
 PRESETS = {
@@ -143,7 +143,7 @@ def hours_factor(subject: Subject) -> float:
     return REPORTED["paper"]["frames"] / (minibatches * REPORTED["paper"]["minibatch"]) / 3600.0
 
 
-def averaged(
+def asgd_config(
     subject: Subject, seed: int, schedule: Schedule, scaling: Scaling = "plain", k: float = 1.0
 ) -> RunConfig:
     """Asynchronous averaged SGD for two passes: one to judge, one to see the curve flatten."""
@@ -151,23 +151,23 @@ def averaged(
     return _run(subject, seed, algorithm, schedule, (stage(subject),), passes=2)
 
 
-def hand(subject: Subject, seed: int, chosen: Chosen) -> RunConfig:
+def hand(subject: Subject, seed: int, chosen: MethodSettings) -> RunConfig:
     """*ASGD-hand*; its other setting is the gain in held-out loss that leaves the rate alone."""
-    return averaged(subject, seed, Hand(chosen.rate, gain=chosen.other))
+    return asgd_config(subject, seed, Hand(chosen.rate, gain=chosen.other))
 
 
-def adapt(subject: Subject, seed: int, chosen: Chosen) -> RunConfig:
+def adapt(subject: Subject, seed: int, chosen: MethodSettings) -> RunConfig:
     """*ASGD-adapt*; its other setting is K of equation 2."""
-    return averaged(subject, seed, Constant(chosen.rate), "memory_of_one", chosen.other)
+    return asgd_config(subject, seed, Constant(chosen.rate), "memory_of_one", chosen.other)
 
 
-def search(subject: Subject, seed: int, chosen: Chosen) -> RunConfig:
+def search(subject: Subject, seed: int, chosen: MethodSettings) -> RunConfig:
     """*ASGD-search*; its other setting is the margin by which another rate must be better."""
     schedule = Search(chosen.rate, clear=chosen.other, whole_trials=True)
-    return averaged(subject, seed, schedule)
+    return asgd_config(subject, seed, schedule)
 
 
-def multi_pass(subject: Subject, seed: int, chosen: Chosen) -> RunConfig:
+def multi_pass(subject: Subject, seed: int, chosen: MethodSettings) -> RunConfig:
     """The multi-pass baseline: 64 on a quarter of the data, twice 256, then 1024 (section 4.3).
 
     Its other setting is the gain of a pass below which halving begins.
@@ -178,7 +178,7 @@ def multi_pass(subject: Subject, seed: int, chosen: Chosen) -> RunConfig:
     return _run(subject, seed, AsyncSgd(), schedule, stages, passes)
 
 
-METHODS: Mapping[str, Callable[[Subject, int, Chosen], RunConfig]] = {
+METHODS: Mapping[str, Callable[[Subject, int, MethodSettings], RunConfig]] = {
     "hand": hand,
     "adapt": adapt,
     "search": search,
@@ -192,13 +192,13 @@ def as_chosen(subject: Subject, seed: int, method: str) -> RunConfig:
     return METHODS[method](subject, seed, PRESETS[subject.scale].chosen[method])
 
 
-def on_share(config: RunConfig, share: float) -> RunConfig:
+def with_share(config: RunConfig, share: float) -> RunConfig:
     """The same on a share of the training set."""
     stages = tuple(replace(each, share=share * each.share) for each in config.stages)
     return replace(config, stages=stages)
 
 
-def chunked(one_pass: RunConfig) -> dict[str, RunConfig]:
+def chunk_configs(one_pass: RunConfig) -> dict[str, RunConfig]:
     """Table 1's runs: one pass with each of the larger chunks."""
     return {
         chunk_name(hours): replace(
@@ -242,16 +242,16 @@ def experiments(subject: Subject, seed: int) -> dict[str, RunConfig | TimingConf
     one_pass = replace(as_chosen(subject, seed, "search"), tested="first pass")
     many = replace(as_chosen(subject, seed, "multi_pass"), tested="at the end")
     untested = {
-        name: replace(on_share(as_chosen(subject, seed, name), subset), tested="never")
+        name: replace(with_share(as_chosen(subject, seed, name), subset), tested="never")
         for name in ("hand", "adapt")
     }
     return {
         **untested,
-        "search": on_share(one_pass, subset),
+        "search": with_share(one_pass, subset),
         "one_pass": one_pass,
         "multi_pass": many,
-        "multi_pass_half": on_share(many, 0.5),
-        **chunked(one_pass),
+        "multi_pass_half": with_share(many, 0.5),
+        **chunk_configs(one_pass),
         **variants(one_pass),
         **{f"timing_{n}": timing(seed, n) for n in TIMED_WORKERS},
     }
@@ -395,15 +395,15 @@ def reading(name: str, workers: int) -> str:
 
 def timings(seed: int) -> dict[str, TimingConfig]:
     """One worker and four, at every minibatch and in each reading."""
-    return {**by_minibatch(seed), **of_readings(seed)}
+    return {**minibatch_timings(seed), **reading_timings(seed)}
 
 
-def by_minibatch(seed: int) -> dict[str, TimingConfig]:
+def minibatch_timings(seed: int) -> dict[str, TimingConfig]:
     """One worker and four at every minibatch."""
     return {setting(n, size): timing(seed, n, size) for size in MINIBATCHES for n in COUNTS}
 
 
-def of_readings(seed: int) -> dict[str, TimingConfig]:
+def reading_timings(seed: int) -> dict[str, TimingConfig]:
     """One worker and four in each reading."""
     layers = tuple(PAPER["layers"])
     return {

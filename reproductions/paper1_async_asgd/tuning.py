@@ -21,7 +21,13 @@ from harness.speech.frames import RunConfig
 from harness.store import Run
 from reproductions.paper import DEVELOPMENT, Subject
 from reproductions.paper1_async_asgd.exhibits import DEV_AVERAGE, DEV_ITERATE, LABELS
-from reproductions.paper1_async_asgd.experiments import AS_PRINTED, METHODS, PRESETS, RATE, Chosen
+from reproductions.paper1_async_asgd.experiments import (
+    AS_PRINTED,
+    METHODS,
+    PRESETS,
+    RATE,
+    MethodSettings,
+)
 from reproductions.readings import hashes
 
 RATES = tuple(RATE * 2.0**octave for octave in range(-2, 4))
@@ -38,19 +44,21 @@ class Trial(NamedTuple):
     """A method and the settings that it is tried with."""
 
     method: str
-    given: Chosen
+    given: MethodSettings
 
 
-def trials(chosen: Mapping[str, Chosen]) -> dict[str, Trial]:
+def trials(chosen: Mapping[str, MethodSettings]) -> dict[str, Trial]:
     """Everything that is tried, by the name of its run.
 
     Args:
         chosen: each method's settings; the others are tried at its rate.
     """
-    return {name: trial for method in METHODS for name, trial in _of(method, chosen[method])}
+    return {
+        name: trial for method in METHODS for name, trial in _method_trials(method, chosen[method])
+    }
 
 
-def _of(method: str, chosen: Chosen) -> Iterator[tuple[str, Trial]]:
+def _method_trials(method: str, chosen: MethodSettings) -> Iterator[tuple[str, Trial]]:
     what, others = OTHERS[method]
     for rate in RATES:
         given = AS_PRINTED[method]._replace(rate=rate)
@@ -59,7 +67,7 @@ def _of(method: str, chosen: Chosen) -> Iterator[tuple[str, Trial]]:
         yield f"tuning {method}, {what} {other:.3g}", Trial(method, chosen._replace(other=other))
 
 
-def tuned(subject: Subject) -> dict[str, RunConfig]:
+def tuning_configs(subject: Subject) -> dict[str, RunConfig]:
     """The runs of ``trials``, the same whatever the seed that asks."""
     seen = subject.development
     return {
@@ -81,7 +89,7 @@ def tuning(subject: Subject, runs: Runs) -> Exhibit:
         )
         for name, trial in trials(chosen).items()
     ]
-    told = [_told(method, chosen, ends) for method in METHODS]
+    told = [_describe_method(method, chosen, ends) for method in METHODS]
     return Exhibit(
         "p1.tuning",
         "table",
@@ -93,7 +101,9 @@ def tuning(subject: Subject, runs: Runs) -> Exhibit:
     )
 
 
-def _told(method: str, chosen: Mapping[str, Chosen], ends: Mapping[str, Interval]) -> str:
+def _describe_method(
+    method: str, chosen: Mapping[str, MethodSettings], ends: Mapping[str, Interval]
+) -> str:
     """What a method was given, and what ended lowest."""
     every = trials(chosen).items()
     own = {trial.given: ends[name].estimate for name, trial in every if trial.method == method}
@@ -101,11 +111,11 @@ def _told(method: str, chosen: Mapping[str, Chosen], ends: Mapping[str, Interval
     lowest = "the lowest" if best == used else f"lowest: {best.rate:g} with {best.other:.3g}"
     what = OTHERS[method][0]
     told = f"{LABELS[method]} begins at {used.rate:g}, {what} {used.other:.3g} ({lowest}"
-    open_ = " and ".join(_at_an_end(method, used))
+    open_ = " and ".join(_settings_at_end(method, used))
     return f"{told}; {open_} at an end of what was tried)." if open_ else f"{told})."
 
 
-def _at_an_end(method: str, used: Chosen) -> list[str]:
+def _settings_at_end(method: str, used: MethodSettings) -> list[str]:
     """Which of a method's settings might be better still beyond what was tried."""
     what, others = OTHERS[method]
     tried = {"rate": (used.rate, RATES), what: (used.other, others)}

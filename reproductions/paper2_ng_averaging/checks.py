@@ -124,15 +124,13 @@ def _compare(config: EquivalenceConfig, writer: RunWriter) -> None:
     network = Dnn(Layout(config.layers))
     drawn = torch.Generator().manual_seed(config.seed)
     start = random_parameters(network.layout, drawn, HIDDEN_GAIN)[0].double()
-    one, other = (_trained(config, each, network, start) for each in config.algorithms)
+    one, other = (_train(config, each, network, start) for each in config.algorithms)
     apart, moved = (one - other).abs().max(), (one - start).abs().max()
     writer.finish("done", {"largest_difference": apart.item(), "largest_move": moved.item()})
 
 
 @torch.no_grad()
-def _trained(
-    config: EquivalenceConfig, algorithm: Algorithm, network: Dnn, start: Tensor
-) -> Tensor:
+def _train(config: EquivalenceConfig, algorithm: Algorithm, network: Dnn, start: Tensor) -> Tensor:
     """The model ``[P]`` after all folds."""
     generator = torch.Generator().manual_seed(config.seed + 1)
     server, memory, size = algorithm.start(start), Memory(), (config.workers, config.frames)

@@ -24,17 +24,17 @@ from harness.judge.statistics import Interval, mean_ci, ratio_ci
 from harness.judge.utterances import rate_difference_ci, rate_ratio_ci
 from reproductions.paper import Subject
 from reproductions.paper2_ng_averaging.errors import (
+    error_statistic,
     gain_difference_ci,
     loss_difference_ci,
-    over_sets,
-    shown,
+    quantities_by_set,
     true_value,
 )
 from reproductions.paper2_ng_averaging.exhibits import speedup
 from reproductions.paper2_ng_averaging.experiments import gpus
-from reproductions.paper2_ng_averaging.law import Excess, in_the_paper, needed
+from reproductions.paper2_ng_averaging.law import Excess, paper_averages, settings_of_step
 from reproductions.paper2_ng_averaging.prediction import REPORTED
-from reproductions.readings import hashes, of_summary, signed
+from reproductions.readings import format_change, hashes, summary_value
 
 BAND = 0.05
 
@@ -67,8 +67,8 @@ def every_20(subject: Subject, runs: Runs) -> Claim:
     return _claim_on_speed(
         "p2.speedup-16-every-20", "Averaging every 20 minibatches, 16 GPUs are 10.07 times as fast",
         "Table 3", {"": paper}, runs, "timing_16_every_20",
-        f" With a fixed cost of each average {other:.2f} ({signed(other / paper - 1, 1)}): it "
-        "would be a quarter of ten minibatches, so a slower minibatch is the likelier reading.",
+        f" With a fixed cost of each average {other:.2f} ({format_change(other / paper - 1, 1)}): "
+        "it would be a quarter of ten minibatches, so a slower minibatch is the likelier reading.",
         "The timings on up to four GPUs do not tell a slower minibatch, which is shown, from a "
         f"fixed cost of each average, with which {other:.2f} are foretold. Averaging half as often "
         "tells them apart, and no timing of it is printed but the one that is to be foretold.",
@@ -85,7 +85,9 @@ def _claim_on_speed(
         Quantity(label, figure, ratio, rule_near(figure, BAND), figure)
         for label, figure in paper.items()
     ]
-    errors = " and ".join(signed(relative_error(ratio, p).estimate, 1) for p in paper.values())
+    errors = " and ".join(
+        format_change(relative_error(ratio, p).estimate, 1) for p in paper.values()
+    )
     needs = ["timing_1", setting, *(["other_1", "other_16_every_20"] if note else [])]
     return claim_of(
         id_, statement, where,
@@ -117,7 +119,7 @@ MINIBATCH = ("ng_16", "small_16", "ng_1")
 
 RBM = ("rbm_1", "random_1", "rbm_32", "random_32")
 
-SMALL_LOSS = (*needed("mean"), *(f"ng_{n}" for n in LOSSES))
+SMALL_LOSS = (*settings_of_step("mean"), *(f"ng_{n}" for n in LOSSES))
 
 LAW_WITHIN = 0.04
 """The claim's own band: at the paper's averages an error of the law is a fraction of that."""
@@ -140,12 +142,12 @@ rounded differently."""
 def ng_crucial(subject: Subject, runs: Runs) -> Claim:
     """SGD loses more from 1 to 16 workers than NG-SGD."""
     settings = ("sgd_16", "sgd_1", "ng_16", "ng_1")
-    every = over_sets(subject, runs, settings, loss_difference_ci)
+    every = error_statistic(subject, runs, settings, loss_difference_ci)
     true = true_value(subject, runs, settings, loss_difference_ci)
     parts = [side_of_zero("loss of SGD − loss of NG-SGD", every, "above", true)]
-    parts += shown(subject, runs, settings, loss_difference_ci)
+    parts += quantities_by_set(subject, runs, settings, loss_difference_ci)
     for name, label in (("sgd", "SGD"), ("ng", "NG-SGD")):
-        loss = over_sets(subject, runs, (f"{name}_16", f"{name}_1"), rate_ratio_ci)
+        loss = error_statistic(subject, runs, (f"{name}_16", f"{name}_1"), rate_ratio_ci)
         parts.append(Quantity(f"{label}, 16 over 1 GPU", None, loss))
     return _claim(
         "p2.ng-crucial", "NG-SGD is crucial to training with parameter averaging", "Table 6",
@@ -158,13 +160,13 @@ def small_loss(subject: Subject, runs: Runs) -> Claim:
     """Parallel training with NG-SGD and RBM costs at most 4%, after as many averages."""
     excess, parts = Excess(subject, runs, "mean"), list[Quantity]()
     for n in LOSSES:
-        settings, after = (f"ng_{n}", "ng_1"), in_the_paper(n)
+        settings, after = (f"ng_{n}", "ng_1"), paper_averages(n)
         true = true_value(subject, runs, settings, rate_ratio_ci)
-        label, ratio = f"{gpus(n)}, {after:.0f} averages", excess.foretold(n, after)
+        label, ratio = f"{gpus(n)}, {after:.0f} averages", excess.law_ratio(n, after)
         parts.append(Quantity(label, round(true, 3), ratio, rule_at_most(MOST_LOSS), true))
-    measured = {n: excess.measured(f"ng_{n}") for n in LOSSES}
+    measured = {n: excess.error_ratio(f"ng_{n}") for n in LOSSES}
     parts += [Quantity(f"{gpus(n)}, as trained here", None, i) for n, i in measured.items()]
-    apart = [i.estimate - excess.foretold_of(f"ng_{n}").estimate for n, i in measured.items()]
+    apart = [i.estimate - excess.law_ratio_of(f"ng_{n}").estimate for n, i in measured.items()]
     law = Precondition(
         "how far the law is from the ratios measured on the whole data, at most",
         Interval.exact(float(np.abs(apart).max())), rule_at_most(LAW_WITHIN),
@@ -183,7 +185,7 @@ def small_loss(subject: Subject, runs: Runs) -> Claim:
 
 def _regime(subject: Subject, runs: Runs, settings: tuple[str, str], what: str) -> Precondition:
     """The paper's regime, in which averaging costs little (its tables 1, 2 and 4: 1 to 3%)."""
-    loss = over_sets(subject, runs, settings, rate_ratio_ci)
+    loss = error_statistic(subject, runs, settings, rate_ratio_ci)
     return Precondition(what, loss, rule_at_most(MOST_LOSS))
 
 
@@ -197,10 +199,12 @@ def rbm_helps(subject: Subject, runs: Runs) -> Claim:
     parts: list[Quantity] = []
     for n in (1, 32):
         settings = (f"rbm_{n}", f"random_{n}")
-        every = over_sets(subject, runs, settings, rate_difference_ci)
+        every = error_statistic(subject, runs, settings, rate_difference_ci)
         true = 100.0 * true_value(subject, runs, settings, rate_difference_ci)
         parts.append(side_of_zero(f"RBM − random, {gpus(n)}", 100.0 * every, "below", true))
-        parts += shown(subject, runs, settings, rate_difference_ci, 100.0, f"{gpus(n)}, ")
+        parts += quantities_by_set(
+            subject, runs, settings, rate_difference_ci, 100.0, f"{gpus(n)}, "
+        )
     return _claim(
         "p2.rbm-helps", "RBM pretraining is better than random initialisation", "Table 2",
         "word error (%), difference", parts, runs, RBM, "", (_parallel_pretrained(subject, runs),),
@@ -210,10 +214,10 @@ def rbm_helps(subject: Subject, runs: Runs) -> Claim:
 def rbm_more(subject: Subject, runs: Runs) -> Claim:
     """RBM gains more on 32 workers than on one."""
     settings = ("random_32", "rbm_32", "random_1", "rbm_1")
-    every = over_sets(subject, runs, settings, gain_difference_ci)
+    every = error_statistic(subject, runs, settings, gain_difference_ci)
     true = 100.0 * true_value(subject, runs, settings, gain_difference_ci)
     parts = [side_of_zero("gain at 32 − gain at 1", 100.0 * every, "above", true)]
-    parts += shown(subject, runs, settings, gain_difference_ci, 100.0)
+    parts += quantities_by_set(subject, runs, settings, gain_difference_ci, 100.0)
     return _claim(
         "p2.rbm-more-when-parallel", "Without RBM, parallel training degrades more",
         "Section 5.3, Table 2", "gain of RBM in word error (%), 32 GPUs − 1 GPU", parts, runs,
@@ -226,10 +230,10 @@ def rbm_more(subject: Subject, runs: Runs) -> Claim:
 def frequency(subject: Subject, runs: Runs) -> Claim:
     """Averaging every 10 is better and slower than every 20."""
     settings = ("ng_16", "every_20")
-    every = over_sets(subject, runs, settings, rate_difference_ci)
+    every = error_statistic(subject, runs, settings, rate_difference_ci)
     true = 100.0 * true_value(subject, runs, settings, rate_difference_ci)
     parts = [side_of_zero("word error (%), every 10 − every 20", 100.0 * every, "below", true)]
-    parts += shown(subject, runs, settings, rate_difference_ci, 100.0)
+    parts += quantities_by_set(subject, runs, settings, rate_difference_ci, 100.0)
     often, rarely = (speedup(runs["timing_1"], runs[f"timing_16{x}"]) for x in ("", "_every_20"))
     printed = SPEEDS["speedup_16"] - SPEEDS["speedup_16_every_20"]
     faster = side_of_zero("speed-up, every 10 − every 20", often - rarely, "below", printed)
@@ -244,11 +248,11 @@ def frequency(subject: Subject, runs: Runs) -> Claim:
 def minibatch(subject: Subject, runs: Runs) -> Claim:
     """The large minibatch at or below the small one at 16 workers."""
     settings = ("ng_16", "small_16")
-    every = over_sets(subject, runs, settings, rate_difference_ci)
+    every = error_statistic(subject, runs, settings, rate_difference_ci)
     true = 100.0 * true_value(subject, runs, settings, rate_difference_ci)
     parts = [side_of_zero("1024 − 256", 100.0 * every, "below", true)]
-    parts += shown(subject, runs, settings, rate_difference_ci, 100.0)
-    averages = mean_ci([of_summary(run, "folds") for run in runs["ng_16"]])
+    parts += quantities_by_set(subject, runs, settings, rate_difference_ci, 100.0)
+    averages = mean_ci([summary_value(run, "folds") for run in runs["ng_16"]])
     enough = Precondition("averages in a run with 1024", averages, rule_at_least(ENOUGH_AVERAGES))
     little = _regime(subject, runs, ("ng_16", "ng_1"), "error with 1024 on 16 GPUs over one GPU's")
     return _claim(
@@ -263,12 +267,12 @@ def minibatch(subject: Subject, runs: Runs) -> Claim:
 def schedules_close(subject: Subject, runs: Runs) -> Claim:
     """Newbob within 3% of exponential at 16 workers."""
     settings = ("newbob_16", "exponential_16")
-    ratio = over_sets(subject, runs, settings, rate_ratio_ci)
+    ratio = error_statistic(subject, runs, settings, rate_ratio_ci)
     true = true_value(subject, runs, settings, rate_ratio_ci)
     label = "newbob over exponential"
     parts = [Quantity(label, round(true, 3), ratio, rule_between(*CLOSE), true)]
-    parts += shown(subject, runs, settings, rate_ratio_ci)
-    passes = ([of_summary(run, "passes") for run in runs[name]] for name in settings)
+    parts += quantities_by_set(subject, runs, settings, rate_ratio_ci)
+    passes = ([summary_value(run, "passes") for run in runs[name]] for name in settings)
     alike = Precondition("epochs of newbob over exponential's", ratio_ci(*passes), AS_LONG)
     return _claim(
         "p2.schedules-close", "Both schedules give similar results", "Table 5",
@@ -283,9 +287,9 @@ def schedules_close(subject: Subject, runs: Runs) -> Claim:
 def lr_scaling(subject: Subject, runs: Runs) -> Claim:
     """The rate of one worker times 16 is better than the rate of one worker."""
     settings = ("scaled", "unscaled")
-    every = over_sets(subject, runs, settings, rate_difference_ci)
+    every = error_statistic(subject, runs, settings, rate_difference_ci)
     parts = [side_of_zero("scaled − unscaled", 100.0 * every, "below")]
-    parts += shown(subject, runs, settings, rate_difference_ci, 100.0)
+    parts += quantities_by_set(subject, runs, settings, rate_difference_ci, 100.0)
     return _claim(
         "p2.lr-scaling", "The initial rate is to grow with the number of workers", "Section 5.6",
         "word error (%) at 16 GPUs, difference", parts, runs, settings,

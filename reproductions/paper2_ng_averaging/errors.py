@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.judge.interval import Interval as interval_Interval
 from harness.judge.makers import UNKNOWN, Runs, unless_missing
 from harness.judge.parts import Quantity
 from harness.judge.results import Row
@@ -53,7 +52,7 @@ class Errors(NamedTuple):
     said: np.ndarray
 
 
-def of(subject: Subject, runs: Sequence[Run], test: str = ALL) -> Errors:
+def count_errors(subject: Subject, runs: Sequence[Run], test: str = ALL) -> Errors:
     """What the last pass of each seed's run gets wrong on a test set, or on all of them."""
     tests = subject.corpus.tests if test == ALL else (test,)
 
@@ -76,7 +75,7 @@ def label_of(test: str) -> str:
     return LABELS.get(test, test)
 
 
-def printed(setting: str, test: str) -> float | None:
+def paper_error_rate(setting: str, test: str) -> float | None:
     """The paper's word error rate (%), where it prints one."""
     return REPORTED["wer"].get(setting, {}).get(test)
 
@@ -84,18 +83,18 @@ def printed(setting: str, test: str) -> float | None:
 def row(subject: Subject, runs: Runs, setting: str, test: str, label: str, column: str) -> Row:
     """A table's cell: the word error rate (%) of a setting on a set."""
     rate = 100.0 * _rate(subject, runs[setting], test)
-    paper = printed(setting, test)
+    paper = paper_error_rate(setting, test)
     return Row.from_interval(label, column, paper, rate, hashes(runs[setting]))
 
 
 @unless_missing(UNKNOWN)
 def _rate(subject: Subject, runs: Sequence[Run], test: str) -> Interval:
-    return rate_ci(*of(subject, runs, test))
+    return rate_ci(*count_errors(subject, runs, test))
 
 
 def loss_difference_ci(
     a: Counts, b: Counts, c: Counts, d: Counts, lengths: Counts
-) -> interval_Interval:
+) -> Interval:
     """How much more ``a`` loses against ``b`` than ``c`` against ``d``: A / B - C / D.
 
     Args:
@@ -111,13 +110,13 @@ def loss_difference_ci(
     for errors in (a, b, c, d):  # what does not fit is said first
         rate_ci(errors, lengths)
     if not (b.sum() and d.sum()):
-        return interval_Interval(np.nan)
-    first, one = _linearised(a, b, lengths)
-    second, other = _linearised(c, d, lengths)
+        return Interval(np.nan)
+    first, one = _linearise(a, b, lengths)
+    second, other = _linearise(c, d, lengths)
     return rate_ci(first - second + (one - other) * lengths, lengths)
 
 
-def _linearised(a: Counts, b: Counts, lengths: Counts) -> tuple[Array, float]:
+def _linearise(a: Counts, b: Counts, lengths: Counts) -> tuple[Array, float]:
     """What each utterance adds to A / B beyond its mean, [S, U], and A / B itself."""
     rate = float(seed_rates(b, lengths).mean())
     ratio = float(seed_rates(a, lengths).mean()) / rate
@@ -128,7 +127,7 @@ Statistic = Callable[..., Interval]
 
 
 @unless_missing(UNKNOWN)
-def over_sets(
+def error_statistic(
     subject: Subject,
     runs: Runs,
     settings: Sequence[str],
@@ -136,11 +135,11 @@ def over_sets(
     test: str = ALL,
 ) -> Interval:
     """A statistic of some settings' errors on a set, or on all of them together."""
-    read = [of(subject, runs[name], test) for name in settings]
+    read = [count_errors(subject, runs[name], test) for name in settings]
     return statistic(*(each.wrong for each in read), read[0].said)
 
 
-def shown(
+def quantities_by_set(
     subject: Subject,
     runs: Runs,
     settings: Sequence[str],
@@ -151,7 +150,7 @@ def shown(
     """The same on each main set, beside what the paper's table gives; not judged."""
     found: list[Quantity] = []
     for test in main_tests(subject):
-        interval = over_sets(subject, runs, settings, statistic, test)
+        interval = error_statistic(subject, runs, settings, statistic, test)
         shown = interval if scale == 1.0 else 100.0 * interval
         label = before + label_of(test)
         found.append(Quantity(label, paper(settings, test, statistic), shown))
@@ -160,7 +159,7 @@ def shown(
 
 def paper(settings: Sequence[str], test: str, statistic: Statistic) -> float | None:
     """The statistic of the paper's own rates, if it prints them all."""
-    in_print = [printed(name, test) for name in settings]
+    in_print = [paper_error_rate(name, test) for name in settings]
     rates = [rate for rate in in_print if rate is not None]
     return round(PAPERS[statistic](rates), 3) if len(rates) == len(in_print) else None
 
@@ -172,9 +171,9 @@ def true_value(
 
     Its rates are scaled so that the last setting has our rate.
     """
-    tests = [t for t in LABELS if all(printed(name, t) is not None for name in settings)]
-    rates = [sum(printed(name, t) or 0.0 for t in tests) for name in settings]
-    ours = over_sets(subject, runs, settings[-1:], rate_ci).estimate
+    tests = [t for t in LABELS if all(paper_error_rate(name, t) is not None for name in settings)]
+    rates = [sum(paper_error_rate(name, t) or 0.0 for t in tests) for name in settings]
+    ours = error_statistic(subject, runs, settings[-1:], rate_ci).estimate
     return PAPERS[statistic]([ours * rate / rates[-1] for rate in rates])
 
 

@@ -23,10 +23,10 @@ from reproductions.paper2_ng_averaging.experiments import (
     PRESETS,
     SEARCHED,
     gpus,
-    tuned,
+    trial_name,
 )
-from reproductions.paper2_ng_averaging.prediction import FITTED_UP_TO, REPORTED, fitted
-from reproductions.readings import curve_rows, hashes, of_summary
+from reproductions.paper2_ng_averaging.prediction import FITTED_UP_TO, REPORTED, load_fit
+from reproductions.readings import curve_rows, hashes, summary_value
 
 PRINTED = {16: REPORTED["claims"]["speedup_16"], 32: REPORTED["claims"]["speedup_32"]}
 
@@ -113,14 +113,14 @@ def prediction(subject: Subject, runs: Runs) -> Exhibit:
         ratio = speedup(runs[one], runs[many])
         behind = hashes(runs[one], runs[many])
         rows.append(Row.from_interval(label, "speed-up", once, ratio, behind))
-    free = ", ".join(f"{name} {value:.4g}" for name, value in fitted().free.items())
+    free = ", ".join(f"{name} {value:.4g}" for name, value in load_fit().free.items())
     return Exhibit(
         "p2.prediction",
         "table",
         "Minutes an epoch and speed-up, beside the authors' own timings",
         tuple(rows),
         paper_label="Authors' timings",
-        note=f"Fitted: {free}; largest relative error {fitted().largest_error:.2%}. Timings on "
+        note=f"Fitted: {free}; largest relative error {load_fit().largest_error:.2%}. Timings on "
         "2 and 4 GPUs outside MPI exceed the work of one; they do not say whether the excess "
         "belongs to each minibatch (judged) or to each average (last row).",
     )
@@ -146,7 +146,7 @@ def _timing_rows(
 
 
 def _seconds(runs: Sequence[Run]) -> list[float]:
-    return [of_summary(run, "virtual_s") for run in runs]
+    return [summary_value(run, "virtual_s") for run in runs]
 
 
 FIGURES = (Maker("p2.fig1", ("all_reduce",), fig1), Maker("p2.fig2", ALL, fig2))
@@ -226,7 +226,7 @@ def table5(subject: Subject, runs: Runs) -> Exhibit:
     }
     rows = _two_by_two(subject, runs, settings, (1, 16))
     passes = [
-        ", ".join(f"{of_summary(run, 'passes'):g}" for run in runs[name])
+        ", ".join(f"{summary_value(run, 'passes'):g}" for run in runs[name])
         for name in (*settings["newbob"], "exponential_16")
     ]
     note = (
@@ -310,7 +310,7 @@ def others(subject: Subject, runs: Runs) -> Exhibit:
             for test in (*errors.main_tests(subject), errors.ALL)
         ]
         seconds = [
-            [of_summary(run, "virtual_s") for run in runs[name]] for name in (setting, "ng_16")
+            [summary_value(run, "virtual_s") for run in runs[name]] for name in (setting, "ng_16")
         ]
         ratio = ratio_ci(*seconds)
         behind = hashes(runs[setting], runs["ng_16"])
@@ -351,7 +351,7 @@ def training(subject: Subject, runs: Runs) -> Exhibit:
 def rates(subject: Subject, runs: Runs) -> Exhibit:
     """Development frame error of every compared setting around its rate."""
     del subject
-    rows = [row for name in SEARCHED for row in _around(runs, name)]
+    rows = [row for name in SEARCHED for row in _rate_rows(runs, name)]
     return Exhibit(
         "p2.rates",
         "table",
@@ -365,10 +365,10 @@ def rates(subject: Subject, runs: Runs) -> Exhibit:
     )
 
 
-def _around(runs: Runs, name: str) -> list[Row]:
+def _rate_rows(runs: Runs, name: str) -> list[Row]:
     """A setting's rate, and the errors around it."""
-    rows = [_error(name, around, runs[tuned(name, around)]) for around in AROUND]
-    chosen = runs[tuned(name, "chosen")]
+    rows = [_error(name, around, runs[trial_name(name, around)]) for around in AROUND]
+    chosen = runs[trial_name(name, "chosen")]
     known = rows[list(AROUND).index("chosen")].measured is not None
     rate = chosen[0].config["schedule"]["rate"] if known else None
     return [Row(rows[0].label, "first rate", None, rate, None, hashes(chosen)), *rows]
@@ -403,7 +403,7 @@ BEYOND = (
     Maker("p2.others", tuple(LABELS), others, smoke=False),
     Maker("p2.training", tuple(CURVES), training),
     Maker(
-        "p2.rates", tuple(tuned(name, label) for name in SEARCHED for label in AROUND), rates,
+        "p2.rates", tuple(trial_name(name, label) for name in SEARCHED for label in AROUND), rates,
         smoke=False, divergence=True,
     ),
 )  # fmt: skip

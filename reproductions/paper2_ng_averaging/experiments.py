@@ -43,7 +43,7 @@ from reproductions.paper2_ng_averaging.prediction import (
     REPORTED,
     averaging,
     cluster,
-    fitted,
+    load_fit,
     workload,
 )
 
@@ -117,20 +117,20 @@ AROUND = {"half": 0.5, "chosen": 1.0, "double": 2.0}
 
 
 @lru_cache
-def found(scale: str) -> Mapping[str, Any]:
+def load_rates(scale: str) -> Mapping[str, Any]:
     """What the search at a scale found: ``rates`` by setting, and ``newbob_passes``."""
     return tomllib.loads(RATES.read_text(encoding="utf-8")).get(SWEPT_AT.get(scale, scale), {})
 
 
-def rated(scale: str, name: str, config: RunConfig) -> RunConfig:
+def with_found_rate(scale: str, name: str, config: RunConfig) -> RunConfig:
     """A setting at the rate that was found for it, or at the paper's."""
     paper = REPORTED["paper"]["first_rate"] * config.workers
-    return with_rate(config, float(found(scale).get("rates", {}).get(name, paper)))
+    return with_rate(config, float(load_rates(scale).get("rates", {}).get(name, paper)))
 
 
 def newbob_passes(scale: str, otherwise: int) -> int:
     """How many passes newbob took on 16 workers on development data."""
-    return int(found(scale).get("newbob_passes", otherwise))
+    return int(load_rates(scale).get("newbob_passes", otherwise))
 
 
 def with_rate(config: RunConfig, rate: float) -> RunConfig:
@@ -142,14 +142,14 @@ def with_rate(config: RunConfig, rate: float) -> RunConfig:
 def tuning(name: str, config: RunConfig) -> dict[str, RunConfig]:
     """A setting around its rate, without tests, by what its runs are called."""
     return {
-        tuned(name, label): replace(
+        trial_name(name, label): replace(
             with_rate(config, factor * config.schedule.rate), tested="never"
         )
         for label, factor in AROUND.items()
     }
 
 
-def tuned(name: str, label: str) -> str:
+def trial_name(name: str, label: str) -> str:
     """What a run of a search is called."""
     return f"{name}, {label} the rate" if label != "chosen" else f"{name}, its rate"
 
@@ -233,7 +233,7 @@ def gpus(n: int) -> str:
     return "1 GPU" if n == 1 else f"{n} GPUs"
 
 
-def trained(subject: Subject, seed: int, workers: int) -> RunConfig:
+def build_averaging(subject: Subject, seed: int, workers: int) -> RunConfig:
     """Model averaging of so many workers as the paper runs it by default, from its first rate."""
     preset = PRESETS[subject.scale]
     return RunConfig(
@@ -250,7 +250,7 @@ def trained(subject: Subject, seed: int, workers: int) -> RunConfig:
         passes=preset.passes,
         chunk=1.0,
         evaluations=1,
-        cluster=cluster(fitted().free),
+        cluster=cluster(load_fit().free),
         workers=workers,
         timed_layers=tuple(PRINTED["layers"]),
         seed=seed,
@@ -288,16 +288,16 @@ def pretraining(passes: int) -> Recipe:
     return Recipe(gaussian_epochs=2 * passes, bernoulli_epochs=passes)
 
 
-def compared(subject: Subject, seed: int) -> dict[str, RunConfig]:
+def build_configs(subject: Subject, seed: int) -> dict[str, RunConfig]:
     """Every setting with a rate of its own, at that rate."""
     scale, preset = subject.scale, PRESETS[subject.scale]
-    ng = {n: trained(subject, seed, n) for n in NODES}
+    ng = {n: build_averaging(subject, seed, n) for n in NODES}
     many, averaged = ng[MANY], ModelAveraging(natural(preset))
     sgd = {n: replace(ng[n], algorithm=ModelAveraging(plain(preset))) for n in (1, MANY)}
     each = replace(averaging(), every=1)
     settings = {
         **{f"ng_{n}": config for n, config in ng.items()},
-        f"ng_{BEYOND}": trained(subject, seed, BEYOND),
+        f"ng_{BEYOND}": build_averaging(subject, seed, BEYOND),
         **{f"random_{n}": replace(ng[n], initial=WideRandom()) for n in (1, 32)},
         **{f"rbm_{n}": replace(ng[n], initial=pretraining(preset.pretraining)) for n in (1, 32)},
         "every_20": replace(many, protocol=averaging(2 * EVERY)),
@@ -312,10 +312,12 @@ def compared(subject: Subject, seed: int) -> dict[str, RunConfig]:
         "outer": replace(many, algorithm=replace(averaged, outer=STEPS["outer"])),
         **cells(ng[1], preset.cells),
     }  # fmt: skip
-    return {name: rated(scale, rate_of(name), config) for name, config in settings.items()}
+    return {
+        name: with_found_rate(scale, rate_of(name), config) for name, config in settings.items()
+    }
 
 
-def derived(runs: Mapping[str, RunConfig]) -> dict[str, RunConfig]:
+def derive_configs(runs: Mapping[str, RunConfig]) -> dict[str, RunConfig]:
     """Settings whose rate follows from another's, which is what they are about."""
     many = runs[f"ng_{MANY}"]
     assert isinstance(many.algorithm, ModelAveraging)
@@ -331,13 +333,13 @@ def derived(runs: Mapping[str, RunConfig]) -> dict[str, RunConfig]:
 
 def search(subject: Subject) -> dict[str, RunConfig]:
     """Every setting around its rate on development data: the same for every seed."""
-    settings = compared(subject.development, DEVELOPMENT)
+    settings = build_configs(subject.development, DEVELOPMENT)
     return {n: c for name in SEARCHED for n, c in tuning(name, settings[name]).items()}
 
 
 def epoch(seed: int, workers: int, every: int = EVERY, reading: str = "minibatch") -> TimingConfig:
     """One epoch of the paper's training on the fitted cluster."""
-    fresh, rules = cluster(fitted(reading).free), averaging(every)
+    fresh, rules = cluster(load_fit(reading).free), averaging(every)
     return TimingConfig(
         fresh, workers, tuple(PRINTED["layers"]), PRINTED["minibatch"],
         rules.epoch_folds(fresh, workers), seed, rules,
@@ -356,7 +358,7 @@ def timings(seed: int) -> dict[str, TimingConfig]:
 
 def once() -> dict[str, Configuration]:
     """What no seed changes: figure 1's all-reduce, and section 3's equivalence in small."""
-    stampede = cluster(fitted().free)
+    stampede = cluster(load_fit().free)
     return {
         "all_reduce": AllReduceConfig(stampede, 4, COLLECTIVE, workload().parameter_bytes),
         "equivalence": EquivalenceConfig(
@@ -368,8 +370,8 @@ def once() -> dict[str, Configuration]:
 
 def experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
     """Every run of one seed, by the name the exhibits use."""
-    runs = compared(subject, seed)
-    return {**runs, **derived(runs), **search(subject), **timings(seed), **once()}
+    runs = build_configs(subject, seed)
+    return {**runs, **derive_configs(runs), **search(subject), **timings(seed), **once()}
 
 
 def differences(subject: Subject) -> list[dict[str, str]]:

@@ -31,7 +31,16 @@ from reproductions.paper2_ng_averaging.prediction import (
     workload,
 )
 
-__all__ = ["Epoch", "Fit", "fit", "fit_to", "main", "measured_epochs", "simulated_epoch", "written"]
+__all__ = [
+    "Epoch",
+    "Fit",
+    "epochs_from_timings",
+    "fit",
+    "fit_to",
+    "format_fits",
+    "main",
+    "simulate_epoch",
+]
 
 COMMON = {"flops_per_s": 1.5e12, "bytes_per_s": 1.0e9, "epoch_s": 100.0}
 
@@ -42,7 +51,7 @@ READINGS = {
 """Where the excess of the parallel program belongs: the free parameters with first guesses."""
 
 
-def measured_epochs(timings: Mapping[str, Any], most_workers: int) -> list[Epoch]:
+def epochs_from_timings(timings: Mapping[str, Any], most_workers: int) -> list[Epoch]:
     """The epochs of at most so many workers in a table of the authors' timings."""
     columns = zip(timings["gpus"], timings["total_min"], timings["mpi_min"], strict=True)
     return [Epoch(n, 60.0 * t, 60.0 * m) for n, t, m in columns if n <= most_workers]
@@ -56,12 +65,12 @@ def fit_to(epochs: Sequence[Epoch], start: Mapping[str, float]) -> Fit:
     """
 
     def simulate(free: Mapping[str, float], workers: int) -> Epoch:
-        return simulated_epoch(cluster(free), averaging(), workload(), workers)
+        return simulate_epoch(cluster(free), averaging(), workload(), workers)
 
     return fit(epochs, start, simulate, FITTED_UP_TO)
 
 
-def written(found: Mapping[str, Fit]) -> str:
+def format_fits(found: Mapping[str, Fit]) -> str:
     """The fit of each reading as TOML."""
     lines = [
         "# Free figures of Stampede that come closest to the authors' timings on 1, 2 and 4 GPUs.",
@@ -75,9 +84,9 @@ def written(found: Mapping[str, Fit]) -> str:
 
 def main() -> int:
     """Fit both readings; returns the exit code."""
-    epochs = measured_epochs(REPORTED["timings"], FITTED_UP_TO)
+    epochs = epochs_from_timings(REPORTED["timings"], FITTED_UP_TO)
     found = {reading: fit_to(epochs, start) for reading, start in READINGS.items()}
-    write_bytes(FITTED, written(found).encode())
+    write_bytes(FITTED, format_fits(found).encode())
     return 0
 
 
@@ -117,7 +126,7 @@ class Fit:
     largest_error: float
 
 
-def simulated_epoch(
+def simulate_epoch(
     cluster: Cluster, protocol: Averaging, workload: Workload, workers: int, seed: int = 0
 ) -> Epoch:
     """One epoch with a barrier, from its first rounds: they are alike but for jitter.

@@ -35,7 +35,7 @@ from reproductions.paper2_ng_averaging.experiments import (
     gpus,
     serial,
 )
-from reproductions.paper2_ng_averaging.prediction import REPORTED, averaging, cluster, fitted
+from reproductions.paper2_ng_averaging.prediction import REPORTED, averaging, cluster, load_fit
 from reproductions.readings import hashes
 
 WORKERS, AVERAGES = 16.0, 100.0
@@ -109,14 +109,16 @@ def fit(cells: Sequence[Cell]) -> Law:
 
     workers, averages, ratios = (np.array(column) for column in zip(*cells, strict=True))
 
-    def apart(constants: Sequence[float]) -> Any:
+    def residuals(constants: Sequence[float]) -> Any:
         size, by_workers, by_averages = constants
         grown = size + by_workers * np.log(workers / WORKERS)
         return 1.0 + np.exp(grown - by_averages * np.log(averages / AVERAGES)) - ratios
 
     excess = max(float(np.mean(ratios)) - 1.0, 1e-3)
     start = (math.log(excess), 0.5, 0.5)
-    found = cast(Any, optimize).least_squares(apart, start, bounds=LIMITS, x_scale=(1.0, 0.3, 0.3))
+    found = cast(Any, optimize).least_squares(
+        residuals, start, bounds=LIMITS, x_scale=(1.0, 0.3, 0.3)
+    )
     size, by_workers, by_averages = map(float, found.x)
     return Law(math.exp(size), by_workers, by_averages)
 
@@ -153,14 +155,14 @@ def cells_of(step: str) -> dict[str, str]:
     return {cell(step, size, share): serial(share) for size in SIZES for share in SHARES}
 
 
-def needed(step: str) -> tuple[str, ...]:
+def settings_of_step(step: str) -> tuple[str, ...]:
     """The settings behind the law of an outer step."""
     return (WHOLE, *map(serial, SHARES), *cells_of(step))
 
 
-def in_the_paper(workers: int) -> float:
+def paper_averages(workers: int) -> float:
     """Averages in a run of the paper: about 8,900 on 16 GPUs."""
-    return REPORTED["paper"]["epochs"] * averaging().epoch_folds(cluster(fitted().free), workers)
+    return REPORTED["paper"]["epochs"] * averaging().epoch_folds(cluster(load_fit().free), workers)
 
 
 def place(group: Sequence[Run]) -> tuple[int, float]:
@@ -188,22 +190,22 @@ class Excess:
     fitted: dict[tuple[int, ...], Law] = field(default_factory=dict[tuple[int, ...], Law])
 
     @unless_missing(UNKNOWN)
-    def measured(self, name: str, alone: str = WHOLE) -> Interval:
+    def error_ratio(self, name: str, alone: str = WHOLE) -> Interval:
         """The error of a setting over that of one worker, or of another, over seeds."""
         return ratio_ci(self._rates(name).tolist(), self._rates(alone).tolist())
 
-    def foretold(self, workers: int, after: float) -> Interval:
+    def law_ratio(self, workers: int, after: float) -> Interval:
         """The same by the law."""
-        return self._over_seeds(lambda seeds: self._law(seeds).ratio(workers, after))
+        return self._jackknife(lambda seeds: self._law(seeds).ratio(workers, after))
 
-    def foretold_of(self, name: str) -> Interval:
+    def law_ratio_of(self, name: str) -> Interval:
         """The same at the workers and averages of a setting."""
-        return self._over_seeds(lambda seeds: self._law(seeds).ratio(*place(self.runs[name])))
+        return self._jackknife(lambda seeds: self._law(seeds).ratio(*place(self.runs[name])))
 
     def constants(self) -> dict[str, Interval]:
         """The law's, by what they are."""
         return {
-            name: self._over_seeds(lambda seeds, name=name: getattr(self._law(seeds), name))
+            name: self._jackknife(lambda seeds, name=name: getattr(self._law(seeds), name))
             for name in ("size", "by_workers", "by_averages")
         }
 
@@ -213,9 +215,9 @@ class Excess:
         def most(seeds: Sequence[int]) -> float:
             return self._law(seeds).most_that_pay(place(self.runs[name])[1], self._slope(seeds))
 
-        return self._over_seeds(most)
+        return self._jackknife(most)
 
-    def over(self, many: str, few: str, share: float) -> Interval:
+    def law_ratio_between(self, many: str, few: str, share: float) -> Interval:
         """The error of a setting over that of one on a share of its data, by the law."""
 
         def ratio(seeds: Sequence[int]) -> float:
@@ -223,18 +225,18 @@ class Excess:
             above, below = (law.ratio(*place(self.runs[name])) for name in (many, few))
             return grown * above / below
 
-        return self._over_seeds(ratio)
+        return self._jackknife(ratio)
 
     def _law(self, seeds: Sequence[int]) -> Law:
         """Fitted to the cells of some seeds."""
 
-        def of(name: str, alone: str) -> Cell:
+        def cell_of(name: str, alone: str) -> Cell:
             ratio = self._rates(name)[list(seeds)].mean() / self._rates(alone)[list(seeds)].mean()
             return Cell(*place(self.runs[name]), float(ratio))
 
         known = tuple(seeds)
         if known not in self.fitted:
-            self.fitted[known] = fit([of(*names) for names in cells_of(self.step).items()])
+            self.fitted[known] = fit([cell_of(*names) for names in cells_of(self.step).items()])
         return self.fitted[known]
 
     def _slope(self, seeds: Sequence[int]) -> float:
@@ -244,12 +246,12 @@ class Excess:
     def _rates(self, name: str) -> Array:
         """The error rate of each seed."""
         if name not in self.read:
-            wrong, said = errors.of(self.subject, self.runs[name])
+            wrong, said = errors.count_errors(self.subject, self.runs[name])
             self.read[name] = wrong.sum(-1) / said.sum(-1)
         return self.read[name]
 
     @unless_missing(UNKNOWN)
-    def _over_seeds(self, statistic: Statistic) -> Interval:
+    def _jackknife(self, statistic: Statistic) -> Interval:
         return mean_ci(pseudo_values(statistic, len(self.runs[WHOLE])))
 
 
@@ -303,12 +305,12 @@ def _figure(id_: str, subject: Subject, runs: Runs, steps: Sequence[str]) -> Exh
         paper_label="Beyond the paper",
         note="The law is 1 + A (GPUs/16)^w (averages/100)^−a, fitted to an eighth, a quarter and "
         f"half of the data. {held_out}, on the whole data, was held out. Every cell has the rate "
-        f"found on a quarter of the data. Whole rounds only: {_left_out(runs, steps)}.",
+        f"found on a quarter of the data. Whole rounds only: {_describe_lost_frames(runs, steps)}.",
     )
 
 
 @unless_missing("how many frames that leaves out is not known")
-def _left_out(runs: Runs, steps: Sequence[str]) -> str:
+def _describe_lost_frames(runs: Runs, steps: Sequence[str]) -> str:
     """The frames that one worker sees and many do not, as their rounds do not share them out."""
     names = [names for step in steps for names in cells_of(step).items()]
     shares = dict[str, float]()
@@ -333,16 +335,18 @@ def _ticks(rows: Sequence[Row]) -> list[float]:
     return [tick for tick in ticks if min(columns) <= tick <= max(columns)]
 
 
-def checked(subject: Subject, runs: Runs) -> Exhibit:
+def law_check(subject: Subject, runs: Runs) -> Exhibit:
     """What the law foretold of cells that it was not fitted to, and its constants."""
     rows: list[Row] = []
     for step, names in HELD_OUT.items():
         excess = Excess(subject, runs, step)
         for n, name in names.items():
             label = f"{NAMES[step]}, {gpus(n)}"
-            behind = hashes(runs[name], *(runs[each] for each in needed(step)))
-            rows += _compared(label, excess.foretold_of(name), excess.measured(name), behind)
-            rows += _on_half(label, excess, name)
+            behind = hashes(runs[name], *(runs[each] for each in settings_of_step(step)))
+            rows += _comparison_rows(
+                label, excess.law_ratio_of(name), excess.error_ratio(name), behind
+            )
+            rows += _half_data_rows(label, excess, name)
     return Exhibit(
         "p2.law-checked",
         "table",
@@ -353,14 +357,14 @@ def checked(subject: Subject, runs: Runs) -> Exhibit:
     )
 
 
-def _on_half(label: str, excess: Excess, name: str) -> list[Row]:
+def _half_data_rows(label: str, excess: Excess, name: str) -> list[Row]:
     """What as many workers lose on half the data, if a cell has them: a law has to be nearer."""
     runs, alone = excess.runs, serial("half")
     on_half = [each for each, one in cells_of(excess.step).items() if one == alone]
     workers = {each: runs[each][0].config["workers"] for each in (name, *on_half)}
     return [
         Row.from_interval(
-            label, ON_HALF, None, excess.measured(each, alone), hashes(runs[each], runs[alone])
+            label, ON_HALF, None, excess.error_ratio(each, alone), hashes(runs[each], runs[alone])
         )
         for each in on_half
         if workers[each] == workers[name]
@@ -379,8 +383,8 @@ def _points(excess: Excess, name: str, alone: str) -> tuple[Row, ...]:
     workers, after = place(excess.runs[name])
     label, behind = f"{NAMES[excess.step]}, {gpus(workers)}", hashes(excess.runs[name])
     return (
-        Row.from_interval(label, after, None, excess.measured(name, alone), behind),
-        Row.from_interval(f"law, {label}", after, None, excess.foretold(workers, after), behind),
+        Row.from_interval(label, after, None, excess.error_ratio(name, alone), behind),
+        Row.from_interval(f"law, {label}", after, None, excess.law_ratio(workers, after), behind),
     )
 
 
@@ -389,8 +393,13 @@ def _whether_more_pay(subject: Subject, runs: Runs) -> list[Row]:
     excess, name = Excess(subject, runs, "mean"), f"ng_{BEYOND}"
     few, many = (gpus(runs[each][0].config["workers"]) for each in (PAYS, name))
     behind = hashes(runs[name], runs[PAYS])
-    foretold, measured = excess.over(name, PAYS, SHARES["half"]), excess.measured(name, PAYS)
-    rows = _compared(f"{many} on the whole data over {few} on half", foretold, measured, behind)
+    foretold, measured = (
+        excess.law_ratio_between(name, PAYS, SHARES["half"]),
+        excess.error_ratio(name, PAYS),
+    )
+    rows = _comparison_rows(
+        f"{many} on the whole data over {few} on half", foretold, measured, behind
+    )
     most = Row.from_interval(
         f"most GPUs that pay in the time of {many} on the whole data", FORETOLD, None,
         excess.most_that_pay(name), behind,
@@ -398,7 +407,7 @@ def _whether_more_pay(subject: Subject, runs: Runs) -> list[Row]:
     return [*rows, most]
 
 
-def _compared(
+def _comparison_rows(
     label: str, foretold: Interval, measured: Interval, behind: tuple[str, ...]
 ) -> list[Row]:
     apart = measured.estimate - foretold.estimate
@@ -428,14 +437,14 @@ def _constant_told(name: str, found: Interval) -> str:
     return f"{found.estimate:.2g} ({found.low:.2g} to {found.high:.2g})"
 
 
-def _needed(*steps: str) -> tuple[str, ...]:
+def _settings_behind(*steps: str) -> tuple[str, ...]:
     """The settings behind what is shown of these outer steps, each once."""
-    every = [name for step in steps for name in (*needed(step), *HELD_OUT[step].values())]
+    every = [name for step in steps for name in (*settings_of_step(step), *HELD_OUT[step].values())]
     return tuple(dict.fromkeys(every))
 
 
 LAW = (
-    Maker("p2.law", _needed("mean"), law, smoke=False),
-    Maker("p2.law-momenta", _needed("bmuf", "outer"), momenta, smoke=False),
-    Maker("p2.law-checked", _needed(*STEPS), checked, smoke=False),
+    Maker("p2.law", _settings_behind("mean"), law, smoke=False),
+    Maker("p2.law-momenta", _settings_behind("bmuf", "outer"), momenta, smoke=False),
+    Maker("p2.law-checked", _settings_behind(*STEPS), law_check, smoke=False),
 )

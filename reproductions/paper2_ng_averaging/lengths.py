@@ -21,13 +21,13 @@ from reproductions.paper import DEVELOPMENT, Subject
 from reproductions.paper2_ng_averaging.experiments import (
     AROUND,
     PRESETS,
-    compared,
+    build_configs,
     gpus,
     pretraining,
     with_rate,
 )
 from reproductions.paper2_ng_averaging.sweep import CORPUS, frame_error
-from reproductions.tried import asked
+from reproductions.tried import parse_options
 
 LENGTHS = (1, 5, 20)
 """Passes of each machine, the first layer's twice as many: Kaldi has 1 for 300 h, 20 for 3 h."""
@@ -39,7 +39,7 @@ Tried = tuple[int, int, float]
 
 def configurations(subject: Subject) -> dict[Tried, RunConfig]:
     """Every run that is asked for, the long ones first."""
-    settings = compared(subject, DEVELOPMENT)
+    settings = build_configs(subject, DEVELOPMENT)
     found: dict[Tried, RunConfig] = {}
     for passes in sorted(LENGTHS, reverse=True):
         for n in GPUS:
@@ -66,11 +66,11 @@ def averages(errors: Mapping[Tried, float]) -> dict[int, float]:
 
 def main() -> int:
     """Run the command; returns its exit code."""
-    tried = asked("lengths", "Find how long to pretrain.", "paper2", CORPUS, PRESETS)
-    runs = execute_named(configurations(tried.subject), told, tried.store, tried.jobs)
+    tried = parse_options("lengths", "Find how long to pretrain.", "paper2", CORPUS, PRESETS)
+    runs = execute_named(configurations(tried.subject), run_name, tried.store, tried.jobs)
     errors = {each: frame_error(run) for each, run in runs.items()}
     for each in sorted(errors):
-        print(f"{told(each)}: {errors[each]:.1%} of development frames wrong")
+        print(f"{run_name(each)}: {errors[each]:.1%} of development frames wrong")
     means = averages(errors)
     for passes, mean in means.items():
         print(f"{passes} passes, at the best rates: {mean:.2%}")
@@ -79,7 +79,7 @@ def main() -> int:
     return 0
 
 
-def told(each: Tried) -> str:
+def run_name(each: Tried) -> str:
     """What a run is called."""
     n, passes, rate = each
     return f"{gpus(n)}, {passes} passes, from {rate:g}"

@@ -32,7 +32,7 @@ COLLECTIVE = "rabenseifner"
 FITTED = FOLDER / "fitted.toml"
 
 
-class Fitted(NamedTuple):
+class FitResult(NamedTuple):
     """The free figures by name, and the largest relative error among the timings fitted to."""
 
     free: dict[str, float]
@@ -70,7 +70,7 @@ def cluster(free: Mapping[str, float]) -> Cluster:
 
 
 @lru_cache
-def fitted(reading: str = "minibatch") -> Fitted:
+def load_fit(reading: str = "minibatch") -> FitResult:
     """What one reading of the excess, ``"minibatch"`` or ``"average"``, was fitted with."""
     found = tomllib.loads(FITTED.read_text(encoding="utf-8"))[reading]
-    return Fitted(found["free"], found["largest_error"])
+    return FitResult(found["free"], found["largest_error"])

@@ -37,8 +37,8 @@ from reproductions.paper2_ng_averaging.experiments import (
     SEARCHED,
     SEARCHED_CELLS,
     SWEPT_AT,
-    compared,
-    found,
+    build_configs,
+    load_rates,
     with_rate,
 )
 
@@ -70,21 +70,23 @@ def next_to_try(
     """
     if not known:
         return [first / 2.0, first, first * 2.0]
-    if ruled is not None and _at(known, ruled) is None:
+    if ruled is not None and _find_error(known, ruled) is None:
         return [ruled]
-    best = chosen(known)
+    best = best_rate(known)
     below = best / 2.0
-    while (error := _at(known, below)) is not None and error <= (1.0 + CLEARLY) * known[best]:
+    while (error := _find_error(known, below)) is not None and error <= (1.0 + CLEARLY) * known[
+        best
+    ]:
         below /= 2.0
-    return [rate for rate in (below, best * 2.0) if _at(known, rate) is None]
+    return [rate for rate in (below, best * 2.0) if _find_error(known, rate) is None]
 
 
-def _at(known: Mapping[float, float], rate: float) -> float | None:
+def _find_error(known: Mapping[float, float], rate: float) -> float | None:
     """The error at a rate, if it has been tried."""
     return next((error for each, error in known.items() if math.isclose(each, rate)), None)
 
 
-def chosen(known: Mapping[float, float]) -> float:
+def best_rate(known: Mapping[float, float]) -> float:
     """The rate of the lowest error."""
     return min(known, key=lambda rate: known[rate])
 
@@ -102,20 +104,20 @@ def search(
     """
     errors: Errors = {name: {} for name in names}
 
-    def ruled(name: str) -> float | None:
-        one = alone(name)
+    def rate_by_rule(name: str) -> float | None:
+        one = single_worker_setting(name)
         if workers[name] == 1:
             return None
         if one not in errors:
             return workers[name] * first[one]
         settled = errors[one] and not next_to_try(errors[one], first[one])
-        return workers[name] * chosen(errors[one]) if settled else None
+        return workers[name] * best_rate(errors[one]) if settled else None
 
     for _ in range(MOST_ROUNDS):
         wanted = [
             (name, rate)
             for name, known in errors.items()
-            for rate in next_to_try(known, first[name], ruled(name))
+            for rate in next_to_try(known, first[name], rate_by_rule(name))
         ]
         if not wanted:
             break
@@ -124,11 +126,11 @@ def search(
     return errors
 
 
-def alone(name: str) -> str:
+def single_worker_setting(name: str) -> str:
     """The setting of one worker that is trained as this one of many.
 
     Example:
-        >>> alone("random_32"), alone("every_20"), alone("gradients"), alone("bmuf_many_quarter")
+        >>> single_worker_setting("random_32"), single_worker_setting("every_20"), single_worker_setting("gradients"), single_worker_setting("bmuf_many_quarter")
         ('random_1', 'ng_1', 'sgd_1', 'serial_quarter')
     """
     if name in SEARCHED_CELLS:
@@ -137,7 +139,7 @@ def alone(name: str) -> str:
     return same if same in SEARCHED else {"gradients": "sgd_1"}.get(name, "ng_1")
 
 
-def written(scales: Mapping[str, Mapping[str, Any]]) -> str:
+def format_rates(scales: Mapping[str, Mapping[str, Any]]) -> str:
     """Passes of newbob and rates by setting, of every scale, as TOML."""
     lines = [
         "# First rates of the mean gradient: each has the lowest development frame error of",
@@ -174,18 +176,18 @@ def main() -> int:
     for name in only:
         if name not in SEARCHED:
             raise name_error("--only", name, SEARCHED)
-    for names in in_order(only):
-        settings = compared(subject, DEVELOPMENT)  # with what the searches before have found
-        tried = Tried(settings, store, asked.jobs)
+    for names in group_by_dependency(only):
+        settings = build_configs(subject, DEVELOPMENT)  # with what the searches before have found
+        tried = RateTrials(settings, store, asked.jobs)
         first = {name: each.schedule.rate for name, each in settings.items()}
         workers = {name: each.workers for name, each in settings.items()}
         errors = search(tried.errors, names, first, workers)
-        keep(asked.scale, tried, {name: chosen(known) for name, known in errors.items()})
+        keep(asked.scale, tried, {name: best_rate(known) for name, known in errors.items()})
     return 0
 
 
 @dataclass
-class Tried:
+class RateTrials:
     """Runs of settings at rates, and where they lie."""
 
     settings: Mapping[str, RunConfig]
@@ -205,13 +207,13 @@ class Tried:
         return [frame_error(self.runs[each]) for each in wanted]
 
 
-def in_order(names: Sequence[str]) -> list[list[str]]:
+def group_by_dependency(names: Sequence[str]) -> list[list[str]]:
     """Settings that may be searched at once: the exponential schedule waits for newbob's passes."""
     groups = [name for name in names if name not in AS_LONG], [n for n in names if n in AS_LONG]
     return [group for group in groups if group]
 
 
-def keep(scale: str, tried: Tried, best: Mapping[str, float]) -> None:
+def keep(scale: str, tried: RateTrials, best: Mapping[str, float]) -> None:
     """Write what was found beside what stands in the file."""
     known = tomllib.loads(RATES.read_text(encoding="utf-8"))
     own = known.setdefault(scale, {"newbob_passes": 0, "rates": {}})
@@ -219,8 +221,8 @@ def keep(scale: str, tried: Tried, best: Mapping[str, float]) -> None:
     own["unsearched"] = [name for name in own.get("unsearched", []) if name not in best]
     if NEWBOB in best:
         own["newbob_passes"] = tried.runs[NEWBOB, best[NEWBOB]].summary["passes"]
-    write_bytes(RATES, written(known).encode())
-    found.cache_clear()
+    write_bytes(RATES, format_rates(known).encode())
+    load_rates.cache_clear()
 
 
 def frame_error(run: Run) -> float:

@@ -37,20 +37,20 @@ from reproductions.paper3_async_mmi.quantities import (
     error_ratio,
     exponential,
     first_test,
-    in_slots,
-    in_updates,
+    has_forced_start,
     largest_stable,
     last,
     late_gain,
-    on_forced_alignments,
+    passes_to_updates,
     readings,
     shape,
+    share_in_slots,
     sweep_of,
     time_to_own_gain,
     tolerance_ratio,
     tolerances,
 )
-from reproductions.readings import hashes, of_summary
+from reproductions.readings import hashes, summary_value
 
 FIGURES, PAPER = REPORTED["claims"], REPORTED["paper"]
 
@@ -59,8 +59,8 @@ def staleness_50(subject: Subject, runs: Runs) -> Claim:
     """Age of the outer gradients with fifty replicas, in seconds and in updates."""
     del subject
     group = runs["timing 50"]
-    lag = mean_ci([of_summary(run, "outer_lag_s_mean") for run in group])
-    updates = mean_ci([of_summary(run, "outer_staleness_mean") for run in group])
+    lag = mean_ci([summary_value(run, "outer_lag_s_mean") for run in group])
+    updates = mean_ci([summary_value(run, "outer_staleness_mean") for run in group])
     parts = [
         Quantity(
             "seconds",
@@ -89,7 +89,7 @@ def async_rate(subject: Subject, runs: Runs) -> Claim:
         one, fifty = (np.log2(np.array(stable[n], np.float64)).T for n in (1, 50))
     difference = bounded_difference_ci((one[0], one[1]), (fifty[0], fifty[1]))
     printed = float(np.log2(PAPER["rate_one"] / PAPER["rate_many"]))
-    told = "; ".join(f"{replicas(n)}: {_between(stable[n])}" for n in stable)
+    told = "; ".join(f"{replicas(n)}: {_format_bounds(stable[n])}" for n in stable)
     return claim_of(
         "p3.async-rate", "One replica is stable at larger rates than fifty",
         "Section 4.2, SGD vs. ASGD",
@@ -105,7 +105,7 @@ def fetch_tolerance(subject: Subject, runs: Runs) -> Claim:
     star = dict(zip(sweeps, tolerances(list(sweeps.values())), strict=True))["last"]
     first, *_, longest = PRESETS[subject.scale].fetch["last"]
     swept = rule_between(math.log2(first), math.log2(longest))
-    updates = in_updates(subject, exponential(star), runs[fetch_name("last", 0)])
+    updates = passes_to_updates(subject, exponential(star), runs[fetch_name("last", 0)])
     return claim_of(
         "p3.fetch-tolerance", "Decoders may fetch rarely, up to some interval, at no cost",
         "Section 4.2, Figure 5",
@@ -129,7 +129,9 @@ def fetch_all_layers(subject: Subject, runs: Runs) -> Claim:
     return _tolerances(
         subject, runs, "p3.fetch-all-layers", "all", FEWER, (0.3, 0.8),
         "Updating all layers halves the largest fetch interval",
-        presumes=[_rarely(subject, runs, star), _resolved(list(every.values()))],
+        presumes=[
+            _interval_precondition(subject, runs, star), _cliff_precondition(list(every.values())),
+        ],
     )  # fmt: skip
 
 
@@ -161,15 +163,16 @@ def _tolerances(
             Quantity("", printed, ratio, rule_between(*map(math.log2, band)), printed),
             Quantity("each sweep with its own shape of the loss", None, alone),
         ],
-        hashes(*(runs[name] for name in RATIOS)), NOTE, presumes=[_as_large(runs), *presumes],
+        hashes(*(runs[name] for name in RATIOS)), NOTE,
+        presumes=[_rate_precondition(runs), *presumes],
         undetermined=undetermined,
     )  # fmt: skip
 
 
-def _rarely(subject: Subject, runs: Runs, star: Interval) -> Precondition:
+def _interval_precondition(subject: Subject, runs: Runs, star: Interval) -> Precondition:
     """The paper's intervals are long beside the age that outer gradients have anyhow."""
     base = runs[fetch_name("all", 0)]
-    always = mean_ci([of_summary(run, "outer_lag_s_mean") for run in base])
+    always = mean_ci([summary_value(run, "outer_lag_s_mean") for run in base])
     least = 60.0 * FIGURES["fetch_minutes"] * FIGURES[FEWER]
     return Precondition(
         "age of outer gradients when always fetching, over T* of all layers",
@@ -178,7 +181,7 @@ def _rarely(subject: Subject, runs: Runs, star: Interval) -> Precondition:
     )  # fmt: skip
 
 
-def _resolved(sweeps: Sequence[Sweep]) -> Precondition:
+def _cliff_precondition(sweeps: Sequence[Sweep]) -> Precondition:
     """A loss that sets in as a cliff tells T* only to lie between two of the intervals."""
     steepest = float(POWERS[-1])
     return Precondition(
@@ -187,7 +190,7 @@ def _resolved(sweeps: Sequence[Sweep]) -> Precondition:
     )  # fmt: skip
 
 
-def _as_large(runs: Runs) -> Precondition:
+def _rate_precondition(runs: Runs) -> Precondition:
     """The paper's rate is the largest that converges, and T* falls steeply with the rate."""
     swept = [float(run.config["rate"]) for run in runs[fetch_name("all", 0)]]
     stable = [largest_stable(run)[0] for run in runs[MANY]]
@@ -201,7 +204,7 @@ NOTE = (
 )
 
 
-def _between(bounds: list[Bounds]) -> str:
+def _format_bounds(bounds: list[Bounds]) -> str:
     """A rate of each seed in words."""
     return ", ".join(
         f"below {high:g}" if low == 0 else f"{low:g} or more" if high == np.inf
@@ -278,9 +281,9 @@ def not_realignment(subject: Subject, runs: Runs) -> Claim:
         _close(label, None, error_ratio(subject, runs[name], runs["ce"]))
         for label, name in (("aligned once", "aligned once"), ("aligned all the time", "realigned"))
     ]
-    moved = mean_ci([of_summary(run, "moved_train") for run in runs["realignment"]])
+    moved = mean_ci([summary_value(run, "moved_train") for run in runs["realignment"]])
     parts.append(Quantity("frames that aligning once moves, share", None, moved))
-    forced = mean_ci([float(on_forced_alignments(run)) for run in runs["ce"]])
+    forced = mean_ci([float(has_forced_start(run)) for run in runs["ce"]])
     return claim_of(
         "p3.not-realignment", "Re-alignment without the denominator does not change the word error",
         "Section 4.2, Frame vs. sequence training",
@@ -349,7 +352,7 @@ def replicas_as_good(subject: Subject, runs: Runs) -> Claim:
         _close(f"{name} over one", None, error_ratio(subject, runs[name], runs["one"]))
         for name in ("ten", "fifty")
     ]
-    held = float(np.max([in_slots(run) for run in runs["fifty"]]))
+    held = float(np.max([share_in_slots(run) for run in runs["fifty"]]))
     return claim_of(
         "p3.replicas-as-good", "Convergence is stable for many replicas", "Section 4.2, Figure 4",
         "test word error over that of one replica; within 2%", parts,
@@ -387,7 +390,7 @@ def step_cost(subject: Subject, runs: Runs) -> Claim:
     del subject
     paper = FIGURES["step_cost"]
     alone, networked = (
-        ratio_ci(*([1.0 / of_summary(run, "throughput_per_s") for run in runs[f"step {w}{name}"]]
+        ratio_ci(*([1.0 / summary_value(run, "throughput_per_s") for run in runs[f"step {w}{name}"]]
                    for w in ("mmi", "ce")))
         for name in (" alone", "")
     )  # fmt: skip

@@ -42,13 +42,13 @@ from reproductions.paper3_async_mmi.quantities import (
     exponential,
     first_test,
     gain,
-    left,
+    gain_left,
     shape_told,
     sweep_of,
     test_errors,
     tolerances,
 )
-from reproductions.readings import hashes, of_summary
+from reproductions.readings import hashes, summary_value
 
 PATHS = {
     "outer": "decoder's read to fold (outer gradient)",
@@ -70,7 +70,7 @@ def fig1(subject: Subject, runs: Runs) -> Exhibit:
     for name in LABELS:
         for path, label in PATHS.items():
             for unit, key in (("s", "lag_s_mean"), ("updates", "staleness_mean")):
-                mean = mean_ci([of_summary(run, f"{path}_{key}") for run in runs[name]])
+                mean = mean_ci([summary_value(run, f"{path}_{key}") for run in runs[name]])
                 column = f"{LABELS[name]}, {unit}"
                 rows.append(Row.from_interval(label, column, None, mean, hashes(runs[name])))
     return Exhibit(
@@ -137,7 +137,7 @@ def shuffling(subject: Subject, runs: Runs) -> Exhibit:
 def fig4(subject: Subject, runs: Runs) -> Exhibit:
     """Held-out criterion against simulated time, for 1, 10 and 50 replicas."""
     del subject
-    return _by_replicas(
+    return _replicas_figure(
         "p3.fig4", "MMI criterion on held-out speech against simulated time",
         "criterion (nats a second)", CRITERION, runs,
         "Upper part of the figure; the lower is p3.fig4-wer.",
@@ -147,19 +147,19 @@ def fig4(subject: Subject, runs: Runs) -> Exhibit:
 def fig4_wer(subject: Subject, runs: Runs) -> Exhibit:
     """Held-out word error against simulated time, for 1, 10 and 50 replicas."""
     del subject
-    return _by_replicas(
+    return _replicas_figure(
         "p3.fig4-wer", "Word error on held-out speech against simulated time",
         "word error, unigram (%)", WORD_ERROR, runs,
     )  # fmt: skip
 
 
-def _by_replicas(
+def _replicas_figure(
     id_: str, title: str, unit: str, metric: str, runs: Runs, note: str = ""
 ) -> Exhibit:
     rows = [
         row
         for name, label in LABELS.items()
-        for row in _against_time(label, runs[name], metric, 100.0)
+        for row in _time_rows(label, runs[name], metric, 100.0)
     ]
     return Exhibit(
         id_, "figure", title, tuple(rows), axes={"x": "simulated time (h)", "y": unit},
@@ -177,7 +177,7 @@ def fig5(subject: Subject, runs: Runs) -> Exhibit:
         if i:
             seconds = group[0].config["fetch_s"]
             label = f"every {seconds / 60:.3g} min ({intervals[i - 1]:g} passes)"
-        rows += _against_time(label, group, CRITERION, 100.0)
+        rows += _time_rows(label, group, CRITERION, 100.0)
     return Exhibit(
         "p3.fig5", "figure", "Fetch interval of the decoders' parameters: criterion, last layer",
         tuple(rows), axes={"x": "simulated time (h)", "y": "criterion (nats a second)"},
@@ -192,7 +192,7 @@ def fig6(subject: Subject, runs: Runs) -> Exhibit:
     """Frame error against word error while the criterion improves."""
     rows: list[Row] = []
     for label, name in (("frame error", FRAME_ERROR), ("word error, unigram", WORD_ERROR)):
-        rows += _against_epoch(label, runs["ten"], name, 100.0)
+        rows += _epoch_rows(label, runs["ten"], name, 100.0)
     return Exhibit(
         "p3.fig6", "figure", "Frame error and word error on held-out speech while MMI improves",
         tuple(rows), axes={"x": "passes over the training set", "y": "change from the start (%)"},
@@ -204,7 +204,7 @@ def fig6(subject: Subject, runs: Runs) -> Exhibit:
 def fig7(subject: Subject, runs: Runs) -> Exhibit:
     """Held-out criterion when all layers or the last one are updated."""
     del subject
-    return _by_layers(
+    return _layers_figure(
         "p3.fig7", "Criterion on held-out speech: all layers or the last one updated",
         "criterion (nats a second)", CRITERION, runs,
         "Upper part of the figure; the lower is p3.fig7-wer.",
@@ -214,18 +214,18 @@ def fig7(subject: Subject, runs: Runs) -> Exhibit:
 def fig7_wer(subject: Subject, runs: Runs) -> Exhibit:
     """Held-out word error when all layers or the last one are updated."""
     del subject
-    return _by_layers(
+    return _layers_figure(
         "p3.fig7-wer", "Word error on held-out speech: all layers or the last one updated",
         "word error, unigram (%)", WORD_ERROR, runs,
         "The paper prints 10.9% test word error for both; see p3.all-layers.",
     )  # fmt: skip
 
 
-def _by_layers(id_: str, title: str, unit: str, metric: str, runs: Runs, note: str) -> Exhibit:
+def _layers_figure(id_: str, title: str, unit: str, metric: str, runs: Runs, note: str) -> Exhibit:
     rows = [
         row
         for label, name in (("all layers", "ten"), ("last layer", "last"))
-        for row in _against_time(label, runs[name], metric, 100.0)
+        for row in _time_rows(label, runs[name], metric, 100.0)
     ]
     return Exhibit(
         id_, "figure", title, tuple(rows), axes={"x": "simulated time (h)", "y": unit},
@@ -272,7 +272,7 @@ def _rate(subject: Subject, runs: Sequence[Run]) -> Interval:
 
 
 @unless_missing(NO_ROWS)
-def _against_time(label: str, runs: Sequence[Run], name: str, scale: float) -> tuple[Row, ...]:
+def _time_rows(label: str, runs: Sequence[Run], name: str, scale: float) -> tuple[Row, ...]:
     """A metric's mean over seeds at each reading that every seed has, at their mean time."""
     curves = [run.curve(name) for run in runs]
     rows: list[Row] = []
@@ -285,7 +285,7 @@ def _against_time(label: str, runs: Sequence[Run], name: str, scale: float) -> t
 
 
 @unless_missing(NO_ROWS)
-def _against_epoch(label: str, runs: Sequence[Run], name: str, scale: float) -> tuple[Row, ...]:
+def _epoch_rows(label: str, runs: Sequence[Run], name: str, scale: float) -> tuple[Row, ...]:
     """A metric's mean change from the start, at each reading that every seed has."""
     curves = [run.curve(name) for run in runs]
     rows: list[Row] = []
@@ -376,7 +376,7 @@ def lags(subject: Subject, runs: Runs) -> Exhibit:
     for n in REPLICAS:
         group = runs[f"timing {n}"]
         for column, name in columns.items():
-            mean = mean_ci([of_summary(run, name) for run in group])
+            mean = mean_ci([summary_value(run, name) for run in group])
             paper = REPORTED["claims"]["lag_s"] if (n, column) == (50, "outer, s") else None
             label = replicas(n)
             rows.append(Row.from_interval(label, column, paper, mean, hashes(group)))
@@ -397,7 +397,7 @@ def fetching(subject: Subject, runs: Runs) -> Exhibit:
         for i in range(1, INTERVALS + 1):
             group, passes = runs[fetch_name(sweep, i)], float(found.intervals[i])
             rows.append(
-                Row.from_interval(label, passes, None, 100.0 * left(found, i), hashes(group))
+                Row.from_interval(label, passes, None, 100.0 * gain_left(found, i), hashes(group))
             )
     stars = map(exponential, tolerances(list(sweeps.values())))
     alone = ", ".join(shape_told([found]) for found in sweeps.values())
@@ -424,7 +424,7 @@ def cancelling(subject: Subject, runs: Runs) -> Exhibit:
     del subject
     rows: list[Row] = []
     for label, name in (("small task", "ten"), ("large task", "large")):
-        rows += _cancelled(label, runs[name])
+        rows += _cancellation_rows(label, runs[name])
     rows.append(Row("paper", REPORTED["table1"]["small"]["ce"], None, 100 * PAPER_SHARE))
     return Exhibit(
         "p3.cancel-curve", "figure", "Frames that cancel, by word error while MMI trains",
@@ -436,7 +436,7 @@ def cancelling(subject: Subject, runs: Runs) -> Exhibit:
 
 
 @unless_missing(NO_ROWS)
-def _cancelled(label: str, runs: Sequence[Run]) -> tuple[Row, ...]:
+def _cancellation_rows(label: str, runs: Sequence[Run]) -> tuple[Row, ...]:
     """Shares of frames between two readings, at the mean word error of the later one."""
     epochs = runs[0].curve("cancelled_frames")[0]
     shares = np.array([run.curve("cancelled_frames")[1] for run in runs])
@@ -456,7 +456,7 @@ def troubles(subject: Subject, runs: Runs) -> Exhibit:
     for n, name in REPLICAS.items():
         group = runs[name]
         for column in ("kept", "rejected", "cancelled"):
-            mean = mean_ci([100.0 * of_summary(run, f"{column}_frames") for run in group])
+            mean = mean_ci([100.0 * summary_value(run, f"{column}_frames") for run in group])
             paper = None
             if column != "rejected":
                 share = REPORTED["paper"]["kept"] if column == "kept" else PAPER_SHARE

@@ -247,7 +247,7 @@ def start(subject: Subject, seed: int, hidden: tuple[int, ...]) -> RunConfig:
         activation="relu",
         initial=None,
         algorithm=AsyncSgd(),
-        schedule=_annealed(preset.rates["full"], preset.ce_passes),
+        schedule=_annealing_schedule(preset.rates["full"], preset.ce_passes),
         stages=(Stage(preset.minibatch, PAPER["minibatch_ce"]),),
         passes=preset.ce_passes,
         chunk=1.0,
@@ -259,19 +259,21 @@ def start(subject: Subject, seed: int, hidden: tuple[int, ...]) -> RunConfig:
         device=subject.device,
         tested="never",
     )
-    few = _annealed(preset.rates["full"], FIRST_PASSES)
+    few = _annealing_schedule(preset.rates["full"], FIRST_PASSES)
     first = replace(own, hidden=preset.hidden, schedule=few, passes=FIRST_PASSES)
     return replace(own, targets=ForcedAlignment(first, KAPPA))
 
 
-def _annealed(rate: float, passes: int) -> Exponential:
+def _annealing_schedule(rate: float, passes: int) -> Exponential:
     return Exponential(rate, passes, 0.02)
 
 
-def shuffled(subject: Subject, seed: int, shuffling: Shuffling, factor: float = 1.0) -> RunConfig:
+def start_with_shuffling(
+    subject: Subject, seed: int, shuffling: Shuffling, factor: float = 1.0
+) -> RunConfig:
     """The start with its frames in another order, at so many times the rate that suits it."""
     preset = PRESETS[subject.scale]
-    at = _annealed(factor * preset.rates[shuffling], preset.ce_passes)
+    at = _annealing_schedule(factor * preset.rates[shuffling], preset.ce_passes)
     return replace(start(subject, seed, preset.hidden), shuffling=shuffling, schedule=at)
 
 
@@ -309,7 +311,7 @@ def criterion(corpus: Corpus) -> Criterion:
     return whole if states <= MOST_STATES else replace(whole, denominator="lattice", beam=LATTICES)
 
 
-def measured(config: SequenceConfig) -> SequenceConfig:
+def zero_pass_config(config: SequenceConfig) -> SequenceConfig:
     """The start of a run, measured as the run is: no training at all."""
     return replace(config, passes=0, replicas=1)
 
@@ -327,7 +329,10 @@ def variants(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
         "last": replace(ten, layers="last", rate=preset.rates["last"]),
         "realigned": alone,
         "aligned once": replace(alone, fetch_s=NEVER_S),
-        **{name: measured(replace(ten, start=shuffled(subject, seed, name))) for name in UNLIKE},
+        **{
+            name: zero_pass_config(replace(ten, start=start_with_shuffling(subject, seed, name)))
+            for name in UNLIKE
+        },
     }
 
 
@@ -335,13 +340,13 @@ def fetch_base(subject: Subject, seed: int, sweep: str) -> SequenceConfig:
     """Of a fetch sweep, the run that fetches at every utterance: one pass of ten replicas."""
     rate = PRESETS[subject.scale].fetch_rate
     # Figure 5 draws the way; and who reads more often sees more runs collapse, so all do alike.
-    base = replace(once(sequence(subject, seed, 10)), rate=rate, evaluations=4)
+    base = replace(with_one_pass(sequence(subject, seed, 10)), rate=rate, evaluations=4)
     if sweep == "last":
         return replace(base, layers="last")
     return base if sweep == "all" else replace(base, layers="last", update_silence=False)
 
 
-def once(config: SequenceConfig) -> SequenceConfig:
+def with_one_pass(config: SequenceConfig) -> SequenceConfig:
     """One pass at one rate, at whose end no words are recognised."""
     return replace(config, passes=1, plateau=None, evaluations=2, test=False)
 
@@ -381,11 +386,13 @@ def largest(config: SequenceConfig, subject: Subject) -> LargestRateConfig:
     """
     preset = PRESETS[subject.scale]
     lowest = preset.rates["one"] * preset.slots / config.slots / (1 + config.replicas / 25)
-    return LargestRateConfig(once(config), round(lowest, 7), round(16 * lowest, 7), preset.halvings)
+    return LargestRateConfig(
+        with_one_pass(config), round(lowest, 7), round(16 * lowest, 7), preset.halvings
+    )
 
 
 @cache
-def _loaded(scale: str, corpus_seed: int) -> Corpus:
+def _load_large(scale: str, corpus_seed: int) -> Corpus:
     return load_corpus(LARGE, scale=scale, seed=corpus_seed)
 
 
@@ -396,12 +403,12 @@ def large(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
     """
     if subject.corpus.name != SMALL:
         ten = sequence(subject, seed, 10)
-        return {"large": ten, "large ce": measured(ten)}
-    wide = replace(subject, corpus=_loaded(subject.scale, subject.corpus_seed))
+        return {"large": ten, "large ce": zero_pass_config(ten)}
+    wide = replace(subject, corpus=_load_large(subject.scale, subject.corpus_seed))
     preset = PRESETS[subject.scale]
     ten = sequence(wide, seed, 10, preset.large_hidden)
     ten = replace(ten, rate=preset.rates["large"], passes=1, plateau=None)
-    return {"large": ten, "large ce": measured(ten)}
+    return {"large": ten, "large ce": zero_pass_config(ten)}
 
 
 TIMED_STEPS = 400
@@ -426,9 +433,9 @@ def tuning(subject: Subject) -> dict[str, Configuration]:
     found: dict[str, Configuration] = {}
     for i, factor in enumerate(TRIED):
         for name, config in configs.items():
-            found[rate_name(name, i)] = replace(once(config), rate=factor * config.rate)
+            found[rate_name(name, i)] = replace(with_one_pass(config), rate=factor * config.rate)
         for order in ("full", *UNLIKE):
-            found[rate_name(order, i)] = shuffled(known, seed, order, factor)
+            found[rate_name(order, i)] = start_with_shuffling(known, seed, order, factor)
     return found
 
 
@@ -440,7 +447,7 @@ def rate_name(setting: str, tried: int) -> str:
 def cells(subject: Subject) -> dict[str, LargestRateConfig]:
     """The search for the largest stable rate of every cell of the law, on development data."""
     known = subject.development
-    return {cell.name: largest(_in_cell(known, cell), known) for cell in CELLS}
+    return {cell.name: largest(_cell_config(known, cell), known) for cell in CELLS}
 
 
 def rivals(subject: Subject) -> dict[str, LargestRateConfig]:
@@ -450,14 +457,14 @@ def rivals(subject: Subject) -> dict[str, LargestRateConfig]:
     asked += [(cell.rival(n), cell, rival) for cell in ASKED for n, rival in RIVALS.items()]
     found: dict[str, LargestRateConfig] = {}
     for setting, cell, algorithm in asked:
-        sought = largest(replace(_in_cell(known, cell), algorithm=algorithm), known)
+        sought = largest(replace(_cell_config(known, cell), algorithm=algorithm), known)
         if isinstance(algorithm, StalenessAware):
-            sought = _divided(sought, cell.replicas - 1)
+            sought = _divide_rates(sought, cell.replicas - 1)
         found[setting] = sought
     return found
 
 
-def _divided(sought: LargestRateConfig, by: int) -> LargestRateConfig:
+def _divide_rates(sought: LargestRateConfig, by: int) -> LargestRateConfig:
     """The search where rates are divided by the staleness.
 
     They are larger, at most by as much as others make updates, and by how much less is not known:
@@ -467,7 +474,7 @@ def _divided(sought: LargestRateConfig, by: int) -> LargestRateConfig:
     return replace(sought, lowest=lowest, highest=highest, halvings=sought.halvings + 1)
 
 
-def _in_cell(known: Subject, cell: Cell) -> SequenceConfig:
+def _cell_config(known: Subject, cell: Cell) -> SequenceConfig:
     base = sequence(known, known.corpus_seed, 10)
     return replace(
         base,
@@ -501,7 +508,7 @@ def experiments(subject: Subject, seed: int) -> Mapping[str, Configuration]:
     ten = sequence(subject, seed, 10)
     return {
         **large(subject, seed),
-        "ce": measured(ten),
+        "ce": zero_pass_config(ten),
         "realignment": ForcedAlignment(ten.start, KAPPA),
         **{name: sequence(subject, seed, n) for n, name in REPLICAS.items()},
         **variants(subject, seed),

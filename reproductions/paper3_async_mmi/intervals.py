@@ -26,8 +26,13 @@ from harness.store.schema import MODEL
 from harness.tasks.contract import Progress
 from reproductions.paper import DEVELOPMENT, Subject
 from reproductions.paper3_async_mmi.experiments import PRESETS, SMALL, SWEEPS, fetch_base, fetch_s
-from reproductions.paper3_async_mmi.quantities import Sweep, kept_gain, log_tolerances, shape_told
-from reproductions.tried import asked
+from reproductions.paper3_async_mmi.quantities import (
+    Sweep,
+    gain_or_zero,
+    log_tolerances,
+    shape_told,
+)
+from reproductions.tried import parse_options
 
 TRIED = (0.0075, 0.015, 0.03, 0.06, 0.12, 0.24, 0.48)
 """Intervals in passes; beyond half a pass hardly a fetch is left to be late."""
@@ -55,22 +60,22 @@ def gains(runs: Mapping[Asked, Run]) -> dict[str, Sweep]:
     """The gains of every sweep, of one seed."""
     every = (0.0, *TRIED)
     return {
-        sweep: Sweep(np.array(every), np.array([[kept_gain(runs[sweep, t]) for t in every]]))
+        sweep: Sweep(np.array(every), np.array([[gain_or_zero(runs[sweep, t]) for t in every]]))
         for sweep in SWEEPS
     }
 
 
-def around(star: float) -> tuple[float, ...]:
+def intervals_around(star: float) -> tuple[float, ...]:
     """The intervals to sweep, to two digits.
 
     Example:
-        >>> around(0.0412)
+        >>> intervals_around(0.0412)
         (0.012, 0.025, 0.041, 0.066, 0.13)
     """
     return tuple(float(f"{times * star:.2g}") for times in AROUND)
 
 
-def found(sweep: Sweep, star: float) -> str:
+def describe_sweep(sweep: Sweep, star: float) -> str:
     """What came out of one sweep, and which intervals follow."""
     always, *others = map(float, sweep.gains[0])
     if not always > 0.0:
@@ -79,31 +84,31 @@ def found(sweep: Sweep, star: float) -> str:
     told = f"gain {always:.3g} nats a frame, left of it by interval {left}"
     if not TRIED[0] <= star <= TRIED[-1]:
         return f"{told}; no T* among them: those that are there stay"
-    return f"{told}; T* {star:.3g} passes, so {around(star)}"
+    return f"{told}; T* {star:.3g} passes, so {intervals_around(star)}"
 
 
 def main() -> int:
     """Run the command; returns its exit code."""
-    tried = asked("intervals", "Find which intervals to sweep.", "paper3", SMALL, PRESETS)
-    runs = execute_named(configurations(tried.subject), told, tried.store, tried.jobs)
+    tried = parse_options("intervals", "Find which intervals to sweep.", "paper3", SMALL, PRESETS)
+    runs = execute_named(configurations(tried.subject), run_name, tried.store, tried.jobs)
     sweeps, now = gains(runs), PRESETS[tried.subject.scale].fetch
     stars = 2.0 ** log_tolerances(list(sweeps.values()))
     for (name, sweep), star in zip(sweeps.items(), stars, strict=True):
-        print(f"{SWEEPS[name]}: {found(sweep, float(star))}; Preset.fetch: {now[name]}")
+        print(f"{SWEEPS[name]}: {describe_sweep(sweep, float(star))}; Preset.fetch: {now[name]}")
     print(f"power of the loss: {shape_told(list(sweeps.values()))}")
-    frames, share = on_silence(tried.subject, Store(tried.store))
+    frames, share = silence_shares(tried.subject, Store(tried.store))
     print(f"silence: {frames:.0%} of the frames, {share:.1%} of the outer gradients at the start")
     return 0
 
 
-def on_silence(subject: Subject, store: Store) -> tuple[float, float]:
+def silence_shares(subject: Subject, store: Store) -> tuple[float, float]:
     """Silence's share of the training frames, and of Σ|o| where MMI starts.
 
     Of some hundreds of training utterances, evenly chosen.
     """
     config = fetch_base(subject, DEVELOPMENT, "all")
-    corpus = load_corpus_with_targets(config.start, store, silent)
-    start = train_or_load_start(config.start, corpus, store.needing(MODEL), silent)
+    corpus = load_corpus_with_targets(config.start, store, ignore_progress)
+    start = train_or_load_start(config.start, corpus, store.needing(MODEL), ignore_progress)
     setup = Setup.from_config(config, corpus, start)
     silence = list(dict.fromkeys(corpus.silence))
     weight = np.zeros(corpus.n_targets)
@@ -115,11 +120,11 @@ def on_silence(subject: Subject, store: Store) -> tuple[float, float]:
     return float(frames), float(weight[silence].sum() / weight.sum())
 
 
-def silent(progress: Progress) -> None:
+def ignore_progress(progress: Progress) -> None:
     """The start is there already, or takes seconds."""
 
 
-def told(each: Asked) -> str:
+def run_name(each: Asked) -> str:
     """What a run is called."""
     sweep, passes = each
     return f"{SWEEPS[sweep]}, fetched every {passes:g} passes" if passes else f"{SWEEPS[sweep]}, 0"

@@ -68,7 +68,7 @@ class Law:
         return 1.0 / (self.fresh * (1.0 + self.wear * age) * slots)
 
 
-def fitted(ages: Values, slots: Values, rates: Values) -> Law:
+def fit_law(ages: Values, slots: Values, rates: Values) -> Law:
     """The law with the least squared error of the rates' logarithms.
 
     Args:
@@ -103,13 +103,13 @@ TOLD = ("stable", "diverged", "outer_staleness_mean")
 
 
 @unless_missing(math.nan)
-def of_summary_if(run: Run, key: str) -> float:
+def optional_summary_value(run: Run, key: str) -> float:
     """A number of a run's summary; NaN if it is not there."""
     return run.summary.get(key, math.nan)
 
 
 @dataclass(frozen=True)
-class Measured:
+class RateBracket:
     """What a finished search says of a cell: its bracket, age in updates, and slots."""
 
     stable: float
@@ -118,10 +118,10 @@ class Measured:
     slots: int
 
     @classmethod
-    def of(cls, runs: Sequence[Run]) -> Measured:
+    def from_runs(cls, runs: Sequence[Run]) -> RateBracket:
         """Of one search, whatever the seed; NaN where it did not find both ends."""
         stable, diverged, age = (
-            float(np.mean([of_summary_if(run, name) for run in runs])) for name in TOLD
+            float(np.mean([optional_summary_value(run, name) for run in runs])) for name in TOLD
         )
         return cls(stable, diverged, age, runs[0].config["training"]["slots"])
 
@@ -134,8 +134,8 @@ class Measured:
 def law(subject: Subject, runs: Runs) -> Exhibit:
     """Largest stable rates by replicas, slots and kept frames; fitted, predicted and measured."""
     del subject
-    found = {cell: Measured.of(runs[cell.name]) for cell in CELLS}
-    known, made = _known(found), _law_of(found)
+    found = {cell: RateBracket.from_runs(runs[cell.name]) for cell in CELLS}
+    known, made = _complete_cells(found), _law_of(found)
     rows: list[Row] = []
     for cell, seen in found.items():
         kind = "fitted" if cell in FITTED else "held out"
@@ -153,18 +153,18 @@ def law(subject: Subject, runs: Runs) -> Exhibit:
         rows += [Row(label, column, None, value, None, run) for column, value in columns.items()]
     return Exhibit(
         "p3.law", "table", "Largest stable rate by replicas, slots and kept frames",
-        tuple(rows), paper_label="Beyond the paper", note=_told(made, known, found),
+        tuple(rows), paper_label="Beyond the paper", note=_describe_fit(made, known, found),
     )  # fmt: skip
 
 
-def drawn(subject: Subject, runs: Runs) -> Exhibit:
+def law_figure(subject: Subject, runs: Runs) -> Exhibit:
     """The same rates over the age of gradients, a curve for each size of the slots, and the law."""
     del subject
-    found = {cell: Measured.of(runs[cell.name]) for cell in CELLS}
+    found = {cell: RateBracket.from_runs(runs[cell.name]) for cell in CELLS}
     return figure(found, {cell: hashes(runs[cell.name]) for cell in CELLS})
 
 
-def figure(found: Mapping[Cell, Measured], behind: Mapping[Cell, tuple[str, ...]]) -> Exhibit:
+def figure(found: Mapping[Cell, RateBracket], behind: Mapping[Cell, tuple[str, ...]]) -> Exhibit:
     """What is drawn of the cells.
 
     Args:
@@ -195,20 +195,20 @@ def figure(found: Mapping[Cell, Measured], behind: Mapping[Cell, tuple[str, ...]
     )  # fmt: skip
 
 
-def _known(found: Mapping[Cell, Measured]) -> list[Measured]:
+def _complete_cells(found: Mapping[Cell, RateBracket]) -> list[RateBracket]:
     """Cells of the fit of which both ends were found."""
     return [found[cell] for cell in FITTED if math.isfinite(found[cell].rate)]
 
 
-def _law_of(found: Mapping[Cell, Measured]) -> Law:
+def _law_of(found: Mapping[Cell, RateBracket]) -> Law:
     """Fitted; unknown where a cell of the fit has no rate."""
-    seen = _known(found)
+    seen = _complete_cells(found)
     if len(seen) < len(FITTED):
         return Law(math.nan, math.nan)
-    return fitted([m.age for m in seen], [m.slots for m in seen], [m.rate for m in seen])
+    return fit_law([m.age for m in seen], [m.slots for m in seen], [m.rate for m in seen])
 
 
-def _told(made: Law, seen: Sequence[Measured], found: dict[Cell, Measured]) -> str:
+def _describe_fit(made: Law, seen: Sequence[RateBracket], found: dict[Cell, RateBracket]) -> str:
     if len(seen) < len(FITTED):
         return "Not all searches that the law is fitted to found both ends."
     stale = np.array([m.slots * m.age for m in seen])
@@ -235,7 +235,7 @@ def _level(products: Values) -> float:
     return float(np.exp(np.log(np.asarray(products)).mean()))
 
 
-def _error(held: Sequence[Measured], predicted: Values) -> float:
+def _error(held: Sequence[RateBracket], predicted: Values) -> float:
     """Root mean squared relative error, in logarithms; NaN without cells."""
     if not held:
         return math.nan
@@ -243,7 +243,7 @@ def _error(held: Sequence[Measured], predicted: Values) -> float:
     return math.sqrt(float((off**2).mean()))
 
 
-CONSTANT: Mapping[str, Callable[[Cell, Measured], float]] = {
+CONSTANT: Mapping[str, Callable[[Cell, RateBracket], float]] = {
     "rate × stale frames constant": lambda cell, seen: seen.slots * seen.age,
     "rate × staleness of inner gradients constant": lambda cell, seen: max(1, cell.replicas - 1),
     "one rate for all cells": lambda cell, seen: 1.0,
@@ -255,7 +255,7 @@ NEEDS = tuple(cell.name for cell in CELLS)
 
 LAW = (
     Maker("p3.law", NEEDS, law, smoke=False),
-    Maker("p3.law-drawn", NEEDS, drawn, smoke=False),
+    Maker("p3.law-drawn", NEEDS, law_figure, smoke=False),
 )
 
 AWARE, COMPENSATED = RIVALS
@@ -270,11 +270,11 @@ def rivals(subject: Subject, runs: Runs) -> Exhibit:
     for cell in ASKED:
         kind = "held out" if cell in HELD_OUT else "fitted"
         label = f"{cell.name.removeprefix('law ')} ({kind})"
-        plain = Measured.of(runs[cell.name]).rate
+        plain = RateBracket.from_runs(runs[cell.name]).rate
         rows.append(_row(label, PLAIN, LARGE * plain, runs, cell.name))
         for name in RIVALS:
             setting = cell.rival(name)
-            found = Measured.of(runs[setting]).rate
+            found = RateBracket.from_runs(runs[setting]).rate
             alike = found / (cell.replicas - 1) if name == AWARE else found
             rows.append(_row(label, f"{name} (10⁻⁴)", LARGE * found, runs, setting))
             column = f"{name}, over plain"
@@ -298,7 +298,7 @@ def _strengths(runs: Runs) -> str:
     """What each λ bears in the cell where they are compared."""
     found: list[str] = []
     for strength, setting in STRENGTHENED_BY.items():
-        rate = LARGE * Measured.of(runs[setting]).rate
+        rate = LARGE * RateBracket.from_runs(runs[setting]).rate
         told = f"{rate:.3g} · 10⁻⁴" if math.isfinite(rate) else "not between the ends"
         found.append(f"λ {strength:g} {told}")
     return f"with {STRENGTHENED.replicas} replicas {', '.join(found)}"
@@ -306,7 +306,7 @@ def _strengths(runs: Runs) -> str:
 
 def _spread(runs: Runs, settings: Sequence[str]) -> str:
     """The largest of some rates over the smallest, in words."""
-    rates = [Measured.of(runs[setting]).rate for setting in settings]
+    rates = [RateBracket.from_runs(runs[setting]).rate for setting in settings]
     over = max(rates) / min(rates) if all(map(math.isfinite, rates)) else math.nan
     return f"a factor of {over:.2g}" if math.isfinite(over) else "an unknown factor"
 

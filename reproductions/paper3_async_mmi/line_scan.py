@@ -59,17 +59,17 @@ class LineConfig:
 
     def execute(self, store: Store, watch: Watch) -> Run:
         """See `Configuration`."""
-        return drawn_along_line(self, store, watch)
+        return run_line_scan(self, store, watch)
 
 
-def drawn_along_line(config: LineConfig, store: Store, watch: Watch) -> Run:
+def run_line_scan(config: LineConfig, store: Store, watch: Watch) -> Run:
     """As `along_line`, of the corpus that the configuration names."""
-    return along_line(
+    return scan_line(
         config, load_corpus_with_targets(config.training.start, store, watch), store, watch
     )
 
 
-def along_line(config: LineConfig, corpus: Corpus, store: Store, watch: Watch) -> Run:
+def scan_line(config: LineConfig, corpus: Corpus, store: Store, watch: Watch) -> Run:
     """The finished run of a configuration, and before it the training it belongs to.
 
     Where the training diverged, so did the line.

@@ -48,7 +48,7 @@ class Sweep:
     intervals: Array
     gains: Array
 
-    def without(self, seed: int) -> Sweep:
+    def drop_seed(self, seed: int) -> Sweep:
         """The same but for one seed."""
         return Sweep(self.intervals, np.delete(self.gains, seed, axis=0))
 
@@ -134,7 +134,7 @@ def _pseudo_values(sweeps: Sequence[Sweep]) -> Array:
     seeds = len(sweeps[0].gains)
     if seeds < 2:
         return log_tolerances(sweeps)[None]
-    without = [log_tolerances([s.without(seed) for s in sweeps]) for seed in range(seeds)]
+    without = [log_tolerances([s.drop_seed(seed) for s in sweeps]) for seed in range(seeds)]
     return seeds * log_tolerances(sweeps) - (seeds - 1) * np.array(without)
 
 
@@ -227,14 +227,14 @@ def time_to_own_gain(run: Run, share: float = REACHED) -> float:
 
 
 @unless_missing(math.nan)
-def in_slots(run: Run) -> float:
+def share_in_slots(run: Run) -> float:
     """The share of the training utterances that are in the replicas' slots at once."""
     config = run.config
     held = config["replicas"] * config["slots"]
     return held * config["passes"] / run.summary["utterances"]
 
 
-def on_forced_alignments(run: Run) -> bool:
+def has_forced_start(run: Run) -> bool:
     """Whether what a run starts from was trained on them, not on the corpus's own targets."""
     return bool(run.config["start"].get("targets"))
 
@@ -249,11 +249,11 @@ def sweep_of(subject: Subject, runs: Runs, sweep: str) -> Sweep:
     """The gains of a fetch sweep; 0 where a run diverged or ended below its start."""
     intervals = PRESETS[subject.scale].fetch[sweep]
     groups = (runs[fetch_name(sweep, i)] for i in range(1 + len(intervals)))
-    gains = [[kept_gain(run) for run in group] for group in groups]
+    gains = [[gain_or_zero(run) for run in group] for group in groups]
     return Sweep(np.array([0.0, *intervals]), np.array(gains).T)
 
 
-def left(sweep: Sweep, interval: int) -> Interval:
+def gain_left(sweep: Sweep, interval: int) -> Interval:
     """The share of the gain of always fetching that an interval leaves, mean over mean.
 
     Args:
@@ -264,13 +264,13 @@ def left(sweep: Sweep, interval: int) -> Interval:
 
 
 @unless_missing(math.nan)
-def kept_gain(run: Run) -> float:
+def gain_or_zero(run: Run) -> float:
     """What the held-out criterion has gained; 0 for a run that diverged or lost."""
     return max(gain(run), 0.0) if run.status == "done" else 0.0
 
 
 @unless_missing(UNKNOWN)
-def in_updates(subject: Subject, passes: Interval, runs: Sequence[Run]) -> Interval:
+def passes_to_updates(subject: Subject, passes: Interval, runs: Sequence[Run]) -> Interval:
     """A fetch interval in passes, which are simulated seconds, in updates of runs."""
     speeds = [run.summary["folds"] / run.summary["virtual_s"] for run in runs]
     return fetch_s(subject, 1.0) * float(np.mean(speeds)) * passes

@@ -45,15 +45,15 @@ from reproductions.staleness.quantities import (
     bounds_of_edge,
     bounds_of_rate,
     bounds_of_slope,
-    gained,
     law_slope,
-    lost,
     mean,
     octaves,
-    of_search,
-    rising,
-    scattered,
+    rank_correlation,
+    share_gained,
+    share_lost,
+    share_lost_to_scatter,
     stable_rate,
+    values_of_search,
 )
 
 LEARNS = 0.25
@@ -99,16 +99,18 @@ def momentum_rate(subject: Subject, runs: Runs) -> Claim:
 def momentum_begets(subject: Subject, runs: Runs) -> Claim:
     """Momentum is worth less under staleness: asynchrony begets momentum of its own."""
 
-    def found(name: str) -> Interval:
+    def momentum_cost(name: str) -> Interval:
         apart = {
-            tau: of_search(runs[cell(name, "momentum", tau)], "loss")
-            - of_search(runs[cell(name, "SGD", tau)], "loss")
+            tau: values_of_search(runs[cell(name, "momentum", tau)], "loss")
+            - values_of_search(runs[cell(name, "SGD", tau)], "loss")
             for tau in (0, MIDDLE)
         }
         return mean(apart[MIDDLE] - apart[0])
 
     told = f"loss with momentum − loss of SGD, at τ = {MIDDLE} less at τ = 0 (nats)"
-    return _claim("momentum-begets", told, _of_problems("momentum-begets", found), runs)
+    return _claim(
+        "momentum-begets", told, _problem_quantities("momentum-begets", momentum_cost), runs
+    )
 
 
 def must_sweep(subject: Subject, runs: Runs) -> Claim:
@@ -117,29 +119,31 @@ def must_sweep(subject: Subject, runs: Runs) -> Claim:
     def searches(name: str) -> tuple[Sequence[Run], Sequence[Run]]:
         return runs[cell(name, "SGD", 0)], runs[cell(name, "SGD", MIDDLE)]
 
-    def found(name: str) -> Interval:
+    def octaves_above_edge(name: str) -> Interval:
         fresh, stale = searches(name)
         return mean(octaves(fresh, "rate") - octaves(stale, "edge"))
 
-    def left_open(name: str) -> Quantity:
+    def open_part(name: str) -> Quantity:
         fresh, stale = searches(name)
         return _open(name, bounds_of_rate(fresh), bounds_of_edge(stale))
 
     told = f"log2 of the best rate at τ = 0 over the largest stable at τ = {MIDDLE}"
-    parts = [*_of_problems("must-sweep", found), *map(left_open, PROBLEMS)]
+    parts = [*_problem_quantities("must-sweep", octaves_above_edge), *map(open_part, PROBLEMS)]
     return _claim("must-sweep", told, parts, runs)
 
 
 def one_is_free(subject: Subject, runs: Runs) -> Claim:
     """One version of staleness costs SGD next to nothing."""
-    parts = _of_problems("one-is-free", lambda name: mean(lost(runs, name, "SGD", 1)))
+    parts = _problem_quantities("one-is-free", lambda name: mean(share_lost(runs, name, "SGD", 1)))
     return _claim("one-is-free", "share of SGD's gain that is lost at τ = 1", parts, runs)
 
 
 def rises(subject: Subject, runs: Runs) -> Claim:
     """The loss at the best rate rises with staleness, whatever the optimizer."""
     parts = [
-        Quantity(f"{name}, {optimizer}", None, rising(runs, name, optimizer), _band("rises"))
+        Quantity(
+            f"{name}, {optimizer}", None, rank_correlation(runs, name, optimizer), _band("rises")
+        )
         for name in PROBLEMS
         for optimizer in OPTIMIZERS
     ]
@@ -152,7 +156,7 @@ def adaptive(subject: Subject, runs: Runs) -> Claim:
         Quantity(
             f"{name}, {optimizer} − SGD",
             None,
-            mean(lost(runs, name, optimizer, MIDDLE) - lost(runs, name, "SGD", MIDDLE)),
+            mean(share_lost(runs, name, optimizer, MIDDLE) - share_lost(runs, name, "SGD", MIDDLE)),
             _band("adaptive"),
         )
         for name in PROBLEMS
@@ -167,7 +171,7 @@ def natural_gradient(problems: Sequence[str], id_: str, subject: Subject, runs: 
         Quantity(
             f"{problem}, τ = {tau}",
             None,
-            mean(lost(runs, problem, NATURAL, tau) - lost(runs, problem, "SGD", tau)),
+            mean(share_lost(runs, problem, NATURAL, tau) - share_lost(runs, problem, "SGD", tau)),
             _band(id_),
         )
         for problem in problems
@@ -179,7 +183,7 @@ def natural_gradient(problems: Sequence[str], id_: str, subject: Subject, runs: 
 def rate_falls_slower(subject: Subject, runs: Runs) -> Claim:
     """AdamW's best rate falls by fewer octaves than SGD's."""
 
-    def found(name: str) -> Interval:
+    def fall_difference(name: str) -> Interval:
         falls = {
             optimizer: octaves(runs[cell(name, optimizer, 0)], "rate")
             - octaves(runs[cell(name, optimizer, LONGEST)], "rate")
@@ -188,7 +192,9 @@ def rate_falls_slower(subject: Subject, runs: Runs) -> Claim:
         return mean(falls["AdamW"] - falls["SGD"])
 
     told = f"octaves by which the best rate falls from τ = 0 to {LONGEST}, AdamW − SGD"
-    return _claim("rate-falls-slower", told, _of_problems("rate-falls-slower", found), runs)
+    return _claim(
+        "rate-falls-slower", told, _problem_quantities("rate-falls-slower", fall_difference), runs
+    )
 
 
 def cluster_mean(subject: Subject, runs: Runs) -> Claim:
@@ -197,7 +203,7 @@ def cluster_mean(subject: Subject, runs: Runs) -> Claim:
         Quantity(
             f"{optimizer}, {cluster}",
             None,
-            mean(scattered(runs, problem, optimizer, MIDDLE, cluster)),
+            mean(share_lost_to_scatter(runs, problem, optimizer, MIDDLE, cluster)),
             _band("cluster-mean"),
         )
         for problem, optimizer in FIRST_ON_CLUSTERS
@@ -210,16 +216,16 @@ def cluster_mean(subject: Subject, runs: Runs) -> Claim:
 def cluster_mean_others(subject: Subject, runs: Runs) -> Claim:
     """The same of every optimizer, on what was trained on clusters after the first look."""
 
-    def found(optimizer: str) -> Interval:
+    def mean_lost_to_scatter(optimizer: str) -> Interval:
         apart = [
-            scattered(runs, problem, optimizer, MIDDLE, cluster)
+            share_lost_to_scatter(runs, problem, optimizer, MIDDLE, cluster)
             for problem in LATER_ON_CLUSTERS[optimizer]
             for cluster in CLUSTERS
         ]
         return mean(np.mean(apart, axis=0))
 
     parts = [
-        Quantity(optimizer, None, found(optimizer), _band("cluster-mean-others"))
+        Quantity(optimizer, None, mean_lost_to_scatter(optimizer), _band("cluster-mean-others"))
         for optimizer in OPTIMIZERS
     ]
     told = (
@@ -232,24 +238,24 @@ def cluster_mean_others(subject: Subject, runs: Runs) -> Claim:
 def cluster_order(subject: Subject, runs: Runs) -> Claim:
     """On clusters too AdamW, Muon and natural gradient lose less of their gain than SGD."""
 
-    def found(optimizer: str) -> Interval:
+    def difference_from_sgd(optimizer: str) -> Interval:
         apart = [
-            lost(runs, problem, optimizer, MIDDLE, cluster)
-            - lost(runs, problem, "SGD", MIDDLE, cluster)
+            share_lost(runs, problem, optimizer, MIDDLE, cluster)
+            - share_lost(runs, problem, "SGD", MIDDLE, cluster)
             for problem in PROBLEMS
             for cluster in CLUSTERS
         ]
         return mean(np.mean(apart, axis=0))
 
     parts = [
-        Quantity(f"{optimizer} − SGD", None, found(optimizer), _band("cluster-order"))
+        Quantity(f"{optimizer} − SGD", None, difference_from_sgd(optimizer), _band("cluster-order"))
         for optimizer in (*ADAPTIVE, NATURAL)
     ]
     told = f"share of the gain lost with {MIDDLE + 1} workers, mean over clusters and problems"
     return _claim("cluster-order", told, parts, runs)
 
 
-def _of_problems(name: str, found: Callable[[str], Interval]) -> list[Quantity]:
+def _problem_quantities(name: str, found: Callable[[str], Interval]) -> list[Quantity]:
     return [Quantity(problem, None, found(problem), _band(name)) for problem in PROBLEMS]
 
 
@@ -279,7 +285,7 @@ def _claim(name: str, statistic: str, parts: Sequence[Quantity], runs: Runs) -> 
     learns = [
         Precondition(
             f"{problem}: share of the loss that SGD takes away at τ = 0",
-            mean(gained(runs[cell(problem, "SGD", 0)])),
+            mean(share_gained(runs[cell(problem, "SGD", 0)])),
             rule_at_least(LEARNS),
         )
         for problem in PROBLEMS
@@ -301,14 +307,14 @@ def _with_start(named: Sequence[str], *problems: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*named, *_cells(("SGD",), (0,), *problems)]))
 
 
-def _on_clusters(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+def _cluster_cells(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     return tuple(cell(*pair, MIDDLE, cluster) for pair in pairs for cluster in CLUSTERS)
 
 
-def _compared(pairs: Sequence[tuple[str, str]], *problems: str) -> tuple[str, ...]:
+def _comparison_cells(pairs: Sequence[tuple[str, str]], *problems: str) -> tuple[str, ...]:
     """Cells on clusters, those of the same fixed staleness and none, and the precondition's."""
     fixed = tuple(cell(*pair, tau) for pair in pairs for tau in (0, MIDDLE))
-    return _with_start((*fixed, *_on_clusters(pairs)), *problems)
+    return _with_start((*fixed, *_cluster_cells(pairs)), *problems)
 
 
 ELSEWHERE = ("text", "digits")
@@ -332,16 +338,16 @@ CLAIMS = (
     ),
     Maker("s.rate-falls-slower", _with_start(_cells(("SGD", "AdamW"), (0, LONGEST))),
           rate_falls_slower),
-    Maker("s.cluster-mean", _compared(FIRST_ON_CLUSTERS, "digits"), cluster_mean),
+    Maker("s.cluster-mean", _comparison_cells(FIRST_ON_CLUSTERS, "digits"), cluster_mean),
     Maker(
         "s.natural-gradient-others",
         _cells(("SGD", NATURAL), (0, MIDDLE, LONGEST), *ELSEWHERE),
         partial(natural_gradient, ELSEWHERE, "natural-gradient-others"),
     ),
-    Maker("s.cluster-mean-others", _compared(LATER_PAIRS), cluster_mean_others),
+    Maker("s.cluster-mean-others", _comparison_cells(LATER_PAIRS), cluster_mean_others),
     Maker(
         "s.cluster-order",
-        (*_cells(ORDERED, (0,)), *_on_clusters(product(PROBLEMS, ORDERED))),
+        (*_cells(ORDERED, (0,)), *_cluster_cells(product(PROBLEMS, ORDERED))),
         cluster_order,
     ),
 )  # fmt: skip

@@ -25,7 +25,13 @@ from reproductions.staleness.experiments import (
     TAUS,
     cell,
 )
-from reproductions.staleness.quantities import lost, octaves, of_search, scattered, stable_rate
+from reproductions.staleness.quantities import (
+    octaves,
+    share_lost,
+    share_lost_to_scatter,
+    stable_rate,
+    values_of_search,
+)
 
 PICTURED, DRAWN = "digits", ("SGD", "AdamW")
 """Where losses on clusters are drawn; the table has all."""
@@ -39,7 +45,7 @@ def losses(problem: str, subject: Subject, runs: Runs) -> Exhibit:
     """Development loss at the best rate against staleness, a curve for each optimizer."""
     del subject
     rows = [
-        _row(optimizer, tau + 1, of_search(runs[cell(problem, optimizer, tau)], "loss"),
+        _row(optimizer, tau + 1, values_of_search(runs[cell(problem, optimizer, tau)], "loss"),
              runs[cell(problem, optimizer, tau)])
         for optimizer in OPTIMIZERS
         for tau in TAUS
@@ -56,7 +62,8 @@ def shares(subject: Subject, runs: Runs) -> Exhibit:
     """The share of each optimizer's gain that staleness takes away."""
     del subject
     rows = [
-        _row(f"{problem}, {optimizer}", f"τ = {tau}", 100.0 * lost(runs, problem, optimizer, tau),
+        _row(f"{problem}, {optimizer}", f"τ = {tau}",
+             100.0 * share_lost(runs, problem, optimizer, tau),
              runs[cell(problem, optimizer, 0)], runs[cell(problem, optimizer, tau)])
         for problem in PROBLEMS
         for optimizer in OPTIMIZERS
@@ -126,7 +133,7 @@ def clusters(subject: Subject, runs: Runs) -> Exhibit:
             for tau in CLUSTER_TAUS:
                 group = runs[cell(PICTURED, optimizer, tau, where)]
                 label = f"{optimizer}, {where or 'fixed'}"
-                rows.append(_row(label, tau + 1, of_search(group, "loss"), group))
+                rows.append(_row(label, tau + 1, values_of_search(group, "loss"), group))
     return Exhibit(
         "s.clusters", "figure", f"Staleness of clusters: {PROBLEMS[PICTURED]}", tuple(rows),
         axes={"x": "workers, one more than the mean staleness", "y": "development loss (nats)"},
@@ -141,7 +148,7 @@ def differing(tau: int, subject: Subject, runs: Runs) -> Exhibit:
     del subject
     rows = [
         _row(f"{problem}, {optimizer}", cluster,
-             100.0 * scattered(runs, problem, optimizer, tau, cluster),
+             100.0 * share_lost_to_scatter(runs, problem, optimizer, tau, cluster),
              runs[cell(problem, optimizer, 0)], runs[cell(problem, optimizer, tau)],
              runs[cell(problem, optimizer, tau, cluster)])
         for problem, optimizer in product(PROBLEMS, OPTIMIZERS)
@@ -160,7 +167,7 @@ def _row(label: str, column: str | float, values: Array, *groups: Sequence[Run])
     return Row.from_interval(label, column, None, mean_ci(values), hashes(*groups))
 
 
-def _of(problem: str) -> tuple[str, ...]:
+def _problem_cells(problem: str) -> tuple[str, ...]:
     return tuple(cell(problem, o, tau) for o in OPTIMIZERS for tau in TAUS)
 
 
@@ -168,14 +175,14 @@ def _figure(problem: str) -> Callable[[Subject, Runs], Exhibit]:
     return partial(losses, problem)
 
 
-EVERY = tuple(name for problem in PROBLEMS for name in _of(problem))
+EVERY = tuple(name for problem in PROBLEMS for name in _problem_cells(problem))
 HELD = tuple(cell(p, o, tau) for p in PROBLEMS for o in EDGES for tau in TAUS)
 SEEN = tuple(
     cell(PICTURED, o, tau, c) for o in DRAWN for c in ("", *CLUSTERS) for tau in CLUSTER_TAUS
 )
 
 
-def _scattered(tau: int) -> tuple[str, ...]:
+def _scatter_cells(tau: int) -> tuple[str, ...]:
     """The cells of a cluster's τ + 1 workers, of the same fixed staleness, and of none."""
     pairs = tuple(product(PROBLEMS, OPTIMIZERS))
     fixed = tuple(cell(*pair, each) for pair in pairs for each in (0, tau))
@@ -183,13 +190,13 @@ def _scattered(tau: int) -> tuple[str, ...]:
 
 
 EXHIBITS = (
-    *(Maker(f"s.{problem}", _of(problem), _figure(problem)) for problem in PROBLEMS),
+    *(Maker(f"s.{problem}", _problem_cells(problem), _figure(problem)) for problem in PROBLEMS),
     Maker("s.lost", EVERY, shares),
     Maker("s.rates", EVERY, rates),
     Maker("s.stable", HELD, edges),
     Maker("s.clusters", SEEN, clusters),
     *(
-        Maker(f"s.scattered-{tau + 1}", _scattered(tau), partial(differing, tau))
+        Maker(f"s.scattered-{tau + 1}", _scatter_cells(tau), partial(differing, tau))
         for tau in CLUSTER_TAUS
     ),
 )

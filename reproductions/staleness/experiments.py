@@ -130,7 +130,7 @@ HIDDEN, TIMED_LAYERS = (64,), (429, *(2048,) * 7, 10217)
 """Of the acoustic model; and paper 1's network, which clusters are charged for."""
 
 
-def late(tau: int) -> Cluster:
+def staleness_cluster(tau: int) -> Cluster:
     """A cluster in which every contribution but the first is exactly τ versions old when folded.
 
     Nothing takes time but the fold, so the τ + 1 workers always queue at the server, in one order:
@@ -147,7 +147,9 @@ def late(tau: int) -> Cluster:
 def experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
     """The search of every cell."""
     fixed = {
-        cell(name, optimizer, tau): _search(subject, seed, name, optimizer, tau, late(tau))
+        cell(name, optimizer, tau): _search(
+            subject, seed, name, optimizer, tau, staleness_cluster(tau)
+        )
         for name, optimizer, tau in CELLS
     }
     machines = {name: load_cluster(MACHINES / f"{name}.toml") for name in CLUSTERS}
@@ -203,12 +205,12 @@ def _acoustic(subject: Subject, size: int, folds: int, asked: dict[str, Any]) ->
         activation="sigmoid",
         initial=None,
         timed_layers=TIMED_LAYERS,
-        stages=(Stage(size, _charged(asked["cluster"], size), share),),
+        stages=(Stage(size, _equivalent_frames(asked["cluster"], size), share),),
         **asked,
     )
 
 
-def _charged(cluster: Cluster, size: int) -> int:
+def _equivalent_frames(cluster: Cluster, size: int) -> int:
     """Frames of the timed network that cost the operations of the cluster's own minibatch.
 
     With the few that are trained on, workers would all wait for the server, in one order: staleness

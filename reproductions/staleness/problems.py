@@ -67,7 +67,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(outputs, targets)
 
 
-class Bundled(Problem):
+class ProblemByName(Problem):
     """A problem whose data come along: it travels between processes by its name."""
 
     def __init__(self, name: str, folds: int, minibatch: int, *parts: Any) -> None:
@@ -90,7 +90,9 @@ def problem(name: str, folds: int, minibatch: int) -> Problem:
     train, dev = {"text": text, "digits": digits}[name]()
     rows = np.arange(folds * minibatch) % len(train)
     model = perceptron if name == "digits" else partial(Characters, len(alphabet()))
-    return Bundled(name, folds, minibatch, model, cross_entropy, train.take(rows), dev, None, {})
+    return ProblemByName(
+        name, folds, minibatch, model, cross_entropy, train.take(rows), dev, None, {}
+    )
 
 
 @cache

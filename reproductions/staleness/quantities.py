@@ -52,7 +52,7 @@ def _radius(x: float, tau: int, momentum: float) -> float:
     return float(np.abs(np.roots(polynomial)).max())
 
 
-def of_search(runs: Sequence[Run], key: str) -> Array:
+def values_of_search(runs: Sequence[Run], key: str) -> Array:
     """A number of each seed's search [S]; NaN where a search did not find it."""
     return np.array([_number(run, key) for run in runs], np.float64)
 
@@ -65,45 +65,51 @@ def _number(run: Run, key: str) -> float:
 def octaves(runs: Sequence[Run], key: str) -> Array:
     """log2 of ``rate``, or of the ``edge``: the middle of what was stood and what was not, [S]."""
     if key != "edge":
-        return np.log2(of_search(runs, key))
-    return (np.log2(of_search(runs, "stable")) + np.log2(of_search(runs, "diverged"))) / 2.0
+        return np.log2(values_of_search(runs, key))
+    return (
+        np.log2(values_of_search(runs, "stable")) + np.log2(values_of_search(runs, "diverged"))
+    ) / 2.0
 
 
 def bounds_of_edge(runs: Sequence[Run]) -> Bounds:
     """log2 of the largest rate that was stood and of the next, between which the edge is; [S]."""
-    return _or_open(*(np.log2(of_search(runs, key)) for key in ("stable", "diverged")))
+    return _open_bounds(*(np.log2(values_of_search(runs, key)) for key in ("stable", "diverged")))
 
 
 def bounds_of_rate(runs: Sequence[Run]) -> Bounds:
     """log2 of the best rate, which is known; of a search that is missing it may be any, [S]."""
     known = octaves(runs, "rate")
-    return _or_open(known, known)
+    return _open_bounds(known, known)
 
 
-def _or_open(low: Array, high: Array) -> Bounds:
+def _open_bounds(low: Array, high: Array) -> Bounds:
     """Bounds; where one was not found its side is open."""
     return np.where(np.isnan(low), -math.inf, low), np.where(np.isnan(high), math.inf, high)
 
 
-def lost(runs: Runs, problem: str, optimizer: str, tau: int, cluster: str = "") -> Array:
+def share_lost(runs: Runs, problem: str, optimizer: str, tau: int, cluster: str = "") -> Array:
     """The share of what an optimizer gains without staleness that staleness takes away, [S].
 
     A gain is the development loss at the start less that at the end, at the best rate of each.
     """
     fresh = runs[cell(problem, optimizer, 0)]
-    best = of_search(fresh, "loss")
-    stale = of_search(runs[cell(problem, optimizer, tau, cluster)], "loss")
-    return (stale - best) / (of_search(fresh, "first_loss") - best)
+    best = values_of_search(fresh, "loss")
+    stale = values_of_search(runs[cell(problem, optimizer, tau, cluster)], "loss")
+    return (stale - best) / (values_of_search(fresh, "first_loss") - best)
 
 
-def scattered(runs: Runs, problem: str, optimizer: str, tau: int, cluster: str) -> Array:
+def share_lost_to_scatter(
+    runs: Runs, problem: str, optimizer: str, tau: int, cluster: str
+) -> Array:
     """The share of the gain that a cluster's staleness takes away less what a fixed one does."""
-    return lost(runs, problem, optimizer, tau, cluster) - lost(runs, problem, optimizer, tau)
+    return share_lost(runs, problem, optimizer, tau, cluster) - share_lost(
+        runs, problem, optimizer, tau
+    )
 
 
-def gained(runs: Sequence[Run]) -> Array:
+def share_gained(runs: Sequence[Run]) -> Array:
     """The share of the loss at the start that training takes away, [S]."""
-    return 1.0 - of_search(runs, "loss") / of_search(runs, "first_loss")
+    return 1.0 - values_of_search(runs, "loss") / values_of_search(runs, "first_loss")
 
 
 def law_slope(runs: Runs, problem: str, taus: Sequence[int]) -> Array:
@@ -128,9 +134,9 @@ def _weights(taus: Sequence[int]) -> Array:
     return centred / float(centred @ centred)
 
 
-def rising(runs: Runs, problem: str, optimizer: str) -> Interval:
+def rank_correlation(runs: Runs, problem: str, optimizer: str) -> Interval:
     """Rank correlation of the loss at the best rate with staleness."""
-    losses = [of_search(runs[cell(problem, optimizer, tau)], "loss") for tau in TAUS]
+    losses = [values_of_search(runs[cell(problem, optimizer, tau)], "loss") for tau in TAUS]
     return rank_correlation_ci(TAUS, np.stack(losses, axis=1))
 
 

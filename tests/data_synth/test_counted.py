@@ -1,11 +1,11 @@
 """Lines that say how far a corpus is."""
 
-from data_synth.storage import EVERY_S, counted
+from data_synth.storage import EVERY_S, progress_counter
 
 
 def test_a_line_is_said_now_and_then_and_when_all_are_done():
     now, lines = [0.0], []
-    tell = counted(lines.append, "digits corpus", 500, "utterances made", lambda: now[0])
+    tell = progress_counter(lines.append, "digits corpus", 500, "utterances made", lambda: now[0])
     for step in range(1, 6):
         now[0] = step * EVERY_S * 0.4
         tell(100 * step)
@@ -17,5 +17,5 @@ def test_a_line_is_said_now_and_then_and_when_all_are_done():
 
 def test_work_that_is_done_at_once_is_said_once():
     lines = []
-    counted(lines.append, "fsdd", 3, "recordings read", lambda: 0.0)(3)
+    progress_counter(lines.append, "fsdd", 3, "recordings read", lambda: 0.0)(3)
     assert lines == ["fsdd: 3 of 3 recordings read"]

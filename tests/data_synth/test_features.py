@@ -39,21 +39,21 @@ def test_one_frame_has_no_slope():
 
 
 def test_normalised_features_have_mean_zero_and_variance_one():
-    x = f.normalised(stream(0, "x").normal(3.0, 7.0, size=(50, 4)))
+    x = f.standardise(stream(0, "x").normal(3.0, 7.0, size=(50, 4)))
     assert x.dtype == np.float32
     np.testing.assert_allclose(x.mean(axis=0), 0, atol=1e-6)
     np.testing.assert_allclose(x.std(axis=0), 1, atol=1e-6)
 
 
 def test_a_constant_dimension_becomes_zero():
-    assert (f.normalised(np.full((5, 2), 3.0)) == 0).all()
+    assert (f.standardise(np.full((5, 2), 3.0)) == 0).all()
 
 
 @pytest.mark.parametrize(
     ("samples", "frames"), [(199, 0), (200, 1), (279, 1), (280, 2), (8000, 98)]
 )
 def test_frames_never_reach_past_the_end(samples, frames):
-    assert f.framed(np.zeros(samples), RATE).shape == (frames, 200)
+    assert f.split_into_frames(np.zeros(samples), RATE).shape == (frames, 200)
 
 
 @pytest.mark.parametrize("rate", [8000, 16000])

@@ -48,7 +48,7 @@ def made(folder):
 def test_every_recording_of_a_split_is_said_once(split):
     takes = RECIPE.recordings.takes()[split]
     for speaker in fsdd.SPEAKERS:
-        texts = list(connected.shuffled(RECIPE, split, speaker))
+        texts = list(connected.draw_strings(RECIPE, split, speaker))
         said = Counter(key for text in texts for key in text)
         assert said == Counter((d, speaker, t) for d in range(10) for t in takes)
         assert {len(text) for text in texts[:-1]} <= set(range(3, 8))
@@ -62,10 +62,10 @@ def test_no_recording_is_in_two_of_train_dev_and_test():
 
 def test_a_string_is_its_recordings_end_to_end(folder):
     signals, table = connected.read_split(RECIPE, folder, "clean")
-    text = next(iter(connected.shuffled(RECIPE, "clean", fsdd.SPEAKERS[0])))
+    text = next(iter(connected.draw_strings(RECIPE, "clean", fsdd.SPEAKERS[0])))
     parts = [read_wav(folder / fsdd.recording(*key), fsdd.RATE_HZ) for key in text]
     assert (signals[0] == np.concatenate(parts)).all()
-    assert table.words[0] == connected.spoken(text)
+    assert table.words[0] == connected.words_of(text)
 
 
 def test_noise_says_what_clean_says_with_the_same_targets(made):

@@ -10,11 +10,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from data_synth.features import FRONT_ENDS, normalised, with_deltas
+from data_synth.features import FRONT_ENDS, standardise, with_deltas
 from data_synth.public import kaldi_dir as k
 from data_synth.recorded import Recipe
 from data_synth.targets import Effort
-from data_synth.tree import SILENCE, untied
+from data_synth.tree import SILENCE, monophone_tree
 from harness.base.errors import UserError
 from harness.base.seeds import stream
 from harness.cli import main
@@ -68,7 +68,7 @@ def test_features_are_made_of_recordings_at_their_own_rate(sound, front_end):
     options = replace(ONE_STATE, recipe=replace(ONE_STATE.recipe, front_end=front_end))
     made = read(folder, options)
     assert len(made.utterances) == 20
-    expected = normalised(with_deltas(FRONT_ENDS[front_end](samples["s0-u00"], RATE)))
+    expected = standardise(with_deltas(FRONT_ENDS[front_end](samples["s0-u00"], RATE)))
     assert np.array_equal(features(made, "s0-u00"), expected)
 
 
@@ -126,7 +126,7 @@ def test_times_of_phones_give_the_targets_that_an_alignment_of_frames_gives(soun
 def test_the_states_of_a_phone_share_its_frames_and_silence_has_what_no_phone_has():
     from data_synth.public.kaldi_targets import spread
 
-    tree = untied({SILENCE: 2, "a": 3})
+    tree = monophone_tree({SILENCE: 2, "a": 3})
     times = [(0.02, 0.05, "a"), (0.05, 0.11, "a"), (0.13, 0.14, "a")]
     assert spread(times, 16, tree).tolist() == [0, 1, 2, 3, 4, 2, 2, 3, 3, 4, 4, 0, 1, 2, 0, 1]
     assert spread([], 4, tree).tolist() == [0, 0, 1, 1]

@@ -27,7 +27,7 @@ def test_one_component_is_the_gaussian_of_plain_viterbi_training():
 
 def test_a_frames_score_is_the_log_of_the_weighted_densities():
     model = grown(TWO_HEAPS, np.zeros(400, int), 1)
-    mean, variance, weight = model.of(0)
+    mean, variance, weight = model.mixture_of(0)
     density = sum(
         np.exp(w) * multivariate_normal(m, np.diag(v)).pdf(TWO_HEAPS[:5])
         for m, v, w in zip(mean, variance, weight, strict=True)
@@ -36,7 +36,7 @@ def test_a_frames_score_is_the_log_of_the_weighted_densities():
 
 
 def test_two_heaps_are_found_by_two_components():
-    mean, variance, weight = grown(TWO_HEAPS, np.zeros(400, int), 1, rounds=12).of(0)
+    mean, variance, weight = grown(TWO_HEAPS, np.zeros(400, int), 1, rounds=12).mixture_of(0)
     order = np.argsort(mean[:, 0])
     np.testing.assert_allclose(mean[order], [[-4, -4], [4, 4]], atol=0.3)
     np.testing.assert_allclose(np.exp(weight[order]), [0.75, 0.25], atol=0.01)
@@ -56,4 +56,4 @@ def test_every_round_makes_the_frames_likelier():
 def test_a_state_gets_only_components_it_has_frames_for(frames):
     model = grown(TWO_HEAPS[:frames], np.zeros(frames, int), 1, components=8)
     assert isinstance(model, Mixtures)
-    assert len(model.of(0)[2]) == frames // LEAST_FRAMES
+    assert len(model.mixture_of(0)[2]) == frames // LEAST_FRAMES

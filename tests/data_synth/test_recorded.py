@@ -9,7 +9,7 @@ import soundfile
 
 import data_synth
 from data_synth import recorded as r
-from data_synth.features import normalised_by_speaker
+from data_synth.features import standardise_by_speaker
 from data_synth.public import aishell, samromur
 from data_synth.recorded import read_flac
 from data_synth.targets import Effort
@@ -166,7 +166,7 @@ def test_a_flac_comes_back_sample_by_sample(tmp_path):
 def test_a_speakers_features_have_mean_0_and_variance_1_together_not_apart():
     rng = stream(0, "speakers")
     blocks = [rng.normal(size=(n, 2)) + n for n in (30, 50, 40)]
-    out = normalised_by_speaker(blocks, ["a", "b", "a"])
+    out = standardise_by_speaker(blocks, ["a", "b", "a"])
     both = np.concatenate([out[0], out[2]])
     np.testing.assert_allclose(both.mean(0), 0.0, atol=1e-6)
     np.testing.assert_allclose(both.var(0), 1.0, rtol=1e-5)

@@ -18,10 +18,10 @@ from data_synth.targets import (
     contexts,
     flat_targets,
     monophones,
-    of_corpus,
+    realign_corpus,
     speech_span,
 )
-from data_synth.tree import SILENCE, expanded
+from data_synth.tree import SILENCE, expand_lexicon
 from harness.base.errors import UserError
 
 CLEAR = c.Recipe(
@@ -63,7 +63,7 @@ def lines():
 
 @pytest.fixture(scope="module")
 def found(clear, lines):
-    return of_corpus(clear, EFFORT, lines.append)
+    return realign_corpus(clear, EFFORT, lines.append)
 
 
 def boundaries(corpus, targets):
@@ -102,14 +102,14 @@ def test_the_found_corpus_is_whole_and_follows_its_tree(clear, found):
 
 
 def test_the_same_transcripts_give_the_same_targets(clear, found):
-    again = of_corpus(clear, EFFORT, lambda line: None)
+    again = realign_corpus(clear, EFFORT, lambda line: None)
     assert again.fingerprint == found.fingerprint
 
 
 def test_a_network_realigns_to_the_same_words(clear):
     brief = replace(EFFORT, leaves=0, rounds=2, network_epochs=1)
     lines = []
-    made = of_corpus(clear, brief, lines.append)
+    made = realign_corpus(clear, brief, lines.append)
     assert lines[-1].startswith("network: ")
     assert made.n_targets == 27
     visits = made.targets[np.flatnonzero(np.diff(made.targets, prepend=-1))]
@@ -124,19 +124,21 @@ def short(clear):
 
 def test_an_utterance_too_short_for_its_words_is_named(clear):
     with pytest.raises(UserError, match=r"1 of 74 utterances .* train-0000000; .*--skip-bad"):
-        of_corpus(short(clear), replace(EFFORT, leaves=0, rounds=1), lambda line: None)
+        realign_corpus(short(clear), replace(EFFORT, leaves=0, rounds=1), lambda line: None)
 
 
 def test_or_it_is_left_out_and_counted(clear):
     lines = []
-    made = of_corpus(short(clear), replace(EFFORT, leaves=0, rounds=1), lines.append, skip=True)
+    made = realign_corpus(
+        short(clear), replace(EFFORT, leaves=0, rounds=1), lines.append, skip=True
+    )
     assert len(made.utterances) == 73
     assert "1 of 74" in lines[-1]
 
 
 def test_a_corpus_without_pronunciations_is_refused(clear):
     with pytest.raises(UserError, match="needs pronunciations"):
-        of_corpus(replace(clear, pronunciations={}), EFFORT, lambda line: None)
+        realign_corpus(replace(clear, pronunciations={}), EFFORT, lambda line: None)
 
 
 SAID = {"x": ("a", "b"), "x(2)": ("a",), "y": ("b",)}
@@ -144,7 +146,7 @@ SAID = {"x": ("a", "b"), "x(2)": ("a",), "y": ("b",)}
 
 def test_the_better_pronunciation_is_chosen_and_its_contexts_are_read():
     tree = monophones(SAID, 2)
-    lexicon = expanded(SAID, tree)
+    lexicon = expand_lexicon(SAID, tree)
     walk = [0, 1, *lexicon["x(2)"], *lexicon["y"], 0, 1]
     targets = np.repeat(walk, 2)
     scores = np.log(np.eye(tree.n_targets)[targets] + 1e-9)
@@ -161,7 +163,7 @@ def test_the_better_pronunciation_is_chosen_and_its_contexts_are_read():
 
 
 def test_a_sentence_that_does_not_fit_has_no_path():
-    lexicon = expanded(SAID, monophones(SAID, 2))
+    lexicon = expand_lexicon(SAID, monophones(SAID, 2))
     aligner = Aligner(lexicon, (0, 1))
     assert aligner.align(("y", "y"), np.zeros((3, 6))) is None
     assert aligner.align((), np.zeros((3, 6))) is None
@@ -180,8 +182,8 @@ def test_a_flat_start_gives_the_loud_stretch_to_the_words_and_the_ends_to_silenc
     begin, end = speech_span(loudness)
     assert 30 - MARGIN - SMOOTHED <= begin <= 30 - MARGIN
     assert 70 + MARGIN <= end <= 70 + MARGIN + SMOOTHED
-    found = flat_targets(speech, table, expanded(SAID, tree), (0, 1))
-    first, second = expanded(SAID, tree)["y"]
+    found = flat_targets(speech, table, expand_lexicon(SAID, tree), (0, 1))
+    first, second = expand_lexicon(SAID, tree)["y"]
     walk = [0, 1, first, second, 0, 1]
     lengths = [begin - begin // 2, begin // 2, 0, 0, 0, 0]
     assert found[np.flatnonzero(np.diff(found, prepend=-1))].tolist() == walk
@@ -192,7 +194,7 @@ def test_a_flat_start_gives_the_loud_stretch_to_the_words_and_the_ends_to_silenc
 
 
 def test_a_flat_start_without_a_loud_stretch_is_all_speech():
-    table, lexicon = table_of_one(6), expanded(SAID, monophones(SAID, 2))
+    table, lexicon = table_of_one(6), expand_lexicon(SAID, monophones(SAID, 2))
     speech = Speech(np.zeros((6, 1)), table, SAID)
     assert (
         flat_targets(speech, table, lexicon, (0, 1)).tolist() == np.repeat(lexicon["y"], 3).tolist()

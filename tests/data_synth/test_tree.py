@@ -8,7 +8,7 @@ import pytest
 
 from data_synth.corpus import Corpus, Utterances
 from data_synth.storage import load, save
-from data_synth.tree import Tree, expanded, tree_from, untied
+from data_synth.tree import Tree, expand_lexicon, monophone_tree, tree_from
 from harness.base.errors import UserError
 
 TREE = Tree(
@@ -35,7 +35,10 @@ def test_questions_lead_to_the_target_of_a_context(context, target):
 
 def test_a_words_edges_see_silence():
     assert TREE.targets(("a", "b")) == (1, 2, 3, 5)
-    assert expanded({"ab": ("a", "b"), "a": ("a",)}, TREE) == {"ab": (1, 2, 3, 5), "a": (1, 2)}
+    assert expand_lexicon({"ab": ("a", "b"), "a": ("a",)}, TREE) == {
+        "ab": (1, 2, 3, 5),
+        "a": (1, 2),
+    }
     assert TREE.n_targets == 7
 
 
@@ -44,7 +47,7 @@ def test_a_tree_survives_json():
 
 
 def test_untied_targets_are_numbered_in_order():
-    tree = untied({"a": 3, "b": 2}, first=3)
+    tree = monophone_tree({"a": 3, "b": 2}, first=3)
     assert tree.targets(("b", "a")) == (6, 7, 3, 4, 5)
     assert tree.n_targets == 8
 
@@ -56,7 +59,7 @@ def corpus():
     text = (("ab", "ab"), ("á",))
     data = np.zeros((2, 1), np.float32), np.zeros(2, np.int32)
     return Corpus(
-        "t", *data, table, expanded(said, TREE), pronunciations=said, tree=TREE, lm_text=text
+        "t", *data, table, expand_lexicon(said, TREE), pronunciations=said, tree=TREE, lm_text=text
     )
 
 

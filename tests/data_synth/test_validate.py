@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from data_synth.corpus import Corpus, Utterances
-from data_synth.validate import Effort, drawn, validate
+from data_synth.validate import Effort, draw_frames, validate
 from harness.base.seeds import stream
 
 EFFORT = Effort(train_frames=6000, test_frames=1000, epochs=80, units=32, layers=2)
@@ -45,7 +45,7 @@ def test_the_same_seed_gives_the_same_errors():
 
 def test_frames_are_drawn_from_whole_utterances_up_to_a_limit():
     corpus = scattered(lambda x: x[:, 0] > 0)
-    rows, targets = drawn(corpus, corpus.split("train"), 250, 0)
+    rows, targets = draw_frames(corpus, corpus.split("train"), 250, 0)
     assert len(rows) == len(targets) == 250
     assert len(set(rows[:, 1] // 100)) == 3
     assert (corpus.targets[rows[:, 1]] == targets).all()

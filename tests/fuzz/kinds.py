@@ -22,7 +22,7 @@ import torch
 
 from data_synth.public import fetching
 from data_synth.public.kaldi_files import matrices, read_lexicon, read_table
-from data_synth.public.kaldi_targets import given_targets, read_alignments, read_transitions
+from data_synth.public.kaldi_targets import find_targets, read_alignments, read_transitions
 from data_synth.recorded import read_flac, read_wav
 from data_synth.storage import load as load_corpus
 from data_synth.storage import save as save_corpus
@@ -315,7 +315,7 @@ def _beside_run(folder: Path) -> None:
 
 
 def _of_times(folder: Path) -> None:
-    given = given_targets(folder, {"yes": ("Y",)}, 1, 8000)
+    given = find_targets(folder, {"yes": ("Y",)}, 1, 8000)
     if given is not None:
         for targets in given.of(folder).values():
             targets(20)

@@ -56,7 +56,9 @@ def stand_in(name: str) -> Corpus:
 def identities() -> dict[str, str]:
     """The hash of every experiment's first seed, by paper, scale and setting."""
     found: dict[str, str] = {}
-    with patch("reproductions.paper3_async_mmi.experiments._loaded", lambda *_: stand_in("large")):
+    with patch(
+        "reproductions.paper3_async_mmi.experiments._load_large", lambda *_: stand_in("large")
+    ):
         for name, module in PAPERS.items():
             paper: Paper = import_module(module).PAPER
             for scale in paper.seeds:

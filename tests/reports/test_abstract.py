@@ -5,7 +5,7 @@ from dataclasses import replace
 from harness.judge import ABOVE, Claim, Part, Results, mean_ci, read_results
 from harness.judge.claims import rule_at_least
 from harness.judge.parts import LOOKS, Precondition, Quantity, claim_of
-from reports.abstract import EARLIER, answer, knows_power, lines
+from reports.abstract import EARLIER, answer, has_power, lines
 
 FACTS = {"differences": [{"what": "training speech", "paper": "500 h", "here": "18 min"}]}
 
@@ -84,7 +84,7 @@ def test_the_direction_of_a_claim_without_a_band_is_its_end():
     told = lines(results(old))
     assert "2 half widths" in told[2]
     assert told[3] == EARLIER
-    assert not knows_power(results(old))
+    assert not has_power(results(old))
 
 
 def test_five_lines_at_most_and_none_of_what_is_not_there():

@@ -52,8 +52,8 @@ def test_the_page_is_in_the_report_where_there_are_figures_and_only_there(out):
     build(out)
     assert (out / "report.pdf").read_bytes() != without
     data = document(read_results(out / "results.json"), Store(out / "runs").runs())
-    assert pdf.labelled({**data, "bench": None}, out, "bench") == []
-    assert pdf.labelled({**data, "bench": bench.page(out)}, out, "bench") == ["bench"]
+    assert pdf.query_ids({**data, "bench": None}, out, "bench") == []
+    assert pdf.query_ids({**data, "bench": bench.page(out)}, out, "bench") == ["bench"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"rows": [{"a": 1}]}'])

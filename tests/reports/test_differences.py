@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from reports.provenance import LONG, alike, flat, split
+from reports.provenance import LONG, flat, group_by_keys, split
 
 
 def test_nested_keys_are_dotted():
@@ -27,4 +27,4 @@ def test_a_list_of_tables_is_entered_by_position():
 
 
 def test_configurations_with_other_keys_are_another_kind_of_run():
-    assert alike([{"a": 1}, {"b": 1}, {"a": 2}]) == [[0, 2], [1]]
+    assert group_by_keys([{"a": 1}, {"b": 1}, {"a": 2}]) == [[0, 2], [1]]

@@ -109,12 +109,12 @@ def test_the_corpus_says_whether_seeds_share_it(facts, words):
 
 def test_no_part_of_a_claim_that_is_not_testable_is_called_contradicted():
     against = Quantity("against", 1.0, mean_ci([-1.0, -1.01, -0.99]), ABOVE, 1.0)
-    assert [p.verdict for p in verdict_notes.several(claim(CLEAR, against))] == [
+    assert [p.verdict for p in verdict_notes.parts_of(claim(CLEAR, against))] == [
         "reproduced",
         "contradicted",
     ]
     untested = claim(CLEAR, against, undetermined="No machine is named.")
-    assert [p.verdict for p in verdict_notes.several(untested)] == [None, None]
+    assert [p.verdict for p in verdict_notes.parts_of(untested)] == [None, None]
 
 
 def test_a_claim_that_a_weak_part_alone_contradicts_says_why_it_is_undecided():

@@ -8,13 +8,13 @@ from harness.base.errors import UserError
 from harness.judge import read_results
 from harness.store import Store
 from reports import build, provenance
-from reports.provenance import USUAL, of_runs
+from reports.provenance import USUAL, lines_from_runs
 
 
 def found(out, **facts):
     results = read_results(out / "results.json")
     results.provenance.update(facts)
-    return of_runs(results, Store(out / "runs").runs())
+    return lines_from_runs(results, Store(out / "runs").runs())
 
 
 def schedules(out):

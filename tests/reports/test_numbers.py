@@ -27,7 +27,7 @@ from reports import numbers
     ],
 )
 def test_a_figure_has_as_many_digits_as_its_interval_supports(value, ci95, figure, beside):
-    assert numbers.measured(value, ci95) == figure
+    assert numbers.format_measured(value, ci95) == figure
     assert numbers.spread(value, ci95) == beside
 
 
@@ -35,23 +35,23 @@ def test_a_figure_has_as_many_digits_as_its_interval_supports(value, ci95, figur
     ("value", "text"), [(7.63, "7.63"), (15, "15"), (-2.5, "−2.5"), ("holds", "holds"), (None, "–")]
 )
 def test_the_papers_figures_are_printed_as_they_stand(value, text):
-    assert numbers.printed(value) == text
+    assert numbers.format_number(value) == text
 
 
 def test_minus_zero_is_zero():
-    assert numbers.fixed(-0.0001, 2) == "0.00"
+    assert numbers.format_fixed(-0.0001, 2) == "0.00"
 
 
 def test_figures_of_one_row_share_their_decimals():
     assert numbers.places_of([23.4, 22.87, None, 9]) == 2
     assert numbers.places_of([None]) == 0
-    assert numbers.printed(23.4, 2) == "23.40"
+    assert numbers.format_number(23.4, 2) == "23.40"
 
 
 @given(st.floats(-1e12, 1e12), st.floats(0, 1e12))
 def test_every_finite_figure_can_be_printed(value, half):
     bounds = (value - half, value + half)
-    assert numbers.measured(value, bounds)
+    assert numbers.format_measured(value, bounds)
     assert numbers.spread(value, bounds)
     assert numbers.interval(value, bounds)
 

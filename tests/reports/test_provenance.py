@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from harness.store import Store
-from reports.provenance import settings_of, unexpected, wall_time
+from reports.provenance import find_failures, settings_of, wall_time
 
 
 def test_settings_that_share_a_run_are_named_together():
@@ -33,8 +33,8 @@ def test_what_a_search_for_the_largest_rate_tried_is_no_failure(make, tmp_path):
     runs = Store(out / "runs").runs()
     (bad,) = (run for run in runs if run.status == "diverged")
     fine = next(run.hash for run in runs if run.status == "done")
-    assert unexpected({}, runs) == [bad]
-    assert unexpected({"settings": {"hand": [bad.hash]}}, runs) == [bad]
-    assert unexpected({"settings": {"largest": [fine]}}, runs) == []
+    assert find_failures({}, runs) == [bad]
+    assert find_failures({"settings": {"hand": [bad.hash]}}, runs) == [bad]
+    assert find_failures({"settings": {"largest": [fine]}}, runs) == []
     asked = {"settings": {"map": [bad.hash]}, "divergence_asked_of": [bad.hash]}
-    assert unexpected(asked, runs) == []
+    assert find_failures(asked, runs) == []

@@ -12,7 +12,7 @@ from harness.judge import read_results
 from harness.store import schema
 from harness.store.gathered import unpack_run
 from reports import provenance, verdict_notes
-from reports.provenance import cited_runs, made_from
+from reports.provenance import cited_runs, source_digests
 
 PUBLISHED = Path("reports/published")
 FOLDERS = sorted(path.parent for path in PUBLISHED.glob("*/*/results.json"))
@@ -47,7 +47,7 @@ def test_the_commit_that_made_published_results_is_in_the_history(folder, histor
 def test_a_published_pdf_is_made_from_the_files_beside_it(folder):
     """After a change: ``lagbench report FOLDER``."""
     pdf = (folder / "report.pdf").read_bytes()
-    for name, digest in made_from(folder):
+    for name, digest in source_digests(folder):
         assert f"{name} sha256:{digest}".encode() in pdf, name
 
 

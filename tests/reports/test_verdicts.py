@@ -44,11 +44,11 @@ def test_what_stands_between_the_markers_is_replaced_and_nothing_else(root):
         assert "\nold\n" not in text
     for page in PAGES[1:]:
         assert "`p1.speedup-4`" in (root / page).read_text()
-    assert all(text == fresh for _, text, fresh in verdicts.updated(root))
+    assert all(text == fresh for _, text, fresh in verdicts.render_pages(root))
 
 
 def test_the_summary_counts_every_verdict_in_a_row_a_result(root):
-    (item,) = verdicts.published(root)
+    (item,) = verdicts.read_published(root)
     there = replace(item, folder=Path("published/paper1"))
     head, _, row = verdicts.summary([there], "../").splitlines()
     verdict_columns = " | ".join(VERDICTS)
@@ -58,7 +58,7 @@ def test_the_summary_counts_every_verdict_in_a_row_a_result(root):
 
 
 def test_the_summary_says_how_many_verdicts_the_correction_takes_away(root):
-    (item,) = verdicts.published(root)
+    (item,) = verdicts.read_published(root)
     claims = [
         replace(claim, verdict="contradicted", corrected=corrected, cannot_fail="")
         for claim, corrected in zip(
@@ -70,7 +70,7 @@ def test_the_summary_says_how_many_verdicts_the_correction_takes_away(root):
 
 
 def test_the_overview_has_a_row_a_claim_and_a_column_a_scale(root):
-    (item,) = verdicts.published(root)
+    (item,) = verdicts.read_published(root)
     changed = tuple(replace(c, verdict="undecided", measured=7.0) for c in item.results.claims[1:])
     later = replace(item, results=replace(item.results, scale="overnight", claims=changed))
     lines = verdicts.overview([later, item]).splitlines()
@@ -86,7 +86,7 @@ def test_the_overview_has_a_row_a_claim_and_a_column_a_scale(root):
 
 
 def test_the_page_gives_the_reason_of_every_claim_that_needs_one(root):
-    (item,) = verdicts.published(root)
+    (item,) = verdicts.read_published(root)
     text = verdicts.page(item)
     for claim in item.results.claims:
         explained = f"- `{claim.id}`. Why {claim.verdict}: Too few." in text
@@ -94,7 +94,7 @@ def test_the_page_gives_the_reason_of_every_claim_that_needs_one(root):
 
 
 def test_where_everything_is_reproduced_no_reason_is_announced(root):
-    (item,) = verdicts.published(root)
+    (item,) = verdicts.read_published(root)
     told = item.results.claims
     good = replace(item.results, claims=tuple(replace(c, verdict="reproduced") for c in told))
     assert ". Why" in verdicts.page(item)
@@ -106,34 +106,34 @@ def test_a_reason_for_another_verdict_or_a_missing_one_is_refused(root):
     text = path.read_text()
     path.write_text(text.replace('"contradicted"', '"undecided"'))
     with pytest.raises(UserError, match="explains 'undecided'; measured: 'contradicted'"):
-        verdicts.published(root)
+        verdicts.read_published(root)
     path.unlink()
     with pytest.raises(UserError, match="a reason for each claim contradicted or undecided"):
-        verdicts.published(root)
+        verdicts.read_published(root)
 
 
 def test_a_reproduced_claim_may_have_a_reservation(root):
     path = root / "reports/published/paper1/laptop/reasons.toml"
-    (item,) = verdicts.published(root)
+    (item,) = verdicts.read_published(root)
     held = next(c.id for c in item.results.claims if c.verdict == "reproduced")
     text = path.read_text()
     path.write_text(f'{text}["{held}"]\nverdict = "reproduced"\nwhy = "But *once*."\n')
-    (item,) = verdicts.published(root)
+    (item,) = verdicts.read_published(root)
     assert f"- `{held}`. With a reservation: But *once*." in verdicts.page(item)
     path.write_text(f'{text}["p1.none"]\nverdict = "reproduced"\nwhy = "x"\n')
     with pytest.raises(UserError, match=r"reasons\.toml: p1\.none: no claim; allowed: "):
-        verdicts.published(root)
+        verdicts.read_published(root)
 
 
 def test_a_page_without_markers_is_refused(root):
     (root / "README.md").write_text("# A page\n")
     with pytest.raises(UserError, match=r"README.md: the markers"):
-        list(verdicts.updated(root))
+        list(verdicts.render_pages(root))
 
 
 def test_the_projects_own_pages_are_up_to_date():
     """After a change: ``python -m reports.verdicts``."""
-    for path, text, fresh in verdicts.updated(ROOT):
+    for path, text, fresh in verdicts.render_pages(ROOT):
         assert text == fresh, path
 
 

@@ -71,7 +71,7 @@ def test_what_has_no_words_is_refused_with_what_has():
     reference = {"reference": {"held_against": "preprint"}}
     odd = Results("p", "laptop", "c", (), reference, (), ())
     with pytest.raises(UserError, match=r"held_against: unknown 'preprint'.*paper, prediction"):
-        reference_terms.of(odd)
+        reference_terms.words_of(odd)
 
 
 @pytest.mark.parametrize("name", TEXTS)

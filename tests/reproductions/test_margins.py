@@ -10,7 +10,7 @@ from data_synth import load_corpus
 from harness.speech.frames import RunConfig
 from harness.speech.sequence import SequenceConfig
 from reproductions.command import PAPERS
-from reproductions.margins import default_runs, faster, main
+from reproductions.margins import default_runs, main, with_rate_factor
 from reproductions.paper import Subject
 
 
@@ -26,7 +26,7 @@ def test_every_default_run_that_trains_is_asked_once_and_twice_its_rate_is_twice
     assert found
     assert len({str(config.to_dict()) for config in found.values()}) == len(found)
     for config in found.values():
-        twice = faster(config, 2.0)
+        twice = with_rate_factor(config, 2.0)
         if isinstance(config, SequenceConfig) and isinstance(twice, SequenceConfig):
             assert twice.rate == 2.0 * config.rate
             assert twice.start == config.start

@@ -7,7 +7,7 @@ import pytest
 
 from harness.simulator import Simulation, Workload, load_cluster
 from reproductions.paper1_async_asgd import exhibits
-from reproductions.paper1_async_asgd.experiments import CLUSTER, REPORTED, by_minibatch
+from reproductions.paper1_async_asgd.experiments import CLUSTER, REPORTED, minibatch_timings
 
 LAYERS = REPORTED["paper"]["layers"]
 NOBODY: Any = None
@@ -53,7 +53,7 @@ def test_the_speed_up_is_drawn_over_one_worker_and_over_one_card_at_every_miniba
 
 
 def test_the_timings_it_needs_are_declared_at_the_papers_network():
-    declared = by_minibatch(11)
+    declared = minibatch_timings(11)
     assert set(declared) == {need for maker in exhibits.COSTS for need in maker.needs}
     assert {config.layers for config in declared.values()} == {tuple(LAYERS)}
     assert declared[exhibits.setting(4, 1024)].minibatch == 1024

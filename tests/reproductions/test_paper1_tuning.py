@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from harness.store import Run, Store
-from reproductions.paper1_async_asgd.experiments import AS_PRINTED, METHODS, PRESETS, RATE, Chosen
+from reproductions.paper1_async_asgd.experiments import (
+    AS_PRINTED,
+    METHODS,
+    PRESETS,
+    RATE,
+    MethodSettings,
+)
 from reproductions.paper1_async_asgd.tuning import OTHERS, RATES, Trial, trials, tuning
 
 
@@ -33,8 +39,8 @@ def test_the_exhibit_has_every_trial_and_names_the_lowest(tmp_path, monkeypatch)
         Store(tmp_path),
         {
             **AS_PRINTED,
-            "hand": Chosen(2 * RATE, 0.003),
-            "adapt": Chosen(RATE, 8.0),
+            "hand": MethodSettings(2 * RATE, 0.003),
+            "adapt": MethodSettings(RATE, 8.0),
         },
     )
     monkeypatch.setitem(PRESETS, "laptop", SimpleNamespace(chosen=chosen))
@@ -46,7 +52,10 @@ def test_the_exhibit_has_every_trial_and_names_the_lowest(tmp_path, monkeypatch)
             writer.finish("done", {})
         return store.load(writer.hash)
 
-    best = (Trial("hand", Chosen(0.016, 0.003)), Trial("adapt", Chosen(0.008, 1 / 64)))
+    best = (
+        Trial("hand", MethodSettings(0.016, 0.003)),
+        Trial("adapt", MethodSettings(0.008, 1 / 64)),
+    )
     tried = trials(chosen).items()
     runs = {name: [run(name, 0.4 if trial in best else 0.5)] for name, trial in tried}
     subject: Any = SimpleNamespace(scale="laptop")

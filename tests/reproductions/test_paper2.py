@@ -6,22 +6,27 @@ import pytest
 
 from harness.simulator import load_cluster
 from reproductions.paper2_ng_averaging.claims import BAND
-from reproductions.paper2_ng_averaging.fit import READINGS, fit_to, measured_epochs, simulated_epoch
+from reproductions.paper2_ng_averaging.fit import (
+    READINGS,
+    epochs_from_timings,
+    fit_to,
+    simulate_epoch,
+)
 from reproductions.paper2_ng_averaging.prediction import (
     CLUSTER,
     FITTED_UP_TO,
     REPORTED,
     averaging,
     cluster,
-    fitted,
+    load_fit,
     workload,
 )
 
 
 def speedup(workers, every, reading="minibatch"):
-    machine = cluster(fitted(reading).free)
-    one = simulated_epoch(machine, averaging(), workload(), 1).total_s
-    return one / simulated_epoch(machine, averaging(every), workload(), workers).total_s
+    machine = cluster(load_fit(reading).free)
+    one = simulate_epoch(machine, averaging(), workload(), 1).total_s
+    return one / simulate_epoch(machine, averaging(every), workload(), workers).total_s
 
 
 @pytest.mark.parametrize(
@@ -37,28 +42,28 @@ def test_timings_beyond_four_gpus_cannot_reach_the_fit():
     distorted = copy.deepcopy(REPORTED["timings"])
     for column in ("total_min", "mpi_min"):
         distorted[column][3:] = [1e6] * 3
-    epochs = measured_epochs(distorted, 4)
+    epochs = epochs_from_timings(distorted, 4)
     assert [epoch.workers for epoch in epochs] == [1, 2, 4]
-    assert epochs == measured_epochs(REPORTED["timings"], 4)
+    assert epochs == epochs_from_timings(REPORTED["timings"], 4)
     with pytest.raises(ValueError, match=r"\[8, 16, 32\] workers in a fit on at most 4"):
-        fit_to(measured_epochs(REPORTED["timings"], 32), READINGS["minibatch"])
+        fit_to(epochs_from_timings(REPORTED["timings"], 32), READINGS["minibatch"])
 
 
 @pytest.mark.parametrize("reading", READINGS)
 def test_what_the_experiments_use_is_what_the_timings_give(reading):
-    found = fit_to(measured_epochs(REPORTED["timings"], FITTED_UP_TO), READINGS[reading])
-    assert fitted(reading).free == found.free
-    assert fitted(reading).largest_error == pytest.approx(found.largest_error, rel=1e-3)
+    found = fit_to(epochs_from_timings(REPORTED["timings"], FITTED_UP_TO), READINGS[reading])
+    assert load_fit(reading).free == found.free
+    assert load_fit(reading).largest_error == pytest.approx(found.largest_error, rel=1e-3)
 
 
 def test_four_free_figures_meet_the_five_that_are_fitted():
-    found = fitted()
+    found = load_fit()
     assert len(found.free) == 4
     assert found.largest_error < 0.005
 
 
 def test_the_cluster_file_holds_what_was_fitted():
-    file, fresh = load_cluster(CLUSTER), cluster(fitted().free)
+    file, fresh = load_cluster(CLUSTER), cluster(load_fit().free)
     assert file.parallel.slowdown == pytest.approx(fresh.parallel.slowdown, rel=0.01)
     assert file.parallel.epoch_s == pytest.approx(fresh.parallel.epoch_s, rel=0.01)
     assert file.workload == workload()
@@ -70,6 +75,6 @@ def test_the_cluster_file_holds_what_was_fitted():
 
 def test_the_other_reading_of_the_excess_fits_as_well_and_predicts_another_figure():
     """Which is why it is reported beside the judged one."""
-    assert fitted("average").largest_error < 0.005
+    assert load_fit("average").largest_error < 0.005
     assert speedup(16, 10, "average") == pytest.approx(speedup(16, 10), rel=0.01)
     assert speedup(16, 20, "average") > 1.05 * speedup(16, 20)

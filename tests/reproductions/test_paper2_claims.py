@@ -140,7 +140,7 @@ def test_a_law_in_which_averages_do_nothing_says_nothing_of_as_many_as_the_paper
 
 
 def test_what_the_law_foretells_of_cells_it_was_not_fitted_to_stands_beside_what_was_measured(book):
-    rows = law_exhibits.checked(SUBJECT, book.lawful(FALLING)).rows
+    rows = law_exhibits.law_check(SUBJECT, book.lawful(FALLING)).rows
     found = {(row.label, row.column): row.measured for row in rows}
     for step in ("averaging", "block momentum", "outer Nesterov"):
         for column in ("foretold", "measured"):

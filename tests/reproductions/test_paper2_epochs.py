@@ -7,13 +7,13 @@ from itertools import product
 import numpy as np
 import pytest
 
-from reproductions.paper2_ng_averaging.fit import simulated_epoch
+from reproductions.paper2_ng_averaging.fit import simulate_epoch
 from reproductions.paper2_ng_averaging.prediction import (
     EVERY,
     REPORTED,
     averaging,
     cluster,
-    fitted,
+    load_fit,
     workload,
 )
 
@@ -33,8 +33,8 @@ def round_s(mpi_min: np.ndarray) -> np.ndarray:
 
 
 def simulated() -> tuple[np.ndarray, np.ndarray]:
-    machine = cluster(fitted().free)
-    epochs = [simulated_epoch(machine, averaging(), workload(), int(n)) for n in GPUS]
+    machine = cluster(load_fit().free)
+    epochs = [simulate_epoch(machine, averaging(), workload(), int(n)) for n in GPUS]
     mpi = np.array([epoch.messages_s for epoch in epochs]) / 60.0
     return mpi, np.array([epoch.total_s for epoch in epochs]) / 60.0 - mpi
 

@@ -7,7 +7,7 @@ import pytest
 from harness.simulator import Jitter, Simulation, Workload
 from harness.simulator.cluster import Parallel
 from harness.simulator.protocols.averaging import Averaging
-from reproductions.paper2_ng_averaging.fit import Epoch, fit, simulated_epoch
+from reproductions.paper2_ng_averaging.fit import Epoch, fit, simulate_epoch
 from tests.harness.simulator.conftest import make_cluster
 
 JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)
@@ -21,7 +21,7 @@ def simulate():
     def epoch(free, workers):
         machine = make_cluster(4, copy_s=free["copy_s"], jitter=Jitter("lognormal", 0.1))
         parallel = Parallel(free["slowdown"], 0.0, 4000, free["epoch_s"])
-        return simulated_epoch(replace(machine, parallel=parallel), PROTOCOL, JOB, workers)
+        return simulate_epoch(replace(machine, parallel=parallel), PROTOCOL, JOB, workers)
 
     return epoch
 
@@ -47,14 +47,14 @@ def test_a_fit_refuses_more_parameters_than_figures(simulate):
 def test_an_epoch_from_its_first_rounds_is_that_of_all_its_rounds():
     parallel = Parallel(1.2, 0.5, 4000, 20.0)
     machine = replace(make_cluster(4, copy_s=0.1, latency_s=0.01), parallel=parallel)
-    quick = simulated_epoch(machine, PROTOCOL, JOB, 4)
+    quick = simulate_epoch(machine, PROTOCOL, JOB, 4)
     whole = Simulation(machine, PROTOCOL, JOB, 4)
     whole.advance(folds=200)
     assert quick.total_s == pytest.approx(whole.now_s, rel=1e-9)
     assert quick.messages_s == pytest.approx(200 * 6 * (0.01 + 0.1 * 8 / 4), rel=1e-9)
-    assert simulated_epoch(machine, PROTOCOL, JOB, 1) == Epoch(1, pytest.approx(4020.0), 0.0)
+    assert simulate_epoch(machine, PROTOCOL, JOB, 1) == Epoch(1, pytest.approx(4020.0), 0.0)
 
 
 def test_an_epoch_without_a_length_cannot_be_timed():
     with pytest.raises(ValueError, match="epoch_minibatches is 0"):
-        simulated_epoch(make_cluster(2), PROTOCOL, JOB, 2)
+        simulate_epoch(make_cluster(2), PROTOCOL, JOB, 2)

@@ -10,10 +10,10 @@ from reproductions.paper import DEVELOPMENT, Subject
 from reproductions.paper2_ng_averaging.experiments import (
     AROUND,
     PRESETS,
-    compared,
+    build_configs,
     experiments,
     pretraining,
-    tuned,
+    trial_name,
 )
 from reproductions.paper2_ng_averaging.lengths import GPUS, LENGTHS, averages, configurations
 from tests.golden.record import stand_in
@@ -27,7 +27,7 @@ def test_each_length_is_tried_with_each_number_of_gpus_around_the_rate_of_one_pa
     for (n, passes, rate), config in found.items():
         assert config.workers == n
         assert config.initial == Recipe(gaussian_epochs=2 * passes, bernoulli_epochs=passes)
-        own = compared(SUBJECT, DEVELOPMENT)[f"ng_{n}"].schedule.rate
+        own = build_configs(SUBJECT, DEVELOPMENT)[f"ng_{n}"].schedule.rate
         assert rate in [factor * own for factor in AROUND.values()]
         assert config.schedule.rate == rate
         assert (config.seed, config.tested) == (DEVELOPMENT, "never")
@@ -37,7 +37,7 @@ def test_runs_of_one_pass_are_those_that_found_its_rate():
     found = configurations(SUBJECT)
     searched = experiments(SUBJECT, 2001)
     for n in GPUS:
-        own = searched[tuned(f"ng_{n}", "chosen")]
+        own = searched[trial_name(f"ng_{n}", "chosen")]
         same = found[n, 1, own.schedule.rate]
         assert identity(same.to_dict()) == identity(own.to_dict())
 
@@ -45,7 +45,7 @@ def test_runs_of_one_pass_are_those_that_found_its_rate():
 def test_the_length_that_stands_is_one_that_was_tried():
     stands = PRESETS["overnight"].pretraining
     assert stands in LENGTHS
-    assert compared(SUBJECT, 1)["rbm_1"].initial == pretraining(stands)
+    assert build_configs(SUBJECT, 1)["rbm_1"].initial == pretraining(stands)
 
 
 def test_a_length_is_judged_at_the_best_rate_of_each_number_of_gpus():

@@ -17,13 +17,19 @@ from reproductions.paper2_ng_averaging.experiments import (
     PRESETS,
     RATES,
     SEARCHED,
-    compared,
+    build_configs,
     experiments,
-    found,
+    load_rates,
     rate_of,
-    tuned,
+    trial_name,
 )
-from reproductions.paper2_ng_averaging.sweep import in_order, keep, next_to_try, search, written
+from reproductions.paper2_ng_averaging.sweep import (
+    format_rates,
+    group_by_dependency,
+    keep,
+    next_to_try,
+    search,
+)
 
 CORPUS = SimpleNamespace(
     name="none that is made",
@@ -57,7 +63,7 @@ def test_the_best_rate_lies_between_two_that_are_worse():
     for best in (0.3, 1.0, 7.0):
         first = {"ng_1": 1.0, "sgd_1": 4.0}
         for errors in search(bowl(best), list(first), first, dict.fromkeys(first, 1)).values():
-            lowest = sweep.chosen(errors)
+            lowest = sweep.best_rate(errors)
             assert min(errors) < lowest < max(errors)
             assert abs(math.log2(lowest / best)) <= 0.5
 
@@ -93,8 +99,8 @@ def two_valleys(wanted):
 def test_many_workers_are_tried_at_so_many_times_the_rate_of_one_once_that_is_found():
     first = {"newbob_1": 1.0, "newbob_16": 128.0}
     errors = search(two_valleys, list(WORKERS), first, WORKERS)
-    assert sweep.chosen(errors["newbob_1"]) == 0.125
-    assert sweep.chosen(errors["newbob_16"]) == 2.0
+    assert sweep.best_rate(errors["newbob_1"]) == 0.125
+    assert sweep.best_rate(errors["newbob_16"]) == 2.0
     assert {1.0, 4.0} <= errors["newbob_16"].keys()
 
 
@@ -104,7 +110,7 @@ def test_a_rate_of_one_that_is_not_searched_again_is_taken_as_it_was_found():
 
 
 def test_the_exponential_schedule_waits_for_the_passes_of_newbob():
-    first, then = in_order(SEARCHED)
+    first, then = group_by_dependency(SEARCHED)
     assert "newbob_16" in first
     assert then == ["exponential_1", "exponential_16"]
 
@@ -112,7 +118,7 @@ def test_the_exponential_schedule_waits_for_the_passes_of_newbob():
 def test_what_is_found_stands_in_the_file_beside_what_stood_there(tmp_path, monkeypatch):
     monkeypatch.setattr(sweep, "RATES", tmp_path / "rates.toml")
     before = {"laptop": {"newbob_passes": 9, "rates": {"ng_1": 1.0, "newbob_16": 2.0}}}
-    sweep.RATES.write_text(written(before))
+    sweep.RATES.write_text(format_rates(before))
     runs: Any = {("newbob_16", 4.0): SimpleNamespace(summary={"passes": 12})}
     keep("laptop", SimpleNamespace(runs=runs), {"newbob_16": 4.0})  # pyright: ignore
     after = tomllib.loads(sweep.RATES.read_text())
@@ -125,7 +131,7 @@ def test_what_no_search_has_found_is_told_until_one_has_whatever_scale_is_search
     monkeypatch.setattr(sweep, "RATES", tmp_path / "rates.toml")
     own = {"newbob_passes": 9, "rates": {"ng_1": 1.0, "ng_2": 2.0}}
     begun = own | {"unsearched": list(own["rates"])}
-    sweep.RATES.write_text(written({"laptop": own, "overnight": begun}))
+    sweep.RATES.write_text(format_rates({"laptop": own, "overnight": begun}))
     left = ["ng_1", "ng_2"], ["ng_2"], None
     for scale, best, still in zip(
         ("laptop", *2 * ["overnight"]), ("ng_1", "ng_1", "ng_2"), left, strict=True
@@ -136,15 +142,15 @@ def test_what_no_search_has_found_is_told_until_one_has_whatever_scale_is_search
 
 @pytest.mark.parametrize("scale", sorted(tomllib.loads(RATES.read_text(encoding="utf-8"))))
 def test_every_setting_that_is_compared_has_a_rate_of_its_own_search(scale):
-    assert set(found(scale)["rates"]) == set(SEARCHED)
-    settings = compared(subject(scale), 11)
+    assert set(load_rates(scale)["rates"]) == set(SEARCHED)
+    settings = build_configs(subject(scale), 11)
     assert {rate_of(name) for name in settings} == set(SEARCHED)
     for name, config in settings.items():
-        assert config.schedule.rate == found(scale)["rates"][rate_of(name)]
+        assert config.schedule.rate == load_rates(scale)["rates"][rate_of(name)]
 
 
 def test_runs_of_the_search_are_the_same_for_every_seed_and_no_verdicts():
-    names = [tuned(name, label) for name in SEARCHED for label in AROUND]
+    names = [trial_name(name, label) for name in SEARCHED for label in AROUND]
     one, other = (experiments(subject("laptop"), seed) for seed in (1001, 1002))
     for name in names:
         config = one[name]
@@ -160,7 +166,7 @@ def test_every_run_an_exhibit_or_claim_needs_is_declared_at_every_scale():
 
 
 def test_settings_that_are_compared_differ_in_what_they_say_only():
-    runs = compared(subject("overnight"), 11)
+    runs = build_configs(subject("overnight"), 11)
     for name, apart in {
         "sgd_16": {"algorithm"},
         "random_32": {"initial"},
@@ -180,19 +186,19 @@ def test_settings_that_are_compared_differ_in_what_they_say_only():
 
 @pytest.mark.parametrize(("scale", "passes"), [("laptop", 1), ("overnight", 5)])
 def test_machines_of_the_first_layer_have_twice_the_passes_of_others(scale, passes):
-    initial = compared(subject(scale), 11)["rbm_1"].initial
+    initial = build_configs(subject(scale), 11)["rbm_1"].initial
     assert (initial.gaussian_epochs, initial.bernoulli_epochs) == (2 * passes, passes)
 
 
 def test_where_pretraining_is_no_longer_its_runs_are_those_of_the_other_tables():
-    runs = compared(subject("laptop"), 11)
+    runs = build_configs(subject("laptop"), 11)
     for n in (1, 32):
         assert identity(runs[f"rbm_{n}"].to_dict()) == identity(runs[f"ng_{n}"].to_dict())
 
 
 def test_the_exponential_schedule_has_the_passes_that_newbob_took():
-    runs = compared(subject("overnight"), 11)
-    passes = found("overnight")["newbob_passes"]
+    runs = build_configs(subject("overnight"), 11)
+    passes = load_rates("overnight")["newbob_passes"]
     assert runs["exponential_16"].passes == runs["exponential_16"].schedule.passes == passes
     assert passes < runs["newbob_16"].passes, "newbob ends by its own rule"
 
@@ -207,14 +213,14 @@ def test_one_rate_is_the_other_times_sixteen():
 
 
 def test_a_small_minibatch_is_a_quarter_and_timed_as_256():
-    runs = compared(subject("laptop"), 11)
+    runs = build_configs(subject("laptop"), 11)
     large, small = runs["ng_16"], runs["small_16"]
     assert small.stages[0].minibatch * 4 == large.stages[0].minibatch
     assert small.stages[0].timed_minibatch == 256
 
 
 def test_cells_have_shares_of_the_data_and_the_outer_step_they_are_named_after():
-    runs = compared(subject("overnight"), 11)
+    runs = build_configs(subject("overnight"), 11)
     cell = runs["bmuf_many_quarter"]
     assert isinstance(cell.algorithm, ModelAveraging)
     assert (cell.workers, cell.stages[0].share) == (32, 0.25)

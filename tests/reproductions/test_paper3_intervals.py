@@ -26,11 +26,11 @@ from reproductions.paper3_async_mmi.intervals import (
     AROUND,
     TRIED,
     UTTERANCES,
-    around,
     configurations,
-    found,
+    describe_sweep,
     gains,
-    on_silence,
+    intervals_around,
+    silence_shares,
 )
 from reproductions.paper3_async_mmi.quantities import CRITERION, Sweep, log_tolerances
 from tests.golden.record import stand_in
@@ -89,11 +89,11 @@ def test_intervals_are_fitted_as_those_of_verdicts_are():
 )
 def test_what_a_sweep_tells_is_what_follows(always, star, told):
     gained = np.array([[always, *(1.0 for _ in TRIED)]])
-    assert told in found(Sweep(np.array([0.0, *TRIED]), gained), star)
+    assert told in describe_sweep(Sweep(np.array([0.0, *TRIED]), gained), star)
 
 
 def test_as_many_intervals_follow_as_a_sweep_has():
-    assert len(AROUND) == len(around(0.1)) == INTERVALS
+    assert len(AROUND) == len(intervals_around(0.1)) == INTERVALS
 
 
 def test_what_lies_on_silence_is_a_share_of_all_of_it(tmp_path, monkeypatch):
@@ -107,7 +107,7 @@ def test_what_lies_on_silence_is_a_share_of_all_of_it(tmp_path, monkeypatch):
         return [SimpleNamespace(outer=outer) for _ in utterances]
 
     monkeypatch.setattr("harness.speech.decoding.Decoder.decode", decode)
-    frames, share = on_silence(Subject("smoke", made, DEVELOPMENT, "cpu"), Store(tmp_path))
+    frames, share = silence_shares(Subject("smoke", made, DEVELOPMENT, "cpu"), Store(tmp_path))
     train = made.split("train")
     others, states = made.n_targets - 1, len(set(made.silence))
     assert share == pytest.approx((3 + states - 1) / (3 + others))

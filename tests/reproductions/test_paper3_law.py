@@ -12,11 +12,11 @@ from reproductions.paper3_async_mmi.experiments import CELLS, FITTED
 from reproductions.paper3_async_mmi.law import (
     LARGE,
     Law,
-    Measured,
+    RateBracket,
+    _describe_fit,
     _law_of,
-    _told,
     figure,
-    fitted,
+    fit_law,
     slope,
 )
 
@@ -28,7 +28,7 @@ SLOTS = np.array([4, 4, 4, 2, 8, 8])
 def test_cells_that_follow_the_law_give_it_back(wear):
     true = Law(130.0, wear)
     rates = [true.rate(a, s) for a, s in zip(AGES, SLOTS, strict=True)]
-    found = fitted(AGES, SLOTS, rates)
+    found = fit_law(AGES, SLOTS, rates)
     assert found.wear == pytest.approx(wear, rel=0.03)
     assert found.rate(600, 4) == pytest.approx(true.rate(600, 4), rel=0.01)
 
@@ -53,7 +53,7 @@ def test_the_slope_s_interval_holds_it_about_as_often_as_it_says():
 
 def test_rates_twice_as_large_halve_what_is_fresh():
     rates = np.array([Law(100.0, 0.01).rate(a, s) for a, s in zip(AGES, SLOTS, strict=True)])
-    once, twice = fitted(AGES, SLOTS, rates), fitted(AGES, SLOTS, 2 * rates)
+    once, twice = fit_law(AGES, SLOTS, rates), fit_law(AGES, SLOTS, 2 * rates)
     assert twice.fresh == pytest.approx(once.fresh / 2)
     assert math.isclose(once.wear, twice.wear)
 
@@ -64,7 +64,7 @@ def _cells(law: Law) -> dict:
     for number, cell in enumerate(CELLS):
         age = 30.0 * (number + 1)
         rate = law.rate(age, cell.slots)
-        found[cell] = Measured(rate / 1.1, rate * 1.1, age, cell.slots)
+        found[cell] = RateBracket(rate / 1.1, rate * 1.1, age, cell.slots)
     return found
 
 
@@ -87,7 +87,7 @@ def test_cells_that_follow_the_law_lie_on_its_curves():
 def test_a_cell_without_both_ends_is_not_drawn_and_one_of_the_fit_leaves_no_law():
     found = _cells(Law(100.0, 0.01))
     lost = FITTED[0]
-    found[lost] = Measured(math.nan, 1.0, 30.0, lost.slots)
+    found[lost] = RateBracket(math.nan, 1.0, 30.0, lost.slots)
     rows = figure(found, dict.fromkeys(CELLS, ())).rows
     assert len([row for row in rows if "law" not in row.label]) == len(CELLS) - 1
     assert all(row.measured is None for row in rows if "law" in row.label)
@@ -96,14 +96,14 @@ def test_a_cell_without_both_ends_is_not_drawn_and_one_of_the_fit_leaves_no_law(
 def test_the_note_says_how_far_the_law_and_what_it_is_held_beside_are_from_held_out_cells():
     found = _cells(Law(100.0, 0.01))
     alike = {cell: replace(m, stable=1e-4 / 1.1, diverged=1e-4 * 1.1) for cell, m in found.items()}
-    told = _told(_law_of(alike), [alike[cell] for cell in FITTED], alike)
+    told = _describe_fit(_law_of(alike), [alike[cell] for cell in FITTED], alike)
     assert "; one rate for all cells 0%." in told
-    assert "the law 0%;" in _told(_law_of(found), [found[cell] for cell in FITTED], found)
+    assert "the law 0%;" in _describe_fit(_law_of(found), [found[cell] for cell in FITTED], found)
     inverse = {
         cell: replace(
             m, stable=1 / max(1, cell.replicas - 1), diverged=1 / max(1, cell.replicas - 1)
         )
         for cell, m in found.items()
     }
-    told = _told(_law_of(inverse), [inverse[cell] for cell in FITTED], inverse)
+    told = _describe_fit(_law_of(inverse), [inverse[cell] for cell in FITTED], inverse)
     assert "rate × staleness of inner gradients constant 0%;" in told

@@ -35,7 +35,7 @@ def test_a_run_is_called_by_its_own_seed_and_not_by_that_which_asks(monkeypatch,
     subject: Any = SimpleNamespace(replicate=lambda _: None)
     request = reproduce.Request((2001, 2002), (), 1, None, tmp_path)
     maker: Maker[Any, Any] = Maker("x", ("tuned", "one", "unseeded"), lambda *_: None)
-    reproduce._executed(paper, subject, request, [maker])
+    reproduce._execute_runs(paper, subject, request, [maker])
     assert called == {
         (name, seed): f"{name} seed {100 if name == 'tuned' else seed}"
         for seed in (2001, 2002)
@@ -62,7 +62,9 @@ def test_a_run_whose_timeline_is_drawn_and_absent_is_made_again(monkeypatch, tmp
         Maker("y", ("every",), lambda *_: None, timelines=math.inf),
         Maker("z", ("first", "every", "none"), lambda *_: None),
     ]
-    reproduce._executed(paper, subject, reproduce.Request((1, 2), (), 1, 60.0, tmp_path), makers)
+    reproduce._execute_runs(
+        paper, subject, reproduce.Request((1, 2), (), 1, 60.0, tmp_path), makers
+    )
     assert asked[1][0] == [("first", 1), ("every", 2)]
     assert [needed for _, needed, _ in asked] == [frozenset(), {TIMELINE}]
     assert 60.0 >= asked[0][2] > asked[1][2]  # one budget for both

@@ -34,7 +34,7 @@ from reproductions.staleness.experiments import (
     TAUS,
     cell,
     experiments,
-    late,
+    staleness_cluster,
 )
 from reproductions.staleness.problems import (
     HELD_OUT_DIGITS,
@@ -48,8 +48,8 @@ from reproductions.staleness.quantities import (
     bounds_of_edge,
     bounds_of_slope,
     law_slope,
-    lost,
     octaves,
+    share_lost,
     stable_rate,
 )
 from tests.silence import silent
@@ -59,7 +59,7 @@ from tests.silence import silent
 def test_staleness_is_exact_from_the_first_fold_on(tau):
     folds = 3 * tau + 5
     work = Workload(1, 0.0, 0.0)
-    timeline = Simulation(late(tau), ParameterServer(), work).advance(folds=folds)
+    timeline = Simulation(staleness_cluster(tau), ParameterServer(), work).advance(folds=folds)
     table = timeline.folded()
     assert table.fold.tolist() == list(range(folds))
     assert table.read_version.tolist() == [max(0, k - tau) for k in range(folds)]
@@ -213,7 +213,7 @@ def test_what_is_lost_is_a_share_of_the_gain_without_staleness():
     runs = Searches()
     runs.of(cell("digits", "SGD", 0), first_loss=[2.0, 4.0], loss=[1.0, 2.0])
     runs.of(cell("digits", "SGD", 4), loss=[1.5, 2.0])
-    assert lost(runs, "digits", "SGD", 4).tolist() == [0.5, 0.0]
+    assert share_lost(runs, "digits", "SGD", 4).tolist() == [0.5, 0.0]
 
 
 def test_a_search_that_found_no_edge_says_nothing_of_it():

@@ -5,7 +5,7 @@ import pytest
 from harness.simulator import Simulation, Workload, bare_throughput_per_s
 from reproductions.paper1_async_asgd import PAPER
 from reproductions.paper1_async_asgd.exhibits import NEEDS
-from reproductions.paper1_async_asgd.experiments import A_PASS, REPORTED, clusters, of_readings
+from reproductions.paper1_async_asgd.experiments import A_PASS, REPORTED, clusters, reading_timings
 
 LAYERS, MINIBATCH = REPORTED["paper"]["layers"], REPORTED["paper"]["minibatch"]
 JOB = Workload.of_network(LAYERS, MINIBATCH)
@@ -31,5 +31,5 @@ def test_the_first_readings_overhead_is_two_copies_at_a_plausible_rate():
 
 
 def test_the_runs_of_the_readings_are_declared():
-    assert set(of_readings(0)) == set(NEEDS)
+    assert set(reading_timings(0)) == set(NEEDS)
     assert "p1.readings" in {maker.id for maker in PAPER.exhibits}

@@ -30,7 +30,7 @@ def main() -> None:
     """Print the digests, and frames a second of one thread's processor time."""
     torch.set_num_threads(1)
     speech = Speech(Maker(recipe("mandarin-like", "paper")), "train")
-    frames = np.concatenate([found.frames for found in speech.said(np.arange(4096))])
+    frames = np.concatenate([found.frames for found in speech.draw_sentences(np.arange(4096))])
     utterances = int(np.searchsorted(np.cumsum(frames), HOUR)) + 1
     there = int(frames[:utterances].sum())
     for size in (500, 61):

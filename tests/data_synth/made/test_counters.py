@@ -46,5 +46,5 @@ def test_uniform_and_normal_numbers_follow_their_laws():
 
 
 def test_integers_are_equally_likely():
-    drawn = Draws(0, "train", torch.arange(1000)).below("i", 7, 20)
+    drawn = Draws(0, "train", torch.arange(1000)).integers("i", 7, 20)
     assert stats.chisquare(torch.bincount(drawn.flatten(), minlength=7)).pvalue > 0.01

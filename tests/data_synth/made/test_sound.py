@@ -36,7 +36,7 @@ def close(found, expected):
 
 def test_articulators_are_smeared_and_wobble(rng):
     aims, noise = padded(rng, 7), padded(rng, 7)
-    found = speech.smeared(aims, FRAMES, 0.35) + speech.wobbling(noise, 0.4, 0.8)
+    found = speech.smooth_aims(aims, FRAMES, 0.35) + speech.wobble_path(noise, 0.4, 0.8)
     pairs = zip(each(aims), each(noise), strict=True)
     close(found, [articulation.smear_and_wobble(a, n, 0.35, 0.4, 0.8) for a, n in pairs])
 
@@ -44,7 +44,7 @@ def test_articulators_are_smeared_and_wobble(rng):
 def test_a_layer_is_a_sum_in_order(rng):
     x, weights, bias = padded(rng, 5), rng.normal(size=(4, 5)), rng.normal(size=4)
     weights, bias = weights.astype(np.float32), bias.astype(np.float32)
-    found = speech.weighted(torch.as_tensor(weights), x, torch.as_tensor(bias)[:, None, None])
+    found = speech.sum_weighted(torch.as_tensor(weights), x, torch.as_tensor(bias)[:, None, None])
     close(found, [rows @ weights.T.astype(np.float64) + bias for rows in each(x)])
 
 
@@ -69,8 +69,8 @@ def test_slopes_repeat_the_edges_of_each_utterance(rng):
 
 def test_features_are_normalised_over_each_utterance(rng):
     x = padded(rng, 3) + 2.0
-    found = speech.normalised(x, FRAMES)
-    close(found, [features.normalised(rows) for rows in each(x)])
+    found = speech.standardise(x, FRAMES)
+    close(found, [features.standardise(rows) for rows in each(x)])
     assert (found[:, 2, 0] == 0).all()  # a single frame is constant
 
 

@@ -8,7 +8,7 @@ from harness.acoustics.decoder import Beam, lattice
 from harness.acoustics.mmi import Criterion
 from harness.speech.sequence_training import train_sequence
 from harness.store import Store
-from reproductions.paper3_async_mmi.line_scan import POINTS, LineConfig, along_line
+from reproductions.paper3_async_mmi.line_scan import POINTS, LineConfig, scan_line
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def told():
 @pytest.fixture
 def line(sequence, corpus, tmp_path, told):
     config = LineConfig(sequence(passes=1), utterances=8)
-    return along_line(config, corpus, Store(tmp_path), told.append)
+    return scan_line(config, corpus, Store(tmp_path), told.append)
 
 
 def test_the_auxiliary_function_touches_the_criterion_in_value_and_slope(line):
@@ -43,7 +43,7 @@ def test_over_a_narrow_lattice_the_slope_is_of_what_the_lattice_sums(
         return lattice(*arguments)
 
     monkeypatch.setattr(mmi, "lattice", counted)
-    run = along_line(config, corpus, store, lambda progress: None)
+    run = scan_line(config, corpus, store, lambda progress: None)
     assert run.summary["auxiliary_at_0"] == run.summary["criterion_at_0"]
     slope = run.summary["criterion_slope"]
     assert slope != 0
@@ -68,6 +68,6 @@ def test_how_far_it_has_come_is_told_at_every_point(line, told):
 
 def test_a_training_that_diverged_has_no_line(sequence, corpus, tmp_path):
     config = LineConfig(sequence(rate=1e6), utterances=2)
-    run = along_line(config, corpus, Store(tmp_path), lambda progress: None)
+    run = scan_line(config, corpus, Store(tmp_path), lambda progress: None)
     assert run.status == "diverged"
     assert run.note.startswith("its training (")
