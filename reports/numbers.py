@@ -68,7 +68,8 @@ def format_measured(value: float | None, ci95: Bounds) -> str:
     """Our figure.
 
     Example:
-        >>> format_measured(5.773e-15, None), format_measured(0.25, (0.2, 0.3)), format_measured(3, None)
+        >>> found = (5.773e-15, None), (0.25, (0.2, 0.3)), (3, None)
+        >>> tuple(format_measured(*each) for each in found)
         ('5.8e−15', '0.250', '3')
     """
     if value is None:

@@ -83,7 +83,8 @@ def format_paper_value(item: Part | Claim) -> str:
     """The figure that a claim states; empty where it states none, as its band says enough.
 
     Example:
-        >>> format_paper_value(Part("", 0.16)), format_paper_value(Part("", "above 0")), format_paper_value(Part(""))
+        >>> parts = Part("", 0.16), Part("", "above 0"), Part("")
+        >>> tuple(map(format_paper_value, parts))
         ('0.16', 'above 0', '')
     """
     return "" if item.paper is None else numbers.format_number(item.paper)
@@ -118,7 +119,8 @@ def detectable_effect(part: Part) -> str:
     """The effect that is found with 80%, beyond an end of the band; blank where that says nothing.
 
     Example:
-        >>> detectable_effect(Part("", measured=1.2, ci95=(1.0, 1.4), finds=0.3172)), detectable_effect(Part(""))
+        >>> parts = Part("", measured=1.2, ci95=(1.0, 1.4), finds=0.3172), Part("")
+        >>> tuple(map(detectable_effect, parts))
         ('0.32', '')
     """
     if not part.finds or part.ci95 is None or None in part.ci95:

@@ -130,7 +130,8 @@ def single_worker_setting(name: str) -> str:
     """The setting of one worker that is trained as this one of many.
 
     Example:
-        >>> single_worker_setting("random_32"), single_worker_setting("every_20"), single_worker_setting("gradients"), single_worker_setting("bmuf_many_quarter")
+        >>> settings = "random_32", "every_20", "gradients", "bmuf_many_quarter"
+        >>> tuple(map(single_worker_setting, settings))
         ('random_1', 'ng_1', 'sgd_1', 'serial_quarter')
     """
     if name in SEARCHED_CELLS:
