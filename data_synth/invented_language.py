@@ -243,12 +243,6 @@ class Bigram:
         weights = 1.0 / np.arange(1, int(self.next.shape[1]) + 1)
         return weights / weights.sum()
 
-    def successors(self, word: int) -> np.ndarray:
-        """P(· | word), float64 [words]."""
-        row = (1.0 - self.manner.habit) * self.often
-        np.add.at(row, self.next[word], self.manner.habit * self.weights)
-        return row
-
     def sentence(self, rng: np.random.Generator) -> tuple[int, ...]:
         """One sentence; its first word follows Zipf's law."""
         least, most = self.manner.sentence_words
@@ -260,20 +254,6 @@ class Bigram:
             usual = habit[i] < self.manner.habit
             words.append(int(self.next[words[-1], liked[i]] if usual else anybody[i]))
         return tuple(words)
-
-    def stationary(self, rounds: int = 200) -> np.ndarray:
-        """How often each word comes in a long text, float64 [words], by power iteration."""
-        pi = self.often
-        for _ in range(rounds):
-            flow = np.zeros_like(pi)
-            np.add.at(flow, self.next, pi[:, None] * self.weights)
-            pi = self.manner.habit * flow + (1.0 - self.manner.habit) * self.often
-        return pi
-
-    def entropy_bits(self) -> float:
-        """Bits a word of a long text: −Σ_v π(v) Σ_w P(w|v) log2 P(w|v); 2 to it is perplexity."""
-        rows = (self.successors(v) for v in range(len(self.often)))
-        return float(self.stationary() @ [-(p * np.log2(p)).sum() for p in rows])
 
 
 def edges_of(weights: np.ndarray) -> np.ndarray:

@@ -21,6 +21,7 @@ from harness import argument_types
 from harness.base.errors import EXIT_RUN_FAILED, ProcessDied, UserError
 from harness.base.files import describe_choices, run_file
 from harness.base.forks import interrupt_on_signals
+from harness.base.log import FormerWarning
 from harness.cli import Parser, exit_code
 from harness.kernels import notice
 from harness.processes.console import GOES_ON, SECRET, say
@@ -105,6 +106,8 @@ def _take_part(asked: argparse.Namespace) -> int:
     from harness.processes.rank_main import serve, take_part
 
     torch.set_num_threads(1)
+    if os.environ.get("RANK", "0") != "0":
+        FormerWarning.hush()
     try:
         if is_joining_late():
             return take_part(asked, read_env_int("RANK"), late=True)

@@ -236,26 +236,6 @@ def compile_pdf(data: dict[str, Any], root: Path) -> bytes:
     )
 
 
-def render_pages(data: dict[str, Any], root: Path, ppi: float) -> list[bytes]:
-    """The pages as PNG files, ``ppi`` pixels an inch."""
-    import typst
-
-    setting = _setting(data, root)
-    made = cast(
-        "bytes | list[bytes]",  # a list where there are several
-        typst.compile(TEMPLATE.read_bytes(), format="png", ppi=ppi, **setting),
-    )
-    return made if isinstance(made, list) else [made]
-
-
-def query_ids(data: dict[str, Any], root: Path, label: str) -> list[str]:
-    """The ids that the document carries under ``label``: ``"claim"`` or ``"exhibit"``."""
-    import typst
-
-    found = typst.query(TEMPLATE.read_bytes(), f"<{label}>", field="value", **_setting(data, root))
-    return json.loads(found)
-
-
 def _setting(data: dict[str, Any], root: Path) -> dict[str, Any]:
     return {
         "root": str(root),

@@ -129,6 +129,15 @@ def tiny_corpus() -> Corpus:
     return Corpus("tiny", features, targets.astype(np.int32), table, chains, context=1)
 
 
+def few_words(train: int = 1200) -> str:
+    """The folder of the speech of ``parametric`` with hardly any to test on.
+
+    Args:
+        train: utterances that are trained on; ``parametric`` has 1,200 at smoke scale.
+    """
+    return _corpus(train).name
+
+
 @cache
 def _corpus(train: int) -> TemporaryDirectory[str]:
     recipe = Recipe(train=train, dev=15, test=15)
@@ -138,13 +147,8 @@ def _corpus(train: int) -> TemporaryDirectory[str]:
 
 
 def on_few_words(run: str, train: int = 1200) -> str:
-    """A run file whose ``parametric`` corpus is the same speech with hardly any to test on.
-
-    Args:
-        run: what the run file says.
-        train: utterances that are trained on; ``parametric`` has 1,200 at smoke scale.
-    """
-    return run.replace('"parametric"', f'"{_corpus(train).name}"')
+    """A run file with `few_words` in place of its ``parametric`` corpus."""
+    return run.replace('"parametric"', f'"{few_words(train)}"')
 
 
 def written(folder: Path, run: str, launch_s: float = 0.0) -> Path:

@@ -94,23 +94,6 @@ class LanguageModel:
             context = context[1:]
         return penalty + self.log_probs[(*context, word)]
 
-    def sentence_log_prob(self, words: Sequence[str]) -> float:
-        """Log probability of a whole sentence, its end included."""
-        said = (BEGIN, *words, END)
-        return sum(self.log_prob(said[i], said[:i]) for i in range(1, len(said)))
-
-    def perplexity(self, text: Iterable[Sequence[str]]) -> float:
-        """Exp of the mean negative log probability of a word, sentence ends counted as words.
-
-        Raises:
-            ValueError: there is no text.
-        """
-        sentences = list(text)
-        if not sentences:
-            raise ValueError("perplexity of no sentences")
-        total = sum(self.sentence_log_prob(words) for words in sentences)
-        return math.exp(-total / sum(len(words) + 1 for words in sentences))
-
 
 def train(
     text: Iterable[Sequence[str]],

@@ -72,7 +72,7 @@ def prune_lattice(lattice: Lattice, beam: float = math.inf) -> Lattice:
     """Only the arcs on paths within ``beam`` nats of the best; infinite keeps all whole paths."""
     if lattice.empty:
         return lattice
-    forward, _ = _best_forward(lattice.first, lattice.to, lattice.score)
+    forward = _best_forward(lattice.first, lattice.to, lattice.score)
     backward = _best_backward(lattice.first, lattice.to, lattice.score)
     source = np.repeat(np.arange(len(lattice.node)), np.diff(lattice.first))
     through = forward[source] + lattice.score + backward[lattice.to]
@@ -156,24 +156,6 @@ def log_sums(lattice: Lattice) -> tuple[np.ndarray, np.ndarray]:
     return _sum_forward(*arcs), _sum_backward(*arcs)
 
 
-def best_path(lattice: Lattice) -> BestPath:
-    """The heaviest path.
-
-    Raises:
-        ValueError: the lattice is empty.
-    """
-    if lattice.empty:
-        raise ValueError("an empty lattice has no best path")
-    best, came = _best_forward(lattice.first, lattice.to, lattice.score)
-    source = np.repeat(np.arange(len(lattice.node)), np.diff(lattice.first))
-    path: list[int] = []
-    at = len(lattice.node) - 1
-    while at:
-        path.append(int(came[at]))
-        at = int(source[came[at]])
-    return read_path(lattice.graph, lattice.arc[path[::-1]], float(best[-1]))
-
-
 def read_path(graph: Graph, arcs: np.ndarray, score: float) -> BestPath:
     """Words, times and targets of a path given as the graph's arcs in order."""
     to, label = graph.to[arcs], graph.label[arcs]
@@ -194,19 +176,13 @@ def read_path(graph: Graph, arcs: np.ndarray, score: float) -> BestPath:
 
 
 @kernel
-def _best_forward(
-    first: np.ndarray, to: np.ndarray, score: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _best_forward(first: np.ndarray, to: np.ndarray, score: np.ndarray) -> np.ndarray:
     best = np.full(len(first) - 1, -np.inf)
-    came = np.full(len(best), -1, np.int64)
     best[0] = 0.0
     for i in range(len(best)):
         for a in range(first[i], first[i + 1]):
-            through = best[i] + score[a]
-            if through > best[to[a]]:
-                best[to[a]] = through
-                came[to[a]] = a
-    return best, came
+            best[to[a]] = max(best[to[a]], best[i] + score[a])
+    return best
 
 
 @kernel

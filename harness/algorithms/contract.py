@@ -38,6 +38,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from harness.base.log import FormerWarning
 from harness.networks.contract import Minibatch, Network, upload
 
 
@@ -277,7 +278,7 @@ def _accept_former(kind: type[Algorithm]) -> None:
         warnings.warn(
             f"{' and '.join(old)}: define contribute(self, work) and fold(self, server, fold); the "
             "former parameters are fields of work (lagbench.LocalWork) and fold (lagbench.Fold)",
-            DeprecationWarning,
+            FormerWarning,
             stacklevel=4,  # the class statement, beyond `__init_subclass__` and `ABCMeta.__new__`
         )
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import warnings
 
 from harness.algorithms.async_sgd import Gradients, PlainFolds
+from harness.base.log import FormerWarning
 
 __all__ = ["Gradients", "PlainFolds"]
 
 warnings.warn(
     "harness.algorithms.gradients is harness.algorithms.async_sgd now",
-    DeprecationWarning,
+    FormerWarning,
     stacklevel=2,
 )

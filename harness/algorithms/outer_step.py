@@ -5,11 +5,12 @@ from __future__ import annotations
 import warnings
 
 from harness.algorithms.averaging import BlockMomentum, Mean, OuterNesterov
+from harness.base.log import FormerWarning
 
 __all__ = ["BlockMomentum", "Mean", "OuterNesterov"]
 
 warnings.warn(
     "harness.algorithms.outer_step is harness.algorithms.averaging now",
-    DeprecationWarning,
+    FormerWarning,
     stacklevel=2,
 )

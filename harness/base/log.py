@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import sys
+import warnings
 
-__all__ = ["LOG"]
+__all__ = ["LOG", "FormerWarning"]
 
 LOG = logging.getLogger("lagbench")
 
@@ -27,3 +28,15 @@ if not LOG.handlers:  # else a program has said already where they go
     LOG.propagate = False  # or a program that logs would have each line twice
 if LOG.level == logging.NOTSET:
     LOG.setLevel(logging.INFO)
+
+
+class FormerWarning(FutureWarning):
+    """A user's file has a name or a class of before, which goes on working for one version.
+
+    Python shows a FutureWarning to everybody, and hides a DeprecationWarning in what is imported.
+    """
+
+    @classmethod
+    def hush(cls) -> None:
+        """Show none in this process: it imports what another imports too, which shows them."""
+        warnings.filterwarnings("ignore", category=cls)

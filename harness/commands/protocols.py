@@ -13,6 +13,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args, get_type_hints
 
@@ -48,8 +49,13 @@ class Setting(NamedTuple):
     meaning: str
 
 
-def own_settings(entry: Entry) -> Iterator[Setting]:
-    """The settings of one of our protocols, from its source."""
+@cache
+def own_settings(entry: Entry) -> tuple[Setting, ...]:
+    """Read the settings of one of our protocols from its source, which takes milliseconds."""
+    return tuple(_settings_in(entry))
+
+
+def _settings_in(entry: Entry) -> Iterator[Setting]:
     module, _, name = entry.value.partition(":")
     source = PACKAGES.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
     for found in ast.parse(source).body:

@@ -153,8 +153,9 @@ def config_of(
     from harness.runs.config import Stage
     from harness.runs.device import resolve
     from harness.simulator import Cluster
+    from harness.speech.evaluation import Decoding
     from harness.speech.frames import RunConfig, shuffling_of
-    from harness.speech.recognise import Decoding, RecognitionConfig, arpa_sha256
+    from harness.speech.recognise import RecognitionConfig, arpa_sha256
 
     arpa = system.lm
     if arpa is None and place.folder and (place.folder / "lm.arpa").exists():

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from harness.commands.timing import Point, Row, Timing, Watch
     from harness.simulator import Cluster, Workload
     from harness.simulator.foresight import Effort
+    from harness.simulator.protocols.contract import TimingProtocol
 
 __all__ = ["available_bytes", "configure", "limit_memory", "refuse_beyond_memory", "run"]
 
@@ -239,8 +240,8 @@ def _check_options(arguments: argparse.Namespace) -> None:
 
 def _job(arguments: argparse.Namespace, point: Point) -> tuple[Workload, list[int]]:
     """The workload and the worker counts; in a sweep by default all of its workers only."""
-    backups = 0 if arguments.backups is None else arguments.backups
-    counts = _worker_counts(arguments.workers, point.cluster, bool(point.values), backups)
+    protocol, alone = protocols.protocol(arguments), bool(point.values)
+    counts = _worker_counts(arguments.workers, point.cluster, alone, protocol)
     return _workload(arguments, point.cluster), counts
 
 
@@ -274,11 +275,12 @@ def _layer_sizes(text: str) -> list[int]:
     return sizes
 
 
-def _worker_counts(text: str | None, cluster: Cluster, alone: bool, backups: int) -> list[int]:
+def _worker_counts(
+    text: str | None, cluster: Cluster, alone: bool, protocol: TimingProtocol
+) -> list[int]:
     """The counts asked for; by default the file's, after powers of two unless it is ``alone``.
 
-    Of these powers those are left out that would have as many workers as ``backups`` or fewer,
-    but one worker, with which the others are compared.
+    Of these powers those are left out that are too few workers for the protocol.
     """
     from harness.simulator import MOST_WORKERS
 
@@ -286,7 +288,7 @@ def _worker_counts(text: str | None, cluster: Cluster, alone: bool, backups: int
         return [cluster.size]
     if text is None:
         powers = [2**k for k in range(cluster.size.bit_length()) if 2**k < cluster.size]
-        return [*(count for count in powers if not 1 < count <= backups), cluster.size]
+        return [*filter(protocol.is_enough, powers), cluster.size]
     found = [number(part.strip(), MOST_WORKERS) for part in text.split(",")]
     counts = [count for count in found if count is not None]
     if len(counts) < len(found):

@@ -30,7 +30,7 @@ import torch
 
 from harness.base import forks
 from harness.base.errors import UserError, lacks_memory, machine_error
-from harness.base.log import LOG
+from harness.base.log import LOG, FormerWarning
 from harness.base.seeds import identity
 from harness.grid import carriers
 from harness.grid.carriers import Carrier, Hear, Later, Parcel, carrier
@@ -240,6 +240,7 @@ def _begin(tell: Hear) -> None:
     """Set up a worker process."""
     torch.set_num_threads(1)
     LOG.handlers = [_Telling(tell)]
+    FormerWarning.hush()
 
     def say(kernel: str, seconds: float | None) -> None:
         tell(kernel if seconds is None else "")

@@ -27,7 +27,7 @@ from harness.grid.carriers import check as check_carrier
 from harness.grid.grid import Runner
 from harness.modules.network import Loss, ModuleNetwork
 from harness.modules.problem import Arrays, Problem, arrays_of, is_batched
-from harness.modules.sending import check_sendable, share
+from harness.modules.sending import check_sendable, make_data_folder, share, sweep_data
 from harness.modules.step_time import Charge, StepConfig, check_charge, is_finite
 from harness.modules.task import ModuleConfig, metrics_of
 from harness.natural_gradient import NaturalGradient
@@ -155,6 +155,7 @@ class Experiment:
         check_charge(self.settings, self.given, self.machine)
         self._work = self.machine.workload  # another cluster's (see `on`) is none of the user's
         folder = writable_folder(Path(self.settings.store), "store")
+        sweep_data(folder)
         gather = self.settings.gather
         self._store = Store(folder) if gather is None else BucketStore(folder, Bucket(gather))
         self._runner = self._make_runner()
@@ -302,7 +303,7 @@ class Experiment:
         if not self._sends or self.settings.gather is not None:
             return arrays
         if self._data is None:
-            self._data = TemporaryDirectory(prefix=".data-", dir=self._store.path)
+            self._data = make_data_folder(self._store.path)
         return share(arrays, Path(self._data.name))
 
     def _split_dev(self, train: Arrays) -> tuple[Arrays, Arrays]:

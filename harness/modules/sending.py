@@ -13,6 +13,8 @@ import pickle
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from shutil import rmtree
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from safetensors.torch import (
@@ -24,9 +26,13 @@ from torch import Tensor
 from harness.base.errors import UserError
 from harness.grid.carriers import Parcel
 from harness.modules.problem import Arrays, Problem
+from harness.store.lease import is_running, process_id
 
 SHARED_BYTES = 2**20
 """Smaller data travel with their problem."""
+
+FOLDER = ".data-"
+"""How the name of a folder for such files begins; the process that made it follows."""
 
 
 def check_sendable(name: str, part: object) -> None:
@@ -45,6 +51,20 @@ def check_sendable(name: str, part: object) -> None:
         why = str(error).partition("\n")[0]
         told = "allowed: jobs=1, or what holds no lock, open file or generator"
         raise UserError(f"{name}: cannot be sent to another process ({why}); {told}") from error
+
+
+def make_data_folder(store: Path) -> TemporaryDirectory[str]:
+    """Make a folder in a store for files that other processes map."""
+    owner = process_id().replace(":", ",")  # which some systems do not allow in a name
+    return TemporaryDirectory(prefix=f"{FOLDER}{owner},", dir=store)
+
+
+def sweep_data(store: Path) -> None:
+    """Remove from a store the folders of processes of this machine that were killed."""
+    for folder in store.glob(f"{FOLDER}*"):
+        # The process of another machine, of which nothing is known here, may be alive.
+        if is_running(folder.name.removeprefix(FOLDER).replace(",", ":")) is False:
+            rmtree(folder, ignore_errors=True)  # another process may sweep, too
 
 
 def share(arrays: Arrays, folder: Path) -> Arrays:

@@ -34,7 +34,7 @@ from harness.processes.transport import CLOSED
 from harness.processes.worker import Contributor, Pacing, work, work_in_shards
 from harness.runs.config import TrainingConfig
 from harness.runs.file import RunFile, load_application, load_run
-from harness.simulator import Averaging, ParameterServer
+from harness.simulator import load_protocols
 from harness.store import Run, Store
 from harness.store.files import writable_folder
 from harness.tasks.contract import Roles, Say, Serving, TaskConfig
@@ -177,14 +177,13 @@ def check_protocol(config: TrainingConfig[Any], file: Path) -> None:
         raise UserError(f"{file}: cluster.faults: {told}; allowed here: none")
     if (trouble := config.find_simulation_only()) is not None:
         raise UserError(f"{file}: {trouble[0]}: {trouble[1]}")
-    protocol = config.protocol
-    if protocol is None or isinstance(protocol, Averaging):
-        return
-    if isinstance(protocol, ParameterServer) and protocol == ParameterServer(protocol.push_every):
-        return
-    allowed = "Averaging, or ParameterServer with its defaults but for push_every"
-    told = f"{type(protocol).__name__}: simulated only; allowed here: {allowed}"
-    raise UserError(f"{file}: protocol: {told}")
+    protocol = config.timed
+    if "processes" not in protocol.can:
+        able = [name for name, kind in load_protocols().items() if "processes" in kind.can]
+        told = f"simulated only; allowed here: {' or '.join(able)}, which can 'processes'"
+        raise UserError(f"{file}: protocol: {type(protocol).__name__}: {told}")
+    if (trouble := protocol.simulated_only()) is not None:
+        raise UserError(f"{file}: protocol.{trouble[0]}: {trouble[1]}")
 
 
 # -- the other ranks ------------------------------------------------------------------------

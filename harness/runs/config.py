@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from math import ceil
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar, cast
@@ -22,7 +23,14 @@ from harness.algorithms.schedules import Schedule
 from harness.base.errors import UserError
 from harness.base.settings import counts, setting
 from harness.networks.contract import Network
-from harness.simulator import Cluster, ParameterServer, Simulation, compute_seconds
+from harness.simulator import (
+    Cluster,
+    ParameterServer,
+    Simulation,
+    compute_seconds,
+    load_protocols,
+    protocol_named,
+)
 from harness.simulator.protocols.contract import Handing, TimingProtocol
 from harness.simulator.timeline import inner_lag
 from harness.tasks.contract import Reads, TaskConfig
@@ -190,7 +198,7 @@ class TrainingConfig(TaskConfig, Generic[Data]):
         protocol, name = self.protocol or ParameterServer(), type(self.algorithm).__name__
         handing = protocol.handing(self.workers)
         if handing is None or handing.rounds != self.rounds:
-            allowed = "averaging or backup workers" if self.rounds else "the parameter server's"
+            allowed = " or ".join(self._protocols())
             raise UserError(f"protocol: of another kind than {name}; allowed: {allowed}")
         if (trouble := self.algorithm.trouble(self.workers, handing.under_way)) is not None:
             raise UserError(f"{trouble[0]}: {trouble[1]}")
@@ -202,6 +210,14 @@ class TrainingConfig(TaskConfig, Generic[Data]):
         if not self.rounds and handing.a_fold > 1 and self.schedule.searches:
             told = f"{handing.a_fold} is not allowed with a search for rates; allowed: 1"
             raise UserError(f"protocol.push_every: {told}")
+
+    def _protocols(self) -> Iterator[str]:
+        """The names of those that go with the algorithm, as far as their defaults tell."""
+        for name in load_protocols():
+            with suppress(UserError):  # it has a setting without a default
+                handing = protocol_named(name).handing(self.workers)
+                if handing is not None and handing.rounds == self.rounds:
+                    yield name
 
     @property
     def count(self) -> int:

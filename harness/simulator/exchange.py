@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 
+from harness.base.log import FormerWarning
 from harness.simulator.collectives import AllReduce
 
 __all__ = ["AllReduce"]
 
 warnings.warn(
     "harness.simulator.exchange is harness.simulator.collectives now",
-    DeprecationWarning,
+    FormerWarning,
     stacklevel=2,
 )

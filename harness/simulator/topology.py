@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 
+from harness.base.log import FormerWarning
 from harness.simulator.network import Level, Network, Wiring, wire
 
 __all__ = ["Level", "Network", "Wiring", "wire"]
 
 warnings.warn(
     "harness.simulator.topology is harness.simulator.network now",
-    DeprecationWarning,
+    FormerWarning,
     stacklevel=2,
 )

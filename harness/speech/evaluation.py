@@ -1,14 +1,10 @@
-"""Measures of a model on frames and words, and errors on a test set.
-
-What is measured of a model on frames and words. Errors on a test set: isolated words by the best-
-scoring model, sentences by decoding.
-"""
+"""Measures of a model on frames and words: scores of frames, and what is recognised in speech."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,10 +14,14 @@ from data_synth.corpus import Corpus, Utterances, frame_edges
 from harness.acoustics import language_model
 from harness.acoustics.decoder import Beam
 from harness.acoustics.graph import decoding_graph
-from harness.acoustics.language_model import Lexicon
+from harness.acoustics.hmm import chain_scores, chains
+from harness.acoustics.language_model import Lexicon, read_arpa
 from harness.acoustics.scoring import (
+    INSERTIONS,
+    SCALES,
+    ErrorCounts,
+    Sentence,
     TuningResult,
-    isolated_word_errors,
     recognise,
     tune,
     word_errors,
@@ -83,7 +83,7 @@ class FrameEvaluator:
 
     def __init__(self, net: Dnn, frames: Examples, corpus: Corpus) -> None:
         self.net, self.frames, self.corpus = net, frames, corpus
-        self.recogniser = recogniser_of(corpus)
+        self._transcriber = Transcriber(corpus, WHILE_TRAINING)
         self._log_prior = log_prior(corpus)
         self._dev = rows_of(corpus, "dev", DEV_FRAMES)
         self._held_out = rows_of(corpus, "dev", HELD_OUT_FRAMES)
@@ -102,17 +102,18 @@ class FrameEvaluator:
 
     def tune_decoding(self, model: Tensor) -> TuningResult | None:
         """What development data say ``model [P]`` is best decoded with, if it is decoded."""
-        return self.recogniser.tune_decoding(lambda part: self.likelihoods(model, part))
+        return self._transcriber.tune_decoding(lambda part: self.likelihoods(model, part))
 
-    def word_errors(self, split: str, model: Tensor, tuned: TuningResult | None) -> np.ndarray:
-        """Errors that ``model [P]`` makes in each utterance of a test set, int64 ``[U]``.
+    def word_errors(self, split: str, model: Tensor, tuned: TuningResult | None) -> ErrorCounts:
+        """Errors that ``model [P]`` makes in each utterance of a test set.
 
         Args:
             split: the test set.
             model: the parameters.
             tuned: of the same model.
         """
-        return self.recogniser.errors(split, lambda part: self.likelihoods(model, part), tuned)
+        heard = self._transcriber.hear(split, lambda part: self.likelihoods(model, part), tuned)
+        return word_errors(self.corpus.split(split).words, heard)
 
     @torch.no_grad()
     def likelihoods(self, model: Tensor, part: Utterances) -> list[np.ndarray]:
@@ -164,70 +165,84 @@ ScoresOf = Callable[[Utterances], Iterable[np.ndarray]]
 """Gives ``[T, K]`` log p(s|x_t) - log prior(s) of each utterance, by one model."""
 
 
-class Recogniser(Protocol):
-    """What turns a model's frame scores into errors of one corpus; it remembers no model."""
+@dataclass(frozen=True)
+class Decoding:
+    """How test sets are decoded.
+
+    Args:
+        order: of the n-gram model estimated on the corpus's ``lm_text``.
+        closed: the model knows every word of the lexicon; else those of its text alone.
+        arpa: SHA-256 of an ARPA file used in its place; empty for none.
+        scales, insertions: acoustic scales and word insertion penalties that dev may choose.
+        dev: how many development utterances decide, evenly chosen.
+        beam: what the search keeps.
+    """
+
+    order: int = ORDER
+    closed: bool = False
+    arpa: str = ""
+    scales: tuple[float, ...] = SCALES
+    insertions: tuple[float, ...] = INSERTIONS
+    dev: int = TUNED_ON
+    beam: Beam = BEAM
+
+
+WHILE_TRAINING = Decoding(insertions=(0.0,))
+"""How a run tests what it trains: without a penalty for words."""
+
+
+class Transcriber:
+    """Turns frame scores into words: sentences by beam search, single words by the best model.
+
+    It remembers no model. Words come one by one where there is no text for a language model.
+
+    Args:
+        corpus: whose lexicon, language model text and development set are used.
+        decoding: how.
+        arpa: a language model's file in place of the corpus's text.
+    """
+
+    def __init__(self, corpus: Corpus, decoding: Decoding, arpa: Path | None = None) -> None:
+        self.corpus, self.decoding = corpus, decoding
+        lexicon = Lexicon.from_entries(corpus.lexicon, corpus.silence)
+        model = None
+        if arpa is not None:
+            model = read_arpa(arpa)
+        elif corpus.lm_text:
+            known = lexicon.words if decoding.closed else None
+            model = language_model.train(corpus.lm_text, decoding.order, vocabulary=known)
+        self._graph = None if model is None else decoding_graph(model, lexicon)
+        known = set(lexicon.words)
+        self.vocabulary = frozenset(known if model is None else known & set(model.words))
+        """The words that can be recognised."""
+
+    def oov_rate(self, split: str) -> float:
+        """The share of a set's words that cannot be recognised."""
+        words = [word for said in self.corpus.split(split).words for word in said]
+        return sum(word not in self.vocabulary for word in words) / len(words)
 
     def tune_decoding(self, scores_of: ScoresOf) -> TuningResult | None:
-        """The model's own acoustic scale, by development data; None where none is needed."""
-        ...
+        """A model's scale and penalty, by development data; None where words come one by one."""
+        if self._graph is None:
+            return None
+        dev, decoding = sample_evenly(self.corpus.split("dev"), self.decoding.dev), self.decoding
+        return tune(
+            dev.words,
+            scores_of(dev),
+            self._graph,
+            scales=decoding.scales,
+            insertions=decoding.insertions,
+            beam=decoding.beam,
+        )
 
-    def errors(self, split: str, scores_of: ScoresOf, tuned: TuningResult | None) -> np.ndarray:
-        """Errors of each utterance of a test set, int64 ``[U]``, as tuned for the same model."""
-        ...
-
-    def lengths(self, split: str) -> np.ndarray:
-        """Words that were said in each utterance, int64 ``[U]``."""
-        ...
-
-
-def recogniser_of(corpus: Corpus) -> Recogniser:
-    """By decoding if the corpus has text for a language model, else one word an utterance."""
-    return Sentences(corpus) if corpus.lm_text else SingleWords(corpus)
-
-
-class SingleWords:
-    """Every utterance is one word: the word whose model scores best."""
-
-    def __init__(self, corpus: Corpus) -> None:
-        self.corpus = corpus
-
-    def tune_decoding(self, scores_of: ScoresOf) -> None:
-        """Nothing: no language model is weighed against the scores."""
-        del scores_of
-
-    def errors(self, split: str, scores_of: ScoresOf, tuned: TuningResult | None) -> np.ndarray:
-        """1 where the wrong word scored best."""
-        del tuned
+    def hear(self, split: str, scores_of: ScoresOf, tuned: TuningResult | None) -> list[Sentence]:
+        """The words that are recognised in each utterance, as tuned for the same model."""
         part = self.corpus.split(split)
-        said = [words[0] for words in part.words]
-        lexicon, silence = self.corpus.lexicon, self.corpus.silence
-        return isolated_word_errors(scores_of(part), said, lexicon, silence).astype(np.int64)
-
-    def lengths(self, split: str) -> np.ndarray:
-        """1 for every utterance."""
-        return np.ones(len(self.corpus.split(split)), np.int64)
-
-
-class Sentences:
-    """Beam search with a bigram; each model's acoustic scale is tuned on the development set."""
-
-    def __init__(self, corpus: Corpus) -> None:
-        self.corpus = corpus
-        model = language_model.train(corpus.lm_text, ORDER)
-        self.graph = decoding_graph(model, Lexicon.from_entries(corpus.lexicon, corpus.silence))
-
-    def tune_decoding(self, scores_of: ScoresOf) -> TuningResult:
-        """The acoustic scale, without a penalty for words."""
-        dev = sample_evenly(self.corpus.split("dev"), TUNED_ON)
-        return tune(dev.words, scores_of(dev), self.graph, insertions=(0.0,), beam=BEAM)
-
-    def errors(self, split: str, scores_of: ScoresOf, tuned: TuningResult | None) -> np.ndarray:
-        """Substitutions, insertions and deletions of each utterance."""
-        assert tuned is not None
-        part = self.corpus.split(split)
-        found = recognise(self.graph, scores_of(part), tuned.best.scale, BEAM)
-        return word_errors(part.words, [each.words for each in found]).errors
-
-    def lengths(self, split: str) -> np.ndarray:
-        """Words said in each utterance."""
-        return np.array([len(words) for words in self.corpus.split(split).words], np.int64)
+        if tuned is None:
+            laid = chains(self.corpus.lexicon, self.corpus.silence)
+            best = (int(np.argmax(chain_scores(each, laid))) for each in scores_of(part))
+            return [(laid.words[i],) for i in best]
+        assert self._graph is not None
+        graph, beam = self._graph.with_insertion_penalty(tuned.best.insertion), self.decoding.beam
+        found = recognise(graph, scores_of(part), tuned.best.scale, beam)
+        return [each.words for each in found]

@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +16,17 @@ from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariable
 from data_synth import load_corpus
 from data_synth.corpus import Corpus, Utterances
 from data_synth.storage import load
-from harness.acoustics import language_model
-from harness.acoustics.decoder import Beam
-from harness.acoustics.graph import decoding_graph
-from harness.acoustics.hmm import chain_scores, chains
-from harness.acoustics.language_model import LanguageModel, Lexicon, read_arpa
 from harness.acoustics.scoring import (
-    INSERTIONS,
-    SCALES,
     Sentence,
     TuningResult,
     character_errors,
     phone_errors,
-    recognise,
-    tune,
     word_errors,
 )
 from harness.base.errors import UserError
 from harness.base.seeds import identity
 from harness.runs.config import plain
-from harness.speech.decoding import sample_evenly
-from harness.speech.evaluation import BEAM, FrameEvaluator, ScoresOf
+from harness.speech.evaluation import Decoding, FrameEvaluator, Transcriber
 from harness.speech.frames import RunConfig, frames_of
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import MODEL
@@ -79,28 +68,6 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Decoding:
-    """How test sets are decoded.
-
-    Args:
-        order: of the n-gram model estimated on the corpus's ``lm_text``.
-        closed: the model knows every word of the lexicon; else those of its text alone.
-        arpa: SHA-256 of an ARPA file used in its place; empty for none.
-        scales, insertions: acoustic scales and word insertion penalties that dev may choose.
-        dev: how many development utterances decide, evenly chosen.
-        beam: what the search keeps.
-    """
-
-    order: int = 2
-    closed: bool = False
-    arpa: str = ""
-    scales: tuple[float, ...] = SCALES
-    insertions: tuple[float, ...] = INSERTIONS
-    dev: int = 100
-    beam: Beam = BEAM
-
-
-@dataclass(frozen=True)
 class RecognitionConfig:
     """A training run, and how what it trained is tested.
 
@@ -130,75 +97,6 @@ class RecognitionConfig:
 def arpa_sha256(path: Path) -> str:
     """What ``Decoding.arpa`` has for a file."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-class Transcriber:
-    """Turns frame scores into words: sentences by beam search, single words by the best model.
-
-    Args:
-        corpus: whose lexicon, language model text and development set are used.
-        decoding: how.
-        arpa: a language model's file in place of the corpus's text.
-    """
-
-    def __init__(self, corpus: Corpus, decoding: Decoding, arpa: Path | None = None) -> None:
-        self.corpus, self.decoding, self.arpa = corpus, decoding, arpa
-
-    @cached_property
-    def model(self) -> LanguageModel | None:
-        """The language model; None where every utterance is one word."""
-        if self.arpa is not None:
-            return read_arpa(self.arpa)
-        if not self.corpus.lm_text:
-            return None
-        known = self._said.words if self.decoding.closed else None
-        text = self.corpus.lm_text
-        return language_model.train(text, self.decoding.order, vocabulary=known)
-
-    @cached_property
-    def vocabulary(self) -> frozenset[str]:
-        """The words that can be recognised."""
-        lexicon = set(self._said.words)
-        return frozenset(lexicon if self.model is None else lexicon & set(self.model.words))
-
-    @cached_property
-    def _said(self) -> Lexicon:
-        return Lexicon.from_entries(self.corpus.lexicon, self.corpus.silence)
-
-    def oov_rate(self, split: str) -> float:
-        """The share of a set's words that cannot be recognised."""
-        words = [word for said in self.corpus.split(split).words for word in said]
-        return sum(word not in self.vocabulary for word in words) / len(words)
-
-    def tune_decoding(self, scores_of: ScoresOf) -> TuningResult | None:
-        """A model's scale and penalty, by development data; None where words come one by one."""
-        if self.model is None:
-            return None
-        dev, decoding = sample_evenly(self.corpus.split("dev"), self.decoding.dev), self.decoding
-        return tune(
-            dev.words,
-            scores_of(dev),
-            self._graph,
-            scales=decoding.scales,
-            insertions=decoding.insertions,
-            beam=decoding.beam,
-        )
-
-    def hear(self, split: str, scores_of: ScoresOf, tuned: TuningResult | None) -> list[Sentence]:
-        """What is recognised in each utterance, as tuned for the same model."""
-        part = self.corpus.split(split)
-        if tuned is None:
-            laid = chains(self.corpus.lexicon, self.corpus.silence)
-            best = (int(np.argmax(chain_scores(each, laid))) for each in scores_of(part))
-            return [(laid.words[i],) for i in best]
-        graph, beam = self._graph.with_insertion_penalty(tuned.best.insertion), self.decoding.beam
-        found = recognise(graph, scores_of(part), tuned.best.scale, beam)
-        return [each.words for each in found]
-
-    @cached_property
-    def _graph(self):
-        assert self.model is not None
-        return decoding_graph(self.model, self._said)
 
 
 def run_recognition(config: RecognitionConfig, store: Store, watch: Watch) -> Run:

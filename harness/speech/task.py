@@ -89,12 +89,13 @@ class Acoustic:
             measured[f"acoustic_scale/{name}"] = tuned.best.scale
             measured[f"acoustic_scale_decided/{name}"] = float(tuned.decided)
         for test in self.corpus.tests:
-            said = self.evaluator.recogniser.lengths(test)
-            wrong = self.evaluator.word_errors(test, model, tuned)
-            errors[test] = wrong, said
+            counts = self.evaluator.word_errors(test, model, tuned)
+            errors[test] = counts.errors, counts.lengths
             frames = self.evaluator.frames_of(test, model)
             measured[f"{test}_frame_error/{name}"] = frames.frame_error
-            measured[f"{test}_word_error/{name}"] = float(wrong.sum() / said.sum())
+            measured[f"{test}_word_error/{name}"] = float(
+                counts.errors.sum() / counts.lengths.sum()
+            )
         return EvaluationResult(measured, errors)
 
 

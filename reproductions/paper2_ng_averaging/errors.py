@@ -92,9 +92,7 @@ def _rate(subject: Subject, runs: Sequence[Run], test: str) -> Interval:
     return rate_ci(*count_errors(subject, runs, test))
 
 
-def loss_difference_ci(
-    a: Counts, b: Counts, c: Counts, d: Counts, lengths: Counts
-) -> Interval:
+def loss_difference_ci(a: Counts, b: Counts, c: Counts, d: Counts, lengths: Counts) -> Interval:
     """How much more ``a`` loses against ``b`` than ``c`` against ``d``: A / B - C / D.
 
     Args:

@@ -58,8 +58,9 @@ TRAINING = {
 }
 TRAINING |= {"hidden": [6], "timed_layers": [1, 1], "tested": "never"}
 TRAINING |= {"schedule": {"is": "Constant", "rate": 0.02}}
-TRAINING |= {"stages": [{"minibatch": 4, "timed_minibatch": 1}]}
-START = {name: TRAINING[name] for name in ("hidden", "stages", "schedule", "tested", "evaluations")}
+TRAINING |= {"stages": [{"minibatch": 4, "timed_minibatch": 1, "share": 0.4}]}
+START = {name: TRAINING[name] for name in ("hidden", "schedule", "tested", "evaluations")}
+START |= {"stages": [{"minibatch": 4, "timed_minibatch": 1}]}  # a whole pass, from which to gain
 START |= {"activation": "relu", "workers": 1, "algorithm": {"is": "AsyncSgd"}}
 SEQUENCE = {"is": "SequenceConfig", "start": START, "replicas": WORKERS, "slots": 2, "rate": 0.01}
 SEQUENCE |= {name: TRAINING[name] for name in ("corpus", "cluster", "timed_layers", "evaluations")}

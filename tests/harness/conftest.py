@@ -189,6 +189,46 @@ def waiting_server(tmp_path: Path) -> Callable[[str, str], Path]:
     return script
 
 
+PAUSE = """
+import time
+from pathlib import Path
+from harness.processes import recorder
+
+store, row, since = Path(sys.argv[sys.argv.index("--out") + 1]), recorder._row, []
+
+
+def pausing(*told):
+    if next(store.glob("*/checkpoint/*.safetensors"), None):
+        since.append(told)
+    if len(since) == 3:
+        (store.parent / "paused").touch()
+        while not (store.parent / "go").exists():
+            time.sleep(0.01)
+    return row(*told)
+
+
+recorder._row = pausing
+"""
+"""A server stops here at the third contribution after a checkpoint, until `Group.go_on`."""
+PAUSES = f"""
+import math, os, sys
+from harness.train import main
+from harness.training import loop
+
+loop.CHECKPOINT_EVERY_S, loop.CHECKPOINT_SHARE = 0.0, math.inf
+{PAUSE}
+os._exit(main())
+"""
+
+
+@pytest.fixture
+def pausing_server(tmp_path: Path) -> Path:
+    """A server that writes a checkpoint at every boundary, and stops after the first (`PAUSE`)."""
+    path = tmp_path / "pauses.py"
+    path.write_text(PAUSES, encoding="utf-8")
+    return path
+
+
 class Group:
     """The processes of a real run, by rank; the first is the server."""
 
@@ -220,8 +260,17 @@ class Group:
         """Until the store has such a file."""
         end = time.monotonic() + PATIENCE_S
         while not next(self.store.glob(pattern), None):
+            assert self.processes[0].process.is_alive(), f"the server ended, and no {pattern}"
             assert time.monotonic() < end, f"no {pattern}"
             time.sleep(0.02)
+
+    def wait_for_pause(self) -> None:
+        """Until the server stops after a checkpoint; see `PAUSE`."""
+        self.wait_for("../paused")
+
+    def go_on(self) -> None:
+        """End the server's pause."""
+        (self.store.parent / "go").touch()
 
     def wait_until_told(self, word: str) -> None:
         """Until the server's stderr has this."""

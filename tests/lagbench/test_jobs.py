@@ -226,6 +226,46 @@ def test_a_file_of_data_is_gone_when_the_call_is_over(usual, tmp_path, monkeypat
     assert [path.name for path in store.iterdir() if len(path.name) < 64] == []
 
 
+STUCK = """
+import sys, time
+import lagbench
+from torch import nn
+from harness.modules import sending
+from tests.modules import mlp, points
+
+sending.SHARED_BYTES = 100
+
+def stuck(outputs, targets):
+    print("at work", file=sys.stderr, flush=True)
+    time.sleep(3600)
+
+lagbench.train(mlp, stuck, points(80), cluster=sys.argv[1], rate=0.1, passes=1, minibatch=8,
+               step_seconds=0.01, store=sys.argv[2], jobs=2)
+"""
+
+
+def test_data_of_a_call_that_was_killed_are_removed_by_the_next_and_those_of_one_that_lives_are_not(
+    usual, tmp_path
+) -> None:
+    script, store = tmp_path / "script.py", tmp_path / "store"
+    script.write_text(STUCK, encoding="utf-8")
+    program = Started([script, usual["cluster"], store])
+    program.wait_until_told("at work")
+    (left,) = store.glob(".data-*")
+
+    def call() -> None:
+        given = {"rate": 0.1, "store": store, **usual}
+        lagbench.train(mlp, functional.cross_entropy, points(80), **given)
+
+    call()
+    assert [*left.glob("*.safetensors")]
+    program.kill()
+    program.ended()
+    assert left.exists()
+    call()
+    assert not left.exists()
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [

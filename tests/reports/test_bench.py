@@ -9,8 +9,9 @@ from harness.base.errors import UserError
 from harness.bench.comparison import Row
 from harness.judge import read_results
 from harness.store import Store
-from reports import bench, build, pdf
+from reports import bench, build
 from reports.pdf import document
+from tests.reports.typeset import labelled
 
 FILE = "tests/benchmarks/test_a.py"
 ROWS = [
@@ -52,8 +53,8 @@ def test_the_page_is_in_the_report_where_there_are_figures_and_only_there(out):
     build(out)
     assert (out / "report.pdf").read_bytes() != without
     data = document(read_results(out / "results.json"), Store(out / "runs").runs())
-    assert pdf.query_ids({**data, "bench": None}, out, "bench") == []
-    assert pdf.query_ids({**data, "bench": bench.page(out)}, out, "bench") == ["bench"]
+    assert labelled({**data, "bench": None}, out, "bench") == []
+    assert labelled({**data, "bench": bench.page(out)}, out, "bench") == ["bench"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"rows": [{"a": 1}]}'])

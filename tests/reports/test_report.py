@@ -15,8 +15,9 @@ from PIL import Image
 
 from harness.base.errors import UserError
 from harness.judge import Part, read_results, write_results
-from reports import build, pdf, provenance
+from reports import build, provenance
 from reports.pdf import document
+from tests.reports.typeset import labelled, pictured
 
 MARKUP = '#emph[x] $x_1$ *b* _i_ @ref <tag> \\ "q" `c` // /* {} [] ~ = - + é π 语'
 
@@ -29,13 +30,13 @@ def data_of(folder):
 def test_every_exhibit_and_every_claim_is_in_the_pdf(built):
     results = read_results(built / "results.json")
     for label, items in (("exhibit", results.exhibits), ("claim", results.claims)):
-        assert pdf.query_ids(data_of(built), built, label) == [item.id for item in items]
+        assert labelled(data_of(built), built, label) == [item.id for item in items]
 
 
 def test_an_exhibit_that_is_left_out_is_missed(built):
     data = data_of(built)
     data["exhibits"] = data["exhibits"][1:]
-    assert "p1.fig1" not in pdf.query_ids(data, built, "exhibit")
+    assert "p1.fig1" not in labelled(data, built, "exhibit")
 
 
 def test_the_same_input_gives_the_same_bytes(built, tmp_path):
@@ -95,7 +96,7 @@ def test_text_that_looks_like_markup_stays_text(out):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*missing from font")
         build(out)
-    assert len(pdf.query_ids(data_of(out), out, "claim")) == len(results.claims)
+    assert len(labelled(data_of(out), out, "claim")) == len(results.claims)
 
 
 @pytest.mark.parametrize("scale", ["smoke", "laptop", "gpu", "paper"])
@@ -164,7 +165,7 @@ def test_no_page_but_the_last_is_less_than_half_full(built):
 
 
 def pictures(folder):
-    return pdf.render_pages(data_of(folder), folder, 20)
+    return pictured(data_of(folder), folder, 20)
 
 
 def test_the_title_says_that_it_is_a_reproduction(built):

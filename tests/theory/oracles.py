@@ -397,7 +397,7 @@ ORACLES: dict[str, Callable[[], Figure]] = {
 
 def main() -> None:
     """Print the table."""
-    print("| algorithm | figure of theory | by theory | found |\n|---|---|---|---|")
+    print("| algorithm | quantity | predicted | measured |\n|---|---|---|---|")
     for name, oracle in ORACLES.items():
         figure = oracle()
         print(f"| {name} | {figure.what} | {figure.expected:.4g} | {figure.found:.4g} |")

@@ -121,7 +121,9 @@ class Averaging(Spec, TimingProtocol):
     """
 
     name = "averaging"
-    can = frozenset({"faults", "network", "compression", "notice", "checkpoints", "jobs", "epochs"})
+    can = frozenset(
+        {"faults", "network", "compression", "notice", "checkpoints", "jobs", "epochs", "processes"}
+    )
     way = "workers"
 
     every: int = setting(10, at_least=1, at_most=2**30)

@@ -129,6 +129,10 @@ class BackupWorkers(Spec, TimingProtocol):
         """A minibatch for every worker and fold, also for those whose contribution is dropped."""
         return Handing(rounds=True, own=None, a_fold=workers, under_way=workers, missed=True)
 
+    def is_enough(self, workers: int) -> bool:
+        """More than its backups, or one alone, with which the others are compared."""
+        return workers == 1 or workers > self.backups
+
     def promised(self, state: State) -> int:
         """A fold takes the contributions of a round, and one at most is under way."""
         clock = state.clock[0]
@@ -145,7 +149,7 @@ class BackupWorkers(Spec, TimingProtocol):
             UserError: the workers share a link, a fault does not happen to workers, or there are
                 as many backups as workers.
         """
-        if 1 < workers <= self.backups:
+        if not self.is_enough(workers):
             allowed = f"at most {workers - 1}"
             raise UserError(
                 f"backups: {self.backups} is not allowed with {workers} workers; allowed: {allowed}"

@@ -120,12 +120,22 @@ class UnitCosts(NamedTuple):
 
 
 Ability = Literal[
-    "faults", "network", "compression", "notice", "checkpoints", "jobs", "epochs", "questions"
+    "faults",
+    "network",
+    "compression",
+    "notice",
+    "checkpoints",
+    "jobs",
+    "epochs",
+    "questions",
+    "processes",
 ]
 """What only some protocols can do. The first six are simulated with that part of a cluster file:
 ``[[faults]]``, ``[network.server]``, ``[compression]``, a fault's ``notice_s``, ``[checkpoints]``,
 ``[[jobs]]``. With ``epochs`` each worker counts its own minibatches (`epoch_folds`,
-`begin_epoch`), with ``questions`` the protocol asks while it is simulated (`asked`, `answer`)."""
+`begin_epoch`), with ``questions`` the protocol asks while it is simulated (`asked`, `answer`).
+With ``processes`` real processes do the same, but for the settings of `simulated_only`; a class
+that inherits it and lets other workers wait for each other leaves it out."""
 
 Way = Literal["link", "network", "workers"]
 """Where messages go: to the server over ``[link]``, or over ``[network]`` if that has a table
@@ -263,6 +273,15 @@ class TimingProtocol(ABC):
         """What its simulation takes; by default that of a parameter server."""
         del cluster, workers
         return UnitCosts()
+
+    def is_enough(self, workers: int) -> bool:
+        """Whether it can be simulated with so few workers."""
+        del workers
+        return True
+
+    def simulated_only(self) -> tuple[str, str] | None:
+        """A setting that ``processes`` do not have: (key, what is wrong, what allowed)."""
+        return None
 
     def untrained(self) -> tuple[str, str] | None:
         """A setting that can be timed but not trained with: (key, what is wrong, what allowed)."""

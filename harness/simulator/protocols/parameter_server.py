@@ -21,7 +21,7 @@ settled when it is read.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from harness.base.errors import UserError
 from harness.base.settings import Spec, setting
@@ -61,7 +61,7 @@ class ParameterServer(Spec, TimingProtocol):
     """
 
     name = "parameter_server"
-    can = frozenset({"faults", "network"})
+    can = frozenset({"faults", "network", "processes"})
 
     push_every: int = setting(1, at_least=1, at_most=1_000_000)
     fetch_every: int = setting(1, at_least=1, at_most=1_000_000)
@@ -85,6 +85,16 @@ class ParameterServer(Spec, TimingProtocol):
         if self.fetch_every > 1:
             told = f"{self.fetch_every} can be timed but not trained with; allowed: 1"
             return "fetch_every", told
+        return None
+
+    def simulated_only(self) -> tuple[str, str] | None:
+        """Real workers push every contribution, and none waits for another."""
+        plain = ParameterServer(push_every=self.push_every, shards=self.shards)
+        for entry in fields(plain):
+            here, allowed = getattr(self, entry.name), getattr(plain, entry.name)
+            if here != allowed:
+                told = "without it" if allowed is None else allowed
+                return entry.name, f"{here} is simulated only; allowed here: {told}"
         return None
 
     def trouble(self) -> tuple[str, str] | None:

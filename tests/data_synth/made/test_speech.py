@@ -15,6 +15,7 @@ from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.speech.evaluation import frame_scores
 from harness.speech.frames import Frames
 from tests.data_synth.made.hour import digest
+from tests.data_synth.test_text import entropy_bits, law_of
 from tests.logical_device import DEVICE, LogicalDevice
 from tests.traffic import Traffic
 
@@ -87,7 +88,7 @@ def test_states_last_geometrically_and_silences_as_long_as_they_may(maker, speec
 
 def test_words_are_as_frequent_as_the_text_has_them(maker, speech):
     text, (least, most) = maker.text, maker.text.manner.sentence_words
-    row = np.stack([text.successors(v) for v in range(len(maker.words))])
+    row = law_of(text)
     here, law = text.often, np.zeros(len(maker.words))
     for place in range(most):
         law += here * min(1.0, (most - place) / (most - least + 1))
@@ -99,7 +100,7 @@ def test_words_are_as_frequent_as_the_text_has_them(maker, speech):
     followed = (after >= 0).flatten()
     pairs = np.stack([before.flatten()[followed], after.flatten()[followed]])
     expected = -np.log2(row)[pairs[0], pairs[1]].mean()  # the cross-entropy of what was said
-    assert expected == pytest.approx(text.entropy_bits(), rel=0.02)
+    assert expected == pytest.approx(entropy_bits(text), rel=0.02)
 
 
 def test_speakers_are_heard_equally_often(maker, speech):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+
+from tests import processes
 
 SUMS = """
 import numpy as np
@@ -28,8 +28,9 @@ print(found.expected.hex(), found.derivative.tobytes().hex())
 def test_a_process_that_compiles_and_one_that_loads_compute_the_same_bits(tmp_path):
     def computed():
         environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-        command = [sys.executable, "-c", SUMS]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        done = processes.run(["-c", SUMS], environment=environment)
+        assert done.returncode == 0, done.stderr
+        return done
 
     compiled = computed().stdout
     kept = list(tmp_path.rglob("*.kernel"))

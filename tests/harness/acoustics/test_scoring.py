@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import jiwer
 import kaldialign
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +11,6 @@ from harness.acoustics.scoring import (
     character_errors,
     characters,
     edits,
-    isolated_word_errors,
     phone_errors,
     word_errors,
 )
@@ -89,13 +87,6 @@ def test_character_errors_cut_words_up():
 def test_every_reference_needs_its_hypothesis():
     with pytest.raises(ValueError, match="zip"):
         word_errors([("a",)], [])
-
-
-def test_single_words_are_recognised_by_their_chains():
-    scores = np.full((6, 4), -5.0)
-    scores[:3, 0] = scores[3:, 1] = 0.0
-    lexicon = {"one": (0, 1), "two": (2, 3)}
-    assert isolated_word_errors([scores, scores], ["one", "two"], lexicon).tolist() == [0, 1]
 
 
 def test_a_homophone_is_no_phone_error_and_a_similar_word_is_one():

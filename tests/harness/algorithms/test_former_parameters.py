@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+import re
 import sys
 import warnings
 from dataclasses import dataclass
@@ -19,10 +20,12 @@ from harness.algorithms.async_sgd import AsyncSgd, Gradients
 from harness.algorithms.averaging import Easgd, ModelAveraging
 from harness.algorithms.contract import FORMER, Algorithm, Fold, LocalWork, Memory, Server
 from harness.algorithms.stale import StalenessAware
+from harness.base.log import FormerWarning
 from harness.base.registry import forget
 from harness.modules.digests import digest_of_code
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout
+from tests.processes import run
 from tests.run_files import ASYNCHRONOUS, written
 
 FORMERLY = '''
@@ -114,7 +117,7 @@ def test_the_former_example_compares_as_today_s_does_and_one_line_says_how_to_ch
 ):
     beside("Compared")
     sys.path.insert(0, str(tmp_path))
-    with pytest.warns(DeprecationWarning, match=r"Compared\.fold") as said:
+    with pytest.warns(FormerWarning, match=r"Compared\.fold") as said:
         from compared import Compared  # pyright: ignore[reportMissingImports]
     (line,) = {str(each.message) for each in said}
     assert line.startswith("Compared.fold: define contribute(self, work) and fold(self, server,")
@@ -143,14 +146,28 @@ def test_the_former_example_compares_as_today_s_does_and_one_line_says_how_to_ch
     assert one == other
 
 
-def test_a_run_file_trains_a_class_of_before_and_one_line_is_said_once(beside, tmp_path, capsys):
-    beside("Trained")
+@pytest.mark.parametrize("processes", [(), ("--processes", "3")], ids=["simulated", "real"])
+def test_a_run_file_trains_a_class_of_before_and_a_user_reads_each_line_once(
+    beside, tmp_path, processes
+):
+    """Though the processes that train import it, too."""
+    path = beside("Trained")
+    module = path.read_text().replace("algorithms.async_sgd", "algorithms.gradients")
+    path.write_text(f"{module}\nimport harness.network\n")
     text = ASYNCHRONOUS.replace("AveragedSgd", "Trained").replace("Halving", "Constant")
-    path = written(tmp_path, 'import = ["trained"]\n' + text)
-    with pytest.warns(DeprecationWarning, match=r"Trained\.fold") as said:
-        assert cli.main(["train", str(path), "--out", str(tmp_path / "store")]) == 0
-    assert len([each for each in said if "Trained.fold" in str(each.message)]) == 1
-    assert "done" in capsys.readouterr().out
+    file = written(tmp_path, 'import = ["trained"]\n' + text)
+    ended = run(["-m", "harness", "train", file, "--out", tmp_path / "store", *processes])
+    assert ended.returncode == 0, ended.stderr
+    assert re.findall(r"trained\.py:\d+: FormerWarning: (\S+)", ended.stderr) == [
+        *("harness.algorithms.gradients", "Trained.fold:", "harness.network")
+    ]
+
+
+def test_a_program_that_imports_a_class_of_before_shows_the_line(beside):
+    beside("Imported")
+    told = run(["-c", "import sys; sys.path.append('.'); import imported"]).stderr
+    (line,) = re.findall(r"imported\.py:\d+: FormerWarning: (.+)", told)
+    assert line.startswith("Imported.fold: define contribute(self, work)")
 
 
 def test_checking_a_class_of_before_shows_the_line(beside, capsys):
@@ -271,7 +288,7 @@ def test_what_a_run_is_known_by_is_not_changed_by_the_adapter(kind, monkeypatch)
 
 
 def test_of_a_class_both_methods_are_named_in_one_line_and_of_those_below_nothing_more():
-    with pytest.warns(DeprecationWarning, match="former parameters") as said:
+    with pytest.warns(FormerWarning, match="former parameters") as said:
         (kind, *_) = of_before()
     lines = [str(each.message).replace("of_before.<locals>.", "") for each in said]
     assert [line.partition(": ")[0] for line in lines] == [

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ import pytest
 from harness.base.errors import UserError
 from harness.base.registry import Entry
 from harness.cli import main, parser_of
+from harness.processes.rank_main import check_protocol
+from harness.runs.file import load_run
 from harness.simulator import Averaging, Fault, ParameterServer, Simulation, load_protocol
 from tests.docs.pages import blocks
 from tests.harness.simulator.conftest import UNIT_JOB, make_cluster
@@ -175,3 +178,41 @@ def test_an_ability_that_does_not_exist_is_refused_where_it_is_declared():
 
         class Typo(ParameterServer):
             can = frozenset({"fault"})
+
+
+@dataclass(frozen=True)
+class Patient(ParameterServer):
+    """A parameter server that two workers are too few for."""
+
+    name = "patient"
+
+    def is_enough(self, workers: int) -> bool:
+        return workers > 2
+
+
+@dataclass(frozen=True)
+class Imagined(Patient):
+    """The same, which no real workers do."""
+
+    name = "imagined"
+    can = Patient.can - {"processes"}
+
+
+def test_counts_that_are_too_few_for_it_are_no_default(capsys):
+    asked = ["wide-area-10", "--protocol", "patient", "--network", "10-10", "--folds", "9"]
+    assert main(["simulate", *asked, "--json", "-"]) == 0
+    assert [row["workers"] for row in json.loads(capsys.readouterr().out)] == [4, 8, 10]
+
+
+def test_real_processes_have_what_it_declares_and_a_refusal_names_those_that_can(tmp_path):
+    path = written(tmp_path, ASYNCHRONOUS)
+    config = load_run(path).config
+    check_protocol(replace(config, protocol=Patient(push_every=2)), path)
+    for protocol, told in [
+        (Patient(depth=2), r"protocol\.depth: 2 is simulated only; allowed here: 1"),
+        (Imagined(), "protocol: Imagined: simulated only; allowed here: averaging or .*patient"),
+    ]:
+        with pytest.raises(UserError, match=told):
+            check_protocol(replace(config, protocol=protocol), path)
+    with pytest.raises(UserError, match=r"another kind .*: parameter_server or .*imagined"):
+        replace(config, protocol=Averaging())

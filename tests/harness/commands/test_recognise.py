@@ -14,7 +14,8 @@ from data_synth.storage import load, write_chunks
 from harness.acoustics.language_model import train
 from harness.cli import main
 from harness.commands.recognise import System, config_of
-from harness.speech.recognise import ERRORS, HEARD, Decoding, Place, Transcriber, run_recognition
+from harness.speech.evaluation import Decoding, Transcriber
+from harness.speech.recognise import ERRORS, HEARD, Place, run_recognition
 from harness.store import Store
 from tests.arpa_files import write_arpa
 from tests.silence import silent

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.base.log import FormerWarning
 from harness.modules import digests
 
 TABLE = Path(digests.__file__).with_name("former_modules.json")
@@ -34,7 +35,7 @@ def test_what_has_been_moved_is_where_the_table_says():
 def test_a_former_module_gives_the_same_objects_and_warns_once(old, name):
     with warnings.catch_warnings(action="ignore"):
         import_module(old)
-    with pytest.warns(DeprecationWarning, match=old):
+    with pytest.warns(FormerWarning, match=old):
         module = reload(sys.modules[old])  # a first import may be another test's
     value = getattr(module, name)
     assert value is getattr(import_module(value.__module__), name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -27,6 +26,7 @@ from harness.speech.sequence_training import RECORD
 from harness.store import Run, Store
 from harness.store.schema import MODEL, TIMELINE
 from harness.train import parser
+from tests.harness.conftest import PAUSE
 from tests.run_files import written
 from tests.silence import silent
 
@@ -58,6 +58,7 @@ SPECIAL = {
     "joined": "command.await_run = dies",
     "of another seed": "words += ['--seed', '5']",
     "loading": "command.load_run = dies",
+    "pauses": PAUSE,
 }
 """When or how one process is another: it dies then, or it is."""
 RUN = """
@@ -194,10 +195,9 @@ def test_a_killed_decoder_costs_its_replica_and_the_others_take_over(
 
 
 def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path: Path, group: Launch) -> None:
-    run_file = asked_for(tmp_path, 0.004, replicas=1)
-    killed = group(run_file, 3)
-    killed.wait_for(CHECKPOINT)
-    time.sleep(0.3)
+    run_file = asked_for(tmp_path, 0.001, replicas=1)
+    killed = group(run_file, 3, "pauses", 0)
+    killed.wait_for_pause()
     killed.kill(0)
     codes, told = killed.ended()
     assert codes == [-9, 3, 3]

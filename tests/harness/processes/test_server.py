@@ -24,15 +24,6 @@ from harness.train import main
 
 os._exit(main([*sys.argv[1:], "--seed", "5"]))
 """
-CHECKPOINTS = """
-import math, os, sys
-from harness.training import loop
-from harness.train import main
-
-loop.CHECKPOINT_EVERY_S, loop.CHECKPOINT_SHARE = 0.0, math.inf
-os._exit(main(sys.argv[1:]))
-"""
-"""A server that writes a checkpoint at every boundary."""
 GLOO_AS_MPI = """
 import os, sys
 import torch.distributed as dist
@@ -135,9 +126,12 @@ def test_a_worker_with_another_seed_is_refused_before_it_begins_and_the_other_go
     each_step_once(timeline)
 
 
-def test_a_killed_server_goes_on_from_its_checkpoint(tmp_path: Path, launch: Launch) -> None:
-    killed = launch(written(tmp_path, ASYNCHRONOUS, 0.1))
-    killed.wait_for("*/checkpoint/*")
+def test_a_killed_server_goes_on_from_its_checkpoint(
+    tmp_path: Path, launch: Launch, pausing_server: Path
+) -> None:
+    run = ASYNCHRONOUS.replace("evaluations = 4", "evaluations = 40")  # boundaries on the way
+    killed = launch(written(tmp_path, run, 0.001), instead={0: pausing_server})
+    killed.wait_for_pause()
     killed.kill(0)
     codes, told = killed.ended()
     assert codes == [-9, 3, 3]
@@ -195,12 +189,13 @@ def test_rounds_over_a_back_end_whose_group_needs_the_server_too_replay_to_the_s
 
 
 def test_rounds_whose_worker_was_killed_go_on_with_what_all_of_them_remembered(
-    tmp_path: Path, launch: Launch
+    tmp_path: Path, launch: Launch, pausing_server: Path
 ) -> None:
-    (server := tmp_path / "server.py").write_text(CHECKPOINTS, encoding="utf-8")
-    running = launch(written(tmp_path, ROUNDS, 0.02), instead={0: server})
-    running.wait_for("*/checkpoint/*")
+    run = ROUNDS.replace("evaluations = 2", "evaluations = 40")
+    running = launch(written(tmp_path, run, 0.001), instead={0: pausing_server})
+    running.wait_for_pause()
     running.kill(2)
+    running.go_on()
     codes, told = running.ended()
     assert codes == [3, 3, -9], told
     assert "a worker is gone, and a round needs everybody" in told[0]

@@ -53,15 +53,6 @@ def dying(header, to, body=None):
 distributed_worker.send = dying
 main()
 """
-SAVES = """
-import os
-
-from harness.training import loop as training
-from harness.train import main
-
-training.CHECKPOINT_EVERY_S, training.CHECKPOINT_SHARE = 0.0, float("inf")
-os._exit(main())
-"""
 LAYOUT = Layout((9, 6, 5))
 
 
@@ -187,12 +178,12 @@ def again(folder: Path) -> Timeline:
 
 
 def test_a_killed_shard_ends_everybody_and_the_same_command_goes_on(
-    tmp_path: Path, launch: Callable[..., Any]
+    tmp_path: Path, launch: Callable[..., Any], pausing_server: Path
 ) -> None:
-    (tmp_path / "saves.py").write_text(SAVES, encoding="utf-8")
-    killed = launch(written(tmp_path, SHARDED, 0.03), 4, instead={0: tmp_path / "saves.py"})
-    killed.wait_for("*/checkpoint/*")
+    killed = launch(written(tmp_path, SHARDED, 0.001), 4, instead={0: pausing_server})
+    killed.wait_for_pause()
     killed.kill(1)
+    killed.go_on()
     codes, told = killed.ended()
     assert codes == [3, -9, 3, 3]
     assert "error: server shard 1 is gone; the same command goes on" in told[0]

@@ -109,8 +109,11 @@ def test_a_mistake_is_one_line_that_names_it(
 @pytest.mark.parametrize(
     ("file", "line"),
     [
-        ("bounded-staleness", "protocol: ParameterServer: simulated only; allowed here: Averaging"),
-        ("backup-workers", "protocol: BackupWorkers: simulated only"),
+        ("bounded-staleness", r"protocol\.bound: \d+ is simulated only; allowed here: without it"),
+        (
+            "backup-workers",
+            "protocol: BackupWorkers: simulated only; allowed here: averaging or",
+        ),
         ("averaging-with-deaths", "cluster.faults: among real processes only what really dies"),
     ],
 )

@@ -171,7 +171,7 @@ def test_every_candidate_is_tested_at_an_acoustic_scale_of_its_own(configure, co
         measured = training.last_measured()
         assert measured[f"acoustic_scale/{name}"] == tuned.best.scale
         assert measured[f"acoustic_scale_decided/{name}"] == float(tuned.decided)
-        wrong = alone.word_errors("clean", model, tuned)
+        wrong = alone.word_errors("clean", model, tuned).errors
         assert training.word_errors[f"clean/{name}/1"].tolist() == wrong.tolist()
 
 

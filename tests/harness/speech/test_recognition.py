@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from data_synth.corpus import Corpus, Utterances
 from harness.acoustics.graph import decoding_graph
 from harness.acoustics.language_model import Lexicon, train
-from harness.acoustics.scoring import recognise, tune, word_errors
+from harness.acoustics.scoring import recognise, tune
 from harness.base.seeds import stream
-from harness.speech import evaluation
-from harness.speech.evaluation import BEAM, ORDER, Sentences
+from harness.speech.evaluation import BEAM, ORDER, WHILE_TRAINING, Transcriber
 
 LEXICON = {"yes": (0, 1), "no": (2, 3), "perhaps": (0, 3, 1)}
 TEXT = (("yes", "no"), ("no",), ("yes", "yes", "no"), ("perhaps", "no"), ("no", "yes"))
@@ -51,28 +52,28 @@ def scores_with(corpus, asked, gain):
     return scores_of
 
 
-def test_a_scale_is_tuned_on_development_utterances_that_lie_evenly(corpus, monkeypatch):
-    monkeypatch.setattr(evaluation, "TUNED_ON", 4)
+def test_a_scale_is_tuned_on_development_utterances_that_lie_evenly(corpus):
     asked = []
-    scores_of, recogniser = scores_with(corpus, asked, 1.0), Sentences(corpus)
-    tuned = recogniser.tune_decoding(scores_of)
-    errors = recogniser.errors("clean", scores_of, tuned)
+    scores_of = scores_with(corpus, asked, 1.0)
+    transcriber = Transcriber(corpus, replace(WHILE_TRAINING, dev=4))
+    tuned = transcriber.tune_decoding(scores_of)
+    heard = transcriber.hear("clean", scores_of, tuned)
     assert asked == [["0", "3", "6", "9"], ["10", "11", "12", "13", "14"]]
 
     graph = decoding_graph(train(TEXT, ORDER), Lexicon.from_entries(LEXICON))
     dev, clean = corpus.split("dev").take(np.arange(0, 10, 3)), corpus.split("clean")
     assert tuned == tune(dev.words, scores_of(dev), graph, insertions=(0.0,), beam=BEAM)
-    heard = recognise(graph, scores_of(clean), tuned.best.scale, BEAM)
-    assert errors.tolist() == word_errors(clean.words, [h.words for h in heard]).errors.tolist()
+    again = recognise(graph, scores_of(clean), tuned.best.scale, BEAM)
+    assert heard == [each.words for each in again]
 
 
 def test_one_recogniser_gives_every_model_the_scale_it_would_give_it_alone(corpus):
     one, other = scores_with(corpus, [], 1.0), scores_with(corpus, [], 10.0)
-    shared = Sentences(corpus)
+    shared = Transcriber(corpus, WHILE_TRAINING)
     for scores_of in (one, other, one):
-        alone = Sentences(corpus)
+        alone = Transcriber(corpus, WHILE_TRAINING)
         tuned = shared.tune_decoding(scores_of)
         assert tuned == alone.tune_decoding(scores_of)
-        found = shared.errors("clean", scores_of, tuned)
-        assert found.tolist() == alone.errors("clean", scores_of, tuned).tolist()
+        found = shared.hear("clean", scores_of, tuned)
+        assert found == alone.hear("clean", scores_of, tuned)
     assert shared.tune_decoding(one).best.scale > shared.tune_decoding(other).best.scale
