@@ -270,7 +270,7 @@ class ShardedServerExecutor(Asynchronous):
             self._order(shard, FrameHeader(Kind.GONE, worker=worker))
 
     def _settle(self, worker: int) -> None:
-        """Complete a contribution that all shards have folded, or whose worker all have dropped."""
+        """Complete a contribution that all shards have folded; remove a worker that all dropped."""
         found, given_up = self._progress.get(worker), self._given_up.get(worker)
         if given_up is not None:
             if len(given_up) == self._shards:

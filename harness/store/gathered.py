@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class BucketStore(Store):
-    """A local store whose finished runs are gathered in a bucket.
+    """A local store that gathers its finished runs in a bucket.
 
     Args:
         path: the local folder.
@@ -102,7 +102,7 @@ class BucketStore(Store):
         return super()._open_run(folder, config, lease)
 
     def _fetch_run(self, folder: Path) -> bool:
-        """Write the files of a run into its folder, whose lease is held, the record last."""
+        """Write the files of a run into its folder, the record last; the lease must be held."""
         try:
             files = self.bucket.pull(folder.name)
         except DamagedError as error:
