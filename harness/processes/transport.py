@@ -97,7 +97,7 @@ class PeerConnection:
 
     def __init__(self, connection: Connection) -> None:
         self._connection, self._sending = connection, threading.Lock()
-        self._sent = self._heard = 0
+        self._sent = self._heard = 0  # numbers of the last message in each direction
 
     def send(self, words: bytes, body: memoryview | None = None) -> None:
         """Send a header of `HEADER_BYTES`, and its body if there is one.
@@ -227,6 +227,7 @@ class Socket:
     def __init__(self, connected: socket.socket, patience_s: float = SILENT_AFTER_S) -> None:
         self._socket, self._read, self.ended = connected, 0, False
         self.be_patient(patience_s)
+        # Headers are small and awaited: TCP must not hold them back to fill a packet.
         with suppress(OSError):  # a pair of sockets in one process has no such option
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._room = select.poll()

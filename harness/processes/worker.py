@@ -68,6 +68,7 @@ class Contributor:
             The same header with the start and end of the computation and the summed loss.
         """
         began, data = now_s(), self._minibatches
+        # The server alone knows stages; a worker follows the header, also after a restart.
         if (header.stage, header.before) != (data.stage, data.before):
             data.begin(header.stage, header.before)
             self._memory.new_pass = True

@@ -152,6 +152,7 @@ class ShardedReplay:
             return each.tensor
         steps = range(each.step, each.step + each.steps)
         minibatches = [self._minibatch_of([(each.worker, step)]) for step in steps]
+        # Of one worker, contributions come in order: it reads again only once the last is folded.
         memory = self.memories.setdefault(each.worker, Memory())
         out = torch.empty_like(each.tensor)
         losses = self._algorithm.contribute(
@@ -199,7 +200,7 @@ def _contributions(segment: Timeline, shards: int) -> list[_Contribution]:
         each = by_fold[fold]
         each.read[shard], each.folded[shard] = read, version
         each.unread += 1
-        each.unfolded += version != LOST
+        each.unfolded += version != LOST  # a lost piece was read, but is never folded
     if any(each.read.keys() != set(range(shards)) for each in by_fold.values()):
         raise UserError(f"timeline: not of a server in {shards} shards")
     return list(by_fold.values())
