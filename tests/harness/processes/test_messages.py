@@ -202,4 +202,4 @@ def test_rounds_whose_worker_died_before_they_begin_end_in_a_line(
     monkeypatch.setattr(pace, "clock_offset", dead(2))
     with pytest.raises(NoWorkersLeft):
         Rounds(rounds, torch.zeros(SIZE), minibatches, say=told.append)
-    assert told == ["a worker is gone, and a round needs everybody"]
+    assert told == ["a worker is gone, and a round needs all workers"]

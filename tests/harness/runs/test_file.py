@@ -114,7 +114,7 @@ def test_a_mistake_is_one_line_that_names_it(
             "backup-workers",
             "protocol: BackupWorkers: simulated only; allowed here: averaging or",
         ),
-        ("averaging-with-deaths", "cluster.faults: among real processes only what really dies"),
+        ("averaging-with-deaths", "cluster.faults: real processes have no simulated faults"),
     ],
 )
 def test_real_processes_refuse_what_they_would_silently_not_have(file, line):
