@@ -35,8 +35,7 @@ from urllib.request import url2pathname
 from harness.base.errors import UserError
 from harness.base.log import LOG
 from harness.base.seeds import SHORT, identity
-from harness.store import files as atomic
-from harness.store import files as integrity
+from harness.store import files as run_files
 from harness.store import schema
 from harness.store.lease import Lease, Place, Waiting, parse_numbers
 from harness.store.lease import Leases as lease_Leases
@@ -83,7 +82,7 @@ class BucketStore(Store):
 
     def pull(self, hash_: str) -> bool:
         """Copy a run of the bucket to the local store; False, with a warning, if it is damaged."""
-        folder = atomic.writable_folder(self.path / hash_, "store")
+        folder = run_files.writable_folder(self.path / hash_, "store")
         (lease := Lease(folder)).acquire(Waiting(f"run {hash_[:SHORT]}"))
         try:
             return self.has(hash_) or self._fetch_run(folder)
@@ -114,7 +113,7 @@ class BucketStore(Store):
         for name in schema.LARGE.difference(files):  # leftovers, which the record does not cover
             (folder / name).unlink(missing_ok=True)
         for name, data in files.items():
-            atomic.write_bytes(folder / name, data)
+            run_files.write_bytes(folder / name, data)
         return True
 
     def _on_finished(self, folder: Path) -> None:
@@ -507,12 +506,12 @@ def _check(files: Mapping[str, bytes], hash_: str) -> dict[str, bytes]:
         lost.append(name)
         return None
 
-    record = read(schema.RUN, lambda said: _is_result(integrity.check_digest(said), hash_))
+    record = read(schema.RUN, lambda said: _is_result(run_files.check_digest(said), hash_))
     read(schema.CONFIG, lambda said: identity(said) == hash_)
-    read(schema.PROVENANCE, lambda said: _is_moment(integrity.check_digest(said, True), hash_))
+    read(schema.PROVENANCE, lambda said: _is_moment(run_files.check_digest(said, True), hash_))
     digests: dict[str, str] = {} if record is None else record["files"]
     results = sorted(digests.keys() - schema.LARGE.difference(files))
-    whole = {name for name in files if integrity.sha256_of(files[name]) == digests.get(name)}
+    whole = {name for name in files if run_files.sha256_of(files[name]) == digests.get(name)}
     if lost := [*lost, *(name for name in results if name not in whole)]:
         raise DamagedError(f"run {hash_[:SHORT]}: damaged, not as written: {', '.join(lost)}")
     names = (schema.CONFIG, *results, schema.PROVENANCE, schema.RUN)

@@ -28,8 +28,7 @@ from harness.base.settings import Spec, setting
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs
 from harness.simulator.protocols import asynchronous, plain_server
-from harness.simulator.protocols import state as recording
-from harness.simulator.protocols import state as slots
+from harness.simulator.protocols import state as server_state
 from harness.simulator.protocols.contract import Handing, Limits, TimingProtocol
 from harness.simulator.protocols.plain_server import PlainState, rows_under_way
 from harness.simulator.protocols.state import Rules, is_networked
@@ -37,7 +36,7 @@ from harness.simulator.timeline import Contributions, Timeline
 
 __all__ = ["ParameterServer"]
 
-_State = PlainState | slots.State
+_State = PlainState | server_state.State
 
 
 @dataclass(frozen=True)
@@ -131,18 +130,18 @@ class ParameterServer(Spec, TimingProtocol):
         own_links = cluster.link.sharing == "none" and not is_networked(cluster)
         if own_links and not cluster.faults and self.rules == PLAIN:
             return plain_server.start(workers)
-        if slots.leaves(cluster, workers, self.rules) > slots.MOST_LEAVES:
-            most = slots.MOST_LEAVES // slots.leaves(cluster, 1, self.rules)
+        if server_state.leaves(cluster, workers, self.rules) > server_state.MOST_LEAVES:
+            most = server_state.MOST_LEAVES // server_state.leaves(cluster, 1, self.rules)
             allowed = f"at most {most} with these faults and depth"
             raise UserError(f"workers: {workers} is not allowed; allowed: {allowed}")
-        return slots.initial_state(cluster, workers, self.rules)
+        return server_state.initial_state(cluster, workers, self.rules)
 
     def wake(self, state: _State) -> None:
         """Idle workers are about to read, at the present time."""
         if isinstance(state, PlainState):
             plain_server.wake(state)
         else:
-            slots.wake(state)
+            server_state.wake(state)
 
     def advance(
         self, state: _State, costs: Costs, limits: Limits, room: int, spans: bool
@@ -158,17 +157,17 @@ class ParameterServer(Spec, TimingProtocol):
         room = min(room, max(1, MOST_PIECES // self.shards)) if self.shards > 1 else room
         count = len(state.slots)
         losses = len(state.occurrences) > 0
-        record = recording.space(room, count, len(state.shards.queues), spans, losses)
+        record = server_state.space(room, count, len(state.shards.queues), spans, losses)
         why = asynchronous.run(state, costs, self.rules, limits, record, room)
-        if int(state.clock[0]["sequence"]) > slots.MOST_EVENTS // 2:
+        if int(state.clock[0]["sequence"]) > server_state.MOST_EVENTS // 2:
             raise UserError("simulation: too long; use fewer folds")
-        return why, recording.timeline(record, first, self.push_every, count)
+        return why, server_state.timeline(record, first, self.push_every, count)
 
     def in_flight(self, state: _State) -> Contributions:
         """Contributions read and not yet folded, by first step."""
         if isinstance(state, PlainState):
             return plain_server.contributions_in_flight(state)
-        return rows_under_way(state.slots, slots.UNDER_WAY, self.depth, self.push_every)
+        return rows_under_way(state.slots, server_state.UNDER_WAY, self.depth, self.push_every)
 
     def promised(self, state: _State) -> int:
         """The plain server makes a fold of every minibatch; others count what is under way."""
