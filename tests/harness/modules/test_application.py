@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -97,7 +98,7 @@ def write(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Written]:
 
     def written(
         training: str = ASYNCHRONOUS, top: str = "", task: str = "", kind: str = "float",
-        dropout: float = 0.0, examples: int = 120, launch_s: float = 0.001,
+        dropout: float = 0.0, examples: int | str = 120, launch_s: float = 0.001,
     ) -> Path:  # fmt: skip
         code = CODE.format(dropout=dropout, kind=kind, examples=examples)
         (tmp_path / f"{module}.py").write_text(code, encoding="utf-8")
@@ -176,6 +177,44 @@ def test_a_run_is_replayed_with_its_own_code_and_data_alone(write: Written, tmp_
     (run.dir / "task.json").unlink()
     with pytest.raises(UserError, match="trained by a program; allowed: a run of a run file"):
         replay_run(run.dir, silent)
+
+
+def test_code_is_looked_for_in_the_working_folder_and_then_where_the_run_file_was(
+    write: Written,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def restore_in(folder: Path) -> Any:
+        """As a process of its own would, which has imported nothing."""
+        for name in [name for name in sys.modules if name.startswith("own_")]:
+            del sys.modules[name]
+        monkeypatch.setattr(sys, "path", [*paths])
+        monkeypatch.chdir(folder)
+        return config_of(load_finished_run(run.dir))
+
+    def put(folder: Path, examples: int) -> None:
+        (folder / "own_size.py").write_text(f"EXAMPLES = {examples}\n", encoding="utf-8")
+
+    paths, copied, moved = [*sys.path], tmp_path / "copied", tmp_path / "moved"
+    path = write(examples="EXAMPLES")
+    (module,) = tmp_path.glob("own_*.py")
+    module.write_text(f"from own_size import EXAMPLES\n{module.read_text()}", encoding="utf-8")
+    put(tmp_path, 120)
+    run = load_run(path).config.execute(Store(tmp_path / "store"), silent)
+    for folder in (copied, moved):
+        folder.mkdir()
+        shutil.copy(module, folder)
+    put(copied, 1210)  # the same code with a helper of its own
+    assert restore_in(copied).to_dict() == run.config
+    assert capsys.readouterr().err == f"code and data: from {tmp_path}\n"
+    for each in (module, tmp_path / "own_size.py"):
+        each.replace(moved / each.name)
+    assert restore_in(moved).to_dict() == run.config
+    assert not capsys.readouterr().err
+    other, gone = f"in {copied}: module, .* are not those", f"in {tmp_path}: model: .* cannot"
+    with pytest.raises(UserError, match=f"{other} .*; {gone} be imported"):
+        restore_in(copied)
 
 
 def test_what_is_charged_follows_the_file(write: Written) -> None:
