@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
@@ -33,7 +34,7 @@ from harness.networks.feedforward import Activation, Dnn, Layout, Precision, che
 from harness.runs.config import Pieces, Stage, TrainingConfig, plain
 from harness.simulator import Workload
 from harness.store import Run, Store
-from harness.tasks.contract import Watch
+from harness.tasks.contract import Configuration, Watch
 from harness.tasks.order import Shuffling, row_numbers
 
 __all__ = [
@@ -141,6 +142,16 @@ class RunConfig(TrainingConfig[Corpus]):
         return "targets", "simulated only; allowed on real processes: the corpus's own"
 
     @property
+    def weights(self) -> int:
+        """About how many are trained: inputs and targets follow from the corpus."""
+        return sum(above * below for above, below in pairwise((self.hidden[0], *self.hidden)))
+
+    @property
+    def effort(self) -> float:
+        """See `Configuration`."""
+        return float(self.passes * self.weights)
+
+    @property
     def judged(self) -> str:
         """Frames wrong on the development set."""
         return "dev_frame_error"
@@ -153,7 +164,7 @@ class RunConfig(TrainingConfig[Corpus]):
 
 
 @dataclass(frozen=True)
-class ForcedAlignment:
+class ForcedAlignment(Configuration):
     """The targets that a trained network finds for what was said in a corpus.
 
     Args:

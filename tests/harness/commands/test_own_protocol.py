@@ -17,8 +17,8 @@ from harness.base.errors import UserError
 from harness.base.registry import Entry
 from harness.base.seeds import identity
 from harness.cli import main, parser_of
-from harness.processes.rank_main import check_protocol
 from harness.grid.grid import Runner
+from harness.processes.rank_main import check_protocol
 from harness.runs.file import load_run
 from harness.simulator import Averaging, Fault, ParameterServer, Simulation, load_protocol
 from harness.store import Store

@@ -230,6 +230,10 @@ def test_what_is_charged_follows_the_file(write: Written) -> None:
     assert {each.launch_s for each in timed.cluster.devices.values()} == {0.5}
 
 
+def test_a_run_has_as_much_to_do_as_it_has_passes_and_parameters(write: Written) -> None:
+    assert load_run(write()).config.effort == 2 * (6 * 8 + 8 + 8 * 3 + 3)
+
+
 def test_a_metric_of_ones_own_judges(write: Written, tmp_path: Path) -> None:
     config = load_run(write(task='metric = "{module}:share_wrong"\n')).config
     assert config.judged == "dev_share_wrong"
