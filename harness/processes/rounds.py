@@ -44,7 +44,7 @@ from harness.processes.transport import BEAT_EVERY_S, MalformedMessage, PeerGone
 from harness.processes.worker import Clock, Contributor, Pacing
 from harness.replay.stale import Arrays, Facts, capture_server, part, reinstate_server
 from harness.runs.config import TrainingConfig
-from harness.simulator import Averaging, Timeline
+from harness.simulator import Timeline
 from harness.tasks.order import Minibatches
 
 READ, COMPUTED, AVERAGED, LOSS = range(4)
@@ -84,11 +84,12 @@ class Rounds(OnProcesses):
         say: Callable[[str], None],
         backend: str = GLOO,
     ) -> None:
-        assert isinstance(config.protocol, Averaging)
-        if config.protocol.overlap:
+        every, under_way = config.handing.own, config.handing.under_way
+        assert every is not None  # each worker has its own part of the data: `check_protocol`
+        if under_way > config.workers:
             raise UserError("protocol.overlap: real processes wait for each other; allowed: false")
         super().__init__(config.algorithm.start(model), Clock(FrameHeader(Kind.CLOCK)))
-        self._ranks, self._every = range(1, 1 + config.workers), config.protocol.every
+        self._ranks, self._every = range(1, 1 + config.workers), every
         self._minibatches, self._say = minibatches, say
         self._next, self._begun, self._mailbox = 0, False, Mailbox(FrameHeader)
         self._times = dict[int, Tensor]()

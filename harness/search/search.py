@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Protocol, TypeVar, cast
 
-from harness.algorithms.catalogue import Algorithm, GradientAveraging
+from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.schedules import Constant
 from harness.base.errors import UserError
 from harness.base.seeds import identity
@@ -219,7 +219,7 @@ def linearly_scaled(rate: float, algorithm: Algorithm, workers: int, then: int) 
         workers: how many there were.
         then: how many there are to be.
     """
-    return rate * then / workers if isinstance(algorithm, GradientAveraging) else rate
+    return rate * then / workers if algorithm.averages_gradients else rate
 
 
 def final_error(run: Run, judged: str) -> float:

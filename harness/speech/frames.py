@@ -31,7 +31,14 @@ from harness.base.errors import UserError
 from harness.base.settings import set_apart, setting
 from harness.networks.contract import Minibatch, upload
 from harness.networks.feedforward import Activation, Dnn, Layout, Precision, check
-from harness.runs.config import Pieces, Stage, TrainingConfig, plain
+from harness.runs.config import (
+    HasIdentity,
+    Pieces,
+    Stage,
+    TrainingConfig,
+    plain,
+    plain_fields,
+)
 from harness.simulator import Workload
 from harness.store import Run, Store
 from harness.tasks.contract import Configuration, Watch
@@ -64,7 +71,7 @@ ALIGNMENT_FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig(TrainingConfig[Corpus]):
+class RunConfig(TrainingConfig[Corpus], HasIdentity):
     """One training on the frames of a corpus, on a simulated cluster.
 
     Args:
@@ -86,7 +93,6 @@ class RunConfig(TrainingConfig[Corpus]):
     """
 
     task: ClassVar[str] = "frames"
-    named: ClassVar[bool] = False  # it was there before the others
     charge: ClassVar[str] = "time is charged for timed_layers"
 
     corpus: str
@@ -104,6 +110,10 @@ class RunConfig(TrainingConfig[Corpus]):
     def __post_init__(self) -> None:
         super().__post_init__()
         check(self.precision, self.device)
+
+    def to_identity(self) -> dict[str, Any]:
+        """See `HasIdentity`: without its class, as it was there before all others."""
+        return plain_fields(self)
 
     def idle(self) -> Iterator[tuple[str, str]]:
         """See `TaskConfig`."""
