@@ -21,7 +21,6 @@ from torch import Tensor
 from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
 
 from harness.algorithms.contract import Fold, Server
-from harness.base.errors import UserError
 from harness.processes import messages
 from harness.processes.group import GLOO, MPI, attempt, connect_to_store, staging_device
 from harness.processes.messages import (
@@ -71,7 +70,6 @@ class Rounds(OnProcesses):
         backend: back end of the workers' all-reduces.
 
     Raises:
-        UserError: overlapped rounds, which real workers do not support.
         NoWorkersLeft: a worker died before the run began.
     """
 
@@ -84,10 +82,8 @@ class Rounds(OnProcesses):
         say: Callable[[str], None],
         backend: str = GLOO,
     ) -> None:
-        every, under_way = config.handing.own, config.handing.under_way
-        assert every is not None  # each worker has its own part of the data: `check_protocol`
-        if under_way > config.workers:
-            raise UserError("protocol.overlap: real processes wait for each other; allowed: false")
+        every = config.handing.own
+        assert every is not None  # each worker has its own part of the data
         super().__init__(config.algorithm.start(model), Clock(FrameHeader(Kind.CLOCK)))
         self._ranks, self._every = range(1, 1 + config.workers), every
         self._minibatches, self._say = minibatches, say

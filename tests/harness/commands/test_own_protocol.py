@@ -24,7 +24,7 @@ from harness.simulator import Averaging, Fault, ParameterServer, Simulation, loa
 from harness.store import Store
 from tests.docs.pages import blocks
 from tests.harness.simulator.conftest import UNIT_JOB, make_cluster
-from tests.run_files import ASYNCHRONOUS, written
+from tests.run_files import ASYNCHRONOUS, ROUNDS, written
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/howto/protocol.md").read_text(encoding="utf-8")
@@ -218,6 +218,10 @@ def test_real_processes_have_what_it_declares_and_a_refusal_names_those_that_can
     ]:
         with pytest.raises(UserError, match=told):
             check_protocol(replace(config, protocol=protocol), path)
+    rounds = load_run(written(tmp_path, ROUNDS)).config
+    check_protocol(rounds, path)
+    with pytest.raises(UserError, match=r"protocol\.overlap: true is simulated only; .*: false"):
+        check_protocol(replace(rounds, protocol=replace(rounds.protocol, overlap=True)), path)
     with pytest.raises(UserError, match=r"another kind .*: parameter_server or .*imagined"):
         replace(config, protocol=Averaging())
 
