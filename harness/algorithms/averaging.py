@@ -43,6 +43,7 @@ class GradientAveraging(Algorithm):
     """
 
     rounds: ClassVar[bool] = True
+    averages_gradients: ClassVar[bool] = True
 
     descent: Descent = PLAIN
     restart: Restart = "never"

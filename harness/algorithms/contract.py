@@ -33,7 +33,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from types import FunctionType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -153,11 +153,14 @@ class Algorithm(ABC):
         considers: how often in a pass `consider` is called, whatever else is measured when.
         remembers: whether workers keep anything in their `Memory`.
         in_shards: whether the folds of a server in shards, each of its part, are its folds.
+        averages_gradients: whether a fold goes along the mean of all workers' gradients, so that
+            rates grow with workers.
     """
 
     rounds: ClassVar[bool] = False
     remembers: ClassVar[bool] = True
     in_shards: ClassVar[bool] = True
+    averages_gradients: ClassVar[bool] = False
     considers: ClassVar[int] = 0
 
     def __init_subclass__(cls) -> None:
@@ -174,6 +177,16 @@ class Algorithm(ABC):
         """
         del workers, under_way
         return None
+
+    def with_workers(self, workers: int) -> Self:
+        """The same for so many workers, where a setting says how many there are."""
+        del workers
+        return self
+
+    @property
+    def repeats(self) -> bool:
+        """Whether its folds ask a device for the same operations each time; see `Repeating`."""
+        return False
 
     @property
     def sent(self) -> float:

@@ -22,9 +22,9 @@ Without their grace window: a quorum that is complete is folded.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -179,6 +179,10 @@ class EagerDiLoCo(Algorithm):
     workers: int = setting(at_least=1)
     descent: Descent = PLAIN
     outer: OuterNesterov = field(default_factory=OuterNesterov)
+
+    def with_workers(self, workers: int) -> Self:
+        """See `Algorithm`."""
+        return replace(self, workers=workers)
 
     def trouble(self, workers: int, under_way: int) -> tuple[str, str] | None:
         """Other workers; or rounds without overlap, where a worker's own part would count twice."""

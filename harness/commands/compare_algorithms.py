@@ -36,13 +36,12 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.judge import comparison as provenance
     from harness.judge.comparison import build_table
     from harness.runs.idle import idle_lines
-    from harness.runs.methods import method_of
     from harness.store.files import writable_folder
     from reports import comparison
 
     base, own = overrides.base_of(arguments)
     named = [word.strip() for word in arguments.algorithms.split(",") if word.strip()]
-    methods = [method_of(word) for word in named] or [own]
+    methods = overrides.named_methods(named, base) or [own]
     grid = overrides.grid_of(arguments, base, methods, overrides.numbers(arguments.workers))
     store = argument_types.open_store(
         writable_folder(arguments.out, "--out") / "runs", arguments.gather

@@ -57,7 +57,6 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.grid.grid import Runner
     from harness.judge import comparison
     from harness.runs.idle import idle_lines
-    from harness.runs.methods import method_of
     from harness.search.knobs import knob_of
     from harness.search.search import Search, tolerance
     from harness.store import Cell
@@ -70,7 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
     limits = (low, high), arguments.margin, arguments.halvings
     search = Search(knob.name, knob.axis, knob.whole, *limits)
     base, method = overrides.base_of(arguments)
-    method = method_of(arguments.algorithm) if arguments.algorithm else method
+    if arguments.algorithm:
+        (method,) = overrides.named_methods([arguments.algorithm], base)
     knob.check(method.algorithm)
     store = argument_types.open_store(
         writable_folder(arguments.out, "--out") / "runs", arguments.gather

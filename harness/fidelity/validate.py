@@ -108,11 +108,12 @@ share = 0.25
 """
 
 
-def validate_regimes(say: Callable[[str], None]) -> Iterator[tuple[str, Comparison]]:
+def validate_regimes(say: Callable[[str], None], program: str) -> Iterator[tuple[str, Comparison]]:
     """Run and predict every regime; yields its name and the comparison.
 
     Args:
         say: prints the regime that runs next.
+        program: the module whose command starts the processes of a run.
 
     Raises:
         UserError: a run fails.
@@ -122,11 +123,11 @@ def validate_regimes(say: Callable[[str], None]) -> Iterator[tuple[str, Comparis
         with TemporaryDirectory() as folder:
             for file, text in regime.files(name).items():
                 (Path(folder) / file).write_text(text, encoding="utf-8")
-            yield name, _run_regime(Path(folder), name)
+            yield name, _run_regime(Path(folder), name, program)
 
 
-def _run_regime(folder: Path, name: str) -> Comparison:
-    command = [sys.executable, "-m", "harness.train", str(folder / "run.toml"), "--paced"]
+def _run_regime(folder: Path, name: str, program: str) -> Comparison:
+    command = [sys.executable, "-m", program, str(folder / "run.toml"), "--paced"]
     run: RunFile[TrainingConfig[Any]] = load_run(folder / "run.toml", TrainingConfig)
     config = run.config
     processes = str(config.workers + config.shards)

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
@@ -45,7 +44,6 @@ __all__ = [
     "RemainingTime",
     "Report",
     "Runner",
-    "effort",
     "execute",
     "kind_of",
     "longest_first",
@@ -422,17 +420,5 @@ Each = TypeVar("Each", bound=Configuration)
 
 def longest_first(configs: Mapping[str, Each]) -> dict[str, Each]:
     """Sort configurations by decreasing `effort`; equal ones stay in their order."""
-    names = sorted(configs, key=lambda name: effort(configs[name]), reverse=True)
+    names = sorted(configs, key=lambda name: configs[name].effort, reverse=True)
     return {name: configs[name] for name in names}
-
-
-def effort(config: Configuration) -> float:
-    """Relative amount of work of a run: passes times weights of its hidden layers.
-
-    A sequence run has the network of the training that it starts from. A configuration without
-    passes, such as a timing run of seconds, has 0 and comes last.
-    """
-    sized = getattr(config, "start", config)
-    hidden = getattr(sized, "hidden", None) or (1,)
-    weights = sum(above * below for above, below in pairwise((hidden[0], *hidden)))
-    return float(getattr(config, "passes", 0) * weights)

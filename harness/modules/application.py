@@ -19,7 +19,8 @@ import torch
 from torch import nn
 
 from harness.base.errors import UserError
-from harness.base.registry import import_modules
+from harness.base.log import LOG
+from harness.base.registry import import_modules, undo_imports
 from harness.base.seeds import identity
 from harness.base.settings import build, setting
 from harness.modules.network import preserve_generators
@@ -227,6 +228,9 @@ class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
     def restore(self, run: Run, table: Table, where: str) -> ModuleConfig:
         """See `Application`; module, loss and data are imported again, and have to be the same.
 
+        They are looked for in the working folder, then where the run file was: a project may
+        have been moved or copied since.
+
         Raises:
             UserError: the run was not made from a run file, or its code or data are other now.
         """
@@ -234,19 +238,32 @@ class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
             told = "trained by a program; allowed: a run of a run file"
             raise UserError(f"{run.dir}: {told}")
         kept = json.loads(run.path(SOURCE).read_text(encoding="utf-8"))
-        place, folder = f"{run.dir}/{SOURCE}", Path(kept["folder"])
+        troubles: list[str] = []
+        for folder in dict.fromkeys((Path.cwd(), Path(kept["folder"]))):
+            try:
+                with undo_imports(folder):
+                    config = self._restore_from(folder, kept, run, table, where)
+            except UserError as error:
+                troubles.append(str(error))
+                continue
+            if troubles:
+                LOG.info("code and data: from %s", folder)
+            return config
+        raise UserError(f"{run.dir}: {'; '.join(troubles)}")
+
+    def _restore_from(
+        self, folder: Path, kept: Table, run: Run, table: Table, where: str
+    ) -> ModuleConfig:
+        """The configuration of a run with the code that lies in a folder."""
+        place = f"in {folder}"
         import_modules(kept["import"], place, folder)
-        source = Source(
-            f"{run.dir}/{SOURCE}",
-            Path(kept["folder"]),
-            build(ModuleTable, kept["task"], f"{run.dir}/{SOURCE}"),
-        )
+        source = Source(place, folder, build(ModuleTable, kept["task"], place), kept["import"])
         plain = {k: v for k, v in table.items() if k not in NO_FIELDS}
         config = build(ModuleConfig, {**plain, "problem": source.problem()}, where)
         how = {EXECUTED: run.config[EXECUTED]} if EXECUTED in run.config else {}
         if identity(config.to_dict() | how) != run.hash:
             told = "module, loss, data or algorithm are not those that it was trained with"
-            raise UserError(f"{run.dir}: {told}")
+            raise UserError(f"{place}: {told}")
         return config
 
     def open(

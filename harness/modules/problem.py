@@ -99,6 +99,11 @@ class Problem(HasIdentity):
         """The parameters ``[P]`` that a seed's runs start from."""
         return flat(list(trainable_parameters(self.module(seed)).values()))
 
+    @cached_property
+    def size(self) -> int:
+        """How many parameters are trained."""
+        return self.initial(0).numel()
+
     def parameters(self, seed: int = 0) -> Parameters:
         """Where they lie."""
         return Parameters.from_module(self.module(seed))

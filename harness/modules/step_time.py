@@ -25,7 +25,7 @@ from harness.modules.network import preserve_generators, trainable_parameters
 from harness.modules.problem import Arrays, Problem
 from harness.simulator import Cluster, Device, Workload
 from harness.store import Run, RunWriter, Store
-from harness.tasks.contract import Watch
+from harness.tasks.contract import Configuration, Watch
 
 FORMAT = 1
 """Grows when the same step would be measured otherwise."""
@@ -38,7 +38,7 @@ SIDE = 1024
 
 
 @dataclass(frozen=True)
-class StepConfig:
+class StepConfig(Configuration):
     """A measurement of one machine, made once for each store.
 
     Args:

@@ -126,6 +126,11 @@ class ModuleConfig(TrainingConfig[Problem]):
         found.seed = self.seed
         return found
 
+    @property
+    def effort(self) -> float:
+        """See `Configuration`."""
+        return float(self.passes * self.problem.size)
+
     def with_algorithm(self, algorithm: Algorithm, protocol: TimingProtocol | None) -> Self:
         """See `TrainingConfig`; what travels is what the other algorithm sends."""
         found = super().with_algorithm(algorithm, protocol)

@@ -93,6 +93,16 @@ class LayeredNetwork(Network, Protocol):
         ...
 
 
+@runtime_checkable
+class RepeatingNetwork(Network, Protocol):
+    """One whose gradient asks a device for the same operations each time: they can be recorded."""
+
+    @property
+    def copy_type(self) -> torch.dtype | None:
+        """The type of copies of the model that gradients need no more than; None for its own."""
+        ...
+
+
 def upload(values: Tensor, device: torch.device) -> Tensor:
     """The values on a device; those that lie there already as they are."""
     return pin_for_device(values, device).to(device, non_blocking=True)

@@ -21,7 +21,6 @@ from torch import Tensor
 from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
 
 from harness.algorithms.contract import Fold, Server
-from harness.base.errors import UserError
 from harness.processes import messages
 from harness.processes.group import GLOO, MPI, attempt, connect_to_store, staging_device
 from harness.processes.messages import (
@@ -44,7 +43,7 @@ from harness.processes.transport import BEAT_EVERY_S, MalformedMessage, PeerGone
 from harness.processes.worker import Clock, Contributor, Pacing
 from harness.replay.stale import Arrays, Facts, capture_server, part, reinstate_server
 from harness.runs.config import TrainingConfig
-from harness.simulator import Averaging, Timeline
+from harness.simulator import Timeline
 from harness.tasks.order import Minibatches
 
 READ, COMPUTED, AVERAGED, LOSS = range(4)
@@ -71,7 +70,6 @@ class Rounds(OnProcesses):
         backend: back end of the workers' all-reduces.
 
     Raises:
-        UserError: overlapped rounds, which real workers do not support.
         NoWorkersLeft: a worker died before the run began.
     """
 
@@ -84,11 +82,10 @@ class Rounds(OnProcesses):
         say: Callable[[str], None],
         backend: str = GLOO,
     ) -> None:
-        assert isinstance(config.protocol, Averaging)
-        if config.protocol.overlap:
-            raise UserError("protocol.overlap: real processes wait for each other; allowed: false")
+        every = config.handing.own
+        assert every is not None  # each worker has its own part of the data
         super().__init__(config.algorithm.start(model), Clock(FrameHeader(Kind.CLOCK)))
-        self._ranks, self._every = range(1, 1 + config.workers), config.protocol.every
+        self._ranks, self._every = range(1, 1 + config.workers), every
         self._minibatches, self._say = minibatches, say
         self._next, self._begun, self._mailbox = 0, False, Mailbox(FrameHeader)
         self._times = dict[int, Tensor]()

@@ -137,7 +137,6 @@ class TrainingConfig(TaskConfig, Generic[Data]):
     shards: int = setting(1, at_least=1, at_most=1000, added=True)
     shuffling: Shuffling = setting("full", added=True)
 
-    named: ClassVar[bool] = True
     """Whether an identity names the class."""
     unit: ClassVar[str] = "frames"
     """What a user trains on, in messages."""
@@ -257,9 +256,7 @@ class TrainingConfig(TaskConfig, Generic[Data]):
     @property
     def timed(self) -> TimingProtocol:
         """Who waits for whom, as the simulator has it."""
-        if self.protocol is None or isinstance(self.protocol, ParameterServer):
-            return replace(self.protocol or ParameterServer(), shards=self.shards)
-        return self.protocol
+        return (self.protocol or ParameterServer()).with_shards(self.shards)
 
     @property
     def handing(self) -> Handing:
@@ -392,14 +389,18 @@ def plain(value: object) -> Any:
     if isinstance(value, HasIdentity):
         return value.to_identity()
     if is_dataclass(value) and not isinstance(value, type):
-        body = {f.name: plain(getattr(value, f.name)) for f in fields(value) if counts(value, f)}
-        return body if not getattr(value, "named", True) else {"is": type(value).__name__, **body}
+        return {"is": type(value).__name__, **plain_fields(value)}
     if isinstance(value, Mapping):
         table = cast(Mapping[object, object], value)
         return {str(key): plain(item) for key, item in table.items()}
     if isinstance(value, tuple | list):
         return [plain(item) for item in cast(Sequence[object], value)]
     return value
+
+
+def plain_fields(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass that count, as JSON values."""
+    return {f.name: plain(getattr(value, f.name)) for f in fields(value) if counts(value, f)}
 
 
 SEARCH = "search"

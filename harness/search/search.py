@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Protocol, TypeVar, cast
 
-from harness.algorithms.catalogue import Algorithm, GradientAveraging
+from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.schedules import Constant
 from harness.base.errors import UserError
 from harness.base.seeds import identity
@@ -25,7 +25,7 @@ from harness.base.settings import setting
 from harness.judge.comparison import Point, Tolerance, errors_of, point
 from harness.runs.config import TrainingConfig
 from harness.store import Cell, Run, RunWriter, Store
-from harness.tasks.contract import Progress, Watch
+from harness.tasks.contract import Configuration, Progress, Watch
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -219,7 +219,7 @@ def linearly_scaled(rate: float, algorithm: Algorithm, workers: int, then: int) 
         workers: how many there were.
         then: how many there are to be.
     """
-    return rate * then / workers if isinstance(algorithm, GradientAveraging) else rate
+    return rate * then / workers if algorithm.averages_gradients else rate
 
 
 def final_error(run: Run, judged: str) -> float:
@@ -244,7 +244,7 @@ TRIED = "loss_at_the_end"
 
 
 @dataclass(frozen=True)
-class BestRateConfig:
+class BestRateConfig(Configuration):
     """A training, and where the search for its rates begins.
 
     Every rate that is tried is a run of its own. A training *stands* a rate if it ends with a
@@ -382,7 +382,7 @@ class HasRate(Protocol):
 
 
 @dataclass(frozen=True)
-class LargestRateConfig:
+class LargestRateConfig(Configuration):
     """A training, and between which rates its largest stable one is looked for.
 
     Every rate that is tried is a run of its own. What diverges at a rate is taken to diverge at

@@ -61,6 +61,11 @@ Reads = Mapping[str, Callable[[Timeline], Lag]]
 class Configuration(Protocol):
     """A computation that a grid executes and a store keeps."""
 
+    @property
+    def effort(self) -> float:
+        """How much there is to do, beside others of a grid; 0 for what takes seconds."""
+        return 0.0
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""
         ...
@@ -94,6 +99,11 @@ class TaskConfig(ABC):
     def application(self) -> Application[Any, Any]:
         """The application that trains it."""
         return load("tasks", self.task)
+
+    @property
+    def effort(self) -> float:
+        """See `Configuration`: passes, times the weights that are trained if these differ."""
+        return float(self.passes)
 
     def execute(self, store: Store, watch: Watch) -> Run:
         """See `Configuration`."""

@@ -23,7 +23,7 @@ from harness.simulator import Cluster
 from harness.simulator.collectives import AllReduce
 from harness.simulator.protocols.rounds import build_wiring
 from harness.store import Run, RunWriter, Store
-from harness.tasks.contract import Watch
+from harness.tasks.contract import Configuration, Watch
 
 ALL_REDUCE_FORMAT = 1
 """Grows when the same configuration would no longer give the same messages."""
@@ -33,7 +33,7 @@ MESSAGE = "message"
 
 
 @dataclass(frozen=True)
-class AllReduceConfig:
+class AllReduceConfig(Configuration):
     """One all-reduce among workers that begin it together.
 
     Args:
@@ -84,7 +84,7 @@ HIDDEN_GAIN = 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class EquivalenceConfig:
+class EquivalenceConfig(Configuration):
     """Two algorithms trained in float64 on drawn frames, every worker in every fold.
 
     Args:

@@ -21,7 +21,7 @@ from harness.speech.sequence_training import train_sequence
 from harness.speech.task import final_model, load_corpus_with_targets, train_or_load_start
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import MODEL
-from harness.tasks.contract import Progress, Watch
+from harness.tasks.contract import Configuration, Progress, Watch
 
 FORMAT = 2
 """Grows when the same configuration would no longer give the same bytes."""
@@ -33,7 +33,7 @@ STEP = 1e-4
 
 
 @dataclass(frozen=True)
-class LineConfig:
+class LineConfig(Configuration):
     """The line from where a sequence training starts to where it ends.
 
     Args:

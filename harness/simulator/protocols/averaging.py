@@ -142,6 +142,12 @@ class Averaging(Spec, TimingProtocol):
         under_way = workers * (2 if self.overlap else 1)
         return Handing(rounds=True, own=self.every, a_fold=1, under_way=under_way)
 
+    def simulated_only(self) -> tuple[str, str] | None:
+        """Real workers wait for each other at the end of a round."""
+        if not self.overlap:
+            return None
+        return "overlap", "true is simulated only; allowed here: false"
+
     def begin_epoch(self, state: State, minibatches: int) -> None:
         """See `TimingProtocol`; the round in which they end is shorter."""
         clock = state.clock[0]

@@ -261,6 +261,11 @@ class TimingProtocol(ABC):
         del workers
         return None
 
+    def with_shards(self, shards: int) -> TimingProtocol:
+        """The same for a server in so many shards, where it has a server that can be cut."""
+        del shards
+        return self
+
     def without_effect(self, cluster: Cluster, workers: int) -> Iterator[tuple[str, str]]:
         """Dotted keys of the cluster file that cannot move its timelines, and why.
 

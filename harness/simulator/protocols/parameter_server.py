@@ -21,7 +21,7 @@ settled when it is read.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from harness.base.errors import UserError
 from harness.base.settings import Spec, setting
@@ -73,6 +73,10 @@ class ParameterServer(Spec, TimingProtocol):
         """Minibatches in the order in which workers read."""
         under_way = workers * self.depth
         return Handing(rounds=False, own=None, a_fold=self.push_every, under_way=under_way)
+
+    def with_shards(self, shards: int) -> ParameterServer:
+        """See `TimingProtocol`."""
+        return replace(self, shards=shards)
 
     def untrained(self) -> tuple[str, str] | None:
         """Shards belong to the run; parameters that are older than a read are not kept."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -97,7 +98,7 @@ def write(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Written]:
 
     def written(
         training: str = ASYNCHRONOUS, top: str = "", task: str = "", kind: str = "float",
-        dropout: float = 0.0, examples: int = 120, launch_s: float = 0.001,
+        dropout: float = 0.0, examples: int | str = 120, launch_s: float = 0.001,
     ) -> Path:  # fmt: skip
         code = CODE.format(dropout=dropout, kind=kind, examples=examples)
         (tmp_path / f"{module}.py").write_text(code, encoding="utf-8")
@@ -178,6 +179,44 @@ def test_a_run_is_replayed_with_its_own_code_and_data_alone(write: Written, tmp_
         replay_run(run.dir, silent)
 
 
+def test_code_is_looked_for_in_the_working_folder_and_then_where_the_run_file_was(
+    write: Written,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def restore_in(folder: Path) -> Any:
+        """As a process of its own would, which has imported nothing."""
+        for name in [name for name in sys.modules if name.startswith("own_")]:
+            del sys.modules[name]
+        monkeypatch.setattr(sys, "path", [*paths])
+        monkeypatch.chdir(folder)
+        return config_of(load_finished_run(run.dir))
+
+    def put(folder: Path, examples: int) -> None:
+        (folder / "own_size.py").write_text(f"EXAMPLES = {examples}\n", encoding="utf-8")
+
+    paths, copied, moved = [*sys.path], tmp_path / "copied", tmp_path / "moved"
+    path = write(examples="EXAMPLES")
+    (module,) = tmp_path.glob("own_*.py")
+    module.write_text(f"from own_size import EXAMPLES\n{module.read_text()}", encoding="utf-8")
+    put(tmp_path, 120)
+    run = load_run(path).config.execute(Store(tmp_path / "store"), silent)
+    for folder in (copied, moved):
+        folder.mkdir()
+        shutil.copy(module, folder)
+    put(copied, 1210)  # the same code with a helper of its own
+    assert restore_in(copied).to_dict() == run.config
+    assert capsys.readouterr().err == f"code and data: from {tmp_path}\n"
+    for each in (module, tmp_path / "own_size.py"):
+        each.replace(moved / each.name)
+    assert restore_in(moved).to_dict() == run.config
+    assert not capsys.readouterr().err
+    other, gone = f"in {copied}: module, .* are not those", f"in {tmp_path}: model: .* cannot"
+    with pytest.raises(UserError, match=f"{other} .*; {gone} be imported"):
+        restore_in(copied)
+
+
 def test_what_is_charged_follows_the_file(write: Written) -> None:
     def work(task: str) -> Any:
         return load_run(write(task=task)).config.workload()
@@ -189,6 +228,10 @@ def test_what_is_charged_follows_the_file(write: Written) -> None:
     assert work("parameter_bytes = 5e6\n").parameter_bytes == 5e6
     timed = load_run(write(task="step_seconds = 0.5\n")).config
     assert {each.launch_s for each in timed.cluster.devices.values()} == {0.5}
+
+
+def test_a_run_has_as_much_to_do_as_it_has_passes_and_parameters(write: Written) -> None:
+    assert load_run(write()).config.effort == 2 * (6 * 8 + 8 + 8 * 3 + 3)
 
 
 def test_a_metric_of_ones_own_judges(write: Written, tmp_path: Path) -> None:
