@@ -107,7 +107,7 @@ def _configs(arguments: argparse.Namespace) -> dict[str, TaskConfig]:
         return {f"{path.stem}, seed {seed}": replace(base, seed=seed) for seed in seeds}
     return {
         f"{path.stem}, {count} worker{'' if count == 1 else 's'}, seed {seed}": replace(
-            base.on(count=count), seed=seed
+            base.with_cluster(count=count), seed=seed
         )
         for count in counts
         for seed in seeds
