@@ -41,12 +41,20 @@ DEFAULT = "frames"
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run is: its name, passes done of at most ``passes``, and the last frame error."""
+    """Where a run is.
+
+    Attributes:
+        run: its name.
+        done: passes so far.
+        passes: at most.
+        measured: the last value of the judged metric, with the metric's name, for people to read;
+            empty for a run that trains nothing.
+    """
 
     run: str
     done: float
     passes: float
-    frame_error: float
+    measured: str = ""
 
 
 Watch = Callable[[Progress], None]
@@ -129,6 +137,11 @@ class TaskConfig(ABC):
     def show(self, error: float) -> str:
         """An error of the judged metric, for people to read."""
         return f"{error:.2%}"
+
+    @property
+    def metric(self) -> str:
+        """The name of the judged metric, for people to read."""
+        return self.judged.removeprefix("dev_").replace("_", " ")
 
     @abstractmethod
     def reads(self) -> Reads:

@@ -15,10 +15,12 @@ from harness.algorithms.compression import Compressed, Int8
 from harness.base.errors import UserError
 from harness.fidelity.predict import time_full_run
 from harness.fidelity.replay import config_of, load_finished_run, replay_run
+from harness.grid.display import Display
 from harness.runs.config import TrainingConfig
 from harness.runs.file import load_run
 from harness.store import Store
 from harness.store.schema import MODEL
+from harness.tasks.contract import Progress
 from harness.training import loop
 from tests.silence import silent
 
@@ -194,8 +196,12 @@ def test_what_is_charged_follows_the_file(write: Written) -> None:
 def test_a_metric_of_ones_own_judges(write: Written, tmp_path: Path) -> None:
     config = load_run(write(task='metric = "{module}:share_wrong"\n')).config
     assert config.judged == "dev_share_wrong"
-    run = config.execute(Store(tmp_path / "store"), silent)
-    assert "dev_share_wrong/iterate" in run.summary
+    seen: list[Progress] = []
+    run = config.execute(Store(tmp_path / "store"), seen.append)
+    last = run.summary["dev_share_wrong/iterate"]
+    assert seen[-1].measured == f"share wrong {last:.6g}"
+    line = Display({run.hash: "mine"})._line(seen[-1])
+    assert line == f"mine 2.0/2 passes, share wrong {last:.6g}"
 
 
 @pytest.mark.parametrize(
