@@ -404,7 +404,7 @@ def check_settings(model: object, loss: object, asked: Any) -> None:
         check_kind(
             "submit", asked.submit, str, "'slurm', 'local', 'dask', 'ray', 'MODULE:FUNCTION'"
         )
-        check_carrier(asked.submit)
+        check_carrier(asked.submit, "submit")
     check_kind("gather", asked.gather, (str, type(None)), "s3://BUCKET/PREFIX, …")
     check_kind("device", asked.device, str, "'cpu', 'cuda' or 'auto'")
     if asked.target is not None:

@@ -271,7 +271,8 @@ def test_data_of_a_call_that_was_killed_are_removed_by_the_next_and_those_of_one
     [
         ({"jobs": 0}, "jobs: 0; allowed: a whole number from 1"),
         ({"runs_per_job": 1.5}, "runs_per_job: 1.5; allowed"),
-        ({"submit": "slurn"}, "unknown 'slurn'"),
+        ({"submit": "slurn"}, "^submit: unknown 'slurn'"),
+        ({"submit": "nowhere_at_all:f"}, "^submit nowhere_at_all:f: No module"),
         ({"submit": 3}, "submit: 3; allowed"),
         ({"gather": 3}, "gather: 3; allowed"),
     ],
