@@ -17,6 +17,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import lagbench
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.compression import Compressed, TopK
+from harness.base import forks
+from harness.base.errors import ProcessDied
 from harness.modules.experiment import Experiment
 from harness.search.search import TUNING_SEED
 from tests.modules import mlp, points
@@ -445,6 +447,16 @@ def test_ctrl_c_ends_a_call_in_a_short_traceback_that_says_where_the_work_is(
     lines = "".join(traceback.format_exception(stopped.value)).splitlines()
     assert len(lines) <= 12
     assert lines[-1].endswith(f"what is done is in {str(usual['store'])!r}, the same call goes on")
+
+
+def test_a_killed_process_ends_a_call_as_other_errors_do(usual, monkeypatch):
+    def killed(*_, **__):
+        raise ProcessDied(forks.KILLED)
+
+    monkeypatch.setattr(Experiment, "run", killed)
+    with pytest.raises(lagbench.UserError, match=r"killed.*the same call goes on") as ended:
+        lagbench.train(mlp, functional.cross_entropy, points(), **usual)
+    assert len("".join(traceback.format_exception(ended.value)).splitlines()) <= 12
 
 
 def test_a_loss_that_keeps_what_it_is_given_is_refused_before_anything_is_trained(usual):
