@@ -239,6 +239,16 @@ def test_mistakes_are_one_line(
     assert len(said.splitlines()) == 1
 
 
+def test_a_module_that_ends_the_program_is_refused_in_one_line(
+    write: Written, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write()
+    module = next(path.parent.glob("own_*.py"))
+    module.write_text("raise SystemExit(5)", encoding="utf-8")
+    assert cli.main(["train", str(path)]) == 2
+    assert capsys.readouterr().err.endswith(f"{module.stem!r} cannot be imported (SystemExit: 5)\n")
+
+
 def test_the_model_that_a_run_file_trains_is_that_of_a_program(
     write: Written, tmp_path: Path
 ) -> None:
