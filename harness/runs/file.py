@@ -20,6 +20,7 @@ from harness.base.errors import UserError
 from harness.base.registry import import_modules, load_plugins
 from harness.base.settings import KIND, dataclasses_below, load_toml
 from harness.simulator import Averaging, ParameterServer
+from harness.simulator.simulation import load_protocol
 from harness.tasks.contract import Application, RunRequest, TaskConfig, application_of
 
 Table = dict[str, Any]
@@ -78,6 +79,7 @@ def load_run(
     for steps, value in changes:
         _put(path, table, steps, value)
     imports = _import(path, table.pop(IMPORT, []))
+    _import_protocol(path, table.get("protocol"))
     application = application_of(table, str(path))
     if not issubclass(application.config, spec):
         raise UserError(f"{path}: {KIND}: not allowed; allowed: {spec.__name__}")
@@ -121,6 +123,20 @@ def _import(path: Path, names: object) -> list[str]:
     for group in ("algorithms", "protocols"):
         load_plugins(group)
     return cast(list[str], names)
+
+
+def _import_protocol(path: Path, table: object) -> None:
+    """Import the protocol that a table names, so that its class is found.
+
+    Raises:
+        UserError: there is none of the name.
+    """
+    named = cast(Table, table).get(KIND) if isinstance(table, dict) else None
+    if isinstance(named, str):
+        try:
+            load_protocol(named)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from error
 
 
 def complete_protocol(table: Table) -> Table:
