@@ -459,6 +459,37 @@ def test_a_killed_process_ends_a_call_as_other_errors_do(usual, monkeypatch):
     assert len("".join(traceback.format_exception(ended.value)).splitlines()) <= 12
 
 
+class Undecorated(lagbench.Gradients):
+    """An algorithm whose author forgot the decorator."""
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"data": lambda: 1 / 0}, r"^data: .*<lambda> raised ZeroDivisionError"),
+        (
+            {"algorithm": Undecorated()},
+            r"^algorithm: Undecorated is no dataclass; allowed: with @dataclass\(frozen=True\)",
+        ),
+    ],
+)
+def test_a_mistake_in_a_part_is_one_line_before_anything_is_trained(given, told, usual):
+    asked = {"model": mlp, "data": points(), "rate": 0.1, "seeds": 1, **usual, **given}
+    model, data = asked.pop("model"), asked.pop("data")
+    with pytest.raises(lagbench.UserError, match=told):
+        lagbench.train(model, functional.cross_entropy, data, **asked)
+    assert not list(usual["store"].glob("*"))
+
+
+def test_data_may_be_a_function_of_nothing(usual):
+    asked = {"rate": 0.1, "seeds": 2, **usual}
+    lagbench.train(mlp, functional.cross_entropy, lambda: points(), **asked)
+    runs = [path.name for path in usual["store"].iterdir()]
+    lagbench.train(mlp, functional.cross_entropy, points(), **asked)
+    assert [path.name for path in usual["store"].iterdir()] == runs
+    assert len(runs) == 2
+
+
 def test_a_loss_that_keeps_what_it_is_given_is_refused_before_anything_is_trained(usual):
     kept = []
 
