@@ -66,8 +66,8 @@ class Settings(TypedDict, total=False):
         test: data like the training data, reported on and used for nothing else.
         dev: development data, or the share of the training data that is held out as such:
             rates are chosen and times to a target read on it.
-        metric: ``"error"``, ``"mse"``, ``"mae"``, ``"loss"``, or a function of outputs and targets
-            whose mean is better when less; of several the first judges.
+        metric: ``"error"``, ``"mse"``, ``"mae"``, ``"loss"``, or a function of outputs and targets:
+            one number for a minibatch, less is better; of several the first judges.
         minibatch: examples in a worker's minibatch.
         passes: over the training data, the same for every number of workers.
         evaluations: how often in a pass the development data are scored.
@@ -132,7 +132,7 @@ class Experiment:
 
     Args:
         model: a module, or what makes one for each seed.
-        loss: ``loss(outputs, targets)``, one number a minibatch.
+        loss: ``loss(outputs, targets)``: one number for a minibatch.
         data: arrays, a dataset or an iterable; or a function that gives one, of the seed or of
             nothing.
         cluster: a `Cluster`, its file, or the name of one that comes along.

@@ -67,6 +67,8 @@ def test_two_processes_search_the_same_rates_and_give_the_same_runs(tmp_path, us
 
     def wrong(outputs, targets):
         """Says which processes have runs; those of two wait for each other once."""
+        if len(targets) <= usual["minibatch"]:  # it is tried before other processes have begun
+            return (outputs.argmax(1) != targets).double().mean()
         (Path(folder) / f"process-{os.getpid()}").touch()
         end_s = time.monotonic() + PATIENCE_S
         while Path(folder, "two").exists() and len([*Path(folder).glob("process-*")]) < 2:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import threading
 import traceback
 from pathlib import Path
 
@@ -463,10 +464,21 @@ class Undecorated(lagbench.Gradients):
     """An algorithm whose author forgot the decorator."""
 
 
+def of_size(size):
+    return nn.Linear(6, size)
+
+
+def one_each(outputs, targets):
+    return (outputs.argmax(1) != targets).double()
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
+        ({"model": of_size}, r"^model: of_size raised TypeError: of_size\(\) missing 1 required"),
         ({"data": lambda: 1 / 0}, r"^data: .*<lambda> raised ZeroDivisionError"),
+        ({"metric": one_each}, r"^metric: one_each: shape \[8\]; allowed: one number for a min"),
+        ({"metric": of_size}, r"^metric: of_size: fails on a minibatch of 8 examples: TypeError"),
         (
             {"algorithm": Undecorated()},
             r"^algorithm: Undecorated is no dataclass; allowed: with @dataclass\(frozen=True\)",
@@ -488,6 +500,27 @@ def test_data_may_be_a_function_of_nothing(usual):
     lagbench.train(mlp, functional.cross_entropy, points(), **asked)
     assert [path.name for path in usual["store"].iterdir()] == runs
     assert len(runs) == 2
+
+
+class Locked(nn.CrossEntropyLoss):
+    """A loss that no other process can be given, and that nothing copies."""
+
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+def test_a_loss_that_cannot_be_sent_trains_in_one_process_and_is_refused_with_two(usual):
+    asked = {"rate": 0.1, "seeds": 1, **usual}
+    with pytest.raises(lagbench.UserError, match=r"loss: cannot be sent .* allowed: jobs=1"):
+        lagbench.train(mlp, Locked(), points(), jobs=2, **asked)
+    lagbench.train(mlp, Locked(), points(), **asked)
+    assert [run.status for run in lagbench.Store(usual["store"]).runs()] == ["done"]
+    model = mlp()
+    model.lock = threading.Lock()
+    for jobs in (1, 2):
+        with pytest.raises(lagbench.UserError, match=r"model: cannot be copied .* no lock"):
+            lagbench.train(model, functional.cross_entropy, points(), jobs=jobs, **asked)
 
 
 def test_a_loss_that_keeps_what_it_is_given_is_refused_before_anything_is_trained(usual):
