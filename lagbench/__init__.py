@@ -143,8 +143,8 @@ def train(
     Args:
         model: a module, from whose parameters every run starts; or what makes one, for each seed.
         loss: of outputs and targets, one number a minibatch; rates are of its gradient.
-        data: a pair of arrays, a map-style dataset, an iterable of pairs, or a function of the
-            seed that gives one of them.
+        data: a pair of arrays, a map-style dataset, an iterable of pairs, or a function that gives
+            one of them, of the seed or of nothing.
         cluster: a cluster, its file, or the name of one that comes along.
         algorithm: a name such as ``"async"`` or ``"averaging:10"``, or an `Algorithm`.
         workers: how many.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -51,13 +51,17 @@ def configure(p: argparse.ArgumentParser) -> None:
         help="parametric, fsdd … (lagbench corpus --help); the paper's own kind if not given",
     )
     p.add_argument(
-        "--seeds", type=_whole, help="how many seeds; the scale's own number if not given"
+        "--seeds",
+        type=argument_types.count,
+        help="how many seeds; the scale's own number if not given",
     )
     p.add_argument(
         "--device", type=argument_types.device, default="auto", help="auto (default), cpu or cuda"
     )
     p.add_argument("--only", default="", help="exhibits, e.g. table2,fig3; all if not given")
-    p.add_argument("--jobs", type=_whole, help="runs at a time; the number of cores if not given")
+    p.add_argument(
+        "--jobs", type=argument_types.count, help="runs at a time; the number of cores if not given"
+    )
     p.add_argument(
         "--shard", type=_share, help="I/N: only the runs of the I-th of N commands on one --out"
     )
@@ -196,18 +200,12 @@ def _share(text: str) -> tuple[int, int]:
     return int(part), int(parts)
 
 
-def _number(kind: Callable[[str], float], what: str, most: float) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = 0
-        if not 0 < value <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: {what}")
-        return value
-
-    return parse
-
-
-_whole = _number(int, "a whole number from 1 to 1000", 1000)
-_minutes = _number(float, "a positive number of minutes", 1e6)
+def _minutes(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value <= 1e6:
+        told = "is not allowed; allowed: a positive number of minutes"
+        raise argparse.ArgumentTypeError(f"{text!r} {told}")
+    return value

@@ -20,6 +20,7 @@ from typing import Any
 
 from data_synth import load_corpus
 from data_synth.corpus import Corpus
+from harness import argument_types
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, name_error
 from harness.base.forks import interrupt_on_signals
 from harness.base.seeds import identity
@@ -144,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--factors", type=_numbers(float), default=(1.0, 2.0), help="of the rate")
     p.add_argument("--seeds", type=_numbers(int), default=SEEDS, help="for development: 100 to 999")
     p.add_argument("--only", type=lambda text: tuple(text.split(",")), default=(), help="settings")
-    p.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    p.add_argument("--jobs", type=argument_types.count, default=os.cpu_count() or 1)
     p.add_argument("--out", type=Path, default=Path("reports/out/margins"))
     return p
 

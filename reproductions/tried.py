@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data_synth import load_corpus
+from harness import argument_types
 from reproductions.paper import DEVELOPMENT, Subject
 
 
@@ -42,7 +43,7 @@ def parse_options(
     p = argparse.ArgumentParser(prog=prog, description=description)
     p.add_argument("--scale", default="overnight", choices=sorted(scales))
     p.add_argument("--out", type=Path, help=f"the report's folder, reports/out/{paper}/SCALE")
-    p.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    p.add_argument("--jobs", type=argument_types.count, default=os.cpu_count() or 1)
     given = p.parse_args()
     made = load_corpus(corpus, scale=given.scale, seed=DEVELOPMENT)
     out = given.out or Path("reports/out") / paper / given.scale

@@ -22,7 +22,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from harness.base.errors import UserError, name_error
+from harness.base.errors import RAISED, UserError, describe_raised, name_error
 from harness.base.settings import load_toml
 
 __all__ = [
@@ -69,9 +69,9 @@ class Entry:
             found: Any = import_module(module)
             for part in path.split(".") if path else ():
                 found = getattr(found, part)
-        except Exception as error:  # an import may raise anything
-            told = f"{type(error).__name__}: {error}"
-            raise UserError(f"plugin {self.name} ({self.value}): {told}") from error
+        except RAISED as error:  # an import may raise anything
+            told = f"plugin {self.name} ({self.value}): {describe_raised(error)}"
+            raise UserError(told) from error
         return found
 
     @property
@@ -148,9 +148,9 @@ def import_modules(names: Iterable[object], where: str, folder: Path) -> None:
             raise UserError(f"{where}: {name!r} is not allowed; allowed: names of modules")
         try:
             import_module(name)
-        except Exception as error:  # an import may raise anything
-            told = f"{type(error).__name__}: {error}"
-            raise UserError(f"{where}: {name!r} cannot be imported ({told})") from error
+        except RAISED as error:  # an import may raise anything
+            told = f"{name!r} cannot be imported ({describe_raised(error)})"
+            raise UserError(f"{where}: {told}") from error
 
 
 @contextmanager

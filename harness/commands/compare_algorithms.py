@@ -22,7 +22,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     overrides.add_workers(parser)
     overrides.add_changes(parser, seeds=3)
     overrides.add_rates(parser)
-    parser.add_argument("--jobs", type=int, default=1, help="processes, side by side")
+    parser.add_argument(
+        "--jobs", type=argument_types.count, default=1, help="processes, side by side"
+    )
     parser.add_argument(
         "--out", type=Path, default=Path("reports/out/comparison"), help="table, CSV, plot and runs"
     )
@@ -51,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     submit = argument_types.submission_of(arguments)
     for line in idle_lines(asked):
         print(line, file=sys.stderr, flush=True)
-    with Runner(store, max(1, arguments.jobs), submit) as runner:
+    with Runner(store, arguments.jobs, submit) as runner:
         cells = grid.run(runner)
     table = build_table(cells)
     runs = {f"{c.method}, {c.workers}": [run.hash for run in c.runs] for c in cells}

@@ -42,7 +42,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--algorithm", default="", help="async, averaging:10, … or a class")
     overrides.add_changes(parser, seeds=3)
     overrides.add_rates(parser)
-    parser.add_argument("--jobs", type=int, default=1, help="processes, side by side")
+    parser.add_argument(
+        "--jobs", type=argument_types.count, default=1, help="processes, side by side"
+    )
     parser.add_argument(
         "--out", type=Path, default=Path("reports/out/tolerance"), help="table, CSV, plot and runs"
     )
@@ -87,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(line, file=sys.stderr, flush=True)
 
     submit = argument_types.submission_of(arguments)
-    with Runner(store, max(1, arguments.jobs), submit) as runner:
+    with Runner(store, arguments.jobs, submit) as runner:
 
         def cell(value: float) -> Cell:
             return overrides.grid_of(arguments, turn(value), [method]).run(runner)[0]

@@ -88,8 +88,7 @@ def _format_error_times(config: TaskConfig, finished: Run, predicted: Whole) -> 
         rows = metrics["name"] == f"{config.judged}/{model}"
         if not rows.any():
             continue
-        label = config.judged.removeprefix("dev_").replace("_", " ")
-        yield f"{f'{label} ({model})':28} {'after s':>12}"
+        yield f"{f'{config.metric} ({model})':28} {'after s':>12}"
         best = np.inf
         for error, fold in zip(metrics["value"][rows], metrics["fold"][rows], strict=True):
             if error < best:

@@ -133,22 +133,26 @@ def _unpack(folders: Sequence[str], data: bytes) -> Parcel:
     return Parcel(pickle.loads(data))
 
 
-def check(where: str) -> None:
+def check(where: str, called: str = "--submit") -> None:
     """Reject a backend that is unknown or not usable here.
+
+    Args:
+        where: see above.
+        called: the option or argument that names it.
 
     Raises:
         UserError: it is unknown, or its package is not installed.
     """
     if ":" in where:
-        _import_executor(where)
+        _import_executor(where, called)
         return
     if where not in WHERE:
-        raise name_error("--submit", where, (*WHERE, "MODULE:FUNCTION"))
+        raise name_error(called, where, (*WHERE, "MODULE:FUNCTION"))
     package, extra = NEEDS[where]
     try:
         import_module(package)
     except ImportError as error:
-        told = f"--submit {where}: needs {package}; pip install 'lagbench[{extra}]'"
+        told = f"{called} {where}: needs {package}; pip install 'lagbench[{extra}]'"
         raise UserError(told) from error
 
 
@@ -263,12 +267,12 @@ def _dask_loss_errors() -> tuple[type[BaseException], ...]:
     return (KilledWorker, FutureCancelledError, CancelledError)
 
 
-def _import_executor(where: str) -> Callable[[int], Executor]:
+def _import_executor(where: str, called: str = "--submit") -> Callable[[int], Executor]:
     module, _, name = where.partition(":")
     try:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"--submit {where}: {error}; allowed: MODULE:FUNCTION") from error
+        raise UserError(f"{called} {where}: {error}; allowed: MODULE:FUNCTION") from error
 
 
 POLL_S = 1.0

@@ -5,7 +5,6 @@ The display has live lines on a terminal, and plain lines elsewhere.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
@@ -86,25 +85,18 @@ class Display:
 
     def _table(self, report: Report) -> Table:
         table = Table(box=None)
-        for heading in ("run", "passes", "error"):
+        for heading in ("run", "passes", "measured"):
             table.add_column(heading)
         for p in report.running.values():
-            table.add_row(self._name(p), f"{p.done:.2f} of {p.passes:g}", _wrong(p))
+            table.add_row(self._name(p), f"{p.done:.2f} of {p.passes:g}", p.measured)
         return table
 
     def _line(self, p: Progress) -> str:
         where = f"{self._name(p)} {p.done:.1f}/{p.passes:g} passes"
-        return f"{where}, error {_wrong(p)}" if _wrong(p) else where
+        return f"{where}, {p.measured}" if p.measured else where
 
     def _name(self, p: Progress) -> str:
         return self.names.get(p.run, f"what others start from ({p.run[:12]})")
-
-
-def _wrong(p: Progress) -> str:
-    """Format the error of a run: in per cent if it is a share; empty if the run has none."""
-    if math.isnan(p.frame_error):
-        return ""
-    return f"{p.frame_error:.1%}" if 0.0 <= p.frame_error <= 1.0 else f"{p.frame_error:.4g}"
 
 
 def _head(report: Report, left: Estimate | None) -> str:

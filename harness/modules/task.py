@@ -6,7 +6,6 @@ of anybody's module: its loss, and metrics by name.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,13 +19,20 @@ from harness.algorithms.catalogue import Algorithm
 from harness.base.errors import UserError, name_error
 from harness.base.settings import set_apart
 from harness.modules.digests import digest_of_code, from_outside
-from harness.modules.network import ModuleNetwork
-from harness.modules.problem import Arrays, DrawingMinibatches, Metric, Problem
+from harness.modules.network import Metric, ModuleNetwork
+from harness.modules.problem import Arrays, DrawingMinibatches, Problem
 from harness.runs.config import Pieces, TrainingConfig
 from harness.simulator import Workload
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.tasks.contract import EvaluationResult
-from harness.tasks.order import ContinuousOrder, Examples, Laid, Minibatches
+from harness.tasks.order import (
+    ContinuousOrder,
+    Examples,
+    Laid,
+    Minibatches,
+    Order,
+    Partition,
+)
 
 FORMAT = 1
 """Grows when the same configuration would no longer give the same bytes."""
@@ -108,6 +114,11 @@ class ModuleConfig(TrainingConfig[Problem]):
     def examples(self, data: Problem) -> Arrays:
         """See `TrainingConfig`."""
         return data.train.to(self.device, data.initial(self.seed).dtype)
+
+    def lay_out(self, stage: int, train: Pieces) -> Order | Partition:
+        """See `TrainingConfig`."""
+        with self.problem.name_keys():
+            return super().lay_out(stage, train)
 
     def order(self, stage: int, train: Pieces) -> Laid:
         """See `TrainingConfig`; rounds leave nothing out."""
@@ -255,7 +266,8 @@ class ModuleEvaluator:
     """
 
     def __init__(self, network: ModuleNetwork, problem: Problem) -> None:
-        self._network = copy.deepcopy(network)
+        reduction = network.reduction  # a loss may hold what cannot be copied
+        self._network = ModuleNetwork(network.module, network.loss, reduction=reduction)
         self._network.module.eval()
         self._loss, self._metrics = problem.loss, dict(problem.metrics)
 

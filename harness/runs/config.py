@@ -198,6 +198,9 @@ class TrainingConfig(TaskConfig, Generic[Data]):
         handing = protocol.handing(self.workers)
         if handing is None or handing.rounds != self.rounds:
             allowed = " or ".join(self._protocols())
+            if handing is None:
+                told = f"{protocol.name!r} hands out no {self.unit} to train on"
+                raise UserError(f"protocol: {told}; allowed: {allowed}")
             raise UserError(f"protocol: of another kind than {name}; allowed: {allowed}")
         if (trouble := self.algorithm.trouble(self.workers, handing.under_way)) is not None:
             raise UserError(f"{trouble[0]}: {trouble[1]}")

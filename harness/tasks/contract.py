@@ -9,16 +9,18 @@ application.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
 import numpy as np
 from torch import Tensor
 
-from harness.base.errors import UserError
+from harness.base.errors import UserError, name_error
 from harness.base.files import cluster_file
 from harness.base.registry import entries, load
 from harness.base.settings import KIND, build
@@ -35,18 +37,29 @@ Table = dict[str, Any]
 EXECUTED = "executed"
 """Key of a stored configuration that says the run was not executed on a simulated cluster."""
 
+TASK, IMPORT = "task", "import"
+"""Keys of a run file that are no application's: what is trained, and modules to import."""
+
 DEFAULT = "frames"
 """The task of a run file that names none."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run is: its name, passes done of at most ``passes``, and the last frame error."""
+    """Where a run is.
+
+    Attributes:
+        run: its name.
+        done: passes so far.
+        passes: at most.
+        measured: the last value of the judged metric, with the metric's name, for people to read;
+            empty for a run that trains nothing.
+    """
 
     run: str
     done: float
     passes: float
-    frame_error: float
+    measured: str = ""
 
 
 Watch = Callable[[Progress], None]
@@ -140,6 +153,11 @@ class TaskConfig(ABC):
         """An error of the judged metric, for people to read."""
         return f"{error:.2%}"
 
+    @property
+    def metric(self) -> str:
+        """The name of the judged metric, for people to read."""
+        return self.judged.removeprefix("dev_").replace("_", " ")
+
     @abstractmethod
     def reads(self) -> Reads:
         """The reads whose staleness is measured; ``inner`` is the trainer's."""
@@ -206,6 +224,17 @@ class Application(ABC, Generic[Config, Data]):
     usual: Mapping[str, Any] = {}
     tables: Sequence[type[Any]] = ()
     follows: Sequence[str] = ()
+
+    @property
+    def own_keys(self) -> frozenset[str]:
+        """Keys of its run files that are no fields of a configuration."""
+        return frozenset(entry.name for table in self.tables for entry in fields(table))
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Every key of its run files."""
+        named = {entry.name for entry in fields(cast(Any, self.config))}
+        return (self.own_keys | named).difference(self.follows)
 
     @abstractmethod
     def read(self, asked: RunRequest) -> tuple[Config, Data]:
@@ -319,12 +348,13 @@ def application_of(table: Mapping[str, object], where: str) -> Application[Any, 
     Raises:
         UserError: no application has the name.
     """
-    task = table.get("task")
+    task = table.get(TASK)
     if isinstance(task, Mapping):
-        named = cast(Mapping[str, object], task).get(KIND, DEFAULT)
+        keys = cast(Mapping[str, object], task)
+        if (named := keys.get(KIND)) is None:
+            return _default_application(keys, where)
         if named not in entries("tasks"):
-            allowed = f"one of {', '.join(entries('tasks'))}"
-            raise UserError(f"{where}: task.{KIND}: {named!r} is not allowed; allowed: {allowed}")
+            raise name_error(f"{where}: {TASK}.{KIND}", str(named), entries("tasks"))
         return load("tasks", str(named))
     if (named := table.get(KIND)) is None:
         return load("tasks", DEFAULT)
@@ -334,6 +364,53 @@ def application_of(table: Mapping[str, object], where: str) -> Application[Any, 
             return each
     allowed = ", ".join(each.config.__name__ for each in applications)
     raise UserError(f"{where}: {KIND}: {named!r} is not allowed; allowed: {allowed}")
+
+
+def _default_application(task: Mapping[str, object], where: str) -> Application[Any, Any]:
+    """The application of a table ``[task]`` that names none.
+
+    Raises:
+        UserError: a key of it belongs to another application alone.
+    """
+    found = load("tasks", DEFAULT)
+    for name in entries("tasks"):
+        others = load("tasks", name).keys - found.keys
+        if key := next((key for key in task if key in others), None):
+            told = f"missing; needed: {KIND} = {name!r}, which has the key {key!r}"
+            raise UserError(f"{where}: {TASK}.{KIND}: {told}")
+    return found
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the keys of a run file stand, for messages.
+
+    Args:
+        path: of the file.
+        task: keys that belong into its table ``[task]``.
+    """
+
+    path: str
+    task: frozenset[str] = frozenset()
+
+    def locate(self, told: str) -> str:
+        """A message that begins with a key, with the file and the key's table before it."""
+        rest = told.removeprefix(f"{self.path}: ")
+        key = re.match(r"[\w-]*", rest)
+        table = f"{TASK}." if key is not None and key[0] in self.task else ""
+        return f"{self.path}: {table}{rest}"
+
+    @contextmanager
+    def name_keys(self) -> Generator[None]:
+        """Errors say where the key stands that they begin with.
+
+        Raises:
+            UserError: so.
+        """
+        try:
+            yield
+        except UserError as error:
+            raise UserError(self.locate(str(error))) from error
 
 
 @dataclass(frozen=True)
@@ -346,6 +423,7 @@ class RunRequest:
         device: where the run is executed.
         say: receives progress while data are made.
         imports: modules that it imports for their algorithms and protocols.
+        task: keys that belong into ``[task]``; none of a file without that table.
     """
 
     path: Path
@@ -353,6 +431,30 @@ class RunRequest:
     device: str
     say: Say
     imports: Sequence[str] = ()
+    task: frozenset[str] = frozenset()
+
+    @property
+    def place(self) -> Place:
+        """Where its keys stand."""
+        return Place(str(self.path), self.task)
+
+    def check_keys(self, application: Application[Any, Any]) -> None:
+        """Refuse keys that follow from the rest, and those that the application does not have.
+
+        Raises:
+            UserError: there is one.
+        """
+        self.refuse([name for name in application.follows if name in self.table])
+        for name in self.table:
+            if name in self.task and name not in application.keys:
+                allowed = application.own_keys or application.keys
+                raise name_error(f"{self.path}: key in {TASK}", name, allowed)
+            if name not in application.keys | {KIND}:
+                raise name_error(f"{self.path}: key", name, self._top(application))
+
+    def _top(self, application: Application[Any, Any]) -> frozenset[str]:
+        """Keys that may stand at the top, but for those that belong into ``[task]``."""
+        return application.keys - self.task | {TASK, IMPORT}
 
     def refuse(self, names: Sequence[str]) -> None:
         """Refuse keys that follow from the rest.

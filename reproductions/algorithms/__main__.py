@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from data_synth import load_corpus
+from harness import argument_types
 from harness.base.errors import EXIT_DONE
 from harness.base.forks import interrupt_on_signals
 from harness.cli import Parser, exit_code
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     notice.announce()
     p = Parser(prog="reproductions.algorithms", description="Every algorithm on two clusters.")
     p.add_argument("--out", type=Path, default=Path("reports/out/algorithms"))
-    p.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    p.add_argument("--jobs", type=argument_types.count, default=1, help="runs at a time")
     goes_on = "interrupted; the same command goes on"
     return exit_code(interrupt_on_signals()(lambda: _main(p.parse_args(arguments))), goes_on)
 

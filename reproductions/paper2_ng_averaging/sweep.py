@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from data_synth import load_corpus
+from harness import argument_types
 from harness.base.errors import name_error
 from harness.grid.display import execute_named
 from harness.speech.frames import RunConfig
@@ -163,7 +164,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--scale", default="laptop", choices=sorted(set(SWEPT_AT.values())))
     p.add_argument("--only", default="", help="settings, with commas; all if not given")
     p.add_argument("--out", type=Path, help="the report's folder, reports/out/paper2/SCALE")
-    p.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    p.add_argument("--jobs", type=argument_types.count, default=os.cpu_count() or 1)
     return p
 
 

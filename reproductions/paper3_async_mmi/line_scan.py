@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -93,7 +92,7 @@ def _measure(line: _Line, writer: RunWriter, watch: Watch) -> None:
     """Log criterion and auxiliary function a frame at every point, in float64."""
     tangents = line.tangents()
     for done, point in enumerate(line.points):
-        watch(Progress(writer.hash, done / len(line.points), 1.0, math.nan))
+        watch(Progress(writer.hash, done / len(line.points), 1.0))
         value, touching = line.values(point, tangents)
         writer.log("criterion", value, fold=0, time_s=0.0, epoch=point)
         writer.log("auxiliary", touching, fold=0, time_s=0.0, epoch=point)

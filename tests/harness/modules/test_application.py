@@ -16,10 +16,12 @@ from harness.algorithms.compression import Compressed, Int8
 from harness.base.errors import UserError
 from harness.fidelity.predict import time_full_run
 from harness.fidelity.replay import config_of, load_finished_run, replay_run
+from harness.grid.display import Display
 from harness.runs.config import TrainingConfig
 from harness.runs.file import load_run
 from harness.store import Store
 from harness.store.schema import MODEL
+from harness.tasks.contract import Progress
 from harness.training import loop
 from tests.silence import silent
 
@@ -42,6 +44,12 @@ loss = nn.functional.cross_entropy
 
 def fails():
     raise RuntimeError("no disk")
+
+def quits():
+    raise SystemExit(5)
+
+def each_wrong(outputs, targets):
+    return (outputs.argmax(1) != targets).double()
 
 def share_wrong(outputs, targets):
     return (outputs.argmax(1) != targets).double().mean()
@@ -237,8 +245,12 @@ def test_a_run_has_as_much_to_do_as_it_has_passes_and_parameters(write: Written)
 def test_a_metric_of_ones_own_judges(write: Written, tmp_path: Path) -> None:
     config = load_run(write(task='metric = "{module}:share_wrong"\n')).config
     assert config.judged == "dev_share_wrong"
-    run = config.execute(Store(tmp_path / "store"), silent)
-    assert "dev_share_wrong/iterate" in run.summary
+    seen: list[Progress] = []
+    run = config.execute(Store(tmp_path / "store"), seen.append)
+    last = run.summary["dev_share_wrong/iterate"]
+    assert seen[-1].measured == f"share wrong {last:.6g}"
+    line = Display({run.hash: "mine"})._line(seen[-1])
+    assert line == f"mine 2.0/2 passes, share wrong {last:.6g}"
 
 
 @pytest.mark.parametrize(
@@ -250,13 +262,37 @@ def test_a_metric_of_ones_own_judges(write: Written, tmp_path: Path) -> None:
         (':data"', ':fails"', "data: {module}:fails raised RuntimeError: no disk"),
         (':data"', ':number"', "data: int is not allowed; allowed: a pair of arrays"),
         (':loss"', ':number"', "loss: a int; allowed: a module or a function"),
-        ("minibatch = 8", "minibatch = 0", "minibatch: 0 is not allowed"),
+        ("minibatch = 8", "minibatch = 0", "task.minibatch: 0 is not allowed"),
         ("minibatch = 8", "minibatches = 8", "unknown 'minibatches'"),
         ("minibatch = 8", 'step_seconds = "measure"', "step_seconds: 'measure'; allowed: 'count'"),
         ("minibatch = 8", "dev = 1.0", "dev: 1.0; allowed: above 0, below 1"),
         ("minibatch = 8", "flops_per_example = 8.0", "flops_per_example: no device of cluster"),
-        ("minibatch = 8", 'metric = "errors"', "unknown 'errors'"),
-        ('is = "module"', 'is = "modules"', "task.is: 'modules' is not allowed; allowed: one of"),
+        ("minibatch = 8", 'metric = "errors"', "run.toml: task.metric: unknown 'errors'"),
+        ('is = "module"', 'is = "modules"', "task.is: unknown 'modules' (did you mean 'module'?)"),
+        ('is = "module"', "", "task.is: missing; needed: is = 'module', which has the key 'model'"),
+        (':make_model"', ':fails"', "task.model: {module}:fails raised RuntimeError: no disk"),
+        (':make_model"', ':quits"', "task.model: {module}:quits raised SystemExit: 5"),
+        (':make_model"', ':share_wrong"', "share_wrong raised TypeError: share_wrong() missing 2"),
+        (':make_model"', ':data"', "task.model: gives a tuple; allowed: a torch.nn.Module"),
+        (':data"', ':quits"', "task.data: {module}:quits raised SystemExit: 5"),
+        (':loss"', ':quits"', "task.loss: fails on a minibatch of 8 examples: TypeError"),
+        (':loss"', ':each_wrong"', "task.loss: shape [8]; allowed: one number"),
+        (
+            "minibatch = 8",
+            'minibatch = 8\nmetric = "{module}:each_wrong"',
+            "task.metric: each_wrong: shape [8]; allowed: one number for a minibatch",
+        ),
+        ("loss =", "los =", "key in task: unknown 'los' (did you mean 'loss'?); allowed: charge_"),
+        ("loss =", "# loss =", "run.toml: task.loss: missing; needed: a string"),
+        ("passes = 2", "pases = 2", "allowed: algorithm, cluster, evaluations, import, passes, pr"),
+        ("minibatch = 8", 'charge_for = "clustr"', "task.charge_for: unknown 'clustr' (did you m"),
+        ("minibatch = 8", "step_seconds = -1.0", "task.step_seconds: -1.0; allowed: 'count' or s"),
+        ("[algorithm]", "[protocol]\nevery = 2\nis = 'averaging'\n[algorithm]", "run.toml: prot"),
+        (
+            "[algorithm]",
+            "[protocol]\nis = 'sequence'\n[algorithm]",
+            "run.toml: protocol: 'sequence' hands out no examples to train on; allowed: averaging",
+        ),
         ("passes = 2", "minibatch = 8", "task.minibatch: stands outside of task too"),
         ("passes = 2", "work = 8", "work: not allowed; it follows from the rest"),
     ],
@@ -274,6 +310,23 @@ def test_mistakes_are_one_line(
     said = capsys.readouterr().err
     assert line in said
     assert len(said.splitlines()) == 1
+
+
+def test_mistakes_that_a_run_meets_name_its_file_too(write: Written) -> None:
+    path = write(examples=8)
+    config = load_run(path, TrainingConfig).config
+    with pytest.raises(UserError, match=r"run.toml: task.minibatch: a fold takes a minibatch of 8"):
+        config.order(0, config.pieces(config.problem))
+
+
+def test_a_module_that_ends_the_program_is_refused_in_one_line(
+    write: Written, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write()
+    module = next(path.parent.glob("own_*.py"))
+    module.write_text("raise SystemExit(5)", encoding="utf-8")
+    assert cli.main(["train", str(path)]) == 2
+    assert capsys.readouterr().err.endswith(f"{module.stem!r} cannot be imported (SystemExit: 5)\n")
 
 
 def test_the_model_that_a_run_file_trains_is_that_of_a_program(
