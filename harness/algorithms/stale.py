@@ -136,6 +136,14 @@ class Ringmaster(Gradients):
 
     Args:
         most: R, the least delay at which a gradient is dropped.
+
+    Example:
+        >>> algorithm = Ringmaster(most=1)
+        >>> server = algorithm.start(torch.zeros(1))
+        >>> for tau in (0, 1):
+        ...     algorithm.fold(server, Fold(torch.ones(1, 1), staleness=[tau], rate=0.5))
+        >>> server.model
+        tensor([-0.5000])
     """
 
     in_shards: ClassVar[bool] = False
@@ -203,6 +211,14 @@ class FedBuff(Differences):
         buffer: K, the number of arrivals per step.
         outer_rate: learning rate of a step; 1 moves the model to the mean of the trained ones.
         discount: exponent of the weight by staleness; 0.5 in the paper, 0 for equal weights.
+
+    Example:
+        >>> algorithm = FedBuff(buffer=2)
+        >>> server = algorithm.start(torch.zeros(1))
+        >>> for difference in (1.0, 3.0):
+        ...     algorithm.fold(server, Fold(torch.tensor([[difference]]), [0], rate=0.1))
+        >>> server.model
+        tensor([-2.])
     """
 
     descent: Descent = PLAIN

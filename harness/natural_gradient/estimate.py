@@ -140,7 +140,7 @@ class Moment:
 
     @staticmethod
     def from_tensors(tensors: Mapping[str, Tensor]) -> Moment:
-        """The state whose `tensors` these are."""
+        """Rebuild the state from its `tensors`."""
         return Moment(
             tensors["basis"],
             tensors["energy"],

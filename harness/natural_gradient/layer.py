@@ -62,7 +62,7 @@ class Sides:
 
     @staticmethod
     def from_tensors(tensors: Mapping[str, Tensor]) -> Sides:
-        """The state whose `tensors` these are."""
+        """Rebuild the state from its `tensors`."""
 
         def moment(side: str) -> Moment | None:
             own = part(tensors, side)

@@ -293,7 +293,7 @@ def check_here(precision: Precision, device: str) -> None:
     """Reject a precision that this machine's GPU does not support.
 
     Raises:
-        UserError: its GPU is older than Ampere, whose units have neither TF32 nor bfloat16.
+        UserError: its GPU is older than Ampere, and so has neither TF32 nor bfloat16.
     """
     if precision != "float32" and device == "cuda" and torch.cuda.get_device_capability()[0] < 8:
         name = torch.cuda.get_device_name()

@@ -8,12 +8,12 @@
     segment.folds.fold, segment.folds.time_s     # fold k makes version k + 1
     segment.contributions.worker                 # columns: fold, worker, read_version,
                                                  # read_time_s, first_step, steps
-    segment.in_flight()                          # rows whose fold is IN_FLIGHT (−1): read in
-                                                 # this segment or before, folded in a later one
+    segment.in_flight()                          # rows with fold IN_FLIGHT (−1): read in this
+                                                 # segment or earlier, folded in a later one
     segment.folded().read_version, segment.staleness(), segment.lag_s()
-    segment.lost(), segment.restarts             # what faults destroyed: rows whose fold is
-                                                 # LOST (−2), and folds undone by a restart
-    segment.pieces                               # what each shard folded, of a server in shards
+    segment.lost(), segment.restarts             # losses by faults: rows with fold LOST (−2),
+                                                 # and folds undone by a restart
+    segment.pieces                               # folds of each shard, for a server in shards
 
     simulation.advance(folds=500, drain=True)    # ends with all workers idle
     simulation.pause(30.0, "search")             # allowed when drained; costs virtual time

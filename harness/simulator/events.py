@@ -141,7 +141,7 @@ def push(heap: Heap, time_s: float, priority: int, who: int) -> None:
 
 @kernel
 def pop(heap: Heap) -> tuple[float, int, int]:
-    """Remove the first event and return (time, priority, who); the heap must not be empty."""
+    """Remove the first event; returns its time, priority and worker. Not for an empty heap."""
     events, counts = heap.events, heap.counts
     first = (events[0].time_s, events[0].key >> PRIORITY_SHIFT, events[0].who)
     counts[SIZE] -= 1
@@ -191,13 +191,13 @@ def new_tournament(workers: int) -> Any:
 
 @kernel
 def enter(entries: Any, who: int, time_s: float, order: int) -> None:
-    """Set the pending event of worker ``who``; of equal times, the smaller ``order`` is first."""
+    """Set a worker's pending event; of equal times, the smaller ``order`` is first."""
     set_leaf(entries, who, time_s, (order << WHO_BITS) | who)
 
 
 @kernel
 def scratch(entries: Any, who: int) -> None:
-    """Remove the pending event of worker ``who``."""
+    """Remove a worker's pending event."""
     set_leaf(entries, who, np.inf, _NOBODY)
 
 
@@ -280,7 +280,7 @@ def append(queue: Queue, time_s: float, who: int) -> None:
 
 @kernel
 def take(queue: Queue) -> tuple[float, int]:
-    """Remove the first event and return (time, who); the queue must not be empty."""
+    """Remove the first event; returns its time and worker. Not for an empty queue."""
     place, room = queue.counts[FIRST], len(queue.events)
     queue.counts[FIRST] = place + 1 if place + 1 < room else 0
     queue.counts[WAIT] -= 1

@@ -94,7 +94,7 @@ def count_copies(channels: Channels, where: int) -> int:
 
 @kernel
 def join(channels: Channels, way: int, now_s: float, copy_s: float, who: int) -> None:
-    """Start a copy DOWN or UP on a fair link; `finish` returns its ``who``."""
+    """Start a copy DOWN or UP on a fair link; `finish` returns its slot."""
     where = channels.up if way == UP else DOWN
     channel, count = channels.channel[where], count_copies(channels, where)
     # V up to now, with the copies so far; an idle channel's V stays, which saves a reset.
@@ -128,7 +128,7 @@ def soonest(channels: Channels) -> tuple[float, int]:
 
 @kernel
 def finish(channels: Channels, way: int, now_s: float) -> int:
-    """Remove the finished copy from a fair link; returns the ``who`` given to `join`."""
+    """Remove the finished copy from a fair link; returns the slot given to `join`."""
     service_s, who = take(channels.pushes if way == UP else channels.fetches)
     channel = channels.channel[channels.up if way == UP else DOWN]
     channel.service_s = service_s  # exactly, whatever rounding would have made of V

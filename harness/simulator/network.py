@@ -18,7 +18,7 @@ joins everything:
 - nodes × GPUs: the links inside a node, then one network port per node;
 - a wide area: the same, with sites for nodes and seconds' worth of latency;
 - a star with parameter-server shards: one level, and a link of each shard's own;
-- a bus or a blocking switch: a core whose capacity all traffic shares;
+- a bus or a blocking switch: a core with a capacity that all traffic shares;
 - nodes × GPUs with a card per GPU: as many links per node as it has cards, beside those inside;
 - rails: cards with one number in their nodes share a switch, and the core joins the rails.
 """
@@ -279,8 +279,8 @@ def next_event(traffic: Traffic, heap: Heap, now_s: float) -> tuple[float, int, 
         now_s: the time of the last event.
 
     Returns:
-        Its time, infinity if there is no event; the message's slot or the heap event's ``who``;
-        and whether a message departs. Of equal times the heap's event comes first.
+        Its time, infinity if there is no event; the message's slot, or the worker of the heap's
+        event; and whether a message departs. Of equal times the heap's event comes first.
     """
     entry_s, departs_s = first_s(heap), np.inf
     if traffic.wiring.fair and entry_s > now_s:

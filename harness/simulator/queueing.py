@@ -317,7 +317,7 @@ def _owners(timeline: Timeline) -> NDArray[Any]:
 
 
 def _latest(worker: Any, read_s: Floats, who: Any, start_s: Floats) -> NDArray[Any]:
-    """[S] index of the last read of worker ``who`` up to ``start_s``, −1 for none."""
+    """[S] index of a worker's last read up to ``start_s``, −1 for none."""
     reads = len(worker)
     lanes, times_s = np.concatenate([worker, who]), np.concatenate([read_s, start_s])
     is_span = np.arange(len(lanes)) >= reads

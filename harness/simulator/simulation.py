@@ -216,14 +216,14 @@ class Simulation:
             drain: with ``folds``, hand out only as many minibatches as that needs; with
                 ``seconds``, hand out none after that time. Either way the segment ends when
                 all are folded and every worker is idle; the next segment starts them again.
-            handing_out: with ``folds``, hand out no more minibatches than that many folds
-                need, counted from now: a later segment is to drain there.
+            handing_out: with ``folds``, hand out no more minibatches than this many folds
+                need, counted from now, for a later segment that drains there.
 
         Raises:
             ValueError: not exactly one of ``folds`` and ``seconds``, or a negative one, or
-                more contributions under way than ``folds`` to drain them in, or fewer
+                more contributions in flight than ``folds`` to drain them in, or fewer
                 minibatches to hand out than folds to wait for.
-            UserError: time does not move on because nothing costs time.
+            UserError: time does not advance because nothing costs time.
         """
         limits = self._limits(folds, seconds, drain, handing_out)
         parts = list(self._run(limits, _MOST_ROOM))

@@ -43,7 +43,7 @@ class Whole:
     ) -> Whole:
         """A run from its timeline; ``ends_s`` has the known ends of the first passes, if any."""
         known = cls(timeline, per_s, tuple(folds), tuple(ends_s))
-        if sum(folds) > len(timeline.folds) > 1:
+        if sum(folds) > len(timeline.folds) > 1:  # not all folds were simulated
             rate = steady_estimate(timeline)[1]
             known = replace(known, per_s=rate.value, beyond=rate)
         rest = list(accumulate(folds))[len(ends_s) :]

@@ -126,6 +126,7 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
         if clock.busy == 0 and (clock.parked > 0 or limits.dispatch_s < clock.now_s):
             return DONE
         fold_s, event_s = head_s(state.folds), state.events[1].time_s
+        # Rounding may put the end of a copy on a fair link just before the present time.
         time_s = max(min(link_s, fold_s, event_s), clock.now_s)
         # Reads come last at their instant, so a worker reads all folds of that instant.
         reads = state.readers.counts[WAIT] > 0 and min(link_s, fold_s, event_s) > clock.now_s
@@ -265,6 +266,7 @@ def read(state: State, costs: Costs, rules: Rules, limits: Limits, who: int) -> 
 def take(state: State, costs: Costs, rules: Rules, who: int, place: int) -> None:
     """Take a snapshot of the model, if one is due, and the next minibatches."""
     clock, worker, slot = state.clock[0], state.workers[who], state.slots[place]
+    # Between fetches the worker uses its last snapshot, with that one's version.
     fetches = worker.since_fetch < 0 or worker.since_fetch >= rules.fetch_every
     if fetches:
         worker.since_fetch = 0
@@ -298,6 +300,7 @@ def take(state: State, costs: Costs, rules: Rules, who: int, place: int) -> None
     elif state.channels.sharing == link.NETWORK:
         fetch(state, state.roads, costs, rules, place)
     elif state.channels.sharing == link.FAIR:
+        # The end of the copy depends on later copies, so it is an event (`leave_link`).
         slot.on_link = 1
         link.join(state.channels, link.DOWN, clock.now_s, slot.copy_s, place)
     else:
@@ -420,7 +423,7 @@ def fold(
     # First: checkpoints up to this instant do not contain this fold.
     save(state, costs)
     write_row(record, record.counts[0], slot)
-    for where in range(record.pieces.shape[1]):
+    for where in range(record.pieces.shape[1]):  # none with one shard
         record.pieces[record.counts[0], where] = state.shards.pieces[place, where]
     record.counts[0] += 1
     clock.version += 1
@@ -587,6 +590,7 @@ def fail(
     row = record.restarts[record.counts[2]]
     row.time_s, row.version, row.restored_version = up_s, clock.version, clock.restored
     record.counts[2] += 1
+    # All slots at the server are lost, so the queue is emptied as a whole.
     clear(state.folds)
     for place in range(len(state.slots)):
         if state.slots[place].phase == AT_SERVER:
@@ -603,6 +607,7 @@ def fail(
 @kernel
 def load(roads: Roads | None, costs: Costs, place: int) -> None:
     """Record a contribution's size, also for one without a fetch, which is pushed all the same."""
+    # Numba compiles a branch on None away: without a network, these functions are empty.
     if roads is not None:
         roads.size_bytes[place] = costs.parameter_bytes
 
@@ -674,6 +679,7 @@ def on_departure(
     arrives_s: float,
 ) -> None:
     """Schedule a message's arrival, and the next message at its departure."""
+    # A message is sent when the previous one has departed, not when it has arrived.
     last = roads.sent[place] == rules.shards
     pushing = state.slots[place].phase == PUSHING
     if pushing and rules.shards > 1:

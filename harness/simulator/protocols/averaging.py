@@ -116,6 +116,10 @@ class Averaging(Spec, TimingProtocol):
         buckets: bytes of each bucket of gradients that is sent while others are computed, in
             order of computation; the last one named stands for all that follow. Without any,
             nothing is sent before all is computed.
+
+    Example:
+        >>> Averaging(every=5, overlap=True).handing(workers=4).under_way
+        8
     """
 
     name = "averaging"
@@ -157,7 +161,7 @@ class Averaging(Spec, TimingProtocol):
             yield from _find_idle_in_a_ring(cluster.network, workers)
 
     def effort(self, cluster: Cluster, workers: int) -> UnitCosts:
-        """Costs of rounds and their messages, which a full-duplex ring simulates by a recurrence."""
+        """Costs of rounds and their messages; a full-duplex ring simulates these together."""
         costs = UnitCosts(worker_s=1e-6, worker_bytes=600.0, rounds=True)
         if workers == 1:
             return costs
@@ -219,6 +223,7 @@ class Averaging(Spec, TimingProtocol):
             # Overlapped reads happen between events: settle those before the next one.
             if self.overlap and clock["begun"]:
                 self._go_on(state, costs, limits, struck_s)
+            # ``fold_s`` may also be the instant of a return, or the end of a pause (`_begin`).
             if min(clock["fold_s"], struck_s) > limits.time_s:
                 clock["now_s"] = limits.time_s
                 break
@@ -230,9 +235,9 @@ class Averaging(Spec, TimingProtocol):
                 why = GONE
                 break
             if not clock["begun"]:
-                # ``fold_s`` is the instant of a return, or of the end of a pause.
                 clock["now_s"] = clock["fold_s"]
                 continue
+            # Too many folds at one instant mean that nothing costs time.
             clock["standing"] = clock["standing"] + 1 if clock["fold_s"] == clock["now_s"] else 0
             if clock["standing"] > limits.standing:
                 why = STUCK
@@ -240,6 +245,7 @@ class Averaging(Spec, TimingProtocol):
             rounds.append(state.tasks.copy())
             _fold(state, costs)
         losses = np.concatenate([np.zeros(0, LOST_TASK), *lost])
+        # With overlap the all-reduce runs beside computing, so workers have no spans of it.
         stages = BEFORE if self.overlap else BEFORE + AFTER
         timeline = round_timeline(first, rounds, losses, spans, stages, self.overlap)
         return why, replace(timeline, restarts=concat_restarts(restarts))
@@ -268,6 +274,7 @@ class Averaging(Spec, TimingProtocol):
             return True
         there = select_readers(state.absences, clock["now_s"], np.ones(len(state.tasks), np.bool_))
         if state.machine.checkpoints and not there.all():
+            # A preempted worker has left just now: wait for it, and restart.
             fail(state.saving)
             clock["fold_s"] = state.absences.until_s.max()
             return True
@@ -319,8 +326,8 @@ MESSAGE_S, PASSED_S = 0.3e-6, 0.5e-9
 to 0.25 microseconds), and of one in the recurrence of a ring, where messages never meet."""
 
 CROWDED_S = 10e-9
-"""Additional CPU seconds of a message on fair links, for each message that may be in flight, whose
-rate it changes. Measured: 6 to 19 nanoseconds with 64 to 1,024 workers."""
+"""Additional CPU seconds of a message on fair links, for each message that may be in flight, since
+it changes their rates. Measured: 6 to 19 nanoseconds with 64 to 1,024 workers."""
 
 MESSAGE_BYTES = 64.0
 """Bytes of a message in a table: measured, about 50."""
@@ -399,6 +406,7 @@ def _fold(state: State, costs: Costs) -> None:
         state.tasks[:] = later
         clock["later_begun"] = 0
         if state.tasks["is_read"].any():
+            # All-reduces do not overlap: this one starts now or later.
             plan(state, costs, np.maximum(state.tasks["compute_end_s"], clock["now_s"]))
         else:
             _give_up(clock)
@@ -435,6 +443,7 @@ def _strike(state: State, costs: Costs) -> list[Any]:
             tasks["is_read"][who] = 0
             tasks["join_s"][who] = np.inf
     if lost and state.tasks["is_read"].any():
+        # The others repeat the all-reduce from now on, with the size of its first try.
         reduce(state, state.absences.size_bytes[0], clock["now_s"])
     elif lost:
         _give_up(clock)
