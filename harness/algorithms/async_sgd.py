@@ -49,7 +49,7 @@ class AsyncSgd(FoldsInARow, Repeating):
             by ``rate * g_ij / sqrt(K + g_ij^2)``.
         k: K of equation 2.
 
-    Example:
+    Examples:
         >>> server = AsyncSgd().start(torch.zeros(2))
         >>> AsyncSgd().fold(server, Fold(torch.ones(1, 2), staleness=[3], rate=0.5))
         >>> server.model
@@ -262,7 +262,7 @@ class AsyncDescent(PlainFolds):
     rates multiply the mean gradient (see `descent`).
 
     Args:
-        descent: U, the optimizer.
+        descent: U, each worker's optimizer.
     """
 
     descent: Descent = PLAIN

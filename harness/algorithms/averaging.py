@@ -37,7 +37,7 @@ class GradientAveraging(Algorithm):
         descent: optimizer of each worker; `PLAIN` leaves gradients unchanged.
         restart: reset of the workers' memories: never, before each pass, or before each round.
 
-    Example:
+    Examples:
         >>> server = GradientAveraging().start(torch.zeros(1))
         >>> GradientAveraging().fold(server, Fold(torch.tensor([[1.0], [3.0]]), [0, 0], rate=0.5))
         >>> server.model
@@ -157,7 +157,7 @@ class ModelAveraging(Repeating):
         restart: reset of the workers' memories: never, before each pass, or before each round.
         outer: outer step from the model towards the mean.
 
-    Example:
+    Examples:
         >>> server = ModelAveraging().start(torch.zeros(1))
         >>> ModelAveraging().fold(server, Fold(torch.tensor([[1.0], [3.0]]), [0, 0], rate=0.5))
         >>> server.model

@@ -143,8 +143,8 @@ class Compressed(Algorithm):
 
     Args:
         averaging: the algorithm for contributions and folds.
-        coder: C.
-        feedback: whether workers keep the residue; otherwise e is 0.
+        coder: C, the compression of the contributions.
+        feedback: whether workers add e to their next contribution; otherwise e is 0.
     """
 
     rounds: ClassVar[bool] = True

@@ -380,7 +380,7 @@ class Momentum(LocalOptimizer):
         momentum: decay factor of m per step.
         nesterov: whether to use Nesterov's direction.
 
-    Example:
+    Examples:
         >>> m, g = Momentum(0.5), torch.ones(1, 2)
         >>> m.direct_(g, g, {"momentum": torch.ones(1, 2)}, network=None)
         >>> g

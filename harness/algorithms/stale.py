@@ -58,7 +58,7 @@ from harness.networks.contract import Network, upload
 class StalenessAware(Gradients):
     """``theta <- theta - rate / max(1, tau) g`` for a gradient g of staleness tau.
 
-    Example:
+    Examples:
         >>> server = StalenessAware().start(torch.zeros(1))
         >>> StalenessAware().fold(server, Fold(torch.ones(1, 1), staleness=[4], rate=1.0))
         >>> server.model
@@ -137,7 +137,7 @@ class Ringmaster(Gradients):
     Args:
         most: R, the least delay at which a gradient is dropped.
 
-    Example:
+    Examples:
         >>> algorithm = Ringmaster(most=1)
         >>> server = algorithm.start(torch.zeros(1))
         >>> for tau in (0, 1):
@@ -212,7 +212,7 @@ class FedBuff(Differences):
         outer_rate: learning rate of a step; 1 moves the model to the mean of the trained ones.
         discount: exponent of the weight by staleness; 0.5 in the paper, 0 for equal weights.
 
-    Example:
+    Examples:
         >>> algorithm = FedBuff(buffer=2)
         >>> server = algorithm.start(torch.zeros(1))
         >>> for difference in (1.0, 3.0):
@@ -272,7 +272,7 @@ class ServerDescent(Algorithm):
     matrices, which an optimizer may need whole.
 
     Args:
-        optimizer: U.
+        optimizer: U, the server's optimizer.
     """
 
     remembers: ClassVar[bool] = False

@@ -183,7 +183,7 @@ class Stragglers(Spec):
 
     Attributes:
         probability: of each computation.
-        slowdown: factor on its duration.
+        slowdown: factor on the duration of such a computation.
     """
 
     probability: float = setting(0.0, at_least=0.0, at_most=1.0)

@@ -117,7 +117,7 @@ class Averaging(Spec, TimingProtocol):
             order of computation; the last one named stands for all that follow. Without any,
             nothing is sent before all is computed.
 
-    Example:
+    Examples:
         >>> Averaging(every=5, overlap=True).handing(workers=4).under_way
         8
     """

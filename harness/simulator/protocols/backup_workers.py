@@ -121,7 +121,7 @@ class BackupWorkers(Spec, TimingProtocol):
         backups: number of slowest contributions that each round drops, for N workers at most
             N − 1; with 0 it is plain synchronous SGD. A single worker is never dropped.
 
-    Example:
+    Examples:
         >>> BackupWorkers(backups=2).handing(workers=8).missed
         True
     """

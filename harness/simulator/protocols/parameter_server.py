@@ -59,7 +59,7 @@ class ParameterServer(Spec, TimingProtocol):
             it reads again; with more it continues as soon as it has computed.
         shards: equal parts of the model, each with a queue of its own.
 
-    Example:
+    Examples:
         >>> ParameterServer(depth=2).handing(workers=4).under_way
         8
     """
