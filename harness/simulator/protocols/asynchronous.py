@@ -564,7 +564,7 @@ def lose(
     slot.fold_end_s = clock.now_s
     record.lost[record.counts[1]] = slot
     record.counts[1] += 1
-    # A copy on a fair link goes on to its end, and keeps the slot until then.
+    # A copy on a fair link continues to its end, and keeps the slot until then.
     phase, slot.phase = slot.phase, ABANDONED if slot.on_link == 1 else FREE
     if phase == GATED:
         scratch(state.gate, place)

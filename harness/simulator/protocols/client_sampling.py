@@ -233,7 +233,7 @@ class ClientSampling(Spec, TimingProtocol):
         mine["first_step"] = state.steps[who]
         state.steps[who] += self.every
         (wiring,), size = state.wiring, costs.parameter_bytes
-        # Links are full duplex, so down and up are two independent runs of the network.
+        # Down and up are separate runs of the network: full-duplex links carry both at once.
         mine["start_s"] = transfer(wiring, mine["read_at_s"], server, who, np.full(len(who), size))
         compute_end_times(costs, mine, who)
         prepare_s = state.machine.parallel.average_s + coding_s(state.machine, size)[0]
