@@ -123,7 +123,7 @@ def cosine_transform(rows: int, columns: int) -> np.ndarray:
 
 
 def waves(bands: int) -> np.ndarray:
-    """What smooth curves over the bands are made of, float64 [3, bands]."""
+    """Basis of smooth curves over the bands: a line and two cosines, float64 [3, bands]."""
     place = (np.arange(bands) + 0.5) / bands
     return np.stack([2 * place - 1, np.cos(np.pi * place), np.cos(2 * np.pi * place)])
 

@@ -51,7 +51,7 @@ PRESETS: dict[str, Recipe] = {
 
 
 class Maker:
-    """Makes any utterance of a recipe; see the module's first lines for how."""
+    """Makes any utterance of a recipe; the model is described in the module's docstring."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
@@ -80,7 +80,7 @@ class Maker:
         return first + int(rng.integers(count))
 
     def aims(self, word: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Where the articulators are aimed in every frame of an utterance, and its targets.
+        """Articulatory aim of every frame of an utterance, and its targets.
 
         Returns:
             float64 [frames, articulation + 1] and int32 [frames].
