@@ -34,6 +34,7 @@ def smear_and_wobble(
             two = smear * two + (1.0 - smear) * one
             ahead[t] = two
         one = two = aims[0, d]
+        # The noise starts in its stationary distribution, with variance wobble².
         drift = wobble * noise[0, d]
         for t in range(frames):
             one = smear * one + (1.0 - smear) * aims[t, d]
@@ -106,6 +107,7 @@ def cepstra(
     out = np.zeros((frames, cosines.shape[0]))
     for t in range(frames):
         for b in range(bands):
+            # log(e^a + e^b) as max + log1p(e^-|a - b|), in which no exp overflows.
             top = max(speech[t, b], background[b])
             gap = abs(speech[t, b] - background[b])
             energy = top + np.log1p(np.exp(-gap)) + noise[t, b]

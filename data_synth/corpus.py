@@ -271,6 +271,7 @@ def splice_index(utterances: Utterances, context: int) -> np.ndarray:
         [frames, 2 * context + 1]: int32 where rows fit it, else int64.
     """
     row, first, last = frame_edges(utterances)
+    # Rows are moved by up to `context` before they are clipped, which must not overflow.
     dtype = np.int32 if len(row) == 0 or int(last.max()) < 2**31 - context else np.int64
     offsets = np.arange(-context, context + 1, dtype=dtype)
     row, first, last = (x.astype(dtype)[:, None] for x in (row, first, last))

@@ -247,6 +247,7 @@ class Bigram:
         """One sentence; its first word follows Zipf's law."""
         least, most = self.manner.sentence_words
         length = int(rng.integers(least, most + 1))
+        # All numbers are drawn, used or not: the stream's position depends on the length alone.
         anybody = _draw(self.often, rng.random(length))
         liked, habit = _draw(self.weights, rng.random(length)), rng.random(length)
         words = [int(anybody[0])]

@@ -105,6 +105,7 @@ class Maker:
             Features float32 [frames, 3 * cepstra], targets int32 [frames], speaker, word.
         """
         r, lang = self.recipe, self.language
+        # `clean` and `noise` share all draws and differ in the signal-to-noise ratio alone.
         drawn_as = "test" if split in ("clean", "noise") else split
         rng = stream(r.seed, f"parametric {drawn_as}", index)
         word, speaker = self.names[rng.integers(len(self.names))], self.speaker(split, rng)

@@ -168,6 +168,7 @@ def validate(
         answers = network(rows)
         errors.append(float((answers.argmax(1).numpy() != targets).mean()))
         progress(f"{layers} hidden layers: {errors[-1]:.1%} of development frames wrong")
+    # `answers` and `network` are those of the last model, the deep one.
     picked = answers.numpy()[np.arange(len(targets)), targets]
     commonest = np.bincount(_targets(corpus, "train")).argmax()
     return Validation(

@@ -69,6 +69,7 @@ def _basis(results: Results) -> str:
 
 def _clearest(claims: Sequence[Claim]) -> str:
     """The decided quantity with the interval farthest from the end of its band."""
+    # Only parts with the claim's own verdict: another may lie farther from an end of its band.
     decided = [
         (_clearness(part), claim, part)
         for claim in claims

@@ -69,6 +69,7 @@ def with_files(results: Results, out: Path) -> Results:
 
 
 def _write(exhibit: Exhibit, out: Path, said: reference_terms.Words) -> tuple[str, ...]:
+    # Ids become file names: a separator or '..' in one would lead out of the folder.
     if not ID.fullmatch(exhibit.id):
         raise UserError(
             f"results.json: exhibit id {exhibit.id!r}; allowed: letters, digits, '.', '_', '-'"

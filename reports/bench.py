@@ -47,6 +47,7 @@ def page(out: Path) -> Data | None:
             "counts": _counts(rows),
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
+        # Damaged JSON, or a record of another version with other keys or types.
         told = " ".join(str(error).split())
         raise UserError(f"{path}: cannot be read as a record of lagbench bench ({told})") from None
 

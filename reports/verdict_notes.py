@@ -112,6 +112,7 @@ def power(part: Part | Claim) -> str:
         return numbers.MISSING
     if part.power == 1:
         return "100%"
+    # Rounded down, so that a power just below a threshold does not read as reaching it.
     return "> 99%" if part.power > 0.99 else f"{math.floor(100 * part.power)}%"
 
 
@@ -182,7 +183,7 @@ def read_reasons(folder: Path, results: Results) -> dict[str, str]:
     needed = {id_ for id_, verdict in verdicts.items() if verdict in NEEDS_REASON}
     if missing := needed - reasons.keys():
         every = f"a reason for each claim {' or '.join(NEEDS_REASON)}"
-        raise UserError(f"{path}: {', '.join(sorted(missing))}: not there; allowed: {every}")
+        raise UserError(f"{path}: {', '.join(sorted(missing))}: missing; needed: {every}")
     if odd := reasons.keys() - verdicts.keys():
         raise UserError(f"{path}: {min(odd)}: no claim; allowed: {', '.join(verdicts)}")
     for id_, reason in reasons.items():

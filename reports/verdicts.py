@@ -177,7 +177,7 @@ def _read(folder: Path) -> Publication:
     reasons = read_reasons(folder, results)
     if not reasons and any(claim.verdict in NEEDS_REASON for claim in results.claims):
         needed = f"a reason for each claim {' or '.join(NEEDS_REASON)}"
-        raise UserError(f"{folder / REASONS_TOML}: not there; allowed: {needed}")
+        raise UserError(f"{folder / REASONS_TOML}: no such file; needed: {needed}")
     return Publication(folder, results, reasons)
 
 

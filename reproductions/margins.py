@@ -60,6 +60,7 @@ def default_runs(
         elif name in asked and isinstance(config, SequenceConfig):
             found[f"{name} (its start)"] = config.start
             found[name] = config
+    # Reversed, so that of several settings with one configuration the first name is kept.
     first = {identity(c.to_dict()): name for name, c in reversed(found.items()) if c.passes}
     kept = [name for name in found if name in first.values()]
     for name in only:

@@ -100,6 +100,7 @@ class Paper:
             made = [maker for maker in self.exhibits if maker.smoke or scale != "smoke"]
             return made, list(self.claims)
         exhibits = [names[name] for name in only]
+        # A claim is judged only if the chosen exhibits need all of its runs anyway.
         settings = {setting for maker in exhibits for setting in maker.needs}
         return exhibits, [claim for claim in self.claims if settings.issuperset(claim.needs)]
 

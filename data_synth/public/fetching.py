@@ -116,6 +116,7 @@ def unpack(archive: IO[bytes], source: Source, folder: Path) -> None:
     size = archive.seek(0, io.SEEK_END)
     archive.seek(0)
     try:
+        # `open_gzip` bounds the unpacked size, so that a small archive cannot fill the disk.
         with tarfile.open(fileobj=open_gzip(archive, size), mode="r|") as tar:
             for member in tar:
                 place = _place(member, source, folder)

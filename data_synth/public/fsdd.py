@@ -175,6 +175,7 @@ def build(recipe: Recipe, folder: Path, progress: Callable[[str], None]) -> Corp
     voices: list[np.ndarray] = []
     for split, takes in recipe.takes().items():
         signals, table = read_split(folder, split, takes)
+        # `train` comes first, so babble is made of training recordings alone.
         voices = voices or signals
         if split == "noise":
             signals = add_babble(recipe, signals, voices)

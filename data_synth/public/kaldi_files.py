@@ -65,7 +65,7 @@ def matrix(where: str, folder: Path) -> np.ndarray:
     """
     named = PLACE.fullmatch(where)
     if named is None or where.startswith("|") or where.endswith("|"):
-        raise NotNumbers("a command, and none is run; needed: FILE or FILE:OFFSET")
+        raise NotNumbers("a command, and commands are not run; needed: FILE or FILE:OFFSET")
     near = Path(named["file"])
     path = near if near.exists() else folder / near
     if not path.is_file():
@@ -99,7 +99,7 @@ def _numbers(file: IO[bytes]) -> np.ndarray:
 
     begins = file.read(max(map(len, OTHERS)))
     if begins.startswith(OTHERS):
-        raise NotNumbers("no numbers of Kaldi's own")
+        raise NotNumbers("not numbers in Kaldi's own format")
     file.seek(-len(begins), io.SEEK_CUR)
     return np.asarray(read_kaldi(file))
 
@@ -118,7 +118,7 @@ def read_table(path: Path) -> dict[str, str]:
     for number, line in enumerate(read_lines(path), 1):
         key, rest = [*line.split(maxsplit=1), "", ""][:2]
         if key in found:
-            raise UserError(f"{path}: line {number}: {key} stands there twice")
+            raise UserError(f"{path}: line {number}: {key} occurs twice")
         if key:
             found[key] = rest.strip()
     return found
@@ -218,8 +218,8 @@ def _recording(where: str, folder: Path) -> Path:
     """The file of a line of ``wav.scp``, relative to the working directory or to ``folder``."""
     if where.endswith("|"):
         raise UserError(
-            f"{folder / 'wav.scp'}: {where[:60]!r} is a command, and none is run; needed: .wav or"
-            " .flac files, or feats.scp"
+            f"{folder / 'wav.scp'}: {where[:60]!r} is a command, and commands are not run;"
+            " needed: .wav or .flac files, or feats.scp"
         )
     path = Path(where) if Path(where).exists() else folder / where
     if path.suffix not in READERS:

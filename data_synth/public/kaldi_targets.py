@@ -229,7 +229,7 @@ def _numbers(words: Sequence[str], path: Path, line: int, expected: str) -> tupl
     except ValueError:
         raise UserError(f"{path}: line {line}: needed: {expected}") from None
     if not 0 <= first < float("inf") or not 0 <= second < float("inf"):
-        raise UserError(f"{path}: line {line}: a time below 0, or none")
+        raise UserError(f"{path}: line {line}: a time below 0, or not finite")
     return first, second
 
 

@@ -40,6 +40,7 @@ class CellResult:
         """Cells of `COLUMNS`; seconds are to the wider target, empty if a seed missed it."""
         errors, theirs = ([error_of(run) for run in runs] for runs in (self.runs, self.baseline))
         seconds = [seconds_to(run, WIDER) for run in self.runs]
+        # A mean over the seeds that reached the target would favour methods that often miss it.
         whole = all(map(math.isfinite, seconds))
         return [
             *(*cell, f"{self.rate:g}", self._count_reached(TARGET), self._count_reached(WIDER)),

@@ -115,6 +115,7 @@ def adapt_slow(subject: Subject, runs: Runs) -> Claim:
     parts = [
         _direction("drop of adapt in epoch 2", drop["adapt"], 0.0 * drop["adapt"], "above"),
         _direction("drop in epoch 2, adapt − larger of the others", drop["adapt"], others, "above"),
+        # Without a rule, so it is shown and not judged.
         Quantity("final, adapt − larger of the others", None,
                  paired_difference_ci(last["adapt"], worse)),
     ]  # fmt: skip

@@ -162,6 +162,7 @@ def ng_crucial(subject: Subject, runs: Runs) -> Claim:
 def small_loss(subject: Subject, runs: Runs) -> Claim:
     """Parallel training with NG-SGD and RBM costs at most 4%, after as many averages."""
     excess, parts = Excess(subject, runs, "mean"), list[Quantity]()
+    # Judged by the law at the paper's number of averages, since the runs make far fewer.
     for n in LOSSES:
         settings, after = (f"ng_{n}", "ng_1"), paper_averages(n)
         true = true_value(subject, runs, settings, rate_ratio_ci)

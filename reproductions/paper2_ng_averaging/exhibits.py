@@ -388,6 +388,7 @@ def _frame_error(run: Run) -> float:
 
 def _not_best(rows: Sequence[Row]) -> str:
     """Sentence on settings with a better rate beside their own; empty if there is none."""
+    # A run without a figure counts as infinitely bad, on either side of the comparison.
     errors = {(row.label, row.column): row.measured for row in rows}
     found = [
         row.label

@@ -294,6 +294,7 @@ def build_configs(subject: Subject, seed: int) -> dict[str, RunConfig]:
     ng = {n: build_averaging(subject, seed, n) for n in NODES}
     many, averaged = ng[MANY], ModelAveraging(natural(preset))
     sgd = {n: replace(ng[n], algorithm=ModelAveraging(plain(preset))) for n in (1, MANY)}
+    # Gradients are averaged after every minibatch, models after every `EVERY` of them.
     each = replace(averaging(), every=1)
     settings = {
         **{f"ng_{n}": config for n, config in ng.items()},

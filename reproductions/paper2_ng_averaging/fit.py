@@ -137,12 +137,14 @@ def simulate_epoch(
     whole = cluster.parallel.epoch_minibatches
     if whole == 0:
         raise ValueError("an epoch has no length: parallel.epoch_minibatches is 0")
+    # Without ends of epochs, so that the first rounds give the mean time of a round.
     endless = replace(cluster.parallel, epoch_minibatches=0, epoch_s=0.0)
     machine = replace(cluster, parallel=endless)
     timeline = Simulation(machine, protocol, workload, workers, seed).advance(folds=SAMPLE)
     computing = timeline.spans.where(timeline.spans.kind == timeline.kinds.index("compute"))
     rounds = whole / (workers * protocol.every)
     before = endless.average_s if workers > 1 else 0.0
+    # From the end of a worker's computation to the fold, less the time of an average outside MPI.
     waits_s = np.repeat(timeline.folds.time_s, workers) - computing.end_s - before
     messages_s = rounds * float(waits_s.mean()) if workers > 1 else 0.0
     total_s = cluster.parallel.epoch_s + rounds * float(timeline.folds.time_s[-1]) / SAMPLE

@@ -114,6 +114,7 @@ def fit(cells: Sequence[Cell]) -> Law:
         grown = size + by_workers * np.log(workers / WORKERS)
         return 1.0 + np.exp(grown - by_averages * np.log(averages / AVERAGES)) - ratios
 
+    # The search starts from log A, which a mean excess below 0 does not have.
     excess = max(float(np.mean(ratios)) - 1.0, 1e-3)
     start = (math.log(excess), 0.5, 0.5)
     found = cast(Any, optimize).least_squares(
@@ -234,6 +235,7 @@ class Excess:
             ratio = self._rates(name)[list(seeds)].mean() / self._rates(alone)[list(seeds)].mean()
             return Cell(*place(self.runs[name]), float(ratio))
 
+        # Every jackknifed statistic uses the law of the same subsets of seeds.
         known = tuple(seeds)
         if known not in self.fitted:
             self.fitted[known] = fit([cell_of(*names) for names in cells_of(self.step).items()])

@@ -54,6 +54,7 @@ def cluster(free: Mapping[str, float]) -> Cluster:
     assert machine.network is not None
     device = replace(machine.devices["K20"], achieved_flops_per_s=free["flops_per_s"])
     level = replace(machine.network.levels[0], bandwidth_bytes_per_s=free["bytes_per_s"])
+    # Each reading has one of slowdown and average_s; the other keeps its neutral value.
     parallel = replace(
         machine.parallel,
         slowdown=free.get("slowdown", 1.0),

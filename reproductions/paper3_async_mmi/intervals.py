@@ -109,6 +109,7 @@ def silence_shares(subject: Subject, store: Store) -> tuple[float, float]:
     corpus = load_corpus_with_targets(config.start, store, ignore_progress)
     start = train_or_load_start(config.start, corpus, store.needing(MODEL), ignore_progress)
     setup = Setup.from_config(config, corpus, start)
+    # Silence may pass through a target several times; each target counts once.
     silence = list(dict.fromkeys(corpus.silence))
     weight = np.zeros(corpus.n_targets)
     for utterance in range(0, len(setup.train), max(1, len(setup.train) // UTTERANCES)):

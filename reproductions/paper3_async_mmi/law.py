@@ -77,6 +77,7 @@ def fit_law(ages: Values, slots: Values, rates: Values) -> Law:
         rates: the largest stable, [C].
     """
     age, wanted = np.asarray(ages, np.float64), -np.log(np.asarray(rates) * np.asarray(slots))
+    # For a given b the best log a is a mean, so the fit is a search over a grid of b alone.
     shapes = np.log1p(AGES[:, None] * age)
     level = (wanted - shapes).mean(axis=1)
     best = int(np.argmin(((wanted - shapes - level[:, None]) ** 2).sum(axis=1)))

@@ -91,6 +91,7 @@ def momentum_rate(subject: Subject, runs: Runs) -> Claim:
             theory = math.log2(stable_rate(tau) / stable_rate(tau, MOMENTUM))
             label, found = f"{name}, τ = {tau}", mean(plain - heavy)
             parts.append(Quantity(label, round(theory, 2), found, _band("momentum-rate"), theory))
+            # The part takes an edge for the middle of its rungs; this one leaves it between them.
             left_open.append(_open(label, *map(bounds_of_edge, groups)))
     told = "log2 of SGD's largest stable rate over that with momentum 0.9"
     return _claim("momentum-rate", told, [*parts, *left_open], runs)

@@ -102,6 +102,7 @@ def edges(subject: Subject, runs: Runs) -> Exhibit:
     rows: list[Row] = []
     for optimizer, momentum in EDGES.items():
         for tau in TAUS:
+            # Over SGD's at τ = 1, as the measured ones are: the curvature, not known, cancels.
             ratio = stable_rate(tau, momentum) / stable_rate(1)
             rows.append(Row(f"quadratic, {optimizer}", tau + 1, None, ratio))
         for problem in PROBLEMS:

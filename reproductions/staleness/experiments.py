@@ -189,6 +189,7 @@ def _training(
     if name == "acoustic":
         return _acoustic(subject, size, preset.folds, asked)
     made = problem(name, preset.folds, size)
+    # The cluster of fixed staleness has no workload: computing and copying take no time.
     work = cluster.workload or Workload(size, 0.0, 0.0)
     return ModuleConfig(problem=made, work=work, stages=(Stage(size, size),), **asked)
 

@@ -88,6 +88,7 @@ def problem(name: str, folds: int, minibatch: int) -> Problem:
         minibatch: examples in each.
     """
     train, dev = {"text": text, "digits": digits}[name]()
+    # Several epochs as one pass: workers would synchronise between passes.
     rows = np.arange(folds * minibatch) % len(train)
     model = perceptron if name == "digits" else partial(Characters, len(alphabet()))
     return ProblemByName(

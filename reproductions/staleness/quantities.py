@@ -36,9 +36,11 @@ def stable_rate(tau: int, momentum: float = 0.0) -> float:
         >>> [round(stable_rate(tau), 4) for tau in (0, 1, 4)]
         [2.0, 1.0, 0.3473]
     """
+    # At tau = 0 the end is 2 (1 + beta), below 4.
     low, high = 0.0, 4.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2.0
+        # Small rates have a root just within the unit circle, which np.roots may round across it.
         stable = _radius(middle, tau, momentum) < 1.0 + ROUNDING
         low, high = (middle, high) if stable else (low, middle)
     return low
