@@ -59,6 +59,7 @@ def _main(asked: argparse.Namespace) -> int:
     searches = {
         name: climb((-1, 0, 1), together=True, reach=REACH, tries=math.inf) for name in cells
     }
+    # All searches advance together, so that their next runs share the processes.
     errors = follow(searches, lambda wanted: _errors(cells, wanted, asked))
     rates = {name: _rate(cells[name], lowest(found)) for name, found in errors.items()}
     runs = _runs(cells, [(name, rates[name], seed) for seed in SEEDS for name in cells], asked)

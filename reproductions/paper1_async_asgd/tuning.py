@@ -69,7 +69,7 @@ def _method_trials(method: str, chosen: MethodSettings) -> Iterator[tuple[str, T
 
 def tuning_configs(subject: Subject) -> dict[str, RunConfig]:
     """The runs of ``trials``, the same for every seed."""
-    # The seed and corpus of development, and no test sets: verdicts use none of these.
+    # Settings are chosen on development data alone, so these runs are never tested.
     seen = subject.development
     return {
         name: replace(METHODS[method](seen, DEVELOPMENT, given), tested="never")

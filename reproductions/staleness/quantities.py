@@ -40,7 +40,6 @@ def stable_rate(tau: int, momentum: float = 0.0) -> float:
     low, high = 0.0, 4.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2.0
-        # Small rates have a root just within the unit circle, which np.roots may round across it.
         stable = _radius(middle, tau, momentum) < 1.0 + ROUNDING
         low, high = (middle, high) if stable else (low, middle)
     return low
