@@ -83,13 +83,13 @@ def run(asked: argparse.Namespace) -> int:
 
     Raises:
         UserError: an unknown paper, scale, exhibit, corpus or device, or a folder that cannot be.
-        ProcessDied, KeyboardInterrupt: killed or stopped; the same command goes on.
+        ProcessDied, KeyboardInterrupt: killed or stopped; the same command resumes.
     """
     if asked.paper not in entries("papers"):
         raise name_error("paper", asked.paper, entries("papers"))
     if asked.scale not in (None, *SCALES):
         raise name_error("--scale", asked.scale, SCALES)
-    # Only now: nobody waits for torch to be told of a misspelt word.
+    # Imported late: a misspelt option is reported without waiting for torch.
     from data_synth import SYNTHETIC, check_known
 
     if asked.corpus is not None:
@@ -120,7 +120,7 @@ def run(asked: argparse.Namespace) -> int:
 
 
 def _request(asked: argparse.Namespace, paper: Paper, scale: str, device: str) -> Request:
-    """What was asked for, if it can be had.
+    """The request in the command line's options.
 
     Raises:
         UserError: an unknown scale, exhibit or batch system.
@@ -145,7 +145,7 @@ def _request(asked: argparse.Namespace, paper: Paper, scale: str, device: str) -
 
 
 def _corpus(name: str, scale: str, out: Path, seed: int) -> Corpus:
-    """The corpus; where it cannot be had, an output folder made for it is taken away again.
+    """The corpus; if it cannot be loaded, an output folder made for it is removed again.
 
     Raises:
         UserError: there is no such corpus, or it cannot be made.

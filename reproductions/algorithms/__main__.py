@@ -2,7 +2,7 @@
 
     python -m reproductions.algorithms [--out DIR] [--jobs N]
 
-Rates are searched on development data first. Runs are kept; the same command goes on.
+Rates are searched on development data first. Runs are kept; the same command resumes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from reproductions.algorithms.table import Cell, CellResult, error_of, markdown,
 from reproductions.paper import DEVELOPMENT
 
 REACH = 6
-"""Rungs of a ladder: the search for a rate goes no further from its first guess."""
+"""Largest distance of a learning rate from its first guess, in rungs of the ladder."""
 
 Asked = tuple[str, float, int]
 """A cell, a rate and a seed."""
@@ -60,6 +60,7 @@ def _main(asked: argparse.Namespace) -> int:
     searches = {
         name: climb((-1, 0, 1), together=True, reach=REACH, tries=math.inf) for name in cells
     }
+    # All searches advance together, so that their next runs share the processes.
     errors = follow(searches, lambda wanted: _errors(cells, wanted, asked))
     rates = {name: _rate(cells[name], lowest(found)) for name, found in errors.items()}
     runs = _runs(cells, [(name, rates[name], seed) for seed in SEEDS for name in cells], asked)
@@ -79,7 +80,7 @@ def _main(asked: argparse.Namespace) -> int:
 def _errors(
     cells: Mapping[str, Cell], wanted: Sequence[tuple[str, int]], asked: argparse.Namespace
 ) -> list[float]:
-    """Errors on development data of the rungs that are wanted, each of a cell."""
+    """Errors on development data of the wanted cells and rungs."""
     tried = [(name, _rate(cells[name], rung), DEVELOPMENT) for name, rung in wanted]
     runs = _runs(cells, tried, asked)
     return [error_of(runs[one]) for one in tried]

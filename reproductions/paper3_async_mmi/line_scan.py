@@ -23,12 +23,12 @@ from harness.store.schema import MODEL
 from harness.tasks.contract import Configuration, Progress, Watch
 
 FORMAT = 2
-"""Grows when the same configuration would no longer give the same bytes."""
+"""Version of the format; raised when a configuration no longer gives the same bytes."""
 
 POINTS = tuple(np.round(np.linspace(-1.0, 2.0, 25), 6).tolist())
 
 STEP = 1e-4
-"""Of the central difference, as a share of the line from 0 to 1."""
+"""Step of the central difference, as a share of the line from 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class LineConfig(Configuration):
     """The line from where a sequence training starts to where it ends.
 
     Args:
-        training: whose start is 0 and whose last model is 1.
-        utterances: how many of its training utterances are summed over, evenly chosen.
-        points: where on the line.
+        training: its start is at 0, its last model at 1.
+        utterances: number of its training utterances that are summed over, evenly chosen.
+        points: positions on the line.
     """
 
     training: SequenceConfig
@@ -62,7 +62,7 @@ class LineConfig(Configuration):
 
 
 def run_line_scan(config: LineConfig, store: Store, watch: Watch) -> Run:
-    """As `along_line`, of the corpus that the configuration names."""
+    """As `scan_line`, with the corpus that the configuration names."""
     return scan_line(
         config, load_corpus_with_targets(config.training.start, store, watch), store, watch
     )
@@ -144,7 +144,7 @@ class _Line:
     def values(
         self, point: float, tangents: list[Auxiliary], held: list[Denominator | None] | None = None
     ) -> tuple[float, float]:
-        """Criterion, over paths ``held`` or found anew, and auxiliary function, a frame."""
+        """Criterion over paths ``held``, or over new ones, and auxiliary function, per frame."""
         there, words = self.posteriors(point), self.part.words
         paths = held or [None] * len(there)
         usable = [i for i, tangent in enumerate(tangents) if np.isfinite(tangent.outer.value)]
