@@ -130,7 +130,7 @@ def _feet(table: Table) -> Iterator[str]:
     if shares.keys() - {"100.0%"}:
         told = [f"{share} ({'; '.join(labels)})" for share, labels in shares.items()]
         told = list(shares) if len(shares) == 1 else told
-        yield f"examples trained, of those of all passes: {', '.join(told)}"
+        yield f"share of the requested examples trained: {', '.join(told)}"
 
 
 def _label(row: Row) -> str:
