@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar, cast, get_args
 
@@ -91,8 +91,10 @@ def build_claim(maker: Maker[Subject, Claim], subject: Subject, runs: Runs) -> C
         made = maker.make(subject, maker.readable(runs))
     except DidNotEnd:
         hashes = tuple(run.hash for setting in maker.needs for run in runs[setting])
+        make: Any = maker.make
+        make = make.func if isinstance(make, partial) else make
         made = Claim(
-            maker.id, (maker.make.__doc__ or maker.id).splitlines()[0], "", "", None, None, None,
+            maker.id, (make.__doc__ or maker.id).splitlines()[0], "", "", None, None, None,
             "undecided", hashes,
         )  # fmt: skip
     missing = [p.label for p in made.parts if p.measured is None and p.ci95 == (None, None)]
