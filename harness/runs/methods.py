@@ -121,7 +121,7 @@ def with_optimizer(method: Method, optimizer: str | Descent | None) -> Method:
         if optimizer not in OPTIMIZERS:
             raise name_error("optimizer", optimizer, OPTIMIZERS)
         optimizer = OPTIMIZERS[optimizer]
-    # A plain gradient has no descent to replace; exactly this class, since subclasses differ.
+    # AsyncSgd itself has no descent to replace; a user's subclass may fold in its own way.
     if type(method.algorithm) is AsyncSgd:
         return replace(method, algorithm=AsyncDescent(optimizer))
     own = {entry.name for entry in fields(cast(Any, method.algorithm))}
