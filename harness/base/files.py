@@ -39,7 +39,7 @@ def find_bundled(kind: Kind) -> Mapping[str, Path]:
 
 def describe_choices(kind: Kind) -> str:
     """The values that an option for such a file accepts, for ``--help``."""
-    return f"a TOML file, or one that comes along: {', '.join(find_bundled(kind))}"
+    return f"a TOML file, or a bundled one: {', '.join(find_bundled(kind))}"
 
 
 def cluster_file(asked: str | Path, folder: Path = Path()) -> Path:
