@@ -1,4 +1,4 @@
-"""Ctrl-C in a script: its own traceback, and where the work that was done is kept."""
+"""Ctrl-C in a user's script: a short traceback, and the folder of the finished runs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Found = TypeVar("Found")
 
 
 def resumable(function: Callable[Given, Found]) -> Callable[Given, Found]:
-    """The function, whose KeyboardInterrupt has a traceback that ends where it was called.
+    """Decorate a function: its KeyboardInterrupt has a traceback that ends at the user's call.
 
-    What lay between is ours, and a hundred lines; the error stays the caller's to catch.
+    The hundred lines inside lagbench are dropped; the user's code can still catch the error.
     """
 
     @wraps(function)
