@@ -24,7 +24,7 @@ def resumable(function: Callable[Given, Found]) -> Callable[Given, Found]:
             return function(*given, **named)
         except KeyboardInterrupt:
             settings: dict[str, Any] = {**USUAL, **named}
-            told = f"stopped; what is done is in {str(settings['store'])!r}, the same call goes on"
+            told = f"stopped; runs are in {str(settings['store'])!r}, the same call resumes"
             raise KeyboardInterrupt(told) from None
 
     return call

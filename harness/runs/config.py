@@ -176,7 +176,7 @@ class TrainingConfig(TaskConfig, Generic[Data]):
             raise UserError(f"shuffling: {self.shuffling!r} is not allowed with rounds")
         kinds = {fault.kind for fault in self.cluster.faults}
         if self.rounds and (untrained := kinds & {"server", "message"}):
-            told = f"{min(untrained)!r} does not happen to rounds"
+            told = f"{min(untrained)!r} is not supported with rounds"
             raise UserError(f"cluster.faults: {told}; allowed: faults of workers")
         coder = self.cluster.compression
         if coder is not None and coder.ratio != 1.0 and self.algorithm.sent != 1.0:

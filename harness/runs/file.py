@@ -99,7 +99,7 @@ def _flat(path: Path, table: Table) -> Table:
     own = {key: value for key, value in cast(Table, task).items() if key != KIND}
     for key in own:
         if key in table:
-            raise UserError(f"{path}: {TASK}.{key}: stands outside of {TASK} too; allowed: once")
+            raise UserError(f"{path}: {TASK}.{key}: is set outside of {TASK} too; allowed: once")
     return {**table, **own}
 
 

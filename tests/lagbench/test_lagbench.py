@@ -444,7 +444,7 @@ def test_ctrl_c_ends_a_call_in_a_short_traceback_that_says_where_the_work_is(
         asked(mlp, functional.cross_entropy, points(), **usual)
     lines = "".join(traceback.format_exception(stopped.value)).splitlines()
     assert len(lines) <= 12
-    assert lines[-1].endswith(f"what is done is in {str(usual['store'])!r}, the same call goes on")
+    assert lines[-1].endswith(f"runs are in {str(usual['store'])!r}, the same call resumes")
 
 
 def test_a_loss_that_keeps_what_it_is_given_is_refused_before_anything_is_trained(usual):

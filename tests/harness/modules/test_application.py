@@ -214,7 +214,7 @@ def test_a_metric_of_ones_own_judges(write: Written, tmp_path: Path) -> None:
         ("minibatch = 8", "flops_per_example = 8.0", "flops_per_example: no device of cluster"),
         ("minibatch = 8", 'metric = "errors"', "unknown 'errors'"),
         ('is = "module"', 'is = "modules"', "task.is: 'modules' is not allowed; allowed: one of"),
-        ("passes = 2", "minibatch = 8", "task.minibatch: stands outside of task too"),
+        ("passes = 2", "minibatch = 8", "task.minibatch: is set outside of task too"),
         ("passes = 2", "work = 8", "work: not allowed; it follows from the rest"),
     ],
 )
