@@ -28,25 +28,25 @@ FETCHES: dict[str, Callable[..., Path]] = {
     "aishell": aishell.fetch,
 }
 SYNTHETIC = ("parametric", *presets.PRESETS, *spoken.LANGUAGES)
-"""What is made anew for each seed; the others are recorded."""
+"""Corpora synthesised for each seed; the others are recorded."""
 CAN_SKIP = ("samromur", "aishell")
 SCALES = ("smoke", "laptop", "overnight", "gpu", "paper")
 
 
 def _silent(line: str) -> None:
-    """Progress that is not shown."""
+    """Discard a line of progress."""
 
 
 def is_folder(name: str) -> bool:
-    """Whether a name is no corpus that is known, but the folder of one."""
+    """Whether a name is the folder of a saved corpus, and not one of ``CORPORA``."""
     return name not in CORPORA and Path(name).is_dir()
 
 
 def check_known(name: str, scale: str) -> None:
-    """Refuse what is no corpus, before anything heavy is imported to make or read one.
+    """Reject an unknown corpus or scale before any heavy import.
 
     Args:
-        name: one that is known, or the folder of a saved corpus.
+        name: one of ``CORPORA``, or the folder of a saved corpus.
         scale: one of `SCALES`.
 
     Raises:
@@ -68,7 +68,7 @@ def load_corpus(
     skip: bool = False,
     progress: Callable[[str], None] = _silent,
 ) -> Corpus:
-    """A corpus by name, made on first use and kept.
+    """Load a corpus by name; the first call makes it and keeps it in the cache.
 
     Args:
         name: one of ``CORPORA``: ``"parametric"`` (synthetic words), one of
@@ -76,7 +76,7 @@ def load_corpus(
             saved corpus, e.g. an imported one, which has its own size and no seed.
         scale: one of ``SCALES``.
         cache: where made corpora are kept; see ``storage.cache_folder`` for the default.
-        seed: what is random about the corpus follows from it.
+        seed: decides everything random about the corpus.
         skip: leave bad recordings out and count them; one of ``CAN_SKIP`` only.
         progress: called with a line of text now and then while a corpus is made.
 
@@ -103,7 +103,7 @@ def make_corpus(
     skip: bool = False,
     progress: Callable[[str], None] = _silent,
 ) -> Corpus:
-    """A corpus by name, in a folder of the user's choice; see ``load_corpus``.
+    """Make a corpus by name in the folder ``out``; see ``load_corpus``.
 
     Raises:
         UserError: as ``load_corpus``, or the folder exists already.

@@ -1,4 +1,4 @@
-"""Alignment of frames with transcripts alone: models of states, Viterbi training, whole sentences.
+"""Forced alignment from transcripts: Gaussian state models, Viterbi training, whole sentences.
 
 Isolated words begin with a flat start, then Viterbi training of Gaussian states follows.
 Realignment takes any scores: those of Gaussians here, or a network's log posterior minus log
@@ -56,7 +56,7 @@ def fit(features: np.ndarray, targets: np.ndarray, n_targets: int) -> Gaussians:
     Args:
         features: float [frames, dim].
         targets: int [frames].
-        n_targets: how many states.
+        n_targets: number of HMM states.
     """
     mean = np.tile(features.mean(axis=0, dtype=np.float64), (n_targets, 1))
     variance = np.tile(features.var(axis=0, dtype=np.float64), (n_targets, 1))
@@ -106,7 +106,7 @@ def realign(
     """Best targets of every utterance under the given scores.
 
     Args:
-        utterances: whom to align.
+        utterances: table of the utterances to align.
         lexicon: word -> chain of states.
         silence: states that may stand at either end of an utterance.
         loglik: (first row, rows) -> float [rows, n_targets].
@@ -139,7 +139,7 @@ def viterbi_training(
         utterances: the training set.
         lexicon: word -> chain of states.
         silence: states that may stand at either end of an utterance.
-        n_targets: how many states.
+        n_targets: number of HMM states.
         rounds: realignments.
 
     Returns:
@@ -173,7 +173,7 @@ class Mixtures:
     Attributes:
         parts: the Gaussians of all mixtures, [components].
         log_weight: float64 [components], within its mixture.
-        state: int64 [components], whose each is, ascending; every state has one or more.
+        state: int64 [components], state of each, ascending; every state has one or more.
     """
 
     parts: Gaussians
@@ -209,9 +209,9 @@ def refit(
     Args:
         features: float [frames, dim].
         targets: int [frames].
-        n_targets: how many states.
+        n_targets: number of HMM states.
         components: wanted a state; it gets as many as it has ``LEAST_FRAMES`` for.
-        before: where the search begins; from single Gaussians if left out.
+        before: initial mixtures; single Gaussians if left out.
     """
     x = np.asarray(features, np.float64)
     order = np.argsort(targets, kind="stable")
@@ -236,7 +236,7 @@ def _gaussian(x: np.ndarray) -> Mixture:
 
 
 def _split(mixture: Mixture, components: int, frames: int) -> Mixture:
-    """The heaviest components in two, until there are enough, or too few frames for more."""
+    """Split the heaviest component until there are enough, or too few frames for more."""
     mean, variance, weight = (part.copy() for part in mixture)
     while len(mean) < components and frames >= LEAST_FRAMES * (len(mean) + 1):
         heaviest = int(np.argmax(weight))
@@ -269,7 +269,7 @@ def _fit_mixture(
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """Targets of some utterances, and which could not be aligned.
+    """Targets of some utterances, and the indices of those that could not be aligned.
 
     Attributes:
         paths: the best path of each utterance, None where its sentence does not fit.
@@ -311,7 +311,7 @@ class Aligner:
         return self.graphs[words]
 
     def fewest_frames(self, words: tuple[str, ...]) -> int:
-        """How many frames the words need at least."""
+        """Smallest number of frames that the words fit into."""
         said = self.lexicon.words
         return sum(min(map(len, said[word])) for word in words)
 
@@ -333,7 +333,7 @@ class Aligner:
         """The best path of every utterance.
 
         Args:
-            utterances: whom to align.
+            utterances: table of the utterances to align.
             scores: (first row, rows) -> float [rows, n_targets].
         """
         rows = zip(utterances.start.tolist(), utterances.frames.tolist(), strict=True)

@@ -34,6 +34,7 @@ def smear_and_wobble(
             two = smear * two + (1.0 - smear) * one
             ahead[t] = two
         one = two = aims[0, d]
+        # The noise starts in its stationary distribution, with variance wobble².
         drift = wobble * noise[0, d]
         for t in range(frames):
             one = smear * one + (1.0 - smear) * aims[t, d]
@@ -106,6 +107,7 @@ def cepstra(
     out = np.zeros((frames, cosines.shape[0]))
     for t in range(frames):
         for b in range(bands):
+            # log(e^a + e^b) as max + log1p(e^-|a - b|), in which no exp overflows.
             top = max(speech[t, b], background[b])
             gap = abs(speech[t, b] - background[b])
             energy = top + np.log1p(np.exp(-gap)) + noise[t, b]
@@ -123,7 +125,7 @@ def cosine_transform(rows: int, columns: int) -> np.ndarray:
 
 
 def waves(bands: int) -> np.ndarray:
-    """What smooth curves over the bands are made of, float64 [3, bands]."""
+    """Basis of smooth curves over the bands: a line and two cosines, float64 [3, bands]."""
     place = (np.arange(bands) + 0.5) / bands
     return np.stack([2 * place - 1, np.cos(np.pi * place), np.cos(2 * np.pi * place)])
 

@@ -2,8 +2,7 @@
 
 Words come from an invented bigram (``invented_language``), are said as phones whose states are
 tied by their neighbours (``tie``), and sound by the same physics as isolated words
-(``articulation``). A test set is a condition: who speaks, how fast, into what, and how loud the
-background is.
+(``articulation``). A test set is a condition: speakers, speed, channel and signal-to-noise ratio.
 
 Phones fall into families of neighbours (k-means of their places; silence is one of its
 own). A phone's first state has a target for each family to the left, its last state one
@@ -56,11 +55,11 @@ FIRST_CHARACTER = 0x4E00  # where the common Chinese characters begin in Unicode
 
 @dataclass(frozen=True)
 class Condition:
-    """How a set of utterances differs from the recipe's training speech.
+    """A test set's differences from the recipe's training speech.
 
     Attributes:
         name: of the split.
-        utterances: how many.
+        utterances: number of utterances.
         snr_db: (least, most) signal over background.
         speaker: factor on ``Recipe.speaker_spread``; ``channel`` on ``channel_spread``.
         hurry: factor on the speed of speaking.
@@ -83,8 +82,8 @@ class Recipe(invented_language.Recipe):
     ``test`` and ``noise_snr_db`` are not used: ``conditions`` say it.
 
     Attributes:
-        manner: how words follow each other.
-        families, pull: groups of neighbours that change a phone's ends, and how far.
+        manner: parameters of the word bigram.
+        families, pull: number of groups of neighbours that change a phone's ends; how far.
         homophones: share of words that sound like another word.
         characters: words are written as Chinese characters, not as their sounds.
         pause: probability of silence between two words; ``pause_frames`` (least, most).
@@ -130,7 +129,7 @@ def invent_lexicon(recipe: Recipe) -> dict[str, tuple[int, ...]]:
 
 
 class Maker:
-    """Makes any utterance of a recipe; see the module's first lines for how."""
+    """Makes any utterance of a recipe; the model is described in the module's docstring."""
 
     def __init__(self, recipe: Recipe, name: str = "continuous") -> None:
         self.recipe, self.name = recipe, name
@@ -186,7 +185,7 @@ class Maker:
     def aims(
         self, words: tuple[int, ...], hurry: float, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Where the articulators are aimed in every frame of a sentence, and its targets.
+        """Articulatory aim of every frame of a sentence, and its targets.
 
         Returns:
             float64 [frames, articulation + 1] and int32 [frames].
@@ -297,8 +296,8 @@ class Senones:
     """The tied states of an invented language.
 
     Attributes:
-        tree: what decides them; targets start after the silence's.
-        places: float64 [targets, dims], where each is aimed at, the silence's first.
+        tree: maps (left, phone, right, state) to a target; targets start after the silence's.
+        places: float64 [targets, dims], articulatory aim of each, the silence's first.
     """
 
     tree: Tree
@@ -347,7 +346,7 @@ def tie(recipe: invented_language.Recipe, places: np.ndarray, count: int, pull: 
         return ~(len(leaves) - 1)
 
     def add_questions(side: str, place: np.ndarray) -> int:
-        """A chain of questions, one a family; who answers none of them is silence."""
+        """A chain of questions, one a family; a neighbour in no family is silence."""
         if not groups:
             return leaf(place)
         first = len(nodes)

@@ -1,4 +1,4 @@
-"""The one type every corpus has: frames, their HMM states, and who said what where."""
+"""The type of every corpus: frames, their HMM states, and a table of utterances."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Utterances:
 
     Attributes:
         id: unique names, str.
-        speaker: who spoke, str.
+        speaker: name of the speaker, str.
         split: ``"train"``, ``"dev"`` or the name of a test set, str.
         start: int64, the utterance's first row in ``Corpus.features``.
-        frames: int64, how many rows it has.
-        words: what was said, a tuple of words for each utterance.
+        frames: int64, number of rows of the utterance.
+        words: transcripts, a tuple of words for each utterance.
     """
 
     id: np.ndarray
@@ -51,7 +51,7 @@ class Utterances:
         return replace(self, start=self.start + frames)
 
     def plain(self) -> dict[str, list[Any]]:
-        """The columns, as JSON knows them."""
+        """The columns as JSON values."""
         columns = {name: getattr(self, name).tolist() for name in COLUMNS}
         return {**columns, "words": [list(words) for words in self.words]}
 
@@ -86,7 +86,7 @@ class Card:
     lm_text: tuple[tuple[str, ...], ...] = ()
 
     def plain(self) -> dict[str, Any]:
-        """All but the text, as JSON knows it; what a corpus lacks is left out."""
+        """All fields but the text, as JSON values; empty optional fields are left out."""
         given = {key: value for key, value in asdict(self).items() if key != "lm_text"}
         return {k: v for k, v in given.items() if v or k not in ("pronunciations", "tree")}
 
@@ -95,7 +95,7 @@ def digest(card: Card, utterances: Utterances, features: str, targets: str) -> s
     """The fingerprint of a corpus; equal content has the same, on disk or in memory.
 
     Args:
-        card: what the corpus is.
+        card: all fields but frames and utterances.
         utterances: the whole table.
         features: SHA-256 (hex) of all frames, little-endian float32.
         targets: SHA-256 (hex) of all targets, little-endian int32.
@@ -159,8 +159,8 @@ class Corpus:
         tree: (left phone, phone, right phone, state) -> target, where targets are tied
             states of phones in context; the silence is ``tree.SILENCE``.
         lm_text: sentences to train a language model on; no test transcript is among them.
-        speech: what makes the training utterances, which then are the last rows and are not
-            among ``features``; None where all speech is stored.
+        speech: generator of the training utterances, which then are the last rows and are
+            not among ``features``; None where all speech is stored.
 
     A word with several pronunciations has the lexicon entries ``"word"``, ``"word(2)"``, ...
     (``tree.word_of``).
@@ -190,7 +190,7 @@ class Corpus:
 
     @property
     def n_targets(self) -> int:
-        """How many HMM states there are."""
+        """Number of HMM states."""
         used = (t for states in self.lexicon.values() for t in states)
         return max(1 + max((*self.silence, *used)), self.tree.n_targets if self.tree else 0)
 
@@ -204,7 +204,7 @@ class Corpus:
         return self.stored_fingerprint or self.computed_fingerprint()
 
     def computed_fingerprint(self) -> str:
-        """The fingerprint of what the arrays hold now, whatever is stored."""
+        """The fingerprint of the arrays' present content; a stored one is ignored."""
         features = hashlib.sha256(np.ascontiguousarray(self.features, np.float32).data)
         targets = hashlib.sha256(np.ascontiguousarray(self.targets, np.int32).data)
         return digest(self.card, self.utterances, features.hexdigest(), targets.hexdigest())
@@ -236,7 +236,7 @@ class Corpus:
         return self.utterances.take(self.utterances.split == name)
 
     def frames_of(self, name: str) -> int:
-        """How many frames a split has."""
+        """Number of frames of a split."""
         return self.split(name).total_frames
 
 
@@ -244,7 +244,7 @@ def frame_edges(utterances: Utterances) -> tuple[np.ndarray, np.ndarray, np.ndar
     """For every frame: its own row, and its utterance's first and last row.
 
     Args:
-        utterances: whose frames.
+        utterances: table of the utterances.
 
     Returns:
         Three int64 arrays [frames], in utterance order.
@@ -258,19 +258,20 @@ def frame_edges(utterances: Utterances) -> tuple[np.ndarray, np.ndarray, np.ndar
 
 
 def splice_index(utterances: Utterances, context: int) -> np.ndarray:
-    """Which rows of ``features`` make up the spliced input of every frame.
+    """Indices of the rows of ``features`` that form the spliced input of every frame.
 
     At an utterance's edges the first or last frame is repeated, so
     ``features[splice_index(u, c)].reshape(len, -1)`` is the network's input.
 
     Args:
-        utterances: whose frames.
+        utterances: table of the utterances.
         context: frames on either side.
 
     Returns:
         [frames, 2 * context + 1]: int32 where rows fit it, else int64.
     """
     row, first, last = frame_edges(utterances)
+    # Rows are moved by up to `context` before they are clipped, which must not overflow.
     dtype = np.int32 if len(row) == 0 or int(last.max()) < 2**31 - context else np.int64
     offsets = np.arange(-context, context + 1, dtype=dtype)
     row, first, last = (x.astype(dtype)[:, None] for x in (row, first, last))

@@ -61,13 +61,13 @@ def standardise(features: np.ndarray) -> np.ndarray:
 def standardise_by_speaker(
     blocks: Sequence[np.ndarray], speakers: Sequence[str]
 ) -> list[np.ndarray]:
-    """Each dimension with mean 0 and variance 1 over all that a speaker says.
+    """Each dimension with mean 0 and variance 1 over all utterances of a speaker.
 
-    Keeps what differs between utterances of one voice, e.g. loudness; needs to know who speaks.
+    Keeps the differences between utterances of one voice, e.g. in loudness.
 
     Args:
         blocks: features of each utterance, float [frames, dim].
-        speakers: who says it.
+        speakers: speaker of each utterance.
 
     Returns:
         float32 [frames, dim] for each utterance, in the order given.
@@ -159,7 +159,7 @@ def all_pole_cepstra(a: np.ndarray, gain: np.ndarray, count: int) -> np.ndarray:
     Args:
         a: float64 [frames, order + 1].
         gain: G², float64 [frames].
-        count: how many, c_0 among them, at most order + 1.
+        count: number of cepstra, c_0 among them, at most order + 1.
 
     Returns:
         float64 [frames, count].

@@ -1,4 +1,4 @@
-"""A synthetic corpus's inventions, drawn once: knobs, words, sounds, speakers, and text of words.
+"""Random parameters of a synthetic corpus: recipe, lexicon, acoustics, voices and word bigram.
 
 Text is a bigram whose entropy is known exactly: after word v comes one of its few favourites with
 probability λ (``habit``), else any word by Zipf's law: P(w|v) = λ F(w|v) + (1 − λ) Z(w). A
@@ -23,21 +23,21 @@ SILENCE_NEPERS = -6.0
 
 @dataclass(frozen=True)
 class Recipe:
-    """The knobs of a synthetic corpus.
+    """Parameters of a synthetic corpus.
 
     Attributes:
-        seed: everything random follows from it.
+        seed: of everything random.
         train, dev, test: utterances in each split; ``clean`` and ``noise`` are the same
             ``test`` utterances with different backgrounds.
         speakers, test_speakers: people heard in training; dev and test each have
             ``test_speakers`` of their own.
         words: size of the lexicon, one word an utterance.
         minimal_pairs: share of words made from another word by changing one phone.
-        phones, word_phones: how many there are, and (least, most) in a word.
+        phones, word_phones: number of phones, and (least, most) in a word.
         cluster: phones come in families of this many, whose places are close;
             ``closeness`` is the distance within a family over that between families.
         variants, variant_spread: ways to say a phone (one is drawn for each utterance of
-            it) and their distance. Scattered classes are what a linear model cannot join.
+            it) and their distance. A linear model cannot join such scattered classes.
         state_spread: distance between the three states of a phone.
         jitter: random displacement of every state visited.
         articulation: dimensions of the articulatory space.
@@ -46,7 +46,7 @@ class Recipe:
         hidden, gain: units and steepness of the tanh layer from places to bands.
         bands, cepstra: frequency bands, and coefficients kept of their cosine transform.
         band_noise: frame-to-frame noise of a band, in nepers of energy.
-        speaker_spread, channel_spread: how much voices and microphones differ.
+        speaker_spread, channel_spread: size of differences between voices and microphones.
         mean_state_frames: average stay in a state; ``silence_frames`` (least, most) before
             and after the word.
         snr_db: (least, most) signal over background in train, dev and clean;
@@ -92,11 +92,11 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Language:
-    """What every utterance of a recipe shares: the words and the physics.
+    """Parameters that all utterances of a recipe share: the words and the physics.
 
     Attributes:
         words: word -> its phones.
-        places: float64 [states, articulation + 1], where each HMM state is aimed at; the
+        places: float64 [states, articulation + 1], articulatory aim of each HMM state; the
             last column is loudness in nepers. Silence has the first three states.
         variants: float64 [phones, variants, articulation + 1], displacements of a phone.
         mouth: float64 [hidden, articulation]; ``mouth_bias`` [hidden].
@@ -180,7 +180,7 @@ def _smooth_spectrum(rough: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Voice:
-    """How one person, or one microphone with its room, changes the sound.
+    """Acoustic effect of one person, or of one microphone with its room.
 
     Attributes:
         turn: float64 [articulation, articulation]; ``shift`` [articulation].
@@ -208,11 +208,11 @@ def invent_voice(recipe: Recipe, speaker: int) -> Voice:
 
 @dataclass(frozen=True)
 class Manner:
-    """How people talk in an invented language.
+    """Parameters of the word bigram of an invented language.
 
     Attributes:
         habit: λ, the probability that a word is followed by one of its favourites.
-        favourites: how many each word has; the k-th has weight 1/k.
+        favourites: favourite successors of each word; the k-th has weight 1/k.
         zipf: exponent of the words' frequencies, rank^−zipf.
         sentence_words: (least, most) in a sentence, every length equally likely.
     """
@@ -225,12 +225,12 @@ class Manner:
 
 @dataclass(frozen=True)
 class Bigram:
-    """A manner of talking about ``words`` words, numbered from 0.
+    """A word bigram with drawn frequencies and favourites; words are numbered from 0.
 
     Attributes:
-        manner: the knobs.
+        manner: its parameters.
         often: float64 [words], Z.
-        next: int64 [words, favourites], who likes to follow whom.
+        next: int64 [words, favourites], the favourite successors of each word.
     """
 
     manner: Manner
@@ -239,7 +239,7 @@ class Bigram:
 
     @property
     def weights(self) -> np.ndarray:
-        """Of a word's favourites: float64 [favourites]."""
+        """Weights of a word's favourites, float64 [favourites]."""
         weights = 1.0 / np.arange(1, int(self.next.shape[1]) + 1)
         return weights / weights.sum()
 
@@ -247,6 +247,7 @@ class Bigram:
         """One sentence; its first word follows Zipf's law."""
         least, most = self.manner.sentence_words
         length = int(rng.integers(least, most + 1))
+        # All numbers are drawn, used or not: the stream's position depends on the length alone.
         anybody = _draw(self.often, rng.random(length))
         liked, habit = _draw(self.weights, rng.random(length)), rng.random(length)
         words = [int(anybody[0])]
@@ -257,7 +258,7 @@ class Bigram:
 
 
 def edges_of(weights: np.ndarray) -> np.ndarray:
-    """Where between 0 and 1 one index ends and the next begins, float64 [indices - 1]."""
+    """Cumulative probabilities that separate the indices in (0, 1), float64 [indices - 1]."""
     edges = np.cumsum(weights)
     return edges[:-1] / edges[-1]
 
@@ -268,7 +269,7 @@ def _draw(weights: np.ndarray, uniform: np.ndarray) -> np.ndarray:
 
 
 def invent_bigram(seed: int, words: int, manner: Manner) -> Bigram:
-    """Draws how frequent each word is and what follows it."""
+    """Draws the frequency of each word and its favourite successors."""
     rng = stream(seed, "text bigram")
     often = np.arange(1, words + 1) ** -manner.zipf
     often = often[rng.permutation(words)] / often.sum()

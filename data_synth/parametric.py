@@ -51,7 +51,7 @@ PRESETS: dict[str, Recipe] = {
 
 
 class Maker:
-    """Makes any utterance of a recipe; see the module's first lines for how."""
+    """Makes any utterance of a recipe; the model is described in the module's docstring."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
@@ -80,7 +80,7 @@ class Maker:
         return first + int(rng.integers(count))
 
     def aims(self, word: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Where the articulators are aimed in every frame of an utterance, and its targets.
+        """Articulatory aim of every frame of an utterance, and its targets.
 
         Returns:
             float64 [frames, articulation + 1] and int32 [frames].
@@ -105,6 +105,7 @@ class Maker:
             Features float32 [frames, 3 * cepstra], targets int32 [frames], speaker, word.
         """
         r, lang = self.recipe, self.language
+        # `clean` and `noise` share all draws and differ in the signal-to-noise ratio alone.
         drawn_as = "test" if split in ("clean", "noise") else split
         rng = stream(r.seed, f"parametric {drawn_as}", index)
         word, speaker = self.names[rng.integers(len(self.names))], self.speaker(split, rng)

@@ -26,14 +26,14 @@ from data_synth.validate import Effort, Validation, validate
 
 @dataclass(frozen=True)
 class Size:
-    """What a scale decides about a preset.
+    """Size of a preset's corpus at one scale.
 
     Attributes:
         train, dev, test: utterances; ``test`` in each test set.
         speakers, test_speakers: people in train, and in dev and each test set.
         words: in the lexicon.
         lm_sentences: text for a language model.
-        phones: in the language, where the words are more than the recipe's own can tell apart.
+        phones: in the language, where the recipe's own are too few for so many words.
     """
 
     train: int
@@ -80,7 +80,7 @@ SIZES: Mapping[str, Mapping[str, Size]] = {
 ``conversational`` keeps, overnight too, paper 2's 2.7 frames a parameter."""
 
 MADE = ("gpu", "paper")
-"""Scales whose training speech is never stored: ``data_synth.made``."""
+"""Scales with training speech that is generated and never stored: ``data_synth.made``."""
 
 # What all share: neighbours matter, and a phone is said in ways that no plane parts from
 # the other phones'.
@@ -88,7 +88,7 @@ SOUNDS = Recipe(pull=0.7, wobble=0.4, band_noise=0.2, variants=4, variant_spread
 
 
 def mandarin_like() -> Recipe:
-    """Short words, each a character; what sounds alike is told apart by what is likely."""
+    """Short words, each a character; only the language model tells homophones apart."""
     return replace(
         SOUNDS,
         phones=32,
@@ -171,7 +171,7 @@ def recipe(name: str, scale: str, seed: int = 0) -> Recipe:
 
 
 def maker_of(name: str) -> Callable[..., Corpus]:
-    """What makes a preset, with the signature that ``data_synth.CORPORA`` wants."""
+    """The function that makes a preset's corpus, with the signature of ``data_synth.CORPORA``."""
 
     def make(scale: str, *, seed: int, cache: Path, progress: Callable[[str], None]) -> Corpus:
         wanted = recipe(name, scale, seed)
@@ -213,7 +213,7 @@ def table(
 
     Args:
         name: of a preset.
-        effort: how hard the models try.
+        effort: frames, epochs and sizes of the models.
         show: called with each line.
         turns: knob -> values to try.
     """

@@ -1,8 +1,8 @@
 """Recordings: read, mixed with noise at a stated level, and made into a corpus of any language.
 
 Every recording is read, turned into features and checked. A bad one (damaged, too short,
-without transcript, with a word without pronunciation) is refused in one line, or left
-out and counted where that is asked for. Targets follow from the transcripts (``targets``).
+without transcript, with a word without pronunciation) is rejected, or left out and counted
+with ``skip``. Targets follow from the transcripts (``targets``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.acoustics.language_model import variants
 from harness.base.errors import UserError, name_error
 
 LONGEST_S = 6 * 3600
-"""A recording lasts no longer."""
+"""Longest recording that is accepted, in seconds."""
 
 
 def read_wav(path: Path, rate_hz: int) -> np.ndarray:
@@ -129,7 +129,7 @@ TOLD = 3  # of the recordings left out, how many are named
 
 @dataclass(frozen=True)
 class Recording:
-    """One utterance before it is read: its name, who says what, and the file."""
+    """One utterance before it is read: name, speaker, split, transcript and file."""
 
     id: str
     speaker: str
@@ -140,14 +140,14 @@ class Recording:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How recordings become a corpus.
+    """Parameters of a corpus made of recordings.
 
     Attributes:
         rate_hz: of the recordings.
         front_end: one of ``features.FRONT_ENDS``.
         normalise: ``"utterance"`` or ``"speaker"``.
-        effort: how targets are found.
-        skip: leave bad recordings out and count them, instead of refusing.
+        effort: parameters of the alignment.
+        skip: leave bad recordings out and count them, instead of rejecting the corpus.
     """
 
     rate_hz: int = 16_000
@@ -195,14 +195,14 @@ def features_of(
 
 
 class Tally:
-    """What was left out, and why."""
+    """Bad recordings that were left out, with the first reason."""
 
     def __init__(self, name: str, skip: bool) -> None:
         self.name, self.skip = name, skip
         self.lost: list[str] = []
 
     def lose(self, error: UserError) -> None:
-        """Counts a bad utterance, or refuses it.
+        """Counts a bad utterance, or raises its error.
 
         Raises:
             UserError: bad utterances are not to be skipped.
@@ -212,7 +212,7 @@ class Tally:
         self.lost.append(str(error))
 
     def tell(self, total: int, progress: Callable[[str], None]) -> None:
-        """Says how many were left out, and names the first."""
+        """Reports the number of recordings left out, and the first of them."""
         if self.lost:
             progress(f"corpus {self.name}: {len(self.lost)} of {total} utterances left out:")
             for line in self.lost[:TOLD]:
@@ -220,7 +220,7 @@ class Tally:
 
 
 def table_of(recordings: Sequence[Recording], frames: Sequence[int]) -> Utterances:
-    """The table of utterances whose frames lie one after another."""
+    """Table of utterances with consecutive frames."""
     lengths = np.array(frames, np.int64)
     return Utterances(
         id=np.array([r.id for r in recordings]),
@@ -259,7 +259,7 @@ def build(
         name: of the corpus.
         recordings: in the order train, dev, test sets.
         pronunciations: lexicon entry -> phones.
-        recipe: how.
+        recipe: parameters.
         progress: called with a line of text now and then.
         tests: the names of the test sets.
 

@@ -64,15 +64,15 @@ LANGUAGES = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """The knobs of a spoken corpus.
+    """Parameters of a spoken corpus.
 
     Attributes:
-        seed: everything random follows from it.
+        seed: of everything random.
         train, dev, test: utterances of each split.
         speakers, test_speakers: people in train, and in dev and test each.
         pitch, speed: (least, most) of a speaker, in espeak-ng's units.
         noise_snr_db, echo_s: (least, most) in the test set noise; the echo's time to −60 dB.
-        manner: how words follow each other.
+        manner: parameters of the word bigram.
     """
 
     seed: int = 0
@@ -102,8 +102,8 @@ class Utterance:
     """An utterance with the time of every phone.
 
     Attributes:
-        words: what is said; ``phones``, how each word is.
-        speaker: who says it.
+        words, phones: transcript, and the phones of each word as said.
+        speaker: number of the speaker.
         signal: float64 [samples], 16-bit units, 16 kHz.
         spans: (first sample, phone or silence), in order.
     """
@@ -133,7 +133,7 @@ def build_utterance(said: Synthesis, words: tuple[str, ...], speaker: int) -> Ut
                 spoken[-1].append(plain(name))
     if len(spoken) != len(words) or not all(spoken):
         return None
-    # Only here: whoever asks for another corpus does not wait a second for it.
+    # A slow import, about a second, that other corpora do without.
     from scipy.signal import (  # pyright: ignore[reportMissingTypeStubs]
         resample_poly,  # pyright: ignore[reportUnknownVariableType]
     )
@@ -153,7 +153,7 @@ def room(rng: np.random.Generator, echo_s: float) -> np.ndarray:
 
 
 def hiss(rng: np.random.Generator, samples: int) -> np.ndarray:
-    """Noise whose power falls with frequency, float64 [samples]."""
+    """Noise with a power that falls with frequency, float64 [samples]."""
     bins = np.fft.rfft(rng.normal(size=samples))
     return np.fft.irfft(bins / np.sqrt(1.0 + np.arange(len(bins))), samples)
 
@@ -165,7 +165,7 @@ def frame_targets(
 
     Args:
         spans: (first sample, phone).
-        frames: how many.
+        frames: number of frames.
         tree: phone -> its targets.
 
     Returns:
@@ -189,7 +189,7 @@ class Maker:
         self.text: Bigram = invent_bigram(recipe.seed, len(self.words), recipe.manner)
 
     def utterance(self, split: str, index: int) -> Utterance:
-        """Utterance ``index`` of a split; what espeak-ng runs together is drawn again."""
+        """Utterance ``index`` of a split; redrawn where espeak-ng runs words together."""
         r = self.recipe
         first, count = {"train": (0, r.speakers), "dev": (r.speakers, r.test_speakers)}.get(
             split, (r.speakers + r.test_speakers, r.test_speakers)
@@ -271,7 +271,7 @@ def _entries(made: list[Utterance]) -> dict[str, tuple[str, ...]]:
 
 
 def maker_of(language: str) -> Callable[..., Corpus]:
-    """What makes a language's corpus, with the signature that ``CORPORA`` wants."""
+    """The function that makes a language's corpus, with the signature of ``CORPORA``."""
 
     def make(scale: str, *, seed: int, cache: Path, progress: Callable[[str], None]) -> Corpus:
         if importlib.util.find_spec("espeakng_loader") is None:

@@ -5,10 +5,9 @@
 """Corpora on disk: their files, the cache in which each is made once, and progress of making one.
 
 ``features.npy``, ``targets.npy``, ``utterances.parquet``, ``corpus.json``, and
-``lm_text.parquet`` if there is text for a language model. A corpus
-is written in chunks into a hidden folder beside the final one, which takes its name
-only when it is whole. In the cache a folder's name ends with a key of the recipe and of the code
-that follows it (``recipe_key``).
+``lm_text.parquet`` if there is text for a language model. A corpus is written in chunks into a
+hidden folder beside the final one and renamed when it is complete. In the cache a folder's name
+ends with a key of the recipe and of the code that makes the corpus (``recipe_key``).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ HEADER_BYTES = 128
 LM_TEXT = "lm_text.parquet"
 
 MADE_AT_ONCE = 500
-"""Utterances, where they are made to be written."""
+"""Utterances in a chunk, where generated speech is written."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ def write_chunks(folder: Path, card: Card, chunks: Iterable[Chunk]) -> None:
 
     Args:
         folder: an existing folder that no other process reads yet.
-        card: what the corpus is.
+        card: all fields but frames and utterances.
         chunks: its frames, in order; the result does not depend on how they are cut.
     """
     features, targets = (
@@ -120,7 +119,7 @@ def write_chunks(folder: Path, card: Card, chunks: Iterable[Chunk]) -> None:
 
 
 def new_folder(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Makes a folder all or nothing: filled under a hidden name, then renamed.
+    """Create a folder atomically: filled under a hidden name, then renamed.
 
     If another process finished the same folder first, its folder stays and ours is removed.
 
@@ -151,12 +150,12 @@ def remove_folder(folder: Path) -> None:
 
 
 def write(corpus: Corpus, folder: Path) -> None:
-    """Writes a corpus that is in memory, or is made as it is written, into an empty folder."""
+    """Writes a corpus into an empty folder; generated speech is made as it is written."""
     write_chunks(folder, corpus.card, _chunks_of(corpus))
 
 
 def _chunks_of(corpus: Corpus) -> Iterator[Chunk]:
-    """What there are features of, and then what has to be made."""
+    """The stored utterances in one chunk, then the generated ones in several."""
     table, rows = corpus.utterances, len(corpus.features)
     first = int(np.searchsorted(table.start, rows)) if corpus.speech else len(table)
     yield Chunk(corpus.features, corpus.targets[:rows], table.take(np.arange(first)))
@@ -173,8 +172,8 @@ def save(corpus: Corpus, folder: Path) -> None:
     """Writes a corpus to a folder that does not exist yet, all or nothing.
 
     Args:
-        corpus: what is kept.
-        folder: where.
+        corpus: to be written.
+        folder: that is created.
 
     Raises:
         UserError: the folder exists or cannot be written.
@@ -271,10 +270,10 @@ def cache_folder(cache: Path | None = None) -> Path:
 
 
 def recipe_key(recipe: dict[str, Any], makers: tuple[str, ...]) -> str:
-    """A short key that changes with the recipe and with the code that follows it.
+    """A short key that changes with the recipe and with the code that makes the corpus.
 
     Args:
-        recipe: all that decides the corpus, as plain values.
+        recipe: all parameters of the corpus, as plain values.
         makers: the modules that make it, as paths within this package.
     """
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode())
@@ -287,7 +286,7 @@ def load_or_make(folder: Path, make: Callable[[Path], None]) -> Corpus:
     """The corpus in ``folder``, made first if it is not there, and again if it is damaged.
 
     Args:
-        folder: where it is kept.
+        folder: of the corpus.
         make: fills an empty folder with a corpus; if it fails nothing is kept.
     """
     if not (folder / "corpus.json").exists():
@@ -311,13 +310,13 @@ def progress_counter(
     what: str,
     clock: Callable[[], float] = time.monotonic,
 ) -> Callable[[int], None]:
-    """What is told how many are done, and passes on a line now and then.
+    """A function of the number of items done that reports a line now and then.
 
     Args:
-        progress: takes a line: one in ``EVERY_S`` seconds, and the one that says that all are done.
-        of: whose they are, as ``"fsdd"``.
-        total: how many there will be.
-        what: is counted, as ``"recordings read"``.
+        progress: called with a line, once in ``EVERY_S`` seconds and when all are done.
+        of: name of the corpus, e.g. ``"fsdd"``.
+        total: number of items.
+        what: name of the items, e.g. ``"recordings read"``.
         clock: seconds; only differences count.
     """
     said_s = clock()
@@ -340,7 +339,7 @@ def track_chunks(
         made: the chunks.
         progress: takes a line.
         of: the corpus, as ``"parametric corpus"``.
-        total: how many utterances there will be.
+        total: number of utterances.
     """
     tell, done = progress_counter(progress, of, total, "utterances made"), 0
     for chunk in made:

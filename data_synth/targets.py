@@ -44,7 +44,7 @@ MARGIN = 8  # frames before and after what is loud that belong to speech all the
 
 @dataclass(frozen=True)
 class Effort:
-    """How targets are found.
+    """Parameters of the search for targets.
 
     Attributes:
         states: HMM states of a phone, and of silence.
@@ -66,7 +66,7 @@ class Effort:
 
 @dataclass(frozen=True)
 class Speech:
-    """Frames and what was said in them, before there are targets.
+    """Frames and transcripts, before there are targets.
 
     Attributes:
         features: float32 [frames, dim].
@@ -97,10 +97,10 @@ def silence_of(tree: Tree) -> tuple[int, ...]:
 
 
 def speech_span(loudness: np.ndarray) -> tuple[int, int]:
-    """Where an utterance is loud: its first such frame, and the one after its last.
+    """First loud frame of an utterance, and the frame after its last loud one.
 
     Args:
-        loudness: float [frames]; its scale and zero are of no matter.
+        loudness: float [frames], in any unit and from any zero.
     """
     around = np.pad(np.asarray(loudness, np.float64), SMOOTHED // 2, "edge")
     smooth = np.convolve(around, np.full(SMOOTHED, 1.0 / SMOOTHED), "valid")
@@ -119,7 +119,7 @@ def flat_targets(
     """Equal parts of the loud stretch for the first pronunciations, silence at both ends.
 
     Loudness is the first feature: log energy or its like in PLP and MFCC, the lowest band of
-    log-mel. An utterance whose loud stretch is too short for its words is wholly speech.
+    log-mel. If the loud stretch is too short for the words, the whole utterance is speech.
 
     Returns:
         int32 [frames of ``utterances``].
@@ -150,8 +150,8 @@ def viterbi_rounds(
 
     Args:
         speech: frames and pronunciations.
-        train: whom to learn from.
-        tree: which targets the phones have.
+        train: utterances to learn from.
+        tree: targets of the phones.
         start: int32 [frames of ``train``], first targets.
         rounds: realignments, at least one.
         components: Gaussians a state at most; from the fourth round on they double every
@@ -284,9 +284,9 @@ def from_transcripts(
     Args:
         name: of the corpus.
         speech: frames, utterances of all splits, pronunciations.
-        effort: how targets are found.
+        effort: parameters of the search.
         progress: called with a line of text now and then.
-        skip: leave out utterances whose words do not fit their frames, instead of refusing.
+        skip: leave out utterances with too few frames for their words, instead of raising.
         **card: further fields of ``Corpus``.
 
     Raises:
@@ -354,7 +354,7 @@ def realign_with_network(corpus: Corpus, epochs: int, progress: Callable[[str], 
 def realign_corpus(
     corpus: Corpus, effort: Effort, progress: Callable[[str], None], skip: bool = False
 ) -> Corpus:
-    """A corpus aligned anew from its transcripts, whatever targets it has.
+    """The corpus with targets realigned from its transcripts; its present ones are ignored.
 
     Raises:
         UserError: it has no pronunciations, or an utterance does not fit.

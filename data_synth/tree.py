@@ -1,14 +1,14 @@
 """Decision trees that tie the states of phones in context, and their growth from data.
 
 Every state of every phone has a tree of questions about its neighbours ("is the left
-phone one of these?") whose leaves are targets (Young, Odell and Woodland, HLT 1994).
+phone one of these?"); its leaves are targets (Young, Odell and Woodland, HLT 1994).
 Neighbours are those within the word; at a word's edges the neighbour is silence, so a
 word's targets do not depend on the words around it and a lexicon can list them.
 
 Growth: a state's frames in all contexts share one Gaussian; a question about a neighbour splits
 them in two, and the split that gains most log-likelihood is taken first, over all trees,
-until there are as many leaves as wanted (section 3 there). Questions need no phonetician: they
-are the clusters met on the way when the phones' monophone Gaussians are merged pairwise (as in
+until there are as many leaves as wanted (section 3 there). Questions are found from data: they
+are the clusters that form when the phones' monophone Gaussians are merged pairwise (as in
 Kaldi's ``cluster-phones``).
 """
 
@@ -29,7 +29,7 @@ Node = tuple[str, tuple[str, ...], int, int]
 
 @dataclass(frozen=True)
 class Tree:
-    """Which target a phone's state has between two neighbours; called with the four.
+    """A map (left phone, phone, right phone, state) -> target, called with the four.
 
     Attributes:
         roots: phone -> for each of its states the first node, or ~target if it has no question.
@@ -78,7 +78,7 @@ def tree_from(plain: Mapping[str, Any]) -> Tree:
 
 
 def monophone_tree(phones: Mapping[str, int], first: int = 0) -> Tree:
-    """Context-independent targets, numbered from ``first``: phone -> how many states."""
+    """Context-independent targets, numbered from ``first``; ``phones`` has each one's states."""
     roots: dict[str, tuple[int, ...]] = {}
     for phone, states in phones.items():
         roots[phone] = tuple(~(first + s) for s in range(states))
@@ -98,7 +98,7 @@ VARIANCE_FLOOR = 0.01
 
 @dataclass
 class Counts:
-    """Sufficient statistics of a Gaussian: how many frames, their sum, the sum of squares."""
+    """Sufficient statistics of a Gaussian: number of frames, their sum, the sum of squares."""
 
     frames: float
     first: np.ndarray
@@ -142,7 +142,7 @@ def questions(means: Mapping[str, np.ndarray]) -> list[tuple[str, ...]]:
     """Sets of phones worth asking for: every phone, every cluster of phones, and silence.
 
     Args:
-        means: phone -> float [dim], what it sounds like; silence is not among them.
+        means: phone -> float [dim], mean features; silence is not among them.
     """
     names = sorted(means)
     sets = [(SILENCE,), *((name,) for name in names)]
@@ -153,9 +153,9 @@ def questions(means: Mapping[str, np.ndarray]) -> list[tuple[str, ...]]:
 
 
 def _clusters(points: np.ndarray) -> list[list[int]]:
-    """Every cluster that Ward's pairwise merging makes, but for single points and the whole."""
+    """All clusters of Ward's pairwise merging, without single points and the whole."""
     members = [[i] for i in range(len(points))]
-    # Only here: whoever ties nothing does not wait for it.
+    # A slow import that monophone trees do without.
     from scipy.cluster.hierarchy import (  # pyright: ignore[reportMissingTypeStubs]
         linkage,  # pyright: ignore[reportUnknownVariableType]
     )
@@ -178,7 +178,7 @@ class _Leaf:
 
 @dataclass
 class _Question:
-    """A node of the tree that grows; `Tree` says what yes and no hold."""
+    """A node of the growing tree; ``yes`` and ``no`` are coded as in `Tree`."""
 
     side: str
     phones: tuple[str, ...]
@@ -223,7 +223,7 @@ def grow(
     Args:
         statistics: (phone, state) -> context -> Counts.
         asked: sets of phones, from ``questions``.
-        states: phone -> how many states; silence is among them, comes first and is not split.
+        states: phone -> number of states; silence is among them, comes first and is not split.
         leaves: targets to stop at, silence's included.
         least_frames: frames that each side of a split must keep.
 
@@ -270,7 +270,7 @@ def _halves(
 def _hang(
     leaf: _Leaf, what: int, roots: dict[tuple[str, int], int], nodes: list[_Question]
 ) -> None:
-    """Puts a node or a target where the leaf hangs."""
+    """Replaces a leaf by a node or a target in its parent."""
     head, parent, branch = leaf.hangs
     if parent < 0:
         roots[head] = what

@@ -1,4 +1,4 @@
-"""Is a corpus neither trivial nor hopeless, and does depth pay? Three models tell.
+"""Difficulty of a corpus, and the benefit of depth, measured with three classifiers.
 
 A linear, a shallow and a deep classifier of spliced frames are trained alike (Adam, rate
 annealed to nothing) on the same frames, and judged on development frames. This measures
@@ -23,10 +23,10 @@ RATE = 1e-3
 
 @dataclass(frozen=True)
 class Effort:
-    """How hard the three models try.
+    """Training effort of the three models.
 
     Attributes:
-        train_frames, test_frames: at most so many frames are drawn of a split.
+        train_frames, test_frames: largest number of frames drawn of a split.
         epochs: passes over the training frames.
         units: width of a hidden layer.
         layers: hidden layers of the deep model.
@@ -41,18 +41,18 @@ class Effort:
 
 @dataclass(frozen=True)
 class Validation:
-    """What the three models found; errors are shares of frames with a wrong target.
+    """Results of the three models; errors are shares of frames with a wrong target.
 
     Attributes:
         chance: error of always answering the commonest training target.
         linear, shallow, deep: error on ``dev``.
-        possible: exp(cross-entropy) of the deep model on ``dev``: among how many targets a
-            frame leaves it undecided, the corpus's confusability.
+        possible: exp(cross-entropy) of the deep model on ``dev``, its perplexity: the number
+            of equally likely targets left by a frame, the corpus's confusability.
         tests: test set -> the deep model's error.
         confused: the commonest mistakes of the deep model on ``dev``, as (target, answer,
             share of the target's frames).
         frames: training frames used.
-        targets: how many targets there are.
+        targets: number of targets.
     """
 
     chance: float
@@ -95,11 +95,11 @@ def train_network(
     """A network from spliced rows of ``corpus.features`` to log posteriors.
 
     Args:
-        corpus: what to train on.
+        corpus: to train on.
         sizes: units of the hidden layers, none for a linear model.
         effort: frames and epochs.
-        seed: initial weights and the order of frames follow from it.
-        split: which utterances to train on.
+        seed: of the initial weights and the order of frames.
+        split: of the utterances to train on.
 
     Returns:
         A function from int [frames, 2 * context + 1] to a float32 tensor [frames, targets].
@@ -156,7 +156,7 @@ def validate(
     """Trains the three models and reports their errors.
 
     Args:
-        corpus: what is judged.
+        corpus: to be measured.
         effort: frames, epochs and sizes.
         seed: weights, order and choice of frames.
         progress: called with a line of text now and then.
@@ -168,6 +168,7 @@ def validate(
         answers = network(rows)
         errors.append(float((answers.argmax(1).numpy() != targets).mean()))
         progress(f"{layers} hidden layers: {errors[-1]:.1%} of development frames wrong")
+    # `answers` and `network` are those of the last model, the deep one.
     picked = answers.numpy()[np.arange(len(targets)), targets]
     commonest = np.bincount(_targets(corpus, "train")).argmax()
     return Validation(

@@ -2,7 +2,7 @@
 
 espeak-ng keeps hidden state from one sentence to the next. So this file is also a small
 program that initialises it once and speaks every sentence in a forked copy of that first
-state; ``Speaker`` runs the program and asks it.
+state; ``Speaker`` runs the program and sends it requests.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ HEADER_BYTES = 12
 
 @dataclass(frozen=True)
 class Synthesis:
-    """A sentence said.
+    """A synthesised sentence.
 
     Attributes:
         samples: int16 [samples].
         rate_hz: samples a second.
-        events: (first sample, what) in order: a phone's name, or "" where a word begins.
+        events: (first sample, name) in order: the name of a phone, or "" where a word begins.
     """
 
     samples: np.ndarray
@@ -132,7 +132,7 @@ class Speaker:
 
         Args:
             voice: of espeak-ng, e.g. ``"en-us+f2"``.
-            text: what to say.
+            text: of the sentence.
             pitch: 0 to 99.
             speed: words a minute.
 

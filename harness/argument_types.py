@@ -6,7 +6,7 @@ reported at once.
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "add_carriers",
     "add_gather",
+    "count",
     "device",
     "open_store",
     "run_folder",
@@ -36,6 +37,18 @@ def seed(text: str) -> int:
     """
     if not text.isdecimal() or len(text) > 18:
         raise UserError(f"--seed {text[:60]}: allowed: a whole number from 0")
+    return int(text)
+
+
+def count(text: str) -> int:
+    """A number of jobs, seeds, ….
+
+    Raises:
+        ArgumentTypeError: it is no whole number from 1 to 1000.
+    """
+    if not (text.isdecimal() and len(text) <= 18 and 1 <= int(text) <= 1000):
+        told = f"{text[:60]!r} is not allowed; allowed: a whole number from 1 to 1000"
+        raise ArgumentTypeError(told)
     return int(text)
 
 

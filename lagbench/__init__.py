@@ -145,8 +145,8 @@ def train(
             each seed.
         loss: function of outputs and targets, one number a minibatch; learning rates multiply its
             gradient.
-        data: a pair of arrays, a map-style dataset, an iterable of pairs, or a function from the
-            seed to one of them.
+        data: a pair of arrays, a map-style dataset, an iterable of pairs, or a function that
+            returns one of them, with the seed as its argument or without arguments.
         cluster: a cluster, its file, or the name of a bundled one.
         algorithm: a name such as ``"async"`` or ``"averaging:10"``, or an `Algorithm`.
         workers: number of workers.

@@ -1,4 +1,4 @@
-"""Ctrl-C in a user's script: a short traceback, and the folder of the finished runs."""
+"""Ctrl-C and killed processes in a user's script: a short traceback, and the runs' folder."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+from harness.base.errors import ProcessDied, UserError
 from harness.modules.experiment import USUAL
 
 Given = ParamSpec("Given")
@@ -13,18 +14,23 @@ Found = TypeVar("Found")
 
 
 def resumable(function: Callable[Given, Found]) -> Callable[Given, Found]:
-    """Decorate a function: its KeyboardInterrupt has a traceback that ends at the user's call.
+    """Decorate a function: an end from outside has a traceback that ends at the user's call.
 
     The hundred lines inside lagbench are dropped; the user's code can still catch the error.
+
+    Raises:
+        UserError: in place of `ProcessDied`.
     """
 
     @wraps(function)
     def call(*given: Given.args, **named: Given.kwargs) -> Found:
+        settings: dict[str, Any] = {**USUAL, **named}
+        kept = f"runs are in {str(settings['store'])!r}, the same call resumes"
         try:
             return function(*given, **named)
         except KeyboardInterrupt:
-            settings: dict[str, Any] = {**USUAL, **named}
-            told = f"stopped; runs are in {str(settings['store'])!r}, the same call resumes"
-            raise KeyboardInterrupt(told) from None
+            raise KeyboardInterrupt(f"stopped; {kept}") from None
+        except ProcessDied as died:
+            raise UserError(f"{died}; {kept}") from None
 
     return call

@@ -16,10 +16,10 @@ def build(out: Path, results: Results | None = None) -> None:
     ``report.html`` and ``report.pdf``. The same input gives the same bytes.
 
     Args:
-        out: where ``runs/`` and ``timelines/`` are.
-        results: what was found: timelines that it draws are copied from its runs, and what
-            ``lagbench bench`` measured of this machine is added. If not given, what
-            ``results.json`` has, which is then written only if it names other files.
+        out: folder with ``runs/`` and ``timelines/``.
+        results: claims and exhibits; timelines that they draw are copied from their runs, and the
+            figures of ``lagbench bench`` for this machine are added. If not given, those of
+            ``results.json``, which is then written only if it names other files.
 
     Raises:
         UserError: ``out`` holds no results, or damaged ones.

@@ -1,4 +1,4 @@
-"""The first page's five lines: what was found, with what, and how much it says."""
+"""The five lines of a report's first page: verdicts, runs, clearest result, power, correction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EARLIER = (
 def lines(results: Results) -> list[str]:
     """Verdicts; runs, seeds and corpus; the clearest result; power and conditions; chance.
 
-    Of results without claims, what was run.
+    Results without claims have the runs, seeds and corpus alone.
     """
     told = [
         _counts(results),
@@ -33,12 +33,12 @@ def lines(results: Results) -> list[str]:
 
 
 def answer(results: Results) -> str:
-    """The first of the lines: what becomes of the claims."""
+    """The first of the lines: the number of claims with each verdict."""
     return _counts(results) or _basis(results)
 
 
 def has_power(results: Results) -> bool:
-    """Whether the judge of these results asked for power and conditions."""
+    """Whether these results have bands, power and conditions; those of earlier judges do not."""
     return not results.claims or any(
         part.band is not None for claim in results.claims for part in claim.parts
     )
@@ -68,7 +68,8 @@ def _basis(results: Results) -> str:
 
 
 def _clearest(claims: Sequence[Claim]) -> str:
-    """The judged quantity whose interval lies farthest from where the verdict would turn."""
+    """The decided quantity with the interval farthest from the end of its band."""
+    # Only parts with the claim's own verdict: another may lie farther from an end of its band.
     decided = [
         (_clearness(part), claim, part)
         for claim in claims
@@ -90,7 +91,7 @@ def _clearest(claims: Sequence[Claim]) -> str:
 
 
 def _format_correction(claim: Claim) -> str:
-    """What the correction for the number of claims leaves of a verdict, if that is another."""
+    """The verdict after the correction for the number of claims, if it is another."""
     return (
         f" by itself, after the correction {claim.corrected}"
         if _is_changed_by_correction(claim)
@@ -113,7 +114,7 @@ def _part_of(claim: Claim) -> Part:
 
 
 def _clearness(part: Part) -> float:
-    """Half widths of its interval from the estimate to the nearest end; 0 if unknown."""
+    """Distance from the estimate to the nearest end, in half widths; 0 if unknown."""
     half = numbers.half_width(part.ci95)
     ends = [end for end in verdict_notes.ends(part) if end is not None]
     if not half or part.measured is None or not ends:

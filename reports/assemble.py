@@ -52,7 +52,7 @@ def _read_stored(path: Path) -> Results:
 
 
 def _keep_timelines(results: Results, out: Path) -> None:
-    """Keep of the timelines that exhibits draw what is drawn, so that it stays with the report."""
+    """Save the part of each timeline that an exhibit draws beside the report."""
     for draw in (exhibit.draw for exhibit in results.exhibits):
         if "file" in draw and "run" in draw:
             target = out / str(draw["file"])
@@ -69,6 +69,7 @@ def with_files(results: Results, out: Path) -> Results:
 
 
 def _write(exhibit: Exhibit, out: Path, said: reference_terms.Words) -> tuple[str, ...]:
+    # Ids become file names: a separator or '..' in one would lead out of the folder.
     if not ID.fullmatch(exhibit.id):
         raise UserError(
             f"results.json: exhibit id {exhibit.id!r}; allowed: letters, digits, '.', '_', '-'"

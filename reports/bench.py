@@ -1,4 +1,4 @@
-"""How fast this machine is beside the one of the published baseline: a page, if there are figures.
+"""The page that compares this machine's speed with the published baseline, if it was measured.
 
 ``bench.json`` in a report's folder is one of the records that ``lagbench bench`` keeps.
 """
@@ -28,7 +28,7 @@ def keep(out: Path) -> None:
 
 
 def page(out: Path) -> Data | None:
-    """What the page says, or None without figures in ``out``.
+    """Data of the page, or None without figures in ``out``.
 
     Raises:
         UserError: the file cannot be read as a record of ``lagbench bench``.
@@ -47,12 +47,13 @@ def page(out: Path) -> Data | None:
             "counts": _counts(rows),
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
+        # Damaged JSON, or a record of another version with other keys or types.
         told = " ".join(str(error).split())
         raise UserError(f"{path}: cannot be read as a record of lagbench bench ({told})") from None
 
 
 def machine(facts: Mapping[str, Any]) -> str:
-    """A machine in one line: processor, cores, how busy it was, PyTorch's version."""
+    """A machine in one line: processor, cores, load average, PyTorch's version."""
     cores, load = facts["cores"], facts["load_1_min"]
     busy = "" if load is None else f", load {load}"
     return f"{facts['processor']}, {cores} cores{busy}, torch {facts['versions'].get('torch', '–')}"
@@ -78,7 +79,7 @@ def _format_value(value: object) -> str:
 
 
 def _counts(rows: list[Row]) -> str:
-    """One sentence about what has to be equal everywhere."""
+    """One sentence about the exact counts, which are equal on all machines."""
     exact = [row for row in rows if row.quantity and not is_ratio(row.quantity)]
     known = [row for row in exact if row.now is not None and row.baseline is not None]
     wrong = [f"{short(row.benchmark)} ({row.quantity})" for row in known if row.fails]

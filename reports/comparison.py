@@ -1,6 +1,6 @@
 # matplotlib's keyword arguments have no types:
 # pyright: reportUnknownMemberType=false
-"""Comparisons and searches for break points on paper: tables, the same as CSV, and pictures.
+"""Output of comparisons and of searches for break points: tables, CSV and figures.
 
 A comparison's picture has error and time by workers, a search's the tolerance curve.
 """
@@ -52,7 +52,7 @@ def write(table: Table, out: Path, provenance: Mapping[str, Any]) -> list[Path]:
     Args:
         table: the rows.
         out: the folder, made if it is missing.
-        provenance: where the runs come from, for ``results.json``.
+        provenance: commit, versions and hashes of the runs, for ``results.json``.
 
     Raises:
         UserError: the folder cannot be written.
@@ -108,7 +108,7 @@ def as_csv(table: Table) -> str:
 
 
 def as_json(table: Table, provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """For programs; what is not finite is null."""
+    """JSON values; numbers that are not finite are null."""
     rows = [{k: _finite_or_none(v) for k, v in _record(row).items()} for row in table.rows]
     head = {"schema": 1, "judged": table.judged, "target": _finite_or_none(table.target)}
     head |= {"target_is": table.reason, "charged": charge_line([r.cell for r in table.rows])}
@@ -276,7 +276,7 @@ def write_tolerance(found: Tolerance, out: Path, provenance: Mapping[str, Any]) 
     Args:
         found: the search.
         out: the folder, made if it is missing.
-        provenance: where the runs come from.
+        provenance: commit, versions and hashes of the runs, for ``results.json``.
 
     Raises:
         UserError: the folder cannot be written.
@@ -301,7 +301,7 @@ def write_tolerance(found: Tolerance, out: Path, provenance: Mapping[str, Any]) 
 
 
 def describe_tolerance(found: Tolerance) -> str:
-    """The answer, in one line."""
+    """The tolerated value, in one line."""
     first, margin = found.points[0], f"{found.margin:.3g}"
     known = {point.value: point for point in found.points}
     said = f"{found.what}: an error {margin} (relative) above that of {first.value:g} is tolerated"
@@ -312,7 +312,7 @@ def describe_tolerance(found: Tolerance) -> str:
 
 
 def lines_of_tolerance(found: Tolerance) -> Iterator[str]:
-    """The answer and the points for a terminal."""
+    """The tolerated value and the measured points for a terminal."""
     yield describe_tolerance(found)
     for row in _cells_of_point(found):
         yield "  ".join(
@@ -350,7 +350,7 @@ def as_csv_of_tolerance(found: Tolerance) -> str:
 
 
 def as_json_of_tolerance(found: Tolerance, provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """For programs; what is not finite is null."""
+    """JSON values; numbers that are not finite are null."""
     points = [
         {k: _finite_or_none(v) for k, v in _record_of_point(found, p).items()} for p in found.points
     ]
@@ -403,7 +403,7 @@ def _record_of_point(found: Tolerance, point: Point) -> dict[str, Any]:
 
 
 def tolerance_figure(found: Tolerance) -> Figure:
-    """Two panels over what was turned up: the error, and simulated seconds to the target."""
+    """Two panels over the varied quantity: the error, and simulated seconds to the target."""
     drawn = Figure(figsize=(WIDTH_IN, TOLERANCE_HEIGHT_IN), layout="constrained")
     FigureCanvasAgg(drawn)
     errors, times = drawn.subplots(1, 2)

@@ -1,6 +1,6 @@
 # matplotlib's keyword arguments have no types:
 # pyright: reportUnknownMemberType=false
-"""Figures by what the exhibit asks for.
+"""Figures of exhibits.
 
 An exhibit declares how it is drawn::
 
@@ -41,7 +41,7 @@ from reports.style import COLOURS, DASHES, HATCHES, INK, MARKERS, MUTED, cycle
 
 MARKED_POINTS = 12  # markers along a curve; more would hide it
 
-MOST_BANDS = 3  # of more, nobody sees whose colour a field has
+MOST_BANDS = 3  # of more, the colours of overlapping bands cannot be told apart
 
 MOST_SHARED = 0.5  # of a band that lies in another: of more, two colours make a third
 
@@ -79,8 +79,8 @@ def differences(axes: Axes, exhibit: Exhibit) -> None:
 def has_bands(exhibit: Exhibit) -> bool:
     """Whether intervals are drawn as bands: of few curves that do not share one field.
 
-    Else as whiskers, so are those of a curve that goes back, for its band would cross itself;
-    other long curves keep their bands, for whiskers would hide them.
+    Otherwise as whiskers. A curve that goes back has whiskers, since its band would cross itself;
+    other long curves keep their bands, since whiskers would hide the curve.
     """
     groups = list(group_by_label(exhibit.rows).values())
     short = max(map(len, groups), default=0) <= MARKED_POINTS
@@ -97,7 +97,7 @@ def _has_turns(x: np.ndarray) -> bool:
 
 
 def _mean_overlap(exhibit: Exhibit, one: list[Row], other: list[Row]) -> float:
-    """How much of the narrower interval lies in the wider, on average where both curves run."""
+    """Share of the narrower interval inside the wider, averaged over the common range of x."""
     (x, at), (ends, theirs) = (_xs(exhibit, r) for r in (one, other)), map(_ends, (one, other))
     low, high = (np.interp(x, at, end, math.nan, math.nan) for end in theirs)
     common = np.minimum(ends[1], high) - np.maximum(ends[0], low)
@@ -203,7 +203,7 @@ def _curve(axes: Axes, exhibit: Exhibit, index: int, label: str, rows: list[Row]
 
 
 def _seeds(axes: Axes, x: np.ndarray, rows: list[Row], colour: str) -> None:
-    """What each seed gave: dots of few points, thin lines of many."""
+    """Draw each seed: dots for few points, thin lines for many."""
     values = [seeds_of(row) for row in rows]
     seeds = min(map(len, values), default=0)
     look: dict[str, Any] = (
@@ -241,7 +241,7 @@ def _ends(rows: list[Row]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def legend(axes: Axes, rows: Sequence[Row], printed: str) -> None:
-    """What is drawn how, above the axes; ``printed`` names the marks of figures not ours."""
+    """The legend above the axes; ``printed`` labels the marks of the paper's own figures."""
     handles, _ = axes.get_legend_handles_labels()
     if any(row.paper is not None for row in rows):
         paper = Line2D([], [], label=printed, marker="D", ls="")
@@ -269,7 +269,7 @@ BOX_HEIGHT = 0.17
 def architecture(axes: Axes, exhibit: Exhibit) -> None:
     """Boxes and arrows; beside the first three arrows, the exhibit's rows of one column.
 
-    ``draw`` holds ``column``: whose lags are written, in columns ``"…, s"`` and
+    ``draw`` holds ``column``: its lags are written, from columns ``"…, s"`` and
     ``"…, updates"``.
     """
     axes.set_axis_off()
@@ -329,7 +329,7 @@ LABEL = {True: "added by its receiver", False: "takes the place of the receiver'
 def messages(axes: Axes, exhibit: Exhibit) -> None:
     """Draw the messages of ``exhibit.draw``.
 
-    ``workers`` is how many lanes there are; ``messages`` is a list of
+    ``workers`` is the number of lanes; ``messages`` is a list of
     ``{"from", "to", "sent_s", "arrived_s", "part", "adds"}``: two worker numbers from 0,
     seconds, what is sent in words, and whether it is added or replaces. All messages between
     two workers are told apart by their times.
@@ -438,12 +438,12 @@ FORMS = ("svg", "png")
 def draw(exhibit: Exhibit, out: Path, said: Words = PAPER) -> dict[str, bytes]:
     """The figure of ``exhibit`` as files by extension.
 
-    Nothing if it draws nothing, or draws a timeline that is not in ``out``.
+    Empty if its ``draw`` is, or if its timeline is not in ``out``.
 
     Args:
-        exhibit: its ``draw`` says how.
+        exhibit: with the form in its ``draw``.
         out: the folder that a timeline's ``file`` is relative to.
-        said: what its figures are held against.
+        said: terms for the reference of its figures.
 
     Raises:
         UserError: an unknown way of drawing, or a timeline that cannot be drawn.
@@ -475,7 +475,7 @@ def has_differences(exhibit: Exhibit) -> bool:
 
 
 def caption(exhibit: Exhibit) -> str:
-    """What bands, whiskers, dots and thin lines are, in words; empty where there are none."""
+    """Explanation of bands, whiskers, dots and thin lines; empty where there are none."""
     kind = exhibit.draw.get("as", "curves")
     if kind not in ("curves", "bars") or not exhibit.draw:
         return ""

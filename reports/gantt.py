@@ -1,6 +1,6 @@
 # matplotlib's keyword arguments have no types:
 # pyright: reportUnknownMemberType=false
-"""A timeline drawn lane by lane: who was busy with what, and what each fold took in."""
+"""A timeline drawn lane by lane: spans of workers and servers, and the contributions of folds."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ KEPT = 200  # folds that a report keeps of a timeline: what it draws, and no meg
 
 @dataclass(frozen=True)
 class Window:
-    """What is drawn of a timeline.
+    """The part of a timeline that is drawn.
 
     Attributes:
         timeline: with spans and contributions that touch the window only.
         start_s: left edge, seconds of virtual time.
         end_s: right edge.
-        workers: how many lanes for workers.
-        servers: how many for servers.
+        workers: number of lanes for workers.
+        servers: number of lanes for servers.
     """
 
     timeline: Timeline
@@ -82,11 +82,11 @@ def window(timeline: Timeline, draw: dict[str, Any], name: str) -> Window:
 
 
 def beginning(timeline: Timeline, end_s: float = 0.0) -> Timeline:
-    """The first folds of a timeline, with what they took in and who was busy until then.
+    """The first ``KEPT`` folds of a timeline, with their contributions and the spans until then.
 
     Args:
         timeline: a whole one.
-        end_s: it goes on until then, if that is later than the last of these folds.
+        end_s: virtual time up to which it is kept, if later than the last of these folds.
     """
     folds, rows = timeline.folds, timeline.folded()
     if len(folds) <= KEPT:
@@ -105,7 +105,7 @@ def timeline(axes: Axes, path: Path, draw: dict[str, Any]) -> int:
     """Draw a timeline file; returns the number of lanes, for the figure's height.
 
     Args:
-        axes: where to.
+        axes: to draw on.
         path: the file, as ``Timeline.save`` wrote it.
         draw: ``start_s``, ``end_s``; ``average``: a label for a lane that marks
             when the averaged model takes in the new version (at every fold), and
@@ -118,8 +118,8 @@ def draw_window(axes: Axes, view: Window, draw: dict[str, Any]) -> int:
     """Draw a window of a timeline; returns the number of lanes.
 
     Args:
-        axes: where to.
-        view: what is drawn.
+        axes: to draw on.
+        view: the window.
         draw: ``average`` and ``switch_fold`` as for `timeline`.
     """
     scale, unit = view.scale()

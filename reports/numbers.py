@@ -1,4 +1,4 @@
-"""How numbers are printed: as many digits as the interval supports, and no more."""
+"""Formatting of numbers, with as many digits as the interval supports."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def decimals(value: float, ci95: Bounds) -> int:
 
 
 def half_width(ci95: Bounds) -> float | None:
-    """Half the width of a bounded interval, 0 if that is rounding, else None."""
+    """Half the width of a bounded interval, 0 if that is rounding; None if it is unbounded."""
     if ci95 is None or ci95[0] is None or ci95[1] is None:
         return None
     low, high = ci95[0], ci95[1]
@@ -114,7 +114,7 @@ def interval(value: float | None, ci95: Bounds) -> str:
 
 
 def format_fixed(value: float, places: int) -> str:
-    """``value`` with so many decimals, a true minus sign, and no minus zero."""
+    """``value`` with ``places`` decimals, a true minus sign, and no minus zero."""
     return _sign(f"{value:,.{places}f}".replace(",", "\u202f"))
 
 

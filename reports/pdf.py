@@ -35,8 +35,8 @@ def document(
 
     Args:
         results: claims and exhibits; figures must have been entered in ``files``.
-        runs: what is known of the runs behind them.
-        given: claim id -> why it was not reproduced, as somebody found out.
+        runs: lines about the runs behind them.
+        given: claim id -> why it was not reproduced, from ``reasons.toml``.
     """
     bad = {run.hash for run in runs if run.status in BAD}
     cited = cited_runs(results)
@@ -66,7 +66,7 @@ def document(
 
 
 def what_was_run(results: Results, runs: int) -> list[tuple[str, str]]:
-    """Name and value of what a reader asks first."""
+    """Facts of the first page, as (name, value)."""
     facts = results.provenance
     rows = [
         ("scale", results.scale),
@@ -80,7 +80,7 @@ def what_was_run(results: Results, runs: int) -> list[tuple[str, str]]:
 
 
 def runs_note(runs: Sequence[Line]) -> str:
-    """How many runs there are, and where they are listed."""
+    """Sentence with the number of runs and the file that lists them."""
     listed = [run for run in runs if run.hash]
     if not listed:
         return ""
@@ -122,14 +122,14 @@ def _claim(claim: Claim, bad: Collection[str], given: str, said: Words) -> Data:
 
 
 def _legend(results: Results, said: Words) -> str:
-    """What figures of tables and curves are, and what stands beside them."""
+    """Legend of tables and curves."""
     printed = any(row.paper is not None for exhibit in results.exhibits for row in exhibit.rows)
     ours = f"Ours stands beside {said.the}'s, with its" if printed else "Figures have their"
     return f"{ours} 95% interval over seeds; full precision and run hashes are in tables/*.csv."
 
 
 def _claims_legend(results: Results, said: Words) -> str:
-    """What stands beside a quantity; of results that do not say it, that they do not."""
+    """Legend of band, power and detectable effect; a notice where the results lack them."""
     if not abstract.has_power(results):
         return abstract.EARLIER
     return (
@@ -144,7 +144,7 @@ def _same(claim: Claim, part: Part) -> bool:
 
 
 def _marks(runs: Iterable[str], bad: Collection[str]) -> str:
-    """What the dagger beside a figure says."""
+    """Explanation of the dagger beside a figure."""
     resting = len({run for run in runs if run in bad})
     plural = "s" if resting != 1 else ""
     return f"† Rests on {resting} run{plural} that diverged or failed." if resting else ""
@@ -184,7 +184,7 @@ def _exhibit(exhibit: Exhibit, bad: Collection[str], said: Words) -> Data:
 
 
 def _absent(exhibit: Exhibit, image: str | None) -> str:
-    """That a figure could not be drawn."""
+    """Note that a figure could not be drawn."""
     if image or "file" not in exhibit.draw:
         return ""
     return f"Not drawn: {exhibit.draw['file']} is not beside these results."
@@ -196,7 +196,7 @@ def _tally(claims: Sequence[Claim]) -> list[tuple[str, int]]:
 
 
 def _failures(bad: Sequence[Line], facts: Mapping[str, Any]) -> str:
-    """Which runs did not end well, by setting where one is known, else by hash."""
+    """Sentence about failed and diverged runs, by setting where it is known, else by hash."""
     if not bad:
         return ""
     names = settings_of(facts.get("settings", {}))
@@ -216,7 +216,7 @@ TIMESTAMP = 0  # a report tells its dates itself; the same content is the same b
 
 
 def has_typst() -> bool:
-    """Whether typst is installed: a machine lent for its GPU may have no more than the usual."""
+    """Whether typst is installed; a machine with a GPU may lack it."""
     return find_spec("typst") is not None
 
 
@@ -224,7 +224,7 @@ def compile_pdf(data: dict[str, Any], root: Path) -> bytes:
     """The PDF of ``data``.
 
     Args:
-        data: what ``document`` gives; passed as JSON, so no character in it is markup.
+        data: from ``document``; passed as JSON, so no character in it is markup.
         root: the folder that image paths in ``data`` start from.
     """
     import typst

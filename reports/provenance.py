@@ -1,8 +1,8 @@
-"""Where a report's figures come from: commit, versions, and every run behind them.
+"""Provenance of a report's figures: commit, versions, and every run behind them.
 
-The last page has commit and versions, and what sets runs apart: their configurations compared key
-by key. ``runs.csv`` has a line for each run: a report that is built where the runs are writes the
-file; one that is built from published results reads it. So what sets a run apart is known
+The last page has commit and versions, and the differences between runs: their configurations
+compared key by key. ``runs.csv`` has a line for each run: a report that is built beside its runs
+writes the file; one that is built from published results reads it. So the differences are known
 wherever the results are.
 """
 
@@ -68,12 +68,12 @@ class RunLike(Protocol):
 
     @property
     def hash(self) -> str:
-        """Of its configuration."""
+        """Hash of its configuration."""
         ...
 
     @property
     def status(self) -> str:
-        """How it ended."""
+        """Final status, e.g. ``done`` or ``diverged``."""
         ...
 
 
@@ -81,10 +81,10 @@ AnyRun = TypeVar("AnyRun", bound=RunLike)
 
 
 def find_failures(facts: Mapping[str, Any], runs: Sequence[AnyRun]) -> list[AnyRun]:
-    """Runs that diverged or failed where that is not what they were to find out.
+    """Runs that diverged or failed unexpectedly.
 
-    Where the settings are known these are theirs: what a search for the largest stable rate tries
-    within a run of its own is to diverge sooner or later.
+    Where settings are known, only their runs count: the trials within a search for the largest
+    stable rate are expected to diverge.
 
     Args:
         facts: the provenance of the results.
@@ -114,7 +114,7 @@ def settings_of(settings: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 
 def wall_time(facts: Mapping[str, Any]) -> str:
-    """How long the command took, and how much of it was there already."""
+    """Wall time of the command, time of its runs, and the number of runs loaded from the store."""
     wall, together, reused = (facts.get(key) for key in ("wall_s", "runs_s", "reused"))
     if not isinstance(wall, int | float):
         return ""
@@ -168,7 +168,7 @@ def group_by_keys(configs: Sequence[Mapping[str, Any]]) -> list[list[int]]:
 
 
 def split(configs: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """What all configurations share, and what is left of each.
+    """Keys that all configurations share, and the remaining keys of each.
 
     Returns:
         The shared keys with their values, and for each configuration its own; long
@@ -185,7 +185,7 @@ def split(configs: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[di
 
 
 def _inner(value: Any) -> Mapping[str, Any]:
-    """What can be entered key by key: a table, or a list of tables by position."""
+    """Entries of a table, or of a list of tables by position; empty for any other value."""
     if isinstance(value, Mapping):
         return cast(Mapping[str, Any], value)
     if isinstance(value, list):
@@ -212,17 +212,17 @@ UNKNOWN = "not stored"
 
 @dataclass(frozen=True)
 class Line:
-    """One run, or what is commonest among runs of its kind.
+    """One run, or the commonest values among runs of its kind.
 
     Attributes:
-        kind: runs whose configurations have the same keys share a number, from 1.
-        setting: what the paper's experiments call it, or ``usual`` for what is commonest.
-        hash: of its configuration; empty for what is usual.
-        seed: as its configuration has it; empty if it has none.
-        status: how it ended; ``not stored`` if that is not known.
+        kind: number of the kind, from 1; configurations of one kind have the same keys.
+        setting: name in the paper's experiments, or ``usual`` for the commonest values.
+        hash: of its configuration; empty for ``usual``.
+        seed: of its configuration; empty if it has none.
+        status: final status; ``not stored`` if that is not known.
         apart: ``key value`` pairs that are not the usual ones of its kind, nearest keys first; of
             ``usual`` the commonest of every key.
-        note: what it says of its end.
+        note: the run's own note about its end.
     """
 
     kind: str
@@ -240,7 +240,7 @@ HEADER = tuple(field.name for field in fields(Line))
 def lines(results: Results, out: Path) -> list[Line]:
     """A line for each run that a row or a claim rests on, or that did not end well.
 
-    From the runs in ``out`` if there are any, else from ``runs.csv``, else what the results say.
+    From the runs in ``out`` if there are any, else from ``runs.csv``, else from the results.
 
     Raises:
         UserError: ``runs.csv`` has other columns than it should.

@@ -1,7 +1,7 @@
-"""What results are held against, in a report's own words: a paper, or predictions.
+"""Terms of a report for the reference of its results: a paper, or predictions.
 
-A reproduction declares it once, by ``held_against`` (see ``reproductions.paper.Paper``), and its
-results carry it in their provenance. Those that do not say are held against a paper.
+A reproduction declares its reference by ``held_against`` (see ``reproductions.paper.Paper``), and
+its results carry it in their provenance. The default is a paper.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from harness.judge import Results
 
 @dataclass(frozen=True)
 class Words:
-    """How a report speaks of what its results are held against.
+    """Terms of a report for the reference of its results.
 
     Attributes:
-        noun: what one claim is held against; also the head of a column.
-        whole: what all claims are held against.
-        statement: what one claim states.
-        title: what stands before the title.
-        done: what was done, after the name of the reproduction.
-        printed: what the mark of a figure that is not ours is called.
-        elsewhere: where conditions differ from ours; also the head of a column.
-        scales: what a scale means for the verdicts.
-        reads: what a verdict means, where its word alone would mislead.
+        noun: the reference of one claim; also the head of a column.
+        whole: the reference of all claims.
+        statement: name of the content of one claim.
+        title: text before the title.
+        done: name of the activity, after the name of the reproduction.
+        printed: label of the mark of the reference's own figures.
+        elsewhere: name of the setting that differs from ours; also the head of a column.
+        scales: meaning of each scale for the verdicts.
+        reads: meaning of a verdict, where its word alone would mislead.
     """
 
     noun: str
@@ -41,11 +41,11 @@ class Words:
 
     @property
     def the(self) -> str:
-        """With its article."""
+        """The noun with its article."""
         return f"the {self.noun}"
 
     def caution(self, scale: str) -> str:
-        """What a reader of verdicts at ``scale`` must know; empty where there is nothing."""
+        """Caution for readers of verdicts at ``scale``; empty where none is needed."""
         if scale == "smoke":
             return (
                 "Smoke scale: tiny networks and minutes of data, to show that everything works. "
@@ -87,14 +87,14 @@ PREDICTION = Words(
 )
 
 KINDS = {each.noun: each for each in (PAPER, PREDICTION)}
-"""By what a reproduction declares."""
+"""Terms by the value of ``held_against``."""
 
 
 def words_of(results: Results) -> Words:
-    """The words of these results.
+    """The terms of these results.
 
     Raises:
-        UserError: they are held against something that has no words here.
+        UserError: their ``held_against`` is not in ``KINDS``.
     """
     kind = results.provenance.get("reference", {}).get("held_against", PAPER.noun)
     if kind not in KINDS:

@@ -1,4 +1,4 @@
-"""A front page over reports: what became of each one's claims, and a link to each page."""
+"""A front page over reports: the verdicts of each, and a link to its page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEADS = ("report", "scale", "corpus", "seeds", *VERDICTS, "files")
 
 
 def site(source: Path, target: Path) -> Path:
-    """Make every report in ``source`` anew in ``target``, and a page over them.
+    """Rebuild every report of ``source`` in ``target``, with a front page.
 
     Args:
         source: a folder with ``PAPER/SCALE/results.json``; nothing is written there.
@@ -48,7 +48,7 @@ def site(source: Path, target: Path) -> Path:
 
 
 def _build_report(folder: Path, source: Path, target: Path) -> Path:
-    """A report built beside links to what it is made from; returns its place in ``target``."""
+    """Build a report beside links to its source files; returns its place in ``target``."""
     place = folder.relative_to(source)
     out = target / place
     out.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ def _row(place: Path, results: Results) -> str:
 
 
 def _format_entry(place: Path, results: Results) -> str:
-    """Title, the abstract, and its curves of what is tolerated if it has any."""
+    """Title, abstract, and tolerance curves if the report has any."""
     title = str(results.provenance.get("reference", {}).get("title", results.paper))
     head = tag("h2", _link(place / "report.html", f"{title}, {results.scale} scale"))
     lines = [tag("p", escape(line)) for line in abstract.lines(results)]

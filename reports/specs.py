@@ -2,7 +2,7 @@
 
 The data are not in them: the page takes each exhibit's rows from the results it carries, under the
 exhibit's id; ``ID:differences`` are those of `harness.judge.paired`, and ``ID:seeds`` single seeds.
-The forest plot has every judged quantity beside where the paper has it.
+The forest plot has every judged quantity beside the paper's band.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def _tip(field: str, kind: str = "nominal") -> Spec:
 
 
 def timeline(name: str, lanes: Sequence[str], kinds: Sequence[str]) -> Spec:
-    """Who was busy with what: bars of the spans ``name``, to be moved and widened."""
+    """Bars of the spans ``name``, one lane a worker or server, with pan and zoom."""
     return {
         "$schema": SCHEMA,
         "description": "Who was busy with what in the first folds, lane by lane.",
@@ -248,14 +248,14 @@ def timeline(name: str, lanes: Sequence[str], kinds: Sequence[str]) -> Spec:
 
 
 VERDICT_COLOURS = ("#009E73", "#D55E00", "#8a8a9e", "#b5b5bd")
-"""Of the verdicts, in their order."""
+"""Colours of the verdicts, in their order."""
 
 BAND_COLOUR, EDGE = "#9db8cf", 0.08
-"""Colour of where the paper holds; the share of a row that is left at both its ends."""
+"""Colour of the paper's band; margin at both ends of a row, as a share of its width."""
 
 
 def describe_forest(said: Words) -> str:
-    """What the plot shows, for somebody who does not see it."""
+    """Text alternative of the forest plot."""
     return (
         f"Every judged quantity with its 95% interval, where it must lie for {said.the} to hold, "
         f"and {said.the}'s value. The table below has the figures."
@@ -266,8 +266,8 @@ def forest(rows: Sequence[Spec], said: Words = PAPER) -> Spec:
     """Every judged quantity on a line of its own scale: value, interval, band, printed value.
 
     Args:
-        rows: what `forest_rows` gives; the lines' order is theirs.
-        said: what the quantities are held against.
+        rows: from `forest_rows`, in the order of the lines.
+        said: terms for the reference of the quantities.
     """
     names = [row["name"] for row in rows]
     across = {"type": "quantitative", "axis": None, "scale": {"domain": [0, 1]}}

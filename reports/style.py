@@ -1,6 +1,6 @@
 # matplotlib's keyword arguments have no types:
 # pyright: reportUnknownMemberType=false
-"""How figures look: colours safe for colour-blind readers, and readable in grey."""
+"""Style of figures: colours safe for colour-blind readers, and readable in grey."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 WIDTH_IN, HEIGHT_IN = 6.7, 3.1
 INK, MUTED, GRID = "#222222", "#6b6b6b", "#dddddd"
 
-# Okabe & Ito (2008), in an order whose neighbours also differ in lightness
+# Okabe & Ito (2008), in an order in which neighbours also differ in lightness
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (5, 1.4, 1, 1.4)), (0, (1.2, 1.2)), (0, (8, 2)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -59,7 +59,7 @@ def cycle(options: tuple[Any, ...], index: int) -> Any:
 
 
 UNSTEADY = {"svg": "Date", "png": "Software", "pdf": "CreationDate"}
-"""What each form of file says that is not the same in every run."""
+"""Metadata of each file format that differs from run to run, and is left out."""
 
 
 @contextmanager
@@ -77,7 +77,7 @@ def canvas(height_in: float = HEIGHT_IN, panels: int = 1) -> Generator[tuple[Any
 
     Args:
         height_in: of the first panel; each further one is half as high.
-        panels: how many lie below each other, with one x axis.
+        panels: number of panels below each other, with one x axis.
     """
     with use_style():
         shares = [1.0] + [0.55] * (panels - 1)

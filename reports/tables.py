@@ -30,7 +30,7 @@ class Grid:
         columns: heads of the columns.
         rows: label and one cell (or None) per column.
         printed: for each column, whether the paper prints any of its figures.
-        remark: what all figures have in common, so that no cell repeats it.
+        remark: sentence about all figures, in place of the same words in every cell.
     """
 
     columns: list[str]
@@ -56,9 +56,9 @@ class Grid:
 
 
 def grid(rows: Collection[Row], marked: Collection[str] = ()) -> Grid:
-    """Lay out rows as label by column, unless the page is too narrow.
+    """Lay out rows as label by column, or otherwise if the page is too narrow.
 
-    Then turned; else either with labels and heads of several lines; else as a list.
+    Tried in order: transposed; either with labels and heads of several lines; a list.
 
     Args:
         rows: the exhibit's rows.
@@ -95,11 +95,11 @@ def to_csv(exhibit: Exhibit) -> str:
 
 
 def to_latex(exhibit: Exhibit, noun: str = "paper") -> str:
-    """The printed table for a paper of one's own, with the rules of the package booktabs.
+    """The table as LaTeX for a user's own paper, with the rules of the package booktabs.
 
     Args:
-        exhibit: whose rows are set.
-        noun: what they are held against.
+        exhibit: with the rows to set.
+        noun: name of their reference.
     """
     made = grid(exhibit.rows)
     spans = [2 if paper else 1 for paper in made.printed]
@@ -141,7 +141,7 @@ def _head(row: Row) -> str:
 
 
 def _remark(rows: Collection[Row]) -> tuple[str, str]:
-    """What intervals that many cells would repeat say, and the sentence that says it once."""
+    """Interval text that many cells would repeat, and a sentence in its place."""
     said = {numbers.spread(r.measured, r.ci95) for r in rows if r.measured is not None} - {""}
     if said == {numbers.UNBOUNDED}:
         return numbers.UNBOUNDED, NO_INTERVAL
@@ -179,7 +179,7 @@ LATEX = {
     "−": "$-$", "±": r"$\pm$", "≤": r"$\le$", "≥": r"$\ge$", "×": r"$\times$", "·": r"$\cdot$",
     "–": "--", "\u202f": r"\,",
 }  # fmt: skip
-"""What LaTeX reads as markup, or cannot set without a package, as what it sets."""
+"""Escapes of characters that LaTeX reads as markup or cannot set without a package."""
 
 
 def _latex(text: str) -> str:

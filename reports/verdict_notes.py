@@ -1,8 +1,8 @@
 """Notes beside a verdict: band, power, preconditions, corrections, and why it is not reproduced.
 
 Beside a published ``results.json`` lies ``reasons.toml``: for every claim that is contradicted or
-undecided, the verdict it explains and why. One that is reproduced may have an entry too: with what
-reservation. A reason for another verdict than the measured one is refused.
+undecided, the verdict and its reason. A reproduced claim may have an entry too, a reservation.
+A reason for another verdict than the measured one is rejected.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from reports.reference_terms import PAPER, Words
 
 
 def test_of(part: Part) -> str:
-    """Where the paper has a quantity, and how well the design could tell; empty if not judged."""
+    """The paper's band, power and detectable effect of a quantity; empty if it is not judged."""
     if part.band is None:
         return ""
     return " · ".join([f"holds {band(part.band)}", *_chances(part)])
 
 
 def remarks(claim: Claim) -> list[str]:
-    """Everything else that a reader of the verdict must know, one sentence each."""
+    """Preconditions, power, corrections and other notes on a verdict, one sentence each."""
     told = [_condition(each) for each in claim.preconditions]
     if sum(part.power is not None for part in claim.parts) > 1:
         told.append(f"Power of the parts together: {power(claim)}.")
@@ -45,7 +45,7 @@ def remarks(claim: Claim) -> list[str]:
 
 
 def corpus_of(results: Results) -> str:
-    """The corpus, and whether seeds share it; of files that do not say, the name alone."""
+    """The corpus, and whether seeds share it; the name alone where the results do not record it."""
     corpora = results.provenance.get("corpora")
     if not corpora:
         return results.corpus
@@ -56,8 +56,8 @@ def corpus_of(results: Results) -> str:
 def parts_of(claim: Claim) -> tuple[Part, ...]:
     """The parts of a claim of more than one quantity.
 
-    Those of a claim that is not testable are shown without verdicts: whoever reads
-    ``contradicted`` may rely on the paper's conditions having held.
+    Those of a claim that is not testable have no verdicts: ``contradicted`` is only shown where
+    the paper's conditions hold.
     """
     parts = claim.parts if len(claim.parts) > 1 else ()
     judged = claim.verdict != "not testable"
@@ -91,7 +91,7 @@ def format_paper_value(item: Part | Claim) -> str:
 
 
 def ends(part: Part) -> Bounds:
-    """Where the paper has a quantity; of results that do not say, as far as its words do.
+    """The paper's band of a quantity; where the results have none, the one in the paper's words.
 
     Example:
         >>> ends(Part("", "above 0")), ends(Part("", 0.16)), ends(Part("", band=(None, 1.08)))
@@ -112,6 +112,7 @@ def power(part: Part | Claim) -> str:
         return numbers.MISSING
     if part.power == 1:
         return "100%"
+    # Rounded down, so that a power just below a threshold does not read as reaching it.
     return "> 99%" if part.power > 0.99 else f"{math.floor(100 * part.power)}%"
 
 
@@ -151,7 +152,7 @@ def _condition(each: Condition) -> str:
 
 
 def _format_measurement(each: Condition) -> str:
-    """What was measured of a condition; a whole number without chance in it is a count."""
+    """The measured value of a condition; a whole number without scatter is a count."""
     value, half = each.measured, numbers.half_width(each.ci95)
     if value is not None and half == 0 and float(value).is_integer():
         return numbers.format_measured(int(value), None)
@@ -162,14 +163,14 @@ def _format_measurement(each: Condition) -> str:
 REASONS_TOML = "reasons.toml"
 
 EMPHASIS = re.compile(r"(?<!\w)\*(\S(?:[^*]*\S)?)\*")
-"""A pair of stars and what is between; a star behind a letter, as T*'s, is part of a name."""
+"""A pair of stars with text between; a star behind a letter, as in T*, is part of a name."""
 
 NEEDS_REASON = ("contradicted", "undecided")
-"""Verdicts that somebody must explain; why a claim is not testable follows from its runs."""
+"""Verdicts that need a written reason; the reason for *not testable* follows from the runs."""
 
 
 def read_reasons(folder: Path, results: Results) -> dict[str, str]:
-    """Claim id -> why, as ``reasons.toml`` in ``folder`` has it; nothing where there is no file.
+    """Claim id -> reason from ``reasons.toml`` in ``folder``; empty without that file.
 
     Raises:
         UserError: the reasons do not fit the verdicts.
@@ -182,7 +183,7 @@ def read_reasons(folder: Path, results: Results) -> dict[str, str]:
     needed = {id_ for id_, verdict in verdicts.items() if verdict in NEEDS_REASON}
     if missing := needed - reasons.keys():
         every = f"a reason for each claim {' or '.join(NEEDS_REASON)}"
-        raise UserError(f"{path}: {', '.join(sorted(missing))}: not there; allowed: {every}")
+        raise UserError(f"{path}: {', '.join(sorted(missing))}: missing; needed: {every}")
     if odd := reasons.keys() - verdicts.keys():
         raise UserError(f"{path}: {min(odd)}: no claim; allowed: {', '.join(verdicts)}")
     for id_, reason in reasons.items():
@@ -194,11 +195,11 @@ def read_reasons(folder: Path, results: Results) -> dict[str, str]:
 
 
 def why(claim: Claim, said: Words = PAPER) -> str:
-    """What the intervals say of a claim that was not reproduced, or why it is not testable.
+    """Explanation of a verdict from the claim's intervals, or of ``not testable``.
 
     Args:
-        claim: as it was judged.
-        said: what it is held against.
+        claim: with its verdict.
+        said: terms for its reference.
     """
     if claim.verdict not in NEEDS_REASON:
         return claim.because
@@ -221,7 +222,7 @@ def why(claim: Claim, said: Words = PAPER) -> str:
 
 
 def heading(verdict: str) -> str:
-    """What a reason is: of a verdict as claimed a reservation.
+    """Heading of a reason; that of a reproduced claim is a reservation.
 
     Example:
         >>> heading("undecided"), heading("reproduced")
@@ -231,7 +232,7 @@ def heading(verdict: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Without the emphasis that Markdown has: a report's letters say the same.
+    """Text without Markdown's emphasis and code marks.
 
     Example:
         >>> plain("*Hand* is level with `search`, and T* is 0.3")

@@ -1,4 +1,4 @@
-"""The verdicts of ``reports/published`` in README and docs, generated: nothing is typed twice.
+"""Generator of the verdict tables in README and docs, from ``reports/published``.
 
 ``python -m reports.verdicts`` rewrites the text between the markers of `PAGES`, tables in Markdown.
 A published report gives a reason for every claim that is contradicted or undecided
@@ -36,7 +36,7 @@ class Publication:
     Attributes:
         folder: ``reports/published/PAPER/SCALE``.
         results: its ``results.json``.
-        reasons: claim id -> why it was not reproduced.
+        reasons: claim id -> reason why it was not reproduced.
     """
 
     folder: Path
@@ -82,7 +82,7 @@ def short_summary(items: Sequence[Publication]) -> str:
 
 
 def overview(items: Sequence[Publication]) -> str:
-    """The summary, and one row a claim: what was measured, and the verdict at each scale.
+    """The summary, and one row a claim: the measured value, and the verdict at each scale.
 
     The measured value is of the last scale that has the claim, with its 95% interval.
     """
@@ -177,7 +177,7 @@ def _read(folder: Path) -> Publication:
     reasons = read_reasons(folder, results)
     if not reasons and any(claim.verdict in NEEDS_REASON for claim in results.claims):
         needed = f"a reason for each claim {' or '.join(NEEDS_REASON)}"
-        raise UserError(f"{folder / REASONS_TOML}: not there; allowed: {needed}")
+        raise UserError(f"{folder / REASONS_TOML}: no such file; needed: {needed}")
     return Publication(folder, results, reasons)
 
 
@@ -199,7 +199,7 @@ def _counts(item: Publication, to_root: str) -> tuple[str, ...]:
 
 
 COLUMNS = ("claim", "statement", "measured", "95% interval", "band", "power", "finds", "verdict")
-"""Beside what the claims are held against."""
+"""Columns of the verdict table, beside the reference's."""
 
 
 def verdict_table(results: Results) -> str:

@@ -1,1 +1,1 @@
-"""Papers, declared: experiments, reported figures, claims and exhibits; no machinery."""
+"""Declarations of papers: experiments, reported figures, claims and exhibits."""

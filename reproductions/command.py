@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -51,13 +51,17 @@ def configure(p: argparse.ArgumentParser) -> None:
         help="parametric, fsdd … (lagbench corpus --help); the paper's own kind if not given",
     )
     p.add_argument(
-        "--seeds", type=_whole, help="how many seeds; the scale's own number if not given"
+        "--seeds",
+        type=argument_types.count,
+        help="how many seeds; the scale's own number if not given",
     )
     p.add_argument(
         "--device", type=argument_types.device, default="auto", help="auto (default), cpu or cuda"
     )
     p.add_argument("--only", default="", help="exhibits, e.g. table2,fig3; all if not given")
-    p.add_argument("--jobs", type=_whole, help="runs at a time; the number of cores if not given")
+    p.add_argument(
+        "--jobs", type=argument_types.count, help="runs at a time; the number of cores if not given"
+    )
     p.add_argument(
         "--shard", type=_share, help="I/N: only the runs of the I-th of N commands on one --out"
     )
@@ -79,13 +83,13 @@ def run(asked: argparse.Namespace) -> int:
 
     Raises:
         UserError: an unknown paper, scale, exhibit, corpus or device, or a folder that cannot be.
-        ProcessDied, KeyboardInterrupt: killed or stopped; the same command goes on.
+        ProcessDied, KeyboardInterrupt: killed or stopped; the same command resumes.
     """
     if asked.paper not in entries("papers"):
         raise name_error("paper", asked.paper, entries("papers"))
     if asked.scale not in (None, *SCALES):
         raise name_error("--scale", asked.scale, SCALES)
-    # Only now: nobody waits for torch to be told of a misspelt word.
+    # Imported late: a misspelt option is reported without waiting for torch.
     from data_synth import SYNTHETIC, check_known
 
     if asked.corpus is not None:
@@ -116,7 +120,7 @@ def run(asked: argparse.Namespace) -> int:
 
 
 def _request(asked: argparse.Namespace, paper: Paper, scale: str, device: str) -> Request:
-    """What was asked for, if it can be had.
+    """The request in the command line's options.
 
     Raises:
         UserError: an unknown scale, exhibit or batch system.
@@ -141,7 +145,7 @@ def _request(asked: argparse.Namespace, paper: Paper, scale: str, device: str) -
 
 
 def _corpus(name: str, scale: str, out: Path, seed: int) -> Corpus:
-    """The corpus; where it cannot be had, an output folder made for it is taken away again.
+    """The corpus; if it cannot be loaded, an output folder made for it is removed again.
 
     Raises:
         UserError: there is no such corpus, or it cannot be made.
@@ -196,18 +200,12 @@ def _share(text: str) -> tuple[int, int]:
     return int(part), int(parts)
 
 
-def _number(kind: Callable[[str], float], what: str, most: float) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = 0
-        if not 0 < value <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is not allowed; allowed: {what}")
-        return value
-
-    return parse
-
-
-_whole = _number(int, "a whole number from 1 to 1000", 1000)
-_minutes = _number(float, "a positive number of minutes", 1e6)
+def _minutes(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value <= 1e6:
+        told = "is not allowed; allowed: a positive number of minutes"
+        raise argparse.ArgumentTypeError(f"{text!r} {told}")
+    return value

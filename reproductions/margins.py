@@ -1,10 +1,10 @@
-"""How far each default run of a paper stands from divergence, on development seeds.
+"""Distance of each default run of a paper from divergence, on development seeds.
 
     python -m reproductions.margins paper3 [--scale smoke] [--factors 1,1.5,2] [--seeds 100,101]
 
-Every run that a verdict or a figure needs is trained at multiples of its rate, and so is what
-it starts from. Runs of which nothing is asked but whether they diverge are left out. Seeds from
-100 to 999, each with its corpus, are for development: no verdict sees them.
+Every run that a verdict or a figure needs is trained at multiples of its learning rate, and so is
+the run it starts from. Runs that are needed only for whether they diverge are left out. Seeds
+from 100 to 999, each with its corpus, are for development: no verdict uses them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 from data_synth import load_corpus
 from data_synth.corpus import Corpus
+from harness import argument_types
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, name_error
 from harness.base.forks import interrupt_on_signals
 from harness.base.seeds import identity
@@ -34,9 +35,9 @@ from reproductions.paper import DEVELOPMENT, Paper, Subject
 
 SEEDS = (DEVELOPMENT, DEVELOPMENT + 1)
 VERDICTS = 1000
-"""Seeds below serve development; verdicts rest on those from here on."""
+"""First seed of verdicts; smaller ones are for development."""
 LAST = ("held_out_criterion", "dev_loss/average", "dev_loss/iterate")
-"""What says how a run went, first come first served: of a sequence run, of an average, of SGD."""
+"""Metrics of a run's outcome, of which the first present is used: sequence run, average, SGD."""
 Trained = RunConfig | SequenceConfig
 
 
@@ -46,7 +47,7 @@ def default_runs(
     """Every default run of one seed and what it starts from, each once, by setting.
 
     Args:
-        paper: whose.
+        paper: the reproduction.
         subject: its corpus and scale.
         seed: of the runs.
         only: settings; all if empty.
@@ -60,6 +61,7 @@ def default_runs(
         elif name in asked and isinstance(config, SequenceConfig):
             found[f"{name} (its start)"] = config.start
             found[name] = config
+    # Reversed, so that of several settings with one configuration the first name is kept.
     first = {identity(c.to_dict()): name for name, c in reversed(found.items()) if c.passes}
     kept = [name for name in found if name in first.values()]
     for name in only:
@@ -69,7 +71,7 @@ def default_runs(
 
 
 def with_rate_factor(config: Trained, factor: float) -> Trained:
-    """The same run at so many times its rate, without tests."""
+    """The same run with its learning rate times ``factor``, without tests."""
     if isinstance(config, SequenceConfig):
         return replace(config, rate=factor * config.rate, test=False)
     schedule: Any = config.schedule
@@ -78,7 +80,7 @@ def with_rate_factor(config: Trained, factor: float) -> Trained:
 
 
 def outcome(run: Run) -> str:
-    """How a run ended: what was measured first and last, or that it diverged."""
+    """First and last value of a run's metric, or its status if it did not end."""
     if run.status != "done":
         return run.status
     name = next(name for name in LAST if name in run.summary)
@@ -144,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--factors", type=_numbers(float), default=(1.0, 2.0), help="of the rate")
     p.add_argument("--seeds", type=_numbers(int), default=SEEDS, help="for development: 100 to 999")
     p.add_argument("--only", type=lambda text: tuple(text.split(",")), default=(), help="settings")
-    p.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    p.add_argument("--jobs", type=argument_types.count, default=os.cpu_count() or 1)
     p.add_argument("--out", type=Path, default=Path("reports/out/margins"))
     return p
 

@@ -1,4 +1,4 @@
-"""What a paper is: named runs, and the exhibits and claims that are made of them."""
+"""Declaration of a paper: named runs, and the exhibits and claims made of them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ DEVELOPMENT = 100
 
 @dataclass(frozen=True)
 class Subject:
-    """What one report is about, or one of its seeds.
+    """Scale, corpus and device of a report, or of one of its seeds.
 
     Args:
         scale: one of the paper's.
-        corpus: what is trained on. A synthetic one is made anew for each seed, so that seeds,
-            corpora and test utterances vary together; a recorded one is what it is.
-        corpus_seed: what it was made with.
+        corpus: training and test data. A synthetic one is made for each seed, so that seeds,
+            corpora and test utterances vary together; a recorded one is the same for all.
+        corpus_seed: seed of the corpus.
         device: ``"cpu"`` or ``"cuda"``.
-        made: the corpus of another seed; None if it was recorded.
+        made: makes the corpus of another seed; None if the corpus is recorded.
     """
 
     scale: str
@@ -47,7 +47,7 @@ class Subject:
 
     @property
     def development(self) -> Subject:
-        """The corpus that settings are tuned on: not a verdict's, unless it was recorded."""
+        """The subject that settings are tuned on; it shares a recorded corpus with the verdicts."""
         return self.replicate(DEVELOPMENT)
 
 
@@ -57,16 +57,15 @@ class Paper:
 
     Args:
         id: ``"paper1"`` …
-        corpus: what it is reproduced on unless told otherwise.
+        corpus: name of the default corpus.
         reference: the paper's ``title`` and ``authors``.
-        seeds: how many seeds each scale takes by default; its keys are the scales.
+        seeds: default number of seeds by scale; its keys are the scales.
         experiments: the named configurations of one seed.
-        differences: what a reader must know to be different here, as rows of ``what``,
-            ``paper`` and ``here``.
-        exhibits, claims: what is made of the finished runs.
-        held_against: what the results are held against, one of ``reports.reference_terms.KINDS``.
-        looks: how often verdicts were looked at while seeds were added, at scales where that was
-            more than once; each counts in the correction over all claims.
+        differences: differences from the paper, as rows of ``what``, ``paper`` and ``here``.
+        exhibits, claims: functions of the finished runs.
+        held_against: kind of the reference, one of ``reports.reference_terms.KINDS``.
+        looks: number of looks at the verdicts while seeds were added, at scales with more than
+            one; each counts in the correction over all claims.
     """
 
     id: str
@@ -81,7 +80,7 @@ class Paper:
     looks: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def seeds_of(self, scale: str, count: int | None = None) -> tuple[int, ...]:
-        """So many seeds from the scale's first; as many as it takes by default if not said."""
+        """``count`` seeds from the scale's first; the scale's default number if None."""
         first = FIRST_SEEDS[scale]
         return tuple(range(first, first + (count or self.seeds[scale])))
 
@@ -101,6 +100,7 @@ class Paper:
             made = [maker for maker in self.exhibits if maker.smoke or scale != "smoke"]
             return made, list(self.claims)
         exhibits = [names[name] for name in only]
+        # A claim is judged only if the chosen exhibits need all of its runs anyway.
         settings = {setting for maker in exhibits for setting in maker.needs}
         return exhibits, [claim for claim in self.claims if settings.issuperset(claim.needs)]
 

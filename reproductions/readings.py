@@ -57,7 +57,7 @@ def errors_of_utterances(runs: Sequence[Run], key: str | Callable[[Run], str]) -
 
     Args:
         runs: one for each seed.
-        key: ``test/candidate/stage``, or what gives it for a run.
+        key: ``test/candidate/stage``, or a function of the run that returns it.
     """
     return _stack_rows([_counts(run, key if isinstance(key, str) else key(run)) for run in runs])
 
@@ -81,7 +81,7 @@ def _counts(run: Run, name: str) -> np.ndarray:
 
 @lru_cache(maxsize=512)
 def _load_arrays(path: Path, written_ns: int) -> Mapping[str, np.ndarray]:
-    """A file's arrays, which nobody may change: a law asks for them once for each seed left out."""
+    """A file's arrays, read-only and cached: a jackknife reads them for each seed left out."""
     del written_ns  # a file that is written again is another one
     arrays = load_file(path)
     for array in arrays.values():
@@ -96,7 +96,7 @@ def _stack_rows(rows: Sequence[np.ndarray]) -> np.ndarray:
 
 
 AS_FAR = "A curve goes as far as all seeds trained; some went on."
-"""Of curves whose seeds end by a rule of their own."""
+"""Note on curves of seeds that each end by a rule."""
 
 
 @unless_missing(NO_ROWS)
@@ -110,8 +110,8 @@ def curve_rows(
 ) -> tuple[Row, ...]:
     """A metric's mean over seeds against epochs, at the epochs that every seed reached.
 
-    The reading before training is left out: near 100% for everyone, it would press the
-    curves flat. There are no rows where a run did not end.
+    The reading before training is left out: it is near 100% for all, and would flatten the
+    curves. There are no rows where a run did not end.
 
     Args:
         label: the series.

@@ -27,17 +27,17 @@ from reproductions.paper import Paper, Subject
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for beyond the subject.
+    """Options of a reproduction beyond the subject.
 
     Args:
         seeds: one run of every setting for each.
         only: exhibits to make; all if empty.
-        jobs: processes.
-        budget_s: stop starting and checkpoint after so long; None for no limit.
-        out: where everything goes.
-        submit: who carries the runs; None for processes here.
-        share: which of how many commands this is, from 1, that fill one store; None for the only.
-        gather: where finished runs are shared with other machines; None for nowhere.
+        jobs: number of processes.
+        budget_s: seconds after which runs checkpoint and no run starts; None for no limit.
+        out: folder of the report and its runs.
+        submit: batch system for the runs; None for processes on this machine.
+        share: (number from 1, count) of this command among those that fill one store; None if one.
+        gather: store shared with other machines; None for none.
     """
 
     seeds: tuple[int, ...]
@@ -51,16 +51,16 @@ class Request:
 
     @property
     def store(self) -> Store:
-        """Where the runs are."""
+        """Store of the runs."""
         return argument_types.open_store(self.out / "runs", self.gather)
 
 
 def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
-    """Run what is missing, judge, and make the report.
+    """Run the missing runs, judge the claims, and build the report.
 
     Raises:
         UserError: bad input, or an output folder that cannot be written.
-        KeyboardInterrupt: stopped by the user or the budget; the same request goes on.
+        KeyboardInterrupt: stopped by the user or the budget; the same request resumes.
     """
     started, clock = datetime.now(UTC), time.monotonic()
     exhibits, claims = paper.select_makers(request.only, subject.scale)
@@ -91,11 +91,11 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
 
 
 def execute_share(paper: Paper, subject: Subject, request: Request) -> int:
-    """Run what is missing of this command's share, and judge nothing; how many runs it has.
+    """Run the missing runs of this command's share, without verdicts; returns the share's size.
 
     Raises:
         UserError: bad input, or an output folder that cannot be written.
-        KeyboardInterrupt: stopped by the user or the budget; the same request goes on.
+        KeyboardInterrupt: stopped by the user or the budget; the same request resumes.
     """
     exhibits, claims = paper.select_makers(request.only, subject.scale)
     runs = _execute_runs(paper, subject, request, (*exhibits, *claims))
@@ -103,7 +103,7 @@ def execute_share(paper: Paper, subject: Subject, request: Request) -> int:
 
 
 def is_of(share: tuple[int, int] | None, config: Configuration) -> bool:
-    """Whether a run belongs to a share: each to exactly one, whoever asks."""
+    """Whether a run belongs to a share; its identity alone assigns it to exactly one."""
     if share is None:
         return True
     part, parts = share
@@ -158,5 +158,5 @@ def _fingerprints(subject: Subject, seeds: Sequence[int]) -> dict[str, str]:
 
 
 def _program() -> str:
-    """What was called: `lagbench reproduce` has its own name among its arguments."""
+    """Name of the running program; `lagbench reproduce` has its own name among its arguments."""
     return "lagbench" if sys.argv[1:2] == ["reproduce"] else "python -m reproductions"

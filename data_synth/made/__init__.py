@@ -1,1 +1,1 @@
-"""Speech made where it is trained on, of (seed, utterance, frame) alone, and never stored."""
+"""Speech generated on the training device from (seed, utterance, frame), and never stored."""

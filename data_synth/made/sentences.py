@@ -31,8 +31,8 @@ class Tables:
     """A maker's words and laws on a device.
 
     Attributes:
-        often, liked, stays: where indices end (``invented_language.edges_of``) for any word, for
-            a word's favourites, and for the frames of a state, from 1.
+        often, liked, stays: cumulative probabilities (``invented_language.edges_of``) of any word,
+            of a word's favourites, and of the frames of a state, from 1.
         next: int64 [words, favourites].
         targets: int64 [words, most states], -1 after a word's last.
         phones: int64 [words, most phones], 0 after a word's last.
@@ -47,7 +47,7 @@ class Tables:
 
     @classmethod
     def from_maker(cls, maker: Maker, split: str, device: str) -> Tables:
-        """Those for a split, whose people may be in a hurry."""
+        """The tables of a split; its ``hurry`` shortens the stays in states."""
         text, hurry = maker.text, maker.conditions[split].hurry
         targets = _pad_rows([maker.lexicon[w] for w in maker.words], -1)
         phones = _pad_rows([maker.phones[w] for w in maker.words], 0)
@@ -58,7 +58,7 @@ class Tables:
 
 @dataclass(frozen=True, eq=False)
 class Visits:
-    """What was said, state by state; places that nobody visits are stayed in for no frame.
+    """Utterances as sequences of HMM states with durations; unused visits have 0 frames.
 
     Attributes:
         words: int64 [U, most words], -1 after a sentence's last.
@@ -90,7 +90,7 @@ class Visits:
         return self.targets.flatten().repeat_interleave(self.stays.flatten())
 
     def visit_index(self, longest: int) -> Tensor:
-        """Which visit every frame is in, int64 [U, longest]; the last one after the end."""
+        """Index of the visit of every frame, int64 [U, longest]; the last one after the end."""
         every = torch.arange(longest, device=self.ends.device).expand(len(self.ends), -1)
         found = torch.searchsorted(self.ends, every.contiguous(), right=True)
         return found.clamp_max_(self.ends.shape[1] - 1)
@@ -162,12 +162,15 @@ def _draw_silences(maker: Maker, draws: Draws, words: Tensor) -> Tensor:
 
 
 def _as(drawn: Tensor, like: Tensor) -> Tensor:
-    """Numbers ``[places, U]`` in the shape ``[U, ...]`` of those they are for."""
+    """Drawn numbers ``[places, U]`` in the shape ``[U, ...]`` of ``like``."""
     return drawn.T.contiguous().view(like.shape)
 
 
 def _geometric(leave: float) -> np.ndarray:
-    """Where 1, 2, ... frames end: 1 − (1 − leave)^k, as far as 32 random bits reach."""
+    """Geometric distribution function 1 − (1 − leave)^k at k = 1, 2, ..., as far as 32 bits reach.
+
+    ``leave`` is the probability of leaving a state after each frame.
+    """
     most = 1 if leave == 1.0 else int(np.ceil(np.log(0.5 * STEP) / np.log1p(-leave)))
     return 1.0 - (1.0 - leave) ** np.arange(1.0, most)
 
@@ -205,8 +208,8 @@ class Draws:
 
     Args:
         seed: of the corpus.
-        split: whose utterances.
-        utterances: their numbers, int64 ``[U]``, below 2³².
+        split: name of the split.
+        utterances: numbers of the utterances, int64 ``[U]``, below 2³².
     """
 
     seed: int
@@ -224,7 +227,7 @@ class Draws:
         return (self.uniform(purpose, count) * limit).long()
 
     def normal(self, purpose: str, count: int, places: int = 1) -> Tensor:
-        """Standard normal numbers, float32 ``[count, U, places]``; those of a place stay its own.
+        """Standard normal numbers, float32 ``[count, U, places]``, a function of the place alone.
 
         Box and Muller 1958: √(−2 ln u) times the cosine and the sine of 2π v.
         """

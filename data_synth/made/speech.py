@@ -4,9 +4,9 @@ Of such a corpus only the development and test sets are stored.
 
 The physics is that of ``articulation``, for many utterances at once, in torch and elementwise.
 Its arrays are ``[dims, utterances, frames]``, utterances padded to one length. What comes after an
-utterance's end, and what lies beside it, changes none of its bits: no sum here is over a
-dimension whose length others decide, and no matrix product, whose order of summation would be
-a library's to choose.
+utterance's end, and what lies beside it, changes none of its bits: no sum runs over a
+dimension whose length depends on other utterances, and there is no matrix product, because a
+library would choose its order of summation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from data_synth.made.sentences import Draws, Tables, Visits, visits
 from data_synth.storage import progress_counter
 
 FORMAT = 1
-"""Grows when the same recipe would no longer make the same speech."""
+"""Version of the generator; raised when the same recipe no longer gives the same speech."""
 
 AT_ONCE = {"cpu": 32, "cuda": 512}
 """Utterances made together: what fits a processor's cache, and what keeps a GPU busy."""
@@ -42,7 +42,7 @@ NAMED_AT_ONCE = 4096
 
 @dataclass(frozen=True, eq=False)
 class Voices:
-    """Everybody in a split, on a device; see ``invented_language.Voice``.
+    """Parameters of all speakers of a split, on a device; see ``invented_language.Voice``.
 
     Attributes:
         turn: [articulation, articulation, speakers].
@@ -60,12 +60,12 @@ class Voices:
 
 @dataclass(frozen=True, eq=False)
 class Speech:
-    """Makes any utterance of a split, the same bits in whatever company.
+    """Makes any utterance of a split; its bits do not depend on the others in the batch.
 
     Args:
-        maker: whose recipe, language, text and voices these are.
+        maker: source of the recipe, language, text and voices.
         split: of the recipe.
-        device: where it is made, ``"cpu"`` or ``"cuda"``.
+        device: ``"cpu"`` or ``"cuda"``.
     """
 
     maker: Maker
@@ -74,7 +74,7 @@ class Speech:
 
     @property
     def utterances(self) -> int:
-        """How many there are."""
+        """Number of utterances."""
         return self.maker.conditions[self.split].utterances
 
     @property
@@ -87,7 +87,7 @@ class Speech:
         return self if device == self.device else replace(self, device=device)
 
     def draw_sentences(self, numbers: np.ndarray) -> Iterator[Visits]:
-        """What is said in some utterances, a few thousand at a time."""
+        """Words and states of some utterances, a few thousand at a time."""
         for part in _cut(numbers, NAMED_AT_ONCE):
             yield self._visits(self._draws(part))
 
@@ -100,7 +100,7 @@ class Speech:
         """Some utterances, in the order given.
 
         Args:
-            numbers: int64 [U], which.
+            numbers: int64 [U], indices of the utterances.
         """
         pieces = [
             self.piece(part) for part in _cut(numbers, AT_ONCE[torch.device(self.device).type])
@@ -108,7 +108,7 @@ class Speech:
         return Made(*(torch.cat(column) for column in zip(*pieces, strict=True)))
 
     def piece(self, numbers: np.ndarray) -> Made:
-        """As ``make``, all of them together."""
+        """As ``make``, in one batch."""
         draws = self._draws(numbers)
         found = self._visits(draws)
         lengths = found.frames.cpu().numpy()  # the one question to a device
@@ -224,12 +224,12 @@ def _cut(numbers: np.ndarray, size: int) -> Iterator[np.ndarray]:
 
 
 def _rows(lengths: np.ndarray, longest: int) -> np.ndarray:
-    """Where frames that are there lie among ``[U, longest]`` laid flat."""
+    """Indices of the frames before each utterance's end in a flattened ``[U, longest]``."""
     return np.flatnonzero(np.arange(longest) < lengths[:, None])
 
 
 NEGLIGIBLE = 2.0**-24
-"""What of a filter's past is left out, as float32 does."""
+"""Filter coefficients below this are dropped: their terms vanish in float32."""
 
 
 def one_pole(x: Tensor, pole: float) -> Tensor:
@@ -248,9 +248,9 @@ def smooth_aims(aims: Tensor, frames: Tensor, smear: float) -> Tensor:
     """Half the causal and half the anticipating smoothing by two one-pole filters each.
 
     Args:
-        aims: ``[dims, U, T]``; after an utterance's end of no matter.
+        aims: ``[dims, U, T]``; values after an utterance's end are ignored.
         frames: int64 ``[U]``.
-        smear: pole of the filters, which start as if the edge had lasted for ever.
+        smear: pole of the filters, which start in the steady state of the edge's value.
     """
     places = torch.arange(aims.shape[2], device=aims.device)
     inside = places < frames[:, None]
@@ -330,9 +330,9 @@ def standardise(x: Tensor, frames: Tensor) -> Tensor:
 def make(
     name: str, recipe: Recipe, scale: str, *, cache: Path, progress: Callable[[str], None]
 ) -> Corpus:
-    """The corpus of a recipe: its training speech made where it is trained on, the rest stored.
+    """The corpus of a recipe: training speech is generated on the training device, the rest stored.
 
-    What is said in training, and the target of every frame, is made now: it is 4 bytes a frame.
+    Words and targets of the training speech are made here: 4 bytes a frame.
     """
     without = dataclasses.replace(recipe, train=0)
     stored = continuous.make(name, without, scale, cache=cache, progress=progress)
@@ -381,7 +381,7 @@ def draw_utterances(
 
 
 def fingerprint(stored: Corpus, recipe: Recipe, targets: np.ndarray) -> str:
-    """SHA-256 (hex) of what is stored, of all targets, and of what features are a function of."""
+    """SHA-256 (hex) of the stored part, of all targets, and of the inputs of the features."""
     content = {
         "stored": stored.fingerprint,
         "targets": hashlib.sha256(targets.data).hexdigest(),

@@ -1,1 +1,1 @@
-"""Recorded corpora that anyone can download."""
+"""Recorded corpora that are published for download."""

@@ -100,7 +100,7 @@ def _assign_splits(found: list[Recording]) -> list[Recording]:
 
 
 def readings(folder: Path, wanted: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """How characters sound; one that has no reading is left out.
+    """Pronunciations of characters; one without a reading is left out.
 
     Raises:
         UserError: there is neither a lexicon nor pypinyin.

@@ -21,14 +21,14 @@ from harness.base.settings import open_gzip
 
 @dataclass(frozen=True)
 class Source:
-    """Where a corpus is published.
+    """Published archive of a corpus.
 
     Attributes:
         name: of the corpus.
         url: a tar.gz archive.
-        inside: a folder somewhere in the archive; what lies in it is kept.
+        inside: name of the folder in the archive that is kept.
         sha256: of the manifest of the kept files.
-        suffix: only files whose names end so are kept.
+        suffix: end of the names of the files that are kept.
     """
 
     name: str
@@ -116,6 +116,7 @@ def unpack(archive: IO[bytes], source: Source, folder: Path) -> None:
     size = archive.seek(0, io.SEEK_END)
     archive.seek(0)
     try:
+        # `open_gzip` bounds the unpacked size, so that a small archive cannot fill the disk.
         with tarfile.open(fileobj=open_gzip(archive, size), mode="r|") as tar:
             for member in tar:
                 place = _place(member, source, folder)
@@ -132,7 +133,7 @@ def unpack(archive: IO[bytes], source: Source, folder: Path) -> None:
 
 
 def _place(member: tarfile.TarInfo, source: Source, folder: Path) -> Path | None:
-    """Where a member is to lie; None for what is not wanted."""
+    """Destination of an archive member; None if it is left out."""
     parts = PurePosixPath(member.name).parts
     wanted = source.inside in parts and ".." not in parts and member.isreg()
     if not wanted or not member.name.endswith(source.suffix):

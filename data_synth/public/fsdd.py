@@ -50,11 +50,11 @@ MAKERS = (
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a corpus is made of the recordings.
+    """Parameters of the corpus made of the recordings.
 
     Attributes:
         seed: decides the babble.
-        train_takes: of each digit and speaker, how many recordings train (index 10 and up).
+        train_takes: training recordings of each digit and speaker (index 10 and up).
         front_end: static features, one of ``features.FRONT_ENDS``.
         word_states, silence_states: HMM states of a digit, and of the silence around it.
         rounds: realignments of the Viterbi training.
@@ -77,7 +77,7 @@ class Recipe:
         return {w: tuple(range(first + d * n, first + d * n + n)) for d, w in enumerate(DIGITS)}
 
     def takes(self) -> dict[str, range]:
-        """Split -> which recordings of each digit and speaker it has."""
+        """Split -> indices of its recordings of each digit and speaker."""
         test = range(5)
         return {
             "train": range(10, 10 + self.train_takes),
@@ -175,6 +175,7 @@ def build(recipe: Recipe, folder: Path, progress: Callable[[str], None]) -> Corp
     voices: list[np.ndarray] = []
     for split, takes in recipe.takes().items():
         signals, table = read_split(folder, split, takes)
+        # `train` comes first, so babble is made of training recordings alone.
         voices = voices or signals
         if split == "noise":
             signals = add_babble(recipe, signals, voices)

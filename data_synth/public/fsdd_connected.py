@@ -40,13 +40,13 @@ PARTS = 3  # of a digit, each with the states of a phone: models of whole words
 
 @dataclass(frozen=True)
 class Recipe:
-    """How strings are made.
+    """Parameters of the strings.
 
     Attributes:
-        recordings: which recordings each split has, the front end and the babble.
+        recordings: recordings of each split, front end and babble.
         digits: (least, most) in a string, every length equally likely; a split's last string
             of a speaker has what is left.
-        effort: how targets are found.
+        effort: parameters of the alignment.
         text: strings for the language model.
     """
 

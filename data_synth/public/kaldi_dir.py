@@ -4,7 +4,7 @@ Features are those of ``feats.scp``, or made of ``wav.scp`` (`kaldi_files`). Tar
 over where alignments or times of phones are given (`kaldi_targets`); elsewhere they are found from
 the transcripts (``targets``).
 
-What is inconsistent is named, and refused or left out and counted.
+An inconsistent utterance is named, and either rejected or left out and counted.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Folder:
 
 @dataclass(frozen=True)
 class Import:
-    """How a directory becomes a corpus.
+    """Options of the import of Kaldi directories.
 
     Attributes:
-        recipe: how recordings become features, normalisation, effort and skipping; the rate where
-            nothing says it.
+        recipe: front end, normalisation, effort and skipping; the sampling rate where no file
+            states it.
         deltas: append slopes and slopes' slopes to the features; done anyway to those made here.
         realign: find targets from transcripts even where alignments are given.
     """
@@ -54,7 +54,7 @@ class Import:
 def utterance(
     key: str, tables: Mapping[str, Mapping[str, str]], folder: Folder, entries: Mapping[str, Any]
 ) -> Recording:
-    """What the text tables say of an utterance.
+    """Speaker, transcript and split of an utterance, from the text tables.
 
     Raises:
         UserError: it lacks a speaker or transcript, or has a word without pronunciation.
@@ -125,7 +125,7 @@ class _Reader:
 
 
 def assign_splits(recordings: Sequence[Recording], folders: Sequence[Folder]) -> list[Recording]:
-    """Splits that no directory is for, parted off the training directory.
+    """Missing dev and test splits, taken from the training directory.
 
     Of every ten utterances of it the ninth is dev, the tenth test.
 
@@ -152,7 +152,7 @@ def read(
     """Reads Kaldi data directories.
 
     Args:
-        folders: the training directory first; what no other is for is parted off it.
+        folders: the training directory first; splits without a directory are taken from it.
         lexicon: ``lexicon.txt`` or ``lexiconp.txt``.
         options: see ``Import``.
         progress: called with a line of text now and then.

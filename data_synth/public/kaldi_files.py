@@ -44,7 +44,7 @@ PLACE = re.compile(
 """``FILE:OFFSET[FIRST ROW:LAST ROW,FIRST COLUMN:LAST COLUMN]``, both ends included."""
 
 OTHERS = (b"PKL", b"NPY", b"AUDIO", b"RIFF", b"fLaC")
-"""How kaldiio knows what is not Kaldi's own."""
+"""First bytes by which kaldiio recognises other formats than Kaldi's."""
 
 
 class NotNumbers(ValueError):  # noqa: N818 (what is wrong)
@@ -52,11 +52,12 @@ class NotNumbers(ValueError):  # noqa: N818 (what is wrong)
 
 
 def matrix(where: str, folder: Path) -> np.ndarray:
-    """What a line of a table names.
+    """Read the matrix that a line of a table names.
 
     Args:
-        where: a file, perhaps with a place in it; relative to here, as Kaldi's, or to the folder.
-        folder: that of the table.
+        where: a file, perhaps with an offset; relative to the working directory, as in Kaldi, or
+            to ``folder``.
+        folder: of the table.
 
     Raises:
         NotNumbers: it is a command, or something else lies there.
@@ -64,7 +65,7 @@ def matrix(where: str, folder: Path) -> np.ndarray:
     """
     named = PLACE.fullmatch(where)
     if named is None or where.startswith("|") or where.endswith("|"):
-        raise NotNumbers("a command, and none is run; needed: FILE or FILE:OFFSET")
+        raise NotNumbers("a command, and commands are not run; needed: FILE or FILE:OFFSET")
     near = Path(named["file"])
     path = near if near.exists() else folder / near
     if not path.is_file():
@@ -98,13 +99,13 @@ def _numbers(file: IO[bytes]) -> np.ndarray:
 
     begins = file.read(max(map(len, OTHERS)))
     if begins.startswith(OTHERS):
-        raise NotNumbers("no numbers of Kaldi's own")
+        raise NotNumbers("not numbers in Kaldi's own format")
     file.seek(-len(begins), io.SEEK_CUR)
     return np.asarray(read_kaldi(file))
 
 
 SILENCE_PHONES = ("SIL", "sil", "h#", "pau")
-"""What silence is called in lexicons and alignments of Kaldi and of TIMIT."""
+"""Names of silence in lexicons and alignments of Kaldi and of TIMIT."""
 
 
 def read_table(path: Path) -> dict[str, str]:
@@ -117,7 +118,7 @@ def read_table(path: Path) -> dict[str, str]:
     for number, line in enumerate(read_lines(path), 1):
         key, rest = [*line.split(maxsplit=1), "", ""][:2]
         if key in found:
-            raise UserError(f"{path}: line {number}: {key} stands there twice")
+            raise UserError(f"{path}: line {number}: {key} occurs twice")
         if key:
             found[key] = rest.strip()
     return found
@@ -146,16 +147,16 @@ def read_lexicon(path: Path) -> dict[str, tuple[str, ...]]:
 
 
 Made = Callable[[], np.ndarray]
-"""An utterance's features, float64 [frames, dim]."""
+"""Computes an utterance's features, float64 [frames, dim]."""
 
 
 def has_sound(folder: Path) -> bool:
-    """Whether features are to be made of recordings."""
+    """Whether features are computed from recordings."""
     return not (folder / "feats.scp").exists() and (folder / "wav.scp").exists()
 
 
 def matrices(folder: Path, front_end: str) -> Mapping[str, Made]:
-    """What reads or makes each utterance's features.
+    """Functions that read or compute each utterance's features.
 
     Args:
         folder: the data directory.
@@ -214,11 +215,11 @@ def rate_of(folder: Path) -> int:
 
 
 def _recording(where: str, folder: Path) -> Path:
-    """The file of a line of ``wav.scp``; relative to here, as Kaldi's, or to the directory."""
+    """The file of a line of ``wav.scp``, relative to the working directory or to ``folder``."""
     if where.endswith("|"):
         raise UserError(
-            f"{folder / 'wav.scp'}: {where[:60]!r} is a command, and none is run; needed: .wav or"
-            " .flac files, or feats.scp"
+            f"{folder / 'wav.scp'}: {where[:60]!r} is a command, and commands are not run;"
+            " needed: .wav or .flac files, or feats.scp"
         )
     path = Path(where) if Path(where).exists() else folder / where
     if path.suffix not in READERS:
@@ -239,7 +240,7 @@ def _compute_features(
 
 
 def _load_matrix(where: str, folder: Path) -> np.ndarray:
-    """One matrix of an ark; paths are relative to here, as Kaldi's, or to the directory."""
+    """One matrix of an ark, relative to the working directory or to ``folder``."""
     try:
         return matrix(where, folder).astype(np.float64)
     except Exception as error:  # kaldiio lets whatever goes wrong while parsing through

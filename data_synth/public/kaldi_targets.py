@@ -32,24 +32,24 @@ __all__ = ["TargetReader", "find_targets"]
 STATE = re.compile(r"Transition-state \d+: phone = (\S+) hmm-state = (\d+) pdf = (\d+)")
 TRANSITION = re.compile(r"\s*Transition-id = (\d+) ")
 POSITION = re.compile(r"_[BEIS]$")
-"""What Kaldi appends to a phone for its place in the word."""
+"""Suffix that Kaldi appends to a phone for its position in the word."""
 CTM = ("phones.ctm", "ctm")
 LONGER = 3
 """Frames that times may go on after the last frame: the last window of a recording is not full."""
 
 Targets = Callable[[int], np.ndarray]
-"""Of an utterance, given how many frames it has: int32 [frames]."""
+"""Maps an utterance's number of frames to its targets, int32 [frames]."""
 Times = Sequence[tuple[float, float, str]]
 """Start, end (seconds) and phone, one after another."""
 
 
 @dataclass(frozen=True)
 class TargetReader:
-    """How targets are read.
+    """Reader of the targets of Kaldi directories.
 
     Attributes:
-        tree: which targets a phone's states have.
-        of: the targets of a directory, by utterance.
+        tree: maps a phone's states to targets.
+        of: directory -> targets by utterance.
     """
 
     tree: Tree
@@ -59,7 +59,7 @@ class TargetReader:
 def find_targets(
     folder: Path, said: Mapping[str, tuple[str, ...]], states: int, rate_hz: int
 ) -> TargetReader | None:
-    """What targets a training directory comes with; None without any.
+    """Reader of the targets that a training directory comes with; None without any.
 
     Args:
         folder: the training directory; others are to have theirs in the same form.
@@ -83,11 +83,11 @@ def find_targets(
 
 @dataclass(frozen=True)
 class Transitions:
-    """What ``show-transitions`` tells.
+    """Output of ``show-transitions``.
 
     Attributes:
         pdf_of: transition number -> pdf.
-        tree: which pdf a phone's state has; None if that depends on the context.
+        tree: maps a phone's states to pdfs; None if these depend on the context.
     """
 
     pdf_of: Mapping[int, int]
@@ -95,7 +95,7 @@ class Transitions:
 
 
 def _reader_from_archives(folder: Path, said: Mapping[str, tuple[str, ...]]) -> TargetReader:
-    """Alignments as Kaldi's models made them."""
+    """Reader of the archives that Kaldi's aligners write."""
     trans = folder / "trans.txt"
     if not trans.exists():
         paths = sorted(folder.glob("pdf.*.gz")) or sorted(folder.glob("ali.*.gz"))
@@ -229,7 +229,7 @@ def _numbers(words: Sequence[str], path: Path, line: int, expected: str) -> tupl
     except ValueError:
         raise UserError(f"{path}: line {line}: needed: {expected}") from None
     if not 0 <= first < float("inf") or not 0 <= second < float("inf"):
-        raise UserError(f"{path}: line {line}: a time below 0, or none")
+        raise UserError(f"{path}: line {line}: a time below 0, or not finite")
     return first, second
 
 
@@ -238,7 +238,7 @@ def _targets_from_times(folder: Path, tree: Tree, rate_hz: int) -> Mapping[str, 
 
 
 def spread(times: Times, frames: int, tree: Tree) -> np.ndarray:
-    """Targets of frames whose phones have times; where none has, silence.
+    """Targets of frames from times of phones; silence where no phone is.
 
     Frame t stands for the time from 10 t to 10 (t + 1) ms, as Kaldi's times do. A phone with fewer
     frames than states has the first of these.

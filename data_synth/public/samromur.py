@@ -50,6 +50,7 @@ def recordings(folder: Path) -> list[Recording]:
         UserError: it is missing, not UTF-8, or lacks a column.
     """
     path = folder / "metadata.tsv"
+    # Quotation marks in sentences are text, not CSV quotes.
     rows = list(csv.DictReader(read_lines(path), delimiter="\t", quoting=csv.QUOTE_NONE))
     lacking = [c for c in COLUMNS if not rows or rows[0].get(c) is None]
     if lacking:

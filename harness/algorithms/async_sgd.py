@@ -1,20 +1,16 @@
 """Asynchronous SGD, its averaged and clipped forms, and descents of other optimizers.
 
-Asynchronous stochastic gradient descent: the server adds each gradient as it arrives. Dean et al.
-2012 (Downpour SGD); paper 1, section 2.2.
+- `AsyncSgd`: the server folds each gradient as it arrives. Dean et al. 2012 (Downpour SGD);
+  paper 1, section 2.2.
+- `AveragedSgd`: the deployed model is an average of the iterates. Polyak and Juditsky 1992; Xu 2011
+  (arXiv 1107.2490); paper 1, sections 2.3 and 2.4.
+- `ClippedSgd`: no step is longer than a limit, however stale. Erickson and Johansson (arXiv
+  2606.13287), with a bound that does not depend on the largest delay.
+- `AsyncDescent`: ``theta <- theta - rate U(g(theta_read))``, where U is the worker's optimizer
+  (arXiv 2606.30634 for a staleness of 1).
 
-Averaged SGD over any descent: the model deployed is an average of the iterates. Polyak and
-Juditsky 1992; Xu 2011 (arXiv 1107.2490); paper 1, sections 2.3 and 2.4.
-
-What asynchronous SGD and its kin have in common: a plain fold, and gradients to be folded. A kin
-differs in one of them. Rates of `Gradients` are of the summed gradient, as in `AsyncSgd`.
-
-Asynchronous SGD with clipped gradients: no step is longer than a limit, however stale. Erickson
-and Johansson (arXiv 2606.13287), whose bound does not depend on the largest delay.
-
-Asynchronous steps along the directions of any local optimizer. ``theta <- theta - rate
-U(g(theta_read))``, where U is what a worker's optimizer makes of its gradients: how staleness and
-optimizer go together (arXiv 2606.30634 for a staleness of 1).
+`PlainFolds` and `Gradients` are bases: a plain fold, and gradients as contributions. Learning rates
+of `Gradients` multiply the summed gradient, as in `AsyncSgd`.
 """
 
 from __future__ import annotations
@@ -49,9 +45,15 @@ class AsyncSgd(FoldsInARow, Repeating):
 
     Args:
         scaling: ``"plain"``, or ``"memory_of_one"``: paper 1's equation 2 with tau = t,
-            an Adagrad that remembers only the present gradient, so that parameter ij moves
+            an Adagrad with only the present gradient in its sum, so that parameter ij moves
             by ``rate * g_ij / sqrt(K + g_ij^2)``.
         k: K of equation 2.
+
+    Examples:
+        >>> server = AsyncSgd().start(torch.zeros(2))
+        >>> AsyncSgd().fold(server, Fold(torch.ones(1, 2), staleness=[3], rate=0.5))
+        >>> server.model
+        tensor([-0.5000, -0.5000])
     """
 
     remembers: ClassVar[bool] = False
@@ -60,7 +62,7 @@ class AsyncSgd(FoldsInARow, Repeating):
     k: float = 1.0
 
     def idle(self) -> Iterator[tuple[str, str]]:
-        """Settings that another one switches off, and why."""
+        """Settings without effect because of another setting, each with the reason."""
         if self.scaling == "plain":
             yield from ((name, "scaling is 'plain'") for name in set_apart(self, "k"))
 
@@ -69,9 +71,9 @@ class AsyncSgd(FoldsInARow, Repeating):
         return Server(model.clone())
 
     def contribute(self, work: LocalWork) -> Tensor:
-        """Each worker's gradient summed over its minibatches, into ``out [W, P]``; losses ``[W]``.
+        """Write each worker's gradient, summed over its minibatches, to ``out``; losses ``[W]``.
 
-        Between minibatches the replica descends on its own (Downpour's n_push > 1).
+        Between minibatches the replica descends by itself (Downpour's n_push > 1).
         """
         network, replicas, minibatches, out, rate, _ = work
         losses = network.gradient(replicas, *minibatches[0], out)
@@ -84,13 +86,13 @@ class AsyncSgd(FoldsInARow, Repeating):
         return losses
 
     def fold(self, server: Server, fold: Fold) -> None:
-        """Take one step along each of ``contributions [W, P]``; staleness does not matter here."""
+        """Take one step along each of ``contributions [W, P]``; staleness has no effect."""
         for contribution in fold.contributions:
             self._step(server.model, contribution, fold.rate)
         server.version += 1
 
     def fold_turns(self, server: Server, turns: Turns, rate: float) -> None:
-        """The bytes of ``fold_one_by_one``, in one pass over memory where steps are plain."""
+        """`fold_one_by_one`, equal to the bit, in one pass over memory if `can_fold_in_blocks`."""
         if not self.can_fold_in_blocks(server.model):
             fold_one_by_one(self, server, turns, rate)
             return
@@ -99,18 +101,18 @@ class AsyncSgd(FoldsInARow, Repeating):
 
     @property
     def repeats(self) -> bool:
-        """Where steps are plain."""
+        """Whether steps are plain."""
         return self.scaling == "plain"
 
     def numbers(self, server: Server, rate: float) -> tuple[float, ...]:
-        """The rate."""
-        server.version += 1
+        """The learning rate."""
+        server.version += 1  # here, since `fold_from` is replayed without the host
         return (rate,)
 
     def fold_from(
         self, server: Server, before: Tensor, contributions: Tensor, numbers: Tensor
     ) -> None:
-        """One step along each of ``contributions [W, P]``."""
+        """Take one step along each of ``contributions [W, P]``."""
         for contribution in contributions:
             torch.addcmul(before, contribution, numbers[0], value=-1.0, out=server.model)
             before = server.model
@@ -129,17 +131,17 @@ class AsyncSgd(FoldsInARow, Repeating):
 
 @dataclass(frozen=True)
 class AveragedSgd(FoldsInARow, Repeating):
-    """A running average at first, and from the switch on the average of all iterates.
+    """The running average of iterates, and from a switch on the average of all iterates.
 
     Until the switch: ``average <- (1 - eta) average + eta theta``. From it on, with n
     iterates averaged so far (the running average counts as the first):
     ``average <- average + (theta - average) / (n + 1)``.
 
     Args:
-        descent: what moves theta.
+        descent: the algorithm that moves theta.
         eta: the running average's rate; 0.01 throughout paper 1.
-        considers: how often in a pass the switch is considered. The sooner, the more early
-            iterates stay in the average for good; the paper does not say.
+        considers: number of decisions about the switch per pass. The earlier the switch, the more
+            early iterates stay in the average for good; the paper does not give this number.
     """
 
     remembers: ClassVar[bool] = False
@@ -149,23 +151,23 @@ class AveragedSgd(FoldsInARow, Repeating):
     considers: int = 10  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def start(self, model: Tensor) -> Server:
-        """Iterate and average both start from ``model [P]``; no switch yet."""
+        """A server with iterate and average both copies of ``model [P]``, before the switch."""
         server = self.descent.start(model)
         server.vectors["average"] = model.clone()
         server.numbers["averaged"] = 0.0
         return server
 
     def contribute(self, work: LocalWork) -> Tensor:
-        """As the descent contributes."""
+        """The descent's contributions."""
         return self.descent.contribute(work)
 
     def fold(self, server: Server, fold: Fold) -> None:
-        """Move theta, then draw the average towards it."""
+        """Move theta, then update the average."""
         self.descent.fold(server, fold)
         server.vectors["average"].lerp_(server.model, self._weight(server))
 
     def fold_turns(self, server: Server, turns: Turns, rate: float) -> None:
-        """The bytes of ``fold_one_by_one``, in one pass over memory where steps are plain."""
+        """`fold_one_by_one`, equal to the bit, in one pass over memory if the descent allows it."""
         if not self.descent.can_fold_in_blocks(server.model):
             fold_one_by_one(self, server, turns, rate)
             return
@@ -175,21 +177,21 @@ class AveragedSgd(FoldsInARow, Repeating):
 
     @property
     def repeats(self) -> bool:
-        """Where the descent does."""
+        """Whether the descent does."""
         return self.descent.repeats
 
     def numbers(self, server: Server, rate: float) -> tuple[float, ...]:
-        """The rate, and the iterate's weight in the average."""
+        """The learning rate, and the iterate's weight in the average."""
         return (*self.descent.numbers(server, rate), self._weight(server))
 
     def fold_from(
         self, server: Server, before: Tensor, contributions: Tensor, numbers: Tensor
     ) -> None:
-        """Move theta and draw the average towards it, as one operation."""
+        """Move theta and update the average, as one operation."""
         step_and_draw(before, contributions, numbers, server.model, server.vectors["average"])
 
     def _weight(self, server: Server) -> float:
-        """The next iterate's weight in the average; from the switch on, the iterate is counted."""
+        """The next iterate's weight in the average; after the switch this counts the iterate."""
         averaged = server.numbers["averaged"]
         if not averaged:
             return self.eta
@@ -197,7 +199,7 @@ class AveragedSgd(FoldsInARow, Repeating):
         return 1.0 / (averaged + 1.0)
 
     def consider(self, server: Server, errors: Mapping[str, float]) -> dict[str, float]:
-        """Begin the full average once the running one beats the iterate on the development set."""
+        """Switch to the full average once the running one beats the iterate on development data."""
         if server.numbers["averaged"] or not errors["average"] < errors["iterate"]:
             return {}
         server.numbers["averaged"] = 1.0
@@ -205,7 +207,7 @@ class AveragedSgd(FoldsInARow, Repeating):
 
 
 class PlainFolds(Algorithm):
-    """An algorithm whose server takes a step along whatever is contributed."""
+    """Base of algorithms with a plain fold: one step along each contribution."""
 
     def start(self, model: Tensor) -> Server:
         """A server that holds a copy of ``model [P]``."""
@@ -219,12 +221,12 @@ class PlainFolds(Algorithm):
 
 
 class Gradients(PlainFolds):
-    """An algorithm whose contributions are those of `AsyncSgd`."""
+    """Base of algorithms with the contributions of `AsyncSgd` and a fold of their own."""
 
     remembers: ClassVar[bool] = False
 
     def contribute(self, work: LocalWork) -> Tensor:
-        """As `AsyncSgd` contributes."""
+        """The contributions of `AsyncSgd`."""
         return AsyncSgd().contribute(work)
 
 
@@ -235,7 +237,7 @@ class ClippedSgd(PlainFolds):
     The worker clips, so that every shard of a server folds its part of one clipped gradient.
 
     Args:
-        limit: of the norm of a gradient's mean over the frames of its contribution.
+        limit: largest norm of a contribution's gradient, mean over its frames.
     """
 
     remembers: ClassVar[bool] = False
@@ -243,28 +245,30 @@ class ClippedSgd(PlainFolds):
     limit: float = setting(1.0, above=0.0)
 
     def contribute(self, work: LocalWork) -> Tensor:
-        """Clipped gradients summed over frames, into ``out [W, P]``; losses ``[W]``."""
+        """Write clipped gradients, summed over frames, to ``out [W, P]``; losses ``[W]``."""
         losses = AsyncSgd().contribute(work)
         frames = sum(minibatch.targets.shape[1] for minibatch in work.minibatches)
         norms = work.out.square().sum(1, keepdim=True).sqrt_()
+        # A gradient of zero gives infinity here, which the clamp turns into 1.
         work.out.mul_((self.limit * frames / norms).clamp_(max=1.0))
         return losses
 
 
 @dataclass(frozen=True)
 class AsyncDescent(PlainFolds):
-    """A contribution is the mean direction of its minibatches at what was read.
+    """``theta <- theta - rate U(g)``, with an optimizer U in each worker.
 
-    Rates are of the mean gradient (see `descent`). The optimizer's state is the worker's.
+    A contribution is the mean direction of its minibatches at the model that was read. Learning
+    rates multiply the mean gradient (see `descent`).
 
     Args:
-        descent: what makes a direction of a gradient.
+        descent: U, each worker's optimizer.
     """
 
     descent: Descent = PLAIN
 
     def contribute(self, work: LocalWork) -> Tensor:
-        """The directions into ``out [W, P]``; losses ``[W]``."""
+        """Write the directions to ``out [W, P]``; returns losses ``[W]``."""
         network, replicas, minibatches, out, rate, memory = work
         direction, losses = local_direction(
             self.descent, network, replicas, minibatches, rate, memory

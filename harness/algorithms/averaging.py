@@ -1,20 +1,16 @@
 """Averaging in rounds: of gradients, of models with an outer step, and elastic.
 
-Gradient averaging: every worker's gradient at one model, and one step along their mean. Paper 2,
-section 3. Rates are of the mean gradient of a minibatch (see `descent`). Shape letters as
-there.
+- `GradientAveraging`: one step along the mean of all workers' gradients at one model. Paper 2,
+  section 3.
+- `ModelAveraging`: workers take local steps over n minibatches, then the server moves to the mean
+  of their models. Povey, Zhang and Khudanpur (arXiv 1410.7455), section 2; paper 2, section 3. An
+  outer step with momentum makes it BMUF (`BlockMomentum`) or DiLoCo (`OuterNesterov`); its state is
+  in the server's tensors.
+- `Easgd`: elastic averaging SGD, with an elastic force between workers and a centre. Zhang,
+  Choromanska and LeCun (arXiv 1412.6651), without momentum.
 
-Model averaging: workers train on their own for n minibatches, then agree on one model. Povey,
-Zhang and Khudanpur (arXiv 1410.7455), section 2; paper 2, section 3. Who agrees on their mean
-averages models; an outer step with a momentum makes it BMUF or DiLoCo.
-
-Rates are of the mean gradient of a minibatch (see `descent`). Shape letters as there.
-
-Outer steps: how a server moves its model towards the mean of its workers' models. Each step's
-state is in the server's momenta. Shape letter: P parameters.
-
-Elastic averaging SGD: workers train on their own, tied to a centre by springs. Zhang, Choromanska
-and LeCun (arXiv 1412.6651), without momentum.
+Learning rates multiply the mean gradient of a minibatch (see `descent`). Shape letters: W workers,
+P parameters.
 """
 
 from __future__ import annotations
@@ -33,16 +29,23 @@ from harness.base.settings import set_apart, setting
 
 @dataclass(frozen=True)
 class GradientAveraging(Algorithm):
-    """A contribution is a mean gradient; a fold goes one step along the mean of them all.
+    """``theta <- theta - rate mean(g_w)`` over the mean gradients of all workers w.
 
-    Several minibatches of a contribution are all seen from the model that was read.
+    All minibatches of a contribution are evaluated at the model that was read.
 
     Args:
-        descent: what makes a direction of a gradient; `PLAIN` leaves it as it is.
-        restart: when workers forget what the descent remembers.
+        descent: optimizer of each worker; `PLAIN` leaves gradients unchanged.
+        restart: reset of the workers' memories: never, before each pass, or before each round.
+
+    Examples:
+        >>> server = GradientAveraging().start(torch.zeros(1))
+        >>> GradientAveraging().fold(server, Fold(torch.tensor([[1.0], [3.0]]), [0, 0], rate=0.5))
+        >>> server.model
+        tensor([-1.])
     """
 
     rounds: ClassVar[bool] = True
+    averages_gradients: ClassVar[bool] = True
 
     descent: Descent = PLAIN
     restart: Restart = "never"
@@ -52,7 +55,7 @@ class GradientAveraging(Algorithm):
         return Server(model.clone())
 
     def contribute(self, work: LocalWork) -> Tensor:
-        """The mean direction a frame over each worker's minibatches, into ``out [W, P]``."""
+        """Write each worker's mean direction over its minibatches to ``out [W, P]``."""
         network, replicas, minibatches, out, rate, memory = work
         direction, losses = local_direction(
             self.descent, network, replicas, minibatches, rate, memory, self.restart
@@ -61,7 +64,7 @@ class GradientAveraging(Algorithm):
         return losses
 
     def fold(self, server: Server, fold: Fold) -> None:
-        """One step along the mean of ``contributions [W, P]``; staleness does not matter here."""
+        """Take one step along the mean of ``contributions [W, P]``; staleness has no effect."""
         server.model.sub_(torch.mean(fold.contributions, 0), alpha=fold.rate)
         server.version += 1
 
@@ -71,10 +74,10 @@ MOMENTUM = "momentum"
 
 @dataclass(frozen=True)
 class Mean:
-    """The model becomes the mean: paper 2."""
+    """``theta <- mean``: paper 2."""
 
     def start(self, model: Tensor) -> dict[str, Tensor]:
-        """No momentum."""
+        """No state."""
         del model
         return {}
 
@@ -88,10 +91,10 @@ class BlockMomentum:
     """Blockwise model-update filtering (Chen and Huo, ICASSP 2016, equations 2 to 4).
 
     ``D <- momentum D + rate (mean - theta)``, ``theta <- theta + D``: classical block momentum,
-    workers go on from theta.
+    workers start from theta.
 
     Args:
-        momentum: η, the block momentum; 1 - 1/W makes up for W workers.
+        momentum: η, the block momentum; 1 - 1/W for W workers.
         rate: ζ, the block learning rate.
     """
 
@@ -99,11 +102,11 @@ class BlockMomentum:
     rate: float = 1.0
 
     def start(self, model: Tensor) -> dict[str, Tensor]:
-        """A momentum of zero."""
+        """Zero momentum."""
         return {MOMENTUM: torch.zeros_like(model)}
 
     def step(self, server: Server, mean: Tensor) -> None:
-        """One filtered update of the model ``[P]``."""
+        """Update the model ``[P]`` once."""
         update = server.tensors[MOMENTUM]
         update.mul_(self.momentum).add_(mean - server.model, alpha=self.rate)
         server.model.add_(update)
@@ -114,46 +117,52 @@ class OuterNesterov:
     """The outer step of DiLoCo (Douillard et al., arXiv 2311.08105): Nesterov on ``theta - mean``.
 
     ``D <- momentum D + (theta - mean)``, ``theta <- theta - rate (theta - mean + momentum D)``,
-    as PyTorch's SGD with ``nesterov=True`` has it.
+    as in PyTorch's SGD with ``nesterov=True``.
 
     Args:
-        momentum: 0.9 there.
-        rate: 0.7 there.
+        momentum: 0.9 in the paper.
+        rate: outer learning rate; 0.7 in the paper.
     """
 
     momentum: float = 0.9
     rate: float = 0.7
 
     def start(self, model: Tensor) -> dict[str, Tensor]:
-        """A momentum of zero."""
+        """Zero momentum."""
         return {MOMENTUM: torch.zeros_like(model)}
 
     def step(self, server: Server, mean: Tensor) -> None:
-        """One outer step of the model ``[P]``."""
+        """Take one outer step of the model ``[P]``."""
         self.descend_(server.model, server.tensors[MOMENTUM], server.model - mean)
 
     def descend_(self, model: Tensor, speed: Tensor, slope: Tensor) -> None:
-        """One step of a model ``[P]``, or of a part of it, along an outer gradient, all changed."""
+        """Step a model ``[P]``, or a part of it, along an outer gradient; changes all three."""
         speed.mul_(self.momentum).add_(slope)
         model.sub_(slope.add_(speed, alpha=self.momentum), alpha=self.rate)
 
 
 BEFORE = "before"
-"""The server's vector that holds the model of the version before."""
+"""Name of the server's tensor with the model of the previous version."""
 
 
 @dataclass(frozen=True)
 class ModelAveraging(Repeating):
-    """A contribution is the parameters after local steps; a fold moves the model to their mean.
+    """``theta <- mean(theta_w)`` over the workers' parameters theta_w after their local steps.
 
-    With one local step of plain SGD a fold equals one step along the mean gradient. Where
-    workers go on while their parameters travel, a contribution began at the version before:
-    it then counts as the distance it went from there.
+    With one local step of plain SGD a fold equals one step along the mean gradient. In overlapped
+    rounds a contribution started from the previous version; its displacement from there is then
+    added to the present model.
 
     Args:
-        descent: the local steps: `PLAIN`, natural gradient, or a `LocalOptimizer`.
-        restart: when workers forget what the descent remembers.
-        outer: what is made of the way from the model to the mean.
+        descent: optimizer of local steps: `PLAIN`, natural gradient, or a `LocalOptimizer`.
+        restart: reset of the workers' memories: never, before each pass, or before each round.
+        outer: outer step from the model towards the mean.
+
+    Examples:
+        >>> server = ModelAveraging().start(torch.zeros(1))
+        >>> ModelAveraging().fold(server, Fold(torch.tensor([[1.0], [3.0]]), [0, 0], rate=0.5))
+        >>> server.model
+        tensor([2.])
     """
 
     rounds: ClassVar[bool] = True
@@ -163,12 +172,12 @@ class ModelAveraging(Repeating):
     outer: Mean | BlockMomentum | OuterNesterov = field(default_factory=Mean)
 
     def start(self, model: Tensor) -> Server:
-        """A server that holds a copy of ``model [P]``, and its outer step's momentum."""
+        """A server with copies of ``model [P]``, and the outer step's momentum."""
         momenta = {BEFORE: model.clone(), **self.outer.start(model)}
         return Server(model.clone(), tensors=momenta)
 
     def contribute(self, work: LocalWork) -> Tensor:
-        """Descend from each replica over its minibatches; parameters into ``out [W, P]``."""
+        """Descend from each replica over its minibatches; writes parameters to ``out [W, P]``."""
         network, replicas, minibatches, out, rate, memory = work
         out.copy_(replicas)
         return local_steps(self.descent, network, out, minibatches, rate, memory, self.restart)
@@ -180,18 +189,18 @@ class ModelAveraging(Repeating):
             ValueError: a contribution began more than one version ago.
         """
         mean = torch.mean(fold.contributions, 0)
-        if any(fold.staleness):
+        if any(fold.staleness):  # add displacements, not models, to the present model
             mean += server.model - _mean_start_model(server, fold.staleness)
         self._move(server, mean)
         server.version += 1
 
     @property
     def repeats(self) -> bool:
-        """Where workers remember nothing."""
+        """Whether workers have no memory."""
         return self.descent == PLAIN
 
     def numbers(self, server: Server, rate: float) -> tuple[float, ...]:
-        """None."""
+        """No numbers."""
         del rate
         server.version += 1
         return ()
@@ -199,7 +208,7 @@ class ModelAveraging(Repeating):
     def fold_from(
         self, server: Server, before: Tensor, contributions: Tensor, numbers: Tensor
     ) -> None:
-        """Move to the mean of ``contributions [W, P]``, by the outer step."""
+        """Move the model to the mean of ``contributions [W, P]``, by the outer step."""
         del numbers
         server.model.copy_(before)
         self._move(server, torch.mean(contributions, 0))
@@ -210,28 +219,28 @@ class ModelAveraging(Repeating):
 
 
 def _mean_start_model(server: Server, staleness: Sequence[int]) -> Tensor:
-    """The mean ``[P]`` of the models at which contributions began."""
+    """The mean ``[P]`` of the models at which contributions started."""
     if max(staleness) > 1:
         raise ValueError(f"a contribution {max(staleness)} versions old meets a memory of one")
     return torch.lerp(server.model, server.tensors[BEFORE], sum(staleness) / len(staleness))
 
 
 LOCAL = "local"
-"""The workers' own parameters, in their memory."""
+"""Name of the workers' own parameters in their memory."""
 
 
 @dataclass(frozen=True)
 class Easgd(Algorithm):
     """``x <- x - alpha (x - centre)`` for a worker, ``centre <- centre + alpha (x - centre)``.
 
-    The force is that of a contribution's beginning, and the first local step is from there; a
-    difference handed in is ``centre - x``. In rounds the centre moves by ``beta`` along the mean.
+    A contribution is ``centre - x`` at its start; the first local step's gradient is taken at the
+    same x. In rounds the centre moves by ``beta`` along the mean contribution.
 
     Args:
-        descent: makes the local steps.
+        descent: optimizer of local steps.
         alpha: the moving rate.
-        beta: in rounds that of the centre, which in the paper is alpha times the workers.
-        rounds: whether all workers exchange together, or each when it has made its steps.
+        beta: the centre's moving rate in rounds; in the paper, alpha times the number of workers.
+        rounds: whether all workers exchange together, or each after its own local steps.
     """
 
     descent: Descent = PLAIN
@@ -240,29 +249,30 @@ class Easgd(Algorithm):
     rounds: bool = False  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def idle(self) -> Iterator[tuple[str, str]]:
-        """Settings that another one switches off, and why."""
+        """Settings without effect because of another setting, each with the reason."""
         if not self.rounds:
             yield from ((name, "rounds is false") for name in set_apart(self, "beta"))
 
     def start(self, model: Tensor) -> Server:
-        """A centre that is a copy of ``model [P]``."""
+        """A server with a copy of ``model [P]`` as the centre."""
         return Server(model.clone())
 
     def contribute(self, work: LocalWork) -> Tensor:
-        """Give way to the spring and make the local steps; ``centre - x`` into ``out [W, P]``."""
+        """Take the elastic step and local steps; writes ``centre - x`` to ``out [W, P]``."""
         network, replicas, minibatches, out, rate, memory = work
         if LOCAL not in memory.tensors:
             memory.tensors[LOCAL] = replicas.clone()
         own = memory.tensors[LOCAL]
         torch.sub(replicas, own, out=out)
         losses = local_steps(self.descent, network, own, minibatches[:1], rate, memory)
+        # Only now: the gradient of the first step is taken before the elastic force moves x.
         own.add_(out, alpha=self.alpha)
         if rest := minibatches[1:]:
             losses += local_steps(self.descent, network, own, rest, rate, memory)
         return losses
 
     def fold(self, server: Server, fold: Fold) -> None:
-        """The centre gives way to ``contributions [W, P]``."""
+        """Move the centre along the mean of ``contributions [W, P]``."""
         pull = self.beta if self.rounds else self.alpha
         server.model.sub_(torch.mean(fold.contributions, 0), alpha=pull)
         server.version += 1

@@ -1,6 +1,6 @@
-"""The algorithms and local optimizers that come with the harness; a run file names their classes.
+"""The algorithms and local optimizers included in the harness; a run file names their classes.
 
-Whatever derives from `Algorithm` or `LocalOptimizer` and has been imported can be named as well.
+A run file can also name any imported class that derives from `Algorithm` or `LocalOptimizer`.
 """
 
 from __future__ import annotations

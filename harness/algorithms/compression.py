@@ -1,15 +1,12 @@
 """Compressed contributions with error feedback, and their coders.
 
-Coders: what workers send in the place of a contribution, and what is made of it again. Only what
-comes out at the other end is computed here. Shape letters: W workers, P parameters, n × m a
-layer's weights.
+A coder compresses a contribution and decompresses it at the receiver; here only the decompressed
+result is computed. With error feedback a worker adds the compression error to its next contribution
+(Seide et al., "1-bit stochastic gradient descent", 2014; Karimireddy et al., "Error feedback fixes
+SignSGD", 2019), so at any time the sum of all sent vectors and the residue is the sum of the
+uncompressed contributions.
 
-Compressed contributions with error feedback, in rounds. What a coder leaves out is not lost: a
-worker adds it to its next contribution (Seide et al., "1-bit stochastic gradient descent", 2014;
-Karimireddy et al., "Error feedback fixes SignSGD", 2019), so that at any time the sum of what it
-has sent and its residue is the sum of what it would have sent.
-
-Shape letters: W workers, P parameters.
+Shape letters: W workers, P parameters, n × m a layer's weights.
 """
 
 from __future__ import annotations
@@ -35,21 +32,21 @@ FACTOR = "factor"
 
 @dataclass(frozen=True)
 class TopK:
-    """The largest entries and where they are (Lin et al., "Deep gradient compression", 2018).
+    """The largest entries and their indices (Lin et al., "Deep gradient compression", 2018).
 
     Args:
-        kept: their share of all, at least one.
+        kept: share of the entries that is sent; at least one entry.
     """
 
     kept: float = setting(0.01, above=0.0, at_most=1.0)
 
     @property
     def sent(self) -> float:
-        """An entry of 4 bytes goes with a place of 4."""
+        """Twice ``kept``: an entry of 4 bytes is sent with an index of 4 bytes."""
         return 2.0 * self.kept
 
     def compress(self, network: Network, vectors: Tensor, known: dict[str, Tensor]) -> Tensor:
-        """Of each row of ``vectors [W, P]`` the entries that are kept, zeros elsewhere."""
+        """Each row of ``vectors [W, P]`` with all but its largest entries set to zero."""
         del network, known
         count = math.ceil(self.kept * vectors.shape[1])
         places = vectors.abs().topk(count, dim=1).indices
@@ -58,25 +55,26 @@ class TopK:
 
 @dataclass(frozen=True)
 class Int8:
-    """Whole numbers from -127 to 127, and a scale for each block (absmax quantisation).
+    """Integers from -127 to 127, with a scale for each block (absmax quantisation).
 
     Args:
-        block: entries that share a scale.
+        block: number of entries that share a scale.
     """
 
     block: int = setting(256, at_least=1, at_most=2**30)
 
     @property
     def sent(self) -> float:
-        """An entry has one byte in the place of 4, a block 4 more."""
+        """One byte for an entry of 4, and 4 bytes more for each block."""
         return 0.25 + 1.0 / self.block
 
     def compress(self, network: Network, vectors: Tensor, known: dict[str, Tensor]) -> Tensor:
-        """``vectors [W, P]``, each entry at most half a step of its block away."""
+        """``vectors [W, P]``, each entry rounded to a multiple of its block's step."""
         del network, known
         workers, entries = vectors.shape
         padded = torch.nn.functional.pad(vectors, (0, -entries % self.block))
         blocks = padded.view(workers, -1, self.block)
+        # A block of zeros has a step of 0, and quotients that are not numbers.
         step = blocks.abs().amax(dim=2, keepdim=True).div_(127.0)
         whole = torch.where(step > 0.0, blocks / step, 0.0).round_()
         return (whole * step).view(workers, -1)[:, :entries]
@@ -86,30 +84,30 @@ class Int8:
 class PowerSgd:
     """Two thin factors of each layer's weights (Vogels, Karimireddy and Jaggi, 1905.13727).
 
-    One step of the power method a contribution, ``P = orthonormal(M Q)``, ``Q = M' P``, from the Q
-    of the contribution before (algorithm 1 there). Each worker's factors are its own: there the
-    mean of P is taken between the two products, which is an exchange of its own. Biases go as they
-    are.
+    One step of the power method per contribution, ``P = orthonormal(M Q)``, ``Q = M' P``, from the
+    Q of the previous contribution (the paper's algorithm 1). Each worker has factors of its own;
+    the paper averages P over workers between the two products, by an exchange of its own. Biases
+    are sent uncompressed.
 
     Args:
-        rank: columns of a factor.
+        rank: number of columns of a factor.
     """
 
     rank: int = setting(4, at_least=1, at_most=2**20)
 
     @property
     def sent(self) -> float:
-        """It depends on the layers: a cluster's ``compression.ratio`` is to say it."""
+        """1, since the share depends on the layers: set a cluster's ``compression.ratio``."""
         return 1.0
 
     def share(self, sizes: Sequence[int]) -> float:
-        """Of the parameters of a network with levels of these sizes, what is sent."""
+        """Share of parameters that is sent, for a network with levels of these sizes."""
         layers = list(pairwise(sizes))
         thin = sum(min(self.rank, n, m) * (n + m) for m, n in layers) + sum(sizes[1:])
         return thin / sum(n * m + n for m, n in layers)
 
     def compress(self, network: Network, vectors: Tensor, known: dict[str, Tensor]) -> Tensor:
-        """``vectors [W, P]`` with each layer's weights of at most that rank."""
+        """``vectors [W, P]`` with each layer's weights reduced to rank ``rank`` or less."""
         out = vectors.clone()
         for number, weight in enumerate(network.matrices(out)):
             name = f"{FACTOR}.{number}"
@@ -123,7 +121,7 @@ class PowerSgd:
 
 
 def _first(weight: Tensor, rank: int) -> Tensor:
-    """``[W, m, rank]``: the factor to begin with, equal for all workers and runs."""
+    """Initial factor ``[W, m, rank]``, equal for all workers and runs."""
     draw = torch.Generator().manual_seed(weight.shape[2])
     start = torch.randn(weight.shape[2], rank, generator=draw, dtype=torch.float64)
     return start.to(weight).expand(len(weight), -1, -1).contiguous()
@@ -138,14 +136,15 @@ RESIDUE = "residue"
 
 @dataclass(frozen=True)
 class Compressed(Algorithm):
-    """Averaging of gradients, or of models, whose contributions go through a coder.
+    """Averaging of gradients or models with compressed contributions and error feedback.
 
-    Models go as the difference ``read - moved`` to what was read, which is small.
+    With v a gradient, or the difference ``read - moved`` of a model, and e the residue, a worker
+    sends ``C(v + e)`` and keeps ``e <- v + e - C(v + e)``.
 
     Args:
-        averaging: what is averaged, and what is made of the mean.
-        coder: what is sent in its place.
-        feedback: whether workers keep what the coder leaves out.
+        averaging: the algorithm for contributions and folds.
+        coder: C, the compression of the contributions.
+        feedback: whether workers add e to their next contribution; otherwise e is 0.
     """
 
     rounds: ClassVar[bool] = True
@@ -156,15 +155,15 @@ class Compressed(Algorithm):
 
     @property
     def sent(self) -> float:
-        """The coder's share."""
+        """The coder's ``sent``."""
         return self.coder.sent
 
     def start(self, model: Tensor) -> Server:
-        """As of what is averaged, from ``model [P]``."""
+        """The server of ``averaging``, from ``model [P]``."""
         return self.averaging.start(model)
 
     def contribute(self, work: LocalWork) -> Tensor:
-        """What arrives of each worker's gradient or difference, into ``out [W, P]``."""
+        """Write each worker's decompressed gradient or difference to ``out [W, P]``."""
         network, replicas, _, out, _, memory = work
         mine = {n: t for n, t in memory.tensors.items() if n.startswith(OWN)}
         known = {name.removeprefix(OWN): tensor for name, tensor in mine.items()}
@@ -182,9 +181,10 @@ class Compressed(Algorithm):
         return losses
 
     def fold(self, server: Server, fold: Fold) -> None:
-        """Fold what has arrived, ``contributions [W, P]``; a difference counts from the model."""
+        """Fold ``contributions [W, P]``; a difference is subtracted from the present model."""
         arrived = fold.contributions
         if isinstance(self.averaging, ModelAveraging):
             arrived = torch.sub(server.model, arrived)
+        # Now relative to the present model: `ModelAveraging` must not correct for staleness again.
         fresh = [0] * len(arrived)
         self.averaging.fold(server, fold._replace(contributions=arrived, staleness=fresh))

@@ -1,27 +1,22 @@
 """Contribute, then fold: the contract of every training algorithm.
 
-Contribute, then fold: what every training algorithm of the harness is. An algorithm is two
-functions and a server state that goes in and comes out. It sees tensors, how stale they are and
-the rate its schedule asks for; never time, ranks or transports. So one object runs on a simulated
-cluster and on a real one.
+An algorithm is two functions, `Algorithm.contribute` and `Algorithm.fold`, and a server state that
+they change. It receives tensors, their staleness and the learning rate of a schedule; never time,
+ranks or transports. So one object runs on a simulated cluster and on a real one.
 
-Shape letters: W contributions at once, P parameters, B frames.
+`FoldsInARow` executes several folds, with the reads between them, in one pass over memory. A fold,
+an average and a read each pass over all parameters, and memory is slow: at 1.3 million parameters
+three passes per fold cost a seventh of the gradient. Where the update of parameter i depends on
+entries i only, consecutive folds may be executed block by block, with the block in the first-level
+cache (`folding`). That changes the order of memory accesses but no bit of the result.
 
-Several folds in a row, with the reads between them. A fold, an average and a read each pass over
-all parameters, and memory is slow: at 1.3 million parameters three passes a fold cost a seventh of
-the gradient. Where parameter i depends on nothing but what stands at i, folds in a row may be done
-for one block of parameters after the other, which stays in the nearest cache (`blocks`). That
-changes the order in which memory is visited and no bit of the result.
+`Memories` joins the memories of several workers, so that their contributions form one batch.
 
-Shape letters: S slots, P parameters.
+`Repeating` algorithms launch the same device operations at every contribution and fold. These can
+be captured once as a CUDA graph and replayed. Values that the host computes in between (learning
+rates, weights of an average) are then read from a tensor that is filled beforehand.
 
-Memories of several workers as one, so that their contributions are computed as one batch.
-
-Algorithms whose every contribution and fold asks a device for the same operations. Such operations
-can be recorded once, as a CUDA graph, and be played again. What the host would decide in between
-(rates, weights of an average) is then read from a tensor that is filled before.
-
-Shape letters: W contributions of a fold, P parameters, Q numbers of a fold.
+Shape letters: W contributions of a fold, P parameters, B frames, S slots, Q numbers of a fold.
 """
 
 from __future__ import annotations
@@ -33,7 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from types import FunctionType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -44,18 +39,18 @@ from harness.networks.contract import Minibatch, Network, upload
 
 @dataclass
 class Server:
-    """The shared model and whatever else the folds change.
+    """The shared model and all other state that folds change.
 
     Args:
         model: the shared parameters ``[P]``.
         version: number of folds so far.
-        vectors: further models ``[P]`` an algorithm keeps, by name.
-        numbers: scalars it keeps, by name (counts and switches; exact in float64).
-        tensors: what else it keeps, by name: ``[P]`` vectors that are no models, such as a
-            momentum, and an optimizer's counts where the host must not wait for them.
-        past: models that workers may have read, by name; a failure of the server takes none back.
-        undone: folds that failures of the server have taken back.
-        restarts: versions at which the server failed and went back to a checkpoint.
+        vectors: further models ``[P]``, by name.
+        numbers: scalars, by name (counts and switches; exact in float64).
+        tensors: other tensors, by name: ``[P]`` vectors that are not models, such as a momentum,
+            and an optimizer's counts, kept on the device so that the host need not wait for them.
+        past: models that workers may have read, by name; a server failure does not revert them.
+        undone: folds that server failures have reverted.
+        restarts: number of restarts of the server at a checkpoint.
     """
 
     model: Tensor
@@ -69,10 +64,10 @@ class Server:
 
     @property
     def folds(self) -> int:
-        """Folds that the state is made of: the version, less those that failures took back.
+        """Folds contained in the state: the version less the folds that failures reverted.
 
-        A buffer that is emptied at every K-th fold is addressed by this and not by the version,
-        which goes on when the state goes back.
+        A buffer that is emptied at every K-th fold counts by this and not by the version, which
+        keeps growing when the state is reverted.
         """
         return self.version - self.undone
 
@@ -80,24 +75,24 @@ class Server:
     def changes(self) -> int:
         """Changes of the shared model so far: folds, and restarts at a checkpoint.
 
-        Staleness counts changes, so ``changes - staleness`` names the model that was read.
+        Staleness counts changes, so ``changes - staleness`` identifies the model that was read.
         """
         return self.version + self.restarts
 
     def candidates(self) -> dict[str, Tensor]:
-        """Every model one could deploy, by name: the iterate, and the models kept beside it."""
+        """All models that could be deployed, by name: the iterate and those in ``vectors``."""
         return {"iterate": self.model, **self.vectors}
 
 
 @dataclass
 class Memory:
-    """What workers remember from one contribution to their next.
+    """Worker-local state, kept from one contribution to the next.
 
     Each tensor has a row for each of the workers that contribute together, in the order of the
-    replicas; numbers (tensors without dimensions) are those of all.
+    replicas; numbers (tensors without dimensions) are shared by all of them.
 
     Args:
-        tensors: by name; the executor keeps and restores them and looks no further.
+        tensors: by name; the executor stores and restores them without reading them.
         new_pass: whether this is the first contribution of a pass over the data.
     """
 
@@ -109,12 +104,12 @@ class LocalWork(NamedTuple):
     """Minibatches that W workers turn into contributions, and the replicas they start from.
 
     Attributes:
-        network: what is trained.
-        replicas: ``[W, P]``, what each worker read; may be overwritten.
+        network: the network that is trained.
+        replicas: ``[W, P]``, the model that each worker read; may be overwritten.
         minibatches: one for each local step, each with W minibatches of B frames.
         out: ``[W, P]``, filled with the contributions.
-        rate: of local steps.
-        memory: what the workers remember, changed in place; most algorithms need none.
+        rate: learning rate of local steps.
+        memory: worker-local state, changed in place; most algorithms need none.
     """
 
     network: Network
@@ -126,16 +121,16 @@ class LocalWork(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """Contributions that enter the server together, and where they come from.
+    """Contributions that enter the server together, with their workers, staleness and weights.
 
     Attributes:
-        contributions: ``[W, P]``, by worker.
+        contributions: ``[W, P]``, one row per worker.
         staleness: of each, in changes of the model since it was read: folds, and restarts of
             a server that failed.
-        rate: of the fold.
-        workers: whose each is; empty where a row stands for all of them, as the mean does
-            that real workers take among themselves.
-        weights: minibatches that each was computed from; empty where they are equal.
+        rate: learning rate of the fold.
+        workers: worker index of each row; empty where one row is the mean of all workers, as in an
+            all-reduce of real workers.
+        weights: number of minibatches behind each row; empty where they are equal.
     """
 
     contributions: Tensor
@@ -146,44 +141,57 @@ class Fold(NamedTuple):
 
 
 class Algorithm(ABC):
-    """What an executor needs of an algorithm; any subclass can be named in a run file.
+    """Base class of algorithms; a run file can name any subclass.
 
     Attributes:
         rounds: whether a fold takes the contributions of all workers, not of one.
-        considers: how often in a pass `consider` is called, whatever else is measured when.
+        considers: number of calls of `consider` per pass, independent of other measurements.
         remembers: whether workers keep anything in their `Memory`.
-        in_shards: whether the folds of a server in shards, each of its part, are its folds.
+        in_shards: whether a sharded server, with each shard folding its part by itself, is allowed.
+        averages_gradients: whether a fold goes along the mean of all workers' gradients, so that
+            learning rates grow with the number of workers.
     """
 
     rounds: ClassVar[bool] = False
     remembers: ClassVar[bool] = True
     in_shards: ClassVar[bool] = True
+    averages_gradients: ClassVar[bool] = False
     considers: ClassVar[int] = 0
 
     def __init_subclass__(cls) -> None:
-        """Let `contribute` and `fold` be written and called with the former parameters, too."""
+        """Allow `contribute` and `fold` to be written and called with their former parameters."""
         super().__init_subclass__()
         _accept_former(cls)
 
     def trouble(self, workers: int, under_way: int) -> tuple[str, str] | None:
-        """What a run asks for that the algorithm cannot have: (key, what is wrong and allowed).
+        """A setting of the run that the algorithm does not support: (key, message), or None.
 
         Args:
-            workers: how many the run has.
-            under_way: contributions that may be under way at once.
+            workers: number of workers of the run.
+            under_way: largest number of contributions in flight at once.
         """
         del workers, under_way
         return None
 
+    def with_workers(self, workers: int) -> Self:
+        """The same for so many workers, where a setting says how many there are."""
+        del workers
+        return self
+
+    @property
+    def repeats(self) -> bool:
+        """Whether its folds ask a device for the same operations each time; see `Repeating`."""
+        return False
+
     @property
     def sent(self) -> float:
-        """The share of the parameters that travels with a contribution, and back."""
+        """Size of a message, to or from the server, as a share of all parameters."""
         return 1.0
 
     def on(self, network: Network) -> Algorithm:
-        """The algorithm as it trains a network: for a fold that asks where layers lie.
+        """Bind the algorithm to a network; the executor calls this once, before the first fold.
 
-        Whoever folds asks for it once, before the first fold; most algorithms are the same on all.
+        Override it if `fold` needs the network's layer layout; the default returns ``self``.
         """
         del network
         return self
@@ -197,8 +205,8 @@ class Algorithm(ABC):
     def contribute(self, work: LocalWork) -> Tensor:
         """Fill ``work.out [W, P]`` with the contributions of W workers from their stale replicas.
 
-        A contribution is a gradient, parameters, or a difference ``read - moved``, which enters
-        the model whatever its version is by then.
+        A contribution is a gradient, parameters, or a difference ``read - moved``. A difference is
+        folded into the model's present version, whichever that is.
 
         Returns:
             The losses ``[W]``, summed over all frames, in nats.
@@ -207,21 +215,21 @@ class Algorithm(ABC):
 
     @abstractmethod
     def fold(self, server: Server, fold: Fold) -> None:
-        """Enter the contributions ``[W, P]`` of one fold into the server, in place.
+        """Fold contributions ``[W, P]`` into the server, in place.
 
         The server's version grows by one, however many contributions there are.
         """
         ...
 
     def consider(self, server: Server, errors: Mapping[str, float]) -> dict[str, float]:
-        """What the algorithm decides once the candidates have been scored on development data.
+        """Adapt the server after the candidates have been scored on development data.
 
         Args:
             server: changed in place.
-            errors: the share of frames wrong of every candidate, by name.
+            errors: frame error rate of every candidate, by name.
 
         Returns:
-            What happened, to be logged by name; mostly nothing.
+            Events to log, by name; usually none.
         """
         del server, errors
         return {}
@@ -235,7 +243,7 @@ def _former_contribute(
     rate: float,
     memory: Memory,
 ) -> tuple[LocalWork]:
-    """The arguments of `Algorithm.contribute`, from those it had until version 0.2."""
+    """Arguments of `Algorithm.contribute`, from its parameters until version 0.2."""
     return (LocalWork(network, replicas, minibatches, out, rate, memory),)
 
 
@@ -247,7 +255,7 @@ def _former_fold(
     workers: Sequence[int] = (),
     weights: Sequence[float] = (),
 ) -> tuple[Server, Fold]:
-    """The arguments of `Algorithm.fold`, from those it had until version 0.2."""
+    """Arguments of `Algorithm.fold`, from its parameters until version 0.2."""
     return server, Fold(contributions, staleness, rate, workers, weights)
 
 
@@ -255,14 +263,14 @@ FORMER: dict[str, tuple[type[tuple[Any, ...]], Callable[..., tuple[Any, ...]]]] 
     "contribute": (LocalWork, _former_contribute),
     "fold": (Fold, _former_fold),
 }
-"""By method: what bundles its parameters today, and how the former ones are bundled."""
+"""By method: the tuple that bundles its parameters, and a converter from the former ones."""
 
 
 def _accept_former(kind: type[Algorithm]) -> None:
-    """Adapt the methods of a class and of those it derives from, where that has not been done.
+    """Adapt the methods of a class and of its bases, unless they are adapted already.
 
-    A mixin is adapted in its own place, so that a class derived from it has no member more: runs
-    are known by the members of a user's classes.
+    A mixin is adapted itself, so that a class derived from it gets no additional member: the
+    identity of a run contains the members of a user's classes.
     """
     old: list[str] = []
     for each in kind.__mro__:
@@ -284,10 +292,10 @@ def _accept_former(kind: type[Algorithm]) -> None:
 
 
 def _adapt(method: FunctionType, bundle: type, former: Callable[..., tuple[Any, ...]]) -> Any:
-    """A method that can be called with a bundle or with the former parameters.
+    """Wrap a method so that it accepts a bundle as well as the former parameters.
 
-    ``takes_bundle`` says which of both the method itself takes. One that would take whatever it
-    is given (``*args``) takes the former parameters, as it was written when there was nothing else.
+    ``takes_bundle`` is whether the method itself takes a bundle. A method with ``*args`` gets the
+    former parameters, because such methods may date from the time before bundles.
     """
 
     @wraps(method)
@@ -306,7 +314,7 @@ def _adapt(method: FunctionType, bundle: type, former: Callable[..., tuple[Any, 
 
 
 def _can_take(method: FunctionType, count: int) -> bool:
-    """Whether a method can be called with so many arguments, itself among them."""
+    """Whether a method can be called with ``count`` arguments, including ``self``."""
     try:
         inspect.signature(method).bind(*range(count))
     except TypeError:
@@ -315,18 +323,18 @@ def _can_take(method: FunctionType, count: int) -> bool:
 
 
 SMALL = 2**16
-"""Up to so many parameters lie in a processor's own cache: a lone fold saves nothing by blocks."""
+"""Number of parameters that fit a core's own cache, where blocks do not speed up a single fold."""
 
 
 class Turn(NamedTuple):
-    """One fold, and who reads the version it makes.
+    """One fold, and the slots that read the resulting version.
 
     Args:
         entering: slots of the contributions.
-        staleness: of each.
-        readers: slots of the replicas that become the model.
-        workers: whose each contribution is.
-        weights: the minibatches of each.
+        staleness: of each contribution.
+        readers: slots of the replicas that receive a copy of the model.
+        workers: worker index of each contribution.
+        weights: number of minibatches behind each contribution.
     """
 
     entering: list[int]
@@ -338,13 +346,13 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True)
 class Turns:
-    """Folds in their order, and the rows they take from and copy to.
+    """Consecutive folds, with the rows they read and write.
 
     Args:
-        contributions: ``[S, P]``; a slot's is not needed after its fold.
-        replicas: ``[S, P]``; may be the same tensor: a model is then written where a
-            contribution stood that has been folded.
-        order: the folds.
+        contributions: ``[S, P]``; a row is not needed after its fold.
+        replicas: ``[S, P]``; may be the same tensor: a model then overwrites a contribution that
+            has been folded.
+        order: the folds in their order.
     """
 
     contributions: Tensor
@@ -353,16 +361,16 @@ class Turns:
 
 
 class FoldsInARow(Algorithm):
-    """An algorithm that knows a faster way to the bytes of ``fold_one_by_one``."""
+    """An algorithm with a faster implementation of `fold_one_by_one`, equal to the bit."""
 
     @abstractmethod
     def fold_turns(self, server: Server, turns: Turns, rate: float) -> None:
-        """All folds and reads of ``turns``."""
+        """Execute all folds and reads of ``turns``."""
         ...
 
 
 def fold_turns(algorithm: Algorithm, server: Server, turns: Turns, rate: float) -> None:
-    """Execute folds in a row and the reads between them, the fastest way the algorithm has."""
+    """Execute consecutive folds and the reads between them, by the algorithm's fastest way."""
     lone = len(turns.order) == 1 and server.model.numel() <= SMALL
     if isinstance(algorithm, FoldsInARow) and not lone:
         algorithm.fold_turns(server, turns, rate)
@@ -371,7 +379,7 @@ def fold_turns(algorithm: Algorithm, server: Server, turns: Turns, rate: float) 
 
 
 def fold_one_by_one(algorithm: Algorithm, server: Server, turns: Turns, rate: float) -> None:
-    """What folds in a row mean: each in turn, and after it the copies of the model."""
+    """Execute each fold in turn, then copy the model to its readers: the reference semantics."""
     for entering, staleness, readers, workers, weights in turns.order:
         contributions = rows(turns.contributions, entering)
         algorithm.fold(server, Fold(contributions, staleness, rate, workers, weights))
@@ -380,23 +388,23 @@ def fold_one_by_one(algorithm: Algorithm, server: Server, turns: Turns, rate: fl
 
 
 def rows(stack: Tensor, slots: Sequence[int]) -> Tensor:
-    """The rows ``slots`` of a stack ``[S, P]``: a view where they lie together, else a copy."""
+    """The rows ``slots`` of a stack ``[S, P]``: a view if they are contiguous, else a copy."""
     if is_contiguous(slots):
         return stack[slots[0] : slots[-1] + 1]
     return stack[upload(torch.tensor(slots), stack.device)]
 
 
 def is_contiguous(slots: Sequence[int]) -> bool:
-    """Whether slots follow one another."""
+    """Whether slots are consecutive and ascending."""
     return list(slots) == list(range(slots[0], slots[0] + len(slots)))
 
 
 Kind = tuple[()] | tuple[bool, tuple[tuple[str, float], ...]]
-"""What memories must share to be joined; nothing, of those that are empty."""
+"""Properties that memories must share to be joined; an empty memory has none."""
 
 
 def kind_of(memory: Memory) -> Kind:
-    """Whether a pass is new, and the numbers in a memory, which have no row for each worker."""
+    """The flag ``new_pass`` and the numbers of a memory, which have no row for each worker."""
     if not memory.tensors:
         return ()
     numbers = ((name, t.item()) for name, t in sorted(memory.tensors.items()) if not t.dim())
@@ -404,11 +412,11 @@ def kind_of(memory: Memory) -> Kind:
 
 
 class Memories:
-    """The memory of every worker, addressed by the worker's number.
+    """The memories of all workers, by worker index.
 
-    Contributions that are computed as one batch share one joint memory with a row for each of
-    their workers. It stays joint until other workers, or the same in another order, compute
-    together: rounds of all workers copy nothing from one to the next.
+    Contributions that are computed as one batch share a joint memory with a row for each of their
+    workers. It is split only when another batch is computed, so rounds of all workers copy
+    nothing from one round to the next.
 
     Args:
         each: memories by worker.
@@ -423,7 +431,7 @@ class Memories:
         """One memory with the rows of several workers in their order, to be changed in place.
 
         Args:
-            workers: whose memories are of one kind (`kinds`).
+            workers: indices of workers with memories of one kind (`kinds`).
         """
         if tuple(workers) != self._batch:
             self.split()
@@ -440,15 +448,15 @@ class Memories:
         ]
 
     def begin_pass(self) -> None:
-        """Tell every worker that its next contribution is the first of a pass over the data."""
+        """Mark every worker's next contribution as the first of a pass over the data."""
         for memory in (self._joint, *self._each.values()):
             memory.new_pass = True
 
     def split(self) -> dict[int, Memory]:
-        """Each worker's memory: those of the joint one get their rows of it."""
+        """Split the joint memory into its workers' own; returns the memories by worker."""
         for place, worker in enumerate(self._batch):
             tensors = self._joint.tensors
-            if len(self._batch) > 1:  # numbers are copied: each worker goes on counting by itself
+            if len(self._batch) > 1:  # numbers are copied: each worker counts by itself again
                 own = rows_of(tensors, slice(place, place + 1))
                 tensors = {name: t if t.dim() else t.clone() for name, t in own.items()}
             self._each[worker] = Memory(tensors, self._joint.new_pass)
@@ -457,7 +465,7 @@ class Memories:
 
 
 def _join(memories: Sequence[Memory]) -> Memory:
-    """One memory with the rows of all; that of one worker is its own."""
+    """One memory with the rows of all; a single memory is returned without a copy."""
     first = memories[0]
     if len(memories) == 1:
         return first
@@ -465,12 +473,12 @@ def _join(memories: Sequence[Memory]) -> Memory:
 
 
 def rows_of(tensors: Mapping[str, Tensor], few: slice) -> dict[str, Tensor]:
-    """What some workers remember; numbers are those of all."""
+    """The rows ``few`` of all tensors; numbers are shared by all workers."""
     return {name: t[few] if t.dim() else t for name, t in tensors.items()}
 
 
 def concat_rows(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """What workers remember, one after the other; numbers are those of the first."""
+    """The rows of several memories, concatenated; numbers are those of the first."""
     return {
         name: torch.cat([part[name] for part in parts]) if first.dim() else first
         for name, first in parts[0].items()
@@ -478,29 +486,29 @@ def concat_rows(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 class Repeating(Algorithm):
-    """An algorithm that can fold by numbers which lie in a tensor."""
+    """An algorithm with folds that a CUDA graph can capture: they read numbers from a tensor."""
 
     @property
     @abstractmethod
     def repeats(self) -> bool:
-        """Whether it does, as it is set: no memories, no operation that depends on what was."""
+        """Whether it can with these settings: no memories, no data-dependent operations."""
         ...
 
     @abstractmethod
     def numbers(self, server: Server, rate: float) -> tuple[float, ...]:
-        """The Q numbers of the next fold, which the server counts from now on as done."""
+        """The Q numbers of the next fold; the server counts that fold as done."""
         ...
 
     @abstractmethod
     def fold_from(
         self, server: Server, before: Tensor, contributions: Tensor, numbers: Tensor
     ) -> None:
-        """What `fold` does, from the model ``before [P]`` into the server's, without counting it.
+        """`fold` from the model ``before [P]`` to the server's, without counting the fold.
 
         Args:
             server: its vectors are changed in place; its model is written and not read.
             before: may be the server's model itself.
-            contributions: ``[W, P]``, none of them stale in a round.
+            contributions: ``[W, P]``; those of a round have staleness 0.
             numbers: ``[Q]``, in the model's precision.
         """
         ...

@@ -1,28 +1,21 @@
 """Local descent: a worker's steps between two folds, by any local optimizer.
 
-Local descent: a worker's steps between two folds, and its memory of them. All algorithms with
-local steps take them here, by whatever moves a replica: natural gradient, which needs to see every
-layer, or a `LocalOptimizer`, which needs the gradient.
+All algorithms with local steps take them here, by natural gradient, which needs the inputs and
+output derivatives of every layer, or by a `LocalOptimizer`, which needs only the gradient.
 
-Rates here are of the **mean** gradient of a minibatch, as in paper 2; a schedule's rate is
-used as it is: who wants it in proportion to the number of workers multiplies it.
+Learning rates here multiply the **mean** gradient of a minibatch, as in paper 2. A schedule's rate
+is used unchanged; multiply it yourself for rates proportional to the number of workers.
+
+- `Momentum`: Polyak 1964; Nesterov's as in Sutskever et al. 2013, in the form of
+  ``torch.optim.SGD``.
+- `AdamW`: Loshchilov and Hutter (arXiv 1711.05101), algorithm 2.
+- `Muon`: the momentum of every weight matrix, orthogonalised. Jordan et al. 2024
+  (kellerjordan.github.io/posts/muon); directions are scaled to the size of AdamW's as in Liu et
+  al. (arXiv 2502.16982), section 2.2, so that one learning rate serves weights and biases.
+- Natural gradient of a user's module: hooks on its affine layers, plain gradients for the rest.
+  Memories have the same names as for a network of affine layers only.
 
 Shape letters: W workers, P parameters.
-
-What a local optimizer is: the direction a worker takes from a gradient, and what it remembers. Any
-of them can make the local steps of any algorithm that has some (`local_descent`).
-
-Stochastic gradient descent with momentum, as a local optimizer. Polyak 1964; Nesterov's as
-Sutskever et al. 2013 write it, in the form of ``torch.optim.SGD``.
-
-AdamW as a local optimizer. Loshchilov and Hutter (arXiv 1711.05101), algorithm 2.
-
-Muon as a local optimizer: the momentum of every weight matrix, orthogonalised. Jordan et al. 2024
-(kellerjordan.github.io/posts/muon); directions are scaled to the size of AdamW's as in Liu et al.
-(arXiv 2502.16982), section 2.2, so that one rate serves weights and biases.
-
-Natural gradient of anybody's module: its affine layers watched, the rest plain. What workers
-remember has the names that it has of a network of affine layers alone.
 """
 
 from __future__ import annotations
@@ -47,52 +40,52 @@ from harness.natural_gradient.layer_hooks import HookableNetwork, naturalise_
 from harness.networks.contract import LayeredNetwork, Minibatch, Network
 
 State = dict[str, Tensor]
-"""By name; every tensor has a row for each worker."""
+"""State of an optimizer, by name; every tensor has a row for each worker."""
 
 
 class LocalOptimizer(ABC):
-    """Turns gradients into directions; a dataclass of its kind can be named in a run file."""
+    """Base class of optimizers of local steps; a run file can name any dataclass of this kind."""
 
     @abstractmethod
     def start(self, replicas: Tensor) -> State:
-        """What is known before the first step.
+        """The initial state.
 
         Args:
-            replicas: ``[W, P]``, where workers start.
+            replicas: ``[W, P]``, initial parameters of the workers.
 
         Returns:
-            Tensors by name, each with a row for each worker; executors keep and restore them.
+            Tensors by name, each with a row for each worker; executors store and restore them.
         """
         ...
 
     @abstractmethod
     def direct_(self, gradients: Tensor, replicas: Tensor, state: State, network: Network) -> None:
-        """Make of gradients the directions against which replicas move, both ``[W, P]``.
+        """Turn gradients into directions ``[W, P]``, in place: a step is ``theta -= rate * out``.
 
         Args:
             gradients: of the mean loss; overwritten with the directions.
-            replicas: where they were taken; left alone.
+            replicas: parameters at which the gradients were taken; not changed.
             state: changed in place.
-            network: where its layers lie in a row.
+            network: gives views of its weight matrices.
         """
         ...
 
 
 PLAIN = NaturalGradient(inputs=None, outputs=None)
-"""Plain stochastic gradient descent; `plain` has a limit to its steps."""
+"""Plain stochastic gradient descent, without a limit of its steps."""
 
 AT_ONCE = 2**21
-"""Elements of the widest level of all replicas, ``W B max(sizes)``, up to which a processor
-takes them as one batch; more no longer lie in its caches from one layer to the next."""
+"""Largest ``W B max(sizes)`` (elements of the widest level of all replicas) of one batch on a CPU;
+larger levels would not stay in its caches from one layer to the next."""
 
 Descent = NaturalGradient | LocalOptimizer
-"""What can move a replica."""
+"""Optimizers of local steps."""
 
 Restart = Literal["never", "pass", "round"]
-"""When a worker forgets its estimates: never, before each pass over the data, or each round."""
+"""Reset of a worker's estimates: never, before each pass over the data, or before each round."""
 
 OPTIMIZER = "optimizer."
-"""What a memory's names of an optimizer's state begin with."""
+"""Prefix of the names of an optimizer's state in a memory."""
 
 
 def local_steps(
@@ -104,17 +97,17 @@ def local_steps(
     memory: Memory,
     restart: Restart = "never",
 ) -> Tensor:
-    """Move every row of ``stack [W, P]`` along its minibatches, with what workers remember.
+    """Take one step of every row of ``stack [W, P]`` for each minibatch, with workers' memories.
 
     Args:
-        descent: what moves it.
-        network: what is trained.
-        stack: parameters, moved in place.
+        descent: the optimizer.
+        network: the network that is trained.
+        stack: parameters, changed in place.
         minibatches: one for each step, each with W minibatches.
-        rate: of the mean gradient.
-        memory: the workers', changed in place.
-        restart: when they forget it: ``"never"``, before each ``"pass"`` over the data, or each
-            ``"round"``.
+        rate: learning rate for the mean gradient.
+        memory: the workers' memories, changed in place.
+        restart: reset of the memories: ``"never"``, before each ``"pass"`` over the data, or before
+            each ``"round"``.
 
     Returns:
         The losses ``[W]``, summed over all frames.
@@ -143,17 +136,17 @@ def local_direction(
     memory: Memory,
     restart: Restart = "never",
 ) -> tuple[Tensor, Tensor]:
-    """The mean of the directions a frame that minibatches give where ``stack [W, P]`` is.
+    """The mean direction of several minibatches, all at the parameters ``stack [W, P]``.
 
     Args:
-        descent: what makes directions of gradients.
-        network: what is trained.
-        stack: parameters, left alone.
-        minibatches: all seen from there.
-        rate: that the step will have: natural gradient limits how far it goes.
-        memory: the workers', changed in place.
-        restart: when they forget it: ``"never"``, before each ``"pass"`` over the data, or each
-            ``"round"``.
+        descent: the optimizer.
+        network: the network that is trained.
+        stack: parameters, not changed.
+        minibatches: each with W minibatches.
+        rate: learning rate of the coming step; natural gradient limits its length.
+        memory: the workers' memories, changed in place.
+        restart: reset of the memories: ``"never"``, before each ``"pass"`` over the data, or before
+            each ``"round"``.
 
     Returns:
         ``[W, P]``, and the losses ``[W]``, summed over all frames.
@@ -183,11 +176,11 @@ def local_direction(
 def mean_over(
     direct: Callable[[Minibatch, Tensor], Tensor], minibatches: Sequence[Minibatch], out: Tensor
 ) -> Tensor:
-    """The mean of what minibatches give, into ``out [W, P]``.
+    """Write the mean of the minibatches' directions or gradients to ``out [W, P]``.
 
     Args:
-        direct: puts what one gives into ``[W, P]`` and returns its losses ``[W]``.
-        minibatches: all seen from one place.
+        direct: writes the vectors ``[W, P]`` of one minibatch and returns its losses ``[W]``.
+        minibatches: all at the same parameters.
         out: overwritten.
 
     Returns:
@@ -202,7 +195,7 @@ def mean_over(
 
 
 def mean_gradient(network: Network, stack: Tensor, minibatch: Minibatch, out: Tensor) -> Tensor:
-    """Each worker's gradient, mean over frames, into ``out [W, P]``; the summed losses ``[W]``."""
+    """Write each worker's mean gradient to ``out [W, P]``; returns the summed losses ``[W]``."""
     losses = network.gradient(stack, *minibatch, out)
     out.div_(minibatch.targets.shape[1])
     return losses
@@ -216,10 +209,10 @@ def _select_direction(
     memory: Memory,
     restart: Restart,
 ) -> Callable[[Minibatch, Tensor], Tensor] | None:
-    """What puts the directions of a minibatch where ``stack`` is into ``out [W, P]``.
+    """A function that writes one minibatch's directions to ``out [W, P]`` and returns its losses.
 
-    It returns the losses ``[W]``. None where a network of affine layers alone, or plain
-    gradients, have a way of their own.
+    None for natural gradient of a `LayeredNetwork` and for plain gradients, which callers compute
+    themselves.
     """
     if isinstance(descent, LocalOptimizer):
         state = _optimizer_state(descent, stack, memory, restart)
@@ -241,7 +234,7 @@ def _descend_plainly(
     minibatches: Sequence[Minibatch],
     rate: float,
 ) -> Tensor:
-    """`descend` along plain gradients, which is all that any network has."""
+    """`descend` along plain gradients, for networks without access to their layers."""
     _check_plain(descent)
     losses, slope = stack.new_zeros(len(stack)), torch.empty_like(stack)
     for minibatch in minibatches:
@@ -251,10 +244,10 @@ def _descend_plainly(
 
 
 def _check_plain(descent: NaturalGradient) -> None:
-    """Refuse what needs to see inside a network that shows nothing.
+    """Reject natural gradient for a network without access to its layers.
 
     Raises:
-        UserError: the descent does.
+        UserError: the descent is not `PLAIN`.
     """
     if descent != PLAIN:
         raise UserError("descent: natural gradient needs a network whose layers can be seen")
@@ -268,7 +261,7 @@ def _compute_directions(
     minibatch: Minibatch,
     out: Tensor,
 ) -> Tensor:
-    """The directions of one minibatch into ``out [W, P]``; the summed losses ``[W]``."""
+    """Write one minibatch's directions to ``out [W, P]``; returns the summed losses ``[W]``."""
     losses = mean_gradient(network, stack, minibatch, out)
     descent.direct_(out, stack, state, network)
     return losses
@@ -277,7 +270,7 @@ def _compute_directions(
 def _optimizer_state(
     descent: LocalOptimizer, stack: Tensor, memory: Memory, restart: Restart
 ) -> State:
-    """The workers' state, which is in their memory from now on."""
+    """The workers' optimizer state, from their memory or fresh; it is stored in their memory."""
     names = [name for name in memory.tensors if name.startswith(OPTIMIZER)]
     if not names or _is_restart_due(memory, restart):
         fresh = descent.start(stack)
@@ -298,10 +291,11 @@ def descend(
     """Move every row of ``stack [W, P]`` along its minibatches, ``theta -= rate * direction``.
 
     Returns:
-        The losses ``[W]``, summed over all frames, and what the descent knows afterwards.
+        The losses ``[W]``, summed over all frames, and the next estimates.
     """
     frames = minibatches[0].targets.shape[1]
     most = max(1, AT_ONCE // (frames * max(network.layout.sizes)))
+    # Replicas are independent, so chunks that fit a CPU's caches give the same result.
     if stack.device.type == "cpu" and len(stack) > most:
         return _descend_in_chunks(descent, network, stack, minibatches, rate, state, most)
     losses = stack.new_zeros(len(stack))
@@ -329,7 +323,7 @@ def _descend_in_chunks(
     state: list[Sides],
     most: int,
 ) -> tuple[Tensor, list[Sides]]:
-    """`descend`, for at most so many replicas at a time."""
+    """`descend` with at most ``most`` replicas at a time."""
     losses, known, after = list[Tensor](), state_tensors(state), list[dict[str, Tensor]]()
     for begin in range(0, len(stack), most):
         few = slice(begin, begin + most)
@@ -350,10 +344,10 @@ def restore_estimates(
     memory: Memory,
     restart: Restart,
 ) -> list[Sides]:
-    """The workers' estimates as a round begins, for replicas ``[W, P]``.
+    """The workers' estimates at the beginning of a round, for replicas ``[W, P]``.
 
     Raises:
-        ValueError: the memory is of another number of workers.
+        ValueError: the memory belongs to another number of workers.
     """
     sizes = network.layout.sizes
     if _is_restart_due(memory, restart) or not part_of(memory.tensors, "0"):
@@ -363,12 +357,12 @@ def restore_estimates(
 
 
 def remember(memory: Memory, state: Sequence[Sides]) -> None:
-    """Keep the workers' estimates for their next round."""
+    """Store the workers' estimates in their memory, for the next round."""
     memory.tensors |= state_tensors(state)
 
 
 def _is_restart_due(memory: Memory, restart: Restart) -> bool:
-    """Whether what is remembered is to be forgotten."""
+    """Whether the memory is to be reset before this contribution."""
     return restart == "round" or (restart == "pass" and memory.new_pass)
 
 
@@ -383,15 +377,21 @@ class Momentum(LocalOptimizer):
     """``m <- momentum m + g``; the direction is m, or with ``nesterov`` ``g + momentum m``.
 
     Args:
-        momentum: how much of m stays.
-        nesterov: whether the direction looks one step ahead.
+        momentum: decay factor of m per step.
+        nesterov: whether to use Nesterov's direction.
+
+    Examples:
+        >>> m, g = Momentum(0.5), torch.ones(1, 2)
+        >>> m.direct_(g, g, {"momentum": torch.ones(1, 2)}, network=None)
+        >>> g
+        tensor([[1.5000, 1.5000]])
     """
 
     momentum: float = setting(0.9, at_least=0.0, at_most=1.0)
     nesterov: bool = False
 
     def start(self, replicas: Tensor) -> State:
-        """A momentum of zero."""
+        """Zero momentum."""
         return {"momentum": torch.zeros_like(replicas)}
 
     def direct_(self, gradients: Tensor, replicas: Tensor, state: State, network: Network) -> None:
@@ -412,9 +412,9 @@ class AdamW(LocalOptimizer):
     step.
 
     Args:
-        beta1, beta2: how much of both means stays.
+        beta1, beta2: decay factors of m and v per step.
         epsilon: added to the root.
-        decay: of the weights, in proportion to the rate.
+        decay: weight decay, multiplied by the learning rate.
     """
 
     beta1: float = setting(0.9, at_least=0.0, at_most=1.0)
@@ -423,7 +423,7 @@ class AdamW(LocalOptimizer):
     decay: float = setting(0.0, at_least=0.0)
 
     def start(self, replicas: Tensor) -> State:
-        """Means of zero, and no steps."""
+        """Zero means, and a step count of 0."""
         steps = torch.zeros(len(replicas), dtype=torch.float64, device=replicas.device)
         both = {name: torch.zeros_like(replicas) for name in ("mean", "square")}
         return {**both, "steps": steps}
@@ -442,19 +442,19 @@ class AdamW(LocalOptimizer):
 
 
 QUINTIC = 3.4445, -4.7750, 2.0315
-"""Jordan's ``a x + b x^3 + c x^5``: five times of it bring singular values to about 1."""
+"""Jordan's ``a x + b x^3 + c x^5``: five iterations bring singular values to about 1."""
 
 
 @dataclass(frozen=True)
 class Muon(LocalOptimizer):
-    """Weights go along ``0.2 sqrt(max(rows, columns)) orthogonal(g + momentum m)``.
+    """``0.2 sqrt(max(rows, columns)) orthogonal((1 - momentum) g + momentum m)`` for weights.
 
-    ``m <- momentum m + (1 - momentum) g``. Biases go by ``rest``.
+    ``m <- momentum m + (1 - momentum) g``. The optimizer ``rest`` moves the biases.
 
     Args:
-        momentum: how much of m stays.
-        iterations: of the polynomial.
-        rest: what moves the biases.
+        momentum: decay factor of m per step.
+        iterations: number of iterations of the polynomial.
+        rest: optimizer of the biases.
     """
 
     momentum: float = setting(0.95, at_least=0.0, at_most=1.0)
@@ -462,7 +462,7 @@ class Muon(LocalOptimizer):
     rest: AdamW = field(default_factory=AdamW)
 
     def start(self, replicas: Tensor) -> State:
-        """A momentum of zero, and what ``rest`` begins with."""
+        """Zero momentum, and the initial state of ``rest``."""
         return {"momentum": torch.zeros_like(replicas), **self.rest.start(replicas)}
 
     def direct_(self, gradients: Tensor, replicas: Tensor, state: State, network: Network) -> None:
@@ -477,8 +477,9 @@ class Muon(LocalOptimizer):
 
 
 def orthogonal(matrices: Tensor, iterations: int) -> Tensor:
-    """``U p(p(...(S))) V'`` of each of ``matrices [W, n, m]`` ``U S V'``, divided by its norm."""
+    """``U p(p(...(S))) V'`` for each of ``matrices [W, n, m]``, with ``U S V'`` of unit norm."""
     a, b, c = QUINTIC
+    # The Gram matrix is as large as the number of rows, so tall matrices are transposed.
     tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.transpose(1, 2) if tall else matrices
     x = x / x.square().sum((1, 2), keepdim=True).sqrt().clamp(min=1e-7)
@@ -491,10 +492,10 @@ def orthogonal(matrices: Tensor, iterations: int) -> Tensor:
 def initial_estimates(
     descent: NaturalGradient, network: HookableNetwork, workers: int
 ) -> dict[str, Tensor]:
-    """What workers know of a module's layers before their first minibatch.
+    """Initial estimates of the workers for a module's layers.
 
     Raises:
-        UserError: it has no layer that can be watched.
+        UserError: the module has no layer that can be preconditioned.
     """
     if not network.layers:
         told = "none of this module can be watched; allowed: Linear, Conv1d, Conv2d of one group"
@@ -512,14 +513,14 @@ def direction_of_module(
     minibatch: Minibatch,
     out: Tensor,
 ) -> Tensor:
-    """The directions of one minibatch, of parameters outside the layers the plain gradient.
+    """Compute one minibatch's directions; parameters outside affine layers get plain gradients.
 
     Args:
-        descent: how layers are preconditioned.
+        descent: the preconditioners and the limit of a change.
         network: the module.
-        stack: parameters ``[W, P]``, left alone.
-        memory: the workers', changed in place.
-        rate: that the step will have: changes are limited.
+        stack: parameters ``[W, P]``, not changed.
+        memory: the workers' memories, changed in place.
+        rate: learning rate of the coming step, which the limit of changes needs.
         minibatch: W minibatches.
         out: ``[W, P]``, overwritten.
 
@@ -534,6 +535,7 @@ def direction_of_module(
         after.append(state_tensors(_precondition_row(descent, network, out[worker], known, rate)))
 
     losses = network.watch_gradient(stack, *minibatch, out, visit)
+    # Counts of calls are shared by all workers (`rows_of`), so these must have equal ones.
     if any(
         not torch.equal(each[name], t)
         for each in after
@@ -554,7 +556,7 @@ def _precondition_row(
     known: list[Sides],
     rate: float,
 ) -> list[Sides]:
-    """Make the direction of the gradient in a row ``[P]``; what is known afterwards."""
+    """Turn the gradient in a row ``[P]`` into the direction; returns the next estimates."""
     used = [place for place, layer in enumerate(network.layers) if layer.seen]
     places = [network.views_of(place, row) for place in used]
     made = [_join_bias(*each) for each in places]

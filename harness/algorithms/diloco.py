@@ -1,30 +1,28 @@
 """DiLoCo by fragments: streaming, eager and elastic.
 
-A model that is averaged fragment by fragment, while workers train on. Of every contribution one
-fragment is handed in: the next of the worker's own count. The others go on being trained where
-they are. When a worker finds that the shared model has changed in a fragment, it mixes the two.
+A `Fragmented` model is averaged fragment by fragment while workers keep training. Each contribution
+contains one fragment: the next by the worker's own count. When a worker reads a shared model that
+has changed in a fragment, it mixes the shared and its own parameters there. Fragments are equal
+contiguous parts of the parameters; in the papers they are whole layers.
 
-Douillard et al. (arXiv 2501.18512), algorithm 2. Fragments are equal contiguous parts of the
-parameters; the paper's are whole layers. Shape letters: W workers, P parameters.
+- `StreamingDiLoCo`: rounds that average one fragment after the other. Douillard et al. (arXiv
+  2501.18512), algorithm 2. In overlapped rounds a worker trains while its fragment is in flight,
+  and mixes in the result one round late (the paper's tau and alpha).
+- `EagerDiLoCo`: overlapped rounds in which a worker applies its own part before the others' arrive.
+  Kale, Douillard and Donchev (arXiv 2502.12996): worker m continues from an outer step along
+  ``D_m(t) / W + (sum of the others' D(t - 1)) / W``.
+- `ElasticDiLoCo`: elastic, decoupled: a fragment is averaged once a quorum of workers has sent it.
+  Douillard et al. (arXiv 2604.21428): no worker waits for another, and contributions are weighted
+  by their minibatches. Without the paper's grace window: a complete quorum is folded at once.
 
-Streaming DiLoCo: rounds in which one fragment of the model is averaged after the other. Douillard
-et al. (arXiv 2501.18512), algorithm 2. Under overlapped rounds a worker trains on while its
-fragment travels, and mixes in what comes back a round late (their tau and alpha).
-
-Eager DiLoCo: overlapped rounds in which a worker knows its own part before the others' comes.
-Kale, Douillard and Donchev (arXiv 2502.12996): worker m goes on from an outer step along ``D_m(t)
-/ W + (sum of the others' D(t - 1)) / W``.
-
-Elastic, decoupled DiLoCo: a fragment is averaged once enough workers have handed it in. Douillard
-et al. (arXiv 2604.21428): no worker waits for another, and who has done more counts for more.
-Without their grace window: a quorum that is complete is folded.
+Shape letters: W workers, P parameters.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -37,22 +35,22 @@ from harness.base.settings import setting
 from harness.networks.contract import upload
 
 LOCAL, ANCHOR, SEEN, COUNT = "local", "anchor", "seen", "count"
-"""A worker's parameters, from where it has trained on, the shared model it last saw ``[W, P]``, and
-its contributions ``[W]``."""
+"""Names in a memory: a worker's parameters, the point from which its next difference counts, the
+shared model that it last read (all ``[W, P]``), and its number of contributions ``[W]``."""
 
 GOT, WEIGHT = "got", "weight"
-"""For each parameter the contributions of its fragment that wait, and their minibatches. Whether
-they are enough is decided where they lie: the host would have to wait for the answer."""
+"""For each parameter, the number of pending contributions of its fragment, and their minibatches.
+They are compared with the quorum on the device, so that the host need not wait for the result."""
 
 
 class Fragmented(Algorithm):
-    """An algorithm whose contributions are differences of one fragment, zero elsewhere.
+    """Base of algorithms with differences of one fragment as contributions, zero elsewhere.
 
     Attributes:
-        descent: makes the local steps.
-        outer: the server's step along the mean of what it got of a fragment.
-        fragments: how many.
-        mixing: alpha, the part of its own parameters that a worker keeps when it finds new ones.
+        descent: optimizer of local steps.
+        outer: the server's step along the mean difference of a fragment.
+        fragments: number of fragments.
+        mixing: alpha, the weight of a worker's own parameters when it reads changed shared ones.
     """
 
     in_shards: ClassVar[bool] = False
@@ -64,21 +62,21 @@ class Fragmented(Algorithm):
 
     @property
     def sent(self) -> float:
-        """One fragment."""
+        """The share of one fragment."""
         return 1.0 / self.fragments
 
     @property
     def needed(self) -> int:
-        """Contributions of a fragment for a step of it."""
+        """Number of contributions of a fragment that trigger its outer step."""
         return 1
 
     def start(self, model: Tensor) -> Server:
-        """A server that holds a copy of ``model [P]``, and has got nothing of any fragment."""
+        """A server with a copy of ``model [P]``, and no pending contributions."""
         names = (MOMENTUM, PENDING, GOT, WEIGHT)
         return Server(model.clone(), tensors={name: torch.zeros_like(model) for name in names})
 
     def contribute(self, work: LocalWork) -> Tensor:
-        """Take in what is new, make the local steps, hand in the next fragment's difference."""
+        """Mix in changes of the shared model, take local steps, send the next fragment."""
         network, replicas, minibatches, out, rate, memory = work
         local = self._mix_changes(replicas, memory)
         losses = local_steps(self.descent, network, local, minibatches, rate, memory)
@@ -93,7 +91,7 @@ class Fragmented(Algorithm):
         return losses
 
     def _mix_changes(self, replicas: Tensor, memory: Memory) -> Tensor:
-        """The workers' own parameters ``[W, P]``, mixed with what they find changed."""
+        """The workers' own parameters ``[W, P]``, mixed with the shared ones that have changed."""
         known = memory.tensors
         if LOCAL not in known:
             count = torch.zeros(len(replicas), dtype=torch.float64, device=replicas.device)
@@ -106,7 +104,7 @@ class Fragmented(Algorithm):
         return known[LOCAL]
 
     def fold(self, server: Server, fold: Fold) -> None:
-        """Add up what ``contributions [W, P]`` have of each fragment; a step where it is enough."""
+        """Add ``contributions [W, P]`` to the sums of their fragments; step complete fragments."""
         contributions = fold.contributions
         given = fold.weights or [1.0] * len(contributions)
         weighed = upload(torch.tensor(given, dtype=contributions.dtype), contributions.device)
@@ -120,7 +118,7 @@ class Fragmented(Algorithm):
         server.version += 1
 
     def _step(self, server: Server, own: slice) -> None:
-        """``OuterOpt(theta_p, sum w D / sum w)`` where enough waits, and then nothing does."""
+        """``OuterOpt(theta_p, sum w D / sum w)`` for complete fragments, which are then cleared."""
         model, parts = server.model[own], {n: v[own] for n, v in server.tensors.items()}
         enough = parts[GOT] >= self.needed
         moved, speed = model.clone(), parts[MOMENTUM].clone()
@@ -131,20 +129,23 @@ class Fragmented(Algorithm):
             parts[name].masked_fill_(enough, 0.0)
 
     def _slices(self, size: int) -> list[slice]:
-        """Each fragment's place among so many parameters."""
+        """The slice of each fragment in a vector of ``size`` parameters."""
         cuts = [size * k // self.fragments for k in range(self.fragments + 1)]
         return [slice(*edges) for edges in pairwise(cuts)]
 
 
 @dataclass(frozen=True)
 class StreamingDiLoCo(Fragmented):
-    """With one fragment and no mixing it is DiLoCo; a round has H / P of its local steps.
+    """``theta_p <- OuterOpt(theta_p, mean D)`` for one fragment p per round.
+
+    With one fragment and no mixing it is DiLoCo. For DiLoCo's H local steps per outer step of a
+    fragment, a round has H / P steps.
 
     Args:
-        descent: makes the local steps, in the paper AdamW.
+        descent: optimizer of local steps; AdamW in the paper.
         outer: the server's step.
-        fragments: P.
-        mixing: alpha, a worker's own part in what it goes on with; 0.5 in the paper under overlap.
+        fragments: P, the number of fragments.
+        mixing: alpha, the weight of a worker's own parameters; 0.5 in the paper under overlap.
     """
 
     rounds: ClassVar[bool] = True
@@ -156,22 +157,22 @@ class StreamingDiLoCo(Fragmented):
 
 
 LAST, AHEAD, SPEED = "last", "ahead", "speed"
-"""A worker's last difference, how far it is ahead of the shared model, and the momentum of that."""
+"""Names in a memory: a worker's last difference, its lead over the shared model, and the momentum
+of that lead."""
 
 
 @dataclass(frozen=True)
 class EagerDiLoCo(Algorithm):
-    """A worker goes on from the shared model of a round ago, and its own steps since.
+    """Worker m steps along ``D(t - 1) + (D_m(t) - D_m(t - 1)) / W`` in overlapped rounds.
 
-    An outer step is linear in its gradients. So the model of worker m, which has stepped along
-    ``D(t - 1) + (D_m(t) - D_m(t - 1)) / W``, is the shared one, which has stepped along
-    ``D(t - 1)``, plus an outer loop of the worker's own from zero along the rest. A pass begins
-    with nothing under way, so from the shared model alone.
+    An outer step is linear in its gradients. So the model of worker m is the shared one, which has
+    stepped along ``D(t - 1)``, plus an outer loop of the worker's own from zero along the rest. At
+    the beginning of a pass nothing is in flight, so a worker starts from the shared model alone.
 
     Args:
         workers: W.
-        descent: makes the local steps, in the paper AdamW.
-        outer: the server's step, and the worker's.
+        descent: optimizer of local steps; AdamW in the paper.
+        outer: the outer step of the server and of the workers.
     """
 
     rounds: ClassVar[bool] = True
@@ -180,8 +181,12 @@ class EagerDiLoCo(Algorithm):
     descent: Descent = PLAIN
     outer: OuterNesterov = field(default_factory=OuterNesterov)
 
+    def with_workers(self, workers: int) -> Self:
+        """See `Algorithm`."""
+        return replace(self, workers=workers)
+
     def trouble(self, workers: int, under_way: int) -> tuple[str, str] | None:
-        """Other workers; or rounds without overlap, where a worker's own part would count twice."""
+        """Another number of workers; or no overlap, where a worker's own part would count twice."""
         if workers != self.workers:
             told = f"{self.workers} is not allowed; allowed: {workers}, as the run has"
             return "algorithm.workers", told
@@ -190,14 +195,14 @@ class EagerDiLoCo(Algorithm):
         return None
 
     def start(self, model: Tensor) -> Server:
-        """A server that holds a copy of ``model [P]``, and a momentum of zero."""
+        """A server with a copy of ``model [P]`` and zero momentum."""
         return Server(model.clone(), tensors={MOMENTUM: torch.zeros_like(model)})
 
     def contribute(self, work: LocalWork) -> Tensor:
-        """Local steps from the worker's own model; their difference into ``out [W, P]``."""
+        """Take local steps from the worker's own model; writes their difference to ``out``."""
         network, replicas, minibatches, out, rate, memory = work
         known = memory.tensors
-        # Nothing is under way as a pass begins: the shared model has it all.
+        # Nothing is in flight at the beginning of a pass: the shared model contains every fold.
         if memory.new_pass or LAST not in known:
             known |= {name: torch.zeros_like(replicas) for name in (LAST, AHEAD, SPEED)}
         local = replicas.add_(known[AHEAD])
@@ -210,7 +215,7 @@ class EagerDiLoCo(Algorithm):
         return losses
 
     def fold(self, server: Server, fold: Fold) -> None:
-        """An outer step along the mean of ``contributions [W, P]``."""
+        """Take an outer step along the mean of ``contributions [W, P]``."""
         slope = torch.mean(fold.contributions, 0)
         self.outer.descend_(server.model, server.tensors[MOMENTUM], slope)
         server.version += 1
@@ -220,14 +225,14 @@ class EagerDiLoCo(Algorithm):
 class ElasticDiLoCo(Fragmented):
     """``theta_p <- OuterOpt(theta_p, sum w D / sum w)`` over a quorum's contributions of p.
 
-    w is the minibatches that a contribution was computed from.
+    w is the number of minibatches that a contribution was computed from.
 
     Args:
-        descent: makes the local steps, in the paper AdamW.
+        descent: optimizer of local steps; AdamW in the paper.
         outer: the server's step.
-        fragments: P.
-        mixing: a worker's own part in what it goes on with when it finds a new fragment.
-        quorum: contributions of a fragment for a step of it.
+        fragments: P, the number of fragments.
+        mixing: the weight of a worker's own parameters when it reads a changed fragment.
+        quorum: number of contributions of a fragment that trigger its outer step.
     """
 
     descent: Descent = PLAIN

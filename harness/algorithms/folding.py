@@ -5,13 +5,13 @@
 # pyright: reportOptionalMemberAccess=false, reportInvalidTypeForm=false
 """Folds, averages and reads as fused operations: by blocks of cache, or on a device.
 
-Steps along gradients, their average and the reads between them, block by block. The same
-operations in the same order for every parameter as `torch` has for ``sub_``, ``lerp_`` and
-``copy_``, fused multiplications and additions included: equal bits.
+`step_and_average` executes steps along gradients, their average and the reads between them block by
+block. Every parameter sees the same operations in the same order as with `torch`'s ``sub_``,
+``lerp_`` and ``copy_``, including fused multiply-adds, so the bits are equal.
 
-A fold and its average as one operation of a device: five passes over the parameters, not six. On a
-GPU a kernel in Triton, which comes with PyTorch there; elsewhere, and where it is not installed,
-PyTorch's own operations. Which it is, PyTorch decides by where the model lies.
+`step_and_draw` executes a fold and its average as one device operation, with five passes over the
+parameters instead of six: by a Triton kernel on a GPU, by PyTorch's own operations elsewhere and
+where Triton is not installed. PyTorch selects the implementation by the model's device.
 
 Shape letters: W contributions of a fold, P parameters.
 """
@@ -35,17 +35,17 @@ from harness.base.log import LOG
 from harness.kernels.compiling import kernel, part
 
 BLOCK = 256
-"""Parameters at once: a block of the model and of its average stay in the first-level cache."""
+"""Parameters of a block; blocks of the model and of its average stay in the first-level cache."""
 
 LINE = 64
-"""Bytes that come from memory at once."""
+"""Bytes of a cache line."""
 
 THREADS = 2
-"""With more than these, torch's own passes, spread over all threads, should be as fast."""
+"""Largest number of threads for blocks; with more, torch's multi-threaded passes are used."""
 
 
 def is_fit_for_blocks(model: Tensor) -> bool:
-    """Whether ``step_and_average`` is the faster way, and open: on a processor, few threads."""
+    """Whether ``step_and_average`` is possible and faster: on a CPU with few threads."""
     known = model.dtype in (torch.float32, torch.float64)
     few = model.device.type == "cpu" and torch.get_num_threads() <= THREADS
     return known and few and _rounds_as_torch(model.dtype)
@@ -53,7 +53,7 @@ def is_fit_for_blocks(model: Tensor) -> bool:
 
 @cache
 def _rounds_as_torch(dtype: torch.dtype) -> bool:
-    """Whether torch fuses as the kernel does: not where it goes without vector instructions."""
+    """Whether torch fuses multiply-adds as the kernel does; not so without vector instructions."""
     model = torch.linspace(1.0, 2.0, BLOCK, dtype=dtype)
     contribution = 1.0 / model.unsqueeze(0)
     expected = model.sub(contribution[0], alpha=0.3)
@@ -71,8 +71,8 @@ def step_and_average(
         average: ``[P]``, changed in place: after each turn
             ``average <- average + weight (theta - average)``; None for none.
         turns: the folds.
-        rate: the step.
-        weights: of theta in the average, one for each turn; none without an average.
+        rate: learning rate.
+        weights: of theta in the average, one for each turn; empty without an average.
     """
     number = model.numpy().dtype.type
     _fold(
@@ -89,13 +89,13 @@ def step_and_average(
 
 
 def _flat(lists: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Lists end to end, and where each begins."""
+    """Lists, concatenated, and the index at which each begins."""
     edges = np.array([0, *accumulate(map(len, lists))])
     return np.array([slot for each in lists for slot in each], np.int64), edges
 
 
 def _multiply_add(context: Any, a: Any, b: Any, c: Any) -> Any:
-    """``a b + c``, rounded once where the processor can, as torch has it."""
+    """``a b + c``, rounded once if the processor can do so, as in torch."""
 
     def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         number = values[0].type
@@ -106,17 +106,17 @@ def _multiply_add(context: Any, a: Any, b: Any, c: Any) -> Any:
     return a(a, a, a), emit
 
 
-_fused: Any = intrinsic(_multiply_add)  # numba hands the context over itself
+_fused: Any = intrinsic(_multiply_add)  # numba passes the context itself
 
 
 def _to_prefetch(context: Any, address: Any) -> Any:
-    """Ask for the line of memory at an address before it is needed; changes nothing."""
+    """Prefetch the cache line at an address."""
 
     def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
         function = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-        # To read, into all caches, data.
+        # Flags: for reading (0), into all cache levels (3), data rather than code (1).
         how = [ir.Constant(flag, value) for value in (0, 3, 1)]
         builder.call(function, [builder.inttoptr(values[0], byte), *how])
         return context.get_dummy_value()
@@ -129,10 +129,9 @@ _prefetch: Any = intrinsic(_to_prefetch)
 
 @part
 def _ask_for(vector: np.ndarray, begin: np.uint64, end: np.uint64) -> None:
-    """Prefetch the block of a vector ``[P]`` that begins there, if it is whole.
+    """Prefetch the block of a vector ``[P]`` that starts at ``begin``, if it is complete.
 
-    Blocks are too short for the processor to notice that they follow one another: without
-    this a fold takes a sixth longer.
+    Blocks are too short for the hardware prefetcher: without this a fold takes a sixth longer.
     """
     if begin + np.uint64(BLOCK) <= end:
         first = vector.ctypes.data + begin * np.uint64(vector.itemsize)
@@ -154,7 +153,7 @@ def _fold(
     weights: np.ndarray,
     rests: np.ndarray,
 ) -> None:
-    # Unsigned, because numba counts a negative index from the end and asks every time.
+    # Unsigned, because numba tests signed indices at every access for negative ones.
     begin, end = np.uint64(0), np.uint64(len(model))
     while begin < end:
         until = min(begin + np.uint64(BLOCK), end)
@@ -183,7 +182,7 @@ def _draw(
     weight: float,
     rest: float,
 ) -> None:
-    """Torch's ``lerp_``, which begins at the nearer end; ``rest`` is the weight less 1."""
+    """Torch's ``lerp_``, which starts at the nearer end; ``rest`` is the weight less 1."""
     if weight < 0.5:
         for i in range(begin, until):
             average[i] = _fused(weight, model[i] - average[i], average[i])
@@ -195,11 +194,11 @@ def _draw(
 try:
     import triton
     import triton.language as tl
-except ImportError:  # a PyTorch for processors alone comes without
+except ImportError:  # CPU-only builds of PyTorch do not include it
     triton = tl = None
 
 TILE = 1024
-"""Parameters of one program of the kernel."""
+"""Parameters per program of the Triton kernel."""
 
 _LIBRARY = torch.library.Library("lagbench", "DEF")
 
@@ -212,7 +211,7 @@ _LIBRARY.define(
 def step_and_draw(
     before: Tensor, contributions: Tensor, numbers: Tensor, model: Tensor, average: Tensor
 ) -> None:
-    """``model <- before - rate g`` for each g, then the average is drawn to it by the weight.
+    """``model <- before - rate g`` for each g, then one update of the average.
 
     Args:
         before: ``[P]``; may be the model itself.
@@ -228,7 +227,7 @@ def step_and_draw(
 def step_and_draw_torch(
     before: Tensor, contributions: Tensor, numbers: Tensor, model: Tensor, average: Tensor
 ) -> None:
-    """In PyTorch's own operations, wherever there is no kernel."""
+    """`step_and_draw` by PyTorch's own operations, for devices without a kernel."""
     for contribution in contributions:
         torch.addcmul(before, contribution, numbers[0], value=-1.0, out=model)
         before = model
@@ -249,7 +248,7 @@ if triton is not None:
             theta = tl.fma(-rate, tl.load(contributions + at, inside), theta)
             contributions += P
         mean = tl.load(average + at, inside)
-        # As ``lerp`` has it, which begins at the nearer end.
+        # As in ``lerp``, which starts at the nearer end.
         way = theta - mean
         near, far = tl.fma(weight, way, mean), tl.fma(weight - 1.0, way, theta)
         tl.store(model + at, theta, inside)
@@ -259,20 +258,20 @@ if triton is not None:
     def step_and_draw_triton(
         before: Tensor, contributions: Tensor, numbers: Tensor, model: Tensor, average: Tensor
     ) -> None:
-        """In one kernel, where Triton can start any."""
+        """`step_and_draw` as one kernel, if Triton can start kernels on the device."""
         execute = _launch_kernel if can_start(model.device) else step_and_draw_torch
         execute(before, contributions, numbers, model, average)
 
     @cache
     def can_start(device: torch.device) -> bool:
-        """Whether a kernel runs there: Triton needs a C compiler and Python's headers for it.
+        """Whether a kernel runs there: Triton needs a C compiler and Python's headers.
 
-        It is found out in a block that is executed, before any is recorded.
+        The first call comes from a block that is executed, before any is captured.
         """
         some = [torch.zeros(shape, device=device) for shape in (1, (1, 1), 2, 1, 1)]
         try:
             _launch_kernel(*some)
-        except Exception as error:  # whatever it is, folds can do without
+        except Exception as error:  # any: folds work without the kernel
             why = (str(error).splitlines() or [type(error).__name__])[0]
             LOG.warning(f"no kernel of Triton's, but two operations a fold: {why}")
             return False

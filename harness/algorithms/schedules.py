@@ -1,10 +1,10 @@
 """Learning-rate schedules, and the trial descents of a rate search.
 
-Learning-rate schedules: rules that are asked at set moments, and remember in a `Pace`. What a rate
-multiplies is the algorithm's business: the gradient **summed** over a minibatch in `AsyncSgd`
-(paper 1's equation 1), the **mean** gradient in `ModelAveraging` (paper 2).
+A schedule is a rule that executors call at set moments; its state is in a `Pace`. The algorithm
+determines the gradient that a learning rate multiplies: **summed** over a minibatch in `AsyncSgd`
+(paper 1's equation 1), **mean** in `ModelAveraging` (paper 2).
 
-Trial descents for a rate search, all rungs of the ladder at once as one replica stack.
+`trial_losses` runs the trial descents of a rate search, all rates at once as one replica stack.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from harness.networks.contract import Gradient, Minibatch
 
 @dataclass
 class Pace:
-    """What a schedule says at present, and what it remembers; plain numbers, for checkpoints.
+    """Learning rate and state of a schedule; plain numbers, for checkpoints.
 
     Args:
-        rate: the learning rate.
+        rate: the present learning rate.
         stop: whether training is over.
         halving: whether halving has begun.
         accuracy: frame accuracy after the last pass.
@@ -40,22 +40,19 @@ class Pace:
 
 
 class Schedule:
-    """When a schedule is asked, and what it answers: what changes is in its `Pace`.
-
-    What stands here is a rate that never changes.
-    """
+    """Base class of schedules: a constant learning rate. State that changes is in a `Pace`."""
 
     rate: float
-    """The first rate."""
+    """The initial learning rate."""
 
     @property
     def held_out_tests(self) -> int:
-        """How often in a pass a held-out loss is to be measured for `after_test`."""
+        """Number of held-out losses per pass that `after_test` needs."""
         return 0
 
     @property
     def judges_passes(self) -> bool:
-        """Whether `after_pass` is to be told the frame accuracy."""
+        """Whether `after_pass` needs the frame accuracy."""
         return False
 
     @property
@@ -64,7 +61,7 @@ class Schedule:
         return False
 
     def trial_steps(self, chunk_steps: int) -> int:
-        """Minibatches a trial descends on.
+        """Number of minibatches of a trial descent.
 
         Args:
             chunk_steps: minibatches of a chunk.
@@ -83,41 +80,40 @@ class Schedule:
         return self.searches
 
     def ladder(self, last: float) -> list[float]:
-        """The rates to try, the last one first.
+        """The learning rates to try, the last one first.
 
         Args:
-            last: the rate so far.
+            last: the learning rate so far.
         """
         return [last]
 
     def choose(self, ladder: Sequence[float], losses: Sequence[float]) -> float:
-        """The rate to go on with.
+        """Choose the learning rate of the next chunk.
 
         Args:
-            ladder: the rates that were tried.
-            losses: of each trial, in nats, summed over the frames that it descended on, each
-                minibatch before it was learnt from; not finite where the trial diverged.
+            ladder: the learning rates that were tried.
+            losses: of each trial, in nats, summed over its frames, each minibatch scored before
+                the step on it; not finite where the trial diverged.
         """
         del losses
         return ladder[0]
 
     def after_test(self, pace: Pace, loss: float) -> None:
-        """Told after each held-out test.
+        """Update the pace after a held-out test.
 
         Args:
             pace: changed in place.
-            loss: in nats a frame.
+            loss: in nats per frame.
         """
         pace.held_out = loss
 
     def after_pass(self, pace: Pace, passes: int, accuracy: float | None) -> None:
-        """Told after each pass over the data.
+        """Update the pace after a pass over the data.
 
         Args:
             pace: changed in place.
-            passes: how many are done.
-            accuracy: share of the development set's frames that are right; None if `judges_passes`
-                did not ask for it.
+            passes: number of finished passes.
+            accuracy: frame accuracy on the development set; None unless `judges_passes`.
         """
         del passes
         pace.accuracy = accuracy
@@ -125,10 +121,10 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Constant(Schedule):
-    """One rate for the whole run. Paper 1's *adapt* uses it with AsyncSgd's memory of one.
+    """One learning rate for the whole run. Paper 1's *adapt* uses it with AsyncSgd's memory of one.
 
     Args:
-        rate: of every fold.
+        rate: learning rate of every fold.
     """
 
     rate: float = setting(above=0.0)
@@ -139,9 +135,9 @@ class Exponential(Schedule):
     """Constant in a pass, ``rate * last ** ((i - 1) / (n - 1))`` in pass i of n: paper 2.
 
     Args:
-        rate: in the first pass.
+        rate: learning rate of the first pass.
         passes: n.
-        last: the last pass's rate as a share of the first's.
+        last: learning rate of the last pass, as a share of the first's.
     """
 
     rate: float = setting(above=0.0)
@@ -149,7 +145,7 @@ class Exponential(Schedule):
     last: float = setting(0.01, above=0.0)
 
     def after_pass(self, pace: Pace, passes: int, accuracy: float | None) -> None:
-        """The next pass's rate; beyond pass n it stays."""
+        """Set the next pass's learning rate; beyond pass n it is constant."""
         done = min(passes, self.passes - 1) / max(1, self.passes - 1)
         pace.rate = self.rate * self.last**done
 
@@ -158,17 +154,17 @@ class Exponential(Schedule):
 class Hand(Schedule):
     """Annealing on a held-out loss, tested often: paper 1's *ASGD-hand*.
 
-    The held-out loss is measured ``tests_a_pass`` times in a pass. When it has fallen by
-    less than ``gain`` (relative) since the last test, the rate falls as it would have by
-    ``factor`` a group, ``groups_a_pass / tests_a_pass`` groups at once.
+    If a held-out test finds that the loss has fallen by less than ``gain`` (relative) since the
+    last test, ``rate <- rate * factor ** (groups_a_pass / tests_a_pass)``: a fall by ``factor``
+    per minibatch group, for all groups between two tests at once.
 
     Args:
-        rate: the first rate.
+        rate: the initial learning rate.
         factor: 0.999 in the paper.
         groups_a_pass: minibatch groups in one pass over the data; 7,000 of them at 0.999
-            would take the rate to exp(-7) if no test showed a gain.
-        tests_a_pass: how often the held-out loss is measured.
-        gain: the relative fall of the loss that leaves the rate alone.
+            would take the learning rate to exp(-7) of itself if no test showed a gain.
+        tests_a_pass: number of held-out tests per pass.
+        gain: the relative fall of the loss from which on the learning rate stays.
     """
 
     rate: float = setting(above=0.0)
@@ -179,7 +175,7 @@ class Hand(Schedule):
 
     @property
     def held_out_tests(self) -> int:
-        """As often as configured."""
+        """``tests_a_pass``."""
         return self.tests_a_pass
 
     def after_test(self, pace: Pace, loss: float) -> None:
@@ -191,22 +187,22 @@ class Hand(Schedule):
 
 @dataclass(frozen=True)
 class Search(Schedule):
-    """Before each chunk, the rate whose trial descent has the lowest loss: *ASGD-search*.
+    """Before each chunk, the rate with the lowest loss of its trial descent: *ASGD-search*.
 
     Paper 1, section 4.1, after Guenter et al. (its reference 14): trial descents over about
     3% of the chunk from the present model, at rates above and below the last one. A trial is
     short and its loss noisy, so the last rate stays unless another is clearly better.
 
     Args:
-        rate: the rate before the first chunk; 0.008 in paper 1.
-        sample: the share of a chunk each trial descends on; 0.03 in paper 1.
-        factor: from one rung of the ladder to the next.
-        rungs: rungs above and below the last rate.
-        least_minibatches: a trial never runs on fewer minibatches than this: as many as 3%
-            of paper 1's chunk of 1 h has.
+        rate: the learning rate before the first chunk; 0.008 in paper 1.
+        sample: length of a trial as a share of a chunk; 0.03 in paper 1.
+        factor: ratio of neighbouring rates of the ladder.
+        rungs: number of rates above, and below, the last one.
+        least_minibatches: least number of minibatches of a trial: as many as 3% of paper 1's chunk
+            of 1 h has.
         clear: relative fall of the loss below the last rate's that counts as clear.
-        whole_trials: a last chunk that is shorter than a trial keeps the last rate. Its few
-            utterances are learned by heart soonest at a rate that ruins the model.
+        whole_trials: whether a last chunk that is shorter than a trial keeps the last rate. Its few
+            utterances are memorised fastest at a rate that ruins the model.
     """
 
     rate: float = setting(0.008, above=0.0)
@@ -219,11 +215,11 @@ class Search(Schedule):
 
     @property
     def searches(self) -> bool:
-        """Yes."""
+        """True."""
         return True
 
     def trial_steps(self, chunk_steps: int) -> int:
-        """The sample's share of a chunk, or the least."""
+        """The share ``sample`` of a chunk, at least ``least_minibatches``."""
         return max(self.least_minibatches, round(self.sample * chunk_steps))
 
     def tries(self, chunk_steps: int, left: int) -> bool:
@@ -236,14 +232,14 @@ class Search(Schedule):
         return not self.whole_trials or left >= self.trial_steps(chunk_steps)
 
     def ladder(self, last: float) -> list[float]:
-        """The rates to try, the last one first."""
+        """The learning rates to try, the last one first."""
         powers = [p for k in range(1, self.rungs + 1) for p in (k, -k)]
         return [last, *(last * self.factor**p for p in powers)]
 
     def choose(self, ladder: Sequence[float], losses: Sequence[float]) -> float:
         """The rate of the lowest finite loss, or the ladder's first if none is clearly lower."""
         finite = [(loss, rate) for rate, loss in zip(ladder, losses, strict=True) if isfinite(loss)]
-        if not finite:
+        if not finite:  # every trial diverged
             return min(ladder)
         best, rate = min(finite)
         keep = isfinite(losses[0]) and best >= losses[0] * (1.0 - self.clear)
@@ -259,7 +255,7 @@ class Halving(Schedule):
     halving begins; here it begins when a pass gains less than ``halve_below``, as in newbob.
 
     Args:
-        rate: the first rate.
+        rate: the initial learning rate.
         halve_below: gain in frame accuracy (absolute share) below which halving begins.
         stop_below: gain below which training stops, once halving has begun.
     """
@@ -270,12 +266,13 @@ class Halving(Schedule):
 
     @property
     def judges_passes(self) -> bool:
-        """Accuracies are what it goes by."""
+        """True."""
         return True
 
     def after_pass(self, pace: Pace, passes: int, accuracy: float | None) -> None:
-        """Halve, or stop, by how much the pass has gained; the first is counted from nothing."""
+        """Halve the learning rate, or stop, by the pass's gain in accuracy."""
         assert accuracy is not None
+        # The gain of the first pass counts from an accuracy of 0.
         gain = accuracy - (pace.accuracy or 0.0)
         pace.accuracy = accuracy
         if pace.halving and gain < self.stop_below:
@@ -289,17 +286,17 @@ class Halving(Schedule):
 def trial_losses(
     gradient: Gradient, model: Tensor, rates: Sequence[float], minibatches: Iterable[Minibatch]
 ) -> list[float]:
-    """Descend from ``model [P]`` at each rate; the model itself is left alone.
+    """Descend from ``model [P]`` at each learning rate; the model itself is not changed.
 
     Args:
         gradient: the model's summed gradient.
-        model: where every descent starts.
-        rates: one descent each; a rate of 0 measures the untouched model.
-        minibatches: each with W = 1; every descent sees the same.
+        model: initial parameters of every descent.
+        rates: one learning rate per descent; 0 measures the unchanged model.
+        minibatches: each with W = 1; the same for every descent.
 
     Returns:
-        For each rate the loss summed over all frames, each minibatch scored before the
-        descent learns from it; NaN or infinity where the descent left the finite numbers.
+        For each rate the loss summed over all frames, each minibatch scored before the step on it;
+        NaN or infinity where the descent diverged.
     """
     stack = model.repeat(len(rates), 1)
     out = torch.empty_like(stack)
@@ -315,5 +312,5 @@ def trial_losses(
 
 
 def _repeat_minibatch(one: Tensor, times: int) -> Tensor:
-    """The one minibatch for so many descents."""
+    """One minibatch as ``times`` equal rows, without a copy."""
     return one.expand(times, *(-1 for _ in one.shape[1:]))

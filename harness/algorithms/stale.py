@@ -1,35 +1,28 @@
-"""Asynchronous algorithms that know how stale a contribution is, and outer loops.
+"""Asynchronous algorithms with staleness in their update, outer loops, and server optimizers.
 
-Asynchronous SGD whose steps are the shorter the staler their gradients are. Zhang, Gupta, Lian and
-Liu (arXiv 1511.05950): the rate is divided by the staleness.
+- `StalenessAware`: the learning rate is divided by the staleness. Zhang, Gupta, Lian and Liu (arXiv
+  1511.05950).
+- `DelayCompensated`: a gradient is corrected for the folds since its read. Zheng et al. (arXiv
+  1609.08326), with a constant lambda (DC-ASGD-c): the gradient at the present model by Taylor's
+  formula, with the Hessian approximated by ``lambda g * g`` on the diagonal.
+- `Ringmaster`: gradients with too large a delay are dropped. Maranjyan, Tyurin and Richtárik (arXiv
+  2501.16168), algorithm 4.
+- `FedBuff`: outer steps along the mean of a buffer of differences. Nguyen et al. (arXiv
+  2106.06639), a difference weighted by 1 / sqrt(1 + tau).
+- `PartialFolds`: Hogwild in parts: a random subset of each gradient's components enters the model.
+  Niu, Recht, Ré and Wright (arXiv 1106.5730): an update of one component drawn from those of a
+  gradient, times their number, has the gradient as its mean.
+- `DelayedNesterov`: an outer loop with a momentum that changes at every N-th arrival only. Liu et
+  al. (arXiv 2401.09135), algorithm 3: asynchronous DiLoCo.
+- `ServerDescent`: ``theta <- theta - rate U(g(theta_read))`` with the optimizer U in the server: it
+  receives the gradients of all workers in the order of their folds. This is the way of PyTorch's
+  and TensorFlow's parameter servers, and of Downpour with Adagrad (Dean et al. 2012); in
+  `AsyncDescent` every worker has its own optimizer. With one staleness tau for all gradients it is
+  the delayed optimizer of theory: ``theta_{t+1} = theta_t - rate U(g(theta_{t - tau}))``.
 
-Asynchronous SGD with delay compensation: a gradient is corrected for what it has missed. Zheng et
-al. (arXiv 1609.08326), with a constant lambda (DC-ASGD-c): the gradient at the present model by
-Taylor's formula, its Hessian by ``lambda g * g`` on the diagonal.
-
-Ringmaster: asynchronous SGD that leaves out gradients with too large a delay. Maranjyan, Tyurin
-and Richtárik (arXiv 2501.16168), algorithm 4.
-
-FedBuff: asynchronous outer steps, each along the mean of a buffer of differences. Nguyen et al.
-(arXiv 2106.06639), a difference weighted by 1 / sqrt(1 + tau).
-
-Hogwild in parts: of every gradient only some components enter the model, drawn at random. Niu,
-Recht, Ré and Wright (arXiv 1106.5730): an update of one component drawn from those of a gradient,
-times their number, is the gradient in the mean.
-
-What workers of asynchronous outer loops contribute: how far local steps have moved them. A
-difference ``read - moved`` enters the model whatever its version is by then. The rate is that of
-local steps, of the mean gradient (see `descent`); the outer rate is the algorithm's own.
-
-Asynchronous steps along the directions of an optimizer that is the server's. ``theta <- theta -
-rate U(g(theta_read))``, where U and what it remembers are the server's: it sees the gradients of
-all workers in the order in which they are folded, each as stale as it is. This is what PyTorch's
-and TensorFlow's parameter servers do, and Downpour with Adagrad (Dean et al. 2012); in
-`AsyncDescent` every worker has an optimizer of its own. Of gradients of one staleness tau it is
-the delayed optimizer of theory: ``theta_{t+1} = theta_t - rate U(g(theta_{t - tau}))``.
-
-Delayed Nesterov: an asynchronous outer loop whose momentum moves every N arrivals only. Liu et al.
-(arXiv 2401.09135), algorithm 3: asynchronous DiLoCo.
+Contributions of the outer loops are differences ``read - moved``, folded into the model's present
+version. The schedule's learning rate is that of local steps, for the mean gradient (see `descent`);
+the outer learning rate is a setting of the algorithm.
 """
 
 from __future__ import annotations
@@ -63,10 +56,17 @@ from harness.networks.contract import Network, upload
 
 @dataclass(frozen=True)
 class StalenessAware(Gradients):
-    """``theta <- theta - rate / max(1, tau) g`` of a gradient tau versions old."""
+    """``theta <- theta - rate / max(1, tau) g`` for a gradient g of staleness tau.
+
+    Examples:
+        >>> server = StalenessAware().start(torch.zeros(1))
+        >>> StalenessAware().fold(server, Fold(torch.ones(1, 1), staleness=[4], rate=1.0))
+        >>> server.model
+        tensor([-0.2500])
+    """
 
     def fold(self, server: Server, fold: Fold) -> None:
-        """One step along each of ``contributions [W, P]``."""
+        """Take one step along each of ``contributions [W, P]``."""
         for contribution, tau in zip(fold.contributions, fold.staleness, strict=True):
             server.model.sub_(contribution, alpha=fold.rate / max(1, tau))
         server.version += 1
@@ -76,30 +76,30 @@ class StalenessAware(Gradients):
 class DelayCompensated(Gradients):
     """``theta <- theta - rate (g + strength g * g * (theta - theta_read))``.
 
-    The paper's server keeps the model that each worker has read; this one the last models, so
-    that it may be in shards and workers may have several contributions under way.
+    The paper's server keeps the model that each worker has read. This server keeps the last models,
+    so that it may be sharded and workers may have several contributions in flight.
 
     Args:
-        strength: lambda, of the summed gradient.
-        history: versions that are kept: contributions may be so stale, less one.
+        strength: lambda, for the summed gradient.
+        history: number of versions that are kept; the largest allowed staleness is one less.
     """
 
     strength: float = setting(0.04, at_least=0.0)
     history: int = setting(32, at_least=1, at_most=4096)
 
     def start(self, model: Tensor) -> Server:
-        """A server that holds a copy of ``model [P]``, and room for the last models."""
+        """A server with a copy of ``model [P]``, and space for the last models."""
         models = {_name_of_version(k): torch.zeros_like(model) for k in range(self.history)}
         models[_name_of_version(0)].copy_(model)
         return Server(model.clone(), past=models)
 
     def fold(self, server: Server, fold: Fold) -> None:
-        """One corrected step along each of ``contributions [W, P]``.
+        """Take one corrected step along each of ``contributions [W, P]``.
 
         Raises:
-            UserError: a contribution is staler than the history.
+            UserError: a contribution is staler than the history allows.
         """
-        if server.restarts:  # one may have changed the model since the last fold
+        if server.restarts:  # a restart may have changed the model since the last fold
             self._keep(server)
         for gradient, tau in zip(fold.contributions, fold.staleness, strict=True):
             if tau >= self.history:
@@ -114,29 +114,36 @@ class DelayCompensated(Gradients):
         self._keep(server)
 
     def _keep(self, server: Server) -> None:
-        """Put a copy of the present model in its place."""
+        """Store a copy of the present model in its place of the ring."""
         server.past[_name_of_version(server.changes % self.history)].copy_(server.model)
 
 
 def _name_of_version(place: int) -> str:
-    """Name of a place for a model."""
+    """Name of a place in the ring of past models."""
     return f"version/{place}"
 
 
 USED = "used"
-"""The server's number of gradients used so far."""
+"""Name of the server's count of gradients used so far."""
 
 
 @dataclass(frozen=True)
 class Ringmaster(Gradients):
     """``theta <- theta - rate g`` if fewer than ``most`` gradients were used since g's read.
 
-    A gradient that is left out makes a version too, which has the model of the one before; the
-    paper's delay counts used ones only. So the server remembers at which versions the last
-    ``most`` were used.
+    A dropped gradient makes a version, too, with an unchanged model, but the paper's delay counts
+    used gradients only. So the server stores the versions at which the last ``most`` were used.
 
     Args:
-        most: R, the delay from which on a gradient is not used.
+        most: R, the least delay at which a gradient is dropped.
+
+    Examples:
+        >>> algorithm = Ringmaster(most=1)
+        >>> server = algorithm.start(torch.zeros(1))
+        >>> for tau in (0, 1):
+        ...     algorithm.fold(server, Fold(torch.ones(1, 1), staleness=[tau], rate=0.5))
+        >>> server.model
+        tensor([-0.5000])
     """
 
     in_shards: ClassVar[bool] = False
@@ -144,13 +151,14 @@ class Ringmaster(Gradients):
     most: int = setting(16, at_least=1, at_most=65536)
 
     def start(self, model: Tensor) -> Server:
-        """A server that holds a copy of ``model [P]`` and has used nothing."""
+        """A server with a copy of ``model [P]``, and no gradient used."""
         last = {_name_of_gradient(k): -1.0 for k in range(self.most)}
         return Server(model.clone(), numbers={USED: 0.0, **last})
 
     def fold(self, server: Server, fold: Fold) -> None:
-        """A step along each of ``contributions [W, P]`` that is used."""
+        """Take a step along each of ``contributions [W, P]`` that is not dropped."""
         for contribution, tau in zip(fold.contributions, fold.staleness, strict=True):
+            # Oldest of the last R used gradients: if used after g's read, g's delay is R or more.
             place = _name_of_gradient(int(server.numbers[USED]) % self.most)
             if server.numbers[place] < server.changes - tau:
                 server.model.sub_(contribution, alpha=fold.rate)
@@ -160,29 +168,29 @@ class Ringmaster(Gradients):
 
 
 def _name_of_gradient(place: int) -> str:
-    """Name of the place for when one of the last gradients was used, in changes of the model."""
+    """Name of a place in the ring of times (in changes of the model) of the last used gradients."""
     return f"used/{place}"
 
 
 PENDING = "pending"
-"""The server's sum of contributions that have arrived and are not in the model."""
+"""Name of the server's sum of contributions that have arrived but are not yet in the model."""
 
 
 class Differences(Algorithm):
-    """An algorithm with local steps from what was read.
+    """Base of outer loops: contributions are the differences that local steps make.
 
     Attributes:
-        descent: makes the local steps.
+        descent: optimizer of local steps.
     """
 
     descent: Descent
 
     def start(self, model: Tensor) -> Server:
-        """A server that holds a copy of ``model [P]``, and nothing that waits."""
+        """A server with a copy of ``model [P]``, and no pending contributions."""
         return Server(model.clone(), tensors={PENDING: torch.zeros_like(model)})
 
     def contribute(self, work: LocalWork) -> Tensor:
-        """Descend from each replica over its minibatches; ``read - moved`` into ``out [W, P]``."""
+        """Descend from each replica over its minibatches; writes ``read - moved`` to ``out``."""
         network, replicas, minibatches, out, rate, memory = work
         out.copy_(replicas)
         losses = local_steps(self.descent, network, replicas, minibatches, rate, memory)
@@ -195,14 +203,22 @@ class FedBuff(Differences):
     """Every ``buffer`` arrivals ``theta <- theta - outer_rate mean((1 + tau)^-discount D)``.
 
     Every arrival makes a version; tau counts the steps of the model between read and arrival. For
-    a difference that began before a failure of the server it counts the arrivals that were lost,
-    and the restart as one more.
+    a difference that began before a server failure it includes the arrivals that were lost, and
+    the restart as one more.
 
     Args:
-        descent: makes the local steps.
-        buffer: K, arrivals for a step.
-        outer_rate: of a step; 1 moves the model to the mean of what was trained.
-        discount: 0.5 in the paper; 0 for none.
+        descent: optimizer of local steps.
+        buffer: K, the number of arrivals per step.
+        outer_rate: learning rate of a step; 1 moves the model to the mean of the trained ones.
+        discount: exponent of the weight by staleness; 0.5 in the paper, 0 for equal weights.
+
+    Examples:
+        >>> algorithm = FedBuff(buffer=2)
+        >>> server = algorithm.start(torch.zeros(1))
+        >>> for difference in (1.0, 3.0):
+        ...     algorithm.fold(server, Fold(torch.tensor([[difference]]), [0], rate=0.1))
+        >>> server.model
+        tensor([-2.])
     """
 
     descent: Descent = PLAIN
@@ -211,7 +227,7 @@ class FedBuff(Differences):
     discount: float = setting(0.5, at_least=0.0)
 
     def fold(self, server: Server, fold: Fold) -> None:
-        """Buffer each of ``contributions [W, P]``; a step when the buffer is full."""
+        """Buffer each of ``contributions [W, P]``; take a step when the buffer is full."""
         pending, now = server.tensors[PENDING], server.folds
         for difference, tau in zip(fold.contributions, fold.staleness, strict=True):
             steps = now // self.buffer - (now - tau) // self.buffer
@@ -227,18 +243,18 @@ class FedBuff(Differences):
 class PartialFolds(Gradients):
     """``theta_i <- theta_i - rate / share g_i`` for each i with probability ``share``.
 
-    Reads that find other versions at other components are those of a server in shards.
+    Folds only: reads with different versions in different components occur with a sharded server.
 
     Args:
-        share: of the components.
-        seed: of the draws, which are by version.
+        share: expected share of the components that enter.
+        seed: of the draws; each version has its own stream.
     """
 
     share: float = setting(0.5, above=0.0, at_most=1.0)
     seed: int = setting(0, at_least=0)
 
     def fold(self, server: Server, fold: Fold) -> None:
-        """A step along the drawn components of each of ``contributions [W, P]``."""
+        """Take a step along the drawn components of each of ``contributions [W, P]``."""
         drawn = stream(self.seed, "partial folds", server.version)
         for contribution in fold.contributions:
             enters = torch.as_tensor(drawn.random(len(contribution)) < self.share)
@@ -249,13 +265,14 @@ class PartialFolds(Gradients):
 
 @dataclass(frozen=True)
 class ServerDescent(Algorithm):
-    """A contribution is the mean gradient of its minibatches at what was read.
+    """``theta <- theta - rate U(g)``, with one optimizer U in the server.
 
-    Rates are of the mean gradient (see `descent`). A server in shards would cut the matrices
-    that an optimizer may look at, so there are none.
+    A contribution is the mean gradient of its minibatches at the model that was read. Learning
+    rates multiply the mean gradient (see `descent`). Shards are not allowed: they would cut weight
+    matrices, which an optimizer may need whole.
 
     Args:
-        optimizer: makes a direction of each gradient that is folded.
+        optimizer: U, the server's optimizer.
     """
 
     remembers: ClassVar[bool] = False
@@ -265,27 +282,27 @@ class ServerDescent(Algorithm):
     optimizer: LocalOptimizer = field(default_factory=AdamW)
 
     def on(self, network: Network) -> ServerDescent:
-        """See `Algorithm`: an optimizer may ask where layers lie."""
+        """Bind to a network: an optimizer may need its weight matrices."""
         placed = copy.copy(self)
-        object.__setattr__(placed, "_network", network)  # no setting, so no field
+        object.__setattr__(placed, "_network", network)  # not a setting, hence not a field
         return placed
 
     def start(self, model: Tensor) -> Server:
-        """A server that holds a copy of ``model [P]`` and what the optimizer knows at first."""
+        """A server with a copy of ``model [P]``, and the optimizer's initial state."""
         server = Server(model.clone())
         _state_to_server(server, self.optimizer.start(server.model.unsqueeze(0)))
         return server
 
     def contribute(self, work: LocalWork) -> Tensor:
-        """Mean gradients over each worker's minibatches, into ``out [W, P]``; losses ``[W]``."""
+        """Write each worker's mean gradient to ``out [W, P]``; returns the losses ``[W]``."""
         gradient = partial(mean_gradient, work.network, work.replicas)
         return mean_over(gradient, work.minibatches, work.out)
 
     def fold(self, server: Server, fold: Fold) -> None:
-        """A step along what the optimizer makes of each of ``contributions [W, P]``, in turn.
+        """Take a step along the optimizer's direction for each of ``contributions [W, P]``.
 
         Raises:
-            ValueError: nobody has said on which network (`on`).
+            ValueError: the algorithm is not bound to a network (`on`).
         """
         if self._network is None:
             raise ValueError("a ServerDescent folds on a network; see Algorithm.on")
@@ -299,12 +316,12 @@ class ServerDescent(Algorithm):
 
 
 def _state_from_server(server: Server) -> State:
-    """The optimizer's state, each tensor with one row: views of the server's."""
+    """The optimizer's state with a leading axis of 1: views of the server's tensors."""
     return {name: momentum.unsqueeze(0) for name, momentum in server.tensors.items()}
 
 
 def _state_to_server(server: Server, state: State) -> None:
-    """Undo `_kept`. A count of steps stays where the model lies: a host that reads it waits."""
+    """Store the optimizer's state; step counts stay on the device, so the host need not wait."""
     server.tensors |= {name: tensor[0] for name, tensor in state.items()}
 
 
@@ -316,11 +333,11 @@ class DelayedNesterov(Differences):
     ``theta <- theta - outer_rate ((1 - c N + c) momentum m + D / N)``.
 
     Args:
-        descent: makes the local steps.
-        every: N.
+        descent: optimizer of local steps.
+        every: N, the number of arrivals between momentum steps.
         momentum: beta.
-        outer_rate: epsilon.
-        spread: c, the momentum's part in every step; from 0 to 1 / N.
+        outer_rate: epsilon, the outer learning rate.
+        spread: c, the momentum's share in every step; from 0 to 1 / N.
     """
 
     descent: Descent = PLAIN
@@ -330,13 +347,13 @@ class DelayedNesterov(Differences):
     spread: float = setting(0.0, at_least=0.0, at_most=1.0)
 
     def start(self, model: Tensor) -> Server:
-        """As any difference's, with a momentum of zero."""
+        """The server of `Differences`, with zero momentum."""
         server = super().start(model)
         server.tensors[MOMENTUM] = torch.zeros_like(model)
         return server
 
     def fold(self, server: Server, fold: Fold) -> None:
-        """A step along each of ``contributions [W, P]``, and what the momentum has to add."""
+        """Take a step along ``contributions [W, P]`` and the momentum's share."""
         pending, momentum = server.tensors[PENDING], server.tensors[MOMENTUM]
         n, share = self.every, self.spread
         pending.add_(fold.contributions.mean(0))

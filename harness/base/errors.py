@@ -20,6 +20,15 @@ LONGEST = 2000
 """Characters of an error; a value that has more is shown in part."""
 
 
+RAISED = (Exception, SystemExit)
+"""What code of a user's may raise, but for Ctrl-C."""
+
+
+def describe_raised(error: BaseException) -> str:
+    """An error of a user's code, with its class."""
+    return f"{type(error).__name__}: {error}"
+
+
 class UserError(Exception):
     """Bad usage or bad input: one printable line, exit code 2, never a traceback.
 

@@ -12,7 +12,8 @@ registers them, because worker processes have to find the same names by themselv
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -21,7 +22,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from harness.base.errors import UserError, name_error
+from harness.base.errors import RAISED, UserError, describe_raised, name_error
 from harness.base.settings import load_toml
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "import_modules",
     "load",
     "load_plugins",
+    "undo_imports",
 ]
 
 Kind = Literal["tasks", "algorithms", "protocols", "corpora", "papers", "clusters", "runs"]
@@ -67,9 +69,9 @@ class Entry:
             found: Any = import_module(module)
             for part in path.split(".") if path else ():
                 found = getattr(found, part)
-        except Exception as error:  # an import may raise anything
-            told = f"{type(error).__name__}: {error}"
-            raise UserError(f"plugin {self.name} ({self.value}): {told}") from error
+        except RAISED as error:  # an import may raise anything
+            told = f"plugin {self.name} ({self.value}): {describe_raised(error)}"
+            raise UserError(told) from error
         return found
 
     @property
@@ -146,6 +148,32 @@ def import_modules(names: Iterable[object], where: str, folder: Path) -> None:
             raise UserError(f"{where}: {name!r} is not allowed; allowed: names of modules")
         try:
             import_module(name)
-        except Exception as error:  # an import may raise anything
-            told = f"{type(error).__name__}: {error}"
-            raise UserError(f"{where}: {name!r} cannot be imported ({told})") from error
+        except RAISED as error:  # an import may raise anything
+            told = f"{name!r} cannot be imported ({describe_raised(error)})"
+            raise UserError(f"{where}: {told}") from error
+
+
+@contextmanager
+def undo_imports(folder: Path) -> Generator[None]:
+    """Undo what a block imports from a folder if it ends in a `UserError`.
+
+    A module of the same name can then be imported from another folder.
+
+    Args:
+        folder: as given to `import_modules`. What is installed below it stays imported, as
+            packages in machine code cannot be imported twice.
+
+    Raises:
+        UserError: that of the block.
+    """
+    paths, before = [*sys.path], set(sys.modules)
+    try:
+        yield
+    except UserError:
+        sys.path[:] = paths
+        for name in sys.modules.keys() - before:
+            file = getattr(sys.modules[name], "__file__", None)  # a folder without one has none
+            top = folder.resolve() / name.partition(".")[0]
+            if file and any(Path(file).is_relative_to(own) for own in (top, f"{top}.py")):
+                del sys.modules[name]
+        raise

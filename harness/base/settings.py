@@ -220,7 +220,10 @@ def build(spec: type[_Built], table: object, where: str, key: str = "") -> _Buil
     }
     if issubclass(spec, Spec):
         _explain_trouble(spec, built, where, key)
-    return spec(**built)
+    try:
+        return spec(**built)
+    except UserError as error:  # of several settings that do not go together
+        raise UserError(f"{where}: {f'{key}: ' if key else ''}{error}") from error
 
 
 def _explain_trouble(spec: type[Spec], built: dict[str, Any], where: str, key: str) -> None:

@@ -22,7 +22,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     overrides.add_workers(parser)
     overrides.add_changes(parser, seeds=3)
     overrides.add_rates(parser)
-    parser.add_argument("--jobs", type=int, default=1, help="processes, side by side")
+    parser.add_argument(
+        "--jobs", type=argument_types.count, default=1, help="processes, side by side"
+    )
     parser.add_argument(
         "--out", type=Path, default=Path("reports/out/comparison"), help="table, CSV, plot and runs"
     )
@@ -36,13 +38,12 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.judge import comparison as provenance
     from harness.judge.comparison import build_table
     from harness.runs.idle import idle_lines
-    from harness.runs.methods import method_of
     from harness.store.files import writable_folder
     from reports import comparison
 
     base, own = overrides.base_of(arguments)
     named = [word.strip() for word in arguments.algorithms.split(",") if word.strip()]
-    methods = [method_of(word) for word in named] or [own]
+    methods = overrides.named_methods(named, base) or [own]
     grid = overrides.grid_of(arguments, base, methods, overrides.numbers(arguments.workers))
     store = argument_types.open_store(
         writable_folder(arguments.out, "--out") / "runs", arguments.gather
@@ -53,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     submit = argument_types.submission_of(arguments)
     for line in idle_lines(asked):
         print(line, file=sys.stderr, flush=True)
-    with Runner(store, max(1, arguments.jobs), submit) as runner:
+    with Runner(store, arguments.jobs, submit) as runner:
         cells = grid.run(runner)
     table = build_table(cells)
     runs = {f"{c.method}, {c.workers}": [run.hash for run in c.runs] for c in cells}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 import tomllib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ __all__ = [
     "base_of",
     "changes",
     "grid_of",
+    "named_methods",
     "numbers",
     "seeds_from",
 ]
@@ -120,6 +122,34 @@ def base_of(arguments: argparse.Namespace) -> tuple[TrainingConfig[Any], Method]
     run: RunFile[TrainingConfig[Any]] = load_run(arguments.file, TrainingConfig, changes=asked)
     base = run.config
     return base, Method(type(base.algorithm).__name__, base.algorithm, base.timed)
+
+
+def named_methods(words: Sequence[str], base: TrainingConfig[Any]) -> list[Method]:
+    """Methods by their names, in the file's protocol where that hands out data as theirs does.
+
+    A line on the standard error names those that keep their own, if the file sets anything of its.
+
+    Raises:
+        UserError: an unknown name.
+    """
+    from dataclasses import replace
+
+    from harness.runs.methods import method_of
+    from harness.simulator import Averaging, ParameterServer
+    from harness.simulator.protocols.contract import TimingProtocol
+
+    def way(protocol: TimingProtocol) -> object:
+        found = protocol.handing(base.workers)
+        return found and found._replace(under_way=0)  # when they are folded, not what they are
+
+    named, file = [method_of(word) for word in words], base.protocol
+    if file in (None, ParameterServer(), Averaging()):
+        return named
+    others = [each.label for each in named if way(each.protocol) != way(file)]
+    if others:
+        on = "" if len(others) == len(named) else f" on {', '.join(others)}"
+        print(f"no effect{on}: protocol (data are handed out in another way)", file=sys.stderr)
+    return [each if each.label in others else replace(each, protocol=file) for each in named]
 
 
 def grid_of(

@@ -84,7 +84,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--device", type=argument_types.device, default="auto", help="auto (default), cpu or cuda"
     )
     argument_types.add_gather(parser)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs at a time")
+    parser.add_argument(
+        "--jobs", type=argument_types.count, default=os.cpu_count() or 1, help="runs at a time"
+    )
     parser.add_argument(
         "--out", type=Path, default=Path("reports/out/recognise"), help="keeps the runs"
     )
@@ -98,8 +100,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.against:
         systems.append(_system({**asked, **_differences(arguments.against)}))
     seeds = _seeds(arguments.seeds)
-    if arguments.jobs < 1:
-        raise UserError(f"--jobs {arguments.jobs}: at least 1 is allowed")
 
     from data_synth import check_known
 

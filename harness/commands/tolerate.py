@@ -42,7 +42,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--algorithm", default="", help="async, averaging:10, … or a class")
     overrides.add_changes(parser, seeds=3)
     overrides.add_rates(parser)
-    parser.add_argument("--jobs", type=int, default=1, help="processes, side by side")
+    parser.add_argument(
+        "--jobs", type=argument_types.count, default=1, help="processes, side by side"
+    )
     parser.add_argument(
         "--out", type=Path, default=Path("reports/out/tolerance"), help="table, CSV, plot and runs"
     )
@@ -57,7 +59,6 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.grid.grid import Runner
     from harness.judge import comparison
     from harness.runs.idle import idle_lines
-    from harness.runs.methods import method_of
     from harness.search.knobs import knob_of
     from harness.search.search import Search, tolerance
     from harness.store import Cell
@@ -70,7 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
     limits = (low, high), arguments.margin, arguments.halvings
     search = Search(knob.name, knob.axis, knob.whole, *limits)
     base, method = overrides.base_of(arguments)
-    method = method_of(arguments.algorithm) if arguments.algorithm else method
+    if arguments.algorithm:
+        (method,) = overrides.named_methods([arguments.algorithm], base)
     knob.check(method.algorithm)
     store = argument_types.open_store(
         writable_folder(arguments.out, "--out") / "runs", arguments.gather
@@ -88,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(line, file=sys.stderr, flush=True)
 
     submit = argument_types.submission_of(arguments)
-    with Runner(store, max(1, arguments.jobs), submit) as runner:
+    with Runner(store, arguments.jobs, submit) as runner:
 
         def cell(value: float) -> Cell:
             return overrides.grid_of(arguments, turn(value), [method]).run(runner)[0]

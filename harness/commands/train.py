@@ -27,7 +27,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", type=argument_types.device, default="auto", help="auto (default), cpu or cuda"
     )
-    parser.add_argument("--jobs", type=int, default=1, help="processes, of several runs (1)")
+    parser.add_argument(
+        "--jobs", type=argument_types.count, default=1, help="processes, of several runs (1)"
+    )
     parser.add_argument(
         "--processes",
         type=int,
@@ -58,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     store = argument_types.open_store(writable_folder(arguments.out, "--out"), arguments.gather)
     for line in idle_lines(configs.values()):
         _say(line)
-    found = execute_named(configs, str, store, jobs=max(1, arguments.jobs), submit=submit)
+    found = execute_named(configs, str, store, jobs=arguments.jobs, submit=submit)
     for name, each in found.items():
         if len(found) > 1:
             print(f"{name.partition(', ')[2]}:")
@@ -108,7 +110,7 @@ def _configs(arguments: argparse.Namespace) -> dict[str, TaskConfig]:
         return {f"{path.stem}, seed {seed}": replace(base, seed=seed) for seed in seeds}
     return {
         f"{path.stem}, {count} worker{'' if count == 1 else 's'}, seed {seed}": replace(
-            base.on(count=count), seed=seed
+            base.with_cluster(count=count), seed=seed
         )
         for count in counts
         for seed in seeds

@@ -1,12 +1,10 @@
-"""Measure this machine, and fit the costs of a cluster file to what was measured.
+"""Calibration: measure this machine, and fit the costs of a cluster file.
 
-Four costs are timed as a real run has them (see `measure`). Each is a sum of few terms, so the
-terms are fitted by least squares of the relative error, none below zero; the intervals come from
-fitting again to resampled repetitions.
-
-What this machine takes for the work of a real run, timed again and again. Minibatches of several
-sizes with two networks, copies of several sizes between two processes, all-reduces among two to
-four, and folds.
+Four kinds of work of a real run are timed repeatedly: minibatches of several sizes with two
+networks, folds, copies of several sizes between two processes, and all-reduces among two to four.
+The time of each is a sum of few terms, t = Σ p_k x_k with prices p_k ≥ 0 and known multiples x_k,
+fitted by least squares of the relative error. The intervals come from refits to resampled
+repetitions.
 """
 
 from __future__ import annotations
@@ -36,11 +34,12 @@ from harness.processes.transport import PeerConnection, Socket
 from harness.simulator import Workload
 
 RESAMPLES = 300
+"""Refits for an interval."""
 
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """A figure and the interval that 95% of the refits to resampled repetitions lie in."""
+    """A fitted cost, and the interval of 95% of the refits to resampled repetitions."""
 
     value: float
     low: float
@@ -52,11 +51,11 @@ class Calibration:
     """The costs of this machine, in the units of a cluster file.
 
     Args:
-        launch_s, seconds_per_flop, half_rate_frames: of computing; see `Device`.
-        latency_s, seconds_per_byte: of copies between processes.
-        fold_s, fold_seconds_per_byte: of folds.
-        message_s, message_seconds_per_byte: of the messages of an all-reduce, which gloo makes
-            as a ring; adding up what was received is not in it.
+        launch_s, seconds_per_flop, half_rate_frames: costs of computing; see `Device`.
+        latency_s, seconds_per_byte: costs of copies between processes.
+        fold_s, fold_seconds_per_byte: costs of folds.
+        message_s, message_seconds_per_byte: costs of a message of an all-reduce, which gloo makes
+            as a ring, without the additions.
         cv: variation from one computation to the next (standard deviation over mean).
     """
 
@@ -73,10 +72,10 @@ class Calibration:
 
 
 def calibrate(say: Callable[[str], None]) -> Calibration:
-    """Measure and fit; about a minute.
+    """Measure and fit; takes about a minute.
 
     Args:
-        say: told what is being measured.
+        say: prints the kind of work that is measured next.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -97,6 +96,7 @@ def calibrate(say: Callable[[str], None]) -> Calibration:
     fold, fold_byte = fit_costs(folding)
     message, message_byte = fit_costs([_messages_of(point, fold_byte.value) for point in reducing])
     half = CostEstimate(*(_ratio(a, flop.value) for a in (small.value, small.low, small.high)))
+    # From the largest minibatch, in which timer and launch matter least.
     largest = computing[-1].seconds
     cv = float(largest.std(ddof=1) / largest.mean())
     return Calibration(
@@ -105,7 +105,7 @@ def calibrate(say: Callable[[str], None]) -> Calibration:
 
 
 def fit_costs(measured: Sequence[Measurement]) -> list[CostEstimate]:
-    """The price of each term, from the medians of the repetitions, each ≥ 0."""
+    """Fit the price of each term, ≥ 0, to the medians of the repetitions."""
     terms = np.array([point.terms for point in measured])
     best = _fit(terms, np.array([np.median(point.seconds) for point in measured]))
     draws = stream(0, "calibration")
@@ -120,9 +120,9 @@ def fit_costs(measured: Sequence[Measurement]) -> list[CostEstimate]:
 
 
 def _fit(terms: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    """Non-negative prices that make ``terms @ prices / seconds`` as near 1 as can be."""
+    """Non-negative prices that minimise ``‖terms @ prices / seconds − 1‖``."""
     relative = terms / seconds[:, None]
-    scale = relative.max(0)
+    scale = relative.max(0)  # terms differ by orders of magnitude: equal scales keep it accurate
     ones = np.ones(len(seconds))
     return cast(Any, optimize).nnls(relative / scale, ones)[0] / scale  # scipy says no types
 
@@ -132,17 +132,17 @@ def _ratio(above: float, below: float) -> float:
 
 
 def _messages_of(point: Measurement, add_s_per_byte: float) -> Measurement:
-    """An all-reduce without its additions, which the simulator charges apart.
+    """Times of an all-reduce without its additions, which the simulator charges separately.
 
-    Half of the messages of a ring are added up. At least a tenth is left: an addition from the
-    cache may be quicker than a fold.
+    Half of the messages of a ring are added up. At least a tenth of the time is left: an addition
+    from the cache may be quicker than a fold.
     """
     adding = point.terms[1] / 2.0 * add_s_per_byte
     return Measurement(point.terms, np.maximum(point.seconds - adding, point.seconds / 10.0))
 
 
 def cluster_text(found: Calibration, workers: int, name: str) -> str:
-    """A cluster file of so many workers like this machine, with the intervals as comments."""
+    """Text of a cluster file of workers like this machine, with the intervals as comments."""
     lines = [f'name = "{name}"', "", "[[workers]]", f"count = {workers}", 'device = "this"', ""]
     lines += [
         "[devices.this]",
@@ -185,7 +185,7 @@ def cluster_text(found: Calibration, workers: int, name: str) -> str:
 
 
 def _line(key: str, price: CostEstimate, *, inverse: bool = False, times: float = 1.0) -> str:
-    """``key = value``, with the interval behind it; a price of zero for a rate leaves it out."""
+    """Line ``key = value`` with the interval as a comment; a rate without a limit is left out."""
     if not inverse:
         return f"{key} = {price.value:.4g}  # {price.low:.4g} to {price.high:.4g}"
     if price.value <= 0.0:
@@ -195,26 +195,26 @@ def _line(key: str, price: CostEstimate, *, inverse: bool = False, times: float 
 
 
 SMALL, LARGE = (440, 256, 256, 500), (440, 512, 512, 512, 1000)
-"""Networks that are timed; two, so that what a minibatch costs by itself and what it costs by
-being small can be told apart."""
+"""Layer sizes of the timed networks: two, so that the cost of a launch can be separated from the
+lower rate of small minibatches."""
 
 MINIBATCHES = (1, 4, 16, 64, 256)
 
 BYTES = (4_000, 64_000, 1_000_000, 4_000_000, 16_000_000)
 
 RANKS = (2, 3, 4)
-"""How many processes average."""
+"""Numbers of processes of the timed all-reduces."""
 
 REPEATS, WARM = 15, 3
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Repeated timings of one thing.
+    """Repeated timings of the same work.
 
     Args:
-        terms: what its cost is a sum of, ``[terms]`` multiples.
-        seconds: ``[repeats]``.
+        terms: multiples x_k of the prices in its time, ``[terms]``.
+        seconds: measured times, ``[repeats]``.
     """
 
     terms: tuple[float, ...]
@@ -222,7 +222,10 @@ class Measurement:
 
 
 def time_computing() -> Iterator[Measurement]:
-    """A minibatch costs launch + f·h/R + f·b/R: terms 1, f and f·b with f FLOP a frame."""
+    """Time minibatches: t = launch + f·h/R + f·b/R, terms 1, f and f·b.
+
+    f is FLOP per frame, b frames, R the rate in FLOP/s, h the frames at which half of R is reached.
+    """
     generator = torch.Generator().manual_seed(1)
     for sizes in (SMALL, LARGE):
         net, flops = Dnn(Layout(sizes)), Workload.of_network(sizes, 1).flops_per_frame
@@ -236,7 +239,7 @@ def time_computing() -> Iterator[Measurement]:
 
 
 def time_folding() -> Iterator[Measurement]:
-    """A fold costs something and so much a byte: terms 1 and bytes."""
+    """Time folds: a constant and a price per byte, terms 1 and bytes."""
     algorithm = AsyncSgd()
     for size in BYTES:
         server = algorithm.start(torch.zeros(size // 4))
@@ -246,18 +249,21 @@ def time_folding() -> Iterator[Measurement]:
 
 
 def time_copying() -> list[Measurement]:
-    """One way between two processes, half of there and back: terms 1 and bytes."""
+    """Time copies between two processes, as half of a round trip: terms 1 and bytes."""
     return _measure_on_ranks(2, partial(_copies, BYTES, REPEATS))
 
 
 def time_reducing() -> list[Measurement]:
-    """All-reduces as a ring has them among N: terms 2 (N − 1), and so many bytes over N."""
+    """Time all-reduces as rings of N processes: terms 2 (N − 1) messages, and their bytes.
+
+    A message has 1/N of the operand.
+    """
     return _measure_on_ranks(max(RANKS), partial(_reductions, RANKS, BYTES, REPEATS))
 
 
 def _time_repeats(work: Callable[[], object], repeats: int) -> np.ndarray:
     seconds = np.empty(repeats)
-    for _ in range(WARM):
+    for _ in range(WARM):  # untimed: allocations and caches
         work()
     for i in range(repeats):
         began = time.perf_counter()
@@ -269,11 +275,11 @@ def _time_repeats(work: Callable[[], object], repeats: int) -> np.ndarray:
 # -- among processes -------------------------------------------------------------------------
 
 Work = Callable[[int], list[Measurement]]
-"""What every process does, told its rank; sizes and repetitions travel with it."""
+"""Function of the rank that each process executes; sizes and repetitions are bound to it."""
 
 
 def _measure_on_ranks(ranks: int, work: Work) -> list[Measurement]:
-    """What rank 0 measures, which is this process; the others are its forks."""
+    """Execute work on several ranks; returns the measurements of rank 0, which is this process."""
     with tempfile.TemporaryDirectory() as folder:
         meeting = f"file://{Path(folder) / 'meeting'}"
         process = partial(forks.context(__name__).Process, target=_as_rank, daemon=True)
@@ -314,7 +320,7 @@ def _copies(sizes: Sequence[int], repeats: int, rank: int) -> list[Measurement]:
 
 
 def _line_to_peer(rank: int) -> PeerConnection:
-    """What carries messages between two processes of a run."""
+    """Connect two processes as those of a run are."""
     port = torch.zeros(1, dtype=torch.int64)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port[0] = listening.getsockname()[1]
@@ -335,10 +341,11 @@ def _exchange_message(message: torch.Tensor, rank: int, line: PeerConnection) ->
 def _reductions(
     counts: Sequence[int], sizes: Sequence[int], repeats: int, rank: int
 ) -> list[Measurement]:
-    """All all-reduces that a rank is part of."""
+    """Time the all-reduces that a rank takes part in."""
     all_reduce = cast(Callable[..., object], dist.all_reduce)  # pyright: ignore[reportUnknownMemberType]
     found: list[Measurement] = []
     for count in counts:
+        # Created by all ranks, members or not.
         group = dist.new_group(list(range(count)))  # pyright: ignore[reportUnknownMemberType]
         for size in sizes if rank < count else ():
             messages = 2 * (count - 1)

@@ -1,4 +1,4 @@
-"""What a real run's timeline says, beside what the simulator predicts for its cluster."""
+"""Comparison of a real run's timeline with the simulator's prediction for its cluster."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ from harness.store.schema import TIMELINE
 from harness.tasks.contract import EXECUTED, Reads
 
 LEAST_FOLDS = 50
+"""Fewest folds in the steady part of a timeline."""
 
 QUANTILES = (0.5, 0.95, 0.99)
 
 
 @dataclass(frozen=True)
 class Behaviour:
-    """How a cluster behaved, without the pauses of its server and those for searches.
+    """Throughput and staleness of a cluster, without pauses of its server and for searches.
 
     Attributes:
-        throughput_per_s: folds a second while all workers were at work.
-        lags: staleness and lag from each read, by its name: ``inner`` while all were at work, the
-            others of the whole run.
+        throughput_per_s: folds per second while all workers work.
+        lags: staleness and lag by the name of the read: ``inner`` while all workers work, the
+            others over the whole run.
     """
 
     throughput_per_s: float
@@ -46,8 +47,8 @@ class Comparison:
     """A recorded run beside its prediction.
 
     Attributes:
-        recorded, predicted: how the run went, and how it should have.
-        unpaced: whether real processes took the time that they needed, whatever the cluster says.
+        recorded, predicted: behaviour of the real and of the simulated cluster.
+        unpaced: whether the real processes ran at this machine's speed, not at the cluster's.
     """
 
     recorded: Behaviour
@@ -56,17 +57,24 @@ class Comparison:
 
     @property
     def throughput_error(self) -> float:
-        """Of the prediction, relative to what was recorded."""
+        """Relative error of the predicted throughput, (predicted − recorded) / recorded."""
         return _difference(self.recorded.throughput_per_s, self.predicted.throughput_per_s)
 
     @property
     def staleness_error(self) -> float:
-        """Of the mean since the inner read, relative; infinite if 0 was recorded, and is not."""
+        """Relative error of the predicted mean staleness since the inner read.
+
+        Infinite if 0 was recorded and another mean predicted.
+        """
         there, ours = (b.lags["inner"].staleness for b in (self.recorded, self.predicted))
         return _difference(float(there.mean()), float(ours.mean()))
 
     def staleness_distance(self, name: str = "inner") -> float:
-        """Kolmogorov and Smirnov's: the largest difference of the two distributions."""
+        """Kolmogorov–Smirnov distance of the two distributions of staleness.
+
+        Args:
+            name: name of the read.
+        """
         there, ours = (b.lags[name].staleness for b in (self.recorded, self.predicted))
         found: Any = ks_2samp(there, ours, method="asymp")  # scipy says no types
         return float(found.statistic)
@@ -75,15 +83,15 @@ class Comparison:
 def compare_to_prediction(
     folder: Path, cluster: Cluster | None = None, say: Callable[[str], None] = lambda line: None
 ) -> Comparison:
-    """A stored run beside a simulated one.
+    """Simulate the cluster of a stored run, and compare the timelines.
 
     Args:
-        folder: of the run.
-        cluster: predicts; None for the run's own.
-        say: told when the corpus is made.
+        folder: folder of the run.
+        cluster: cluster to simulate; None for the run's own.
+        say: prints a line when the corpus is generated.
 
     Raises:
-        UserError: no such run, its record is too short, or of a kind that is not simulated.
+        UserError: no such run, a timeline that is too short, or a kind that is not simulated.
     """
     run = load_finished_run(folder)
     config = config_of(run)
@@ -96,10 +104,10 @@ def compare_to_prediction(
 
 
 def behaviour(timeline: Timeline, reads: Reads) -> Behaviour:
-    """How a cluster behaved.
+    """Measure the behaviour of a timeline.
 
-    All workers are at work but for the first and last folds, three a worker. Of the inner lag,
-    whatever was under way during a pause is left out too.
+    All workers are taken to work except in the first and last folds, three per worker.
+    Contributions in flight during a pause are left out of the inner lag, too.
 
     Raises:
         UserError: too few folds are left.
@@ -109,6 +117,7 @@ def behaviour(timeline: Timeline, reads: Reads) -> Behaviour:
     if folds < 2 * edge + LEAST_FOLDS:
         raise UserError(f"timeline: {folds} folds; needed: {2 * edge + LEAST_FOLDS}")
     paused_s = _cumulative_pause_s(timeline)
+    # No pause between read and fold. Taken from the whole timeline, in which pauses still are.
     steady = paused_s(rows.read_time_s) == paused_s(timeline.folds.time_s[rows.fold])
     steady &= (rows.fold >= edge) & (rows.fold < folds - edge)
     at_work = remove_pauses(timeline)
@@ -120,7 +129,7 @@ def behaviour(timeline: Timeline, reads: Reads) -> Behaviour:
 
 
 def remove_pauses(timeline: Timeline) -> Timeline:
-    """A timeline without its pauses: what came after one comes so much earlier."""
+    """Remove the pauses of a timeline: times after one are earlier by its duration."""
     paused_s = _cumulative_pause_s(timeline)
 
     def shift_rows(rows: Any) -> Any:  # one table of the timeline, of its own class
@@ -132,7 +141,7 @@ def remove_pauses(timeline: Timeline) -> Timeline:
 
 
 def _cumulative_pause_s(timeline: Timeline) -> Callable[[np.ndarray], np.ndarray]:
-    """For instants, how long the server had paused before each."""
+    """Function from times to the total duration of pauses before each, in seconds."""
     pauses: Spans = timeline.spans.where(_is_pause(timeline))
 
     def pause_before_s(time_s: np.ndarray) -> np.ndarray:
@@ -146,7 +155,7 @@ def _is_pause(timeline: Timeline) -> np.ndarray:
 
 
 def format_comparison(found: Comparison) -> Iterator[str]:
-    """Lines of a table: recorded, predicted and how they differ."""
+    """Lines of a table: recorded, predicted and relative difference."""
     there, ours = found.recorded, found.predicted
     if found.unpaced:
         yield "not paced: recorded is this machine's speed, predicted the cluster's"
@@ -175,7 +184,7 @@ def _row(label: str, recorded: float, predicted: float) -> str:
 
 
 def _difference(recorded: float, predicted: float) -> float:
-    """Relative to what was recorded; infinite where that is 0 and the other is not."""
+    """Relative difference, (predicted − recorded) / recorded; infinite if only that is 0."""
     if recorded == 0.0:
         return 0.0 if predicted == 0.0 else float("inf")
     return predicted / recorded - 1.0

@@ -1,4 +1,4 @@
-"""The time that a run would take on a cluster: simulated, not trained."""
+"""Prediction of a run's time on a cluster, by simulation without training."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def prediction(
     target: Path | None = None,
     kept: float | None = None,
 ) -> Iterator[str]:
-    """Lines that say throughput, speed-up, staleness from each read, and time.
+    """Predict throughput, speed-up, staleness from each read and time; yields lines.
 
     Args:
-        config: of the run.
+        config: configuration of the run.
         pieces: its training data, see `Application.pieces`.
-        cluster: in place of the run's.
-        workers: in place of the run's workers or replicas.
-        target: the folder of a finished run of these settings; its errors are given the times at
+        cluster: cluster in place of the run's.
+        workers: number of workers or replicas in place of the run's.
+        target: folder of a finished run of these settings; its errors are shown with the times at
             which the cluster would reach them.
-        kept: the share of frames that decoders keep, in sequence training; None for the
-            target's, or the usual.
+        kept: share of frames that decoders keep, in sequence training; None for the target's, or
+            the usual one.
 
     Raises:
         UserError: no such run, too many workers for the data, or a run that cannot be predicted.
@@ -44,6 +44,7 @@ def prediction(
     application = config.application
     finished = _load_run_of_task(target, config) if target else None
     share = application.share(config, finished, kept)
+    # The same run with one healthy worker, to which the speed-up refers.
     single, most = application.sampled(config)
     run, alone = time_full_run(config, pieces, share), time_full_run(single, pieces, share, most)
     yield from _lines(config, share, run, alone)
@@ -54,7 +55,7 @@ def prediction(
 def time_full_run(
     config: TaskConfig, pieces: Any, share: float = 1.0, most: int = MOST_FOLDS
 ) -> Whole:
-    """A run from its beginning to its end in simulated time; see `Application.time`."""
+    """Simulate a run from beginning to end; see `Application.time`."""
     return config.application.time(config, pieces, share, most)
 
 
@@ -81,14 +82,13 @@ def _lines(config: TaskConfig, share: float, run: Whole, alone: Whole) -> Iterat
 
 
 def _format_error_times(config: TaskConfig, finished: Run, predicted: Whole) -> Iterator[str]:
-    """Lines that say when a cluster would have had a run's errors."""
+    """Lines with the simulated times of a run's errors, one per new best error."""
     metrics = finished.metrics
     for model in ("average", "iterate"):
         rows = metrics["name"] == f"{config.judged}/{model}"
         if not rows.any():
             continue
-        label = config.judged.removeprefix("dev_").replace("_", " ")
-        yield f"{f'{label} ({model})':28} {'after s':>12}"
+        yield f"{f'{config.metric} ({model})':28} {'after s':>12}"
         best = np.inf
         for error, fold in zip(metrics["value"][rows], metrics["fold"][rows], strict=True):
             if error < best:
@@ -98,10 +98,10 @@ def _format_error_times(config: TaskConfig, finished: Run, predicted: Whole) -> 
 
 
 def _load_run_of_task(folder: Path, config: TaskConfig) -> Run:
-    """A stored run of the same task.
+    """Load a stored run of the same task.
 
     Raises:
-        UserError: there is none, or it is of another.
+        UserError: there is no run, or it is of another task.
     """
     run = load_finished_run(folder)
     if (found := config_of(run)).task != config.task:

@@ -1,6 +1,6 @@
-"""What every algorithm promises, asked of one: for whoever writes his own.
+"""Checks of the contract of an algorithm, for authors of new ones.
 
-A small network, drawn minibatches and a few folds; every question is one of equal bytes.
+Each check trains a small network on random minibatches for a few folds, and compares bytes.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from harness.tasks.order import Key
 LAYERS, FRAMES, FOLDS, RATE = (6, 8, 4), 5, 6, 0.05
 
 WORKERS = 3
-"""Of an algorithm whose folds take all workers' contributions; one of the others."""
+"""Workers for an algorithm with rounds; others are checked with one."""
 
 STALEST, STALEST_IN_ROUNDS = 2, 1
-"""Of folds that are asked about; in rounds a contribution may have begun one version ago."""
+"""Largest staleness in the checks; in rounds a contribution may have begun one version ago."""
 
 UNASKED = (
     f"not asked: more than {FOLDS} folds, staleness beyond {STALEST} (in rounds"
@@ -61,12 +61,12 @@ UNASKED = (
 
 @dataclass(frozen=True)
 class Answer:
-    """Whether a promise is kept.
+    """Result of a check.
 
     Attributes:
-        promise: in words.
-        kept: whether it is; None if the algorithm refuses stale folds, which it may.
-        told: what happened instead.
+        promise: the promise in words.
+        kept: whether the algorithm keeps it; None if it rejects stale folds, which is allowed.
+        told: reason if it is not kept.
     """
 
     promise: str
@@ -75,11 +75,11 @@ class Answer:
 
 
 def check_contract(algorithm: Algorithm) -> Iterator[Answer]:
-    """Every promise, asked of an algorithm."""
+    """Check an algorithm for every promise of `PROMISES`; yields the results."""
     for promise, broken in PROMISES.items():
         try:
             told = broken(algorithm)
-        except Exception as error:  # whatever somebody's algorithm does
+        except Exception as error:  # any: the code of the algorithm is the user's
             told = f"{type(error).__name__}: {error}"
             if broken is _check_stale and isinstance(error, UserError):
                 yield Answer(promise, None, str(error))
@@ -89,14 +89,14 @@ def check_contract(algorithm: Algorithm) -> Iterator[Answer]:
 
 @dataclass
 class _TrainingState:
-    """An algorithm and all that it may change.
+    """An algorithm and all state that it may change.
 
     Args:
-        algorithm: what is asked.
+        algorithm: algorithm to check.
         server: its server.
-        memory: its workers'.
-        stalest: how stale contributions become.
-        models: every version so far, which stale contributions are made from.
+        memory: memory of its workers.
+        stalest: largest staleness of contributions.
+        models: all versions of the model so far, from which stale contributions are computed.
     """
 
     algorithm: Algorithm
@@ -115,7 +115,7 @@ class _TrainingState:
         return len(self.models) - 1
 
     def advance(self, folds: int) -> _TrainingState:
-        """So many more folds, each of what is contributed at a model as old as may be."""
+        """Execute folds, each of contributions at the oldest model that ``stalest`` allows."""
         for _ in range(folds):
             stale = min(self.stalest, self.done)
             read = self.models[self.done - stale]
@@ -154,7 +154,7 @@ def _contribute(algorithm: Algorithm, model: Tensor, memory: Memory, step: int) 
 
 
 def _difference(one: Server, other: Server) -> str:
-    """Where two servers differ; nothing if they do not."""
+    """First difference of two servers in words; empty if they are equal."""
     ours, theirs = vectors_of(one), vectors_of(other)
     if (one.version, one.numbers, ours.keys()) != (other.version, other.numbers, theirs.keys()):
         return "versions, numbers or names of vectors differ"
@@ -250,4 +250,4 @@ PROMISES: dict[str, Callable[[Algorithm], str]] = {
     "folds in a row give the bytes of one by one": _check_blocks,
     "state is the server's and the workers' memory's alone": _check_own_state,
 }
-"""Each as a function that says in words how it is broken, or nothing."""
+"""Check of each promise: a function that returns the violation in words, or an empty string."""

@@ -1,4 +1,4 @@
-"""A stored run executed again from its own record, and its parameters compared."""
+"""Replay of a stored run from its own timeline, and comparison of the parameters."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from harness.tasks.contract import EXECUTED, Progress, TaskConfig, application_o
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """What a replay gave.
+    """Result of a replay.
 
     Args:
-        folds, parameters: how many.
-        recorded_sha256, replayed_sha256: of the final parameters.
-        largest_difference: between the two, absolute.
+        folds, parameters: numbers of folds and of parameters.
+        recorded_sha256, replayed_sha256: digests of the final parameters.
+        largest_difference: largest absolute difference of the parameters.
     """
 
     folds: int
@@ -39,10 +39,10 @@ class ReplayResult:
 
 
 def load_finished_run(folder: Path) -> Run:
-    """The finished run in a folder of a store.
+    """Load the finished run in a folder of a store.
 
     Raises:
-        UserError: there is none.
+        UserError: there is no finished run.
     """
     run = Store(folder_of_run(folder).resolve().parent).load(folder.resolve().name)
     if run.status != "done":
@@ -51,10 +51,10 @@ def load_finished_run(folder: Path) -> Run:
 
 
 def config_of(run: Run) -> TaskConfig:
-    """The configuration of a stored training run.
+    """Restore the configuration of a stored training run.
 
     Raises:
-        UserError: it is no training run of this program, or its code is another now.
+        UserError: it is no training run of this program, or its code has changed.
     """
     for group in ("algorithms", "protocols"):
         load_plugins(group)
@@ -64,7 +64,7 @@ def config_of(run: Run) -> TaskConfig:
 
 
 def replay_run(folder: Path, say: Callable[[str], None]) -> ReplayResult:
-    """Execute a stored run again in its recorded order.
+    """Execute a stored run again in its recorded order, and compare the parameters.
 
     Raises:
         UserError: no such run, or its corpus or timeline is missing.
@@ -73,7 +73,7 @@ def replay_run(folder: Path, say: Callable[[str], None]) -> ReplayResult:
     theirs = load_file(run.path(MODEL))["model"]
     folds = len(load_timeline(run.path(TIMELINE)).folds)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # as in a run: the last bits depend on the number of threads
     try:
         with TemporaryDirectory() as scratch:
             ours = load_file(_replay_into(run, Store(scratch), say).path(MODEL))["model"]
@@ -90,7 +90,7 @@ def _replay_into(run: Run, store: Store, say: Callable[[str], None]) -> Run:
 
 
 def _tell(say: Callable[[str], None], progress: Progress) -> None:
-    say(f"{progress.done:.1f} of {progress.passes:g} passes, {progress.frame_error:.1%} wrong")
+    say(f"{progress.done:.1f} of {progress.passes:g} passes, {progress.measured}")
 
 
 def _sha256(tensor: torch.Tensor) -> str:

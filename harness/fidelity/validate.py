@@ -1,8 +1,8 @@
-"""Real processes of known speed beside the simulator: does the prediction hold?
+"""Validation of the simulator against real processes of known speed.
 
-Each regime is a cluster file; its workers are processes on this machine that wait wherever they
-are quicker than the file says, so a few cores can be many workers. What else happens is real:
-sockets, queues, threads, the folds. Nothing is fitted.
+Each regime is a cluster file; its workers are processes on this machine that wait where they are
+quicker than the file says, so a few cores can take the place of many workers. Sockets, queues,
+threads and folds are real. Nothing is fitted.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ SHARDED = f"shards = 2\n{ASYNCHRONOUS}"
 
 @dataclass(frozen=True)
 class Regime:
-    """Workers of known speed, and what they do.
+    """A cluster of paced workers, and the training that they execute.
 
     Attributes:
         training: protocol, algorithm and schedule, as in a run file.
-        launch_s: what a minibatch takes a worker of speed 1.
-        fold_s: what a fold takes the server.
-        cv: how much a minibatch's time varies, standard deviation over mean.
-        speeds: of the workers.
+        launch_s: duration of a minibatch on a worker of speed 1.
+        fold_s: duration of a fold.
+        cv: coefficient of variation of a minibatch's duration (standard deviation over mean).
+        speeds: relative speed of each worker.
     """
 
     training: str = ASYNCHRONOUS
@@ -60,7 +60,7 @@ class Regime:
     speeds: tuple[float, ...] = (1.0,) * 6
 
     def files(self, name: str) -> dict[str, str]:
-        """A run file and its cluster's, by their names."""
+        """Texts of the run file and the cluster file, by file name."""
         workers = "".join(WORKER.format(speed=speed) for speed in self.speeds)
         cluster = CLUSTER.format(name=name, workers=workers, **vars(self))
         run = RUN.format(workers=len(self.speeds), training=self.training)
@@ -108,31 +108,32 @@ share = 0.25
 """
 
 
-def validate_regimes(say: Callable[[str], None]) -> Iterator[tuple[str, Comparison]]:
-    """Run and predict every regime.
+def validate_regimes(say: Callable[[str], None], program: str) -> Iterator[tuple[str, Comparison]]:
+    """Run and predict every regime; yields its name and the comparison.
 
     Args:
-        say: told what runs.
+        say: prints the regime that runs next.
+        program: the module whose command starts the processes of a run.
 
     Raises:
-        UserError: a run does not end well.
+        UserError: a run fails.
     """
     for name, regime in REGIMES.items():
         say(f"{name}: {len(regime.speeds)} workers")
         with TemporaryDirectory() as folder:
             for file, text in regime.files(name).items():
                 (Path(folder) / file).write_text(text, encoding="utf-8")
-            yield name, _run_regime(Path(folder), name)
+            yield name, _run_regime(Path(folder), name, program)
 
 
-def _run_regime(folder: Path, name: str) -> Comparison:
-    command = [sys.executable, "-m", "harness.train", str(folder / "run.toml"), "--paced"]
+def _run_regime(folder: Path, name: str, program: str) -> Comparison:
+    command = [sys.executable, "-m", program, str(folder / "run.toml"), "--paced"]
     run: RunFile[TrainingConfig[Any]] = load_run(folder / "run.toml", TrainingConfig)
     config = run.config
     processes = str(config.workers + config.shards)
     options = ["--processes", processes, "--out", str(folder / "runs")]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
+    if done.returncode != 0:  # its last line is the error; the others are progress
         told = (done.stderr.strip().splitlines() or ["nothing said"])[-1]
         raise UserError(f"{name}: the run ended with {done.returncode}: {told}")
     (config_file,) = (folder / "runs").glob("*/config.json")
@@ -140,7 +141,7 @@ def _run_regime(folder: Path, name: str) -> Comparison:
 
 
 def markdown(found: Mapping[str, Comparison]) -> Iterator[str]:
-    """A table, a row a regime."""
+    """Lines of a Markdown table with one row per regime."""
     heads = ("regime", "folds/s", "predicted", "error", "mean staleness", "predicted", "error")
     yield f"| {' | '.join((*heads, 'KS distance'))} |"
     yield "|---|---|---|---|---|---|---|---|"

@@ -1,18 +1,19 @@
-"""Carriers of a grid's runs: their contract, batch systems, and executors of futures.
+"""Job backends (carriers) of a grid: their contract, batch systems, and executors of futures.
 
-Without ``--submit`` processes of this machine carry them (`harness.grid.processes`). Others are
-named by it: batch systems through submitit, and any executor of futures.
-``slurm`` submits job arrays with sbatch, whose own variables (``SBATCH_PARTITION``,
-``SBATCH_ACCOUNT``, …) say what the jobs need; ``local`` starts the same jobs as processes of this
-machine. ``dask`` asks the scheduler that ``DASK_SCHEDULER_ADDRESS`` names, or workers of its own;
-``ray`` does the same with ``RAY_ADDRESS``. ``MODULE:FUNCTION`` is called with the number of jobs
-and gives a `concurrent.futures.Executor`.
+Without ``--submit`` processes of this machine execute the runs (`harness.grid.processes`). Values
+of ``--submit``:
 
-The runs of a grid as jobs that somebody else carries (`carriers`), one run or several a job. A run
-writes to the store as in any process, and what is checkpointed survives its job. A job that is
-lost (its node failed, it was preempted or ran out of time) is submitted again, and no other is
-disturbed; what it had finished is found in the store. A job that raises something would raise it
-again: it ends the grid in a line.
+- ``slurm`` submits job arrays with sbatch; its variables (``SBATCH_PARTITION``,
+  ``SBATCH_ACCOUNT``, …) specify resources. ``local`` starts the same jobs as local processes. Both
+  use submitit.
+- ``dask`` uses the scheduler at ``DASK_SCHEDULER_ADDRESS``, or starts workers; ``ray`` does the
+  same with ``RAY_ADDRESS``.
+- ``MODULE:FUNCTION`` is called with the number of jobs and returns a `concurrent.futures.Executor`.
+
+A job executes one run or several. Runs are written to the store as by any process, and checkpoints
+survive their job. A lost job (node failure, preemption, time limit) is submitted again without
+effect on others, and its finished runs are found in the store. A job that raises an error would
+raise it again, so the error ends the grid.
 """
 
 from __future__ import annotations
@@ -48,53 +49,54 @@ NEEDS = {
     "dask": ("distributed", "dask"),
     "ray": ("ray", "ray"),
 }
-"""The package that each needs, and the extra of ours that brings it."""
+"""The package that each backend needs, and the extra of this project that installs it."""
 
 MINUTES = 24 * 60
-"""A job's limit; a longer run goes on in another job."""
+"""Time limit of a job; a longer run resumes in another job."""
 
 EVERYTHING = 10**9
+"""Value of `Carrier.at_once` for no limit."""
 
 NOT_REQUEUED = "Job not requeued because"
-"""What submitit has a job raise when its time is up or somebody else wants its place."""
+"""Beginning of submitit's error in a job that has timed out or was preempted."""
 
 
 Hear = Callable[[Any], object]
-"""Takes news of work under way, as it comes."""
+"""Function that receives news (see `harness.grid.grid.News`) of running work."""
 
 
 class Job(Protocol):
-    """Work under way elsewhere."""
+    """A submitted job."""
 
     def done(self) -> bool:
-        """Whether it has ended, however."""
+        """Whether it has ended, with a result or not."""
         ...
 
     def result(self) -> Any:
-        """What it gave; raises what it raised, or one of its carrier's `lost`."""
+        """Its result; raises its error, or one of its carrier's `lost`."""
         ...
 
     def cancel(self) -> object:
-        """Have it not done, or ended."""
+        """Cancel it, or end it if it runs."""
         ...
 
 
 @dataclass(frozen=True)
 class Later:
-    """What work returns that is to be done after all that waits: another process does it now."""
+    """Result of work that another process does now: it is to be tried again after all others."""
 
 
 @dataclass(frozen=True)
 class Carrier:
-    """Takes work and does it elsewhere.
+    """A job backend.
 
     Args:
-        start: begins the same work on each of several tasks.
-        at_once: how many jobs it is handed at a time.
-        lost: what the result of a job that was lost raises.
-        close: at the end, whatever the end.
-        failed: of what `lost` would count, what means that the job itself raised something.
-        wait: waits so many seconds for a job to end, and hands on what is heard meanwhile.
+        start: submits one job per task, all with the same function.
+        at_once: most jobs that are submitted at a time.
+        lost: classes of the errors by which the result of a job shows that it was lost.
+        close: called at the end of the grid, also after an error.
+        failed: whether an error of a class in ``lost`` means that the job itself raised an error.
+        wait: waits up to a number of seconds for a job to end, and passes news on meanwhile.
     """
 
     start: Callable[[Callable[..., Any], Sequence[Any]], Sequence[Job]]
@@ -107,10 +109,10 @@ class Carrier:
 
 @dataclass(frozen=True)
 class Parcel:
-    """Something that is packed where it leaves this process, and nowhere else.
+    """An object that is packed with cloudpickle when it leaves this process.
 
     Functions and classes that another process cannot import (those of a script, a notebook, a
-    call) travel by value, and with them the folders from which this process imports.
+    call) are sent by value, together with this process's ``sys.path``.
 
     Args:
         content: any object.
@@ -119,7 +121,7 @@ class Parcel:
     content: Any
 
     def __reduce__(self) -> tuple[Callable[..., Parcel], tuple[list[str], bytes]]:
-        # At the first thing that is sent: a command may send none.
+        # Imported here: a command may send nothing to another process.
         import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
         data: bytes = cloudpickle.dumps(self.content)  # pyright: ignore[reportUnknownMemberType]
@@ -131,35 +133,39 @@ def _unpack(folders: Sequence[str], data: bytes) -> Parcel:
     return Parcel(pickle.loads(data))
 
 
-def check(where: str) -> None:
-    """Refuse a carrier that is not known or cannot be used here.
+def check(where: str, called: str = "--submit") -> None:
+    """Reject a backend that is unknown or not usable here.
+
+    Args:
+        where: see above.
+        called: the option or argument that names it.
 
     Raises:
         UserError: it is unknown, or its package is not installed.
     """
     if ":" in where:
-        _import_executor(where)
+        _import_executor(where, called)
         return
     if where not in WHERE:
-        raise name_error("--submit", where, (*WHERE, "MODULE:FUNCTION"))
+        raise name_error(called, where, (*WHERE, "MODULE:FUNCTION"))
     package, extra = NEEDS[where]
     try:
         import_module(package)
     except ImportError as error:
-        told = f"--submit {where}: needs {package}; pip install 'lagbench[{extra}]'"
+        told = f"{called} {where}: needs {package}; pip install 'lagbench[{extra}]'"
         raise UserError(told) from error
 
 
 def carrier(where: str, folder: Path, jobs: int) -> Carrier:
-    """What ``--submit`` names.
+    """Create the backend that ``--submit`` names.
 
     Args:
-        where: see above.
-        folder: for scripts and logs of jobs.
-        jobs: at a time.
+        where: value of ``--submit``, see the module.
+        folder: folder for scripts and logs of jobs.
+        jobs: most jobs at a time.
 
     Raises:
-        UserError: it cannot be used here.
+        UserError: the backend cannot be used here.
     """
     check(where)
     if where in ("dask", "ray"):
@@ -170,7 +176,7 @@ def carrier(where: str, folder: Path, jobs: int) -> Carrier:
 
 
 def carrier_from_executor(made: Callable[[], Executor], at_once: int) -> Carrier:
-    """Any executor of futures; a broken one has lost its jobs, and another is made."""
+    """Backend of an executor of futures; a broken one loses its jobs and is replaced."""
     executor = made()
 
     def submit_task(work: Callable[[Any], str | None], task: Any) -> Job:
@@ -200,14 +206,14 @@ def _submitit(where: str, folder: Path, jobs: int) -> Carrier:
     except RuntimeError as error:
         raise UserError(f"--submit {where}: {str(error).splitlines()[0]}") from error
     executor.update_parameters(name="lagbench", cpus_per_task=1, timeout_min=MINUTES)
-    if where == "slurm":  # all of them are one array, of which Slurm lets so many run
+    if where == "slurm":  # one array of all jobs, of which Slurm runs this many at a time
         executor.update_parameters(slurm_array_parallelism=jobs)
     at_once = EVERYTHING if where == "slurm" else jobs
     return Carrier(executor.map_array, at_once, (UncompletedJobError,), failed=_is_submitit_failure)
 
 
 def _is_submitit_failure(error: Exception) -> bool:
-    """Whether a job raised something; that it ran out of time is raised within it too."""
+    """Whether a job raised an error of its own; submitit raises a timeout within the job, too."""
     from submitit.core.utils import FailedJobError
 
     return isinstance(error, FailedJobError) and NOT_REQUEUED not in str(error)
@@ -244,13 +250,13 @@ def _ray(jobs: int) -> Carrier:
 
 
 def _local_dask(jobs: int) -> Any:
-    """So many workers of this machine, also when Dask has given one up."""
+    """A local Dask cluster that replaces lost workers."""
     import distributed
 
     cluster: Any = distributed.LocalCluster(
         n_workers=jobs, threads_per_worker=1, dashboard_address="127.0.0.1:0"
     )
-    cluster.adapt(minimum=jobs, maximum=jobs)
+    cluster.adapt(minimum=jobs, maximum=jobs)  # without it, Dask gives up a worker for good
     return cluster
 
 
@@ -261,45 +267,45 @@ def _dask_loss_errors() -> tuple[type[BaseException], ...]:
     return (KilledWorker, FutureCancelledError, CancelledError)
 
 
-def _import_executor(where: str) -> Callable[[int], Executor]:
+def _import_executor(where: str, called: str = "--submit") -> Callable[[int], Executor]:
     module, _, name = where.partition(":")
     try:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"--submit {where}: {error}; allowed: MODULE:FUNCTION") from error
+        raise UserError(f"{called} {where}: {error}; allowed: MODULE:FUNCTION") from error
 
 
 POLL_S = 1.0
 
 ATTEMPTS = 4
-"""Jobs that the same tasks lose without having gone further before they are given up."""
+"""Lost jobs without progress in between after which tasks are given up."""
 
 LEAVES = tuple(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2") if hasattr(signal, name))
-"""What batch systems say shortly before they end a job."""
+"""Signals that batch systems send shortly before they end a job."""
 
 _ERROR = re.compile(r"(\w+\.)*\w*(Error|Exception|Interrupt|Exit)(:|$)")
 
 Task = TypeVar("Task")
 
 Names = tuple[str, ...]
-"""The tasks of one job."""
+"""Names of the tasks of one job."""
 
 
 class _Leaves(BaseException):
-    """A job has to end soon; nothing in it may take that for an error."""
+    """The batch system ends this job soon. A BaseException: no handler of errors may catch it."""
 
 
 class _JobLost(Exception):  # noqa: N818 (what happened)
-    """A job ended without an answer: cancelled, out of time or of memory."""
+    """A job ended without a result: cancelled, out of time or of memory."""
 
 
 @dataclass(frozen=True)
 class Submission:
-    """What ``--submit`` and ``--runs-per-job`` ask for.
+    """Values of ``--submit`` and ``--runs-per-job``.
 
     Args:
-        where: see `carriers`.
-        runs_a_job: executed one after the other by each job.
+        where: name of the backend, see the module.
+        runs_a_job: number of runs that each job executes, one after the other.
     """
 
     where: str
@@ -316,25 +322,25 @@ def submit(
     reached: Callable[[str], float] = lambda name: 0.0,
     hear: Hear = lambda news: None,
 ) -> None:
-    """Have every task done by some job.
+    """Execute every task in some job.
 
-    Tasks whose job is lost have another, after those that still wait, until `ATTEMPTS` jobs have
-    brought none of them further.
+    The tasks of a lost job are submitted again, behind those that still wait, until `ATTEMPTS` jobs
+    in a row were lost without progress.
 
     Args:
-        tasks: by name, in the order in which they are begun.
-        work: what is done with each: ``work(task)``, or `Errand` in a process of this machine.
-        carried: who does it; its owner closes it.
-        finish: told of each task that is done.
+        tasks: tasks by name, in the order in which they begin.
+        work: function of a task; in a process of this machine called as `Errand` says.
+        carried: the backend; the caller closes it.
+        finish: called with the name of each finished task.
         end_s: `time.monotonic` at which to stop.
-        runs_a_job: tasks of one job.
-        reached: how far a task is, more for further.
-        hear: takes news of tasks under way, of carriers that have any.
+        runs_a_job: number of tasks per job.
+        reached: progress of a task, in any increasing measure.
+        hear: receives news of running tasks, if the backend passes any on.
 
     Raises:
-        UserError: a job met bad input, or raised something else.
+        UserError: a job met bad input, or raised another error.
         ProcessDied: some tasks lost all their jobs; the others are done, all checkpoints kept.
-        KeyboardInterrupt: the budget is spent, or the user stopped; jobs are cancelled.
+        KeyboardInterrupt: the budget is spent, or the user interrupted; jobs are cancelled.
     """
     waiting, losses = deque(split_into_jobs(list(tasks), runs_a_job)), _Losses(reached)
     running: dict[Names, Job] = {}
@@ -342,6 +348,7 @@ def submit(
         while waiting or running:
             if time.monotonic() > end_s:
                 raise KeyboardInterrupt("the budget is spent")
+            # All fresh jobs in one call: Slurm gets them as one array.
             free = min(len(waiting), carried.at_once - len(running))
             fresh = [waiting.popleft() for _ in range(free)]
             handed = [[tasks[name] for name in names] for names in fresh]
@@ -359,7 +366,7 @@ def submit(
                 carried.wait(POLL_S, hear)
     finally:
         for job in running.values():
-            with suppress(OSError, SubprocessError):  # scancel knows it no more
+            with suppress(OSError, SubprocessError):  # e.g. scancel of a job that has ended
                 job.cancel()
     if losses.given_up:
         told = (
@@ -369,13 +376,13 @@ def submit(
 
 
 class _Losses:
-    """Which tasks have lost how many jobs since they last went further.
+    """Counts the jobs that tasks have lost since their last progress.
 
     Args:
-        reached: how far a task is.
+        reached: progress of a task.
 
     Attributes:
-        given_up: names of tasks.
+        given_up: names of the tasks that are not submitted again.
     """
 
     def __init__(self, reached: Callable[[str], float]) -> None:
@@ -383,7 +390,7 @@ class _Losses:
         self._lost, self.given_up = Counter[Names](), list[str]()
 
     def worth_another(self, names: Names) -> bool:
-        """Whether the tasks of a job that was lost have another."""
+        """Count a lost job; False if its tasks are given up."""
         now = {name: self._reached(name) for name in names}
         moved = any(place > self._furthest.get(name, 0.0) for name, place in now.items())
         self._furthest |= now
@@ -395,7 +402,7 @@ class _Losses:
 
 
 def split_into_jobs(names: Sequence[str], each: int) -> list[Names]:
-    """Names in jobs of so many, dealt like cards: the first job has the first, not the longest.
+    """Split names into jobs of at most ``each``, dealt like cards, so that lengths are balanced.
 
     Example:
         >>> split_into_jobs(["a", "b", "c", "d", "e"], 2)
@@ -411,17 +418,17 @@ def run_tasks(
     tell: Hear | None = None,
     waits: bool = True,
 ) -> str | Later | None:
-    """Do the tasks of a job.
+    """Execute the tasks of a job, in the job.
 
     Args:
-        work: what is done with each.
-        tasks: one or several; of a process of this machine, one.
-        tell: takes the news of a process of this machine; None in any other job.
+        work: function of a task.
+        tasks: the tasks; exactly one in a process of this machine.
+        tell: receives news in a process of this machine; None in any other job.
         waits: see `Errand`.
 
     Returns:
-        What a job sends back: nothing, or the line for the user; None if it had to end early; in a
-        process of this machine `Later`, if the work gives that.
+        Result of the job: an empty string, or an error for the user; None if it had to end early;
+        in a process of this machine `Later` if the work returns it.
     """
     if tell is not None:
         return found if isinstance(found := work(tasks[0], tell, waits), Later) else ""
@@ -438,9 +445,9 @@ def run_tasks(
 
 @contextmanager
 def _leaving_in_time() -> Generator[None]:
-    """Within, each of `LEAVES` is `_Leaves`; only a main thread can hear them.
+    """Raise `_Leaves` on each signal of `LEAVES` within the block; on a main thread only.
 
-    Submitit would raise an error of its own amid a run, which would be taken for the run's.
+    Submitit's own handler would raise an error amid a run, which would count as the run's.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -458,11 +465,11 @@ def _leave(*_: object) -> None:
 
 
 def _check_answer(job: Job, carried: Carrier) -> None:
-    """Whether a job that ended did its tasks.
+    """Check that a job that has ended finished its tasks.
 
     Raises:
-        _Lost: it was lost.
-        UserError: it met bad input, or raised something else.
+        _JobLost: it was lost.
+        UserError: it met bad input, or raised another error.
     """
     try:
         line = job.result()
@@ -479,6 +486,6 @@ def _check_answer(job: Job, carried: Carrier) -> None:
 
 
 def last_line(error: Exception) -> str:
-    """Of what a job raised: its kind and what it says, also where an error brings a whole trace."""
+    """Class and message of a job's error, also if its text contains a whole traceback."""
     said = [line for line in str(error).splitlines() if _ERROR.match(line)]
     return said[-1] if said else f"{type(error).__name__}: {error}".splitlines()[0]

@@ -1,12 +1,10 @@
-"""A grid of named runs, executed and shown to people while it goes on.
+"""Execution of a grid of named runs with a progress display.
 
-Progress of a grid of runs, for people: live lines on a terminal, plain lines elsewhere. A grid of
-runs that have names: executed, and shown to people while it goes on.
+The display has live lines on a terminal, and plain lines elsewhere.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
@@ -26,13 +24,14 @@ from harness.store import Run, Store
 from harness.tasks.contract import Configuration, Progress
 
 PLAIN_EVERY_S = 10.0
+"""Seconds between two plain lines."""
 
 WORTH_TELLING_S = 10.0
-"""Work that took less is not summed up."""
+"""Seconds of work below which no summary is printed."""
 
 
 def remaining(report: Report, elapsed_s: float) -> Estimate | None:
-    """What the rest takes; of a single run, if it goes on as it began."""
+    """Remaining time: the report's estimate, or that of a single run from its progress so far."""
     if report.left is not None or report.total != 1:
         return report.left
     done = sum(p.done / p.passes for p in report.running.values())
@@ -41,10 +40,10 @@ def remaining(report: Report, elapsed_s: float) -> Estimate | None:
 
 @dataclass
 class Display:
-    """Shows reports; use as a context manager.
+    """Shows reports on standard error; use as a context manager.
 
     Args:
-        names: what to call each run, by hash.
+        names: title of each run, by hash.
     """
 
     names: dict[str, str]
@@ -71,9 +70,9 @@ class Display:
             LOG.info(_summary(report, self._already or 0, elapsed_s))
 
     def show(self, report: Report) -> None:
-        """Bring the display up to date."""
+        """Show a report; on plain output, at most every `PLAIN_EVERY_S`, and at the end."""
         now = time.monotonic()
-        if self._already is None:
+        if self._already is None:  # the first report: runs that the store had before
             self._already = report.finished
         self._report = report
         left = remaining(report, now - self._started)
@@ -86,25 +85,18 @@ class Display:
 
     def _table(self, report: Report) -> Table:
         table = Table(box=None)
-        for heading in ("run", "passes", "error"):
+        for heading in ("run", "passes", "measured"):
             table.add_column(heading)
         for p in report.running.values():
-            table.add_row(self._name(p), f"{p.done:.2f} of {p.passes:g}", _wrong(p))
+            table.add_row(self._name(p), f"{p.done:.2f} of {p.passes:g}", p.measured)
         return table
 
     def _line(self, p: Progress) -> str:
         where = f"{self._name(p)} {p.done:.1f}/{p.passes:g} passes"
-        return f"{where}, error {_wrong(p)}" if _wrong(p) else where
+        return f"{where}, {p.measured}" if p.measured else where
 
     def _name(self, p: Progress) -> str:
         return self.names.get(p.run, f"what others start from ({p.run[:12]})")
-
-
-def _wrong(p: Progress) -> str:
-    """The error; nothing of a run that has none, as it trains nothing."""
-    if math.isnan(p.frame_error):
-        return ""
-    return f"{p.frame_error:.1%}" if 0.0 <= p.frame_error <= 1.0 else f"{p.frame_error:.4g}"
 
 
 def _head(report: Report, left: Estimate | None) -> str:
@@ -116,7 +108,7 @@ def _head(report: Report, left: Estimate | None) -> str:
 
 
 def _summary(report: Report, already: int, elapsed_s: float) -> str:
-    """What was done, in how long; it stays on the screen."""
+    """Closing line of a grid: number of runs and time."""
     made = report.finished - already if report.total != 1 else 1
     found = f", {already} finished before" if already and report.total != 1 else ""
     return f"{made} run{'' if made == 1 else 's'} in {_duration(elapsed_s)}{found}"
@@ -137,15 +129,15 @@ def execute_named(
     budget_s: float | None = None,
     submit: Submission | None = None,
 ) -> dict[Key, Run]:
-    """The finished run of every configuration; equal ones run once, under all their names.
+    """Run every configuration and return its finished run; equal ones run once.
 
     Args:
-        configs: by whatever tells them apart.
-        called: what people call one.
-        store: where runs are kept, or its folder.
-        jobs: processes.
-        budget_s: stop starting and checkpoint after so long; None for no limit.
-        submit: who carries the runs; None for processes here.
+        configs: configurations, by any keys.
+        called: gives the title of a key on the display.
+        store: store of the runs, or its folder.
+        jobs: number of processes, or of jobs at a time.
+        budget_s: seconds after which running ones are stopped, with checkpoints; None for no limit.
+        submit: job backend; None for processes of this machine.
 
     Raises:
         UserError, ProcessDied, KeyboardInterrupt: as `harness.grid.grid.execute`.
@@ -161,7 +153,7 @@ def run_named(
     called: Callable[[Key], str],
     budget_s: float | None = None,
 ) -> dict[Key, Run]:
-    """The same by a runner that goes on: a search's next runs follow from these."""
+    """As `execute_named`, on a runner that stays open, for a search that chooses further runs."""
     hashes = {key: identity(config.to_dict()) for key, config in configs.items()}
     names: dict[str, dict[str, None]] = {}
     for key, hash_ in hashes.items():

@@ -1,12 +1,11 @@
-"""Many runs on one machine: reused, resumed, in parallel, the longest first.
+"""Execution of a grid of runs: reused if finished, resumed if begun, in parallel, longest first.
 
-Many runs on one machine: reused where finished, resumed where begun, in parallel processes.
+The longest runs begin first, so that no long run is alone at the end.
 
-How long the rest of a grid takes, from what runs of each kind took. A grid holds runs of a tenth
-of a second beside runs of minutes, so their number says little of the time. Seeds of one setting
-take about as long; where none has finished yet, runs of the same class.
-
-In which order the runs of a grid begin: the longest first, so that none is left for the end.
+Remaining time: a grid has runs of a tenth of a second beside runs of minutes, so the number of
+unfinished runs is no measure. A run is expected to take the mean of finished runs that differ in
+their seeds only; without such runs, the mean of its configuration class, then the pace of running
+ones.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
@@ -46,22 +44,24 @@ __all__ = [
     "RemainingTime",
     "Report",
     "Runner",
-    "effort",
     "execute",
     "kind_of",
     "longest_first",
 ]
 
 News = Progress | str | logging.LogRecord
-"""Where a run is, which kernel is compiled now (none has no name), or a line for the user."""
+"""Progress of a run, name of the kernel being compiled (empty once done), or a log record."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """Progress of the grid: ``finished`` of ``total`` runs, and where each running one is.
+    """Progress of a grid.
 
-    ``compiling`` is the kernel that a process compiles, if one does, ``left`` what the rest takes,
-    as far as it is known. A search does not know its ``total``.
+    Attributes:
+        finished, total: numbers of runs; the total is None in a search, which chooses further runs.
+        running: progress of the running ones, by hash.
+        compiling: name of a kernel that a process compiles now; empty if none.
+        left: remaining time, if it can be estimated.
     """
 
     finished: int
@@ -73,18 +73,18 @@ class Report:
 
 @dataclass
 class Runner:
-    """Executes runs side by side; use it in a ``with`` block, which ends its processes.
+    """Executes runs in parallel; use it in a ``with`` block, which ends its processes.
 
     Each process uses one thread: results depend on the number of threads in their last bits, and
-    two such processes beat one of two threads at the sizes that fit a CPU.
+    two such processes are faster than one with two threads at the sizes that fit a CPU.
 
     Args:
-        store: where runs are kept.
-        jobs: processes, or jobs of a batch system at a time.
-        submit: who carries the runs; None for processes of this machine.
-        here: whether this process is one of them, if no other carries the runs; see `Processes`.
-        keeps_faults: whether a run that a fault ends is stored as such, and the others go on. Else
-            the fault is raised.
+        store: store of the runs.
+        jobs: number of processes, or of jobs of a batch system at a time.
+        submit: job backend; None for processes of this machine.
+        here: whether this process executes runs too, without a backend; see `Processes`.
+        keeps_faults: whether a run that raises an error is stored as failed, and the others
+            continue; otherwise the error is raised.
     """
 
     store: Store
@@ -107,15 +107,15 @@ class Runner:
         show: Callable[[Report], None],
         budget_s: float | None = None,
     ) -> dict[str, Run]:
-        """Run every configuration the store does not have yet; returns the runs by hash.
+        """Run every configuration that the store lacks; returns all runs by hash.
 
-        Equal configurations run once. The longest run begins first. One that another process makes
-        now, which shares the store, is left to the end.
+        Equal configurations run once, and the longest run begins first. A run that another process
+        with the same store executes now moves to the end.
 
         Raises:
             UserError: a run met bad input.
-            ProcessDied: a process was killed, or every job of a run; the same call goes on.
-            KeyboardInterrupt: also when the budget is spent; what is checkpointed is kept.
+            ProcessDied: a process was killed, or every job of a run; the same call resumes.
+            KeyboardInterrupt: also when the budget is spent; checkpoints are kept.
         """
         end_s = math.inf if budget_s is None else time.monotonic() + budget_s
         wanted = longest_first({identity(config.to_dict()): config for config in configs})
@@ -125,7 +125,7 @@ class Runner:
         left = RemainingTime(kinds, min(self.jobs, max(1, len(missing))))
         board = _Board(tuple(wanted), set(missing), self.store, left, show)
         if missing:
-            # The processes below a user's own program are the user's, also those that are stopped.
+            # With `here` the parent is a user's program: its stopped children are left alone.
             with nullcontext() if self.here else forks.kill_stopped():
                 carriers.submit(
                     missing,
@@ -160,14 +160,14 @@ def execute(
     budget_s: float | None = None,
     submit: carriers.Submission | None = None,
 ) -> dict[str, Run]:
-    """Run every configuration the store does not have yet; see `Runner`."""
+    """Run every configuration that the store lacks; see `Runner`."""
     with Runner(store if isinstance(store, Store) else Store(store), jobs, submit) as runner:
         return runner.run(configs, show, budget_s)
 
 
 @dataclass
 class _Board:
-    """What is known of the grid, shown whenever it changes."""
+    """State of the grid, shown at every change."""
 
     wanted: tuple[str, ...]
     unfinished: set[str]
@@ -185,7 +185,7 @@ class _Board:
         self._show()
 
     def hear(self, news: News) -> None:
-        """Of a run, or of the kernel that is compiled: none any more if it has no name."""
+        """Handle a `News`."""
         if isinstance(news, Progress):
             self.tell(news)
         elif isinstance(news, logging.LogRecord):
@@ -199,7 +199,7 @@ class _Board:
         self.begun_s.setdefault(progress.run, time.monotonic())
         self.running[progress.run] = progress
         if progress.run not in self.wanted and progress.done >= progress.passes:
-            # What another run starts from: nobody reports its end.
+            # A run that others start from: no job of the grid reports its end.
             del self.running[progress.run]
         self._show()
 
@@ -210,7 +210,7 @@ class _Board:
         self._show()
 
     def _learn(self, name: str) -> None:
-        """How long a finished run took, if it says so."""
+        """Add the wall time of a finished run to the estimate, if its provenance has it."""
         took = self.store.load(name).provenance.get("wall_s")
         if isinstance(took, int | float):
             self.left.learn(name, float(took))
@@ -224,14 +224,14 @@ class _Board:
 
 
 class _Telling(logging.Handler):
-    """Hands lines for the user to the process that asked, whose logger says where they go."""
+    """Sends lines for the user to the parent process, which logs them."""
 
     def __init__(self, tell: Hear) -> None:
         super().__init__()
         self._tell = tell
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Hand on what any process can unpack."""
+        """Send a record without objects that another process might not unpack."""
         record.msg, record.args, record.exc_info = record.getMessage(), None, None
         self._tell(record)
 
@@ -249,7 +249,7 @@ def _begin(tell: Hear) -> None:
 
 
 def _folds_done(store: Store, name: str) -> float:
-    """How far a run is, in folds."""
+    """Progress of a run in folds; infinite if it is finished."""
     return math.inf if store.has(name) else loop.folds(store.path / name / CHECKPOINT)
 
 
@@ -261,20 +261,20 @@ def _execute(
     store: Store,
     keeps_faults: bool,
 ) -> Later | None:
-    """Execute one run, in whatever process this is.
+    """Execute one run in this process.
 
     Args:
-        run: its name and configuration.
-        tell: takes progress.
-        waits: whether to wait for another process that makes the run now.
-        store: where it is kept.
-        keeps_faults: whether a fault of ours is recorded with the run, and not raised.
+        run: hash and configuration.
+        tell: receives progress.
+        waits: whether to wait if another process executes the run now.
+        store: store of the run.
+        keeps_faults: whether an error is stored with the run as failed, and not raised.
 
     Returns:
-        `Later`, if another process makes the run now.
+        `Later` if another process executes the run now, and ``waits`` is false.
 
     Raises:
-        UserError: bad input, or another process cannot know the run by what it was sent.
+        UserError: bad input, or the configuration has another hash in this process.
     """
     name, config = run.content
     if not waits and store.elsewhere(name):
@@ -295,35 +295,37 @@ def _execute(
     except Exception as error:
         if isinstance(error, UserError) or not keeps_faults:
             raise
-        if isinstance(error, OSError):  # a full disk is no result
+        # Errors of this machine are no results: another one may finish the run.
+        if isinstance(error, OSError):
             raise machine_error(error) from error
-        if told := lacks_memory(error):  # nor is a machine that is too small
+        if told := lacks_memory(error):
             raise told from error
         traceback.print_exc()
         note = f"{type(error).__name__}: {error}"
         with suppress(AlreadyFinished), store.needing().begin(config.to_dict()) as writer:
-            writer.finish("failed", {}, note)  # a light run, made again in vain, stays as it is
+            writer.finish("failed", {}, note)  # not for a light run: its results stay
     finally:
         torch.set_num_threads(threads)
     return None
 
 
 Kind = tuple[str, str]
-"""The class of a configuration, and what it has in common with other seeds."""
+"""Class of a configuration, and its identity without seeds."""
 
 OF_A_SEED = ("seed", "corpus_seed", "fingerprint")
+"""Keys of a configuration that depend on its seed."""
 
 ENOUGH = 0.05
-"""Share of a run after which the rest of it can be foretold from its beginning."""
+"""Share of a run after which its pace is extrapolated."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Seconds that the rest takes.
+    """Remaining time of a grid.
 
     Attributes:
-        seconds: of the runs of which something is known.
-        whole: whether that is all of them; else it takes longer.
+        seconds: time for the runs that can be estimated.
+        whole: whether these are all unfinished runs; otherwise the grid takes longer.
     """
 
     seconds: float
@@ -331,7 +333,7 @@ class Estimate:
 
 
 def kind_of(config: Configuration) -> Kind:
-    """What decides how long a run takes, as far as it is not measured."""
+    """Key of the runs that are expected to take as long: equal but for their seeds."""
     return type(config).__name__, identity(_drop_seeds(config.to_dict()))
 
 
@@ -342,11 +344,11 @@ def _drop_seeds(table: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class RemainingTime:
-    """What is known of the time that runs take.
+    """Estimates the remaining time of a grid from finished and running runs.
 
     Args:
-        kinds: of every run, by its hash.
-        processes: runs at a time.
+        kinds: kind of every run, by its hash.
+        processes: number of runs at a time.
     """
 
     kinds: Mapping[str, Kind]
@@ -354,24 +356,26 @@ class RemainingTime:
     _took: dict[Kind, list[float]] = field(default_factory=dict[Kind, list[float]])
 
     def learn(self, name: str, seconds: float) -> None:
-        """A run is finished."""
+        """Add the duration of a finished run."""
         self._took.setdefault(self.kinds[name], []).append(seconds)
 
     def estimate(
         self, unfinished: Sequence[str], running: Mapping[str, tuple[Progress, float]]
     ) -> Estimate | None:
-        """What the rest takes; None where nothing is known of any of it.
+        """Remaining time; None if no unfinished run can be estimated.
 
         Args:
-            unfinished: hashes, also of those that run, in the order in which they begin.
-            running: where a run is, and the seconds since it began.
+            unfinished: hashes in the order in which the runs begin, running ones included.
+            running: progress of each running run, and the seconds since it began.
         """
-        in_order = sorted(unfinished, key=lambda name: name not in running)  # stable
+        # Running ones first; the sort is stable, so the others stay in their order.
+        in_order = sorted(unfinished, key=lambda name: name not in running)
         rests = [self._rest(name, running) for name in in_order]
         known = [rest for rest in rests if rest is not None]
         if not known:
             return None
-        free_s = [0.0] * self.processes  # when each process has nothing left
+        # A heap of the times at which processes become free: the next run goes to the earliest.
+        free_s = [0.0] * self.processes
         for rest in known:
             heapq.heapreplace(free_s, free_s[0] + rest)
         return Estimate(max(free_s), len(known) == len(rests))
@@ -386,7 +390,7 @@ class RemainingTime:
     def _estimate_run(
         self, kind: Kind, running: Mapping[str, tuple[Progress, float]]
     ) -> float | None:
-        """Seconds of a whole run: the mean of its setting, of its class, or of what has begun."""
+        """Duration of a whole run: mean of its kind, else of its class, else of running ones."""
         alike = [took for known, took in self._took.items() if known[0] == kind[0]]
         begun = list(self._extrapolate_running(kind[0], running))
         for found in (self._took.get(kind, []), [s for took in alike for s in took], begun):
@@ -404,7 +408,7 @@ class RemainingTime:
 
 
 def _share(running: Mapping[str, tuple[Progress, float]], name: str) -> tuple[float, float]:
-    """The share of a run that is done, and the seconds since it began."""
+    """Finished share of a run, and the seconds since it began."""
     if name not in running:
         return 0.0, 0.0
     progress, spent_s = running[name]
@@ -415,18 +419,6 @@ Each = TypeVar("Each", bound=Configuration)
 
 
 def longest_first(configs: Mapping[str, Each]) -> dict[str, Each]:
-    """Configurations by name, those with most to do first; equals stay in their order."""
-    names = sorted(configs, key=lambda name: effort(configs[name]), reverse=True)
+    """Sort configurations by decreasing `effort`; equal ones stay in their order."""
+    names = sorted(configs, key=lambda name: configs[name].effort, reverse=True)
     return {name: configs[name] for name in names}
-
-
-def effort(config: Configuration) -> float:
-    """How much a run has to do, beside other runs of its grid: passes times weights.
-
-    A sequence run has the network of the training that it starts from. What a configuration does
-    not say counts as one, so timing, which takes seconds, comes last.
-    """
-    sized = getattr(config, "start", config)
-    hidden = getattr(sized, "hidden", None) or (1,)
-    weights = sum(above * below for above, below in pairwise((hidden[0], *hidden)))
-    return float(getattr(config, "passes", 0) * weights)

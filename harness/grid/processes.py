@@ -1,8 +1,8 @@
-"""Processes of this machine, which carry the runs of a grid where nothing else is named.
+"""Processes of this machine, which execute the runs of a grid by default.
 
-Each has a pipe of its own, by which tasks come and news and results go. So one that is
-killed breaks its own pipe alone; and there is no lock or semaphore that has a name, of which the
-resource tracker of `multiprocessing` would keep a list, and lose it where it is killed.
+Each process has a pipe of its own for tasks, news and results, so a killed one breaks its own pipe
+alone. There are no named locks or semaphores, which `multiprocessing` would register with its
+resource tracker, and leak if that is killed.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from harness.grid.carriers import EVERYTHING, Carrier, Hear, Later, last_line
 
 @dataclass
 class Errand:
-    """A task of a process of this machine.
+    """A task for a process of this machine.
 
     Args:
-        job: how far it is.
-        work: is called with the task, what takes news, and ``waits``.
-        task: of the work.
-        waits: whether it waits for another process that does the same; else it returns `Later`.
+        job: future of the result.
+        work: called as ``work(task, tell, waits)``, where ``tell`` receives its news.
+        task: argument of the work.
+        waits: whether to wait for another process that executes the same run; if not, the work
+            returns `Later`.
     """
 
     job: Future[Any]
@@ -47,21 +48,22 @@ class Errand:
 
 @dataclass(frozen=True)
 class ErrandResult:
-    """The end of an errand: what the work returned, or the error that it raised."""
+    """End of an errand: the result of its work, or its error."""
 
     result: Any
     error: Exception | None = None
 
 
 BEGINS_S, LATEST_S, LOOK_EVERY_S = 3.0, 10.0, 0.05
-"""A process needs so many seconds for its imports; beside this one it begins so late at most."""
+"""Seconds that a new process needs for its imports; seconds after which one begins in any case
+beside this process; seconds between two looks at whether one is to begin."""
 
 
 class _Stop(BaseException):
-    """What is done in this process has to end, as the work of another process has failed.
+    """Ends the work in this process after an error in another one.
 
     Args:
-        error: of that.
+        error: error of the other process.
     """
 
     def __init__(self, error: Exception) -> None:
@@ -69,19 +71,19 @@ class _Stop(BaseException):
 
 
 class Processes:
-    """Carries out work in so many processes of this machine, forks of one that has imported all.
+    """Executes errands in processes of this machine, forks of one with all modules imported.
 
-    They begin as there is work for them. A thread each starts a process, hands it one errand after
-    the other and hears what it says, so that none waits for what this process does meanwhile.
+    Processes begin when there is work for them. One thread per process starts it, sends it one
+    errand after the other and receives its news, so that no process waits for this one.
 
-    With ``here`` this process is one of them: it carries out an errand whenever it waits. So work
-    begins at once, and what a single process does is never sent anywhere. The others begin once
-    the rest takes this process longer than the seconds that another needs for its imports.
+    With ``here`` this process executes errands too, whenever `wait` is called: work begins at once,
+    and with a single process nothing is sent. The others begin once this process would need longer
+    for the remaining errands than another one for its imports.
 
     Args:
-        jobs: how many processes.
-        begin: called in each with what takes its news, before its first errand.
-        modules: what the processes need; see `forks.context`.
+        jobs: number of processes, this one included.
+        begin: called in each process before its first errand, with the function for its news.
+        modules: modules that the processes need; see `forks.context`.
         here: whether this process is one of them.
     """
 
@@ -94,11 +96,11 @@ class Processes:
 
     @property
     def carrier(self) -> Carrier:
-        """The same as a carrier: a process that dies ends the grid, so no job is lost."""
+        """The backend of these processes. The death of a process ends the grid: no job is lost."""
         return Carrier(self.start, EVERYTHING, (), self.close, wait=self.wait)
 
     def start(self, work: Callable[..., Any], tasks: Sequence[Any]) -> Sequence[Future[Any]]:
-        """See `Carrier`; each process takes the next task as soon as it has none."""
+        """See `Carrier`; each process takes the next task when it has finished one."""
         errands = [Errand(Future(), work, task) for task in tasks]
         for errand in errands:
             self._waiting.put(errand)
@@ -115,17 +117,17 @@ class Processes:
         return [errand.job for errand in errands]
 
     def _is_worth_another(self) -> bool:
-        """Whether the rest takes this process longer than another takes to begin."""
+        """Whether another process is worth its imports: the rest takes longer in this one."""
         spent_s, done = time.monotonic() - self._began_s, sum(job.done() for job in self._jobs)
         rest_s = spent_s / done * (len(self._jobs) - done) if done else math.inf
         return not self._here or spent_s > LATEST_S or min(spent_s, rest_s) > BEGINS_S
 
     def wait(self, within_s: float, hear: Hear) -> None:
-        """Carry out an errand here, or hear for so long whether another process has done one.
+        """Execute an errand here, or wait for news of the other processes.
 
         Raises:
             ProcessDied: a process was killed from outside.
-            Exception: of an errand, whichever process has raised it.
+            Exception: error of an errand in any process.
         """
         if self._here and not self._waiting.empty():
             with suppress(Empty):  # another process was faster
@@ -143,17 +145,18 @@ class Processes:
             hear(news)
 
     def _carry_out(self, errand: Errand | None, hear: Hear) -> None:
-        """Do an errand in this process, and hear the others whenever it has news."""
+        """Execute an errand in this process, and handle news of the others whenever it has news."""
 
         def tell(news: Any) -> None:
             hear(news)
             try:
                 while not self._news.empty():
                     self._hear(self._news.get(), hear)
-            except Exception as error:  # of another process, and nothing that the errand has done
+            # A BaseException: the work in this process must not take it for an error of its own.
+            except Exception as error:
                 raise _Stop(error) from None
 
-        assert errand is not None  # which is put there for the others, at the end
+        assert errand is not None  # None ends a member, and is put there by `close` only
         if not _is_wanted(errand.job):
             return
         try:
@@ -163,9 +166,9 @@ class Processes:
         _settle(errand, ended, self._waiting)
 
     def close(self) -> None:
-        """End the processes: an idle one by itself, a busy one at once: its checkpoint is on disk.
+        """End the processes: idle ones by `None`, busy ones by a signal; checkpoints are on disk.
 
-        One that has not begun yet ends as soon as it has, and is not waited for.
+        A process that has not begun yet ends after its start, and is not waited for.
         """
         with suppress(Empty):
             while True:
@@ -177,14 +180,14 @@ class Processes:
 
 
 class _Member(Thread):
-    """The thread that has a process carry out errands.
+    """The thread that starts a process and sends it errands.
 
     Args:
-        context: makes processes.
+        context: context of `multiprocessing`.
         begin: see `Processes`.
-        is_wanted: whether the process begins; asked until it says so.
-        waiting: errands; None for the end.
-        news: gets what the process says, None at the end of an errand, and errors.
+        is_wanted: whether to start the process; polled until it is true.
+        waiting: queue of errands; None for the end.
+        news: queue for the process's news, errors, and None at the end of each errand.
     """
 
     def __init__(
@@ -202,11 +205,11 @@ class _Member(Thread):
         self.process: BaseProcess = context.Process(target=_serve, args=(self._theirs, begin))
 
     def run(self) -> None:
-        """Start the process, hand it one errand after the other, and end it."""
-        # The process inherits it: Ctrl-C is for this one, which ends the others.
+        """Start the process, send it errands, and end it."""
+        # Inherited by the process: Ctrl-C reaches the parent alone, which ends the others.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            with self._ours:  # a process takes its end for its own
+            with self._ours:  # closed at the end, by which the process finds that it is to end
                 while not (is_wanted := self._is_wanted()) and not self._closed.wait(LOOK_EVERY_S):
                     pass
                 with self._theirs, forks.guard_server(), forks.hide_main():
@@ -254,12 +257,12 @@ class _Member(Thread):
 
 
 def _is_wanted(job: Future[Any]) -> bool:
-    """Whether a job goes on, or begins now: it has not been cancelled."""
+    """Whether a job runs, or begins now; False if it has been cancelled."""
     return job.running() or job.set_running_or_notify_cancel()
 
 
 def _settle(errand: Errand, ended: ErrandResult, waiting: Queue[Errand | None]) -> None:
-    """Take note of an end: of the job, or of a first look at what another process does now."""
+    """Set the result of a job; an errand that returned `Later` goes back into the queue."""
     if isinstance(ended.result, Later):
         waiting.put(replace(errand, waits=True))
     elif ended.error is not None:
@@ -270,10 +273,10 @@ def _settle(errand: Errand, ended: ErrandResult, waiting: Queue[Errand | None]) 
 
 @contextmanager
 def _guard_pipe() -> Generator[None]:
-    """Take an error of a pipe for the death of the process at its other end.
+    """Raise errors of a pipe as the death of the process at its other end.
 
     Raises:
-        ProcessDied: so.
+        ProcessDied: the pipe is broken.
     """
     try:
         yield
@@ -282,9 +285,9 @@ def _guard_pipe() -> Generator[None]:
 
 
 def _serve(connection: Connection, begin: Callable[[Hear], object]) -> None:
-    """In a process: carry out errands until there are no more."""
+    """Main function of a process: execute errands until the pipe closes."""
     forks.die_with_parent()
-    alone = threading.Lock()  # threads of a run have lines for the user, too
+    alone = threading.Lock()  # threads of a run send lines for the user, too
 
     def tell(news: Any) -> None:
         with alone:
@@ -299,7 +302,7 @@ def _serve(connection: Connection, begin: Callable[[Hear], object]) -> None:
 
 
 def _carry_out(data: bytes, tell: Hear) -> bytes:
-    """An errand's end, packed; of what cannot be packed, a line."""
+    """Execute a packed errand; returns its packed end, or an error if that cannot be packed."""
     try:
         work, task, waits = pickle.loads(data)
         ended = ErrandResult(work(task, tell, waits))
@@ -309,7 +312,8 @@ def _carry_out(data: bytes, tell: Hear) -> bytes:
         ended = ErrandResult(None, error)
     try:
         packed = pickle.dumps(ended)
-        pickle.loads(packed)  # an error whose class takes other arguments is packed all the same
+        # Some errors can be packed but not unpacked: their class takes other arguments.
+        pickle.loads(packed)
     except Exception as why:
         raised = ended.error and f"a run raised {last_line(ended.error)}"
         told = raised or f"what a run gave cannot be sent to another process: {why}"

@@ -1,7 +1,7 @@
 # (ray is an extra, of which the environment that checks types knows nothing)
 # pyright: reportMissingImports=false, reportUnknownVariableType=false
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
-"""Runs of a grid on a cluster of Ray's, or on workers of this machine that Ray starts."""
+"""Runs of a grid on a Ray cluster, or on workers of this machine that Ray starts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class RayJob:
-    """A task under way (`harness.grid.carriers.Job`).
+    """A submitted task, as a `harness.grid.carriers.Job`.
 
     Args:
         ray: the module.
-        reference: what it knows the task by.
+        reference: Ray's reference to the result.
     """
 
     ray: Any
@@ -37,10 +37,10 @@ class RayJob:
 
 
 def begin(jobs: int) -> Any:
-    """Be a client of ``RAY_ADDRESS``, or else have so many workers here, which listen here alone.
+    """Connect to ``RAY_ADDRESS``, or else start ``jobs`` workers that listen on loopback alone.
 
     Returns:
-        The module.
+        The module ``ray``.
     """
     import ray
 
@@ -55,8 +55,8 @@ def begin(jobs: int) -> Any:
 def submit_tasks(
     ray: Any, work: Callable[[Any], str | None], tasks: Sequence[Any]
 ) -> Sequence[RayJob]:
-    """Begin a task each; what is lost is told, and begun again by us alone."""
-    carried = ray.remote(max_retries=0)(_call)  # of partial functions Ray makes no tasks
+    """Submit one job per task; a lost job is reported, and repeated by the grid, not by Ray."""
+    carried = ray.remote(max_retries=0)(_call)  # Ray accepts functions only, no `partial`
     return [RayJob(ray, carried.remote(work, task)) for task in tasks]
 
 
@@ -65,7 +65,7 @@ def _call(work: Callable[[Any], str | None], task: Any) -> str | None:
 
 
 def task_loss_errors(ray: Any) -> tuple[type[BaseException], ...]:
-    """What the result of a task raises whose worker or machine is gone."""
+    """Errors of Ray by which the result of a task shows the loss of its worker or machine."""
     names = ("WorkerCrashedError", "NodeDiedError", "ObjectLostError", "OutOfMemoryError",
              "LocalRayletDiedError", "TaskCancelledError")  # fmt: skip
     return tuple(getattr(ray.exceptions, name) for name in names)

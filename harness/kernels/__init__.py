@@ -1,8 +1,7 @@
-"""Compiled functions: how they are compiled, what tells them apart, where they are kept.
+"""Compiled functions: compilation, identity, and an on-disk cache of machine code.
 
-A *kernel* is a Python function that numba compiles (`compiling.kernel`). Its machine code is kept
-for the next process (`cache`, `files`) under a name made of everything that it was compiled from
-(`cache`). What a process compiles it may announce (`notice`). Settings of the simulator's
-kernels are in `harness.simulator.events`, those of sums over graphs in
-`harness.acoustics.compiling`.
+A *kernel* is a Python function that numba compiles (`compiling.kernel`). `cache` stores its machine
+code for later processes, in a file named after a digest of everything it was compiled from.
+`notice` reports compilations to the user. The settings of the simulator's kernels are in
+`harness.simulator.events`, those of sums over graphs in `harness.acoustics.compiling`.
 """

@@ -4,29 +4,25 @@
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
 # pyright: reportPrivateImportUsage=false
-"""Machine code of kernels: the digest that names it, and the files that keep it.
+"""Machine code of kernels: its files, the digest that names them, and tuples passed by address.
 
-Machine code of kernels, kept for the next process. One file (`files`) holds one kernel for one
-kind of arguments; its content is numba's. The name says everything the code depends on
-(`identity`), so a file is right or absent.
+A file holds the machine code of one kernel for one signature: a SHA-256 of name and content, then
+numba's content. The name is a digest of everything the code depends on (`identity`), so a file is
+valid or absent, and damage is detected before anything is loaded. Each write deletes files that
+have not been read for `UNUSED_S`, and the oldest ones beyond `MOST_BYTES`. There are no locks: a
+process that misses a deleted file compiles the kernel again.
 
-Files that hold a kernel each: a SHA-256 of name and content, then the content. A file that is not
-what was written is noticed before any of it is used. Whoever writes one drops those that have not
-been read for long, and the oldest where all are too large. Nobody waits for anybody: what is
-dropped while another process would read it is compiled there once more.
+`identity` is a digest of the kernel's own code and of all code of this project that it reaches:
+functions that it calls, constants that it reads, fields of tuples, and so on from each function.
+Code is compared as bytecode, constants by value, so a comment, a docstring or a module that the
+kernel does not use changes nothing. Other code comes with numba; its version is part of the name.
 
-What a kernel was made of, as a digest: its own code, and all of ours that it reaches. A kernel
-reaches what its code names: functions that it calls, constants that it reads, tuples' fields, and
-so on from each function. Code is compared as bytecode, constants by value, so a comment, a
-docstring or a module that the kernel does not use changes nothing. Whatever is not ours comes with
-numba, whose version is part of a kernel's name anyway.
-
-Named tuples are handed from one compiled function to the next by their address. numba hands over a
-tuple by its parts, and an array by seven words. The state of a simulation is forty arrays in
+Named tuples are passed between compiled functions by address (`TuplePointer`). numba itself passes
+a tuple by its parts, and an array by seven words. The state of a simulation is forty arrays in
 tuples of tuples: 300 words, copied at every call, typed and lowered again in every function that
-passes them on. Lent, it is one word. The first function that calls another keeps the tuple in its
-frame, which outlives whatever it calls. A lent tuple has the fields of the tuple; a tuple within
-it is lent in turn.
+passes them on. A pointer is one word. The first function that calls another keeps the tuple in its
+frame, which outlives every call below it. A pointer has the fields of its tuple; a tuple within it
+is passed by address in turn.
 """
 
 from __future__ import annotations
@@ -74,10 +70,10 @@ __all__ = [
 
 
 class KernelCache(_Cache):
-    """numba's interface to the kept forms of one kernel.
+    """Disk cache of one kernel's machine code, behind numba's cache interface.
 
     Args:
-        dispatcher: numba's, of the kernel.
+        dispatcher: numba's dispatcher of the kernel.
     """
 
     def __init__(self, dispatcher: Any) -> None:
@@ -91,17 +87,17 @@ class KernelCache(_Cache):
 
     @property
     def cache_path(self) -> str:
-        """The folder."""
+        """Folder of the cache files."""
         return str(folder())
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The kernel for arguments of these types; None if it is to be compiled."""
+        """Load the kernel for arguments of these types; None if it must be compiled."""
         target_context.refresh()
         path = self._path(sig, target_context.codegen())
         return None if path is None else _load(path, target_context)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep what has been compiled."""
+        """Store a compiled kernel, unless it has lifted loops or dynamic globals."""
         for environment in data._find_referenced_environments():  # of code linked into it
             data.codegen.set_env(environment.env_name, environment)
         path = self._path(sig, data.codegen)
@@ -118,21 +114,21 @@ class KernelCache(_Cache):
         return where / f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:32]}{SUFFIX}"
 
     def enable(self) -> None:
-        """It always is."""
+        """Nothing: the cache is always enabled."""
 
     def disable(self) -> None:
-        """Not provided for."""
+        """Nothing: the cache cannot be disabled."""
 
     def flush(self) -> None:
-        """Not provided for: delete the folder instead."""
+        """Nothing: delete the folder instead."""
 
 
 def _load(path: Path, target_context: Any) -> Any:
-    """What a file keeps; a file that cannot be used is thrown away with a line on stderr."""
+    """The kernel stored in a file; an unusable file is deleted, with a warning on stderr."""
     try:
         content = read(path)
         return content and CompileResult._rebuild(target_context, *pickle.loads(content))
-    except Exception as error:  # whatever a file makes numba raise, the kernel can be compiled
+    except Exception as error:  # any: the kernel can be compiled instead
         notice.complain(f"{path} is damaged ({error}); it is thrown away and compiled anew")
         with contextlib.suppress(OSError):
             path.unlink()
@@ -142,14 +138,14 @@ def _load(path: Path, target_context: Any) -> Any:
 SUFFIX = ".kernel"
 
 UNUSED_S = 30 * 24 * 3600.0
-"""How long a file is kept that nobody reads."""
+"""Seconds after its last read at which a file is deleted."""
 
 MOST_BYTES = 256 * 2**20
-"""What all may hold together; one version's kernels, for one processor, take 8 MB."""
+"""Largest total size of the cache; one version's kernels, for one processor, take 8 MB."""
 
 
 def folder() -> Path | None:
-    """Where kernels are kept; nowhere for a user without a home."""
+    """Folder of the cache; None for a user without a home directory."""
     if named := os.environ.get("NUMBA_CACHE_DIR"):
         return Path(named)
     try:
@@ -160,7 +156,7 @@ def folder() -> Path | None:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file that `read` takes, in one step for whoever reads it; where that fails, none."""
+    """Write a file for `read` atomically; a file that cannot be written is left out silently."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, aside = tempfile.mkstemp(SUFFIX, dir=path.parent)  # for this user alone
@@ -174,13 +170,13 @@ def write(path: Path, content: bytes) -> None:
 
 
 def read(path: Path) -> bytes | None:
-    """The content that was written to a file; None where there is none of this user's.
+    """The content of a cache file; None where there is no file that this user alone can write.
 
-    A digest tells damage and no forgery, and what is loaded is executed: so a file that somebody
-    else owns, or may write, is not read.
+    The digest detects damage but not forgery, and loaded code is executed. So a file that another
+    user owns or can write is not read.
 
     Raises:
-        ValueError: the file is not as it was written.
+        ValueError: the content does not match its digest.
     """
     try:
         if hasattr(os, "getuid") and not _is_own(path.stat()):
@@ -192,12 +188,12 @@ def read(path: Path) -> bytes | None:
     if stored[:length] != _digest(path, stored[length:]):
         raise ValueError("not as it was written")
     with contextlib.suppress(OSError):
-        os.utime(path)  # when it was read last
+        os.utime(path)  # the time of the last read, by which `_drop` decides
     return stored[length:]
 
 
 def _drop(where: Path) -> None:
-    """Drop what nobody has read for long, and the oldest of what is too much."""
+    """Delete files unread for `UNUSED_S`, and the oldest ones beyond `MOST_BYTES`."""
     left, oldest_s = MOST_BYTES, time.time() - UNUSED_S
     for used_s, size, path in sorted(_list_files(where), reverse=True):
         left -= size
@@ -206,7 +202,7 @@ def _drop(where: Path) -> None:
 
 
 def _list_files(where: Path) -> Iterator[tuple[float, int, Path]]:
-    """When each file was read last, and its bytes."""
+    """Time of the last read, size in bytes and path of each file."""
     for path in where.glob(f"*{SUFFIX}"):
         with contextlib.suppress(FileNotFoundError):  # another process dropped it
             status = path.stat()
@@ -222,7 +218,7 @@ def _digest(path: Path, content: bytes) -> bytes:
 
 
 def identity(dispatcher: Any) -> str:
-    """The digest of a compiled function and all of ours that it reaches."""
+    """Digest of a compiled function and of all code of this project that it reaches."""
     digest = hashlib.sha256(_mechanism())
     found: dict[Any, Any] = {}
     for line in _describe_value(dispatcher, frozenset(), found):
@@ -232,18 +228,18 @@ def identity(dispatcher: Any) -> str:
 
 @cache
 def _mechanism() -> bytes:
-    """How kernels are compiled is part of each."""
+    """Source of this package: the way of compiling is part of every kernel's identity."""
     return b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
 
 
 def _describe_value(value: Any, names: frozenset[str], found: dict[Any, Any]) -> Iterator[str]:
-    """A line for each thing a value consists of; ``names`` are those its reader uses.
+    """One line for each part of a value.
 
     Args:
         value: of a global or captured variable of a function.
         names: every name in that function's code.
-        found: what has been gone through, by its address; a module also by the names that were
-            asked of it, since each reader uses others.
+        found: values described so far, by address; a module also by ``names``, since each
+            function uses other names of it.
     """
     if isinstance(value, (bool, int, float, str, bytes, type(None), np.generic, np.dtype)):
         yield f"{type(value).__name__} {value!r}"
@@ -260,7 +256,7 @@ def _describe_value(value: Any, names: frozenset[str], found: dict[Any, Any]) ->
 
 
 def _describe_object(value: Any, names: frozenset[str], found: dict[Any, Any]) -> Iterator[str]:
-    """The same of what is told apart by what it is, and gone through once."""
+    """Lines of a module, function or class, each described once."""
     inner = getattr(value, "py_func", getattr(value, "_defn", value))  # of a kernel, an intrinsic
     if isinstance(inner, ModuleType):
         if _is_ours(inner.__name__):
@@ -307,7 +303,7 @@ def _format_code(code: CodeType) -> str:
 def _format_constant(constant: Any) -> str:
     if isinstance(constant, CodeType):
         return _format_code(constant)
-    if isinstance(constant, (set, frozenset)):  # in another order in every process
+    if isinstance(constant, (set, frozenset)):  # their order differs between processes
         return repr(sorted(map(repr, constant)))
     return repr(constant)
 
@@ -317,7 +313,7 @@ def _is_ours(module: str | None) -> bool:
 
 
 def format_type(kind: Any) -> str:
-    """A type of an argument, with the names of a tuple's fields."""
+    """Text of an argument's type, with the names of a tuple's fields."""
     if isinstance(kind, TuplePointer):
         return f"lent {format_type(kind.whole)}"
     if isinstance(kind, types.BaseNamedTuple):
@@ -338,16 +334,16 @@ class TuplePointer(types.Type):
 
     @property
     def key(self) -> Any:
-        """What tells two such types apart."""
+        """Identity of the type, for numba: the tuple type."""
         return self.whole
 
     def can_convert_from(self, typingctx: Any, other: Any) -> Any:
-        """A tuple can be lent."""
+        """Allow a tuple to be passed where its pointer is expected."""
         return Conversion.safe if other == self.whole else None
 
 
 def argument_type(kind: Any) -> Any:
-    """The type as which a compiled function takes a value: lent if it is a named tuple."""
+    """The type under which a compiled function receives a value: a pointer for a named tuple."""
     return TuplePointer(kind) if isinstance(kind, types.BaseNamedTuple) else kind
 
 

@@ -1,16 +1,16 @@
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportIncompatibleMethodOverride=false
 # pyright: reportIncompatibleVariableOverride=false, reportPrivateUsage=false
-"""Compiling kernels, and linking what only compiled code calls.
+"""Compiling kernels, and linking functions that only compiled code calls.
 
-One way of compiling for the whole package. Whatever kernels call is compiled into them, so a
-process that loads a kernel needs nothing else, and what it computes is what the process computed
-that compiled it.
+The whole package compiles this way. All functions that a kernel calls are compiled into it, so a
+process that loads a kernel needs nothing else and computes the same bits as the process that
+compiled it.
 
-Code that is optimised and made machine code only as part of what calls it. numba makes machine
-code of every function, with all that the function calls compiled into it once more: what is called
-through eight others is optimised nine times. Of a function that only compiled ones call nothing
-but the last is ever used.
+numba by itself generates machine code for every function, with its callees compiled into it once
+more: a function called through eight others is optimised nine times, and only the last copy is
+ever used. Here, functions that only compiled code calls stay LLVM modules until a kernel links
+them.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ _NOT_FROM_PYTHON = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def kernel(function: _F, **options: Any) -> _F:
-    """Compile what Python calls, with options of numba's, and keep it for the next process."""
+    """Compile a function that Python calls, with numba's options, and cache its machine code."""
     dispatcher: Any = numba.njit(**options)(function)
     dispatcher._cache = KernelCache(dispatcher)
     return dispatcher
 
 
 def part(function: _F, **options: Any) -> _F:
-    """Compile what only kernels call; it is kept as part of them."""
+    """Compile a function that only kernels call; its code is cached as part of theirs."""
     dispatcher: Any = Part(function, {**_NOT_FROM_PYTHON, **options})
     return dispatcher
 
 
 def callable_part(function: _F, **options: Any) -> _F:
-    """Compile what kernels call, and Python may; see `Shared`."""
+    """Compile a function that kernels call and Python may call; see `CallablePart`."""
     dispatcher: Any = CallablePart(function, {**_NOT_FROM_PYTHON, **options})
     return dispatcher
 
 
 class Part(CPUDispatcher):
-    """A compiled function without an entrance for Python, which takes long to compile."""
+    """A compiled function without a Python wrapper, which would take long to compile."""
 
     def __init__(self, function: Any, options: Any, **settings: Any) -> None:
         super().__init__(function, targetoptions={"nopython": True, **options}, **settings)
 
     def __call__(self, *arguments: Any) -> Any:
-        """Refuse: there is no code for it.
+        """Refuse: no wrapper for Python was compiled.
 
         Raises:
             TypeError: always.
@@ -71,10 +71,10 @@ class Part(CPUDispatcher):
 
 
 class CallablePart(CPUDispatcher):
-    """A compiled function with two entrances.
+    """A compiled function that compiled code and Python can call.
 
-    From a compiled function it takes named tuples lent, and a constant as any number: there is
-    one copy of it for all of them. Python calls it through a kernel made when it is needed.
+    Compiled callers pass named tuples by address and constants as ordinary numbers, so one copy
+    serves all of them. Python calls it through a kernel that is compiled on first use.
     """
 
     def __init__(self, function: Any, options: Any) -> None:
@@ -84,7 +84,7 @@ class CallablePart(CPUDispatcher):
 
     @cached_property
     def _entrance(self) -> Any:
-        """The kernel for Python."""
+        """Kernel through which Python calls the function."""
         asked = self.targetoptions.items()
         options = {name: value for name, value in asked if name not in _NOT_FROM_PYTHON}
         entrance: Any = numba.jit(**options)(_build_entrance(self))
@@ -92,11 +92,12 @@ class CallablePart(CPUDispatcher):
         return entrance
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call it from Python."""
+        """Call the function from Python."""
         return self._entrance(*arguments)
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
-        """What numba asks for when a compiled function calls this one."""
+        """The call's signature, for numba: tuples by address, literals as plain types."""
+        # A literal type would compile one more copy of the function for each constant.
         return super().get_call_template(
             [argument_type(types.unliteral(kind)) for kind in args], kws
         )
@@ -117,24 +118,24 @@ class _Library(JITCodeLibrary):
     """The code of one function, to be linked into that of a kernel."""
 
     def finalize(self) -> None:
-        """Nothing is added any more."""
+        """Close the library, without generating machine code."""
         self._raise_if_finalized()
         self._finalized = True
 
     def get_pointer_to_function(self, name: str) -> int:
-        """There is no machine code."""
+        """0: there is no machine code."""
         return 0
 
     @property
     def codegen(self) -> Any:
-        """What numba tells where the function's Python objects are: not needed without code."""
+        """The object to which numba reports addresses of Python objects: unused without code."""
         return self
 
     def set_env(self, name: str, environment: Any) -> None:
-        """See `codegen`."""
+        """Ignore the report; see `codegen`."""
 
     def _get_module_for_linking(self) -> Any:
-        """The function's code and all that it calls, each once."""
+        """The code of the function and of everything it calls, each once."""
         if self._shared_module is None:
             self._shared_module = self._own()
             for library in dict.fromkeys(self._walk_libraries()):
@@ -153,13 +154,15 @@ class _Library(JITCodeLibrary):
         """A copy of the function's code that may be linked into several kernels, and inlined."""
         module = self._final_module.clone()
         for function in module.functions:
+            # Several kernels in one process may define the same function: the linker may keep
+            # either copy, and drop one that was inlined everywhere.
             if not function.is_declaration and function.linkage == llvm.Linkage.external:
                 function.linkage = llvm.Linkage.linkonce_odr
         return module
 
 
 class LinkingCompiler(Compiler):
-    """numba's compiler, into such a library."""
+    """numba's compiler, with its output in a `_Library`."""
 
     def __init__(self, typingctx: Any, targetctx: Any, library: Any, *rest: Any) -> None:
         library = _Library(targetctx.codegen(), "linked")

@@ -1,6 +1,6 @@
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false
-"""Telling the user what is being compiled, which makes a first command slow."""
+"""Notices of compilations, which make a first command slow."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from harness.base.log import LOG
 __all__ = ["announce", "complain", "listen"]
 
 Say = Callable[[str, float | None], None]
-"""Told of a kernel by name: None as its compilation begins, then how many seconds it took."""
+"""Callback: a kernel's name, and None when its compilation begins or its seconds when it ends."""
 
 _told: tuple[int, Say] | None = None
-"""The process that tells its user (its forks do not), and how it does."""
+"""Process id and callback of the announcing process; its forks announce nothing."""
 
 
 def announce(say: Say | None = None) -> None:
-    """From now on this process says what it compiles, and how long that took.
+    """Announce each kernel that this process compiles from now on, and its seconds.
 
     Args:
-        say: how; on stderr if not given.
+        say: callback; writes to stderr if not given.
     """
     global _told
     _told = os.getpid(), say or _log_to_stderr
 
 
 def listen() -> None:
-    """Hear of whatever numba compiles; what it loads is not compiled, and not mentioned."""
+    """Subscribe to numba's compilations; kernels loaded from the cache cause no events."""
     # Only here: the command answers `--help` without importing numba.
     from numba.core import event
 
     class Compiling(event.Listener):
-        """Functions that a kernel calls are compiled while it is, and go unmentioned."""
+        """Announces the outermost compilation only, not those of functions that a kernel calls."""
 
         def __init__(self) -> None:
             self.depth, self.start_s = 0, 0.0
@@ -56,7 +56,7 @@ def listen() -> None:
 
 
 def complain(line: str) -> None:
-    """Say on stderr what is wrong with the kernels that are kept, to anybody."""
+    """Warn on stderr about a damaged cache file, whether or not compilations are announced."""
     LOG.warning(f"kernel cache: {line}")
 
 

@@ -8,7 +8,7 @@ identity has the digests of code and data, so that a replay with other code is r
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
@@ -18,19 +18,20 @@ from typing import Any
 import torch
 from torch import nn
 
-from harness.base.errors import UserError
-from harness.base.registry import import_modules
+from harness.base.errors import RAISED, UserError, describe_raised, name_error
+from harness.base.log import LOG
+from harness.base.registry import import_modules, undo_imports
 from harness.base.seeds import identity
 from harness.base.settings import build, setting
-from harness.modules.network import preserve_generators
-from harness.modules.problem import Arrays, Metric, Problem, arrays_of
-from harness.modules.step_time import Charge, check_charge
+from harness.modules.network import Metric, preserve_generators
+from harness.modules.problem import Arrays, Problem, arrays_of
+from harness.modules.step_time import Charge, check_charge, is_finite
 from harness.modules.task import ModuleConfig, ModuleTask, metrics_of
 from harness.runs.config import plain
 from harness.runs.file import complete_protocol
 from harness.simulator import Cluster
 from harness.store import Run, RunWriter, Store
-from harness.tasks.contract import EXECUTED, RunRequest, Say, Table
+from harness.tasks.contract import EXECUTED, Place, RunRequest, Say, Table
 from harness.training.run import FoldApplication
 
 SOURCE = "task.json"
@@ -46,13 +47,13 @@ class ModuleTable:
     Args:
         model: a `torch.nn.Module`, from whose parameters every run starts; or a function that
             makes one, called for each seed.
-        loss: a function of outputs and targets, one number a minibatch.
+        loss: a function of outputs and targets: one number for a minibatch.
         data: training data: a pair of arrays, a dataset, an iterable of pairs, or a function
             without arguments that returns one.
         test: test data of the same kinds, reported on and used for nothing else.
         dev: development data of the same kinds, or the share of the training data held out for it.
         metric: ``"error"``, ``"mse"``, ``"mae"``, ``"loss"``, or the name of a function of outputs
-            and targets whose mean is better when less; of several the first one decides.
+            and targets: one number for a minibatch, less is better; of several the first decides.
         charge_for: workload that is timed in place of the trained module's: the name of another
             module, or ``"cluster"`` for the ``[workload]`` of the cluster's file.
         parameter_bytes: bytes of a copy of the parameters, in place of the module's own.
@@ -92,16 +93,21 @@ class Source:
     """The task table of a run file, and the folder of its modules.
 
     Args:
-        where: the file, for messages.
+        place: the file, for messages.
         folder: folder of the file.
         asked: the task table.
         imports: modules that the file imports for their algorithms and protocols.
     """
 
-    where: str
+    place: Place
     folder: Path
     asked: ModuleTable
     imports: Sequence[str] = ()
+
+    @property
+    def where(self) -> str:
+        """The file, for messages."""
+        return self.place.path
 
     def find(self, key: str, name: str) -> Any:
         """Import the object of a name ``my_module:name``.
@@ -129,12 +135,20 @@ class Source:
         """
         found = self.find(key, name)
         if callable(found) and not hasattr(found, "__getitem__"):
-            try:
-                found = found()
-            except Exception as error:  # of the user's function
-                told = f"{name} raised {type(error).__name__}: {error}"
-                raise UserError(f"{self.where}: {key}: {told}") from error
+            found = self.call(key, name, found)
         return arrays_of(found, f"{self.where}: {key}")
+
+    def call(self, key: str, name: str, function: Callable[[], Any]) -> Any:
+        """The value of a function of a name.
+
+        Raises:
+            UserError: it raises an error.
+        """
+        try:
+            return function()
+        except RAISED as error:
+            told = f"{name} raised {describe_raised(error)}"
+            raise UserError(f"{self.where}: {key}: {told}") from error
 
     def problem(self) -> Problem:
         """Module, loss, data and metrics.
@@ -158,7 +172,9 @@ class Source:
         test = None if asked.test is None else self.data("test", asked.test)
         place = {"folder": str(self.folder.resolve()), "import": list(self.imports)}
         source = {**place, "task": plain(asked)}
-        return Problem(model, loss, train, dev, test, self._metrics(train), source)
+        with self.place.name_keys():
+            metrics = self._metrics(train)
+        return Problem(model, loss, train, dev, test, metrics, source, self.place)
 
     def _metrics(self, train: Arrays) -> dict[str, Metric]:
         asked = self.asked.metric
@@ -176,19 +192,21 @@ class Source:
         asked = self.asked
         other: Any = asked.charge_for
         if other not in (None, "cluster"):
-            other = self.find("charge_for", str(other))
-            other = other if isinstance(other, nn.Module) else other()
-        if isinstance(asked.step_seconds, str) and asked.step_seconds != "count":
-            told = f"step_seconds: {asked.step_seconds!r}; allowed: 'count' or seconds"
+            if ":" not in other:
+                raise name_error(f"{self.where}: charge_for", other, ("cluster", HERE))
+            found = self.find("charge_for", other)
+            is_made = isinstance(found, nn.Module)
+            other = found if is_made else self.call("charge_for", other, found)
+        step_s = asked.step_seconds
+        if step_s != "count" and not (is_finite(step_s) and float(step_s) >= 0.0):
+            told = f"step_seconds: {step_s!r}; allowed: 'count' or seconds, from 0"
             raise UserError(f"{self.where}: {told}")
         numbers = asked.parameter_bytes, asked.flops_per_example, asked.step_seconds
         found = Charge(other, *numbers)
         usual = {entry.name: entry.default for entry in fields(ModuleTable)}
         given = {name: value for name, value in vars(asked).items() if value != usual[name]}
-        try:
+        with self.place.name_keys():
             check_charge(found, given, machine)
-        except UserError as error:
-            raise UserError(f"{self.where}: {error}") from error
         return found
 
 
@@ -202,13 +220,14 @@ class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
 
     def read(self, asked: RunRequest) -> tuple[ModuleConfig, Problem]:
         """See `Application`."""
-        asked.refuse([name for name in FOLLOWS if name in asked.table])
-        where, own = str(asked.path), {entry.name for entry in fields(ModuleTable)}
+        asked.check_keys(self)
+        where, own = str(asked.path), self.own_keys
         task = {key: value for key, value in asked.table.items() if key in own}
         table = {key: value for key, value in asked.table.items() if key not in own}
         said = build(ModuleTable, task, where)
-        source = Source(where, asked.path.parent, said, asked.imports)
+        source = Source(asked.place, asked.path.parent, said, asked.imports)
         problem, machine = source.problem(), asked.cluster()
+        problem.inspect(said.minibatch, asked.device)  # so mistakes in its parts come first
         cluster, work = source.charge(machine).apply(problem, said.minibatch, machine)
         cut = {"minibatch": said.minibatch, "timed_minibatch": said.minibatch}
         table |= {"cluster": cluster, "problem": problem, "work": work, "stages": [cut]}
@@ -226,6 +245,9 @@ class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
     def restore(self, run: Run, table: Table, where: str) -> ModuleConfig:
         """See `Application`; module, loss and data are imported again, and have to be the same.
 
+        They are looked for in the working folder, then where the run file was: a project may
+        have been moved or copied since.
+
         Raises:
             UserError: the run was not made from a run file, or its code or data have changed.
         """
@@ -233,19 +255,33 @@ class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
             told = "trained by a program; allowed: a run of a run file"
             raise UserError(f"{run.dir}: {told}")
         kept = json.loads(run.path(SOURCE).read_text(encoding="utf-8"))
-        place, folder = f"{run.dir}/{SOURCE}", Path(kept["folder"])
+        troubles: list[str] = []
+        for folder in dict.fromkeys((Path.cwd(), Path(kept["folder"]))):
+            try:
+                with undo_imports(folder):
+                    config = self._restore_from(folder, kept, run, table, where)
+            except UserError as error:
+                troubles.append(str(error))
+                continue
+            if troubles:
+                LOG.info("code and data: from %s", folder)
+            return config
+        raise UserError(f"{run.dir}: {'; '.join(troubles)}")
+
+    def _restore_from(
+        self, folder: Path, kept: Table, run: Run, table: Table, where: str
+    ) -> ModuleConfig:
+        """The configuration of a run with the code that lies in a folder."""
+        place = f"in {folder}"
         import_modules(kept["import"], place, folder)
-        source = Source(
-            f"{run.dir}/{SOURCE}",
-            Path(kept["folder"]),
-            build(ModuleTable, kept["task"], f"{run.dir}/{SOURCE}"),
-        )
+        said = build(ModuleTable, kept["task"], place)
+        source = Source(Place(place), folder, said, kept["import"])
         plain = {k: v for k, v in table.items() if k not in NO_FIELDS}
         config = build(ModuleConfig, {**plain, "problem": source.problem()}, where)
         how = {EXECUTED: run.config[EXECUTED]} if EXECUTED in run.config else {}
         if identity(config.to_dict() | how) != run.hash:
             told = "module, loss, data or algorithm are not those that it was trained with"
-            raise UserError(f"{run.dir}: {told}")
+            raise UserError(f"{place}: {told}")
         return config
 
     def open(

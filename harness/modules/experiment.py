@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from torch import nn
 
 from harness.algorithms.descent import PLAIN, Descent
 from harness.algorithms.schedules import Constant, Schedule
-from harness.base.errors import UserError, name_error
+from harness.base.errors import RAISED, UserError, describe_raised, name_error
 from harness.base.files import cluster_file
 from harness.base.log import LOG
 from harness.grid.carriers import Submission
@@ -34,7 +35,13 @@ from harness.natural_gradient import NaturalGradient
 from harness.runs.config import Stage
 from harness.runs.device import resolve
 from harness.runs.idle import idle_lines
-from harness.runs.methods import Asked, Method, method_of, with_optimizer
+from harness.runs.methods import (
+    Asked,
+    Method,
+    check_settings_class,
+    method_of,
+    with_optimizer,
+)
 from harness.search.comparison import Grid, Rates
 from harness.search.search import TUNING_SEED
 from harness.simulator import Cluster, Workload, load_cluster
@@ -59,8 +66,8 @@ class Settings(TypedDict, total=False):
         test: test data, reported on and used for nothing else.
         dev: development data, or the share of the training data that is held out for them:
             they decide on learning rates and on times to a target.
-        metric: ``"error"``, ``"mse"``, ``"mae"``, ``"loss"``, or a function of outputs and targets
-            whose mean is better when less; of several the first one decides.
+        metric: ``"error"``, ``"mse"``, ``"mae"``, ``"loss"``, or a function of outputs and targets:
+            one number for a minibatch, less is better; of several the first one decides.
         minibatch: examples in a worker's minibatch.
         passes: passes over the training data, the same for every number of workers.
         evaluations: evaluations on the development data in each pass.
@@ -126,8 +133,9 @@ class Experiment:
 
     Args:
         model: a module, or a function that makes one for each seed.
-        loss: ``loss(outputs, targets)``, one number a minibatch.
-        data: arrays, a dataset or an iterable; or a function from the seed to one of them.
+        loss: ``loss(outputs, targets)``: one number for a minibatch.
+        data: arrays, a dataset or an iterable; or a function that returns one, with the seed as
+            its argument or without arguments.
         cluster: a `Cluster`, its file, or the name of a bundled one.
         given: the user's settings by name.
 
@@ -192,9 +200,9 @@ class Experiment:
             for count in grid.workers:
                 config = self.build_config(method, count, self.settings.guess, self.seeds[0])
                 config.order(0, config.problem.train)
-        self._check_sendable(grid.methods)
         problem = self.problem(self.seeds[0])
         network = problem.network(self.seeds[0], self.settings.minibatch, self.device)
+        self._check_sendable(grid.methods)
         for line in remarks(network, grid.methods):
             self.say(line)
         if not self._turned:
@@ -288,10 +296,10 @@ class Experiment:
         )
 
     def problem(self, seed: int) -> Problem:
-        """The problem of a seed's runs; all seeds share one unless ``data`` is a function."""
-        key = seed if callable(self.data) else 0
+        """The problem of a seed's runs; all seeds share one unless ``data`` depends on the seed."""
+        key = seed if self._draws_data else 0
         if key not in self._problems:
-            given = self.data(seed) if callable(self.data) else self.data
+            given = self._make_data(seed)
             self._note_batches(given)
             train = arrays_of(given, "data")
             train, dev = self._split_dev(train)
@@ -302,6 +310,25 @@ class Experiment:
             test = test and self._share_data(test)
             self._problems[key] = Problem(self.model, self.loss, train, dev, test, metrics)
         return self._problems[key]
+
+    @cached_property
+    def _draws_data(self) -> bool:
+        """Whether the data are a function of the seed."""
+        return callable(self.data) and _takes_one(self.data)
+
+    def _make_data(self, seed: int) -> Any:
+        """The data of a seed.
+
+        Raises:
+            UserError: the function that gives them raises an error.
+        """
+        if not callable(self.data):
+            return self.data
+        try:
+            return self.data(*[seed] * self._draws_data)
+        except RAISED as error:
+            name = getattr(self.data, "__qualname__", type(self.data).__qualname__)
+            raise UserError(f"data: {name} raised {describe_raised(error)}") from error
 
     def _share_data(self, arrays: Arrays) -> Arrays:
         """Move data to a file that other processes map, if any run on this file system."""
@@ -342,6 +369,17 @@ class Experiment:
 
         problem = self.problem(self.seeds[0])
         return charge.apply(problem, size, self.machine, self._work, measure, self.say)
+
+
+def _takes_one(function: Callable[..., Any]) -> bool:
+    """Whether a function takes an argument; one that does not say is taken to."""
+    try:
+        signature(function).bind(0)
+    except TypeError:
+        return False
+    except ValueError:  # a function of C
+        return True
+    return True
 
 
 def _work_of(method: Method, work: Workload) -> Workload:
@@ -409,7 +447,7 @@ def check_settings(model: object, loss: object, asked: Any) -> None:
         check_kind(
             "submit", asked.submit, str, "'slurm', 'local', 'dask', 'ray', 'MODULE:FUNCTION'"
         )
-        check_carrier(asked.submit)
+        check_carrier(asked.submit, "submit")
     check_kind("gather", asked.gather, (str, type(None)), "s3://BUCKET/PREFIX, …")
     check_kind("device", asked.device, str, "'cpu', 'cuda' or 'auto'")
     if asked.target is not None:
@@ -471,6 +509,7 @@ def _check_schedule(make: Any, rate: float) -> None:
         raise UserError(f"schedule: {_show(make)} ({error}); {told}") from error
     if not isinstance(made, Schedule):
         raise UserError(f"schedule: {_show(make)} gives {_show(made)}; {told}")
+    check_settings_class("schedule", made)
 
 
 def _show(value: object) -> str:

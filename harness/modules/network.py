@@ -19,7 +19,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,11 +31,16 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
-from harness.base.errors import UserError
+from harness.base.errors import RAISED, UserError, describe_raised
 from harness.natural_gradient.layer_hooks import Affine, LayerHook, Reduction, is_affine
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """``loss(outputs, targets)``: one number for a minibatch, a mean or sum over its examples."""
+
+
+Metric = Callable[[Tensor, Tensor], Tensor]
+"""``metric(outputs, targets)``: one number for a minibatch, a mean over its examples; less is
+better."""
 
 
 class Drawing(NamedTuple):
@@ -72,7 +77,7 @@ class ModuleNetwork:
         together: int | None = None,
         reduction: Reduction = "mean",
     ) -> None:
-        self.module, self.loss, self.together = copy.deepcopy(module), loss, together
+        self.module, self.loss, self.together = copy_module(module), loss, together
         self.reduction: Reduction = reduction
         self.parameters = Parameters.from_module(self.module)
         self._trained = list(trainable_parameters(self.module).values())
@@ -264,6 +269,21 @@ _unflattened = cast(
 )
 
 
+def copy_module(module: nn.Module) -> nn.Module:
+    """A module of its own, with equal parameters.
+
+    Raises:
+        UserError: the module holds something that cannot be copied.
+    """
+    try:
+        return copy.deepcopy(module)
+    except Exception as error:  # of whatever the user's module holds
+        told = f"cannot be copied ({describe_raised(error)})"
+        raise UserError(
+            f"model: {told}; allowed: what holds no lock, open file or generator"
+        ) from error
+
+
 def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters that require a gradient, by name.
 
@@ -338,7 +358,7 @@ def inspect_module(module: nn.Module, loss: Loss, x: Tensor, targets: Tensor) ->
     Raises:
         UserError: it fails, its loss is not one number, or training changes one of its buffers.
     """
-    draws, reduction = _run_module(copy.deepcopy(module), loss, x, targets)
+    draws, reduction = _run_module(copy_module(module), loss, x, targets)
     if draws:
         return Inspection(draws, None, reduction)
     on_cpu = x.device.type == "cpu"
@@ -360,17 +380,13 @@ def _run_module(
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     known = state_of_generator(x.device)
     with preserve_generators(), torch.enable_grad():
-        try:
+        with _name_failure("model", len(x)):
             outputs = module(x)
+        with _name_failure("loss", len(x)):
             found = loss(outputs, targets)
-        except Exception as error:
-            raise UserError(
-                f"model: fails on a minibatch of {len(x)} examples: {type(error).__name__}:"
-                f" {str(error).splitlines()[0] if str(error) else ''}"
-            ) from error
         drawn = not torch.equal(known, state_of_generator(x.device))
     if not torch.is_tensor(found) or found.dim() != 0 or not found.is_floating_point():
-        told = f"shape {list(found.shape)}" if torch.is_tensor(found) else type(found).__name__
+        told = _describe_shape(found)
         raise UserError(f"loss: {told}; allowed: one number for a minibatch, a tensor of shape []")
     if not found.requires_grad:
         raise UserError("loss: does not depend on the model's parameters; nothing can be trained")
@@ -382,6 +398,57 @@ def _run_module(
                 " track_running_stats=False)"
             )
     return drawn, "sum" if _is_summed(loss, outputs, targets, float(found.detach())) else "mean"
+
+
+@torch.no_grad()
+def try_metrics(
+    module: nn.Module, metrics: Mapping[str, Metric], x: Tensor, targets: Tensor
+) -> None:
+    """Measure a module once on one minibatch, as an evaluation does.
+
+    Args:
+        module: left as it is.
+        metrics: by name.
+        x: inputs ``[B, ...]``.
+        targets: ``[B, ...]``.
+
+    Raises:
+        UserError: a metric fails, or gives no one number.
+    """
+    if not metrics:
+        return
+    with preserve_generators():
+        with _name_failure("model", len(x)):
+            outputs = copy_module(module).eval()(x)
+        for name, metric in metrics.items():
+            with _name_failure(f"metric: {name}", len(x)):
+                found: Any = metric(outputs, targets)
+            try:
+                float(found)
+            except (TypeError, ValueError, RuntimeError) as error:
+                told = f"{name}: {_describe_shape(found)}; allowed: one number for a minibatch"
+                raise UserError(f"metric: {told}") from error
+
+
+@contextmanager
+def _name_failure(part: str, count: int) -> Generator[None]:
+    """An error that a part of the user's raises on the minibatch that is tried first, in a line.
+
+    Raises:
+        UserError: so.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except RAISED as error:
+        line = describe_raised(error).partition("\n")[0]
+        raise UserError(f"{part}: fails on a minibatch of {count} examples: {line}") from error
+
+
+def _describe_shape(value: object) -> str:
+    """The shape of a tensor, of others the class."""
+    return f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
 @torch.no_grad()

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, cast
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from harness.base.errors import UserError
+from harness.base.errors import RAISED, UserError, describe_raised
 from harness.base.seeds import stream, stream_key
 from harness.modules.digests import (
     digest_of_code,
@@ -28,20 +28,21 @@ from harness.modules.network import (
     Drawing,
     Inspection,
     Loss,
+    Metric,
     ModuleNetwork,
     Parameters,
+    copy_module,
     flat,
     inspect_module,
     preserve_generators,
     seed_generators,
     trainable_parameters,
+    try_metrics,
 )
 from harness.networks.contract import Minibatch, upload
 from harness.runs.config import HasIdentity
+from harness.tasks.contract import Place
 from harness.tasks.order import Key, Minibatches
-
-Metric = Callable[[Tensor, Tensor], Tensor]
-"""``metric(outputs, targets)``: a mean over examples; less is better."""
 
 
 class Problem(HasIdentity):
@@ -57,6 +58,7 @@ class Problem(HasIdentity):
         metrics: metrics by name; the first one decides, without any the loss.
         source: plain JSON values to make the problem again, if a run file names it; not part of
             a run's identity.
+        place: the run file that names it, for messages.
     """
 
     def __init__(
@@ -68,8 +70,9 @@ class Problem(HasIdentity):
         test: Arrays | None,
         metrics: Mapping[str, Metric],
         source: Mapping[str, Any] | None = None,
+        place: Place | None = None,
     ) -> None:
-        self.source = source
+        self.source, self.place = source, place
         self.model, self.loss, self.metrics = model, loss, metrics
         self.train, self.dev, self.test = train, dev, test
         self._inspected: dict[tuple[int, str], Inspection] = {}  # pickled with the problem
@@ -82,21 +85,40 @@ class Problem(HasIdentity):
         """The module of a seed's runs, before training.
 
         Raises:
-            UserError: the user's function returns no module.
+            UserError: the user's function raises an error, or makes something that cannot be
+                trained.
         """
-        if isinstance(self.model, nn.Module):
-            return self.model
+        with self.name_keys():
+            made = self.model if isinstance(self.model, nn.Module) else self._make(self.model, seed)
+            Parameters.from_module(made)
+        return made
+
+    def _make(self, model: Callable[[], Any], seed: int) -> nn.Module:
         with preserve_generators():
             seed_generators(stream_key(seed, "initialise") >> 65)
-            made: Any = self.model()
+            try:
+                made = model()
+            except RAISED as error:
+                name = getattr(model, "__qualname__", type(model).__qualname__)
+                called = name if self.source is None else self.source["task"]["model"]
+                raise UserError(f"model: {called} raised {describe_raised(error)}") from error
         if not isinstance(made, nn.Module):
             told = f"gives a {type(made).__name__}"
             raise UserError(f"model: {told}; allowed: a torch.nn.Module, or what makes one")
         return made
 
+    def name_keys(self) -> AbstractContextManager[None]:
+        """Errors name the run file, if one names the problem."""
+        return nullcontext() if self.place is None else self.place.name_keys()
+
     def initial(self, seed: int) -> Tensor:
         """The initial parameters ``[P]`` of a seed's runs."""
         return flat(list(trainable_parameters(self.module(seed)).values()))
+
+    @cached_property
+    def size(self) -> int:
+        """How many parameters are trained."""
+        return self.initial(0).numel()
 
     def parameters(self, seed: int = 0) -> Parameters:
         """The layout of the module's trained parameters in a vector ``[P]``."""
@@ -112,7 +134,10 @@ class Problem(HasIdentity):
         module = self.module(0)
         floats = next(iter(trainable_parameters(module).values())).dtype
         some = Arrays(self.train.x[:minibatch], self.train.y[:minibatch]).to(device, floats)
-        return inspect_module(_to_device(module, device), self.loss, some.x, some.y)
+        with self.name_keys():
+            found = inspect_module(_to_device(module, device), self.loss, some.x, some.y)
+            try_metrics(_to_device(module, device), self.metrics, some.x, some.y)
+        return found
 
     def network(self, seed: int, minibatch: int, device: str) -> ModuleNetwork:
         """The network that algorithms compute gradients with."""
@@ -122,6 +147,10 @@ class Problem(HasIdentity):
 
     @cached_property
     def _plain(self) -> dict[str, Any]:
+        with self.name_keys():
+            return self._digest()
+
+    def _digest(self) -> dict[str, Any]:
         model: dict[str, str] = {"code": digest_of_code(self.model, "model")}
         if isinstance(self.model, nn.Module):
             model["state"] = digest_of_state(self.model)
@@ -143,7 +172,7 @@ class Problem(HasIdentity):
 def _to_device(module: nn.Module, device: str) -> nn.Module:
     if device == "cpu":
         return module
-    return copy.deepcopy(module).to(device)
+    return copy_module(module).to(device)
 
 
 ALLOWED = "allowed: a pair of arrays (X, y), a dataset of pairs (x, y), or an iterable of them"

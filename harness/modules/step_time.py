@@ -26,7 +26,7 @@ from harness.modules.network import preserve_generators, trainable_parameters
 from harness.modules.problem import Arrays, Problem
 from harness.simulator import Cluster, Device, Workload
 from harness.store import Run, RunWriter, Store
-from harness.tasks.contract import Watch
+from harness.tasks.contract import Configuration, Watch
 
 FORMAT = 1
 """Version of the measurement: incremented when the same step is measured differently."""
@@ -39,7 +39,7 @@ SIDE = 1024
 
 
 @dataclass(frozen=True)
-class StepConfig:
+class StepConfig(Configuration):
     """Configuration of a step-time measurement, made once for each machine and store.
 
     Args:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,13 +15,20 @@ from harness.algorithms.catalogue import Algorithm
 from harness.base.errors import UserError, name_error
 from harness.base.settings import set_apart
 from harness.modules.digests import digest_of_code, from_outside
-from harness.modules.network import ModuleNetwork
-from harness.modules.problem import Arrays, DrawingMinibatches, Metric, Problem
+from harness.modules.network import Metric, ModuleNetwork
+from harness.modules.problem import Arrays, DrawingMinibatches, Problem
 from harness.runs.config import Pieces, TrainingConfig
 from harness.simulator import Workload
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.tasks.contract import EvaluationResult
-from harness.tasks.order import ContinuousOrder, Examples, Laid, Minibatches
+from harness.tasks.order import (
+    ContinuousOrder,
+    Examples,
+    Laid,
+    Minibatches,
+    Order,
+    Partition,
+)
 
 FORMAT = 1
 """Version of the results: incremented when the same configuration gives other bytes."""
@@ -105,6 +111,11 @@ class ModuleConfig(TrainingConfig[Problem]):
         """See `TrainingConfig`."""
         return data.train.to(self.device, data.initial(self.seed).dtype)
 
+    def lay_out(self, stage: int, train: Pieces) -> Order | Partition:
+        """See `TrainingConfig`."""
+        with self.problem.name_keys():
+            return super().lay_out(stage, train)
+
     def order(self, stage: int, train: Pieces) -> Laid:
         """See `TrainingConfig`; rounds leave no examples out."""
         found = self.lay_out(stage, train)
@@ -121,6 +132,11 @@ class ModuleConfig(TrainingConfig[Problem]):
         found = DrawingMinibatches(lambda stage: self.order(stage, data.train), examples)
         found.seed = self.seed
         return found
+
+    @property
+    def effort(self) -> float:
+        """See `Configuration`."""
+        return float(self.passes * self.problem.size)
 
     def with_algorithm(self, algorithm: Algorithm, protocol: TimingProtocol | None) -> Self:
         """See `TrainingConfig`; the bytes sent are scaled to the other algorithm's."""
@@ -246,7 +262,8 @@ class ModuleEvaluator:
     """
 
     def __init__(self, network: ModuleNetwork, problem: Problem) -> None:
-        self._network = copy.deepcopy(network)
+        reduction = network.reduction  # a loss may hold what cannot be copied
+        self._network = ModuleNetwork(network.module, network.loss, reduction=reduction)
         self._network.module.eval()
         self._loss, self._metrics = problem.loss, dict(problem.metrics)
 

@@ -9,7 +9,7 @@ Example:
     >>> optimizer.step()
 
 ``docs/natural_gradient.md`` has the options and the method (Povey, Zhang and Khudanpur,
-arXiv 1410.7455). Nothing else of the harness is loaded.
+arXiv 1410.7455). Importing this package loads little else of the harness.
 """
 
 from __future__ import annotations

@@ -1,31 +1,23 @@
 # torch.linalg says no types:
 # pyright: reportUnknownMemberType=false
-"""Estimates of second moments: their use, their update, and the limit of a change.
+"""Online natural gradient: estimates of second moments, preconditioning, and limits of a change.
 
-What online natural gradient knows of the rows one side of a layer sees. The second moment of rows
-x is modelled as ``F = Rᵀ diag(d) R + ρ I`` (Povey, Zhang and Khudanpur, arXiv 1410.7455), with k
-orthonormal rows in R. Shape letters: R replicas, N rows, D columns of a row (m, or m + 1 where a
-one is appended), k the rank of an estimate.
+Povey, Zhang and Khudanpur (arXiv 1410.7455) model the second moment of the rows ``x`` on one side
+of an affine layer (its inputs, or the derivatives at its outputs) as ``F = Rᵀ diag(d) R + ρ I``,
+with k orthonormal rows in R. They multiply every row by the inverse of ``G = F + (α/D) tr(F) I``,
+scaled so that the minibatch keeps its norm: rows shrink along directions of large earlier rows.
+With ``β = ρ (1 + α) + α Σd / D``, ``e = 1 / (β / d + 1)`` and ``W = diag(e)^½ R`` the product needs
+no inverse: ``β G⁻¹ = I - WᵀW``.
 
-One update of a second moment by the rows of a minibatch. Povey, Zhang and Khudanpur (arXiv
-1410.7455): one step of subspace iteration on ``T = η XᵀX / N + (1 - η) F``, from products of k by
-D and k by k only. Rows and W have the caller's precision, everything k by k is float64. Shape
-letters as in `estimate`.
+The estimate is updated by one step of subspace iteration on ``T = η XᵀX / N + (1 - η) F``, from
+products of k by D and k by k only. Functions take an estimate (`Moment`) and return the next; they
+keep no other state. Rows and W have the caller's precision, everything k by k is float64.
 
-Online natural gradient: rows of a minibatch, shrunk where rows have been large before. Povey,
-Zhang and Khudanpur (arXiv 1410.7455) model the second moment of the rows ``x`` that one side of an
-affine layer sees as ``F = Rᵀ diag(d) R + ρ I``, with k orthonormal rows in R, and multiply every
-row by the inverse of ``G = F + (α/D) tr(F) I``, scaled so that the minibatch keeps its norm. With
-``β = ρ (1 + α) + α Σd / D``, ``e = 1 / (β / d + 1)`` and ``W = diag(e)^½ R`` the product needs no
-inverse: ``β G⁻¹ = I - WᵀW``.
+`PerSample` and `PerComponent` limit the change by one minibatch: the max-change of two generations
+of Kaldi.
 
-An estimate (`Moment`) goes in and comes out; nothing is kept elsewhere. Rows and W have the
-caller's precision, everything k by k is float64. Shape letters: R replicas, N rows, D
-columns of a row (m, or m + 1 where a one is appended), k the rank of an estimate.
-
-How far one minibatch may move a network: the max-change of two generations of Kaldi.
-
-Shape letters: R replicas, N rows of a minibatch, m inputs, n outputs.
+Shape letters: R replicas, N rows of a minibatch, D columns of a row (m, or m + 1 where a one is
+appended), k the rank of an estimate, m inputs, n outputs.
 """
 
 from __future__ import annotations
@@ -48,12 +40,12 @@ FIRST_CALLS = 10
 
 @dataclass(frozen=True)
 class Preconditioner:
-    """How one side of a layer is preconditioned.
+    """Settings of the preconditioner of one side of a layer.
 
     Args:
-        rank: k, the directions whose size is tracked one by one; at most D - 1 are used.
+        rank: k, the number of directions with a variance of their own; at most D - 1 are used.
         period: calls from one update of the estimate to the next, after the first ten.
-        alpha: α, how far G leans towards a multiple of the identity.
+        alpha: α, the weight of the multiple of the identity in G.
         history: rows over which the estimate forgets; ``η = min(0.9, 1 - exp(-N / history))``.
         epsilon: the least d and ρ, in squared units of the rows.
         delta: the least d and ρ as a share of the largest direction.
@@ -84,7 +76,7 @@ class Preconditioner:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> Moment:
-        """The estimate before any row was seen, for R replicas and D = ``width`` columns.
+        """The initial estimate, for R replicas and D = ``width`` columns.
 
         Row r of R has entries at columns r, r + k, r + 2k …, the first one a little larger.
         """
@@ -105,7 +97,7 @@ class Preconditioner:
 
 @dataclass(frozen=True)
 class Moment:
-    """What is known of the rows of R replicas: the second moment F, ready for use.
+    """Estimate of the second moment F of the rows of R replicas.
 
     All replicas have been called equally often.
 
@@ -127,7 +119,7 @@ class Moment:
 
     @cached_property
     def change(self) -> Tensor:
-        """``e - 2``: how much a square along each direction of R counts more, ``[R, k, 1]``."""
+        """``e - 2``: weight of ``h²`` in a row's squared length after shrinking, ``[R, k, 1]``."""
         return (self.shrink - 2.0).unsqueeze(2)
 
     @cached_property
@@ -136,7 +128,7 @@ class Moment:
         return (1.0 - self.shrink[:, :1]).square_()  # d descends, and so does e
 
     def count_call(self) -> Moment:
-        """The same after one more call, with what it has worked out."""
+        """The same estimate after one more call, with its cached properties."""
         after = copy(self)
         object.__setattr__(after, "calls", self.calls + 1)
         return after
@@ -148,7 +140,7 @@ class Moment:
 
     @staticmethod
     def from_tensors(tensors: Mapping[str, Tensor]) -> Moment:
-        """The state whose `tensors` these are."""
+        """Rebuild the state from its `tensors`."""
         return Moment(
             tensors["basis"],
             tensors["energy"],
@@ -189,7 +181,7 @@ class Rows:
         return torch.cat([torch.bmm(h.mT, self.x), h.sum(1).unsqueeze(2)], 2)
 
     def squares(self) -> tuple[Tensor, bool]:
-        """The rows' squared lengths ``[R, N]``, float64, whether float32 surely holds them."""
+        """The rows' squared lengths ``[R, N]``, float64, and whether they surely fit float32."""
         lengths = self._ordinary_lengths()
         ordinary = lengths is not None
         if lengths is None:
@@ -211,9 +203,9 @@ class Rows:
 
 
 def asking_is_free(tensor: Tensor) -> bool:
-    """Whether the host may look at a value to save work: only where it computes it itself.
+    """Whether the host may read a value to save work: only if the tensor is on the CPU.
 
-    On a device it would wait for all that was launched before, which costs more than the work.
+    For a tensor on a GPU the host would wait for all earlier launches, which costs more.
     """
     return tensor.device.type == "cpu"
 
@@ -226,7 +218,7 @@ def moment_of(
     calls: int,
     dtype: torch.dtype,
 ) -> Moment:
-    """The estimate with R, d and ρ, and what follows from them: ``e`` and ``W = e^½ R``."""
+    """The estimate of R, d and ρ, with the derived ``e`` and ``W = e^½ R``."""
     width = orthonormal.shape[2]
     beta = floor * (1.0 + alpha) + energy.sum(1) * (alpha / width)
     shrink = 1.0 / (beta.unsqueeze(1) / energy + 1.0)
@@ -327,11 +319,10 @@ def _eigen(z: Tensor, floor: Tensor) -> tuple[Tensor, Tensor]:
 def _orthonormal(rows: Tensor) -> Tensor:
     """Gram-Schmidt on the rows of the replicas where they are not orthonormal to 1e-3.
 
-    A device computes it of all replicas, since the host may not ask which need it.
-
-    They lose it where eigenvalues of Z span many orders or were floored; looking costs little
-    beside the products before. A Householder QR with a positive diagonal gives the same rows
-    as Gram-Schmidt or a Cholesky factor would, also where they depend on each other or vanish.
+    Rows lose orthonormality where eigenvalues of Z span many orders or were floored; the check
+    costs little beside the products before. A GPU orthonormalises all replicas, since the host
+    would have to wait to learn which need it. A Householder QR with a positive diagonal gives the
+    rows of Gram-Schmidt or a Cholesky factor, also where rows are dependent or zero.
 
     Args:
         rows: ``[R, k, D]``, changed in place.
@@ -366,11 +357,11 @@ def _where(sound: Tensor, new: Moment, old: Moment) -> Moment:
 
 
 WARMING_PASSES = 3
-"""Updates on the first minibatch, before the first call counts."""
+"""Additional updates on the first minibatch, before its rows are preconditioned."""
 
 
 class Factor(NamedTuple):
-    """What one call makes of its rows: ``γ (X - H W)``, without forming it.
+    """The preconditioned rows ``γ (X - H W)`` of one call, as factors.
 
     Args:
         basis: the W that was used, ``[R, k, D]``.
@@ -386,7 +377,7 @@ class Factor(NamedTuple):
 
     @property
     def rank(self) -> int:
-        """k; 0 if the rows are left as they are."""
+        """k; 0 if the rows are not preconditioned."""
         return self.basis.shape[1]
 
 
@@ -400,9 +391,9 @@ def precondition(
     Args:
         moment: the estimate so far.
         rows: this minibatch.
-        options: as at every call for this estimate.
-        scale: the estimate is of ``scale`` times the rows. A derivative of a mean over N
-            frames is thus compared with that of a sum if N is given.
+        options: the preconditioner, the same at every call for this estimate.
+        scale: factor on the rows in the estimate. N makes derivatives of a mean over N frames
+            comparable with those of a sum.
 
     Returns:
         ``(moment, factor)``. A minibatch that is not finite leaves the estimate as it was.
@@ -424,7 +415,7 @@ def precondition(
 
 
 def identity_factor(rows: Rows, squares: Tensor | None = None) -> Factor:
-    """The factor that leaves rows as they are: no direction is shrunk."""
+    """The factor of rows that are not preconditioned: rank 0, γ = 1."""
     replicas, count, _ = rows.x.shape
     return Factor(
         rows.x.new_zeros(replicas, 0, rows.width),
@@ -435,7 +426,7 @@ def identity_factor(rows: Rows, squares: Tensor | None = None) -> Factor:
 
 
 def materialise(rows: Rows, factor: Factor) -> Tensor:
-    """``X - H W`` itself, ``[R, N, D]`` and without γ; only its columns of x if one is appended.
+    """``X - H W``, ``[R, N, m]``, without γ and without an appended column.
 
     The appended column is ``1 - H w`` with w the last column of W.
     """
@@ -458,19 +449,19 @@ def _gain(total: Tensor, shrunk: Tensor) -> Tensor:
 
 
 Rate = float | Tensor
-"""One learning rate, or one a replica: ``[R]``."""
+"""One learning rate, or one per replica, ``[R]``."""
 
 
 @dataclass(frozen=True)
 class PerSample:
-    """Limit the mean change a sample may cause in a layer: Kaldi's nnet2.
+    """Limit of the mean change per sample in a layer, as in Kaldi's nnet2.
 
     ``s = min(1, limit N / (rate γᵢ γₒ Σ |x̂| |d̂|))``.
 
     Args:
         limit: 0.075 to 0.1 in recipes for minibatches of 512.
-        counts_rate: whether the rate is part of the change. Without it large minibatches move
-            each layer by ``rate limit N`` at most, whatever their gradient.
+        counts_rate: whether the learning rate is part of the change. Without it a minibatch moves
+            each layer by ``rate limit N`` at most, whatever its gradient.
     """
 
     limit: float = 0.075
@@ -482,11 +473,11 @@ class PerSample:
 
 @dataclass(frozen=True)
 class PerComponent:
-    """Limit the norm of each layer's change, then that of all layers together: nnet3.
+    """Limits of the norm of each layer's change, then of the whole network's, as in Kaldi's nnet3.
 
     Args:
         each: the largest Euclidean norm of one layer's change of weights and biases.
-        together: that of the whole network's, after each layer was limited.
+        together: the largest norm of the network's change, after each layer was limited.
     """
 
     each: float = 0.75
@@ -500,14 +491,14 @@ class PerComponent:
 def per_sample_share(
     change: PerSample, inputs: Tensor, outputs: Tensor, gain: Tensor, rate: Rate
 ) -> Tensor:
-    """The s of `PerSample`, for one layer or, with an axis in front of all, for many.
+    """The scale s of `PerSample`, for one layer or, with a leading axis on all tensors, for many.
 
     Args:
         change: the limit.
         inputs: squared lengths of the rows ``X - H W`` of the inputs, ``[R, N]``.
         outputs: those of the output derivatives, ``[R, N]``.
         gain: ``γᵢ γₒ``, ``[R]``.
-        rate: of the summed loss.
+        rate: learning rate for the summed loss.
 
     Returns:
         s, ``[R]``.
@@ -521,7 +512,7 @@ def limit_change_(weight: Tensor, bias: Tensor | None, rate: Rate, most: float) 
     """Shrink a layer's direction where ``rate`` times its norm exceeds ``most``.
 
     Returns:
-        The norm of the change that is left, ``[R]``.
+        The norm of the limited change, ``[R]``.
     """
     squares = cast(Tensor, torch.linalg.vector_norm(weight, dim=(1, 2))).double().square_()
     if bias is not None:

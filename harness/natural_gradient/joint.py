@@ -1,8 +1,8 @@
 """Natural-gradient steps of all layers at once: sides of equal width as one batch.
 
-Where rows are few, calls take most of a step's time. The sides of G layers that have the same
-width then stand one behind another on the replica axis, ``[G R, N, D]``, and
-are preconditioned by one call. The mathematics is that of `layer`, layer by layer.
+With few rows, the overhead of calls dominates a step's time. The sides of G layers of the same
+width are then concatenated along the replica axis, ``[G R, N, D]``, and preconditioned by one call.
+The mathematics is that of `layer`, layer by layer.
 
 Shape letters: R replicas, N rows of a minibatch, D columns of a row, L layers.
 """
@@ -34,15 +34,15 @@ from harness.natural_gradient.layer import NaturalGradient, Sides, forming_is_ch
 from harness.networks.contract import LayeredNetwork, Minibatch
 
 FEW = 2**18
-"""Elements of a layer's rows, ``R N D``, up to which calls cost more than copying the rows."""
+"""Largest ``R N D`` of a layer for which a call costs more than copying the rows into a batch."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """The same side of layers as wide as each other.
+    """The same side of all layers of one width.
 
     Args:
-        layers: which.
+        layers: indices of the layers.
         moment: their estimates, ``[G R, k, D]``, in the order of ``layers``.
     """
 
@@ -52,7 +52,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Joint:
-    """What is known of both sides of every layer, joined by width."""
+    """Estimates of both sides of every layer, grouped by width."""
 
     inputs: tuple[Group, ...]
     outputs: tuple[Group, ...]
@@ -61,14 +61,14 @@ class Joint:
 def may_join(
     descent: NaturalGradient, sizes: Sequence[int], replicas: int, frames: int, device: torch.device
 ) -> bool:
-    """Whether steps of all layers at once are possible, and the faster way.
+    """Whether steps of all layers at once are possible and faster.
 
     Args:
-        descent: both of its sides must be preconditioned, and its limit one layer's own.
+        descent: must precondition both sides, and have no limit across layers.
         sizes: units of each level, input first.
         replicas: R.
         frames: N.
-        device: on a graphics processor calls always cost more than copying the rows.
+        device: on a GPU calls always cost more than copying the rows.
     """
     inputs, outputs = descent.inputs, descent.outputs
     if inputs is None or outputs is None or isinstance(descent.max_change, PerComponent):
@@ -81,7 +81,7 @@ def may_join(
 
 
 def join(state: Sequence[Sides]) -> Joint:
-    """The layers' estimates, joined by width.
+    """Group the layers' estimates by width.
 
     Raises:
         ValueError: a side has no estimate.
@@ -90,7 +90,7 @@ def join(state: Sequence[Sides]) -> Joint:
 
 
 def part(joint: Joint) -> list[Sides]:
-    """The estimates layer by layer: `join` undone."""
+    """Split grouped estimates into those of each layer: the inverse of `join`."""
     inputs, outputs = _moments_by_layer(joint.inputs), _moments_by_layer(joint.outputs)
     return [Sides(inputs[i], outputs[i]) for i in range(len(inputs))]
 
@@ -106,12 +106,12 @@ def step_(
     """One step of R replicas, ``stack -= rate * direction``, in place.
 
     Args:
-        descent: one that `may_join`.
-        network: what computes derivatives.
+        descent: settings for which `may_join` holds.
+        network: computes the derivatives.
         stack: parameters ``[R, P]``, moved.
         minibatch: ``x [R, N, D]`` and ``targets [R, N]``.
         joint: from `join` or the last step.
-        rate: of the summed loss.
+        rate: learning rate for the summed loss.
 
     Returns:
         The summed losses ``[R]`` in nats, and the next estimates.
@@ -144,14 +144,14 @@ class Call(NamedTuple):
 
 
 def precondition_all(calls: Sequence[Call], options: Preconditioner) -> list[tuple[Moment, Factor]]:
-    """`precondition` of several sides that share options; alike ones with few rows as one batch.
+    """Apply `precondition` to several sides; sides of one kind with few rows form one batch.
 
     Args:
-        calls: of any widths, numbers of rows, scales and numbers of calls before.
-        options: of all of them.
+        calls: of any widths, numbers of rows, scales and numbers of earlier calls.
+        options: of all sides.
 
     Returns:
-        What `precondition` returns, for each in its order.
+        The result of `precondition` for each call, in their order.
     """
     alike = dict[Hashable, list[int]]()
     for i, call in enumerate(calls):
@@ -167,13 +167,13 @@ def precondition_all(calls: Sequence[Call], options: Preconditioner) -> list[tup
 
 
 def _kind(call: Call) -> Hashable:
-    """What sides must share to go through one call."""
+    """Properties that sides of one batch have in common."""
     x, moment = call.rows.x, call.moment
     return x.shape, call.rows.appended, call.scale, moment.calls, x.dtype, x.device
 
 
 def _split_batch(moment: Moment, factor: Factor, sides: int) -> list[tuple[Moment, Factor]]:
-    """The estimates and factors of so many sides that were one batch."""
+    """The estimates and factors of each of the ``sides`` sides of a batch."""
     factors = [Factor(*parts) for parts in zip(*(t.chunk(sides) for t in factor), strict=True)]
     return list(zip(_moments(moment, sides), factors, strict=True))
 
@@ -190,9 +190,9 @@ class _Hat(NamedTuple):
     """The same side of layers of one width, preconditioned, without γ.
 
     Args:
-        layers: which.
-        rows: ``X - H W``, ``[G R, N, D]``, without the ones appended to them.
-        ones: what became of those, ``[G R, N, 1]``; of rows without any, nothing that is used.
+        layers: indices of the layers.
+        rows: ``X - H W``, ``[G R, N, m]``, without the appended column.
+        ones: the appended column, preconditioned, ``[G R, N, 1]``; unused where there is none.
         squares: squared lengths of the rows, ``[G R, N]``.
         gain: γ, ``[G R]``.
     """
@@ -205,12 +205,12 @@ class _Hat(NamedTuple):
 
 
 class _Hats(NamedTuple):
-    """One side of all layers."""
+    """One side of all layers, preconditioned, grouped by width."""
 
     groups: Sequence[_Hat]
 
     def select(self, run: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Rows and ones of layers that follow each other and are as wide as each other."""
+        """Rows and ones of consecutive layers of one width."""
         group = next(each for each in self.groups if run[0] in each.layers)
         replicas = len(group.gain) // len(group.layers)
         first = group.layers.index(run[0]) * replicas
@@ -218,7 +218,7 @@ class _Hats(NamedTuple):
         return group.rows[whose], group.ones[whose]
 
     def order_by_layer(self, tensors: Sequence[Tensor], replicas: int) -> Tensor:
-        """What each group has, ``[G R, ...]``, in the order of all layers, ``[L, R, ...]``."""
+        """Tensors of the groups, ``[G R, ...]``, as one in the order of layers, ``[L, R, ...]``."""
         parts = dict[int, Tensor]()
         for group, t in zip(self.groups, tensors, strict=True):
             parts |= dict(zip(group.layers, t.chunk(len(group.layers)), strict=True))
@@ -233,7 +233,7 @@ def _sides(
     options: Preconditioner,
     appended: bool = False,
 ) -> tuple[tuple[Group, ...], _Hats]:
-    """The next estimates of one side of all layers, and what this minibatch's rows became."""
+    """The next estimates of one side of all layers, and this minibatch's preconditioned rows."""
     after, hats = list[Group](), list[_Hat]()
     for group in groups:
         rows = Rows(_concat([seen[i] for i in group.layers]), appended)
@@ -268,7 +268,7 @@ def _scales(
 
 
 def _alike(weights: Sequence[Tensor]) -> list[range]:
-    """Runs of layers of equal shape, each right behind the biases of the one before."""
+    """Runs of layers of equal shape that are contiguous in the stack."""
     lengths = [w.shape[1] * (w.shape[2] + 1) for w in weights]
     offsets = [w.storage_offset() for w in weights]
     starts = [
@@ -289,8 +289,8 @@ def _add_products_(
 ) -> None:
     """``[weight, bias] ← [weight, bias] + scale D̂ᵀ X̂`` of a run of layers.
 
-    A processor adds to each layer as it multiplies. On a device a launch costs more than writing
-    the products and adding them, all layers at once.
+    A CPU adds to each layer within the product. On a GPU a launch per layer costs more than
+    writing the products of all layers and adding them at once.
 
     Args:
         layers: weights and biases of each, ``[R, n, m]`` and ``[R, n]``.
@@ -311,7 +311,8 @@ def _add_products_(
 
 
 def _stack_views(parts: Sequence[Tensor]) -> Tensor:
-    """Alike views of one stack at equal distances, ``[G, ...]``."""
+    """One view ``[G, ...]`` of equally shaped views of one stack at equal distances."""
+    # `_alike` has checked that the distances are equal, so no copy is needed.
     first = parts[0]
     apart = parts[1].storage_offset() - first.storage_offset()
     return first.as_strided((len(parts), *first.shape), (apart, *first.stride()))

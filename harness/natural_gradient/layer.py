@@ -4,11 +4,10 @@ With inputs X (a one appended to each, which carries the bias) and output deriva
 the **summed** loss, a layer moves against ``s γᵢ γₒ D̂ᵀ X̂``, where ``X̂ = X - H W`` (Povey,
 Zhang and Khudanpur, arXiv 1410.7455).
 
-Shape letters: R replicas, N rows of a minibatch, m inputs, n outputs, P parameters.
+``X̂`` is linear in X, so ``D̂ᵀ X̂ = (I - WₒᵀWₒ) DᵀX (I - WᵢᵀWᵢ)``: `product_` computes the cheaper
+side of this equation.
 
-The product of both preconditioned sides of a layer, ``D̂ᵀ X̂``, the cheaper way. ``X̂ = X - H W``
-is linear in X, so ``D̂ᵀ X̂ = (I - WₒᵀWₒ) DᵀX (I - WᵢᵀWᵢ)``: either side of the equation may be
-computed. Shape letters: R replicas, N rows, m inputs, n outputs, k ranks.
+Shape letters: R replicas, N rows of a minibatch, m inputs, n outputs, P parameters, k ranks.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ from harness.networks.contract import LayeredNetwork, Minibatch
 
 @dataclass(frozen=True)
 class Sides:
-    """What is known of both sides of one layer; None where a side is left as it is.
+    """Estimates for both sides of one layer; None for a side that is not preconditioned.
 
     Args:
-        inputs: of the inputs, the one included.
+        inputs: of the inputs, including the appended one.
         outputs: of the output derivatives.
     """
 
@@ -63,7 +62,7 @@ class Sides:
 
     @staticmethod
     def from_tensors(tensors: Mapping[str, Tensor]) -> Sides:
-        """The state whose `tensors` these are."""
+        """Rebuild the state from its `tensors`."""
 
         def moment(side: str) -> Moment | None:
             own = part(tensors, side)
@@ -73,13 +72,13 @@ class Sides:
 
 
 class Factors(NamedTuple):
-    """What a layer's direction ``scale D̂ᵀ X̂`` is made of.
+    """Operands of a layer's direction ``scale D̂ᵀ X̂``.
 
     Args:
         rows: inputs, a one appended.
         ends: derivatives at the outputs.
-        fi: the factor of the inputs.
-        fo: that of the output derivatives.
+        fi: factor of the inputs.
+        fo: factor of the output derivatives.
         scale: ``s γᵢ γₒ``, ``[R]``, float64.
     """
 
@@ -97,9 +96,9 @@ class NaturalGradient:
     With both sides None only the limit remains: plain SGD under the same max-change.
 
     Args:
-        inputs: how the inputs of every layer are preconditioned, or None for not at all.
-        outputs: the same for the output derivatives.
-        max_change: how far one minibatch may move the parameters; None for any distance.
+        inputs: preconditioner of the inputs of every layer; None for none.
+        outputs: preconditioner of the output derivatives of every layer; None for none.
+        max_change: limit of the change by one minibatch; None for no limit.
     """
 
     inputs: Preconditioner | None = field(default_factory=lambda: Preconditioner(30, 4))
@@ -113,13 +112,13 @@ class NaturalGradient:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> list[Sides]:
-        """The state before the first minibatch, and after it was thrown away at a new epoch.
+        """The initial state of every layer, also for a restart at a new epoch.
 
         Args:
             sizes: units of each level, input first.
             replicas: R.
             dtype: the parameters' precision.
-            device: where they are.
+            device: the parameters' device.
         """
 
         def moment(options: Preconditioner | None, width: int) -> Moment | None:
@@ -138,14 +137,14 @@ class NaturalGradient:
         rate: Rate,
         out: Tensor,
     ) -> tuple[Tensor, list[Sides]]:
-        """The direction against which R replicas move: ``stack -= rate * out`` is the step.
+        """Compute the direction of R replicas: the step is ``stack -= rate * out``.
 
         Args:
-            network: what computes derivatives.
+            network: computes the derivatives.
             stack: parameters ``[R, P]``.
             minibatch: ``x [R, N, D]`` and ``targets [R, N]``.
             state: of every layer, from `start` or the last call.
-            rate: known here because changes are limited.
+            rate: learning rate for the summed loss, which the limit of changes needs.
             out: ``[R, P]``, overwritten.
 
         Returns:
@@ -175,15 +174,16 @@ class NaturalGradient:
     ) -> tuple[Tensor, list[Sides]]:
         """One step of R replicas, ``stack -= rate * direction``, in place.
 
-        Each layer moves as soon as its direction is known, unless the limit needs to see all.
+        Each layer moves as soon as its direction is computed, except under `PerComponent`, which
+        needs the directions of all layers.
 
         Args:
-            network: what computes derivatives.
+            network: computes the derivatives.
             stack: parameters ``[R, P]``, moved.
             minibatch: ``x [R, N, D]`` and ``targets [R, N]``.
             state: of every layer, from `start` or the last call.
-            rate: of the summed loss.
-            room: ``[R, P]``, whose content is lost.
+            rate: learning rate for the summed loss.
+            room: scratch space ``[R, P]``, overwritten.
 
         Returns:
             As `direction`.
@@ -209,7 +209,7 @@ class NaturalGradient:
         weight: Tensor,
         bias: Tensor,
     ) -> tuple[Sides, Tensor]:
-        """The direction of one layer, from what its two sides saw.
+        """Compute the direction of one layer from its inputs and output derivatives.
 
         Args:
             x: inputs ``[R, N, m]``.
@@ -230,7 +230,7 @@ class NaturalGradient:
         return after, norm
 
     def _factors(self, x: Tensor, delta: Tensor, sides: Sides, rate: Rate) -> tuple[Sides, Factors]:
-        """The next state of a layer, and what the product of its two sides is made of."""
+        """The next state of a layer, and the operands of its direction."""
         rows, ends = Rows(x, appended=True), Rows(delta)
         if self.inputs is None and self.outputs is None and self.max_change is None:
             nothing = rows.x.new_zeros(0)  # the rows' lengths are not used
@@ -247,14 +247,14 @@ class NaturalGradient:
 def one_side(
     options: Preconditioner | None, moment: Moment | None, rows: Rows, scale: float = 1.0
 ) -> tuple[Moment | None, Factor]:
-    """One call of `precondition`, or of nothing where a side is left as it is."""
+    """Call `precondition` for one side; without options the rows stay as they are."""
     if options is None or moment is None:
         return None, identity_factor(rows)
     return precondition(moment, rows, options, scale)
 
 
 def part(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
-    """The tensors below ``name.``, by what remains of their names."""
+    """The tensors with names ``name.…``, by the rest of their names."""
     prefix = f"{name}."
     return {key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}
 
@@ -269,7 +269,7 @@ def state_tensors(state: Sequence[Sides]) -> dict[str, Tensor]:
 
 
 def state_from_tensors(tensors: Mapping[str, Tensor], layers: int) -> list[Sides]:
-    """The state of so many layers whose `state_tensors` these are."""
+    """The state of ``layers`` layers from its `state_tensors`."""
     return [Sides.from_tensors(part(tensors, str(i))) for i in range(layers)]
 
 
@@ -281,8 +281,8 @@ def product_(
     Args:
         rows: inputs ``[R, N, m]``, a one appended.
         ends: derivatives at the outputs, ``[R, N, n]``.
-        fi: the factor of the inputs.
-        fo: that of the output derivatives.
+        fi: factor of the inputs.
+        fo: factor of the output derivatives.
         scale: ``[R]``.
         weight: ``[R, n, m]``, overwritten.
         bias: ``[R, n]``, overwritten.
@@ -297,8 +297,7 @@ def add_product_(
 ) -> None:
     """``[weight, bias] ← [weight, bias] + scale D̂ᵀ X̂``, without γ; arguments as `product_`'s.
 
-    A step that is added as it is multiplied saves three passes over the weights, which is
-    much where rows are few.
+    Adding within the product saves three passes over the weights, which matters with few rows.
     """
     x, delta = rows.x, ends.x
     if fi.rank + fo.rank and not _is_forming_cheaper(x, delta, fi, fo):
@@ -320,9 +319,9 @@ def project_(gradient: Tensor, inputs: Factor, outputs: Factor) -> None:
     """``G ← (I - WₒᵀWₒ) G (I - WᵢᵀWᵢ)``, in place, without γ.
 
     Args:
-        gradient: G, ``[R, n, D]``; of a layer with a bias, which is its last column, D = m + 1.
-        inputs: the factor of the layer's inputs.
-        outputs: that of its output derivatives.
+        gradient: G, ``[R, n, D]``; D = m + 1 for a layer with a bias, which is the last column.
+        inputs: factor of the layer's inputs.
+        outputs: factor of the layer's output derivatives.
     """
     gradient.baddbmm_(torch.bmm(gradient, inputs.basis.mT), inputs.basis, alpha=-1)
     gradient.baddbmm_(outputs.basis.mT, torch.bmm(outputs.basis, gradient), alpha=-1)
@@ -333,9 +332,10 @@ def _is_forming_cheaper(x: Tensor, delta: Tensor, fi: Factor, fo: Factor) -> boo
 
 
 def forming_is_cheaper(count: int, m: int, n: int, ki: int, ko: int) -> bool:
-    """Compare multiply-adds beyond H and one N by m by n product, which both ways need.
+    """Whether ``D̂ᵀ X̂`` from X̂ and D̂ takes fewer operations than projecting ``DᵀX``.
 
-    Forming also writes X̂ and D̂ to memory, which costs about as much as its arithmetic.
+    Compares multiply-adds beyond H and one N by m by n product, which both ways need. Forming also
+    writes X̂ and D̂ to memory, which costs about as much as its arithmetic, hence the factor 2.
 
     Args:
         count: N.
@@ -352,7 +352,7 @@ def forming_is_cheaper(count: int, m: int, n: int, ki: int, ko: int) -> bool:
 def _multiply_formed(
     rows: Rows, ends: Rows, fi: Factor, fo: Factor, scale: Tensor, weight: Tensor, bias: Tensor
 ) -> None:
-    """``scale D̂ᵀ X̂`` from X̂ and D̂ themselves: cheap where rows are few."""
+    """``scale D̂ᵀ X̂`` from X̂ and D̂: cheap with few rows."""
     ones = 1.0 - torch.bmm(fi.along, fi.basis[:, :, -1:])
     back = materialise(ends, fo).mul_(scale.to(weight.dtype)[:, None, None]).mT
     torch.bmm(back, materialise(rows, fi), out=weight)
@@ -362,7 +362,7 @@ def _multiply_formed(
 def _project_product(
     rows: Rows, ends: Rows, fi: Factor, fo: Factor, scale: Tensor, weight: Tensor, bias: Tensor
 ) -> None:
-    """``scale D̂ᵀ X̂`` from ``G = DᵀX``: cheap where rows are many.
+    """``scale D̂ᵀ X̂`` from ``G = DᵀX``: cheap with many rows.
 
     ``G Wᵢᵀ = Dᵀ Hᵢ`` and ``Wₒ G = Hₒᵀ X``, so these two come from the smaller of G and rows.
     """
@@ -387,7 +387,7 @@ def _right(weight: Tensor, bias: Tensor, inputs: Factor) -> Tensor:
 def _subtract(
     weight: Tensor, bias: Tensor, fi: Factor, fo: Factor, right: Tensor, left: Tensor
 ) -> None:
-    """G less what both sides shrink, as one product.
+    """Subtract from G the parts along both sides' bases, as one product.
 
     ``G - (P - Wₒᵀ Wₒ P) Wᵢ - Wₒᵀ Q`` with ``P = G Wᵢᵀ`` (``right``) and ``Q = Wₒ G`` (``left``).
     """

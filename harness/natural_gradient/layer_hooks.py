@@ -1,7 +1,7 @@
-"""What the linear and convolutional layers of any module see, and their natural gradient.
+"""Hooks on linear and convolutional layers of any module, and the layers' natural gradient.
 
-A convolution is an affine layer whose rows are the patches of its input, one a position. What is
-preconditioned is a layer's whole gradient, wherever it comes from: `product.project_`.
+A convolution is an affine layer; its rows are the patches of its input, one per position. Each
+layer's whole gradient is preconditioned, whatever computed it: `harness.natural_gradient.layer`.
 
 Shape letters: N rows of a minibatch, m inputs, n outputs of a layer.
 """
@@ -49,7 +49,7 @@ def is_affine(module: nn.Module) -> bool:
 
 @dataclass
 class LayerHook:
-    """One affine layer, and what its two sides have seen since they were last forgotten.
+    """One affine layer, with the inputs and output derivatives since they were last cleared.
 
     Args:
         module: the layer.
@@ -61,7 +61,7 @@ class LayerHook:
 
     @property
     def appended(self) -> bool:
-        """Whether a one belongs to its inputs, which carries the bias."""
+        """Whether a one, which carries the bias, is appended to its inputs."""
         return self.module.bias is not None
 
     @property
@@ -82,7 +82,7 @@ class LayerHook:
             output.register_hook(keep)  # pyright: ignore[reportUnknownMemberType]
 
     def start(self, options: NaturalGradient) -> Sides:
-        """What is known of both sides before the first minibatch, of one replica."""
+        """Initial estimates for both sides, of one replica."""
         weight = self.module.weight
         both: Sequence[Preconditioner | None] = (options.inputs, options.outputs)
         return Sides(
@@ -104,20 +104,20 @@ class LayerHook:
 
 @runtime_checkable
 class HookableNetwork(Network, Protocol):
-    """One whose affine layers can be watched, one replica at a time: anybody's module."""
+    """A network with hooks on its affine layers, one replica at a time, such as a user's module."""
 
     @property
     def layers(self) -> Sequence[LayerHook]:
-        """Those that can be watched."""
+        """The affine layers that have hooks."""
         ...
 
     @property
     def reduction(self) -> Reduction:
-        """What its loss is."""
+        """Whether the loss is the mean or the sum over rows."""
         ...
 
     def views_of(self, place: int, row: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Where a layer's ``weight [n, ...]`` and ``bias [n]`` lie in a row ``[P]``."""
+        """Views of a layer's ``weight [n, ...]`` and ``bias [n]`` in a row ``[P]``."""
         ...
 
     def watch_gradient(
@@ -130,8 +130,8 @@ class HookableNetwork(Network, Protocol):
             x: likewise.
             targets: likewise.
             out: likewise.
-            visit: called with each replica's number, once its gradient is in ``out`` and while the
-                layers know what it saw.
+            visit: called with each replica's index, once its gradient is in ``out`` and while the
+                hooks hold its rows.
         """
         ...
 
@@ -151,7 +151,7 @@ def _unfold_rows(module: Affine, x: Tensor, delta: Tensor) -> tuple[Tensor, Tens
 
 
 def _two(numbers: tuple[int, ...], name: str) -> tuple[int, ...]:
-    """Those of a picture; a row of numbers is one of height 1."""
+    """Settings of a 2-d convolution; a 1-d one is a convolution over height 1."""
     return numbers if len(numbers) == 2 else (0 if name == "padding" else 1, *numbers)
 
 
@@ -163,18 +163,18 @@ def naturalise_(
     rates: Sequence[Rate],
     reduction: Reduction,
 ) -> list[Sides]:
-    """Make of the gradients of layers, all of which have seen something, their directions.
+    """Turn the gradients of layers into their natural-gradient directions, in place.
 
     Args:
         options: both sides' preconditioners and the max-change, which counts these layers.
-        layers: with what they saw.
+        layers: hooks with recorded rows, at least one forward pass each.
         gradients: ``[1, n, m]`` each, with a bias as the last of m columns; overwritten.
-        known: of both sides so far.
-        rates: of each layer; changes are limited.
-        reduction: what the loss is, which sets the scale at which derivatives are compared.
+        known: estimates of both sides of each layer.
+        rates: learning rate of each layer, which the limit of changes needs.
+        reduction: that of the loss; it sets the scale at which derivatives are compared.
 
     Returns:
-        What is known of each layer afterwards.
+        The next estimates of each layer.
     """
     rows = [layer.rows() for layer in layers]
     scales = [float(ends.x.shape[1]) if reduction == "mean" else 1.0 for _, ends in rows]
@@ -202,7 +202,7 @@ def naturalise_(
 def _direction_(
     options: NaturalGradient, gradient: Tensor, rate: Rate, fi: Factor, fo: Factor
 ) -> Tensor:
-    """A layer's direction in place of its gradient, and the norm of its change, ``[1]``."""
+    """Turn a layer's gradient into its direction; returns the norm of its change, ``[1]``."""
     project_(gradient, fi, fo)
     scale, change = fi.gain * fo.gain, options.max_change
     if isinstance(change, PerSample):
@@ -216,7 +216,7 @@ def _direction_(
 def _one_side(
     options: Preconditioner | None, calls: Sequence[tuple[Moment | None, Rows, float]]
 ) -> Sequence[tuple[Moment | None, Factor]]:
-    """The same side of layers: preconditioned, or left as it is."""
+    """Precondition one side of all layers; without options the rows stay as they are."""
     if options is None:
         return [(None, identity_factor(rows)) for _, rows, _ in calls]
     return precondition_all(

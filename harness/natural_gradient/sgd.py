@@ -1,7 +1,7 @@
 """Natural-gradient SGD for any PyTorch model: a `torch.optim` optimizer with hooks.
 
 Every `torch.nn.Linear`, `Conv1d` and `Conv2d` has both of its sides preconditioned as in
-`layer_hooks`; every other parameter takes a plain SGD step. Nothing else of this project is needed.
+`layer_hooks`; every other parameter takes a plain SGD step.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from harness.natural_gradient.layer_hooks import LayerHook, Reduction, is_affine
 
 
 class NGSGD(torch.optim.Optimizer):
-    """SGD whose linear layers descend along their natural gradient.
+    """SGD with natural-gradient steps for linear and convolutional layers.
 
-    The gradient that is preconditioned is what stands in ``.grad`` at the step, so clipping
-    and accumulation work as with any optimizer; weight decay and momentum come after it.
+    Each step preconditions ``.grad``, so clipping and accumulation work as with any optimizer;
+    weight decay and momentum are applied afterwards.
 
     Args:
         modules: a model, or several modules; all their parameters are optimized.
         lr: the learning rate, as for `torch.optim.SGD`.
         momentum: as for `torch.optim.SGD`, without dampening.
-        weight_decay: added to the direction, times the parameter; it is not preconditioned.
+        weight_decay: factor of the parameter that is added to the direction, not preconditioned.
         options: both sides' preconditioners and the max-change. `PerComponent.together` counts
             the linear layers.
         reduction: whether the loss is the mean or the sum over rows (frames, positions). It
@@ -68,17 +68,17 @@ class NGSGD(torch.optim.Optimizer):
         ]
 
     def close(self) -> None:
-        """Take the hooks off the model, which then trains as if never watched."""
+        """Remove the hooks from the model."""
         for hook in self._hooks:
             hook.remove()
         self._forget()
 
     def restart(self) -> None:
-        """Throw the estimates away, as some recipes do at every epoch."""
+        """Discard the estimates, as some recipes do at every epoch."""
         self._sides.clear()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As any optimizer; derivatives seen so far go with the gradients they made."""
+        """Clear gradients as any optimizer does, and the rows recorded for them."""
         super().zero_grad(set_to_none)
         self._forget()
 
@@ -138,7 +138,7 @@ class NGSGD(torch.optim.Optimizer):
         p.sub_(direction, alpha=group["lr"])
 
     def _directions(self) -> dict[Tensor, Tensor]:
-        """The affine layers' directions, by parameter."""
+        """The natural-gradient directions of affine layers, by parameter."""
         rates = {p: group["lr"] for group in self.param_groups for p in group["params"]}
         ready = {
             place: watched
@@ -162,7 +162,7 @@ class NGSGD(torch.optim.Optimizer):
 
 
 def _gradient(module: nn.Linear | nn.Conv1d | nn.Conv2d) -> Tensor:
-    """A copy, ``[1, n, m]``; with a bias, its last column, ``[1, n, m + 1]``."""
+    """A copy of a layer's gradient, ``[1, n, m]``; a bias is a last column, ``[1, n, m + 1]``."""
     weight, bias = module.weight.grad, cast("Tensor | None", module.bias)
     assert weight is not None
     if bias is None:

@@ -1,14 +1,11 @@
-"""The contract of a network for algorithms, and copies of small things to its device.
-
-What those who train a network need of it, whatever it is.
+"""The contract of a network for algorithms, and copies of small tensors to its device.
 
 Shape letters: W replicas at once, P parameters, B frames, D inputs, m and n units of two levels.
 
-What the host gives a device while that is still at work. From ordinary memory CUDA copies only
-once the device has done all it was told before, and the host waits for that; then the device waits
-until it is told what comes next. From pinned memory the copy takes its turn. This is for what is
-small and given again and again: PyTorch keeps pinned memory until the copy is done, and then for
-the next of its size.
+Copies go through pinned memory. From ordinary memory CUDA copies only once the device has finished
+all earlier work, and the host waits for that; then the device idles until the next launch. A copy
+from pinned memory is queued like a kernel. It suits small tensors that are copied repeatedly:
+PyTorch keeps pinned memory until the copy is done, and reuses it for the next of its size.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ Gradient = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 class Views(Protocol):
-    """Where layers lie in a stack, as `harness.networks.feedforward.Layout` says it."""
+    """Views of layers in a stack, such as `harness.networks.feedforward.Layout`."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -45,11 +42,11 @@ class Views(Protocol):
 
 
 class Network(Protocol):
-    """What algorithms need of a network; `harness.modules.network.ModuleNetwork` has no more."""
+    """Interface of a network for algorithms, e.g. `harness.modules.network.ModuleNetwork`."""
 
     @property
     def gradient(self) -> Gradient:
-        """The gradient of the loss, summed over each minibatch; `Gradient` has the shapes."""
+        """Function that writes the loss's gradient, summed over each minibatch; see `Gradient`."""
         ...
 
     def matrices(self, stack: Tensor) -> Sequence[Tensor]:
@@ -63,11 +60,11 @@ class Network(Protocol):
 
 @runtime_checkable
 class LayeredNetwork(Network, Protocol):
-    """One of affine layers alone, as natural gradient needs it."""
+    """A network of affine layers only, as natural gradient needs it."""
 
     @property
     def layout(self) -> Views:
-        """Where its layers lie."""
+        """The views of the network's layers."""
         ...
 
     def backward(
@@ -93,11 +90,22 @@ class LayeredNetwork(Network, Protocol):
         ...
 
 
+@runtime_checkable
+class RepeatingNetwork(Network, Protocol):
+    """One whose gradient asks a device for the same operations each time: they can be recorded."""
+
+    @property
+    def copy_type(self) -> torch.dtype | None:
+        """The type of copies of the model that gradients need no more than; None for its own."""
+        ...
+
+
 def upload(values: Tensor, device: torch.device) -> Tensor:
-    """The values on a device; those that lie there already as they are."""
+    """The values on a device, without a copy if they are there already."""
+    # The host need not wait: PyTorch keeps the pinned memory until the copy is done.
     return pin_for_device(values, device).to(device, non_blocking=True)
 
 
 def pin_for_device(values: Tensor, device: torch.device) -> Tensor:
-    """The values, where a device can copy them from without the host waiting."""
+    """The values in pinned memory if ``device`` is a GPU; others unchanged."""
     return values.pin_memory() if device.type == "cuda" and not values.is_cuda else values

@@ -1,27 +1,22 @@
 """A feed-forward network over the replica stack: outputs, loss and exact gradients.
 
-A feed-forward acoustic model over the replica stack: outputs and exact gradients. Back-propagation
-is written out rather than recorded by autograd: gradients land in the caller's ``[R, P]`` buffer,
-nothing is allocated per layer that need not be, and the order of floating-point operations is
-fixed, which replaying a run bit for bit needs.
+Back-propagation is written out rather than recorded by autograd: gradients are written to the
+caller's ``[R, P]`` buffer, allocations per layer are few, and the order of floating-point
+operations is fixed, which a bit-exact replay of a run needs.
 
-The replica stack: the parameters of R networks as one ``[R, P]`` tensor. A read, a fold or an
+The replica stack holds the parameters of R networks as one ``[R, P]`` tensor. A read, a fold or an
 average is then one vector operation, and the gradients of many replicas are one batched product.
 Views give each layer's ``[R, out, in]`` weights without copying. Shape letters, here and in the
-rooms beside: R replicas, P parameters of one network, B frames of a minibatch, D inputs, K
-targets.
+neighbouring packages: R replicas, P parameters of one network, B frames of a minibatch, D inputs,
+K targets.
 
-Frame cross-entropy: the loss of papers 1 and 2, and of paper 3 before MMI.
+Frame cross-entropy is the loss of papers 1 and 2, and of paper 3 before MMI.
 
-How precisely the products of a gradient are computed; everything else stays in float32. ``tf32``
-multiplies numbers of 10 bits behind the point, on GPUs from Ampere on. ``bf16`` rounds both
-factors to bfloat16 (7 bits), adds up in float32 and rounds the product to bfloat16, as
-`torch.autocast` does; processors with AMX and GPUs have units for it.
-
-Parameters, activations, the loss, folds and averages are float32 with any of them, and so are
-forward passes that only score a model.
-
-Denormal numbers, which are slow and tell nothing.
+`Precision` is that of the matrix products in a gradient. ``tf32`` multiplies numbers with 10
+mantissa bits, on GPUs from Ampere on. ``bf16`` rounds both factors to bfloat16 (7 mantissa bits),
+accumulates in float32 and rounds the product to bfloat16, as `torch.autocast` does; processors with
+AMX and GPUs have units for it. Parameters, activations, the loss, folds and averages are float32
+with any of them, and so are forward passes that only score a model.
 """
 
 from __future__ import annotations
@@ -41,7 +36,7 @@ from harness.base.errors import UserError
 Activation = Literal["sigmoid", "relu"]
 
 Visit = Callable[[int, Tensor, Tensor], None]
-"""``visit(layer, inputs [R, B, m], derivatives [R, B, n])``: what one affine layer sees."""
+"""``visit(layer, inputs [R, B, m], derivatives [R, B, n])`` of one affine layer."""
 
 Inner = Callable[[Tensor], Tensor]
 """``inner(logits [R, B, K])`` turns them into the loss's derivatives; returns losses ``[R]``."""
@@ -60,6 +55,11 @@ class Dnn:
     layout: Layout
     activation: Activation = "sigmoid"
     precision: Precision = "float32"
+
+    @property
+    def copy_type(self) -> torch.dtype | None:
+        """See `RepeatingNetwork`: factors of products are cast anyway."""
+        return torch.bfloat16 if self.precision == "bf16" else None
 
     def logits(self, stack: Tensor, x: Tensor) -> Tensor:
         """Outputs ``[R, B, K]`` of R replicas for frames ``[R, B, D]`` or shared ``[B, D]``."""
@@ -106,10 +106,10 @@ class Dnn:
         return write
 
     def backward(self, stack: Tensor, x: Tensor, targets: Tensor, visit: Visit) -> Tensor:
-        """Back-propagate the summed cross-entropy, and show each layer's two sides to ``visit``.
+        """Back-propagate the summed cross-entropy, and pass each layer's two sides to ``visit``.
 
-        The layer's gradient is ``derivativesᵀ inputs``; who wants more than that (natural
-        gradient, per-frame statistics) finds it here without a second pass.
+        The layer's gradient is ``derivativesᵀ inputs``. Natural gradient and per-frame statistics
+        need both factors, and get them here without a second pass.
 
         Args:
             stack: parameters ``[R, P]``.
@@ -136,7 +136,7 @@ class Dnn:
             visit: called once a layer, last layer first.
 
         Returns:
-            What ``inner`` returned.
+            The losses ``[R]`` that ``inner`` returned.
         """
         with products_in(self.precision):
             return self._backward_from(stack, x, inner, visit)
@@ -174,7 +174,7 @@ def _affine(layer: Affine, x: Tensor) -> Tensor:
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """``a [R, B, n] b [R, n, m]``, rounded as ``b`` is and kept as ``a`` is."""
+    """``a [R, B, n] b [R, n, m]``, computed in the precision of ``b`` and returned in ``a``'s."""
     return torch.bmm(a.to(b.dtype), b).to(a.dtype)
 
 
@@ -187,7 +187,7 @@ class Affine(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each layer of a feed-forward network lies in a parameter vector.
+    """Position of each layer of a feed-forward network in a parameter vector.
 
     Args:
         sizes: units of each level, input first, targets last, e.g. ``(429, 128, 352)``.
@@ -210,7 +210,7 @@ class Layout:
 
     @cached_property
     def _lengths(self) -> list[int]:
-        """Of each layer's weights and biases, one after the other."""
+        """Lengths of each layer's weights and biases, alternating."""
         return [length for m, n in pairwise(self.sizes) for length in (m * n, n)]
 
 
@@ -268,7 +268,12 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def frame_errors(logits: Tensor, targets: Tensor) -> Tensor:
-    """Frames each replica gets wrong, ``[R]``: logits ``[R, B, K]``, targets ``[B]``."""
+    """Number of misclassified frames of each replica, ``[R]``.
+
+    Args:
+        logits: ``[R, B, K]``.
+        targets: ``[B]``.
+    """
     return (logits.argmax(2) != targets).sum(1)
 
 
@@ -276,10 +281,10 @@ Precision = Literal["float32", "tf32", "bf16"]
 
 
 def check(precision: Precision, device: str) -> None:
-    """Refuse what no device of a kind can do.
+    """Reject a precision that no device of a kind supports.
 
     Args:
-        precision: asked for.
+        precision: of the products.
         device: ``"cpu"`` or ``"cuda"``.
 
     Raises:
@@ -290,10 +295,10 @@ def check(precision: Precision, device: str) -> None:
 
 
 def check_here(precision: Precision, device: str) -> None:
-    """Refuse what this machine cannot do.
+    """Reject a precision that this machine's GPU does not support.
 
     Raises:
-        UserError: its GPU is older than Ampere, whose units have neither TF32 nor bfloat16.
+        UserError: its GPU is older than Ampere, and so has neither TF32 nor bfloat16.
     """
     if precision != "float32" and device == "cuda" and torch.cuda.get_device_capability()[0] < 8:
         name = torch.cuda.get_device_name()
@@ -302,7 +307,7 @@ def check_here(precision: Precision, device: str) -> None:
 
 @contextmanager
 def products_in(precision: Precision) -> Generator[None]:
-    """Products of float32 matrices on a GPU are TF32 inside, if that is asked for."""
+    """Compute products of float32 matrices on a GPU in TF32 within the block, for ``"tf32"``."""
     if precision != "tf32":
         yield
         return
@@ -315,16 +320,16 @@ def products_in(precision: Precision) -> Generator[None]:
 
 
 def cast_factor(tensor: Tensor, precision: Precision) -> Tensor:
-    """A factor as it enters products."""
+    """A factor of a product, rounded to bfloat16 for ``"bf16"``."""
     return tensor.bfloat16() if precision == "bf16" else tensor
 
 
 @contextmanager
 def denormals_flushed() -> Generator[None]:
-    """Denormal numbers count as zero here: saturated sigmoids make many, and each is slow.
+    """Treat denormal numbers as zero: saturated sigmoids produce many, and each is slow.
 
-    The processor's mode ends with the block (or, as a decorator, with the call): other code
-    of the process may need them.
+    The processor's mode ends with the block (or, as a decorator, with the call), since other code
+    of the process may need denormals.
     """
     torch.set_flush_denormal(True)
     try:

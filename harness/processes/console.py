@@ -1,4 +1,4 @@
-"""What the processes of a group tell the user; imports little, so that errors are quick."""
+"""Console output of the processes of a group; imports little, so that errors appear quickly."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ if TYPE_CHECKING:
     from harness.tasks.contract import Watch
 
 SECRET = "LAGBENCH_SECRET"
-"""The environment variable that has the secret of a run's processes."""
+"""Environment variable with the shared secret of a run's processes."""
 
 GOES_ON = "the same command goes on from the last checkpoint"
 
 
 def say(line: str) -> None:
-    """A line on the standard error: figures are on the standard output."""
+    """Print a line on standard error; standard output carries the results."""
     LOG.info(line)
 
 
 @contextmanager
 def show_progress(name: str) -> Generator[Watch]:
-    """Show how far a run is.
+    """Show the progress of a run; yields the function that takes each `Progress`.
 
     Args:
-        name: what the user calls it.
+        name: title of the run on the display.
     """
+    # Imported here, as these modules load torch: an error before training appears at once.
     from harness.grid.display import Display
     from harness.grid.grid import Report
 
@@ -40,11 +41,11 @@ def show_progress(name: str) -> Generator[Watch]:
 
 
 def print_result(found: Run, who: str) -> int:
-    """Print what a run came to, as `lagbench train` does; returns the exit code.
+    """Print the results of a run, as `lagbench train` does; returns the exit code.
 
     Args:
         found: the run.
-        who: the run, in words.
+        who: title of the run in the closing line.
     """
     print(*found.lines(), sep="\n")
     if found.status == "done":

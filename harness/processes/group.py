@@ -1,18 +1,17 @@
-"""The meeting of a run's processes, the return of one that died, and their back end.
+"""Rendezvous of a run's processes, admission of restarted workers, and the all-reduce back end.
 
-How the processes of a run meet: at a key-value store that rank 0 serves. The store listens at
-``MASTER_ADDR`` and nowhere else; under torchrun it is torchrun's own. In it every process says
-where it is. Then each has a line to each other one, and only those who come late need the store.
-Over these lines the server announces the run that begins: nobody waits for a peer that has died
-meanwhile, and no two processes work on different runs without knowing.
+Rendezvous: rank 0 serves a key-value store, which listens at ``MASTER_ADDR`` alone; under torchrun
+it is torchrun's own. Every process stores its address there, and each pair of processes connects.
+Afterwards only restarted workers and gloo need the store. The server announces the run over these
+connections, so no process waits for a peer that has died meanwhile, and a process with another run
+ends with an error.
 
-How a worker that died comes back to an asynchronous run. It connects to the shards of the server
-anew, to the first of them first, which lets it in if the worker of its number is gone. Each shard
-then has a line of its own to it. Under torchrun nobody comes back: it ends all processes when one
-dies.
+Restarted workers of an asynchronous run connect to the shards of the server again, beginning with
+the first, which admits a worker if the one of its index is gone. Under torchrun no worker can
+rejoin: torchrun ends all processes when one dies.
 
-The back end of all-reduces between workers in rounds: gloo, NCCL or MPI. Everything else, models
-at the begin and the end and what workers tell, goes over gloo in any case.
+Back end of the all-reduces between workers in rounds: gloo, NCCL or MPI. All other messages use the
+connections of `transport`.
 """
 
 from __future__ import annotations
@@ -56,37 +55,37 @@ from harness.processes.transport import (
 from harness.runs.device import resolve
 
 OPEN = "lagbench/open"
-"""Key that exists once the first group is complete: a process that starts now comes late."""
+"""Key of the store that exists once the group is complete: later processes rejoin a run."""
 
 DONE = "done"
-"""Announced in place of a run's identity when there is nothing to do."""
+"""Announced in place of a run's identity if the store of results has the run already."""
 
 NAMED = 64
-"""Bytes of what is announced."""
+"""Bytes of an announcement."""
 
 HEARD_WITHIN_S = 10.0
-"""How long a process that ends waits for what it said to arrive."""
+"""Seconds that an ending process waits for its last messages to be delivered."""
 
 SERVED_WITHIN = timedelta(minutes=5)
-"""How long processes that were started earlier wait for the others."""
+"""Time that a process waits for the store and for the other processes of the group."""
 
 LATE = 64
-"""So many of those who come late wait to be let in; more are hung up on."""
+"""Most restarted workers that wait for admission; further connections are closed."""
 
 NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 LISTENING = "LAGBENCH_STORE_FD"
-"""The file descriptor of a socket that was bound for the store before the server started."""
+"""Environment variable with the file descriptor of a socket that is bound for the store already."""
 
 _kept: list[TCPStore | Socket] = []
-"""What has to last as long as the process: the store, and every connection that has not ended."""
+"""The store and all open connections: references that keep them from being closed."""
 
 
 def join() -> tuple[int, int]:
-    """Enter the group that ``torchrun`` (or Slurm) describes; returns (rank, ranks).
+    """Join the group that ``torchrun`` (or Slurm) describes; returns (rank, ranks).
 
     Raises:
-        UserError: the process was not started as one of a group, or nobody answers.
+        UserError: the process was not started as one of a group, or no store answers.
     """
     missing = [name for name in NAMES if name not in os.environ]
     if missing:
@@ -106,11 +105,11 @@ def join() -> tuple[int, int]:
 
 
 def _meet(store: TCPStore, rank: int, ranks: int) -> None:
-    """Have a line to everybody: to lower ranks we connect, higher ones come.
+    """Connect to all lower ranks, and accept the connections of all higher ones.
 
     Raises:
-        RuntimeError: somebody does not come in time, or lies in the store.
-        OSError: somebody does not answer.
+        RuntimeError: a rank does not connect in time, or its address in the store is invalid.
+        OSError: a rank does not answer.
     """
     lines, met = current_runtime().lines, current_runtime().changes()
     late, came_late = current_runtime().late, current_runtime().late_arrivals()
@@ -133,9 +132,9 @@ def _meet(store: TCPStore, rank: int, ranks: int) -> None:
             else:
                 connection.close()
 
-    start_heartbeats()
+    start_heartbeats()  # at once: a rank that has met all others already waits for the server
     host, port = listen(_own_address(), rank, enter)
-    store.set(attempt(f"at/{rank}"), f"{host} {port}")
+    store.set(attempt(f"at/{rank}"), f"{host} {port}")  # from now on others can connect
     for other in range(rank):
         line = reach(store, PeerInfo(rank, other, late=False))
         with met:
@@ -149,36 +148,36 @@ def _meet(store: TCPStore, rank: int, ranks: int) -> None:
 
 
 def _keep(connection: Socket) -> None:
-    """Have a connection last; those that have ended meanwhile give their sockets back."""
+    """Keep a reference to a connection, and drop those to connections that have ended."""
     for each in [each for each in _kept if isinstance(each, Socket) and each.ended]:
-        with suppress(ValueError):  # another thread was quicker
+        with suppress(ValueError):  # another thread has removed it
             _kept.remove(each)
     _kept.append(connection)
 
 
 def reach(store: TCPStore, who: PeerInfo) -> PeerConnection:
-    """A line to another process.
+    """Connect to another process by its address in the store.
 
     Args:
-        store: where it says where it is.
-        who: this process, and the one it wants.
+        store: key-value store of the group.
+        who: greeting of this process, with the rank to reach.
 
     Raises:
-        RuntimeError: it is not in the store, or not as we write it.
-        OSError: it does not answer, or it is a stranger.
+        RuntimeError: the store has no address of that rank, or an invalid one.
+        OSError: the process does not answer, or is not of this run.
     """
     store.wait([attempt(f"at/{who.wants}")], SERVED_WITHIN)
     found = store.get(attempt(f"at/{who.wants}"))[:NAMED].decode(errors="replace")
     host, _, port = found.partition(" ")
     if not port.isdecimal():
-        raise RuntimeError(f"rank {who.wants} is nowhere: {found!r}")
+        raise RuntimeError(f"rank {who.wants} has no valid address: {found!r}")
     connection = connect((host, int(port)), who)
     _keep(connection)
     return PeerConnection(connection)
 
 
 def _own_address() -> str:
-    """That by which this process is connected to where all meet; so others reach it there too."""
+    """Local address of a connection to the store, at which other processes reach this one too."""
     at = os.environ["MASTER_ADDR"], read_env_int("MASTER_PORT")
     with socket.create_connection(at, SERVED_WITHIN.total_seconds()) as there:
         return there.getsockname()[0]
@@ -190,15 +189,15 @@ def is_launched_by_torchrun() -> bool:
 
 
 def _is_served() -> bool:
-    """Whether torchrun's agent serves the store."""
+    """Whether torchrun's agent serves the store, and not rank 0."""
     return is_launched_by_torchrun() and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
 
 
 def connect_to_store(within: timedelta = SERVED_WITHIN) -> TCPStore:
-    """A connection of its own to the store.
+    """Open a new connection to the store.
 
     Raises:
-        RuntimeError: nobody serves it, so long.
+        RuntimeError: no store answers within the time.
         UserError: the environment names no port.
     """
     host, port = os.environ["MASTER_ADDR"], read_env_int("MASTER_PORT")
@@ -206,10 +205,10 @@ def connect_to_store(within: timedelta = SERVED_WITHIN) -> TCPStore:
 
 
 def read_env_int(name: str) -> int:
-    """An environment variable as a whole number.
+    """Read an environment variable as a whole number.
 
     Raises:
-        UserError: it is none.
+        UserError: its value is no whole number.
     """
     try:
         return int(os.environ[name])
@@ -218,20 +217,20 @@ def read_env_int(name: str) -> int:
         raise UserError(f"environment: {name}={found}: allowed: a whole number") from error
 
 
-# -- what begins ----------------------------------------------------------------------------
+# -- announcement of a run ------------------------------------------------------------------
 
 
 def announce_run(run: str) -> None:
     """Announce a run to the processes that wait in `await_run`; called by the server.
 
     Args:
-        run: its identity.
+        run: identity of the run, or `DONE`.
     """
-    connect_to_store().set(attempt("begun"), run)  # for those who come late
+    connect_to_store().set(attempt("begun"), run)  # for workers that rejoin
     announced = torch.zeros(NAMED, dtype=torch.uint8)
     announced[: len(run)] = torch.frombuffer(bytearray(run.encode()), dtype=torch.uint8)
     for rank in list(current_runtime().lines):
-        with suppress(PeerGone):  # as the run will notice
+        with suppress(PeerGone):  # the run itself finds the dead process
             send(FrameHeader(Kind.RUN), rank, announced)
 
 
@@ -239,7 +238,7 @@ def await_run(*, late: bool = False) -> str:
     """Wait until the server announces a run; returns its identity.
 
     Args:
-        late: whether it has done so already.
+        late: whether this process rejoins a run that was announced before.
 
     Raises:
         RuntimeError: the server is gone.
@@ -261,7 +260,8 @@ def _text(found: Tensor) -> str:
 
 
 def leave() -> None:
-    """Wait until what this process has said is with the others: its end drops what is not."""
+    """Wait until the other machines have this process's messages, at most `HEARD_WITHIN_S`."""
+    # The end of a process may reset its connections, which drops bytes that are not delivered.
     end = current_runtime().now_s() + HEARD_WITHIN_S
     sockets = [each for each in _kept if isinstance(each, Socket)]
     while any(each.unread() for each in sockets) and current_runtime().now_s() < end:
@@ -269,10 +269,10 @@ def leave() -> None:
 
 
 def check_same_run(at_work: str, own: str, file: Path) -> None:
-    """Check that this process would work on the run that the server has announced.
+    """Check that this process has the run that the server has announced.
 
     Raises:
-        UserError: it would work on another.
+        UserError: it has another.
     """
     if at_work != own:
         raise UserError(
@@ -282,32 +282,34 @@ def check_same_run(at_work: str, own: str, file: Path) -> None:
 
 
 def _serve_store() -> TCPStore:
-    """The store itself, listening at one address alone."""
+    """Serve the store, listening at ``MASTER_ADDR`` alone."""
     host, port = os.environ["MASTER_ADDR"], read_env_int("MASTER_PORT")
     if LISTENING in os.environ:
         bound = int(os.environ.pop(LISTENING))
     else:
+        # A socket of ours: the store by itself would listen at every address of the machine.
         (family, *_, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         bound = socket.create_server(address[:2], family=family).detach()
     return TCPStore(host, port, is_master=True, wait_for_workers=False, master_listen_fd=bound)
 
 
 def attempt(what: str) -> str:
-    """The key of what this attempt says; torchrun's store outlives one."""
+    """Key of the store for this attempt; torchrun's store outlives a single attempt."""
     return f"lagbench/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{what}"
 
 
 NOTICED_S = 2.0
-"""How long an answer waits: a worker may be back before its death is noticed."""
+"""Seconds that admission waits: a worker may be restarted before its death is detected."""
 
 ASKED_EVERY_S = 0.05
+"""Seconds between two checks in that time."""
 
 
 def is_joining_late() -> bool:
-    """Whether this process belongs to a run that has begun without it, or before it died.
+    """Whether this process was started after the group of its run was complete.
 
     Raises:
-        UserError: nobody answers where the environment says.
+        UserError: no store answers at the address of the environment.
     """
     if is_launched_by_torchrun() or not {"MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
         return False
@@ -319,21 +321,21 @@ def is_joining_late() -> bool:
 
 
 def come_back(rank: int, shards: int) -> None:
-    """Enter a run that goes on: have a line to every shard.
+    """Rejoin a run in progress: connect to every shard, and wait until each admits this worker.
 
     Args:
-        rank: of this worker in the first group.
-        shards: of the server, whose ranks are the first.
+        rank: rank of this worker in the first group.
+        shards: number of shards of the server, which have the ranks from 0.
 
     Raises:
-        UserError: it may not come in.
-        ServerGone: nobody answers any more.
+        UserError: a shard does not admit it.
+        ServerGone: a shard does not answer.
     """
     lines = current_runtime().lines
     start_heartbeats()
     try:
         store = connect_to_store()
-        for shard in range(shards):
+        for shard in range(shards):  # in order: the first one decides for all
             lines[shard] = reach(store, PeerInfo(rank, shard, late=True))
             enter(lines[shard], rank - shards)
     except (RuntimeError, OSError, MalformedMessage) as error:
@@ -341,12 +343,12 @@ def come_back(rank: int, shards: int) -> None:
 
 
 def enter(shard: PeerConnection, worker: int) -> None:
-    """Wait until a shard lets a worker in.
+    """Wait until a shard admits a worker.
 
     Raises:
         UserError: it does not.
-        PeerGone: it is gone.
-        MalformedMessage: it answers something else.
+        PeerGone: the shard is gone.
+        MalformedMessage: the shard sent an invalid message.
     """
     header, _ = receive(shard, FrameHeader, reuse_buffer(NOTHING))
     if header.kind is not Kind.BACK:
@@ -356,10 +358,10 @@ def enter(shard: PeerConnection, worker: int) -> None:
 
 
 class Admission:
-    """How a shard takes in workers that come back, one after the other.
+    """Admits restarted workers to a shard, one after the other.
 
     Args:
-        shards: how many there are.
+        shards: number of shards of the server.
     """
 
     def __init__(self, shards: int) -> None:
@@ -368,12 +370,12 @@ class Admission:
     def open(
         self, enter: Callable[[int, PeerConnection], None], is_gone: Callable[[int], bool]
     ) -> None:
-        """Admit workers from now on; both are called on a thread of its own.
+        """Admit workers from now on; both functions are called on a thread of their own.
 
         Args:
-            enter: takes in a worker, at its new address.
-            is_gone: whether a number is that of a worker who is gone. The first shard knows;
-                whoever has come to another one was let in by the first.
+            enter: registers a worker with its new address.
+            is_gone: whether an index is that of a worker that is gone. The first shard checks;
+                a worker that reaches another shard has been admitted by the first.
         """
         self._enter, self._is_gone = enter, is_gone
         self._here.start(self._watch, "admission")
@@ -387,11 +389,11 @@ class Admission:
                 rank, line = late.popleft()
             try:
                 self._answer(rank - self._shards, line)
-            except (RuntimeError, MalformedMessage):  # it died on the way in
+            except (RuntimeError, MalformedMessage):  # it died meanwhile
                 line.end()
 
     def _answer(self, worker: int, line: PeerConnection) -> None:
-        """Let a worker in, or tell it that it may not."""
+        """Admit a worker with `Kind.BACK`, or refuse it with `Kind.STOP`."""
         end = now_s() + NOTICED_S
         while not self._is_gone(worker) and now_s() < end:
             self._here.sleep(ASKED_EVERY_S)
@@ -405,12 +407,12 @@ class Admission:
 
 
 def admission_to(shards: int) -> Admission | None:
-    """How workers come back to a shard of so many; None under torchrun."""
+    """Admission for a server of ``shards`` shards; None under torchrun."""
     return None if is_launched_by_torchrun() else Admission(shards)
 
 
 LOCAL_NAMES = ("LOCAL_RANK", "SLURM_LOCALID"), ("GROUP_RANK", "SLURM_NODEID")
-"""Where torchrun and Slurm say which process on its machine this is, and on which machine."""
+"""Variables of torchrun and Slurm: a process's index on its machine, and the machine's index."""
 
 GLOO, NCCL, MPI = "gloo", "nccl", "mpi"
 
@@ -422,7 +424,7 @@ AVAILABLE: Mapping[str, Callable[[], bool]] = {
 
 
 def check(backend: str) -> None:
-    """Whether this torch, on this machine, has a backend.
+    """Check that torch on this machine has a back end.
 
     Raises:
         UserError: it is unknown, torch was built without it, or it needs GPUs and there are none.
@@ -438,24 +440,24 @@ def check(backend: str) -> None:
 
 
 def require_gloo(backend: str) -> None:
-    """Refuse a back end of averages for a run that averages nothing.
+    """Reject a back end of all-reduces for a run without them.
 
     Raises:
-        UserError: so.
+        UserError: it is not gloo, the default.
     """
     if backend != GLOO:
         raise UserError(f"--backend {backend}: for rounds of averaging; allowed here: {GLOO}")
 
 
 def device_of(backend: str, asked: str | None = None) -> str:
-    """Where the processes of a run compute: on GPUs if their averages go between GPUs.
+    """Device of the processes of a run: by default a GPU for NCCL, else the CPU.
 
     Args:
-        backend: of averages.
-        asked: ``auto``, ``cpu`` or ``cuda``; None for what the backend needs.
+        backend: back end of the all-reduces.
+        asked: ``auto``, ``cpu`` or ``cuda``; None for the default.
 
     Raises:
-        UserError: it is not here, or not for this backend.
+        UserError: the device is not available, or the back end does not support it.
     """
     if asked is None:
         return "cuda" if backend == NCCL else "cpu"
@@ -464,10 +466,10 @@ def device_of(backend: str, asked: str | None = None) -> str:
 
 
 def assign_device(device: str, backend: str, rank: int) -> None:
-    """Take this process's own GPU, or its share of one unless averages go between GPUs.
+    """Select the GPU of this process; processes share GPUs if there are too few, except with NCCL.
 
     Raises:
-        UserError: NCCL finds fewer GPUs here than workers.
+        UserError: NCCL, and fewer GPUs on this machine than workers.
     """
     if device != "cuda" or rank == 0:
         return
@@ -486,10 +488,10 @@ def _first_of(*names: str) -> str | None:
 
 
 def staging_device(backend: str, device: str) -> str:
-    """Where a device's tensor must lie for an all-reduce: on the GPU for NCCL, else in host memory.
+    """Device of the operand of an all-reduce: the GPU for NCCL, else the CPU.
 
     Raises:
-        UserError: NCCL is to average what is computed on no GPU.
+        UserError: NCCL, and the run does not compute on a GPU.
     """
     if backend != NCCL:
         return "cpu"

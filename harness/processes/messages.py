@@ -1,18 +1,15 @@
 """Messages between processes: headers, bodies, mailboxes, and states sent as messages.
 
-Messages between processes, point to point: what is on the wire, and a mailbox for many peers. A
-message is a header of a fixed size and, for some kinds, one tensor after it, which travels in host
-memory. One listening thread per peer puts what arrives into a `Mailbox`: the reader takes messages
-in the order of their arrival, and a peer's death breaks its own connection alone.
+A message is a header of a fixed size and, for some kinds, one tensor as its body, which travels in
+host memory. A header is a frozen dataclass; its whole numbers are sent as int64 and the others as
+float64, in the order of their declaration.
 
-A peer is the number of a rank; a worker that came later has a `PeerConnection` of its own.
+A peer is addressed by its rank; a worker that rejoins has a `PeerConnection` of its own. One
+listening thread per peer puts its messages into a `Mailbox`: the reader takes them in the order of
+arrival, and the death of a peer ends its own connection alone.
 
-What messages between processes say: their kinds, and their headers of a fixed size. A header is a
-frozen dataclass that declares its fields; `messages` sends whole numbers as int64 and others as
-float64, in the order in which they are declared.
-
-A server's state as messages: its vectors one by one, and its numbers after them. What a worker
-remembers, as a message: for a checkpoint, and back to it afterwards.
+The state of a server is sent as one message per vector, followed by one with its numbers. The
+memory of a worker is one message: to the server for a checkpoint, and back when the run resumes.
 """
 
 from __future__ import annotations
@@ -47,40 +44,40 @@ from harness.replay.stale import vectors_of
 
 
 class Kind(IntEnum):
-    """What a message says, and who says it to whom."""
+    """Kind of a message; the comments name sender, receiver and content."""
 
-    CLOCK = 1  # Server: what time is it? Everybody: ``began_s`` on my clock
+    CLOCK = 1  # Server to any: request of its clock. Answer: ``began_s`` on the sender's clock
     RUN = 2  # Server to all: the run that begins, by its identity
     STOP = 3  # Server to all, and decoder to trainer: the run is over
 
     WORK = 10  # Server to worker: a minibatch, and the model
     DONE = 11  # Worker to server: a contribution
-    ROUNDS = 12  # Server to worker: train so many rounds
-    TIMES = 13  # Worker to server: when each of the rounds happened
+    ROUNDS = 12  # Server to worker: order to train ``rounds`` rounds
+    TIMES = 13  # Worker to server: times and loss of each of the rounds
     TASK = 14  # First shard to worker: a minibatch; the model is at the shards
-    FETCH = 15  # Worker to shard: your slice, please
+    FETCH = 15  # Worker to shard: request of its slice
     SLICE = 16  # Shard to worker: the slice
     PIECE = 17  # Worker to shard: its piece of a contribution
     PUSHED = 18  # Worker to first shard: all pieces are sent
     FOLDED = 19  # Shard to first shard: a piece is folded
-    GONE = 20  # First shard to shard: give this worker up. Shard to first shard: it is given up
-    GATHER = 21  # First shard to shard: your state, please
+    GONE = 20  # First shard to shard: drop this worker. Shard to first shard: it is dropped
+    GATHER = 21  # First shard to shard: request of its state
     STATE = 22  # One of a server's vectors
     NUMBERS = 23  # A server's numbers, after its vectors
-    BACK = 24  # First shard to a worker that comes back: come in. Also in its own mailbox then
+    BACK = 24  # Shard to a worker that rejoins: it is admitted. Also put into the shard's mailbox
     HELD = 25  # Shard to first shard: it holds the state, or the numbers, that were sent
-    RECALL = 26  # Server to worker: what do you remember?
-    MEMORY = 27  # Worker to server: that. Server to worker, when a run goes on: remember this
+    RECALL = 26  # Server to worker: request of its memory
+    MEMORY = 27  # Worker to server: its memory. Server to worker: that of a checkpoint
 
     START = 30  # Server to all: the model that sequence training starts from
-    ASK = 31  # Decoder to server: the next utterance, please
+    ASK = 31  # Decoder to server: request of the next utterance
     DECODE = 32  # Server to decoder: an utterance, and the model to decode it with
     AGAIN = 33  # Server to decoder: an utterance, to decode with the model of the last one
     PAUSE = 34  # Server to decoder to trainer: there is no utterance for now
-    DECODED = 35  # Decoder to trainer: an utterance, and what was kept of it
+    DECODED = 35  # Decoder to trainer: an utterance, and its kept frames
     ROOM = 36  # Trainer to decoder: one utterance fewer waits
     TAKEN = 37  # Trainer to server: an utterance enters a slot, or nothing of it was kept
-    READ = 38  # Trainer to server: the model, please, for so many frames
+    READ = 38  # Trainer to server: request of the model, for so many frames
     MODEL = 39  # Server to trainer: the model
     GRADIENT = 40  # Trainer to server: a contribution
 
@@ -92,23 +89,23 @@ WITH_BODY = frozenset(
         Kind.MEMORY,
     }
 )  # fmt: skip
-"""Kinds that a tensor follows; `Kind.DECODED` only if frames enter minibatches."""
+"""Kinds with a body; `Kind.DECODED` has one only if frames enter minibatches."""
 
 
 @dataclass(frozen=True)
 class Header:
-    """What every header has.
+    """Fields of every header.
 
     Args:
-        kind: what the message says.
-        version: of the model that is sent, or that a contribution was made from.
-        began_s, ended_s: when the sender began and ended what it reports, on its own clock.
+        kind: kind of the message.
+        version: version of the model that is sent, or that a contribution was computed from.
+        began_s, ended_s: start and end of the reported work, on the sender's monotonic clock.
     """
 
     magic: ClassVar[int]
-    """First word on the wire: a peer that speaks something else is found out at once."""
+    """First word of a header, by which a message of another program is rejected."""
     any_value: ClassVar[str]
-    """The field that need not be finite."""
+    """Name of the field that need not be finite."""
     kind: Kind
     _: KW_ONLY
     version: int = 0
@@ -117,11 +114,11 @@ class Header:
 
     @property
     def has_body(self) -> bool:
-        """Whether a tensor follows."""
+        """Whether a body follows."""
         return self.kind in WITH_BODY
 
     def check(self) -> None:
-        """Whether all numbers can be what they say.
+        """Check the limits of all numbers.
 
         Raises:
             MalformedMessage: one is negative or not finite.
@@ -134,7 +131,7 @@ class Header:
 
 @cache
 def _limits(of: type[Header]) -> tuple[tuple[str, bool], ...]:
-    """The fields that have limits, and whether they are whole numbers."""
+    """Fields that have limits, each with whether it is a whole number."""
     named = ((each.name, is_whole(each.type)) for each in fields(of))
     return tuple((name, whole) for name, whole in named if name != of.any_value)
 
@@ -146,17 +143,17 @@ def is_whole(declared: object) -> bool:
 
 @dataclass(frozen=True)
 class FrameHeader(Header):
-    """Of training on frames: asynchronous, in shards, or in rounds.
+    """Header for training on frames: asynchronous, in shards, or in rounds.
 
     Args:
-        step, steps: first minibatch of a contribution and how many; of a state, which vector; of
-            what a worker remembers, how many bytes.
-        stage, before: the run's stage, and the steps of all stages before it.
-        rounds: how many are asked for, where workers train in rounds.
-        worker, read_version: whose contribution a shard speaks of, and what it was made from.
-        rate: for local steps.
-        loss: summed over the contribution's frames, in nats; that of a run that diverges is
-            not finite.
+        step, steps: number of a contribution's first minibatch, and number of minibatches. For
+            `Kind.STATE`, ``step`` is the place of the vector; for `Kind.MEMORY`, ``steps`` is the
+            size in bytes.
+        stage, before: stage of the run, and the steps of all stages before it.
+        rounds: number of rounds that are ordered.
+        worker, read_version: worker of the contribution that a shard reports, and version read.
+        rate: learning rate of local steps.
+        loss: summed over the contribution's frames, in nats; not finite if the run diverges.
     """
 
     magic = 7_105_641
@@ -177,29 +174,29 @@ SERVER_RANK = 0
 KINDS = frozenset(Kind)
 
 UNREAD = 64
-"""So many messages of one peer wait in a mailbox at most; the others wait where they come from."""
+"""Most unread messages of one peer in a mailbox; its listening thread then stops receiving."""
 
 NOTHING = torch.empty(0)
 
 H = TypeVar("H", bound=Header)
 
 BodyOf = Callable[[H], Tensor]
-"""Where the tensor after a header lands: of its size and type, in host memory."""
+"""Function from a header to the buffer for its body, of its size and type in host memory."""
 
 Address = int | PeerConnection
-"""Whom a message goes to: a rank, or somebody who came back."""
+"""Address of a peer: its rank, or the connection of a worker that rejoined."""
 
 
 class ServerGone(Exception):  # noqa: N818 (what happened)
-    """The server's connection closed, or it sent no message of ours; says which."""
+    """The server's connection closed, or it sent an invalid message; says which."""
 
 
 @contextmanager
 def talking() -> Generator[None]:
-    """While a worker talks to its server, whatever goes wrong means that the server is gone.
+    """Raise every error of a worker's exchange with its server as `ServerGone`.
 
     Raises:
-        ServerGone: the connection closed, or what came is no message.
+        ServerGone: the connection closed, or the server sent an invalid message.
     """
     try:
         yield
@@ -208,7 +205,7 @@ def talking() -> Generator[None]:
 
 
 def disconnect_reason(error: Exception) -> str:
-    """Why nothing more is heard from a peer."""
+    """Reason for the end of a peer's connection, in words."""
     if isinstance(error, MalformedMessage):
         return f"sent garbage: {error}"
     if isinstance(error, RuntimeError):
@@ -216,12 +213,12 @@ def disconnect_reason(error: Exception) -> str:
     return f"cannot be heard: {error!r}"
 
 
-# -- what is on the wire --------------------------------------------------------------------
+# -- wire format ----------------------------------------------------------------------------
 
 
 @cache
 def _layout(of: type[Header]) -> Struct:
-    """Magic word, size of the body in bytes, and a header's fields."""
+    """Layout of a header: magic word, size of the body in bytes, and the fields."""
     return Struct("<qq" + "".join("q" if is_whole(each.type) else "d" for each in fields(of)))
 
 
@@ -236,17 +233,17 @@ def _values(of: type[Header]) -> Callable[[Header], tuple[Any, ...]]:
 
 
 def pack_header(header: Header, body: Tensor | None = None) -> bytes:
-    """A header as `HEADER_BYTES`, with the size of what follows it."""
+    """Encode a header in `HEADER_BYTES`, with the size of its body."""
     words, size = bytearray(HEADER_BYTES), 0 if body is None else body.nbytes
     _layout(type(header)).pack_into(words, 0, header.magic, size, *_values(type(header))(header))
     return bytes(words)
 
 
 def unpack_header(words: bytes | bytearray, of: type[H]) -> tuple[H, int]:
-    """The header that `pack_header` made these words of, and the size in bytes of what follows.
+    """Decode the result of `pack_header`; returns the header and the size of its body in bytes.
 
     Raises:
-        MalformedMessage: they are no such header.
+        MalformedMessage: the bytes are no such header.
     """
     magic, size, kind, *values = _layout(of).unpack_from(words)
     if magic != of.magic or kind not in KINDS:
@@ -257,17 +254,17 @@ def unpack_header(words: bytes | bytearray, of: type[H]) -> tuple[H, int]:
 
 
 def reuse_buffer(body: Tensor) -> BodyOf[Header]:
-    """The same tensor every time, for a peer that sends none before the last one was used."""
+    """Receive every body into one tensor; for a peer that waits until the last one was used."""
     return lambda header: body
 
 
 def like(tensor: Tensor) -> Tensor:
-    """A tensor of the same size and type in host memory, with nothing in it yet."""
+    """An uninitialised tensor of the same size and type in host memory."""
     return torch.empty_like(tensor, device="cpu")
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
-    """What a contiguous tensor in host memory consists of; to be read or written."""
+    """Memory of a contiguous tensor in host memory, as bytes that can be read and written."""
     words = tensor.detach().reshape(-1).view(torch.uint8).numpy()
     return memoryview(words)  # pyright: ignore[reportArgumentType] (arrays are buffers)
 
@@ -276,27 +273,27 @@ def bytes_of(tensor: Tensor) -> memoryview:
 
 
 def send(header: Header, to: Address, body: Tensor | None = None) -> None:
-    """Send a message; returns once it is on its way.
+    """Send a message; returns once it is handed to the operating system.
 
     Raises:
-        PeerGone: so.
+        PeerGone: the peer is gone.
     """
     follows = None if body is None else bytes_of(body.cpu().contiguous())
     line_to(to).send(pack_header(header, body), follows)
 
 
 def receive(source: Address, of: type[H], body_of: BodyOf[H]) -> tuple[H, Tensor]:
-    """Wait for a message.
+    """Wait for a message; returns its header and body.
 
     Args:
-        source: who sends it.
-        of: what its header is.
-        body_of: where its tensor lands.
+        source: address of the sender.
+        of: class of the header.
+        body_of: gives the buffer for the body.
 
     Raises:
-        PeerGone: so.
-        MalformedMessage: what came is no message, or its tensor is of another size; the line is
-            at its end then.
+        PeerGone: the peer is gone.
+        MalformedMessage: the message is invalid, or its body has another size than the buffer;
+            the connection is then closed.
     """
     line = line_to(source)
     try:
@@ -307,14 +304,14 @@ def receive(source: Address, of: type[H], body_of: BodyOf[H]) -> tuple[H, Tensor
             raise MalformedMessage(said)
         if header.has_body:
             line.body(bytes_of(body))
-    except MalformedMessage:
+    except MalformedMessage:  # where the next message begins is not known any more
         line.end()
         raise
     return header, body
 
 
 def receive_order(server: Address, of: type[H], body_of: BodyOf[H]) -> tuple[H, Tensor]:
-    """The server's next order; its questions for the time are answered on the way.
+    """Wait for the server's next order; requests of the clock are answered meanwhile.
 
     Raises:
         ServerGone: see `talking`.
@@ -328,7 +325,7 @@ def receive_order(server: Address, of: type[H], body_of: BodyOf[H]) -> tuple[H, 
 
 
 def line_to(peer: Address) -> PeerConnection:
-    """The line to a peer.
+    """The connection to a peer.
 
     Raises:
         PeerGone: there is none.
@@ -345,7 +342,14 @@ def line_to(peer: Address) -> PeerConnection:
 
 
 class Arrival(NamedTuple, Generic[H]):
-    """What came from a peer: a message with its body, or why nothing more will."""
+    """A message of a peer with its body; or the end of its connection.
+
+    Attributes:
+        sender: number of the peer, as given to `Mailbox.listen`.
+        header: None if the connection has ended.
+        body: body of the message; `NOTHING` without one.
+        trouble: reason for the end of the connection.
+    """
 
     sender: int
     header: H | None
@@ -357,7 +361,7 @@ class Mailbox(Generic[H]):
     """Messages of several peers in the order of their arrival; one listening thread per peer.
 
     Args:
-        of: what their headers are.
+        of: class of the headers.
     """
 
     def __init__(self, of: type[H]) -> None:
@@ -367,24 +371,24 @@ class Mailbox(Generic[H]):
         self._sources: dict[int, Address] = {}
 
     def listen(self, sender: int, source: Address, body_of: BodyOf[H]) -> None:
-        """Take in messages of one more peer, or of one that comes back elsewhere.
+        """Receive the messages of another peer, or of one that rejoins at another address.
 
         Args:
-            sender: its number.
-            source: where it sends from.
-            body_of: where tensors land; called in the listening thread.
+            sender: number of the peer.
+            source: its address.
+            body_of: gives the buffers for bodies; called on the listening thread.
         """
         self._sources[sender] = source
         current_runtime().start(lambda: self._listen(sender, source, body_of), f"from {sender}")
 
     def get(self) -> Arrival[H]:
-        """The next arrival; waits for it."""
+        """Wait for the next arrival."""
         arrival = self.get_before(float("inf"))
         assert arrival is not None
         return arrival
 
     def get_before(self, moment_s: float) -> Arrival[H] | None:
-        """The next arrival before a moment of this process's clock; None if there is none."""
+        """Wait for the next arrival until a time of this process's clock; None if none comes."""
         with self._changes:
             while not self._arrivals:
                 left = moment_s - now_s()
@@ -393,11 +397,11 @@ class Mailbox(Generic[H]):
                 self._changes.wait(None if left == float("inf") else left)
             arrival = self._arrivals.popleft()
             self._unread[arrival.sender] -= 1
-            self._changes.notify_all()
+            self._changes.notify_all()  # a listening thread may wait for room
             return arrival
 
     def put(self, sender: int, header: H | None, trouble: str = "", body: Tensor = NOTHING) -> None:
-        """Let something in that came another way."""
+        """Add an arrival that did not come from a listening thread of this mailbox."""
         with self._changes:
             self._arrivals.append(Arrival(sender, header, body, trouble))
             self._unread[sender] += 1
@@ -405,13 +409,13 @@ class Mailbox(Generic[H]):
 
     def _listen(self, sender: int, source: Address, body_of: BodyOf[H]) -> None:
         try:
-            line = line_to(source)  # once: a rank's line is another when it has come back
+            line = line_to(source)  # once: a worker that rejoins replaces its rank's connection
             while True:
                 header, body = receive(line, self._of, body_of)
                 self.put(sender, header, "", body)
                 self._wait_for_room(sender)
-        except Exception as error:  # a thread that ends in silence leaves its peer waiting
-            if self._sources[sender] is source:  # else it has come back meanwhile
+        except Exception as error:  # any: a thread that ended silently would leave readers waiting
+            if self._sources[sender] is source:  # else the peer has rejoined meanwhile
                 self.put(sender, None, disconnect_reason(error))
 
     def _wait_for_room(self, sender: int) -> None:
@@ -421,7 +425,7 @@ class Mailbox(Generic[H]):
 
 
 def send_state(server: Server, to: Address) -> None:
-    """Send all of a server's vectors and numbers.
+    """Send all vectors of a server, and its numbers last.
 
     Raises:
         RuntimeError: the peer is gone.
@@ -437,10 +441,10 @@ def send_numbers(server: Server, to: Address) -> None:
 
 
 def take_state(server: Server, header: FrameHeader, body: Tensor) -> None:
-    """Take over what one message of `send_state` says.
+    """Copy one message of `send_state` into a server.
 
     Raises:
-        MalformedMessage: it says nothing of a state.
+        MalformedMessage: the message is not of a state.
     """
     vectors = list(vectors_of(server).values())
     if header.kind is Kind.STATE and header.step < len(vectors):
@@ -453,10 +457,10 @@ def take_state(server: Server, header: FrameHeader, body: Tensor) -> None:
 
 
 def bodies(server: Server) -> BodyOf[FrameHeader]:
-    """Where what one peer sends to or for a server lands.
+    """Buffers for the contributions of one worker, or the state of one shard.
 
     Messages of a state follow each other at once, so each has a tensor of its own. A worker sends
-    nothing more before its contribution is folded, so all contributions of one have the same.
+    no other contribution before the last one is folded, so all of its contributions share one.
     """
     numbers, contribution = _numbers(server), like(server.model)
     vectors = dict(enumerate(vectors_of(server).values()))
@@ -476,20 +480,20 @@ def _numbers(server: Server) -> Tensor:
 
 
 LARGEST = 2**32
-"""Bytes that a worker may remember; more is no message of ours."""
+"""Most bytes of a worker's memory; a message that announces more is invalid."""
 
 
 def memory_to_tensor(memory: Memory) -> Tensor:
-    """Its tensors as bytes ``[n]``."""
+    """Encode the tensors of a memory as bytes ``[n]``, in the format of safetensors."""
     named = {name: tensor.contiguous() for name, tensor in memory.tensors.items()}
     return torch.frombuffer(bytearray(save(named)), dtype=torch.uint8)
 
 
 def memory_from_tensor(words: Tensor, device: torch.device) -> Memory:
-    """Undo `memory_to_tensor`, amid a pass.
+    """Decode the result of `memory_to_tensor`; the memory is in the middle of a pass.
 
     Raises:
-        MalformedMessage: they are no such bytes.
+        MalformedMessage: the bytes are no memory.
     """
     try:
         named = load(words.numpy().tobytes())
@@ -499,10 +503,10 @@ def memory_from_tensor(words: Tensor, device: torch.device) -> Memory:
 
 
 def body_of(header: FrameHeader) -> Tensor:
-    """Where the bytes land that a header announces.
+    """Buffer for a worker's memory, of the size that its header announces.
 
     Raises:
-        MalformedMessage: there are too many.
+        MalformedMessage: the size exceeds `LARGEST`.
     """
     if header.steps > LARGEST:
         raise MalformedMessage(f"a memory of {header.steps} bytes")

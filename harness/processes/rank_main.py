@@ -1,4 +1,4 @@
-"""The processes of a run, as `harness.train` starts them: rank 0 serves, the others take part."""
+"""Main functions of a run's processes, started by `harness.train`: rank 0 is the server."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ Served = ServerExecutor | Rounds | ShardedServerExecutor
 
 
 def serve(asked: argparse.Namespace, ranks: int) -> int:
-    """Be the server: read the file, make the data, train, send the other processes home.
+    """Run rank 0: read the file, load the data, train, and dismiss the other ranks.
 
     Args:
         asked: the command line of `harness.train`.
-        ranks: how many processes there are.
+        ranks: number of processes.
 
     Raises:
-        UserError: a mistake in the file, or what real processes do not do.
+        UserError: a mistake in the file, or a setting that real processes do not support.
     """
     device = asked.device or device_of(asked.backend)
     run, roles = _read(asked, device, say)
@@ -77,7 +77,7 @@ def serve(asked: argparse.Namespace, ranks: int) -> int:
 def _read(
     asked: argparse.Namespace, device: str, progress: Say = lambda line: None
 ) -> tuple[Read, Roles]:
-    """The run of a file, and what its processes do.
+    """Read the run of a file, and the functions of its processes.
 
     Raises:
         UserError: a mistake in the file.
@@ -89,10 +89,11 @@ def _read(
 
 
 def _train_or_load(run: Read, roles: Roles, asked: argparse.Namespace) -> Run:
-    """The finished run: the stored one, or trained by all processes now."""
+    """Load the finished run from the store, or train it on all processes."""
     served: list[Any] = []
 
     def begin_with(make: Callable[[], Any]) -> Any:
+        # Called only when the store lacks the run: until then the other ranks wait.
         announce_run(_identity(run.config, asked))
         served.append(make())
         return served[-1]
@@ -108,7 +109,7 @@ def _train_or_load(run: Read, roles: Roles, asked: argparse.Namespace) -> Run:
 
 
 def _serve(config: TrainingConfig[Any], data: Any, serving: Serving) -> Run:
-    """Train by folds."""
+    """Train with an executor on the processes of the group."""
 
     def start_executor(
         config: TrainingConfig[Any], data: Any, model: Tensor, minibatches: Minibatches
@@ -130,34 +131,34 @@ def _executor(
     return kind(config, model, minibatches, Pacing.from_config(config, asked.paced), say, admission)
 
 
-# -- what can be asked for ------------------------------------------------------------------
+# -- checks of the settings -----------------------------------------------------------------
 
 
 def _execution_facts(asked: argparse.Namespace) -> dict[str, object]:
-    """What sets the record apart from a simulated run, as part of its identity."""
+    """Facts of the execution that enter the run's identity, which a simulated run lacks."""
     executed: dict[str, object] = {"by": "processes", "paced": asked.paced}
     return executed | ({} if asked.backend == GLOO else {"backend": asked.backend})
 
 
 def _identity(config: TaskConfig, asked: argparse.Namespace) -> str:
-    """What all processes of a run have to agree on."""
+    """Identity of a run, equal on all its processes."""
     return identity(identity_config(config, _execution_facts(asked)))
 
 
 def _check(config: TrainingConfig[Any], asked: argparse.Namespace, ranks: int) -> None:
-    """Refuse what these processes cannot do.
+    """Reject settings that real processes do not support.
 
     Raises:
-        UserError: so.
+        UserError: one is set.
     """
     if not config.rounds:
         require_gloo(asked.backend)
     check_protocol(config, asked.file)
     if asked.restarts and config.algorithm.remembers and not config.rounds:
-        name, told = type(config.algorithm).__name__, "what a worker remembers dies with it"
+        name, told = type(config.algorithm).__name__, "a worker's memory is lost when it dies"
         raise UserError(f"--restarts {asked.restarts}: {told}; allowed with {name}: 0")
     if asked.restarts and config.rounds:
-        raise UserError(f"--restarts {asked.restarts}: nobody comes back to rounds; allowed: 0")
+        raise UserError(f"--restarts {asked.restarts}: workers cannot rejoin rounds; allowed: 0")
     if config.workers != ranks - config.shards:
         servers = "one is the server" if config.shards == 1 else f"{config.shards} are the server"
         raise UserError(
@@ -167,13 +168,13 @@ def _check(config: TrainingConfig[Any], asked: argparse.Namespace, ranks: int) -
 
 
 def check_protocol(config: TrainingConfig[Any], file: Path) -> None:
-    """Refuse what is simulated but not done by real processes.
+    """Reject faults and protocols that exist only in the simulator.
 
     Raises:
-        UserError: a fault or the protocol is of that kind.
+        UserError: the configuration has one.
     """
     if config.cluster.faults:
-        told = "among real processes only what really dies is gone"
+        told = "real processes have no simulated faults"
         raise UserError(f"{file}: cluster.faults: {told}; allowed here: none")
     if (trouble := config.find_simulation_only()) is not None:
         raise UserError(f"{file}: {trouble[0]}: {trouble[1]}")
@@ -190,24 +191,24 @@ def check_protocol(config: TrainingConfig[Any], file: Path) -> None:
 
 
 def take_part(asked: argparse.Namespace, rank: int, *, late: bool = False) -> int:
-    """Take part in a run, once its server has made the data.
+    """Run any rank but 0, once the server has announced the run.
 
     Args:
         asked: the command line of `harness.train`.
-        rank: of this process.
-        late: whether the run has begun, so that a worker comes back.
+        rank: rank of this process.
+        late: whether the run has begun already, so that this worker rejoins it.
 
     Raises:
-        UserError: this process would do something else than the server, or may not come back.
+        UserError: this process has another run than the server, or may not rejoin.
     """
     try:
         at_work = await_run(late=late)
-    except RuntimeError:  # the server has said why
+    except RuntimeError:  # the server has printed the reason
         return EXIT_RUN_FAILED
     if at_work == DONE:
         return EXIT_DONE
     device = asked.device or device_of(asked.backend)
-    assign_device(device, asked.backend, rank)
+    assign_device(device, asked.backend, rank)  # before any tensor is put on the device
     run, roles = _read(asked, device)
     check_same_run(at_work, _identity(run.config, asked), asked.file)
     try:
@@ -221,7 +222,7 @@ def take_part(asked: argparse.Namespace, rank: int, *, late: bool = False) -> in
 def _take_part(
     config: TrainingConfig[Any], data: Any, rank: int, asked: argparse.Namespace, late: bool
 ) -> int:
-    """Be a worker, or a further shard of the server."""
+    """Run a worker, or a shard of the server other than the first."""
     if late and (config.rounds or rank < config.shards):
         raise UserError(f"RANK={rank}: the run goes on; allowed: a worker of an asynchronous one")
     if late:
@@ -238,7 +239,7 @@ def _name(config: TrainingConfig[Any], rank: int) -> str:
 
 
 def _work(config: TrainingConfig[Any], data: Any, rank: int, asked: argparse.Namespace) -> None:
-    """Do what a rank does, until the server says stop."""
+    """Run the loop of a rank until the server sends `Kind.STOP`."""
     pace, shards = Pacing.from_config(config, asked.paced), config.shards
     if config.rounds:
         work_in_rounds(config, data, rank, pace, asked.backend)
@@ -253,4 +254,4 @@ def _work(config: TrainingConfig[Any], data: Any, rank: int, asked: argparse.Nam
 
 
 FOLDS = Roles(_check, _serve, _take_part, _name)
-"""A server that folds, or shards of one, and workers."""
+"""Functions of the processes of a training run: a server or its shards, and workers."""

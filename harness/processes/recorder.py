@@ -1,4 +1,4 @@
-"""A timeline of what really happened, from the clock readings of a server and its workers."""
+"""Timeline of a run on real processes, from the clock readings of a server and its workers."""
 
 from __future__ import annotations
 
@@ -30,12 +30,13 @@ COMPUTE_KIND, AVERAGE_KIND = RECORDED.index("compute"), RECORDED.index(AVERAGE)
 
 
 class Work(NamedTuple):
-    """A contribution that a worker was asked for.
+    """A contribution that the server has assigned to a worker.
 
     Attributes:
-        worker: who makes it.
-        step, steps: its first minibatch and how many.
-        read_version, read_time_s: the version sent to the worker, and when.
+        worker: index of the worker.
+        step, steps: number of its first minibatch, and number of minibatches.
+        read_version: version of the model sent to the worker.
+        read_time_s: time at which it was sent, in seconds since the run began.
     """
 
     worker: int
@@ -46,12 +47,12 @@ class Work(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What a shard has to do with a contribution.
+    """One shard's piece of a contribution.
 
     Attributes:
-        read_version: its version that was read.
-        version: its version before it folded its piece; `LOST` if that never came.
-        begun_s, ended_s: of folding it, or when it was given up.
+        read_version: version of the shard that the worker read.
+        version: version of the shard before it folded the piece; `LOST` if the piece never came.
+        begun_s, ended_s: start and end of the fold, or the time at which the piece was lost.
     """
 
     read_version: int
@@ -61,7 +62,7 @@ class Piece(NamedTuple):
 
 
 class Recorder:
-    """Collects the rows of one segment after another."""
+    """Collects the rows of a timeline, segment by segment."""
 
     def __init__(self) -> None:
         self._left_s: float | None = None
@@ -74,13 +75,13 @@ class Recorder:
         self._pieces: list[tuple[int, int, int, int, float]] = []
 
     def record_fold(self, fold: int, work: Work, *, moments_s: tuple[float, ...]) -> None:
-        """A contribution has entered.
+        """Record a folded contribution.
 
         Args:
-            fold: which fold.
+            fold: number of the fold.
             work: the contribution.
-            moments_s: when the fetch, the computation, the push, the wait for the server and
-                the fold ended.
+            moments_s: ends of the fetch, the computation, the push, the wait for the server and
+                the fold.
         """
         fetched, computed, pushed, begun, ended = moments_s
         self._folds.append((fold, ended))
@@ -88,6 +89,7 @@ class Recorder:
         busy = [(work.read_time_s, fetched), (fetched, computed), (computed, pushed)]
         spans = [(work.worker, kind, *span) for kind, span in enumerate(busy)]
         spans.append((SERVER, KINDS.index("fold"), begun, ended))
+        # Offsets between clocks are estimates: a span that would end before its start is left out.
         self._spans += [span for span in spans if span[3] > span[2]]
 
     def record_fold_in_pieces(
@@ -98,23 +100,24 @@ class Recorder:
         moments_s: tuple[float, ...],
         at: float,
     ) -> None:
-        """What the shards have of a contribution is folded.
+        """Record a contribution that every shard has folded or given up.
 
         Args:
-            fold: which fold.
+            fold: number of the fold.
             work: the contribution.
-            pieces: of every shard, in their order.
-            moments_s: when the fetch, the computation and the push ended; empty if nobody is
-                left to say.
-            at: when the fold was complete.
+            pieces: one per shard, in the shards' order.
+            moments_s: ends of the fetch, the computation and the push; empty if the worker died
+                before it reported them.
+            at: time at which the fold was complete.
         """
         self._folds.append((fold, at))
         self._rows.append(_row(fold, work))
+        # Each span begins at the previous moment; the shorter sequence ends the pairing.
         ends = zip((work.read_time_s, *moments_s), moments_s, strict=False)
         spans = [(work.worker, kind, *span) for kind, span in enumerate(ends)]
         kind = KINDS.index("fold")
         for shard, piece in enumerate(pieces):
-            lane = SERVER - shard
+            lane = SERVER - shard  # -1 - s for shard s
             self._pieces.append((fold, lane, piece.read_version, piece.version, piece.ended_s))
             spans.append((lane, kind, piece.begun_s, piece.ended_s))
         self._spans += [span for span in spans if span[3] > span[2]]
@@ -122,13 +125,13 @@ class Recorder:
     def record_round(
         self, fold: int, works: Sequence[Work], computed_s: Sequence[float], ends_s: Sequence[float]
     ) -> None:
-        """A round of everybody's is complete.
+        """Record a complete round.
 
         Args:
-            fold: which.
-            works: every worker's contribution.
-            computed_s: when each had computed it.
-            ends_s: when each had the average.
+            fold: number of the fold.
+            works: the contribution of each worker, ``[workers]``.
+            computed_s: end of each worker's computation, ``[workers]``.
+            ends_s: time at which each worker had the average, ``[workers]``.
         """
         self._folds.append((fold, max(ends_s)))
         for work, computed, end in zip(works, computed_s, ends_s, strict=True):
@@ -137,24 +140,24 @@ class Recorder:
             self._spans.append((work.worker, AVERAGE_KIND, computed, end))
 
     def record_pause(self, start_s: float, end_s: float) -> None:
-        """The server did something else than to fold."""
+        """Record an interval in which the server did not serve folds."""
         self._spans.append((SERVER, RECORDED.index(PAUSE), start_s, end_s))
 
     def leave(self, at_s: float) -> None:
-        """The server turns to something else than folds, until `go_on`."""
+        """Mark the time at which the server stops serving folds, until `go_on`."""
         self._left_s = at_s
 
     def go_on(self, at_s: float) -> None:
-        """Folds go on; if they had begun before, the server has paused in between."""
+        """Mark the time at which folds continue, and record the pause since `leave`."""
         if self._left_s is not None:
             self.record_pause(self._left_s, at_s)
 
     def record_loss(self, work: Work) -> None:
-        """A contribution will never come."""
+        """Record a contribution as lost."""
         self._rows.append(_row(LOST, work))
 
     def segment(self, in_flight: Iterable[Work]) -> Timeline:
-        """What was collected since the last segment, and what is under way now."""
+        """Timeline of the rows since the last segment, with the contributions now in flight."""
         under_way = sorted(in_flight, key=lambda work: work.step)
         rows = [*self._rows, *(_row(IN_FLIGHT, work) for work in under_way)]
         timeline = Timeline(
@@ -178,7 +181,7 @@ T = TypeVar("T", Folds, Contributions, Spans, Pieces, Decodes)
 
 
 def table(of: type[T], rows: Sequence[Sequence[float]]) -> T:
-    """A timeline's table of rows, which have its columns in their order."""
+    """Convert rows to a table of a timeline; a row has its values in the order of the columns."""
     columns = of().columns()
     values = zip(*rows, strict=True) if rows else ((),) * len(columns)
     return of(*(np.array(v, c.dtype) for v, c in zip(values, columns.values(), strict=True)))

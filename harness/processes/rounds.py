@@ -1,9 +1,9 @@
-"""Rounds of model averaging on real processes: workers descend, then all-reduce their results.
+"""Rounds of model averaging on real processes: local steps, then an all-reduce of the results.
 
-Rank 0 computes nothing: it asks for a number of rounds at one rate, and holds the model in
-between for evaluations and checkpoints. The workers average among themselves. Each takes the outer
-step itself, from the same mean; so a model is sent only after the last of the rounds asked for. A
-round needs all workers: when one dies, the run stops, and goes on from its last checkpoint.
+Rank 0 computes nothing: it orders a number of rounds at one learning rate, and holds the model
+between orders for evaluations and checkpoints. The workers average among themselves, and each takes
+the outer step itself, from the same mean; so a model is sent only after the last round of an order.
+A round needs all workers: when one dies, the run ends, and resumes from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from torch import Tensor
 from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
 
 from harness.algorithms.contract import Fold, Server
-from harness.base.errors import UserError
 from harness.processes import messages
 from harness.processes.group import GLOO, MPI, attempt, connect_to_store, staging_device
 from harness.processes.messages import (
@@ -44,34 +43,34 @@ from harness.processes.transport import BEAT_EVERY_S, MalformedMessage, PeerGone
 from harness.processes.worker import Clock, Contributor, Pacing
 from harness.replay.stale import Arrays, Facts, capture_server, part, reinstate_server
 from harness.runs.config import TrainingConfig
-from harness.simulator import Averaging, Timeline
+from harness.simulator import Timeline
 from harness.tasks.order import Minibatches
 
 READ, COMPUTED, AVERAGED, LOSS = range(4)
-"""What a worker tells of each round: three moments on its clock, and its summed loss."""
+"""Columns of a worker's report, one row per round: three times (s) on its clock, summed loss."""
 
 AVERAGED_WITHIN_S = 1800.0
-"""How long an average waits for whoever still computes; who is dead, silence tells before."""
+"""Seconds that an average waits for workers that still compute. A dead worker is detected earlier,
+by its missing heartbeats."""
 
 MEMORY = "memory/"
-"""Before a worker's rank, in a checkpoint: what it remembers."""
+"""Prefix of a worker's memory in a checkpoint; the worker's rank follows."""
 
-NEEDED = "a worker is gone, and a round needs everybody"
+NEEDED = "a worker is gone, and a round needs all workers"
 
 
 class Rounds(OnProcesses):
-    """An executor on the workers of a process group, as the one who asks them for rounds.
+    """An executor on the workers of a process group, which orders rounds from them as rank 0.
 
     Args:
-        config: what is run.
+        config: configuration of the run.
         model: initial parameters ``[P]``.
-        minibatches: the data.
-        say: told what happens to workers.
-        backend: of the workers' averages.
+        minibatches: order of the training data.
+        say: prints a line about workers.
+        backend: back end of the workers' all-reduces.
 
     Raises:
-        UserError: overlapped rounds, which real workers do not have.
-        NoWorkersLeft: a worker died before it began.
+        NoWorkersLeft: a worker died before the run began.
     """
 
     def __init__(
@@ -83,17 +82,16 @@ class Rounds(OnProcesses):
         say: Callable[[str], None],
         backend: str = GLOO,
     ) -> None:
-        assert isinstance(config.protocol, Averaging)
-        if config.protocol.overlap:
-            raise UserError("protocol.overlap: real processes wait for each other; allowed: false")
+        every = config.handing.own
+        assert every is not None  # each worker has its own part of the data
         super().__init__(config.algorithm.start(model), Clock(FrameHeader(Kind.CLOCK)))
-        self._ranks, self._every = range(1, 1 + config.workers), config.protocol.every
+        self._ranks, self._every = range(1, 1 + config.workers), every
         self._minibatches, self._say = minibatches, say
         self._next, self._begun, self._mailbox = 0, False, Mailbox(FrameHeader)
         self._times = dict[int, Tensor]()
         self._memories, self._told = dict[int, Tensor](), (0, 0)
         with self._raise_if_worker_gone():
-            if backend == MPI:
+            if backend == MPI:  # all ranks have to create a group of MPI, members or not
                 workers_group(SERVER_RANK, config.workers, backend)
             for rank in self._ranks:
                 self.clock.ask(rank, rank)
@@ -101,7 +99,7 @@ class Rounds(OnProcesses):
 
     @contextmanager
     def _raise_if_worker_gone(self) -> Generator[None]:
-        """A worker that is gone ends the run: a round needs everybody."""
+        """Turn the loss of a worker into the end of the run: a round needs all workers."""
         try:
             yield
         except (RuntimeError, MalformedMessage) as error:
@@ -112,11 +110,12 @@ class Rounds(OnProcesses):
         """See `Executor`; between rounds nothing is in flight.
 
         Raises:
-            NoWorkersLeft: a worker is gone, and rounds need everybody.
+            NoWorkersLeft: a worker is gone, and rounds need all workers.
         """
         del drain, handing_out
         self.recorder.go_on(self.now_s)
         with self._raise_if_worker_gone():
+            # Before the order: the listening threads receive into these.
             self._times = {rank: torch.zeros(folds, 4, dtype=torch.float64) for rank in self._ranks}
             self._order(folds, rate)
             self._take_in()
@@ -131,7 +130,7 @@ class Rounds(OnProcesses):
         return self.recorder.segment(())
 
     def _order(self, folds: int, rate: float) -> None:
-        """Ask everybody for rounds; the first time, from the model that is here."""
+        """Order rounds from all workers; the first order sends the model and memories ahead."""
         data = self._minibatches
         header = FrameHeader(
             Kind.ROUNDS, self._next, self._every, data.stage, data.before, folds, rate=rate
@@ -144,14 +143,14 @@ class Rounds(OnProcesses):
         self._begun, self._told = True, (data.stage, data.before)
 
     def _remind(self, rank: int) -> None:
-        """Give a worker back what it remembered at the checkpoint that the run goes on from."""
+        """Send a worker its memory from the checkpoint that the run resumes from, if it has one."""
         if (words := self._memories.get(rank)) is not None:
             stage, before = self._told
             send(FrameHeader(Kind.MEMORY, 0, len(words), stage, before), rank, words)
 
     def _collect_memories(self) -> dict[int, Tensor]:
-        """What every worker remembers, as bytes, by rank."""
-        if not self._begun:
+        """Request the memory of every worker, as bytes by rank."""
+        if not self._begun:  # no worker has trained since the checkpoint that was loaded
             return self._memories
         for rank in self._ranks:
             send(FrameHeader(Kind.RECALL), rank)
@@ -164,7 +163,7 @@ class Rounds(OnProcesses):
         return {arrival.sender: arrival.body for arrival in arrived}
 
     def _bodies(self, rank: int) -> BodyOf[FrameHeader]:
-        """Where what a worker sends lands: when its rounds happened ``[folds, 4]``, or a state."""
+        """Buffers for a worker's messages: the times of its rounds ``[folds, 4]``, or a state."""
         state = _state_or_memory(self.server)
 
         def body(header: FrameHeader) -> Tensor:
@@ -173,7 +172,7 @@ class Rounds(OnProcesses):
         return body
 
     def _take_in(self) -> None:
-        """What all workers tell, and the model of the first, which all of them have."""
+        """Receive the report of every worker, and the model from the first; all have the same."""
         version, silent, sender = self.server.version, set(self._ranks), self._ranks[0]
         modelled = False
         while silent or not modelled:
@@ -182,13 +181,14 @@ class Rounds(OnProcesses):
                 raise PeerGone(trouble)
             if header.kind is Kind.TIMES and who in silent:
                 silent.remove(who)
+                # The correction is the same for all moments: the run's time at the peer's 0.
                 self._times[who][:, :LOSS] += self.clock.peer_to_run_time(who, 0.0)
             elif who == sender and not modelled:
                 take_state(self.server, header, body)
                 modelled = header.kind is Kind.NUMBERS  # the last of a state
             else:
                 raise MalformedMessage(f"{header.kind.name} at the wrong time")
-        self.server.version = version
+        self.server.version = version  # the state has the version after the folds
 
     def _record(self, fold: int, step: int, told: list[Tensor]) -> None:
         works = [
@@ -201,13 +201,13 @@ class Rounds(OnProcesses):
         )
 
     def begin_stage(self) -> None:
-        """See `Executor`; workers are told with the next rounds."""
+        """See `Executor`; workers receive the stage with the next order."""
         self._next = self._minibatches.before
 
     def close(self) -> None:
-        """Send the workers home."""
+        """Stop all workers."""
         for rank in self._ranks:
-            with suppress(RuntimeError):  # it is gone, and needed no more
+            with suppress(RuntimeError):  # a worker that has died needs no stop
                 send(FrameHeader(Kind.STOP), rank)
 
     def capture(self) -> tuple[Arrays, Facts]:
@@ -235,7 +235,7 @@ class Rounds(OnProcesses):
 
 
 def _state_or_memory(server: Server) -> BodyOf[FrameHeader]:
-    """Where what is sent to or for a server lands, or what a worker remembers."""
+    """Buffers for the messages of a state, and for the memory of a worker."""
     state = bodies(server)
 
     def body(header: FrameHeader) -> Tensor:
@@ -245,17 +245,18 @@ def _state_or_memory(server: Server) -> BodyOf[FrameHeader]:
 
 
 def workers_group(rank: int, workers: int, backend: str = GLOO) -> dist.ProcessGroup | None:
-    """The group that averages: all ranks but the first, which only for MPI has to ask for it too.
+    """Create the process group that averages: all ranks but 0, which has to call this for MPI only.
 
     Args:
-        rank: of this process in the run.
-        workers: how many average.
-        backend: of the averages.
+        rank: rank of this process in the run.
+        workers: number of workers.
+        backend: back end of the all-reduces.
     """
     if backend == MPI:
         dist.init_process_group(backend)
         return dist.new_group(list(range(1, 1 + workers)))  # pyright: ignore[reportUnknownMemberType, reportReturnType]
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # A prefix per attempt: torchrun's store outlives a group, and the next must not find its keys.
     store = PrefixStore(attempt("rounds"), connect_to_store())
     patience = timedelta(seconds=AVERAGED_WITHIN_S)
     dist.init_process_group(
@@ -267,18 +268,18 @@ def workers_group(rank: int, workers: int, backend: str = GLOO) -> dist.ProcessG
 def work_in_rounds(
     config: TrainingConfig[Any], data: Any, rank: int, pace: Pacing, backend: str = GLOO
 ) -> None:
-    """Train in rounds until told to stop: what ranks from 1 do.
+    """Run a worker in rounds until the server stops it.
 
     Args:
-        config: what is run.
-        data: what it is trained on.
-        rank: of this worker.
-        pace: slows it.
-        backend: of the averages.
+        config: configuration of the run.
+        data: training data of its task.
+        rank: rank of this worker, from 1.
+        pace: minimal durations of its computations.
+        backend: back end of the all-reduces.
 
     Raises:
         ServerGone: a connection closed.
-        UserError: the backend is not for this run's device.
+        UserError: the back end does not support the run's device.
     """
     _Worker(config, data, rank, pace, backend).run()
 
@@ -299,7 +300,7 @@ class _Worker:
             self.group = workers_group(rank, config.workers, backend)
 
     def run(self) -> None:
-        """Answer until told to stop."""
+        """Execute the server's orders until it sends `Kind.STOP`."""
         while True:
             header, body = self._order(self.orders.get())
             if header.kind is Kind.STOP:
@@ -311,7 +312,7 @@ class _Worker:
                     self._answer(header, body)
 
     def _answer(self, header: FrameHeader, body: Tensor) -> None:
-        """What is asked or told between rounds."""
+        """Answer a request between rounds, or take in a part of the state."""
         if header.kind is Kind.CLOCK:
             send(replace(header, began_s=now_s()), SERVER_RANK)
         elif header.kind is Kind.RECALL:
@@ -329,7 +330,7 @@ class _Worker:
         return arrival.header, arrival.body
 
     def _train(self, header: FrameHeader) -> None:
-        """So many rounds; tell when each happened, and the first worker the model as well."""
+        """Train the ordered rounds and send their times; the first worker sends the model too."""
         steps = range(header.step, header.step + header.rounds * header.steps, header.steps)
         times = torch.stack([self._round(replace(header, step=step)) for step in steps])
         with talking():
@@ -338,7 +339,8 @@ class _Worker:
                 send_state(self.server, SERVER_RANK)
 
     def _round(self, header: FrameHeader) -> Tensor:
-        """Descend, average with everybody and take the outer step; when, and the loss."""
+        """Train one round: local steps, average, outer step; returns its row of the report."""
+        # A copy: local steps overwrite it, and the outer step needs the model they began from.
         done = self.contributor.contribute(header, self.server.model.clone())
         mean = self.contributor.out.to(self.staged_on)
         self._add_up(mean)
@@ -350,7 +352,7 @@ class _Worker:
         return torch.tensor(times, dtype=torch.float64)
 
     def _add_up(self, summed: Tensor) -> None:
-        """Add up everybody's; over gloo, look now and then whether the server still wants it."""
+        """Sum over all workers, in place; over gloo, check for the server's end meanwhile."""
         all_reduce = cast(Callable[..., dist.Work], dist.all_reduce)  # pyright: ignore[reportUnknownMemberType]
         with talking():
             adding = all_reduce(summed, group=self.group, async_op=True)
@@ -358,9 +360,10 @@ class _Worker:
                 try:
                     adding.wait(timedelta(seconds=BEAT_EVERY_S))
                     return
-                except RuntimeError:
+                except RuntimeError:  # of the wait, which has timed out; or of the sum
                     if adding.is_completed():
                         raise
+                # The server sends nothing amid a round: an arrival is its end, or an error.
                 if (order := self.orders.get_before(now_s())) is not None:
                     header, _ = self._order(order)
                     raise MalformedMessage(f"{header.kind.name} at the wrong time")

@@ -1,20 +1,15 @@
 """The server of an asynchronous run on real processes, and the membership of workers.
 
-The same algorithm on real processes: one server, and workers it sends models to. The server is
-rank 0 and executes a run as the simulated cluster would: `ServerExecutor` is an executor, so
-schedules, evaluations and checkpoints are the same code. It hands out minibatches by one counter,
-folds what comes in the order it comes, and records a timeline by its own clock, to which it
-corrects the workers'. Replaying that record gives the same parameters.
+The server is rank 0, and `ServerExecutor` an executor like the simulated ones, so schedules,
+evaluations and checkpoints are the same code. It hands out minibatches by one counter, sends the
+model with each, folds contributions in the order of their arrival, and records a timeline on its
+own clock, to which it converts the workers' times. A replay of the record gives the same
+parameters.
 
-A worker that dies costs its contribution, which is recorded as lost; its minibatch goes to
-another. Started again, it is let in and given work like the others. A server that dies goes on
-from its last checkpoint: what was in flight then is lost and handed out again.
-
-What executors of training on frames on real processes have in common.
-
-Who takes part in an asynchronous run: which workers are idle, at work, gone or back. A worker that
-dies is lost with the contribution it was making, whose minibatch goes to another. One that comes
-back is announced in the mailbox, and has work again once that is read.
+When a worker dies, its contribution is recorded as lost, and its minibatch goes to another worker.
+A restarted worker is announced in the mailbox and receives work like the others. A server that dies
+resumes from its last checkpoint: contributions in flight at the checkpoint are recorded as lost,
+and their minibatches handed out again.
 """
 
 from __future__ import annotations
@@ -44,12 +39,12 @@ class OnProcesses:
     """An executor on the processes of a group: see `Executor`.
 
     Args:
-        server: the model, and what algorithms keep beside it.
-        clock: of the run.
+        server: the model, and the algorithm's state beside it.
+        clock: clock of the run.
 
     Attributes:
-        loss: of what was folded, summed over frames, in nats.
-        recorder: of what happens.
+        loss: loss of all folded contributions, summed over frames, in nats.
+        recorder: collects the timeline.
     """
 
     def __init__(self, server: Server, clock: Clock) -> None:
@@ -62,21 +57,21 @@ class OnProcesses:
         return self.clock.now_s
 
     def pause(self, seconds: float, kind: str) -> Timeline:
-        """Nothing: what takes this process's time is on record when training goes on."""
+        """Return an empty timeline: the recorder records pauses when folds continue."""
         del seconds, kind
         return Timeline()
 
     def begin_stage(self) -> None:
-        """See `Executor`; workers are told with their next work."""
+        """See `Executor`; workers receive the stage with their next work."""
 
 
 class Asynchronous(OnProcesses, ABC):
-    """An executor whose workers wait for nobody.
+    """An executor of asynchronous training: no worker waits for another.
 
     Args:
-        server: the model, and what algorithms keep beside it.
+        server: the model, and the algorithm's state beside it.
         members: the workers.
-        minibatches: the data.
+        minibatches: order of the training data.
     """
 
     def __init__(self, server: Server, members: Membership, minibatches: Minibatches) -> None:
@@ -84,14 +79,15 @@ class Asynchronous(OnProcesses, ABC):
         self.members, self._minibatches = members, minibatches
 
     def _fold_all(self, folds: int, handed_out: int, rate: float) -> None:
-        """Fold so many contributions, and hand out so many from now on.
+        """Complete ``folds`` folds, with work handed out for ``handed_out`` folds at most.
 
         Raises:
-            NoWorkersLeft: nobody is there to contribute.
+            NoWorkersLeft: no worker is left.
         """
         members, goal = self.members, self.server.version + folds
         last = self.server.version + handed_out
         while self.server.version < goal:
+            # Work in flight counts as folds to come; a lost one leaves room for another.
             while members.free and self.server.version + len(members.out) < last:
                 self._hand_out(rate)
             if not members.out:
@@ -99,7 +95,7 @@ class Asynchronous(OnProcesses, ABC):
             self._go_on(rate)
 
     def _assign_work(self, kind: Kind, rate: float) -> tuple[int, FrameHeader]:
-        """The next worker that is given work, and what it is told."""
+        """Assign work to the next free worker; returns its index and the header to send."""
         data, version = self._minibatches, self.server.version
         work = self.members.hand_out(version)
         place = work.step, work.steps, data.stage, data.before
@@ -107,23 +103,23 @@ class Asynchronous(OnProcesses, ABC):
 
     @abstractmethod
     def _hand_out(self, rate: float) -> None:
-        """Give the next worker its work."""
+        """Send the next free worker its work."""
 
     @abstractmethod
     def _go_on(self, rate: float) -> None:
-        """Wait for the next thing that happens, and do what it asks for."""
+        """Wait for the next event and handle it."""
 
 
 class ServerExecutor(Asynchronous):
     """An executor on the workers of a process group, as their server.
 
     Args:
-        config: what is run; as many workers as it says have the ranks from 1.
+        config: configuration of the run; its workers have the ranks from 1.
         model: initial parameters ``[P]``.
-        minibatches: the data.
-        pace: slows the folds.
-        say: told what happens to workers.
-        admission: lets workers in that died and come back; None for none.
+        minibatches: order of the training data.
+        pace: minimal durations of the folds.
+        say: prints a line about workers.
+        admission: admits restarted workers; None if none may rejoin.
     """
 
     def __init__(
@@ -148,7 +144,7 @@ class ServerExecutor(Asynchronous):
         """See `Executor`.
 
         Raises:
-            NoWorkersLeft: nobody is there to contribute.
+            NoWorkersLeft: no worker is left.
         """
         most = folds if drain or handing_out is None else handing_out
         self.recorder.go_on(self.now_s)
@@ -157,7 +153,7 @@ class ServerExecutor(Asynchronous):
         return self.recorder.segment(self.members.out.values())
 
     def close(self) -> None:
-        """Send the workers home."""
+        """Stop the workers that wait for work."""
         self.members.stop_idle_workers()
 
     def _hand_out(self, rate: float) -> None:
@@ -165,11 +161,11 @@ class ServerExecutor(Asynchronous):
         worker, header = self._assign_work(Kind.WORK, rate)
         try:
             send(header, self.members.addresses[worker], self.server.model)
-        except RuntimeError:
+        except RuntimeError:  # its listening thread may report the same, which `_lose` ignores
             self._lose(worker, CLOSED)
 
     def _go_on(self, rate: float) -> None:
-        """Take in the next arrival: mostly, fold it."""
+        """Handle the next arrival: a contribution, the end of a worker or its return."""
         worker, header, body, trouble = self.members.mailbox.get()
         if header is None:
             self._lose(worker, trouble)
@@ -181,7 +177,7 @@ class ServerExecutor(Asynchronous):
             self._fold(worker, header, body, rate)
 
     def _is_awaited(self, worker: int, header: FrameHeader) -> bool:
-        """Whether this is the contribution that a worker was asked for."""
+        """Whether a message is the contribution that was assigned to a worker."""
         work = self.members.out.get(worker)
         return work is not None and (header.kind, header.step) == (Kind.DONE, work.step)
 
@@ -192,6 +188,7 @@ class ServerExecutor(Asynchronous):
         staleness = self.server.version - work.read_version
         fold = Fold(contribution, [staleness], rate, [worker], [float(work.steps)])
         self._algorithm.fold(self.server, fold)
+        # After the fold, so that the time the fold itself took is part of the paced duration.
         self.clock.sleep_until(begun + self._pace.fold_s(worker, self._folded[worker]))
         self._folded[worker] += 1
         self.loss += header.loss
@@ -202,14 +199,14 @@ class ServerExecutor(Asynchronous):
         self.members.free.append(worker)
 
     def _lose(self, worker: int, why: str) -> None:
-        """Do without a worker from now on."""
+        """Remove a worker and record its unfinished work as lost."""
         if self.members.is_here(worker):
             work = self.members.lose(worker, why)
             if work is not None:
                 self.recorder.record_loss(work)
 
     def capture(self) -> tuple[Arrays, Facts]:
-        """See `Executor`; what is in flight is remembered as to be handed out again."""
+        """See `Executor`; minibatches of contributions in flight will be handed out again."""
         arrays, facts = capture_server(self.server)
         return arrays, {**facts, **self.members.capture(), "loss": self.loss}
 
@@ -226,31 +223,31 @@ class NoWorkersLeft(Exception):  # noqa: N818 (what happened)
 
 
 class WorkerStatus(Enum):
-    """How a worker stands with its server."""
+    """Status of a worker at its server."""
 
     HERE = auto()
     LEAVING = auto()
-    """It is dead, but some of what it has sent is still to be folded."""
+    """It has failed, and pieces that it sent are still to be folded."""
     GONE = auto()
     BACK = auto()
-    """It has come back, and the server has not read so yet."""
+    """It has rejoined, and the server has not read this in its mailbox yet."""
 
 
 class Membership:
-    """The workers of an asynchronous server, and the minibatches they are given.
+    """The workers of an asynchronous server, and the minibatches assigned to them.
 
     Args:
-        addresses: of the workers, by number; each is asked for its clock and listened to.
-        server: what their contributions are for.
-        say: told who goes and who comes back.
+        addresses: address of each worker, by its index.
+        server: gives the sizes of the messages from workers.
+        say: prints a line about a worker that is lost or rejoins.
         steps: minibatches of a contribution.
 
     Attributes:
-        clock: of the run.
-        mailbox: what workers send.
-        addresses: where they are.
-        free: those without work, in the order in which they are given some.
-        out: the work of the others.
+        clock: clock of the run.
+        mailbox: messages of the workers.
+        addresses: present address of each worker.
+        free: workers without work, in the order in which they receive it.
+        out: work in flight, by worker.
     """
 
     def __init__(
@@ -266,11 +263,12 @@ class Membership:
         self._standing = dict.fromkeys(self.addresses, WorkerStatus.HERE)
         self.free = deque(self.addresses)
         self.out: dict[int, Work] = {}
+        # First minibatch never handed out, and those of lost contributions, which go first.
         self._next, self._again = 0, deque[int]()
         for worker, address in self.addresses.items():
             try:
                 self._meet(worker, address)
-            except (RuntimeError, MalformedMessage):  # it has died before the run began
+            except (RuntimeError, MalformedMessage):  # it died before the run began
                 self.mailbox.put(worker, None, CLOSED)
 
     def _meet(self, worker: int, address: Address) -> None:
@@ -279,16 +277,16 @@ class Membership:
 
     @property
     def here(self) -> int:
-        """How many workers are neither gone nor leaving."""
+        """Number of workers that are neither gone, leaving nor still to be taken back."""
         return list(self._standing.values()).count(WorkerStatus.HERE)
 
     # -- work ---------------------------------------------------------------------------
 
     def hand_out(self, version: int) -> Work:
-        """Give the next worker the next minibatches, or some that were lost.
+        """Assign the next minibatches, lost ones first, to the next free worker.
 
         Args:
-            version: of the model that the worker will read.
+            version: version of the model that the worker will read.
         """
         worker = self.free.popleft()
         step = self._again.popleft() if self._again else self._next
@@ -296,25 +294,25 @@ class Membership:
         self.out[worker] = work = Work(worker, step, self._steps, version, self.clock.now_s)
         return work
 
-    # -- who goes -----------------------------------------------------------------------
+    # -- departure ----------------------------------------------------------------------
 
     def is_here(self, worker: int) -> bool:
-        """Whether a worker is neither gone nor leaving."""
+        """Whether a worker takes part: its status is `WorkerStatus.HERE`."""
         return self._standing[worker] is WorkerStatus.HERE
 
     def is_gone(self, worker: int) -> bool:
-        """Whether a number is that of a worker that may come back; on any thread."""
+        """Whether an index is that of a removed worker, which may rejoin; safe on any thread."""
         return self._standing.get(worker) is WorkerStatus.GONE
 
     def leave(self, worker: int) -> None:
-        """A worker is dead; `lose` will follow."""
+        """Mark a worker as failed while its pieces are still to be folded; `lose` removes it."""
         self._standing[worker] = WorkerStatus.LEAVING
 
     def lose(self, worker: int, why: str) -> Work | None:
-        """Do without a worker from now on; should it live, it notices.
+        """Remove a worker and close its connection; if it still runs, it exits.
 
         Returns:
-            What it was at, which will be handed out again.
+            Its unfinished work, which will be handed out again; None if it had none.
         """
         with suppress(PeerGone):
             line_to(self.addresses[worker]).end()
@@ -327,18 +325,19 @@ class Membership:
         self._say(f"worker {worker} {why}; {self.here} left")
         return work
 
-    # -- who comes back -----------------------------------------------------------------
+    # -- return -------------------------------------------------------------------------
 
     def enter(self, worker: int, address: Address) -> None:
-        """A worker has come back; on the thread of the admission."""
+        """Register a worker that rejoins; called on the thread of the admission."""
         self.clock.ask(worker, address)
         self.addresses[worker] = address
         self._standing[worker] = WorkerStatus.BACK
+        # By message: `free` and `out` belong to the server's thread.
         self.mailbox.put(worker, FrameHeader(Kind.BACK))
         self.mailbox.listen(worker, address, bodies(self._server))
 
     def take_back(self, worker: int) -> bool:
-        """Give a worker that has come back work like the others; False if none has."""
+        """Let a worker that has rejoined receive work; False if it has not rejoined."""
         if self._standing[worker] is not WorkerStatus.BACK:
             return False
         self._standing[worker] = WorkerStatus.HERE
@@ -347,26 +346,26 @@ class Membership:
         return True
 
     def stop_idle_workers(self) -> None:
-        """Tell all workers that wait for work that there is none."""
+        """Send `Kind.STOP` to all workers without work."""
         back = [worker for worker, each in self._standing.items() if each is WorkerStatus.BACK]
         for worker in (*self.free, *back):
             self.tell(FrameHeader(Kind.STOP), worker)
 
     def tell(self, header: FrameHeader, worker: int) -> None:
-        """Send a worker something; that it is gone will be heard otherwise."""
+        """Send a header to a worker; the mailbox reports if the worker is gone."""
         with suppress(RuntimeError):
             send(header, self.addresses[worker])
 
     # -- the state ----------------------------------------------------------------------
 
     def capture(self) -> Facts:
-        """What `reinstate` needs; work under way is remembered as to be handed out again."""
+        """State for `reinstate`: minibatches to hand out, work in flight, and the clock."""
         out = [list(work) for work in self.out.values()]
         counts = {"next": self._next, "again": list(self._again), "out": out}
         return {**counts, "now_s": self.clock.now_s}
 
     def reinstate(self, facts: Facts) -> list[Work]:
-        """Undo `capture`; returns the work that is lost."""
+        """Restore the state of `capture`; returns the work that was in flight, which is lost."""
         lost = [Work(*work) for work in facts["out"]]
         self._next = facts["next"]
         self._again = deque([*facts["again"], *(work.step for work in lost)])

@@ -1,22 +1,20 @@
 """The asynchronous server in shards on real processes, and one shard of it.
 
-The asynchronous server in shards on real processes. Ranks from 0 are the shards, the others
-workers. The first shard is also the executor: it hands out minibatches and decides when a
-contribution is complete. Models and pieces go between workers and shards directly. A worker asks
-all shards at once for their slices, computes, and sends each its piece, one after the other,
-beginning with shard (worker mod shards), as the simulator has it. Every shard folds in the order
-of arrival, and reads find what they find.
+Ranks from 0 are the shards, the others workers. The first shard is also the executor: it hands out
+minibatches and decides when a contribution is complete. Models and pieces travel directly between
+workers and shards. A worker requests the slices of all shards at once, computes, and sends each
+shard its piece, one after the other, beginning with shard (worker mod shards), as in the simulator.
+Each shard folds in its own order of arrival, so a read may find different versions at the shards.
 
-When `advance` returns, nothing is in flight. So the slices that it has gathered are of one
-instant, and a checkpoint of the first shard is one of all.
+When `advance` returns, nothing is in flight. The slices that it has gathered therefore belong to
+one instant, and a checkpoint of the first shard covers all.
 
-A worker that dies is dropped by every shard. A contribution of which no shard has folded a piece
-is lost, and its minibatch handed out again. One of which some shards have is kept: the record says
-which of them folded their piece.
+When a worker dies, every shard drops it. If no shard has folded a piece of its contribution, the
+contribution is lost, and its minibatch handed out again. If some have, these pieces stay folded,
+and the record marks the others as lost.
 
-One shard of the server: it answers reads, and folds pieces one after the other as they come. It
-knows nothing of the other shards. What it folds, and which workers it has lost, it tells the first
-of them, who says when a contribution is complete.
+A single shard answers reads and folds pieces. It has no knowledge of the other shards, and reports
+its folds and the workers that it has dropped to the first shard.
 """
 
 from __future__ import annotations
@@ -61,21 +59,21 @@ from harness.simulator import LOST, Timeline
 from harness.tasks.order import Minibatches
 
 OF_A_STATE = (Kind.STATE, Kind.NUMBERS, Kind.HELD)
-"""What another shard says of its state."""
+"""Kinds of messages by which another shard reports its state."""
 
 
 class ShardGone(Exception):  # noqa: N818 (what happened)
-    """The connection of a server shard closed; its argument is which."""
+    """The connection to a server shard closed; the argument is its index."""
 
 
 @dataclass
 class _Progress:
-    """What is known of a contribution that was handed out.
+    """Progress of a contribution in flight.
 
     Args:
-        pieces: what each shard has folded.
-        moments_s: when the fetch, the computation and the push ended, once the worker has said.
-        loss: as it says.
+        pieces: folded pieces, by shard.
+        moments_s: ends of the fetch, the computation and the push; empty until the worker's report.
+        loss: summed loss in nats, as the worker reports it.
     """
 
     pieces: dict[int, Piece] = field(default_factory=dict[int, Piece])
@@ -87,15 +85,15 @@ class ShardedServerExecutor(Asynchronous):
     """An executor on the workers and shards of a process group, as its first shard.
 
     Args:
-        config: what is run; its shards have the first ranks, its workers those after.
+        config: configuration of the run; its shards have the first ranks, its workers the next.
         model: initial parameters ``[P]``.
-        minibatches: the data.
-        pace: slows the folds.
-        say: told what happens to workers.
-        admission: lets workers in that died and come back; None for none.
+        minibatches: order of the training data.
+        pace: minimal durations of the folds.
+        say: prints a line about workers.
+        admission: admits restarted workers; None if none may rejoin.
 
     Raises:
-        ShardGone: a shard died before it began.
+        ShardGone: a shard died before the run began.
     """
 
     def __init__(
@@ -114,9 +112,9 @@ class ShardedServerExecutor(Asynchronous):
         members = Membership(ranks, own, say, config.handing.a_fold)
         super().__init__(self._sharded.whole, members, minibatches)
         for shard, part in enumerate(others, 1):
-            peer = self._workers + shard
+            peer = self._workers + shard  # senders in the mailbox: workers first, then shards
             with _raise_if_shard_gone(shard):
-                # It may have lost a worker already, and says so only once.
+                # The shard may have lost a worker already, which it reports only once.
                 self.clock.ask(peer, shard, partial(members.mailbox.put, peer))
             self.members.mailbox.listen(peer, shard, bodies(part))
         self._shard = Shard(config.algorithm, own, self._on_first_shard_report, pace, config.shards)
@@ -127,11 +125,11 @@ class ShardedServerExecutor(Asynchronous):
             admission.open(self.members.enter, self.members.is_gone)
 
     def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
-        """See `Executor`; afterwards nothing is ever in flight.
+        """See `Executor`; afterwards nothing is in flight, whatever ``drain``.
 
         Raises:
-            NoWorkersLeft: nobody is there to contribute.
-            ShardGone: a part of the model is not there any more.
+            NoWorkersLeft: no worker is left.
+            ShardGone: a shard died, and its part of the model with it.
         """
         del drain, handing_out
         self.recorder.go_on(self.now_s)
@@ -142,18 +140,19 @@ class ShardedServerExecutor(Asynchronous):
         return self.recorder.segment(())
 
     def close(self) -> None:
-        """Send workers and shards home."""
+        """Stop all workers and the other shards."""
         self.members.stop_idle_workers()
         for shard in range(1, self._shards):
-            with suppress(RuntimeError):  # it is gone, and needed no more
+            with suppress(RuntimeError):  # a shard that has died needs no stop
                 send(FrameHeader(Kind.STOP), shard)
 
     # -- the state of all shards -------------------------------------------------------
 
     def _scatter(self) -> None:
-        """Give every shard its slice at first, and later what training has changed.
+        """Send every shard its slice at first, and later the numbers that training has changed.
 
-        A worker's read may overtake them on its own connection: so all wait until they are there.
+        A worker's read travels on another connection and could overtake them, so no work is handed
+        out until every shard has confirmed.
         """
         changed = self._sharded.begin()
         if self._scattered and not changed:
@@ -165,14 +164,14 @@ class ShardedServerExecutor(Asynchronous):
         self._wait_for_all(Kind.HELD)
 
     def _gather(self) -> None:
-        """Take in every shard's slice."""
+        """Receive the slices of all shards."""
         for shard in range(1, self._shards):
             self._order(shard, FrameHeader(Kind.GATHER))
         self._wait_for_all(Kind.NUMBERS)  # the last of a state
         self._sharded.end(self.server.version)
 
     def _wait_for_all(self, last: Kind) -> None:
-        """Take in what comes, until every other shard has said the last of what is waited for."""
+        """Handle arrivals until every other shard has sent a message of the kind ``last``."""
         missing = set(range(1, self._shards))
         while missing:
             arrival = self.members.mailbox.get()
@@ -193,14 +192,14 @@ class ShardedServerExecutor(Asynchronous):
     # -- contributions -----------------------------------------------------------------
 
     def _hand_out(self, rate: float) -> None:
-        """Send a worker the number of a minibatch; the model it gets from the shards."""
+        """Send a worker the number of a minibatch; it reads the model from the shards."""
         worker, header = self._assign_work(Kind.TASK, rate)
         self._progress[worker] = _Progress()
         self.members.tell(header, worker)
 
     def _go_on(self, rate: float) -> None:
-        """Fold the next piece here, or take in what comes before; a piece brings its rate."""
-        del rate
+        """Fold the next piece of the first shard, or handle an arrival that comes before."""
+        del rate  # the header of a piece has the rate
         arrival = self.members.mailbox.get_before(self._shard.due_s)
         if arrival is None:
             self._shard.go_on()
@@ -208,6 +207,7 @@ class ShardedServerExecutor(Asynchronous):
             self._take_in(arrival)
 
     def _take_in(self, arrival: Arrival[FrameHeader]) -> None:
+        # The first shard's process serves three roles: executor, shard, and peer of the others.
         worker, header, body, trouble = arrival
         if worker >= self._workers:
             self._on_shard_report(worker - self._workers, header)
@@ -221,7 +221,7 @@ class ShardedServerExecutor(Asynchronous):
             self._shard.hear(worker, header, body, self.members.addresses[worker])
 
     def _on_pushed(self, worker: int, header: FrameHeader) -> None:
-        """A worker has sent all pieces."""
+        """Note a worker's report that it has sent all pieces."""
         if self._is_at(worker, header.step):
             found, ours = self._progress[worker], self.clock.peer_to_run_time
             fetched, computed = ours(worker, header.began_s), ours(worker, header.ended_s)
@@ -229,7 +229,7 @@ class ShardedServerExecutor(Asynchronous):
             self._settle(worker)
 
     def _is_at(self, worker: int, step: int) -> bool:
-        """Whether a worker was given this minibatch, and its contribution is not complete."""
+        """Whether a worker's contribution in flight is that of minibatch ``step``."""
         work = self.members.out.get(worker)
         return work is not None and work.step == step
 
@@ -241,7 +241,7 @@ class ShardedServerExecutor(Asynchronous):
         self._note(0, replace(header, began_s=began, ended_s=ended))
 
     def _on_shard_report(self, shard: int, header: FrameHeader | None) -> None:
-        """Another shard speaks."""
+        """Handle the report of another shard, or the end of its connection."""
         if header is None:
             raise ShardGone(shard)
         peer, ours = self._workers + shard, self.clock.peer_to_run_time
@@ -249,20 +249,20 @@ class ShardedServerExecutor(Asynchronous):
         self._note(shard, replace(header, began_s=began, ended_s=ended))
 
     def _note(self, shard: int, header: FrameHeader) -> None:
-        """A shard has folded a piece, or given up a worker."""
+        """Note that a shard has folded a piece, or dropped a worker; times are the run's."""
         worker = header.worker
         if header.kind is Kind.FOLDED:
             if not self._is_at(worker, header.step):
-                raise ShardGone(shard)  # it has folded what nobody asked for
+                raise ShardGone(shard)  # it has folded a piece that was not assigned
             self._progress[worker].pieces[shard] = _piece(header, header.version)
         elif header.kind is Kind.GONE:
-            if worker not in self._given_up:
+            if worker not in self._given_up:  # the first report: the others drop it too
                 self._dismiss(worker)
             self._given_up[worker][shard] = header
         self._settle(worker)
 
     def _dismiss(self, worker: int) -> None:
-        """Let every shard give a worker up."""
+        """Have every shard drop a worker."""
         self.members.leave(worker)
         self._given_up[worker] = {}
         self._shard.drop(worker)
@@ -270,7 +270,7 @@ class ShardedServerExecutor(Asynchronous):
             self._order(shard, FrameHeader(Kind.GONE, worker=worker))
 
     def _settle(self, worker: int) -> None:
-        """See whether all that will come of a worker's contribution has come."""
+        """Complete a contribution that all shards have folded; remove a worker that all dropped."""
         found, given_up = self._progress.get(worker), self._given_up.get(worker)
         if given_up is not None:
             if len(given_up) == self._shards:
@@ -280,7 +280,7 @@ class ShardedServerExecutor(Asynchronous):
             self.members.free.append(worker)
 
     def _complete(self, worker: int) -> None:
-        """A contribution is folded wherever it will be."""
+        """Record a contribution as folded; its pieces may be marked as lost."""
         work, found = self.members.out.pop(worker), self._progress.pop(worker)
         pieces = [found.pieces[shard] for shard in range(self._shards)]
         self.recorder.record_fold_in_pieces(
@@ -290,7 +290,7 @@ class ShardedServerExecutor(Asynchronous):
         self.loss += found.loss
 
     def _lose(self, worker: int) -> None:
-        """Every shard has given a worker up: its contribution is lost, whole or in part."""
+        """Remove a worker that all shards have dropped; pieces that were folded stay folded."""
         found, given_up, what = self._progress.get(worker), self._given_up[worker], "is gone"
         if found and found.pieces:
             if len(found.pieces) < self._shards:
@@ -303,7 +303,7 @@ class ShardedServerExecutor(Asynchronous):
             self.recorder.record_loss(lost)
 
     def _take_back(self, worker: int) -> None:
-        """Give a worker that has come back work like the others."""
+        """Let a worker that has rejoined receive work like the others."""
         if self.members.take_back(worker):
             del self._given_up[worker]
             self._shard.take_back(worker)
@@ -322,7 +322,7 @@ class ShardedServerExecutor(Asynchronous):
 
 @contextmanager
 def _raise_if_shard_gone(shard: int) -> Generator[None]:
-    """A shard with which talking fails is gone."""
+    """Raise errors of an exchange with a shard as `ShardGone`."""
     try:
         yield
     except (RuntimeError, MalformedMessage) as error:
@@ -334,7 +334,14 @@ def _piece(header: FrameHeader, version: int) -> Piece:
 
 
 class _Waiting(NamedTuple):
-    """A piece in the queue; or, without a header, that its worker is given up."""
+    """A piece in the queue of a shard.
+
+    Attributes:
+        worker: index of the worker.
+        header: header of the piece; None for the removal of the worker.
+        body: the piece.
+        begun_s, ends_s: start and paced end of its fold, on this process's clock.
+    """
 
     worker: int
     header: FrameHeader | None
@@ -344,14 +351,14 @@ class _Waiting(NamedTuple):
 
 
 class Shard:
-    """Folds the pieces of its slice of the model.
+    """One shard: answers reads of its slice of the model, and folds pieces in order of arrival.
 
     Args:
-        algorithm: folds.
-        server: the slice.
-        tell: how the first shard hears of folds and losses; moments are on this process's clock.
-        pace: slows the folds.
-        shards: how many there are; a piece takes this part of a whole fold's time.
+        algorithm: folds the pieces.
+        server: state of the slice.
+        tell: sends a report to the first shard; its times are on this process's clock.
+        pace: minimal durations of the folds.
+        shards: number of shards; a piece takes one ``shards``-th of a fold's time.
     """
 
     def __init__(
@@ -366,6 +373,7 @@ class Shard:
         self._algorithm, self._tell = algorithm, tell
         self._pace, self._shards = pace, shards
         self._waiting: deque[_Waiting] = deque()
+        # By worker: minibatch and version of its last read; workers with a piece still to send.
         self._read: dict[int, tuple[int, int]] = {}
         self._reading: set[int] = set()
         self._gone: set[int] = set()
@@ -374,11 +382,11 @@ class Shard:
 
     @property
     def due_s(self) -> float:
-        """When, by the monotonic clock, `go_on` has something to do; infinite if nothing waits."""
+        """Time of the next `go_on`, on this process's clock; infinite if the queue is empty."""
         return self._waiting[0].ends_s if self._waiting else math.inf
 
     def hear(self, worker: int, header: FrameHeader | None, body: Tensor, address: Address) -> None:
-        """A message of a worker, or none any more."""
+        """Handle a message of a worker, or the end of its connection (no header)."""
         if worker in self._gone:
             return
         if header is None or header.kind not in (Kind.FETCH, Kind.PIECE):
@@ -387,10 +395,10 @@ class Shard:
             self._read[worker] = header.step, self.server.version
             self._reading.add(worker)
             answer = FrameHeader(Kind.SLICE, header.step, version=self.server.version)
-            with suppress(RuntimeError):  # that it is gone will be heard
+            with suppress(RuntimeError):  # the mailbox reports its end
                 send(answer, address, self.server.model)
         elif worker not in self._reading or header.step != self._read[worker][0]:
-            self.drop(worker)  # a piece of what it has not read
+            self.drop(worker)  # a piece of a minibatch that it has not read
         else:
             self._reading.discard(worker)
             seconds = self._pace.fold_s(worker, self._queued[worker]) / self._shards
@@ -398,23 +406,25 @@ class Shard:
             self._wait(worker, header, body, seconds)
 
     def drop(self, worker: int) -> None:
-        """Hear nothing more of a worker, and say so when what it sent is folded."""
+        """Ignore a worker from now on, and report so once its pieces in the queue are folded."""
         if worker not in self._gone:
             self._gone.add(worker)
             self._reading.discard(worker)
+            # In the queue, behind its pieces: after the report no fold of the worker follows.
             self._wait(worker, None, NOTHING, 0.0)
 
     def take_back(self, worker: int) -> None:
-        """Hear again what a worker says that was given up."""
+        """Handle messages of a dropped worker again, after it has rejoined."""
         self._gone.discard(worker)
 
     def _wait(self, worker: int, header: FrameHeader | None, body: Tensor, seconds: float) -> None:
+        # Pieces are folded one after the other: this one ends after all that wait.
         begun = max(now_s(), self._busy_until_s)
         self._busy_until_s = begun + seconds
         self._waiting.append(_Waiting(worker, header, body, begun, self._busy_until_s))
 
     def go_on(self) -> None:
-        """Fold the first piece that waits."""
+        """Fold the first piece of the queue, or report the removal of its worker."""
         worker, header, body, begun, _ = self._waiting.popleft()
         step, read = self._read.get(worker, (0, 0))
         if header is None:
@@ -422,6 +432,7 @@ class Shard:
             lost = FrameHeader(Kind.GONE, step, began_s=now, ended_s=now)
             self._tell(replace(lost, worker=worker, read_version=read))
             return
+        # An unpaced fold takes longer than its planned 0 s: the next begins when it has ended.
         begun, version = max(begun, self._folded_at_s), self.server.version
         piece = body.to(self.server.model.device).unsqueeze(0)
         fold = Fold(piece, [version - read], header.rate, [worker], [float(header.steps)])
@@ -439,15 +450,15 @@ def serve(
     say: Callable[[str], None],
     admission: Admission | None = None,
 ) -> None:
-    """Be a shard other than the first until told to stop.
+    """Run a shard other than the first until the first one stops it.
 
     Args:
-        config: what is run.
-        data: what it is trained on.
-        rank: which shard.
-        pace: slows the folds.
-        say: told what happens to workers.
-        admission: lets workers in that died and come back; None for none.
+        config: configuration of the run.
+        data: training data of its task.
+        rank: index of the shard, which is its rank.
+        pace: minimal durations of the folds.
+        say: prints a line about workers.
+        admission: admits restarted workers; None if none may rejoin.
 
     Raises:
         ServerGone: the first shard is gone.
@@ -459,7 +470,7 @@ def serve(
 
 
 class _Serving:
-    """A shard that the first one asks for its state, and tells when to stop."""
+    """The process of a shard other than the first: its mailbox, and the orders of the first."""
 
     def __init__(
         self,
@@ -480,13 +491,13 @@ class _Serving:
             self._mailbox.listen(sender, address, bodies(self._server))
 
     def enter(self, worker: int, address: Address) -> None:
-        """A worker has come back; on the thread of the admission."""
+        """Register a worker that rejoins; called on the thread of the admission."""
         self._workers[worker] = address
         self._mailbox.put(worker, FrameHeader(Kind.BACK))
         self._mailbox.listen(worker, address, bodies(self._server))
 
     def run(self) -> None:
-        """Answer until told to stop."""
+        """Handle arrivals and fold pieces until the first shard sends `Kind.STOP`."""
         while True:
             arrival = self._mailbox.get_before(self._shard.due_s)
             if arrival is None:
@@ -497,7 +508,7 @@ class _Serving:
                 return
 
     def _hear(self, arrival: Arrival[FrameHeader]) -> None:
-        """A worker speaks, or does so no more."""
+        """Handle a message of a worker, its return or the end of its connection."""
         worker, header, body, trouble = arrival
         if header is not None and header.kind is Kind.BACK:
             self._shard.take_back(worker)
@@ -507,7 +518,7 @@ class _Serving:
         self._shard.hear(worker, header, body, self._workers[worker])
 
     def _execute_order(self, arrival: Arrival[FrameHeader]) -> bool:
-        """Do what the first shard says; whether to go on."""
+        """Execute an order of the first shard; False for `Kind.STOP`."""
         header = arrival.header
         if header is None:
             raise ServerGone
@@ -526,7 +537,7 @@ class _Serving:
         return header.kind is not Kind.STOP
 
     def _answer(self, header: FrameHeader) -> None:
-        if header.kind is Kind.GONE:  # should it live, it notices
+        if header.kind is Kind.GONE:  # closes its connection: a worker that still runs then exits
             with suppress(PeerGone):
                 line_to(self._workers[header.worker]).end()
         with talking():

@@ -1,19 +1,17 @@
-"""Transport between processes: TCP connections, numbered messages, beats, and a clock.
+"""Transport between processes: TCP connections, numbered messages, heartbeats, and a clock.
 
-Connections over TCP, and how two processes make sure of each other before the first message.
-Whoever connects and whoever accepts each prove that they know the run's secret, by a digest of
-numbers that both have just drawn; so no old conversation can be played again. Without a secret
-everybody knows it, and only mistakes are found out.
+Handshake: both ends of a new TCP connection prove that they know the run's secret, by a digest
+over two nonces, one of each end, so an earlier exchange cannot be replayed. If no secret is set,
+the key is empty, and the handshake finds mistakes only.
 
-Lines between processes: numbered messages over a connection, and beats that say one lives. A
-connection carries bytes. A line says where a message begins and ends, counts messages, and ends
-when one is missing, comes twice or is cut short: whatever is between two processes, each message
-arrives once and whole, or the line is at its end. Every process beats on all its lines every
-`BEAT_EVERY_S`, also while it computes; so one that has stopped is told apart from one at work.
+Messages: a `Connection` carries bytes; a `PeerConnection` frames and numbers messages, and closes
+when one is missing, repeated or truncated. Each message arrives once and complete, or the
+connection ends. Every process sends a heartbeat on all its connections every `BEAT_EVERY_S`, also
+while it computes, so that a stopped process can be distinguished from a busy one.
 
-What a process of a run has of its machine: time, threads, and lines to the other processes. This
-module and `sockets` are the only ones that know the real ones. In the tests there is a world of
-virtual time in which an adversary holds every connection; the code between is the same.
+Runtime: time, threads and connections of a process. This module alone uses the real ones; tests
+substitute virtual time and an adversary that controls every connection, and the code that runs on
+them is the same.
 """
 
 from __future__ import annotations
@@ -39,43 +37,43 @@ from harness.processes.console import SECRET
 BEAT_EVERY_S = 2.0
 
 SILENT_AFTER_S = 20.0
-"""A peer of whom nothing is heard for so long is taken for dead. A computation that lets no other
+"""Seconds without a byte after which a peer counts as dead. A computation that lets no other
 thread of its process run must be shorter."""
 
 HEADER_BYTES = 256
-"""Of every header; what its fields leave is zero."""
+"""Size of every header; bytes after its fields are zero."""
 
 CLOSED = "is gone: its connection closed"
 
 SILENT = f"is silent: not a beat for {SILENT_AFTER_S:.0f} s"
 
 MARK = Struct("<8sQ")
-"""Before every message and beat, after a header and after a body: what follows, and the number of
-the message; of a beat, that of the last one."""
+"""Mark before every message and heartbeat, after a header and after a body: `MESSAGE` or `BEAT`,
+and the number of the message; in a heartbeat, that of the last message sent."""
 
 MESSAGE, BEAT = b"lagbench", b"lagbeats"
 
 
 class PeerGone(RuntimeError):  # noqa: N818 (what happened)
-    """Nothing more will be heard from a peer; says why."""
+    """The connection to a peer has ended; the message is the reason."""
 
 
 class Connection(Protocol):
-    """A stream of bytes to one peer and back, which is in order for as long as it lasts."""
+    """An ordered stream of bytes to one peer and back."""
 
     def send(self, *parts: bytes | memoryview) -> None:
-        """Send all of it.
+        """Send all parts.
 
         Raises:
-            OSError: it is closed; `TimeoutError` if the peer takes nothing in for too long.
+            OSError: it is closed; `TimeoutError` if the peer neither reads nor sends for too long.
         """
         ...
 
     def receive(self, into: memoryview) -> None:
-        """Wait for so many bytes.
+        """Fill a buffer; waits for its bytes.
 
         Raises:
-            OSError: it is closed; `TimeoutError` if nothing comes for too long.
+            OSError: it is closed; `TimeoutError` if no byte comes for too long.
         """
         ...
 
@@ -84,26 +82,28 @@ class Connection(Protocol):
         ...
 
     def close(self) -> None:
-        """End it; whoever waits for it hears so."""
+        """Close it; calls that wait on it raise OSError, here and at the peer."""
         ...
 
 
 class PeerConnection:
-    """Messages to one peer and back.
+    """Numbered messages to one peer and back, with heartbeats between them.
+
+    A message is ``mark header mark``, or ``mark header mark body mark``; a heartbeat is one mark.
 
     Args:
-        connection: what carries them.
+        connection: carries the bytes.
     """
 
     def __init__(self, connection: Connection) -> None:
         self._connection, self._sending = connection, threading.Lock()
-        self._sent = self._heard = 0
+        self._sent = self._heard = 0  # numbers of the last message in each direction
 
     def send(self, words: bytes, body: memoryview | None = None) -> None:
-        """Send a header of `HEADER_BYTES`, and what follows it.
+        """Send a header of `HEADER_BYTES`, and its body if there is one.
 
         Raises:
-            PeerGone: so.
+            PeerGone: the peer is gone.
         """
         with self._sending:
             self._sent += 1
@@ -114,25 +114,27 @@ class PeerConnection:
                 raise self._end_as_gone(error) from error
 
     def send_heartbeat(self) -> None:
-        """Say that this process lives, unless a message is on its way, which says so too."""
+        """Send a heartbeat, unless a message is being sent, which serves as one."""
         if not self._sending.acquire(blocking=False):
             return
         try:
+            # One thread beats on all connections: a peer that does not read must not block it.
             if self._connection.has_room():
                 self._connection.send(MARK.pack(BEAT, self._sent))
-        except OSError:  # whoever reads will find out
+        except OSError:  # the reading thread reports the end
             self.end()
         finally:
             self._sending.release()
 
     def header(self) -> bytearray:
-        """Wait for the next message, and take in its first `HEADER_BYTES`.
+        """Wait for the next message, and receive its header, `HEADER_BYTES` long.
 
         Raises:
-            PeerGone: so.
-            MalformedMessage: what came is no message, not the next one, or cut short.
+            PeerGone: the peer is gone.
+            MalformedMessage: the bytes are no message, not the next one, or truncated.
         """
         kind, number = self._mark()
+        # A heartbeat with a higher number than the last message shows that a message was lost.
         while kind == BEAT and number == self._heard:
             kind, number = self._mark()
         if kind not in (MESSAGE, BEAT):
@@ -146,11 +148,11 @@ class PeerConnection:
         return words
 
     def body(self, into: memoryview) -> None:
-        """Take in what follows a header.
+        """Receive the body that follows a header.
 
         Raises:
-            PeerGone: so.
-            MalformedMessage: it was shorter or longer.
+            PeerGone: the peer is gone.
+            MalformedMessage: the body was shorter or longer.
         """
         self._fill(into)
         self._check_end()
@@ -160,7 +162,7 @@ class PeerConnection:
             raise MalformedMessage("a message that does not end where it should")
 
     def end(self) -> None:
-        """Hear and say nothing more; the peer will notice."""
+        """Close the connection; the peer's next call on it fails."""
         self._connection.close()
 
     def _mark(self) -> tuple[bytes, int]:
@@ -180,25 +182,31 @@ class PeerConnection:
 
 
 INTRODUCED_WITHIN_S = 10.0
-"""How long a connection may take to say whose it is."""
+"""Seconds within which the handshake of a new connection has to be complete."""
 
 AT_THE_DOOR = 64
-"""So many connections are being introduced at a time; others wait until they are accepted."""
+"""Most handshakes at a time; further connections wait to be accepted."""
 
 NONCE = PROOF = 32
 
 WHO = Struct("<8sqqq")
-"""A word, the rank that connects, the one it wants, and whether the run has begun without it."""
+"""Greeting of a connection: `WORD`, and the fields of `PeerInfo`."""
 
 WORD = b"lagbench"
 
 
 class HandshakeFailed(ConnectionError):  # noqa: N818 (what happened)
-    """Who is at the other end does not know the secret, or is not of this program."""
+    """The peer does not know the run's secret, wants another rank, or is another program."""
 
 
 class PeerInfo(NamedTuple):
-    """Who connects: a rank, the rank it wants, and whether the run has begun without it."""
+    """Greeting of a new connection.
+
+    Attributes:
+        rank: rank of the process that connects.
+        wants: rank that it wants to reach.
+        late: whether it rejoins a run that has begun without it.
+    """
 
     rank: int
     wants: int
@@ -210,22 +218,23 @@ class Socket:
 
     Args:
         connected: the socket.
-        patience_s: how long it may be silent.
+        patience_s: seconds without a byte after which calls raise `TimeoutError`.
 
     Attributes:
-        ended: whether it has been closed here.
+        ended: whether this process has closed it.
     """
 
     def __init__(self, connected: socket.socket, patience_s: float = SILENT_AFTER_S) -> None:
         self._socket, self._read, self.ended = connected, 0, False
         self.be_patient(patience_s)
+        # Headers are small and awaited: TCP must not hold them back to fill a packet.
         with suppress(OSError):  # a pair of sockets in one process has no such option
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._room = select.poll()
         self._room.register(connected, select.POLLOUT)
 
     def be_patient(self, seconds: float) -> None:
-        """How long it may be silent from now on."""
+        """Set the seconds without a byte after which calls raise `TimeoutError`."""
         self._socket.settimeout(seconds)
 
     def send(self, *parts: bytes | memoryview) -> None:
@@ -236,17 +245,17 @@ class Socket:
                 left = left[self._send_some(left) :]
 
     def _send_some(self, words: memoryview) -> int:
-        """How many bytes are on their way; a peer that reads nothing and beats is merely busy."""
+        """Send some bytes; returns their number. Waits for a busy peer that still sends bytes."""
         while True:
             heard = self._count_received()
             try:
                 return self._socket.send(words)
             except TimeoutError:
-                if self._count_received() == heard:
+                if self._count_received() == heard:  # no heartbeat either: the peer is dead
                     raise
 
     def _count_received(self) -> int:
-        """How many bytes have come from the peer, read or not."""
+        """Number of bytes that have come from the peer, read or not."""
         return self._read + self._query_socket(termios.FIONREAD)
 
     def receive(self, into: memoryview) -> None:
@@ -263,31 +272,32 @@ class Socket:
         return bool(self._room.poll(0))
 
     def close(self) -> None:
-        """See `Connection`; the socket keeps its number, which others may still wait for."""
+        """See `Connection`; the file descriptor stays open."""
+        # Another thread may wait on the descriptor: closed, its number could be another file's.
         self.ended = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def unread(self) -> int:
-        """How many of the bytes that were sent the peer's machine has not got yet."""
+        """Number of sent bytes that the peer's machine has not acknowledged."""
         return self._query_socket(termios.TIOCOUTQ)
 
     def _query_socket(self, what: int) -> int:
-        """A number that the machine knows of the socket."""
+        """Read a counter of the socket by ioctl; 0 if it is closed."""
         with suppress(OSError):
             return int.from_bytes(fcntl.ioctl(self._socket, what, bytes(4)), sys.byteorder)
         return 0
 
 
 def connect(where: tuple[str, int], who: PeerInfo) -> Socket:
-    """A connection to another process of the run.
+    """Connect to another process of the run.
 
     Args:
         where: host and port.
-        who: this process, and the one it wants.
+        who: greeting of this process.
 
     Raises:
-        OSError: nobody answers; `HandshakeFailed` if somebody else does.
+        OSError: no answer; `HandshakeFailed` if the process there is not of this run.
     """
     connected = socket.create_connection(where, INTRODUCED_WITHIN_S)
     try:
@@ -301,23 +311,23 @@ def connect(where: tuple[str, int], who: PeerInfo) -> Socket:
 
 
 def _introduce(made: Socket, who: PeerInfo, where: tuple[str, int]) -> None:
-    """Say who connects, and find out whether the other one is of this run."""
+    """Send the greeting with this end's proof, and check the proof of the other end."""
     end_s = current_runtime().now_s() + INTRODUCED_WITHIN_S
     theirs, ours, said = _read(made, NONCE, end_s), secrets.token_bytes(NONCE), _pack_greeting(who)
     made.send(ours + said + _proof(b"connects", theirs, ours, said))
     if not hmac.compare_digest(_read(made, PROOF, end_s), _proof(b"accepts", theirs, ours, said)):
-        raise HandshakeFailed(f"who answers at {where[0]}:{where[1]} has another {SECRET}")
+        raise HandshakeFailed(f"the process at {where[0]}:{where[1]} has another {SECRET}")
 
 
 def accept(connected: socket.socket, own: int) -> tuple[PeerInfo, Socket]:
-    """Find out who has connected.
+    """Check the greeting of a new connection; returns it and the connection.
 
     Args:
         connected: the new socket.
-        own: this process's rank.
+        own: rank of this process.
 
     Raises:
-        OSError: it says nothing; `HandshakeFailed` if it is nobody of the run.
+        OSError: no greeting; `HandshakeFailed` if the peer is not of this run.
     """
     made = Socket(connected, INTRODUCED_WITHIN_S)
     ours = secrets.token_bytes(NONCE)
@@ -327,20 +337,20 @@ def accept(connected: socket.socket, own: int) -> tuple[PeerInfo, Socket]:
     word, rank, wants, late = WHO.unpack(said)
     expected = _proof(b"connects", ours, theirs, said)
     if word != WORD or wants != own or not hmac.compare_digest(proof, expected):
-        raise HandshakeFailed(f"somebody who has another {SECRET}, or wants somebody else")
+        raise HandshakeFailed(f"a peer that has another {SECRET}, or wants another rank")
     made.send(_proof(b"accepts", ours, theirs, said))
     made.be_patient(SILENT_AFTER_S)
     return PeerInfo(rank, wants, bool(late)), made
 
 
 def listen(host: str, own: int, enter: Callable[[PeerInfo, Socket], None]) -> tuple[str, int]:
-    """Accept connections from now on; returns where.
+    """Accept connections from now on; returns host and port.
 
     Args:
-        host: the address to listen at, and no other.
-        own: this process's rank.
-        enter: told of each, on threads of their own, `AT_THE_DOOR` at most; of strangers nobody
-            hears.
+        host: the only address to listen at.
+        own: rank of this process.
+        enter: called with each connection after its handshake, on a thread of its own. A
+            connection with a failed handshake is closed without a call.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.create_server((host, 0), family=family, backlog=1024)
@@ -360,7 +370,7 @@ def listen(host: str, own: int, enter: Callable[[PeerInfo, Socket], None]) -> tu
             room.acquire()
             try:
                 connected, _ = listening.accept()
-            except OSError:  # too many at once: those who wait are let in later
+            except OSError:  # e.g. no file descriptor is free: pending connections wait
                 room.release()
                 current_runtime().sleep(0.1)
                 continue
@@ -371,9 +381,9 @@ def listen(host: str, own: int, enter: Callable[[PeerInfo, Socket], None]) -> tu
 
 
 def _read(made: Socket, count: int, end_s: float) -> bytes:
-    """So many bytes before a moment, however slowly they drip."""
+    """Receive ``count`` bytes by the time ``end_s`` of this process's clock."""
     words = bytearray(count)
-    for place in range(count):
+    for place in range(count):  # byte by byte, or slow bytes would renew the time that is left
         made.be_patient(max(1e-3, end_s - current_runtime().now_s()))
         made.receive(memoryview(words)[place : place + 1])
     return bytes(words)
@@ -384,29 +394,32 @@ def _pack_greeting(who: PeerInfo) -> bytes:
 
 
 def _proof(does: bytes, acceptor: bytes, connector: bytes, said: bytes) -> bytes:
-    """That whoever sends this knows the secret, now, and means this conversation."""
+    """Digest that proves knowledge of the secret for this exchange.
+
+    The role ``does`` is in it, so that an acceptor's proof cannot be sent back as a connector's.
+    """
     key = os.environ.get(SECRET, "").encode()
     return hmac.digest(key, does + acceptor + connector + said, "sha256")
 
 
 class Changes(AbstractContextManager[object], Protocol):
-    """A condition variable: held to change what threads share, waited for by those who read it."""
+    """A condition variable, held by threads that change shared data and waited on by readers."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until somebody changes something; False if it takes longer than so many seconds."""
+        """Wait for `notify_all`; False if ``timeout`` seconds pass before."""
         ...
 
     def notify_all(self) -> None:
-        """Something has changed."""
+        """Wake all threads that wait."""
         ...
 
 
 class Runtime(Protocol):
-    """What one process has.
+    """Clock, threads and connections of one process.
 
     Attributes:
-        lines: to the other processes, by rank.
-        late: those who come back, with their ranks; to be read as `changes` say.
+        lines: connections to the other processes, by rank.
+        late: rank and connection of each worker that rejoins; guarded by `late_arrivals`.
     """
 
     lines: dict[int, PeerConnection]
@@ -421,20 +434,20 @@ class Runtime(Protocol):
         ...
 
     def start(self, target: Callable[[], None], name: str) -> None:
-        """Do something on a thread that ends with the process."""
+        """Call a function on a thread that ends with the process."""
         ...
 
     def changes(self) -> Changes:
-        """A condition variable of this process."""
+        """Create a condition variable of this process."""
         ...
 
     def late_arrivals(self) -> Changes:
-        """The one that tells of ``late``."""
+        """The condition variable that guards ``late``."""
         ...
 
 
 class Machine:
-    """The real one."""
+    """The `Runtime` of a real process: monotonic clock, daemon threads, TCP connections."""
 
     def __init__(self) -> None:
         self.lines: dict[int, PeerConnection] = {}
@@ -466,13 +479,13 @@ _world: Runtime = Machine()
 
 
 def current_runtime() -> Runtime:
-    """Where this process is."""
+    """The runtime of this process."""
     return _world
 
 
 @contextmanager
 def use_runtime(other: Runtime) -> Generator[None]:
-    """Be in another world for a while."""
+    """Use another runtime within a ``with`` block; for tests."""
     global _world
     before, _world = _world, other
     try:
@@ -487,18 +500,19 @@ def now_s() -> float:
 
 
 def sleep_until(moment: float) -> None:
-    """Wait until a moment of this process's clock, if it is still to come."""
+    """Wait until a time of this process's clock, if it is still to come."""
     left = moment - now_s()
     if left > 0.0:
         _world.sleep(left)
 
 
 def start_heartbeats() -> None:
-    """Beat on all lines of this process from now on, and on those that are added."""
+    """Send heartbeats on all connections of this process from now on, also on new ones."""
     here = current_runtime()
 
     def beats() -> None:
         while True:
+            # Copies: other threads add connections meanwhile.
             for line in [*here.lines.values(), *(line for _, line in list(here.late))]:
                 line.send_heartbeat()
             here.sleep(BEAT_EVERY_S)
@@ -507,4 +521,4 @@ def start_heartbeats() -> None:
 
 
 class MalformedMessage(Exception):  # noqa: N818 (what happened)
-    """A peer sent what is no message of ours."""
+    """A peer sent bytes that are no valid message."""

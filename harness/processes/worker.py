@@ -1,7 +1,8 @@
-"""Workers of an asynchronous run on real processes, and the clock that paces them.
+"""Workers of an asynchronous run on real processes, the run's clock, and pacing.
 
-What workers of an asynchronous run do: read, compute, send, until the server says stop. The clock
-of a run on real processes, and what slows them to the cluster that it names.
+A worker reads a model, computes and sends its contribution until the server stops it. The clock
+converts the monotonic clocks of all processes to seconds since the run began; pacing slows
+processes down to the cluster that the run names.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ from harness.tasks.contract import TaskConfig
 
 
 class Contributor:
-    """What a worker computes with.
+    """Computes the contributions of one worker.
 
     Args:
-        config: what is run.
-        data: what it is trained on.
-        worker: which worker.
-        pace: slows it.
+        config: configuration of the run.
+        data: training data of its task.
+        worker: index of the worker.
+        pace: minimal durations of its computations.
 
     Attributes:
-        received: the model it has read ``[P]``, in host memory.
-        out: its contribution ``[1, P]``.
+        received: buffer for the model that is read ``[P]``, in host memory.
+        out: contribution ``[1, P]``, on the run's device.
     """
 
     def __init__(self, config: TrainingConfig[Any], data: Any, worker: int, pace: Pacing) -> None:
@@ -60,13 +61,14 @@ class Contributor:
         """Compute ``out`` from a model ``[P]``, which may be overwritten.
 
         Args:
-            header: which minibatches, and the rate.
-            model: what is read.
+            header: the minibatches, their stage and the learning rate.
+            model: parameters to start from.
 
         Returns:
-            The same header, with when it began and ended and the loss.
+            The same header with the start and end of the computation and the summed loss.
         """
         began, data = now_s(), self._minibatches
+        # The server alone knows stages; a worker follows the header, also after a restart.
         if (header.stage, header.before) != (data.stage, data.before):
             data.begin(header.stage, header.before)
             self._memory.new_pass = True
@@ -78,33 +80,39 @@ class Contributor:
                 LocalWork(self._net, replica, minibatches, self.out, header.rate, self._memory)
             )
         self._memory.new_pass = False
-        loss = losses.sum(dtype=torch.float64).item()
+        loss = losses.sum(dtype=torch.float64).item()  # waits for the device, so before the clock
         sleep_until(began + self._next_minimum_s(header.steps))
         return replace(header, began_s=began, ended_s=now_s(), loss=loss)
 
     def export_memory(self) -> Memory:
-        """What it keeps from one contribution to the next."""
+        """State that the worker keeps from one contribution to the next."""
         return self._memory
 
     def restore_memory(self, memory: Memory, stage: int, before: int) -> None:
-        """Go on as who has contributed in a stage, and remembers this of it."""
+        """Resume in the middle of a stage with the memory of a checkpoint.
+
+        Args:
+            memory: see `export_memory`.
+            stage: index of the stage.
+            before: steps of all stages before it.
+        """
         self._memory = memory
         self._minibatches.begin(stage, before)
 
     def _next_minimum_s(self, steps: int) -> float:
-        """How long the next minibatches take at least."""
+        """Minimal duration of the next minibatches, in seconds."""
         first, self._count = self._count, self._count + steps
         return sum(self._pace.compute_s(self._worker, n) for n in range(first, self._count))
 
 
 def work(contributor: Contributor) -> None:
-    """Contribute until the server says stop: what ranks from 1 do.
+    """Contribute until the server sends `Kind.STOP`; the loop of ranks from 1.
 
     Args:
-        contributor: what computes.
+        contributor: computes the contributions.
 
     Raises:
-        ServerGone: its connection closed.
+        ServerGone: the server's connection closed.
     """
     while True:
         header, model = receive_order(SERVER_RANK, FrameHeader, reuse_buffer(contributor.received))
@@ -116,24 +124,24 @@ def work(contributor: Contributor) -> None:
 
 
 def work_in_shards(contributor: Contributor, worker: int, shards: int) -> None:
-    """Contribute until the first shard says stop.
+    """Contribute to a server in shards until the first shard sends `Kind.STOP`.
 
     Args:
-        contributor: what computes.
-        worker: which worker this is.
-        shards: of the server, whose ranks are the first.
+        contributor: computes the contributions.
+        worker: index of the worker.
+        shards: number of shards of the server, which have the ranks from 0.
 
     Raises:
         ServerGone: a connection closed.
     """
     slices = edges(contributor.received.numel(), shards)
-    first = worker % shards
+    first = worker % shards  # workers begin at different shards, as in the simulator
     while True:
         header, _ = receive_order(SERVER_RANK, FrameHeader, reuse_buffer(NOTHING))
         if header.kind is Kind.STOP:
             return
         with talking():
-            for shard in range(shards):  # all are asked before the first has answered
+            for shard in range(shards):  # request every slice before the first one arrives
                 send(FrameHeader(Kind.FETCH, header.step), shard)
             for shard, (begin, end) in enumerate(slices):
                 receive(shard, FrameHeader, reuse_buffer(contributor.received[begin:end]))
@@ -146,38 +154,38 @@ def work_in_shards(contributor: Contributor, worker: int, shards: int) -> None:
 
 
 QUESTIONS = 20
-"""For a peer's clock; the quickest answer says most."""
+"""Requests for a peer's clock; the quickest answer has the smallest error."""
 
 
 @dataclass(frozen=True)
 class Pacing:
-    """Slows real processes to the cluster of a run: what is quicker than it says, waits.
+    """Slows real processes down to the cluster of a run: a quicker computation waits.
 
-    So a few cores stand for many workers of known speed.
+    A few cores can so take the place of many workers of known speed.
 
     Args:
-        costs: of the cluster; None for as fast as they go.
+        costs: durations on the cluster; None for no minimal durations.
     """
 
     costs: Costs | None = None
 
     @classmethod
     def from_config(cls, config: TaskConfig, paced: bool) -> Pacing:
-        """The pace of the run's own cluster and workload, if it is paced at all."""
+        """Pacing to the run's own cluster and workload; none unless ``paced``."""
         if not paced:
             return cls()
         return cls(costs_of(config.cluster, config.workload(), config.count, config.seed))
 
     def compute_s(self, worker: int, count: int) -> float:
-        """How long a worker's minibatch of a number takes at least."""
+        """Minimal duration of minibatch number ``count`` of a worker, in seconds."""
         return 0.0 if self.costs is None else float(computation_s(self.costs, worker, count))
 
     def plain_s(self, worker: int, minibatches: float) -> float:
-        """How long what costs as much as so many minibatches takes at least, without jitter."""
+        """Minimal duration of work that costs as much as ``minibatches``, without jitter."""
         return 0.0 if self.costs is None else float(self.costs.compute_s[worker]) * minibatches
 
     def fold_s(self, worker: int, count: int) -> float:
-        """How long a worker's contribution of a number takes to fold at least."""
+        """Minimal duration of the fold of contribution number ``count`` of a worker, in seconds."""
         return 0.0 if self.costs is None else float(folding_s(self.costs, worker, count))
 
 
@@ -185,25 +193,28 @@ Aside = Callable[[Any], None]
 
 
 def only_answers(header: Header) -> None:
-    """For a peer that has nothing else to say yet.
+    """Reject any message but an answer; the default for `clock_offset`.
 
     Raises:
-        MalformedMessage: it said something else.
+        MalformedMessage: always.
     """
     raise MalformedMessage(f"{header.kind.name} in place of the time")
 
 
 def clock_offset(address: Address, question: Header, aside: Aside) -> float:
-    """What to add to a peer's monotonic clock to have ours, by the quickest of some answers.
+    """Offset to add to a peer's monotonic clock to get this process's, in seconds.
+
+    The peer's reading is taken to lie halfway between request and answer: for the quickest of
+    `QUESTIONS` answers the error is at most half its round trip.
 
     Args:
-        address: of the peer.
-        question: what it is asked.
-        aside: told what else it says meanwhile.
+        address: address of the peer.
+        question: header of the request.
+        aside: receives the peer's other messages meanwhile.
 
     Raises:
-        RuntimeError: it is gone.
-        MalformedMessage: it answered with what is no message, or no answer.
+        RuntimeError: the peer is gone.
+        MalformedMessage: the peer sent no valid message, or no answer.
     """
     answers = list[tuple[float, float]]()
     for _ in range(QUESTIONS):
@@ -219,10 +230,10 @@ def clock_offset(address: Address, question: Header, aside: Aside) -> float:
 
 
 class Clock:
-    """Seconds since a run began, on this process's clock, to which those of others are corrected.
+    """Clock of a run: seconds since it began, and conversions from the clocks of its processes.
 
     Args:
-        question: what others are asked for their clocks.
+        question: header of the requests for other processes' clocks.
     """
 
     def __init__(self, question: Header) -> None:
@@ -235,21 +246,21 @@ class Clock:
         return self.to_run_time(now_s())
 
     def to_run_time(self, moment: float) -> float:
-        """A moment of this process's monotonic clock, on the run's clock."""
+        """Convert a time of this process's monotonic clock to the run's clock."""
         return moment - self._began
 
     def ask(self, peer: int, address: Address, aside: Aside = only_answers) -> None:
-        """Ask a peer for its clock; see `clock_offset`."""
+        """Measure the offset of a peer's clock; see `clock_offset`."""
         self._offset[peer] = clock_offset(address, self._question, aside)
 
     def peer_to_run_time(self, peer: int, moment: float) -> float:
-        """A moment of a peer's monotonic clock, on the run's clock."""
+        """Convert a time of a peer's monotonic clock to the run's clock."""
         return self.to_run_time(moment + self._offset[peer])
 
     def sleep_until(self, moment_s: float) -> None:
-        """Wait until a moment of the run, if it is still to come."""
+        """Wait until a time of the run's clock, if it is still to come."""
         sleep_until(self._began + moment_s)
 
     def go_on_at(self, now_s: float) -> None:
-        """Go on where a checkpoint stopped the clock: what came after never happened."""
+        """Set the run's clock to the time of a checkpoint, from which the run resumes."""
         self._began += self.now_s - now_s

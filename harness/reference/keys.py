@@ -222,8 +222,9 @@ def entries_of(table: type[Any]) -> Iterator[Field[Any]]:
 
 def _look_up(table: type[Any], attribute: str, otherwise: Any) -> Any:
     """An attribute of a configuration's application; ``otherwise`` for other classes."""
-    task = getattr(table, "task", None)
-    return otherwise if task is None else getattr(load("tasks", task), attribute)
+    applications = (load("tasks", name) for name in entries("tasks"))
+    found = next((each for each in applications if each.config is table), None)
+    return otherwise if found is None else getattr(found, attribute)
 
 
 def _section_of_run_files(table: type[Any]) -> str:

@@ -1,18 +1,16 @@
-"""Walk a timeline in blocks of folds, each the same sequence of operations on a device.
+"""Replay of a timeline in blocks of folds, each the same sequence of operations on a device.
 
-The last versions of the model stand in a ring, as long as contributions are stale at most: who
-reads takes a row of it by number, and a fold writes the next one. A block is a multiple of the
-ring, so that every fold of it writes the row it wrote in the block before. What differs from block
-to block (which versions are read, the frames that are seen, rates and weights) is filled into
-tensors beforehand. So a block can be recorded once and be played from then on (`graphs`).
+A ring holds the last versions of the model, as many as the largest staleness needs: version v is
+row v mod M. A read selects a row by its number, and a fold writes the next one. The length of a
+block is a multiple of the ring's, so every fold of a block writes the same row as in the last
+block. The inputs that differ between blocks (versions read, frames, learning rates, weights) are
+copied into fixed tensors beforehand. On a GPU a block is therefore recorded once as a CUDA graph
+and then launched; on a CPU its operations are executed.
 
-Nothing is computed before its fold's turn; of a contribution that is lost, nothing ever is.
+Contributions are computed as late as their folds, and lost ones never.
 
 Shape letters: M rows of the ring, K folds of a block, W contributions of a fold, S local steps,
 B frames, Q numbers of a fold, P parameters.
-
-Operations that are the same every time: recorded once as a CUDA graph, then played. On a processor
-there is nothing to record, and the operations are executed.
 """
 
 from __future__ import annotations
@@ -35,16 +33,17 @@ Work = Callable[[], None]
 
 
 def capture_graph(work: Work, device: torch.device) -> Work:
-    """The same work, for a device to be told of it in one launch.
+    """Wrap work so that a GPU executes it by one launch of a CUDA graph.
 
-    The first call executes it, because libraries allocate at their first use, which cannot be
-    recorded; the second records it. Whatever it reads and writes has to stay where it is.
+    The first call executes the work, because libraries allocate at their first use, which cannot be
+    recorded; the second call records it. The tensors that it reads and writes must keep their
+    addresses.
     """
     return work if device.type != "cuda" else _GraphCapture(work)
 
 
 class _GraphCapture:
-    """Work on a GPU, at its first call, at its second and from then on."""
+    """Work on a GPU: executed by the first call, recorded by the second, then replayed."""
 
     def __init__(self, work: Work) -> None:
         self._work, self._graph = work, None
@@ -59,10 +58,10 @@ class _GraphCapture:
             self._graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self._graph):
                 self._work()
-        self._graph.replay()
+        self._graph.replay()  # also after recording, which executes nothing
 
     def _once(self) -> None:
-        """On a stream of its own, as what is recorded will be."""
+        """Execute the work on a side stream, as recording does."""
         side, present = torch.cuda.Stream(), torch.cuda.current_stream()
         side.wait_stream(present)
         with torch.cuda.stream(side):
@@ -71,22 +70,22 @@ class _GraphCapture:
 
 
 BLOCK = 16
-"""Folds of a block, or as many as the ring has rows if those are more."""
+"""Folds of a block; the number of rows of the ring if that is larger."""
 
 ALIGNED = 64
-"""Rows of the ring begin at multiples of so many numbers: a device then moves several at once."""
+"""Rows of the ring begin at multiples of this many numbers, for vectorised memory access."""
 
 Recorder = Callable[[Work, torch.device], Work]
 
 
 class Inputs(NamedTuple):
-    """What differs between blocks, for K folds.
+    """Inputs of a block of K folds, which differ between blocks.
 
     Args:
-        reads: places in the ring, ``[K, W]``.
-        x: of the minibatches, ``[K, S, W, B, ...]``.
-        targets: likewise.
-        numbers: ``[K, Q]``.
+        reads: rows of the ring that are read, ``[K, W]``.
+        x: inputs of the minibatches, ``[K, S, W, B, ...]``.
+        targets: targets of the minibatches, in the same layout.
+        numbers: see `Repeating.numbers`, ``[K, Q]``.
     """
 
     reads: Tensor
@@ -96,18 +95,18 @@ class Inputs(NamedTuple):
 
 
 class BlockReplay:
-    """An algorithm and its server, moved along by timeline segments.
+    """Trains by replaying timeline segments in blocks of folds.
 
     Args:
-        algorithm: one that `repeats`.
-        network: what is trained.
+        algorithm: its `repeats` is true.
+        network: the network to train.
         server: changed in place; its model is another row of the ring after each segment.
         minibatch_of: gives the frames of local steps.
-        stack: the precision of what workers read; the models that are folded into keep theirs.
-        recorder: makes of a block's work what a device is told at once.
+        stack: precision of the models that workers read; the server's model keeps its own.
+        recorder: wraps the work of a block, see `capture_graph`.
 
     Attributes:
-        loss: of everything folded, summed over frames, in nats.
+        loss: loss of all folded contributions, summed over frames, in nats.
     """
 
     def __init__(
@@ -128,10 +127,10 @@ class BlockReplay:
 
     @torch.no_grad()
     def run(self, segment: Timeline, rate: float, restorable: int | None = None) -> None:
-        """Execute every fold of a segment, in its order, at one rate.
+        """Execute every fold of a segment, in its order, at one learning rate.
 
         Raises:
-            UserError: its server fails or is in shards.
+            UserError: the segment's server fails or is in shards.
         """
         if len(segment.pieces) or len(segment.restarts) or restorable is not None:
             raise UserError(
@@ -141,16 +140,17 @@ class BlockReplay:
         self._hold(_history(segment, self.server.version + len(reads)))
         at = 0
         while at < len(reads):
+            # A segment may begin and end within a block; only whole blocks are recorded.
             place = self.server.version % self.block
             until = min(at + self.block - place, len(reads))
             self._advance(place, reads[at:until], keys[at:until], rate)
             at = until
 
     def begin_pass(self) -> None:
-        """Nothing is remembered that a new pass would change."""
+        """Do nothing: the algorithms keep no memory that a new pass would change."""
 
     def capture(self) -> tuple[Arrays, Facts]:
-        """The server and the versions that are still to be read."""
+        """State for `reinstate`: the server and the ring."""
         arrays, facts = capture_server(self.server)
         return arrays | {"ring": self._ring.float().cpu().numpy()}, {
             **facts,
@@ -158,22 +158,24 @@ class BlockReplay:
         }
 
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
-        """Undo `capture`.
+        """Restore the state of `capture`.
 
         Raises:
-            UserError: what was captured is not of blocks.
+            UserError: the checkpoint is not of folds in blocks.
         """
         if "ring" not in arrays:
             raise UserError("checkpoint: not of folds in blocks, which this run's device takes")
         ring = torch.as_tensor(arrays["ring"])
         self._lay_out(len(ring))
         self._ring.copy_(ring)
+        # Its row first: the server's state is copied into the tensors that it has.
         self.server.model = self._models[facts["version"] % len(self._models)]
         reinstate_server(self.server, arrays, facts)
         self.loss.fill_(facts["loss"])
 
     def _hold(self, versions: int) -> None:
-        """Make room for so many versions; those that are there stay."""
+        """Enlarge the ring to at least ``versions`` rows, and keep the versions that it holds."""
+        # A power of two, so that the length of a block is a multiple of it.
         size, before, now = 1 << (versions - 1).bit_length(), self._ring, self.server.version
         if size <= len(before):
             return
@@ -183,14 +185,14 @@ class BlockReplay:
         self._enter()
 
     def _enter(self) -> None:
-        """The server's model takes its place in the ring."""
+        """Copy the server's model to its row of the ring, and make that row the server's model."""
         model, now = self.server.model, self.server.version
         self._ring[now % len(self._ring)].copy_(model)
         self.server.model = self._models[now % len(self._models)]
         self.server.model.copy_(model)
 
     def _lay_out(self, size: int) -> None:
-        """An empty ring of so many rows; all that was recorded of another is forgotten."""
+        """Allocate an empty ring of ``size`` rows; drops all recordings, which use the old one."""
         model = self.server.model
         width = -(-model.numel() // ALIGNED) * ALIGNED
         self._ring = model.new_zeros(size, width, dtype=self._stack)[:, : model.numel()]
@@ -204,7 +206,7 @@ class BlockReplay:
     def _advance(
         self, place: int, reads: np.ndarray, keys: Sequence[np.ndarray], rate: float
     ) -> None:
-        """The folds from a place of the block on; a whole block as it was recorded."""
+        """Execute folds from a place of the block on; a whole block by its recording."""
         count, base = len(reads), self.server.version
         steps = keys[0].shape[0]
         numbers = [self._algorithm.numbers(self.server, rate) for _ in reads]
@@ -215,6 +217,7 @@ class BlockReplay:
         local = rate if steps > 1 or self._algorithm.rounds else 0.0
         work = partial(self._folds, place, count, together, local)
         if count == self.block:
+            # The rate is a constant of the recording: at another one all of them are useless.
             if all(known != local for _, known in self._recorded):
                 self._recorded.clear()
             work = self._recorded.setdefault(
@@ -224,24 +227,25 @@ class BlockReplay:
         self.server.model = self._models[(place + count) % len(self._models)]
 
     def _gather_minibatches(self, keys: Sequence[np.ndarray]) -> Minibatch:
-        """The minibatches ``[K, S, W, B, ...]`` that are named by ``[S, W, 2]`` for each fold."""
+        """Minibatches ``[K, S, W, B, ...]`` of the local steps ``[S, W, 2]`` of each fold."""
         whole = np.stack(keys)
         found = self._minibatch_of([(w, s) for w, s in whole.reshape(-1, 2).tolist()])
         return Minibatch(*(t.view(*whole.shape[:-1], *t.shape[1:]) for t in found))
 
     def _fill(self, values: Inputs) -> None:
-        """Put a block's inputs where its operations look for them."""
+        """Copy a block's inputs into the fixed tensors that its operations read."""
         shapes = [(self.block, *value.shape[1:]) for value in values]
         if self._inputs is None or shapes != [tuple(t.shape) for t in self._inputs]:
             device = self.server.model.device
             new = (torch.zeros(s, dtype=t.dtype) for t, s in zip(values, shapes, strict=True))
             self._inputs = Inputs(*(t.to(device) for t in new))
             self._recorded.clear()
+        # In the stream's order, so behind the last block, which may still read these tensors.
         for place, value in zip(self._inputs, values, strict=True):
             place[: len(value)].copy_(pin_for_device(value, place.device), non_blocking=True)
 
     def _folds(self, place: int, count: int, together: int, rate: float) -> None:
-        """The operations of folds that begin at a place of the block."""
+        """Execute the operations of ``count`` folds that begin at a place of the block."""
         assert self._inputs is not None
         server, models, size = self.server, self._models, len(self._ring)
         for first in range(0, count, together):
@@ -249,6 +253,7 @@ class BlockReplay:
             out = self._contributions(Inputs(*(t[some] for t in self._inputs)), rate)
             for i, contributions in enumerate(out):
                 at = place + first + i
+                # Rows of the ring; or twice the one model beside a ring of lower precision.
                 before, server.model = models[at % len(models)], models[(at + 1) % len(models)]
                 self._algorithm.fold_from(
                     server, before, contributions, self._inputs.numbers[first + i]
@@ -257,7 +262,7 @@ class BlockReplay:
                     self._ring[(at + 1) % size].copy_(server.model)
 
     def _contributions(self, given: Inputs, rate: float) -> Tensor:
-        """Of some folds, ``[G, W, P]``."""
+        """Contributions of G folds, ``[G, W, P]``, computed as one batch."""
         shape = given.reads.shape
         replicas = self._ring.index_select(0, given.reads.flatten())
         minibatches = [
@@ -273,14 +278,16 @@ class BlockReplay:
 
 
 def _count_independent(behind: np.ndarray, count: int) -> int:
-    """How many folds' contributions can be computed at once: all have been read by then.
+    """Number of folds whose contributions are computed as one batch: a power of two.
+
+    A batch computes before its first fold, so none of its contributions may have read a version
+    that the batch itself makes. With staleness s everywhere the result is at most s + 1.
 
     Args:
-        behind: the newest version that each fold's contributions have read, counted from the first
-            fold's.
-        count: folds.
+        behind: newest version read by each fold's contributions, minus the first fold's version.
+        count: number of folds.
     """
-    most = 1
+    most = 1  # only powers of two, so that few different blocks are recorded
     while 2 * most <= min(count, BLOCK):
         begun = np.arange(count) // (2 * most) * (2 * most)
         if (behind > begun).any():
@@ -290,17 +297,17 @@ def _count_independent(behind: np.ndarray, count: int) -> int:
 
 
 def _history(segment: Timeline, end: int) -> int:
-    """How many versions must be held: contributions were read so many ago, or will have been."""
+    """Number of versions to hold: one more than the largest staleness, also of those in flight."""
     known = segment.in_flight().read_version
     waiting = end - int(known.min()) if len(known) else 0
     return 1 + max(int(segment.staleness().max(initial=0)), waiting)
 
 
 def _group_by_fold(segment: Timeline, first: int) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Versions read ``[F, W]``, and (worker, step) of every local step, ``[S, W, 2]`` a fold.
+    """Versions read ``[F, W]``, and (worker, step) of every local step, ``[S, W, 2]`` per fold.
 
     Raises:
-        UserError: folds differ in what they take.
+        UserError: folds differ in their number of contributions or of local steps.
         ValueError: the segment does not begin at the version ``first``.
     """
     rows = segment.folded()

@@ -1,12 +1,11 @@
-"""Walk a timeline of a server in shards: every piece folded in its shard's order.
+"""Replay of a timeline of a server in shards: every piece folded in its shard's order.
 
-Walk a timeline of a server in shards on one device: every piece folded in its shard's order.
-Shards do not fold in one order, and a read finds another version at each, so there is no order of
-whole folds to follow. A shard goes on as long as its next piece is computed; a contribution is
-computed once every shard has been read at the version that is on record.
+Shards fold in different orders, and a read finds another version at each, so whole folds have no
+common order. A shard folds pieces until its next one belongs to a contribution that is not read
+completely; a contribution is computed once every shard has been read at the recorded version.
 
-A server whose model lies in shards, each with versions of its own. The parts are views of the
-whole, so what a shard folds is in the whole's model at once. Training looks at the whole, and only
+`ShardedServer` divides a server into shards, each with versions of its own. The parts are views of
+the whole, so a fold of a shard changes the whole's model at once. Training uses the whole, and only
 when nothing is in flight.
 """
 
@@ -37,15 +36,15 @@ from harness.simulator.timeline import SERVER
 
 @dataclass(eq=False)
 class _Contribution:
-    """One on its way through the shards.
+    """A contribution and its progress through the shards.
 
     Args:
-        worker, step, steps: whose, its first minibatch and how many.
-        read, folded: by shard, its version at the read and before the piece is folded; a shard
-            that never had its piece has `LOST`.
-        unread, unfolded: shards whose turn is still to come.
-        tensor: what has been read of the model ``[1, P]``, then the contribution.
-        computed: which of the two.
+        worker, step, steps: its worker, first minibatch and number of minibatches.
+        read: version read, by shard.
+        folded: version before the fold of the piece, by shard; `LOST` if the piece was lost.
+        unread, unfolded: numbers of shards still to be read, and still to fold their piece.
+        tensor: the slices of the model read so far, then the contribution ``[1, P]``.
+        computed: whether ``tensor`` is the contribution.
     """
 
     worker: int
@@ -60,16 +59,16 @@ class _Contribution:
 
 
 class ShardedReplay:
-    """An algorithm and its server in shards, moved along by drained timeline segments.
+    """Trains by replaying drained timeline segments of a server in shards.
 
-    Every contribution is computed by itself, as its worker did it.
+    Every contribution is computed by itself, as by its worker.
 
     Args:
-        algorithm: contributes and folds.
-        network: what is trained.
+        algorithm: computes and folds contributions.
+        network: the network to train.
         server: changed in place.
         minibatch_of: gives the frames of local steps.
-        shards: how many.
+        shards: number of shards.
     """
 
     def __init__(
@@ -91,21 +90,22 @@ class ShardedReplay:
         """Execute every read and piece of a segment in which nothing is in flight at either end.
 
         Raises:
-            UserError: the record is not one of these shards, or its pieces wait for each other.
+            UserError: the record is not of these shards, or its pieces wait for each other.
         """
         self._sharded.begin()
         self._reads: list[defaultdict[int, list[_Contribution]]]
         self._reads = [defaultdict(list) for _ in self._sharded.parts]
         queues = self._build_queues(segment)
-        for shard in range(len(queues)):
+        for shard in range(len(queues)):  # reads of the version at which the segment begins
             self._read(shard)
         while any(queues):
+            # In turns: a piece may need reads of versions that other shards have still to make.
             if not any(self._go_on(shard, queue, rate) for shard, queue in enumerate(queues)):
                 raise UserError("timeline: pieces that wait for each other")
         self._sharded.end(self.server.version + len(segment.folds))
 
     def _build_queues(self, segment: Timeline) -> list[deque[_Contribution]]:
-        """The contributions each shard folds, in its order; who reads what is noted."""
+        """Contributions of each shard in the order of its folds; fills ``_reads`` by version."""
         folded = _contributions(segment, len(self._sharded.parts))
         for each in folded:
             for shard, version in each.read.items():
@@ -121,7 +121,7 @@ class ShardedReplay:
         ]
 
     def _go_on(self, shard: int, queue: deque[_Contribution], rate: float) -> bool:
-        """Fold what can be folded at a shard; whether anything could."""
+        """Fold pieces at a shard until one is not computable; True if any was folded."""
         part, edge, moved = self._sharded.parts[shard], self._sharded.edges[shard], False
         while queue and not queue[0].unread:
             each, moved = queue.popleft(), True
@@ -132,13 +132,13 @@ class ShardedReplay:
             fold = Fold(piece, [staleness], rate, [each.worker], [float(each.steps)])
             self._algorithm.fold(part, fold)
             each.unfolded -= 1
-            if not each.unfolded:
+            if not each.unfolded:  # its last piece: the memory can go
                 each.tensor = None
             self._read(shard)
         return moved
 
     def _read(self, shard: int) -> None:
-        """Copy the shard's slice to everybody who reads its present version."""
+        """Copy a shard's slice to every contribution that reads its present version."""
         part, rows = self._sharded.parts[shard], slice(*self._sharded.edges[shard])
         for each in self._reads[shard].pop(part.version, ()):
             if each.tensor is None:
@@ -152,6 +152,7 @@ class ShardedReplay:
             return each.tensor
         steps = range(each.step, each.step + each.steps)
         minibatches = [self._minibatch_of([(each.worker, step)]) for step in steps]
+        # Of one worker, contributions come in order: it reads again only once the last is folded.
         memory = self.memories.setdefault(each.worker, Memory())
         out = torch.empty_like(each.tensor)
         losses = self._algorithm.contribute(
@@ -163,12 +164,12 @@ class ShardedReplay:
         return out
 
     def begin_pass(self) -> None:
-        """The next contributions are the first of a pass over the data."""
+        """Mark the next contribution of each worker as the first of a pass over the data."""
         for memory in self.memories.values():
             memory.new_pass = True
 
     def capture(self) -> tuple[Arrays, Facts]:
-        """Everything a resume needs, between segments."""
+        """State for `reinstate`, between segments."""
         arrays, facts = self._sharded.capture()
         for worker, memory in self.memories.items():
             arrays |= memory_to_arrays(f"memories/{worker}/", memory)
@@ -176,7 +177,7 @@ class ShardedReplay:
         return arrays, {**facts, "loss": self.loss.item(), "new_passes": new_passes}
 
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
-        """Undo `capture`."""
+        """Restore the state of `capture`."""
         self._sharded.reinstate(arrays, facts)
         self.loss.fill_(facts["loss"])
         device = self.server.model.device
@@ -199,29 +200,34 @@ def _contributions(segment: Timeline, shards: int) -> list[_Contribution]:
         each = by_fold[fold]
         each.read[shard], each.folded[shard] = read, version
         each.unread += 1
-        each.unfolded += version != LOST
+        each.unfolded += version != LOST  # a lost piece was read, but is never folded
     if any(each.read.keys() != set(range(shards)) for each in by_fold.values()):
         raise UserError(f"timeline: not of a server in {shards} shards")
     return list(by_fold.values())
 
 
 def edges(size: int, shards: int) -> list[tuple[int, int]]:
-    """First parameter and end of each shard's contiguous slice, as equal as can be."""
+    """First parameter and end of each shard's slice; sizes differ by at most one.
+
+    Example:
+        >>> edges(10, 3)
+        [(0, 3), (3, 6), (6, 10)]
+    """
     cuts = [size * shard // shards for shard in range(shards + 1)]
     return list(pairwise(cuts))
 
 
 class ShardedServer:
-    """The whole, and its parts.
+    """A server and its shards; the vectors of a shard are views of the whole's.
 
     Args:
-        whole: as the algorithm starts it.
-        shards: how many.
+        whole: server as started by the algorithm.
+        shards: number of shards.
 
     Attributes:
-        whole: its version counts complete folds; its numbers are the first shard's.
-        parts: one server a shard, whose vectors are views; its version counts its pieces.
-        edges: of the parts' slices.
+        whole: the undivided server; its version counts complete folds, its numbers are shard 0's.
+        parts: one server per shard; its version counts its folded pieces.
+        edges: see `edges`.
     """
 
     def __init__(self, whole: Server, shards: int) -> None:
@@ -231,10 +237,10 @@ class ShardedServer:
         self._known = dict(whole.numbers)
 
     def begin(self) -> bool:
-        """Folds come: what training has changed of the whole's numbers holds in every shard.
+        """Copy the whole's numbers to all shards before folds, if training has changed them.
 
         Returns:
-            Whether it has changed any.
+            Whether it has.
         """
         changed = self.whole.numbers != self._known
         if changed:
@@ -243,18 +249,18 @@ class ShardedServer:
         return changed
 
     def end(self, version: int) -> None:
-        """Folds are over, and the whole has had so many."""
+        """Set the whole's version after folds, and take over the first shard's numbers."""
         self.whole.version, self.whole.numbers = version, dict(self.parts[0].numbers)
         self._known = dict(self.whole.numbers)
 
     def capture(self) -> tuple[Arrays, Facts]:
-        """All that `reinstate` needs, when nothing is in flight."""
+        """State for `reinstate`, when nothing is in flight."""
         arrays, facts = capture_server(self.whole)
         parts = [[part.version, dict(part.numbers)] for part in self.parts]
         return arrays, {**facts, "parts": parts, "known": self._known}
 
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
-        """Undo `capture`."""
+        """Restore the state of `capture`."""
         reinstate_server(self.whole, arrays, facts)
         for part, (version, numbers) in zip(self.parts, facts["parts"], strict=True):
             part.version, part.numbers = version, numbers
@@ -262,6 +268,7 @@ class ShardedServer:
 
 
 def _part(whole: Server, rows: slice) -> Server:
+    # Slices are views; numbers are copied, for shards change them at different times.
     return Server(
         whole.model[rows],
         whole.version,

@@ -1,16 +1,15 @@
-"""Walk a timeline on one device: real gradients, in simulated order, at stale parameters.
+"""Replay of a timeline on one device: real gradients, in simulated order, at stale parameters.
 
-A contribution's inputs are fixed the moment its worker reads. So nothing is computed until
-a fold needs it, and then everything that has been read and not computed is computed as one
-batch over the replica stack. Folds wait likewise, until somebody has to see the model: those
-that follow one another are executed together, with the reads between them.
+A contribution is determined when its worker reads the model. It is computed only when a fold needs
+it, as one batch with all contributions that have been read and not computed, over a stack of
+replicas. Folds are postponed likewise, until another operation needs their result: consecutive
+folds are executed together, with the reads between them.
 
-What a server that fails goes back to: its state at some of its past versions. Versions only grow.
-A restart at version v means that the model of v is from then on that of the version it was
-restored to; workers that have read v before keep what they read, and the server keeps its `past`:
-what they answer to.
+A server that fails is restored from its state at a past version. Versions only grow: after a
+restart at version v, version v has the model of the restored version. Workers that have read v
+before keep that model, and the server keeps its `past`, to which their contributions refer.
 
-Arrays and facts: what a run in progress is written as, and a timeline among them.
+A run in progress is saved as arrays (`Arrays`) and plain values (`Facts`), its timeline included.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ Arrays = dict[str, np.ndarray]
 Facts = dict[str, Any]
 
 COUNTS = ("version", "undone", "restarts")
-"""Fields of a server that are counts."""
+"""Fields of `Server` that are counts."""
 
 TABLES = {
     "folds": Folds,
@@ -63,7 +62,7 @@ TABLES = {
 
 
 def capture_timeline(timeline: timeline_Timeline) -> tuple[Arrays, Facts]:
-    """A timeline's columns, named table.column, and its span kinds."""
+    """Save a timeline: its columns, named ``table.column``, and its span kinds."""
     arrays = {
         f"{table}.{name}": column
         for table, rows in timeline.tables().items()
@@ -73,7 +72,7 @@ def capture_timeline(timeline: timeline_Timeline) -> tuple[Arrays, Facts]:
 
 
 def reinstate_timeline(arrays: Arrays, facts: Facts) -> timeline_Timeline:
-    """Undo ``capture_timeline``."""
+    """Restore the timeline of ``capture_timeline``."""
     tables: dict[str, Any] = {  # by name, each of a class of its own
         name: kind(**part(arrays, f"{name}.")) for name, kind in TABLES.items()
     }
@@ -81,35 +80,40 @@ def reinstate_timeline(arrays: Arrays, facts: Facts) -> timeline_Timeline:
 
 
 def part(arrays: Arrays, prefix: str) -> Arrays:
-    """The arrays under one prefix, without it."""
+    """The arrays with a prefix in their names, which is removed.
+
+    Example:
+        >>> part({"folds.time_s": np.zeros(1), "spans.kind": np.zeros(2)}, "folds.").keys()
+        dict_keys(['time_s'])
+    """
     return {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
 
 
 def add_prefix(arrays: Arrays, prefix: str) -> Arrays:
-    """The arrays, each name under a prefix."""
+    """The arrays, each name with a prefix."""
     return {prefix + name: array for name, array in arrays.items()}
 
 
 def memory_to_arrays(prefix: str, memory: Memory) -> Arrays:
-    """The arrays of a worker's memory, each name under a prefix."""
+    """Save a worker's memory as arrays, each name with a prefix."""
     return {prefix + name: tensor.cpu().numpy() for name, tensor in memory.tensors.items()}
 
 
 def memory_from_arrays(arrays: Arrays, prefix: str, new_pass: bool, device: torch.device) -> Memory:
-    """Undo ``memory_to_arrays``."""
+    """Restore the memory of ``memory_to_arrays``."""
     named = part(arrays, prefix)
     return Memory({k: torch.as_tensor(a).to(device) for k, a in named.items()}, new_pass)
 
 
 def capture_server(server: Server) -> tuple[Arrays, Facts]:
-    """A server's vectors, its version and its numbers."""
+    """Save a server: its vectors, counts and numbers."""
     arrays = copy_arrays(vectors_of(server))
     counts = {name: getattr(server, name) for name in COUNTS}
     return arrays, {**counts, "numbers": dict(server.numbers)}
 
 
 def reinstate_server(server: Server, arrays: Arrays, facts: Facts) -> None:
-    """Undo ``capture_server``."""
+    """Restore the state of ``capture_server`` in place."""
     reinstate_vectors(vectors_of(server), arrays)
     for name in COUNTS:
         setattr(server, name, facts[name])
@@ -117,26 +121,26 @@ def reinstate_server(server: Server, arrays: Arrays, facts: Facts) -> None:
 
 
 def copy_arrays(vectors: dict[str, torch.Tensor]) -> Arrays:
-    """Copies of tensors as arrays, by the same names."""
+    """Copy tensors to arrays of the same names."""
     return {name: tensor.cpu().numpy().copy() for name, tensor in vectors.items()}
 
 
 def reinstate_vectors(vectors: dict[str, torch.Tensor], arrays: Arrays) -> None:
-    """Undo ``copy_arrays``, in place."""
+    """Restore the tensors of ``copy_arrays`` in place."""
     for name, tensor in vectors.items():
         tensor.copy_(torch.as_tensor(arrays[name]))
 
 
 def vectors_of(server: Server) -> dict[str, torch.Tensor]:
-    """Every ``[P]`` vector of a server, by the name it is kept under."""
+    """All ``[P]`` vectors of a server, by their names in a checkpoint."""
     past = {f"past/{name}": vector for name, vector in server.past.items()}
     return state_of(server) | past
 
 
 def state_of(server: Server) -> dict[str, torch.Tensor]:
-    """The vectors that a server's checkpoint holds: all but its past."""
+    """The vectors that a failing server restores: all but its past."""
     vectors = {f"vector/{name}": vector for name, vector in server.vectors.items()}
-    # Checkpoints have had this prefix since only momenta were kept.
+    # Named for momenta, the first tensors of servers: existing checkpoints have this prefix.
     tensors = {f"momentum/{name}": vector for name, vector in server.tensors.items()}
     return {"model": server.model, **vectors, **tensors}
 
@@ -146,11 +150,11 @@ PREFIX = "checkpoint/"
 
 @dataclass
 class Checkpoints:
-    """The server's states by version, and at which versions it keeps one or goes back.
+    """States of a simulated server that can fail, by version, and the plan of a segment.
 
     Args:
-        kept: copies of the vectors and numbers of the server, and its number of folds.
-        restarted: the last version at which the server went back.
+        kept: copies of the server's vectors, with its numbers and number of folds, by version.
+        restarted: last version at which the server was restored; -1 for none.
     """
 
     kept: dict[int, tuple[Arrays, Facts]] = field(default_factory=dict[int, tuple[Arrays, Facts]])
@@ -159,17 +163,19 @@ class Checkpoints:
     _restore: dict[int, int] = field(default_factory=dict[int, int])
 
     def plan_segment(self, restarts: Restarts, restorable: int | None) -> dict[int, float]:
-        """Prepare for a segment.
+        """Plan the versions of a segment at which to save and to restore.
 
         Args:
-            restarts: in it.
-            restorable: what a failure after it may go back to; None if the server cannot fail.
+            restarts: restarts of the server in the segment.
+            restorable: version that a failure after the segment may restore; None if the server
+                cannot fail.
 
         Returns:
-            The versions at which the server fails, and when it is there again for the first time.
+            Versions at which the server fails, each with the time of its first restart there.
         """
         columns = (restarts.version, restarts.restored_version, restarts.time_s)
         rows = list(zip(*(column.tolist() for column in columns), strict=True))
+        # Reversed, so that of several failures at one version the first one remains.
         self._restore = {version: restored for version, restored, _ in reversed(rows)}
         self._keep = {restored for _, restored, _ in rows}
         if restorable is not None:
@@ -178,14 +184,14 @@ class Checkpoints:
         return {version: time_s for version, _, time_s in reversed(rows)}
 
     def has_work_at(self, version: int) -> bool:
-        """Whether there is something to do at a version."""
+        """Whether the plan saves or restores at a version."""
         return version in self._keep or version in self._restore
 
     def save_or_restore(self, server: Server) -> None:
-        """Go back if the server fails at its version, and keep it if that is asked for.
+        """Restore the server if it fails at its present version, and save it if that is planned.
 
         Raises:
-            UserError: what it goes back to is not kept.
+            UserError: the state to restore was not saved.
         """
         version = server.version
         restored = self._restore.get(version, version)
@@ -200,17 +206,17 @@ class Checkpoints:
             # A second failure at one version finds the model of the first restart: no change.
             server.restarts += version != self.restarted
             self.restarted = version
-        if version in self._keep:
+        if version in self._keep:  # after the restore: this version now has the restored model
             numbers = {"folds": server.folds, "numbers": dict(server.numbers)}
             self.kept[version] = copy_arrays(state_of(server)), numbers
 
     def _forget(self, before: int | None) -> None:
-        """Nothing goes back beyond a version any more; None is to none at all."""
+        """Drop the states older than a version; None drops all."""
         oldest = math.inf if before is None else before
         self.kept = {version: state for version, state in self.kept.items() if version >= oldest}
 
     def arrays(self) -> Arrays:
-        """The states' vectors, for `of`."""
+        """The vectors of all states, for `from_arrays`."""
         return {
             name: array
             for version, (arrays, _) in self.kept.items()
@@ -218,35 +224,41 @@ class Checkpoints:
         }
 
     def facts(self) -> Facts:
-        """The states' other facts, and where the server last went back, for `of`."""
+        """The other values of all states and the last restart, for `from_arrays`."""
         kept = [[version, facts] for version, (_, facts) in self.kept.items()]
         return {"kept": kept, "restarted": self.restarted}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any], facts: Facts) -> Checkpoints:
-        """Undo `arrays` and `facts`."""
+        """Restore from the results of `arrays` and `facts`."""
         named = dict(arrays)
         kept = {v: (part(named, f"{PREFIX}{v}/"), its) for v, its in facts["kept"]}
         return cls(kept, facts["restarted"])
 
 
 def _go_back(server: Server, arrays: Arrays, facts: Facts) -> None:
-    """Put a kept state in the place of a server's, whose version and past stay."""
+    """Restore a state into a server; its version and its past stay."""
     reinstate_vectors(state_of(server), arrays)
     server.undone = server.version - facts["folds"]
     server.numbers = dict(facts["numbers"])
 
 
 MinibatchOf = Callable[[Sequence[Key]], Minibatch]
-"""The frames of several workers' local steps, each named by (worker, step)."""
+"""Function to the frames of several workers' local steps, each named by (worker, step)."""
 
 Reads = dict[tuple[int, bool], list[tuple[Key, int]]]
-"""Contributions and how many local steps each takes, by the version read, and whether the server
-had failed at it."""
+"""Contributions with their numbers of local steps, by the version read and whether the read came
+after a restart at that version."""
 
 
 class Pending(NamedTuple):
-    """A contribution that was read and is not computed yet."""
+    """A contribution that was read and is not computed yet.
+
+    Attributes:
+        steps: number of local steps.
+        slot: place in the stacks of replicas and contributions.
+        key: worker and first local step.
+    """
 
     steps: int
     slot: int
@@ -255,21 +267,26 @@ class Pending(NamedTuple):
 
 @dataclass
 class StaleReplay:
-    """An algorithm, its server and the replicas in flight, moved along by timeline segments.
+    """Trains by replaying timeline segments: algorithm, server and the replicas in flight.
 
     Args:
-        algorithm: contributes and folds.
-        network: what is trained.
+        algorithm: computes and folds contributions.
+        network: the network to train.
         server: changed in place.
         minibatch_of: gives the frames of local steps.
-        slots: how many contributions can be in flight at once.
+        slots: most contributions in flight at once.
         alone: compute each contribution by itself, in memory of its own, as a real worker does:
-            a product's last bits depend on what is computed with it.
+            the last bits of a matrix product depend on the size of the batch.
 
     Attributes:
-        memories: of each worker.
-        restarts: of the server until a contribution in flight was read.
-        checkpoints: the server at versions that it may go back to, if it can fail.
+        replicas, contributions: models read and contributions computed, ``[slots, P]`` each.
+        in_flight: slot of each contribution in flight, by worker and first step.
+        restarts: number of server restarts before each contribution in flight was read.
+        pending: contributions that were read and are not computed.
+        memories: memory of each worker.
+        checkpoints: states that a failing server may restore.
+        loss: loss of all computed contributions, summed over frames, in nats.
+        batches: number of batches computed.
     """
 
     algorithm: Algorithm
@@ -296,23 +313,24 @@ class StaleReplay:
 
     @torch.no_grad()
     def run(self, segment: Timeline, rate: float, restorable: int | None = None) -> None:
-        """Execute every read and fold of a segment, in its order, at one rate.
+        """Execute every read and fold of a segment, in its order, at one learning rate.
 
         Args:
-            segment: what happened.
-            rate: of folds and local steps.
-            restorable: the version that a failure after the segment may go back to.
+            segment: part of a timeline.
+            rate: learning rate of folds and local steps.
+            restorable: version that a failure after the segment may restore; None if none.
 
         Raises:
             ValueError: the segment does not begin at the server's version.
-            UserError: the server failed in it, and what it went back to is not kept; or it is in
-                shards, and a read finds no one version of the model.
+            UserError: the server fails in it, and the state to restore was not saved; or the
+                server is in shards, so that a read finds no single version of the model.
         """
         if len(segment.pieces):
             raise UserError("timeline: of a server in shards; allowed: a run with as many shards")
         self._forget(segment)
         failed = self.checkpoints.plan_segment(segment.restarts, restorable)
         reads = _reads_by_version(segment, self.in_flight, failed)
+        # Reads of the version at which the segment begins; the others follow their folds.
         self._read(reads.pop((self.server.version, False), ()))
         self._come_back(failed, reads)
         self._show()
@@ -332,6 +350,7 @@ class StaleReplay:
             waiting.append(
                 Turn(
                     slots,
+                    # Versions since the read, and restarts: each restores an older model.
                     staleness=[
                         fold - version + self.server.restarts - self.restarts.pop(key)
                         for key, version, _ in entering
@@ -348,23 +367,23 @@ class StaleReplay:
         self._fold(waiting, rate)
 
     def _read(self, readers: Iterable[tuple[Key, int]]) -> None:
-        """Contributions begin with the present model."""
+        """Admit contributions that read the present model, and copy it to their slots."""
         for slot in self._admit(readers):
             self.replicas[slot].copy_(self.server.model)
 
     def _come_back(self, failed: Mapping[int, float], reads: Reads) -> None:
-        """If the server failed at its present version: go back, and let those read who then do."""
+        """Save or restore at the present version, and execute the reads that follow a restart."""
         version = self.server.version
         self.checkpoints.save_or_restore(self.server)
         if version in failed:
             self._read(reads.pop((version, True), ()))
 
     def begin_pass(self) -> None:
-        """The next contributions are the first of a pass over the data."""
+        """Mark the next contribution of each worker as the first of a pass over the data."""
         self.memories.begin_pass()
 
     def capture(self) -> tuple[Arrays, Facts]:
-        """The server, the replicas in flight, what is computed ahead of its fold, and memories."""
+        """State for `reinstate`: server, stacks, checkpoints of the server, and memories."""
         arrays, facts = capture_server(self.server)
         arrays |= {name: tensor.cpu().numpy() for name, tensor in self._stacks().items()}
         arrays |= self.checkpoints.arrays()
@@ -382,7 +401,7 @@ class StaleReplay:
         return arrays, facts
 
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
-        """Undo `capture`."""
+        """Restore the state of `capture`."""
         reinstate_server(self.server, arrays, facts)
         for name, tensor in self._stacks().items():
             tensor.copy_(torch.as_tensor(arrays[name]))
@@ -407,12 +426,12 @@ class StaleReplay:
         }
 
     def _is_shown(self, version: int) -> bool:
-        """Whether somebody besides the workers looks at a version of the model."""
+        """Whether `_show` uses a version of the model; for subclasses."""
         del version
         return False
 
     def _show(self) -> None:
-        """Let others look at the present version of the model."""
+        """Use the present version of the model; for subclasses."""
 
     def _forget(self, segment: Timeline) -> None:
         """Free the slots of contributions that were read before the segment and lost in it."""
@@ -423,9 +442,9 @@ class StaleReplay:
             del self.in_flight[key], self.restarts[key]
 
     def _admit(self, readers: Iterable[tuple[Key, int]]) -> list[int]:
-        """A slot for every contribution that now begins with a read."""
+        """Assign a slot to every contribution that now begins with a read; returns the slots."""
         readers = list(readers)
-        if self.algorithm.rounds:  # slots in the order of workers, in which they are computed
+        if self.algorithm.rounds:  # slots in the order of workers: a round is computed in it
             readers.sort()
         slots: list[int] = []
         free = iter(sorted(set(range(self.slots)).difference(self.in_flight.values())))
@@ -437,11 +456,11 @@ class StaleReplay:
         return slots
 
     def _fold(self, waiting: list[Turn], rate: float) -> None:
-        """Execute the folds that waited and the reads after them.
+        """Execute the postponed folds and the reads after each.
 
-        If everybody in flight has read between them, nothing else in the stacks is needed again:
-        models are written where contributions stood, which is a third less to move, and the
-        stacks change places.
+        If every contribution in flight has read after one of these folds, the stacks hold no other
+        data that is needed: models overwrite the contributions, which saves a third of the memory
+        traffic, and the stacks are exchanged.
         """
         if not waiting:
             return
@@ -454,12 +473,12 @@ class StaleReplay:
         waiting.clear()
 
     def _compute(self, entering: Sequence[int], rate: float) -> None:
-        """Compute what has been read and not computed: one batch for each number of steps.
+        """Compute pending contributions: one batch for each number of local steps.
 
-        Of a worker that has gone on to its next contribution, that one waits: the worker may
-        remember something from this one to the next. Alone, all wait but those in the slots
-        ``entering`` this fold: what is lost later may not have changed a worker's memory, or it
-        would count how far the segment goes.
+        A worker's second pending contribution waits, as the first may change the worker's memory.
+        With ``alone`` only those in the slots ``entering`` this fold are computed: a contribution
+        that is lost later must not change a memory, or the result would depend on where segments
+        end.
         """
         if self.alone:
             due = [waiting for waiting in self.pending if waiting.slot in entering]
@@ -467,13 +486,14 @@ class StaleReplay:
                 self._compute_batch(waiting.steps, [waiting], rate)
             self.pending = [waiting for waiting in self.pending if waiting not in due]
             return
-        if len(self.pending) == 1:  # nobody to be computed together with, nobody to wait
+        if len(self.pending) == 1:  # a single one needs no grouping
             only, self.pending = self.pending, []
             self._compute_batch(only[0].steps, only, rate)
             return
         due, self.pending = _next_of_each(self.pending)
         # Rounds in the order of their workers, so that one round's joint memory is the next one's.
         due.sort(key=lambda each: each.key if self.algorithm.rounds else (each.slot,))
+        # Memories are joined into one batch only where their numbers and passes agree.
         kinds = self.memories.kinds([waiting.key[0] for waiting in due])
         alike = sorted(
             (
@@ -490,8 +510,9 @@ class StaleReplay:
             self.minibatch_of([(worker, first + k) for _, _, (worker, first) in batch])
             for k in range(steps)
         ]
+        # Views where slots are adjacent, else copies; written back below in the latter case.
         replicas, out = rows(self.replicas, slots), rows(self.contributions, slots)
-        if self.alone:
+        if self.alone:  # in tensors of its own, as a real worker computes it
             replicas, out = replicas.clone(), torch.empty_like(replicas)
         memory = self.memories.join([worker for _, _, (worker, _) in batch])
         losses = self.algorithm.contribute(
@@ -505,7 +526,7 @@ class StaleReplay:
 
 
 def _next_of_each(pending: Sequence[Pending]) -> tuple[list[Pending], list[Pending]]:
-    """The first contribution of each worker, and the others."""
+    """Split pending contributions into the first of each worker, and the others."""
     first = {waiting.key[0]: waiting for waiting in sorted(pending, key=_newest_first)}
     due = [waiting for waiting in pending if first[waiting.key[0]] is waiting]
     return due, [waiting for waiting in pending if first[waiting.key[0]] is not waiting]
@@ -516,7 +537,7 @@ def _newest_first(waiting: Pending) -> int:
 
 
 def _stack(model: Tensor, slots: int) -> Tensor:
-    """Zeros ``[slots, P]``; NumPy asks for pages of 2 MiB, which a processor finds faster."""
+    """Zeros ``[slots, P]``; NumPy requests pages of 2 MiB, which cause fewer TLB misses."""
     if model.device.type != "cpu":
         return model.new_zeros(slots, model.numel())
     return torch.as_tensor(np.zeros((slots, model.numel()), model.numpy().dtype))
@@ -525,12 +546,12 @@ def _stack(model: Tensor, slots: int) -> Tensor:
 def _reads_by_version(
     segment: Timeline, known: Mapping[Key, int], failed: Mapping[int, float]
 ) -> Reads:
-    """What is first read in this segment and not lost, by the version read, in reading order.
+    """Contributions first read in a segment and not lost in it, in the order of their reads.
 
     Args:
-        segment: what happened.
-        known: contributions that were read before.
-        failed: the versions at which the server failed, and when it was there again.
+        segment: part of a timeline.
+        known: contributions that were read in earlier segments.
+        failed: versions at which the server failed, with the time of the first restart at each.
     """
     table = segment.contributions
     reads: dict[tuple[int, bool], list[tuple[float, Key, int]]] = {}
@@ -544,13 +565,14 @@ def _reads_by_version(
         strict=True,
     ):
         if fold != LOST and (worker, step) not in known:
+            # A version that failed has two models: the one before, and the restored one.
             again = time >= failed.get(version, np.inf)
             reads.setdefault((version, again), []).append((time, (worker, step), steps))
     return {v: [(key, steps) for _, key, steps in sorted(keys)] for v, keys in reads.items()}
 
 
 def _folds(segment: Timeline) -> Iterator[tuple[int, list[tuple[Key, int, int]]]]:
-    """Each fold with ``(key, read_version, steps)`` of what enters it, by worker."""
+    """Yield each fold with ``(key, read_version, steps)`` of its contributions, by worker."""
     table = segment.contributions
     every = zip(
         table.fold.tolist(),

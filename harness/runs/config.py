@@ -137,8 +137,6 @@ class TrainingConfig(TaskConfig, Generic[Data]):
     shards: int = setting(1, at_least=1, at_most=1000, added=True)
     shuffling: Shuffling = setting("full", added=True)
 
-    named: ClassVar[bool] = True
-    """Whether an identity names the class."""
     unit: ClassVar[str] = "frames"
     """The word for rows of training data, in messages."""
     cut_by: ClassVar[str] = "stages"
@@ -199,6 +197,9 @@ class TrainingConfig(TaskConfig, Generic[Data]):
         handing = protocol.handing(self.workers)
         if handing is None or handing.rounds != self.rounds:
             allowed = " or ".join(self._protocols())
+            if handing is None:
+                told = f"{protocol.name!r} hands out no {self.unit} to train on"
+                raise UserError(f"protocol: {told}; allowed: {allowed}")
             raise UserError(f"protocol: of another kind than {name}; allowed: {allowed}")
         if (trouble := self.algorithm.trouble(self.workers, handing.under_way)) is not None:
             raise UserError(f"{trouble[0]}: {trouble[1]}")
@@ -256,10 +257,8 @@ class TrainingConfig(TaskConfig, Generic[Data]):
 
     @property
     def timed(self) -> TimingProtocol:
-        """The protocol that the simulator runs: the parameter server gets `shards`."""
-        if self.protocol is None or isinstance(self.protocol, ParameterServer):
-            return replace(self.protocol or ParameterServer(), shards=self.shards)
-        return self.protocol
+        """The protocol that the simulator runs, with this configuration's `shards`."""
+        return (self.protocol or ParameterServer()).with_shards(self.shards)
 
     @property
     def handing(self) -> Handing:
@@ -393,14 +392,18 @@ def plain(value: object) -> Any:
     if isinstance(value, HasIdentity):
         return value.to_identity()
     if is_dataclass(value) and not isinstance(value, type):
-        body = {f.name: plain(getattr(value, f.name)) for f in fields(value) if counts(value, f)}
-        return body if not getattr(value, "named", True) else {"is": type(value).__name__, **body}
+        return {"is": type(value).__name__, **plain_fields(value)}
     if isinstance(value, Mapping):
         table = cast(Mapping[object, object], value)
         return {str(key): plain(item) for key, item in table.items()}
     if isinstance(value, tuple | list):
         return [plain(item) for item in cast(Sequence[object], value)]
     return value
+
+
+def plain_fields(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass that count, as JSON values."""
+    return {f.name: plain(getattr(value, f.name)) for f in fields(value) if counts(value, f)}
 
 
 SEARCH = "search"

@@ -20,17 +20,19 @@ from harness.base.errors import UserError
 from harness.base.registry import import_modules, load_plugins
 from harness.base.settings import KIND, dataclasses_below, load_toml
 from harness.simulator import Averaging, ParameterServer
-from harness.tasks.contract import Application, RunRequest, TaskConfig, application_of
+from harness.simulator.simulation import load_protocol
+from harness.tasks.contract import (
+    IMPORT,
+    TASK,
+    Application,
+    RunRequest,
+    TaskConfig,
+    application_of,
+)
 
 Table = dict[str, Any]
 
 Config = TypeVar("Config", bound=TaskConfig)
-
-IMPORT = "import"
-"""The key that names modules with algorithms, protocols or tasks of the user's."""
-
-TASK = "task"
-"""The table that names the application."""
 
 
 @dataclass(frozen=True)
@@ -78,13 +80,32 @@ def load_run(
     for steps, value in changes:
         _put(path, table, steps, value)
     imports = _import(path, table.pop(IMPORT, []))
+    _import_protocol(path, table.get("protocol"))
     application = application_of(table, str(path))
     if not issubclass(application.config, spec):
         raise UserError(f"{path}: {KIND}: not allowed; allowed: {spec.__name__}")
     if seed is not None:
         table["seed"] = seed
-    config, data = application.read(RunRequest(path, _flat(path, table), device, progress, imports))
+    own = _find_task_keys(application, table)
+    asked = RunRequest(path, _flat(path, table), device, progress, imports, own)
+    try:
+        config, data = application.read(asked)
+    except UserError as error:
+        if str(error).startswith(f"{path}: "):  # and not with another file, as its cluster's
+            raise UserError(asked.place.locate(str(error))) from error
+        raise
     return RunFile(config, data)
+
+
+def _find_task_keys(application: Application[Any, Any], table: Table) -> frozenset[str]:
+    """Keys that belong into ``task``: those that stand there, and whichever may and stand nowhere.
+
+    A file without the table has all of them at the top.
+    """
+    task = table.get(TASK)
+    if not isinstance(task, dict):
+        return frozenset()
+    return (application.own_keys | cast(Table, task).keys()) - table.keys()
 
 
 def _flat(path: Path, table: Table) -> Table:
@@ -122,6 +143,20 @@ def _import(path: Path, names: object) -> list[str]:
     for group in ("algorithms", "protocols"):
         load_plugins(group)
     return cast(list[str], names)
+
+
+def _import_protocol(path: Path, table: object) -> None:
+    """Import the protocol that a table names, so that its class is found.
+
+    Raises:
+        UserError: there is none of the name.
+    """
+    named = cast(Table, table).get(KIND) if isinstance(table, dict) else None
+    if isinstance(named, str):
+        try:
+            load_protocol(named)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from error
 
 
 def complete_protocol(table: Table) -> Table:

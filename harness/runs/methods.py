@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, cast
 
 from harness.algorithms.averaging import BlockMomentum, OuterNesterov
@@ -61,8 +61,22 @@ class Method:
     protocol: TimingProtocol
 
     def __post_init__(self) -> None:
+        for name, part in {"algorithm": self.algorithm, "protocol": self.protocol}.items():
+            check_settings_class(name, part)
         if not self.label or "\n" in self.label or printable(self.label) != self.label:
             raise UserError(f"label: {self.label!r}; allowed: one line of printable characters")
+
+
+def check_settings_class(name: str, part: object) -> None:
+    """Refuse an object of a class without fields, by which runs could not be known.
+
+    Raises:
+        UserError: its class is no dataclass.
+    """
+    if not is_dataclass(part):
+        kind = type(part).__qualname__
+        told = f"{kind} is no dataclass; allowed: with @dataclass(frozen=True) above class {kind}"
+        raise UserError(f"{name}: {told}")
 
 
 Asked = str | Algorithm | tuple[Algorithm, TimingProtocol] | Method

@@ -17,14 +17,14 @@ from harness.simulator import (
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.simulator.timeline import outer_lag
 from harness.store import Run, RunWriter, Store
-from harness.tasks.contract import Watch
+from harness.tasks.contract import Configuration, Watch
 
 FORMAT = 1
 """Version of the figures: incremented when the same configuration gives other ones."""
 
 
 @dataclass(frozen=True)
-class TimingConfig:
+class TimingConfig(Configuration):
     """One simulation without training.
 
     Args:

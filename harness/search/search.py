@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Protocol, TypeVar, cast
 
-from harness.algorithms.catalogue import Algorithm, GradientAveraging
+from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.schedules import Constant
 from harness.base.errors import UserError
 from harness.base.seeds import identity
@@ -26,7 +26,7 @@ from harness.base.settings import setting
 from harness.judge.comparison import Point, Tolerance, errors_of, point
 from harness.runs.config import TrainingConfig
 from harness.store import Cell, Run, RunWriter, Store
-from harness.tasks.contract import Progress, Watch
+from harness.tasks.contract import Configuration, Progress, Watch
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -222,7 +222,7 @@ def linearly_scaled(rate: float, algorithm: Algorithm, workers: int, then: int) 
         workers: number of workers of ``rate``.
         then: the other number of workers.
     """
-    return rate * then / workers if isinstance(algorithm, GradientAveraging) else rate
+    return rate * then / workers if algorithm.averages_gradients else rate
 
 
 def final_error(run: Run, judged: str) -> float:
@@ -247,7 +247,7 @@ TRIED = "loss_at_the_end"
 
 
 @dataclass(frozen=True)
-class BestRateConfig:
+class BestRateConfig(Configuration):
     """Configuration of a search for the best and the largest stable learning rate of a training.
 
     Every rate that is tried is a run of its own. A rate is *stable* if training ends with a smaller
@@ -385,7 +385,7 @@ class HasRate(Protocol):
 
 
 @dataclass(frozen=True)
-class LargestRateConfig:
+class LargestRateConfig(Configuration):
     """Configuration of a search for the largest learning rate that does not diverge.
 
     Every rate that is tried is a run of its own. A training that diverges at a rate is assumed to

@@ -1,4 +1,4 @@
-"""When each worker of a cluster reads, computes, sends and is folded: time only.
+"""Timing of distributed training: the instants at which workers read, compute, send and fold.
 
     cluster = load_cluster("reproductions/clusters/k20m-server.toml")
     workload = Workload.of_network((429, 2048, 2048, 10217), minibatch=256)
@@ -8,12 +8,12 @@
     segment.folds.fold, segment.folds.time_s     # fold k makes version k + 1
     segment.contributions.worker                 # columns: fold, worker, read_version,
                                                  # read_time_s, first_step, steps
-    segment.in_flight()                          # rows whose fold is IN_FLIGHT (−1): read in
-                                                 # this segment or before, folded in a later one
+    segment.in_flight()                          # rows with fold IN_FLIGHT (−1): read in this
+                                                 # segment or earlier, folded in a later one
     segment.folded().read_version, segment.staleness(), segment.lag_s()
-    segment.lost(), segment.restarts             # what faults destroyed: rows whose fold is
-                                                 # LOST (−2), and folds undone by a restart
-    segment.pieces                               # what each shard folded, of a server in shards
+    segment.lost(), segment.restarts             # losses by faults: rows with fold LOST (−2),
+                                                 # and folds undone by a restart
+    segment.pieces                               # folds of each shard, for a server in shards
 
     simulation.advance(folds=500, drain=True)    # ends with all workers idle
     simulation.pause(30.0, "search")             # allowed when drained; costs virtual time
@@ -29,13 +29,13 @@
     Simulation(cluster, Averaging(every=10, collective="ring"), workload, workers=32)
                                                  # a fold holds a contribution of every worker
 
-    segment = simulation.advance(folds=10**6)    # of a protocol that asks: ends where the next
-    open = simulation.asked()                    # event needs an answer; in speech, how many
-    simulation.answer(open.worker, kept)         # frames are kept of the utterances in decoders
+    segment = simulation.advance(folds=10**6)    # of a protocol with questions: ends where the next
+    open = simulation.asked()                    # event needs an answer; in speech, the number of
+    simulation.answer(open.worker, kept)         # frames kept of the utterances in decoders
 
-`compute_seconds` gives the cost of one minibatch on a worker's device (for pricing a rate
-search or an evaluation), `bare_throughput_per_s` the minibatches a second of one device
-without any server. Nothing here imports torch.
+`compute_seconds` is the duration of one minibatch on a worker's device (for pricing a rate
+search or an evaluation), `bare_throughput_per_s` the minibatches per second of one device
+without a server. Nothing here imports torch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A cluster file: workers and their devices, host, link, server, and the job they do.
+"""A cluster file: workers and their devices, host, link, server, and the training job.
 
-The machine: devices, host, link, server, and how much their speeds vary. What a worker computes
-with, and a catalogue of devices that need no description. Measured durations in a text file: what
-an empirical jitter law draws from. What timing needs to know of a training job.
+`Cluster` describes the machine, including the variation of its speeds; `Device` one kind of device.
+`catalogue` has devices that a cluster file need not describe. `read_durations` reads measured
+durations for an empirical jitter law from a text file. `Workload` has the figures of a training job
+that timing depends on.
 """
 
 from __future__ import annotations
@@ -59,19 +60,19 @@ JITTER_LAWS = ("constant", "lognormal", "gamma", "shifted-exponential", "empiric
 MOST_WORKERS = 10_000_000
 
 LEAST = 1e-100
-"""Of a spread or a mean duration that is not 0: its square is a number, and so is one over it."""
+"""Least nonzero spread or mean duration: its square and their inverses are finite."""
 
 
 @dataclass(frozen=True)
 class WorkerGroup(Spec):
-    """So many workers of one kind.
+    """A number of equal workers.
 
     Attributes:
-        count: how many.
+        count: number of workers.
         device: a name among the cluster's devices or those of the catalogue.
         speed: of these workers relative to the device's figures.
-        up_bytes_per_s, down_bytes_per_s: bandwidth of each one's own link, from it and to it, in
-            place of that of the lowest level of ``network``.
+        up_bytes_per_s, down_bytes_per_s: bandwidth of each worker's own link, from it and to it,
+            in place of that of the lowest level of ``network``.
     """
 
     count: int = setting(at_least=1, at_most=MOST_WORKERS)
@@ -82,7 +83,7 @@ class WorkerGroup(Spec):
 
     @property
     def has_link(self) -> bool:
-        """Whether its own link is another than the lowest level's."""
+        """Whether its workers' links differ from the lowest level's."""
         return self.up_bytes_per_s is not None or self.down_bytes_per_s is not None
 
 
@@ -91,10 +92,10 @@ class Host(Spec):
     """The memory of the machine that holds the shared model.
 
     Attributes:
-        memory_bytes_per_s: rate of memory traffic of a fold; none is infinitely fast.
+        memory_bytes_per_s: bandwidth of memory traffic of a fold; none is infinitely fast.
         staging: ``pinned`` buffers go straight to the link, ``pageable`` ones are first
             copied to a pinned buffer.
-        staging_bytes_per_s: rate of that extra copy.
+        staging_bytes_per_s: bandwidth of that extra copy.
     """
 
     memory_bytes_per_s: float | None = rate()
@@ -110,14 +111,14 @@ class Host(Spec):
 
 @dataclass(frozen=True)
 class Link(Spec):
-    """Between the server and its workers.
+    """The link between the server and its workers.
 
     Attributes:
         latency_s: from the first byte's departure to its arrival.
         bandwidth_bytes_per_s: none is infinitely fast.
         sharing: ``none``, every worker has a link of its own; ``fifo``, all share one link
-            and copies follow one another; ``fair``, all share one link and copies under way
-            at once have equal parts of it.
+            and copies follow one another; ``fair``, all share one link, and concurrent copies
+            have equal parts of it.
         duplex: ``full``, both directions at full rate at once; ``half``, they share it.
     """
 
@@ -136,7 +137,7 @@ class Jitter(Spec):
         cv: its standard deviation (over its mean, which is 1); unused by ``constant`` and
             ``empirical``.
         values: for ``empirical``, measured durations; they are divided by their mean.
-        file: instead of ``values``, a text file with one duration a line; its path is
+        file: instead of ``values``, a text file with one duration per line; its path is
             relative to the cluster file's folder.
     """
 
@@ -178,11 +179,11 @@ class Server(Spec):
 
 @dataclass(frozen=True)
 class Stragglers(Spec):
-    """Now and then a computation takes several times as long.
+    """Rare computations that take several times as long.
 
     Attributes:
         probability: of each computation.
-        slowdown: how many times as long.
+        slowdown: factor on the duration of such a computation.
     """
 
     probability: float = setting(0.0, at_least=0.0, at_most=1.0)
@@ -191,19 +192,19 @@ class Stragglers(Spec):
 
 @dataclass(frozen=True)
 class Parallel(Spec):
-    """What training in parallel costs a worker beside its minibatches and messages.
+    """Costs of parallel training for a worker, beside its minibatches and messages.
 
     Attributes:
-        slowdown: a minibatch of the parallel program over one of a worker that is alone.
+        slowdown: time of a minibatch in the parallel program over that of a single worker.
         average_s: a worker's fixed time for each average, beside its messages.
         epoch_minibatches: minibatches in an epoch of all workers together; 0 if there are
             no epochs.
-        epoch_s: fixed time at the start of each epoch, e.g. for going through the whole corpus.
-        first_average_s: what the very first average takes a worker besides, e.g. to set up
+        epoch_s: fixed time at the start of each epoch, e.g. for a scan of the whole corpus.
+        first_average_s: additional time of a worker for the very first average, e.g. to set up
             connections.
-        backward_share: of a minibatch's time, the part at its end in which gradients are
-            computed; they travel meanwhile where the protocol has ``buckets``.
-        overlap_slowdown: how many times as long computing takes while a bucket is averaged.
+        backward_share: share of a minibatch's time, at its end, in which gradients are
+            computed; with the protocol's ``buckets`` they are sent meanwhile.
+        overlap_slowdown: factor on computing time while a bucket is averaged.
     """
 
     slowdown: float = ratio()
@@ -223,12 +224,13 @@ class Parallel(Spec):
 
 @dataclass(frozen=True)
 class Compression(Spec):
-    """What is sent in the place of parameters or gradients.
+    """Compression of the parameters or gradients that workers send.
 
     Attributes:
-        ratio: its bytes over theirs.
-        encode_bytes_per_s: of parameters, how fast it is made of them; none is infinitely fast.
-        decode_bytes_per_s: likewise, how fast they are made of what has been averaged.
+        ratio: compressed bytes over uncompressed ones.
+        encode_bytes_per_s: uncompressed bytes encoded per second; none is infinitely fast.
+        decode_bytes_per_s: uncompressed bytes decoded per second, after the average; none is
+            infinitely fast.
     """
 
     ratio: float = ratio(at_least=0.0)
@@ -238,12 +240,12 @@ class Compression(Spec):
 
 @dataclass(frozen=True)
 class Checkpoints(Spec):
-    """Training in rounds that waits for everybody and restarts from what it has saved.
+    """Training in rounds that waits for all workers and restarts from checkpoints.
 
     Attributes:
-        every_folds: from one checkpoint to the next.
-        write_s: how long everybody stands still while one is written.
-        restart_s: from the instant when everybody is there again to going on.
+        every_folds: folds from one checkpoint to the next.
+        write_s: pause of all workers while a checkpoint is written.
+        restart_s: from the instant when all workers are present again to the end of the restart.
     """
 
     every_folds: int = setting(at_least=1, at_most=2**50)
@@ -257,8 +259,8 @@ class Job(Spec):
 
     Attributes:
         first: the number of its first worker; the others follow.
-        workers: how many it has.
-        workload: what they compute and average.
+        workers: number of its workers.
+        workload: the job that they compute and average.
         every: minibatches between two averages.
         name: for tables and figures.
     """
@@ -277,24 +279,24 @@ class Cluster(Spec):
     Attributes:
         name: for tables and figures.
         devices: kinds of device by name; a file may leave out those of the catalogue, and
-            with them the whole table.
-        workers: groups of workers in order; asked for more than their sum, the simulator
-            goes through the groups again.
+            the table if it has no others.
+        workers: groups of workers in order; for more workers than their sum the simulator
+            repeats the groups.
         link: between the server and the workers.
         host: memory of the server's machine.
         server: costs of a fold.
         jitter: variation from one computation to the next.
         stragglers: rare long computations.
         network: between the workers, for protocols in which they send to each other; without
-            it what ``link`` says holds for them. It may join a parameter server, too.
+            it they use links like ``link``. It may join a parameter server, too.
         parallel: further costs of protocols in which workers send to each other.
         heterogeneity_cv: lasting differences: each worker's speed is drawn once from a
             lognormal law with mean 1 and this standard deviation.
-        workload: the job `lagbench simulate` times when none is given.
-        faults: what goes wrong, in the protocols that say so.
-        compression: of what workers send to each other.
-        checkpoints: of training in rounds; without them it goes on without who is missing.
-        jobs: others that use the network of the workers.
+        workload: the job that `lagbench simulate` times by default.
+        faults: failures, for protocols that simulate them.
+        compression: of the messages that workers send to each other.
+        checkpoints: of training in rounds; without them it continues without missing workers.
+        jobs: other jobs that use the workers' network.
     """
 
     name: str = setting()
@@ -315,7 +317,7 @@ class Cluster(Spec):
     jobs: tuple[Job, ...] = setting((), added=True)
 
     def trouble(self) -> tuple[str, str] | None:
-        """Every group names a device that exists, and there are some workers, not too many."""
+        """Unknown devices, no workers or too many, and tables that do not fit together."""
         if not self.workers:
             return "workers", "empty; allowed: at least one group of workers"
         if self.size > MOST_WORKERS:
@@ -331,6 +333,7 @@ class Cluster(Spec):
         if self.jobs and (self.network is None or self.network.sharing != "fair"):
             return "jobs", "not allowed without a network with sharing 'fair'"
         levels = self.network.levels if self.network else ()
+        # Own links replace those of a lowest level with one full-duplex link per worker.
         own = levels and levels[0].workers_per_link == 1 and levels[0].duplex == "full"
         for place, group in enumerate(self.workers):
             if group.has_link and not own:
@@ -343,11 +346,11 @@ class Cluster(Spec):
 
     @property
     def size(self) -> int:
-        """Number of workers the file describes."""
+        """Number of workers that the file describes."""
         return sum(group.count for group in self.workers)
 
     def group_of(self, worker: int) -> WorkerGroup:
-        """The group a worker belongs to; worker numbers beyond the last start over."""
+        """The group of a worker; worker numbers beyond the last repeat the groups."""
         place = worker % self.size
         for group in self.workers:
             if place < group.count:
@@ -368,12 +371,12 @@ def load_cluster(path: str | Path) -> Cluster:
 def cluster_from(table: dict[str, object], path: Path) -> Cluster:
     """The cluster that the tables of a file describe.
 
-    Devices of the catalogue that it names are written into it, and so are the durations of
-    the files it refers to: a `Cluster` is complete in itself.
+    Devices of the catalogue and durations from other files are copied into it, so a `Cluster`
+    depends on no other file.
 
     Args:
-        table: what the file holds; completed in place.
-        path: the file, for messages and for the folder that names in it are relative to.
+        table: the file's content; completed in place.
+        path: the file, for messages and for the folder to which its paths are relative.
 
     Raises:
         UserError: any setting in it is wrong.
@@ -389,25 +392,25 @@ def cluster_from(table: dict[str, object], path: Path) -> Cluster:
 CATALOGUE = Path(__file__).with_name("devices.toml")
 
 LAUNCH_S = 3e-6
-"""From one empty kernel to the next, whatever the card: see the head of devices.toml."""
+"""Seconds from one empty kernel to the next, on any card: see the head of devices.toml."""
 
 LEAST_STEP_S = 10 * LAUNCH_S
-"""Of a minibatch: forward, backward and update of two layers and a loss are ten kernels or more."""
+"""Least seconds of a minibatch: two layers and a loss launch ten kernels or more."""
 
 
 @dataclass(frozen=True)
 class Device(Spec):
-    """What a worker computes with.
+    """A kind of device that workers compute with.
 
     Attributes:
         achieved_flops_per_s: rate of training arithmetic at large minibatches; none is
             infinitely fast.
         half_rate_frames: minibatch at which half of that rate is reached.
-        launch_s: fixed time a minibatch costs whatever its size.
+        launch_s: fixed time of a minibatch of any size.
         peak_flops_per_s: the maker's figure; nothing is computed from it.
-        memory_bytes_per_s: of the device's own memory, the maker's figure; nothing is
+        memory_bytes_per_s: bandwidth of the device's own memory, the maker's figure; nothing is
             computed from it.
-        source: where the figures come from, and which of them are assumed.
+        source: sources of the figures, and which of them are assumed.
     """
 
     achieved_flops_per_s: float | None = rate()
@@ -418,7 +421,7 @@ class Device(Spec):
     source: str = setting("")
 
     def trouble(self) -> tuple[str, str] | None:
-        """A device that is described in part must not be taken for an infinitely fast one."""
+        """A rate that is missing from a partly described device, which is not infinitely fast."""
         described = self.half_rate_frames > 0.0 or self.peak_flops_per_s is not None
         if self.achieved_flops_per_s is None and described:
             return "achieved_flops_per_s", "missing; needed with half_rate_frames or a peak"
@@ -436,21 +439,21 @@ class Device(Spec):
         return self.launch_s + workload.minibatch_flops / rate
 
     def is_too_quick(self, workload: Workload) -> bool:
-        """Whether a minibatch takes less than its launch would, and no ``launch_s`` says so."""
+        """Whether a minibatch takes less time than its launches would, without a ``launch_s``."""
         return self.launch_s == 0.0 and 0.0 < self.minibatch_s(workload) < LEAST_STEP_S
 
 
 @cache
 def catalogue() -> Mapping[str, Device]:
-    """The devices known by name, each with the sources of its figures."""
+    """The devices that need no description, by name, each with the sources of its figures."""
     known = load_toml(CATALOGUE)
     return {name: build(Device, table, CATALOGUE.name, name) for name, table in known.items()}
 
 
 def with_catalogue(table: dict[str, Any]) -> None:
-    """Describe, in a cluster file's table, the devices that its workers name and it does not.
+    """Add to a cluster file's table the catalogue's devices that its workers name.
 
-    Whatever is malformed is left as it is, for the schema to refuse.
+    Malformed entries are left for the schema to reject.
     """
     devices, groups = table.setdefault("devices", {}), table.get("workers")
     if not isinstance(devices, dict) or not isinstance(groups, list):
@@ -463,7 +466,7 @@ def with_catalogue(table: dict[str, Any]) -> None:
 
 
 def describe_unknown_device(name: str, described: Collection[str]) -> str:
-    """What to say of a device that is neither described in a file nor in the catalogue."""
+    """Error message for a device that is neither described in a file nor in the catalogue."""
     near = get_close_matches(name, [*described, *catalogue()], n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     shown = repr(name) if len(name) <= 60 else f"{name[:57]!r}..."
@@ -479,14 +482,14 @@ LONGEST_S = 1e9
 
 
 def with_durations(table: dict[str, Any], path: Path) -> None:
-    """Put the content of every ``file`` of a jitter table in the place of its name.
+    """Replace every ``file`` of a jitter table by the file's durations.
 
     Args:
-        table: of a cluster file; what is malformed in it is left for the schema to refuse.
-        path: the cluster file, to whose folder names are relative.
+        table: of a cluster file; malformed entries are left for the schema to reject.
+        path: the cluster file; file names are relative to its folder.
 
     Raises:
-        UserError: such a file cannot be read, or holds something that is no duration.
+        UserError: such a file cannot be read, or contains a line that is not a duration.
     """
     server = table.get("server")
     inner = cast(dict[str, Any], server) if isinstance(server, dict) else {}
@@ -502,14 +505,14 @@ def with_durations(table: dict[str, Any], path: Path) -> None:
 
 
 def read_durations(path: Path, where: str) -> list[float]:
-    """The numbers of a text file, one a line; empty lines and ``#`` comments are skipped.
+    """The numbers of a text file, one per line; empty lines and ``#`` comments are skipped.
 
     Args:
         path: the file.
-        where: what refers to it, for messages.
+        where: the key that refers to it, for messages.
 
     Raises:
-        UserError: it cannot be read, or a line is no finite number of at least 0.
+        UserError: it cannot be read, or a line is not a finite number of at least 0.
     """
     lines = text_of(path, where).splitlines()
     numbered = ((number, line.partition("#")[0].strip()) for number, line in enumerate(lines, 1))
@@ -535,7 +538,7 @@ def _duration(text: str, where: str) -> float:
 
 @dataclass(frozen=True)
 class Workload(Spec):
-    """One minibatch of work, and the size of what travels.
+    """The work of one minibatch, and the size of a message.
 
     Attributes:
         minibatch_frames: frames (training examples) in one minibatch.
@@ -556,9 +559,9 @@ class Workload(Spec):
     def of_network(cls, layer_sizes: Sequence[int], minibatch: int) -> Workload:
         """The job of training a fully connected network in 32-bit floats.
 
-        A frame costs 2 operations a weight forward, 2 for the weights' gradient and 2 for
-        the inputs' gradient, which the first layer does not need: 6·P − 2·P₁ over weights;
-        biases travel but their additions are not counted.
+        A frame costs 2 operations per weight forward, 2 for the weights' gradient and 2 for
+        the inputs' gradient, which the first layer does not need: 6·P − 2·P₁ over weights.
+        Biases are sent, but their additions are not counted.
 
         Args:
             layer_sizes: units of each layer, input first, e.g. ``(429, 2048, 10217)``.

@@ -1,7 +1,7 @@
-"""Collectives: tables of messages by algorithm, carried out on a network.
+"""Collectives: all-reduce algorithms as tables of messages, simulated on a network.
 
-All-reduce algorithms as tables of messages: who sends which part to whom, round by round. A model
-of equal parts is summed over all workers, and everyone gets the sum. In a round a worker sends at
+A table lists the messages of every round: source, target and parts of the model. A model of equal
+parts is summed over all workers, and every worker receives the sum. In a round a worker sends at
 most one message and receives at most one. Sources: Thakur, Rabenseifner and Gropp, "Optimization
 of collective communication operations in MPICH" (2005) for recursive doubling, Rabenseifner's
 algorithm, the binomial tree and worker counts that are not powers of two; Patarasuk and Yuan,
@@ -19,18 +19,18 @@ where a message waits for its receiver,
 
 - two levels, g workers in each of G groups, α', β' between groups:
   2 (g − 1) (α + β m / g) + 2 (G − 1) (α' + β' m / (g G));
-- gather: (N − 1) (α + β m), whatever cannot be added up on its way;
+- gather: (N − 1) (α + β m), for contributions that cannot be added up on their way;
 
 for the second to fourth with N a power of two; the second and third take 2 (α + β m) more
 if it is not, with the next lower power in the place of N.
 
-A collective carried out message by message on a network. Each worker goes through its rounds in
-order. A round is over when its own message has departed and the one it waits for has arrived and,
-where that is to be added, been added. A message starts when its sender has entered the round and,
-where the network says so, its receiver too. So a straggler delays those who wait for it, those who
-wait for them, and no one else.
+A collective is simulated message by message. Each worker goes through its rounds in order. A
+worker's round ends when its own message has departed and the message for it has arrived and, where
+needed, been added. A message starts when its sender has entered the round and, with rendezvous, its
+receiver too. So a straggler delays the workers that depend on its messages, directly or through
+others, and no others.
 
-What goes round a ring needs no table of its messages (`harness.simulator.ring`).
+Algorithms on a ring need no table of their messages (`harness.simulator.ring`).
 """
 
 from __future__ import annotations
@@ -65,10 +65,9 @@ class Schedule(NamedTuple):
 
     Attributes:
         workers: N.
-        parts: equal parts the model is divided into.
-        messages: [M] of `MESSAGE`, by round: the parts from ``first`` on, ``count`` of them,
-            go from ``source`` to ``target``, which adds them to its own or puts them in
-            their place.
+        parts: number of equal parts of the model.
+        messages: [M] of `MESSAGE`, by round: ``source`` sends ``count`` parts, from ``first`` on,
+            to ``target``, which adds them to its own or overwrites its own with them.
     """
 
     workers: int
@@ -81,9 +80,9 @@ def schedule(algorithm: str, workers: int, group: int = 1, members: Ints | None 
 
     Args:
         algorithm: a key of `EXCHANGES`.
-        workers: how many there are.
-        group: for those of `GROUPED`, how many workers are near each other.
-        members: numbers of those that take part, rising; all if not given.
+        workers: number of workers.
+        group: for those of `GROUPED`, number of workers in a group.
+        members: numbers of participating workers, ascending; all if not given.
 
     Raises:
         UserError: there is no such algorithm.
@@ -128,7 +127,7 @@ def _round(source: Ints, target: Ints, first: Ints, count: int, adds: bool) -> A
 
 
 def ring(workers: int, group: int) -> tuple[int, Rounds]:
-    """Everyone sends to the next: N − 1 rounds add a part up, N − 1 hand the sums round."""
+    """Every worker sends to the next: N − 1 rounds add up the parts, N − 1 distribute the sums."""
     who = np.arange(workers)
     after = (who + 1) % workers
     steps = range(workers - 1)
@@ -138,7 +137,7 @@ def ring(workers: int, group: int) -> tuple[int, Rounds]:
 
 
 def doubling(workers: int, group: int) -> tuple[int, Rounds]:
-    """Pairs at distance 1, 2, 4 … exchange everything they have summed so far."""
+    """Pairs at distance 1, 2, 4 … exchange their partial sums of the whole model."""
     power, rank, before, after = _power_of_two(workers, 1)
     who = np.arange(power)
     distances = [1 << k for k in range(power.bit_length() - 1)]
@@ -158,10 +157,10 @@ def rabenseifner(workers: int, group: int) -> tuple[int, Rounds]:
 
 
 def _power_of_two(workers: int, parts: int) -> tuple[int, Any, Rounds, Rounds]:
-    """The largest power of two P ≤ N; who takes part; what the N − P others do before and after.
+    """The largest power of two P ≤ N, its P participants, and extra rounds before and after.
 
-    Of the first 2 (N − P) workers the even ones hand their part to the odd ones, and get the
-    sum back at the end.
+    Of the first 2 (N − P) workers the even ones send their contribution to the odd ones, and
+    receive the sum at the end.
     """
     power = 1 << (workers.bit_length() - 1)
     extra = workers - power
@@ -176,7 +175,7 @@ def _power_of_two(workers: int, parts: int) -> tuple[int, Any, Rounds, Rounds]:
 
 
 def tree(workers: int, group: int) -> tuple[int, Rounds]:
-    """A binomial tree: everything is summed towards worker 0, then handed down again."""
+    """A binomial tree: sums flow to worker 0, and the total flows back."""
     return 1, _tree_up(np.arange(workers)[None], 1) + _tree_down(np.arange(workers)[None], 1)
 
 
@@ -192,7 +191,7 @@ def _tree_up(groups: Any, parts: int) -> Rounds:
 
 
 def _tree_down(groups: Any, parts: int) -> Rounds:
-    """Broadcast within each row of ``groups``: the way up, backwards."""
+    """Broadcast within each row of ``groups``: the reverse of `_tree_up`."""
     rounds = _tree_up(groups, parts)[::-1]
     return [_round(m["target"], m["source"], 0, parts, False) for m in rounds]
 
@@ -202,7 +201,7 @@ def _distances(count: int) -> Sequence[int]:
 
 
 def naive(workers: int, group: int) -> tuple[int, Rounds]:
-    """Everyone sends to worker 0, which adds up and sends the sum to one after the other."""
+    """All workers send to worker 0, which adds up and sends the sum to one after the other."""
     others = [np.array([who]) for who in range(1, workers)]
     root = np.array([0])
     gather = [_round(who, root, 0, 1, True) for who in others]
@@ -215,7 +214,7 @@ def hierarchical(workers: int, group: int) -> tuple[int, Rounds]:
 
 
 def _group_members(members: Ints, group: int) -> Ints:
-    """[G, n] members of each group that has any, filled up with −1."""
+    """[G, n] members of each nonempty group, padded with −1."""
     nearby, place, counts = np.unique(members // group, return_inverse=True, return_counts=True)
     rows = np.full((len(nearby), counts.max()), -1)
     rows[place, np.arange(len(members)) - np.repeat(np.cumsum(counts) - counts, counts)] = members
@@ -223,7 +222,7 @@ def _group_members(members: Ints, group: int) -> Ints:
 
 
 def _tree_over_groups(groups: Ints) -> tuple[int, Rounds]:
-    """Within each group to its first, between the firsts, and back."""
+    """Trees within groups to their first workers, Rabenseifner between these, and back."""
     parts, between = rabenseifner(len(groups), 1)
     for messages in between:
         messages["source"] = groups[messages["source"], 0]
@@ -232,10 +231,10 @@ def _tree_over_groups(groups: Ints) -> tuple[int, Rounds]:
 
 
 def two_level(workers: int, group: int) -> tuple[int, Rounds]:
-    """Rings within groups leave each worker a block of the sum; rings of those with one block.
+    """Rings within groups, then rings across groups for each block, then rings within groups.
 
-    The blocks are summed up within each group, then each between the groups, and handed round
-    within each group. A group is the largest that divides both what is near and all.
+    Blocks are summed within each group, then each block across the groups, and then distributed
+    within each group. The group's size is the greatest common divisor of ``group`` and N.
     """
     near = gcd(workers, group)
     groups = workers // near
@@ -262,9 +261,10 @@ def two_level(workers: int, group: int) -> tuple[int, Rounds]:
 
 
 def gather(workers: int, group: int) -> tuple[int, Rounds]:
-    """Everyone's whole contribution goes round the ring, and each adds it to its own.
+    """Every worker's whole contribution travels round the ring; each worker adds it to its own.
 
-    As a table it says when what is sent, and not which: a worker passes on what it got last.
+    The table has the times and sizes of messages but not their content: a worker passes on the
+    contribution that it received last.
     """
     who = np.arange(workers)
     return 1, [_round(who, (who + 1) % workers, 0, 1, True) for _ in range(workers - 1)]
@@ -279,10 +279,10 @@ ALGORITHMS: dict[str, Callable[[int, int], tuple[int, Rounds]]] = {
     "hierarchical": hierarchical,
     "two-level": two_level,
 }
-"""Every algorithm that adds up on the way, by its name."""
+"""Algorithms that add up on the way, by name."""
 
 EXCHANGES = {**ALGORITHMS, "gather": gather}
-"""Every algorithm by its name."""
+"""All algorithms by name."""
 
 GROUPED = ("hierarchical", "two-level")
 
@@ -290,14 +290,14 @@ NONE = -1
 
 
 class Messages(NamedTuple):
-    """What was sent when.
+    """Messages of one run, with their times.
 
     Attributes:
         rows: [M] of `harness.simulator.collectives.MESSAGE`.
         size_bytes: [M].
-        sent_s: [M] when it began to move.
-        departed_s: [M] when its last byte left.
-        arrived_s: [M] when its last byte arrived.
+        sent_s: [M] start of the transmission.
+        departed_s: [M] departure of the last byte.
+        arrived_s: [M] arrival of the last byte.
     """
 
     rows: Any
@@ -311,7 +311,7 @@ class Program(NamedTuple):
     """The rounds of each worker.
 
     Attributes:
-        first: [N + 1] where each worker's rounds begin among all E of them.
+        first: [N + 1] index of each worker's first round among all E of them.
         sends, receives: [E] number of the message, or `NONE`.
     """
 
@@ -321,15 +321,15 @@ class Program(NamedTuple):
 
 
 class Desk(NamedTuple):
-    """Where the workers stand.
+    """Progress of the workers through their rounds.
 
     Attributes:
-        heap: when each worker enters its next round.
-        place: [N] the round each is in or about to enter.
-        entered_s: [N] when each entered its latest round.
-        waiting: [N] whether each is in that round, and its end not known yet.
-        sending: [N] the message each has under way.
-        agreed: [M] how many of its two ends have entered a message's round.
+        heap: instants at which workers enter their next rounds.
+        place: [N] index of the round that each worker is in or about to enter.
+        entered_s: [N] instant at which each worker entered its latest round.
+        waiting: [N] whether each worker is in that round with an end that is not known yet.
+        sending: [N] number of each worker's message in flight.
+        agreed: [M] number of a message's two ends that have entered its round.
     """
 
     heap: Heap
@@ -350,7 +350,7 @@ def _gather(workers: int, size_bytes: float, add_s_per_byte: float) -> ring_Roun
 
 
 ROUND: dict[str, Callable[[int, float, float], ring_Rounds]] = {"ring": _ring, "gather": _gather}
-"""What goes round a ring, and how."""
+"""Algorithms on a ring, with their rounds for (workers, bytes, seconds per added byte)."""
 
 
 class AllReduce:
@@ -358,9 +358,9 @@ class AllReduce:
 
     Args:
         algorithm: a name among `harness.simulator.collectives.ALGORITHMS`.
-        wiring: the network, idle whenever a run begins.
-        group: for ``hierarchical``, how many workers are near each other.
-        members: numbers of the M workers that take part, rising; all if not given.
+        wiring: the network, idle at the beginning of a run.
+        group: for `GROUPED` algorithms, number of workers in a group.
+        members: numbers of the M participating workers, ascending; all if not given.
 
     Raises:
         UserError: no such algorithm.
@@ -377,7 +377,7 @@ class AllReduce:
             self._get_plan()
 
     def restrict(self, members: Any) -> AllReduce:
-        """The same algorithm among these workers only."""
+        """The same algorithm among ``members`` only; the last result is cached."""
         if np.array_equal(members, self.members):
             return self
         if self._smaller is None or not np.array_equal(members, self._smaller.members):
@@ -385,12 +385,12 @@ class AllReduce:
         return self._smaller
 
     def ends_s(self, ready_s: Any, size_bytes: float, add_s_per_byte: float = 0.0) -> Any:
-        """When each worker has the sum.
+        """Instants at which members have the sum.
 
         Args:
-            ready_s: [M] when each member takes part.
-            size_bytes: of the model.
-            add_s_per_byte: time it takes to add what has been received.
+            ready_s: [M] instants at which members join.
+            size_bytes: size of the model.
+            add_s_per_byte: time to add a received byte.
 
         Returns:
             [M] seconds.
@@ -457,7 +457,7 @@ def carry_out(
     add_s_per_byte: float,
     end_s: Any,
 ) -> None:
-    """Run the whole collective; fills the times of ``messages`` and ``end_s``."""
+    """Simulate the whole collective; fills the times of ``messages`` and ``end_s``."""
     for who in range(len(ready_s)):
         push(desk.heap, ready_s[who], 0, who)
     now_s, who, departs = next_event(traffic, desk.heap, -np.inf)
@@ -481,7 +481,7 @@ def enter(
     add_s_per_byte: float,
     end_s: Any,
 ) -> None:
-    """A worker enters its next round, or has been through all of them."""
+    """Let a worker enter its next round, or finish after its last."""
     place = desk.place[who]
     if place == rounds.first[who + 1]:
         end_s[who] = now_s
@@ -507,7 +507,7 @@ def agree(
     now_s: float,
     add_s_per_byte: float,
 ) -> None:
-    """One end of a message is there; the message starts if that was the last one needed."""
+    """Count one end of a message as present; start the message once all needed ends are."""
     desk.agreed[message] += 1
     if traffic.wiring.rendezvous and desk.agreed[message] < 2:
         return
@@ -533,7 +533,7 @@ def on_sent(
     arrived_s: float,
     add_s_per_byte: float,
 ) -> None:
-    """It is known when a worker's message departs and arrives: tell both ends."""
+    """Record departure and arrival of a worker's message, and settle both ends' rounds."""
     message = desk.sending[who]
     messages.departed_s[message] = departed_s
     messages.arrived_s[message] = arrived_s
@@ -548,10 +548,10 @@ def on_sent(
 def settle(
     rounds: Program, desk: Desk, messages: Messages, who: int, add_s_per_byte: float
 ) -> None:
-    """If it is known when a worker's round ends, note when it enters the next one."""
+    """Schedule a worker's next round if the end of its present one is known."""
     place = desk.place[who]
     out, into = rounds.sends[place], rounds.receives[place]
-    over_s = desk.entered_s[who]  # a buffered message may have been there before
+    over_s = desk.entered_s[who]  # a buffered message may have arrived earlier
     if out != NONE:
         over_s = max(over_s, messages.departed_s[out])
     if into != NONE:

@@ -1,4 +1,4 @@
-"""Seconds: what computing, copying and folding cost on a cluster."""
+"""Durations of computing, copying and folding on a cluster, in seconds."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ __all__ = [
 
 
 class Costs(NamedTuple):
-    """Every duration a protocol needs, ready for a kernel.
+    """All durations that a protocol needs, as arguments of a kernel.
 
     Attributes:
-        compute_s: [N] one minibatch of each worker before jitter.
-        copy_s: time a parameter-sized copy occupies its link alone.
+        compute_s: [N] time of one minibatch of each worker, before jitter.
+        copy_s: time of a parameter-sized copy on an idle link.
         latency_s: from the end of a copy's departure to its arrival.
-        fold_s: of one contribution.
+        fold_s: time to fold one contribution.
         parameter_bytes: size of the model.
         law, cv, values: the jitter law (see `laws.factor`).
         straggle_probability, slowdown: the stragglers.
         fold_law, fold_cv, fold_values: the jitter law of folds.
         jitter_key, straggler_key, fold_key, length_key, sample_key: of the random streams.
-        faults: what goes wrong.
+        faults: fault processes.
     """
 
     compute_s: Any
@@ -61,19 +61,19 @@ class Costs(NamedTuple):
 
 
 def compute_seconds(cluster: Cluster, workload: Workload, worker: int = 0) -> float:
-    """What one minibatch costs on a worker's device, without variation."""
+    """Seconds of one minibatch on a worker's device, without variation."""
     group = cluster.group_of(worker)
     return cluster.devices[group.device].minibatch_s(workload) / group.speed
 
 
 def bare_throughput_per_s(cluster: Cluster, workload: Workload) -> float:
-    """Minibatches a second of the first worker's device alone: no server, no copies."""
+    """Minibatches per second of the first worker's device alone: no server, no copies."""
     seconds = compute_seconds(cluster, workload)
     return math.inf if seconds == 0.0 else 1.0 / seconds
 
 
 def copy_seconds(cluster: Cluster, size_bytes: float) -> float:
-    """How long a copy occupies a link of its own, without latency.
+    """Seconds that a copy occupies an idle link, without latency.
 
     A pageable buffer is first copied to a pinned one, so the two times add up.
     """
@@ -84,7 +84,7 @@ def copy_seconds(cluster: Cluster, size_bytes: float) -> float:
 
 
 def fold_seconds(cluster: Cluster, workload: Workload) -> float:
-    """One fold at the server: its fixed time and its traffic through host memory."""
+    """Seconds of one fold: its fixed time and its traffic through host memory."""
     rate = cluster.host.memory_bytes_per_s
     moved = cluster.server.fold_traffic * workload.parameter_bytes
     return cluster.server.fold_s + (0.0 if rate is None else moved / rate)
@@ -124,13 +124,13 @@ def costs_of(cluster: Cluster, workload: Workload, workers: int, seed: int) -> C
 
 
 def _factors(jitter: Jitter) -> np.ndarray:
-    """[V] factors with mean 1 of an empirical law; none of the others."""
+    """[V] factors with mean 1 of an empirical law; empty for other laws."""
     values = np.array(jitter.values, dtype=np.float64)
     return values / values.mean() if len(values) else values
 
 
 def _compute_seconds(cluster: Cluster, workload: Workload, workers: int, seed: int) -> np.ndarray:
-    """[N] seconds of each worker, with its lasting speed."""
+    """[N] seconds of one minibatch of each worker, with its lasting speed."""
     firsts = np.cumsum([0, *(group.count for group in cluster.workers[:-1])]).tolist()
     each = [compute_seconds(cluster, workload, first) for first in firsts]
     whole = np.repeat(each, [min(group.count, workers) for group in cluster.workers])
@@ -150,7 +150,7 @@ def draw_speeds(key: Any, cv: float, speeds: Any) -> None:
 
 
 def own_links(cluster: Cluster, workers: int) -> np.ndarray | None:
-    """[2, N] bytes a second of each worker's own link, up and down, as `wire` takes them."""
+    """[2, N] bytes per second of each worker's own link, up and down, for `wire`."""
     groups = cluster.workers
     if not any(group.has_link for group in groups):
         return None
@@ -174,7 +174,7 @@ def jitter_of(costs: Costs, worker: int, step: int) -> float:
 
 @part
 def computation_with_jitter_s(costs: Costs, worker: int, step: int, jitter: float) -> float:
-    """What `computation_s` gives, for a jitter that is known already."""
+    """`computation_s` for a jitter that has been drawn already."""
     seconds = costs.compute_s[worker] * jitter
     if costs.straggle_probability > 0.0:
         u = laws.uniforms(costs.straggler_key, worker, step, 0)[0]

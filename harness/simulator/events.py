@@ -1,22 +1,22 @@
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Pending events in a total order, and the compiling of kernels that handle them.
+"""Pending events in a total order, and the compilation of kernels that handle them.
 
-Pending events in a total order: time, then priority, then sequence. The heap is an array of events
-with its size and a sequence counter in a second one, so that it can live in a kernel's state, be
-saved and be restored. Priority and sequence share one integer: ``key = priority · 2⁵⁶ +
-sequence``. The sequence counts insertions, so no two keys are equal and the order never depends on
-how the heap happens to be laid out.
+Events are ordered by time, then priority, then sequence. `Heap` is an array of events with its size
+and a sequence counter in a second array, so a kernel's state can contain it, and it can be saved
+and restored. Priority and sequence share one integer: ``key = priority · 2⁵⁶ + sequence``. The
+sequence counts insertions, so no two keys are equal and the order never depends on the layout of
+the heap.
 
-Where every worker has at most one pending event and all events are of one kind, a tournament
-is three times as fast: a tree whose leaves are the workers and whose every node holds the
-earlier of its two children. The places an update visits depend on the worker alone, so a
-processor can fetch them all at once, and choosing the earlier one needs no branch.
+If every worker has at most one pending event and all events are of one kind, a tournament
+is three times as fast: a tree with the workers as leaves; every node holds the earlier of its two
+children. The nodes that an update visits depend on the worker alone, so a processor can fetch
+them all at once, and the choice of the earlier one needs no branch.
 
 Events that are inserted in order of their times, or nearly so, need neither: they wait in a
-queue, first in, first out.
+`Queue`, first in, first out.
 
-Asking the processor for memory before it is needed. Compiling kernels of the simulator.
+`prefetch` requests memory before it is needed; `kernel`, `loop` and `part` compile functions.
 """
 
 from __future__ import annotations
@@ -59,27 +59,28 @@ __all__ = [
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-# Kernels allocate no arrays, so counting references to those they are handed is wasted;
+# Kernels allocate no arrays, so reference counts of their arguments are not needed;
 # with the counting a fold takes five times as long.
 _OPTIONS = {"_nrt": False}
 
 
 def kernel(function: _F) -> _F:
-    """Compile for other kernels, which lend their named tuples, and for Python."""
+    """Compile for other kernels, which pass named tuples by address, and for Python."""
     return compiling.callable_part(function, **_OPTIONS)
 
 
 def loop(function: _F) -> _F:
-    """Compile for Python alone, with the fields of its named tuples as variables of its own.
+    """Compile for Python only, with the fields of its named tuples as local variables.
 
-    A loop of few instructions keeps them in registers; with lent ones it would take 1.6 times
-    as long. It calls `part` where it can: what it lends to a kernel is first copied.
+    A loop of few instructions keeps them in registers; by address it would take 1.6 times as
+    long. It calls functions of `part` where it can: a tuple is copied before a kernel gets its
+    address.
     """
     return compiling.kernel(function, **_OPTIONS)
 
 
 def part(function: _F) -> _F:
-    """Compile as if it were written out in every kernel that calls it."""
+    """Compile inline into every kernel that calls it."""
     return compiling.kernel(function, inline="always", **_OPTIONS)
 
 
@@ -94,7 +95,7 @@ class Heap(NamedTuple):
     """A binary min-heap.
 
     Attributes:
-        events: [C] of `EVENT`: when, priority and sequence, whom it concerns.
+        events: [C] of `EVENT`: time, priority and sequence, and the worker or slot concerned.
         counts: [2] number of pending events, number of events ever inserted.
     """
 
@@ -121,7 +122,7 @@ def first_s(heap: Heap) -> float:
 
 @kernel
 def push(heap: Heap, time_s: float, priority: int, who: int) -> None:
-    """Insert an event; of equal time and priority, the one inserted first comes first."""
+    """Insert an event; of equal times and priorities, the event inserted first comes first."""
     events, counts = heap.events, heap.counts
     key = (priority << PRIORITY_SHIFT) + counts[SEQUENCE]
     place = counts[SIZE]
@@ -140,7 +141,7 @@ def push(heap: Heap, time_s: float, priority: int, who: int) -> None:
 
 @kernel
 def pop(heap: Heap) -> tuple[float, int, int]:
-    """Remove the first event and return (time, priority, who); the heap must not be empty."""
+    """Remove the first event; returns its time, priority and worker. Not for an empty heap."""
     events, counts = heap.events, heap.counts
     first = (events[0].time_s, events[0].key >> PRIORITY_SHIFT, events[0].who)
     counts[SIZE] -= 1
@@ -173,7 +174,7 @@ LINE_BYTES = 64
 
 
 def from_a_line(rows: int, kind: Any) -> Any:
-    """[rows] of zeros that begin where a cache line does, so that rivals share a line."""
+    """[rows] of zeros, aligned to a cache line, so that the two children of a node share a line."""
     size = rows * kind.itemsize
     memory = np.zeros(size + LINE_BYTES, np.uint8)
     skipped = -memory.ctypes.data % LINE_BYTES
@@ -181,7 +182,7 @@ def from_a_line(rows: int, kind: Any) -> Any:
 
 
 def new_tournament(workers: int) -> Any:
-    """[2N] of `ENTRY` without a pending event; the first event is entry 1, leaf w is N + w."""
+    """[2N] of `ENTRY` without a pending event; entry 1 is the first event, entry N + w leaf w."""
     entries = from_a_line(2 * workers, ENTRY)
     entries["time_s"] = np.inf
     entries["key"] = _NOBODY
@@ -190,19 +191,19 @@ def new_tournament(workers: int) -> Any:
 
 @kernel
 def enter(entries: Any, who: int, time_s: float, order: int) -> None:
-    """Worker ``who``'s event is at ``time_s``; of equal times, the smaller ``order`` is first."""
+    """Set a worker's pending event; of equal times, the smaller ``order`` is first."""
     set_leaf(entries, who, time_s, (order << WHO_BITS) | who)
 
 
 @kernel
 def scratch(entries: Any, who: int) -> None:
-    """Worker ``who`` has no pending event."""
+    """Remove a worker's pending event."""
     set_leaf(entries, who, np.inf, _NOBODY)
 
 
 @kernel
 def set_leaf(entries: Any, who: int, time_s: float, key: int) -> None:
-    """Change a leaf and the nodes above it."""
+    """Change a leaf and update the nodes above it."""
     place = (len(entries) >> 1) + who
     if entries[place].time_s == np.inf:
         rise(entries, place, time_s, key)
@@ -222,7 +223,7 @@ def set_leaf(entries: Any, who: int, time_s: float, key: int) -> None:
 
 @part
 def rise(entries: Any, place: int, time_s: float, key: int) -> None:
-    """Enter a leaf that had no event: it takes the place of whatever it comes before."""
+    """Set a leaf that had no event, in every node above it with a later event."""
     while place > 0:
         later = entries[place]
         if later.time_s < time_s or (later.time_s == time_s and later.key <= key):
@@ -241,8 +242,8 @@ class Queue(NamedTuple):
     """A ring of events in order of time; of equal times, the one appended first is first.
 
     Attributes:
-        events: [C] of `WAITING`: when, and whom it concerns.
-        counts: [2] where in the ring the first event is, and how many there are.
+        events: [C] of `WAITING`: time, and the worker or slot concerned.
+        counts: [2] index of the first event in the ring, and number of events.
     """
 
     events: Any
@@ -262,7 +263,7 @@ def head_s(queue: Queue) -> float:
 
 @kernel
 def append(queue: Queue, time_s: float, who: int) -> None:
-    """Insert an event from the end: it goes before those that are later, and they are few."""
+    """Insert an event in order of time, searching from the end, where few are later."""
     events, room = queue.events, len(queue.events)
     place = queue.counts[FIRST] + queue.counts[WAIT]
     place = place - room if place >= room else place
@@ -279,7 +280,7 @@ def append(queue: Queue, time_s: float, who: int) -> None:
 
 @kernel
 def take(queue: Queue) -> tuple[float, int]:
-    """Remove the first event and return (time, who); the queue must not be empty."""
+    """Remove the first event; returns its time and worker. Not for an empty queue."""
     place, room = queue.counts[FIRST], len(queue.events)
     queue.counts[FIRST] = place + 1 if place + 1 < room else 0
     queue.counts[WAIT] -= 1
@@ -288,7 +289,7 @@ def take(queue: Queue) -> tuple[float, int]:
 
 @part
 def soon(queue: Queue, ahead: int) -> int:
-    """Whom the event concerns that is so many behind the first, or the last one; -1 if none."""
+    """Worker of the event ``ahead`` behind the first, or of the last one; -1 if there is none."""
     behind = min(ahead, queue.counts[WAIT] - 1)
     if behind < 0:
         return -1
@@ -305,7 +306,7 @@ def clear(queue: Queue) -> None:
 
 @kernel
 def withdraw(queue: Queue, who: int) -> None:
-    """Remove an event from anywhere in the queue, if it is there: only where that is rare."""
+    """Remove a worker's event from anywhere in the queue, if present; takes linear time."""
     events, counts, room = queue.events, queue.counts, len(queue.events)
     kept = 0
     for passed in range(counts[WAIT]):
@@ -317,17 +318,17 @@ def withdraw(queue: Queue, who: int) -> None:
 
 
 CACHED, HORIZON, FAR_LEVELS = 4096, 64, 6
-"""With more leaves than the first, an event's memory is fetched ahead: when it is among so many
-that are next, with so many levels of its tournament."""
+"""Prefetching is used beyond `CACHED` leaves: for an event among the next `HORIZON` or so, with
+`FAR_LEVELS` levels of the tournament."""
 
 _TO_BE_WRITTEN, _STAYS_NEAR, _DATA = 1, 3, 1
 
 
 def _prefetch(typing: Any, rows: Any, row: Any) -> Any:
-    """Begin to fetch ``rows[row]``, from where it starts a cache line each; changes no value.
+    """Prefetch all cache lines of ``rows[row]``; changes no value.
 
     Only inside a kernel; ``rows`` is a contiguous array of one axis. A row outside it is
-    allowed: the processor ignores an address where there is no memory.
+    allowed: the processor ignores prefetches of invalid addresses.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -351,7 +352,7 @@ prefetch: Any = intrinsic(_prefetch)  # called without the first argument
 
 @kernel
 def levels_below_horizon(leaves: int) -> int:
-    """Levels of a tournament below the `HORIZON`; 0 where a cache holds everything anyhow."""
+    """Levels of a tournament below the `HORIZON`; 0 for one that fits the cache."""
     levels = 0
     while leaves > CACHED and (leaves >> levels) > HORIZON:
         levels += 1

@@ -1,9 +1,9 @@
-"""What goes wrong, as seeded processes: one `[[faults]]` table of a cluster file each.
+"""Faults as seeded processes, one for each `[[faults]]` table of a cluster file.
 
-A process that happens to workers runs apart for each of them. Its instants are either listed
-or come one after another: after each, and after what it causes is over, an exponential time
-with the mean that the table gives, drawn from a stream of the process, the worker and the
-occurrence. So faults happen at the same instants under every protocol.
+A process that concerns workers runs independently for each of them. Its instants are listed, or
+random: from the end of one occurrence to the next passes an exponential time with the table's
+mean, drawn from a stream of the process, the worker and the occurrence. So faults happen at the
+same instants under every protocol.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ _MOST_WORKERS = 10_000_000
 
 
 def _interval() -> Any:
-    """Seconds between two of a kind; not so short that nothing else would happen."""
+    """Seconds between two occurrences; not so short that nothing else could happen."""
     return setting(None, at_least=1e-6, at_most=GREATEST_DURATION_S)
 
 
 @dataclass(frozen=True)
 class Fault(Spec):
-    """One thing that goes wrong.
+    """One fault process.
 
     Attributes:
-        kind: ``death``, a worker is gone at once and what it had not handed in is lost;
-            ``preemption``, a worker finishes what it is doing and is then away; ``late``, a
-            worker is not there from the start; ``message``, a contribution on its way to the
-            server is lost and sent again; ``server``, the server fails, loses what is queued,
-            and goes on from its last checkpoint.
-        workers: numbers of the workers it happens to; none named is all.
+        kind: ``death``, a worker fails at once and loses its contributions that have not arrived;
+            ``preemption``, a worker finishes its contribution and is then away; ``late``, a
+            worker is absent at the start; ``message``, a contribution on its way to the
+            server is lost and sent again; ``server``, the server fails, loses its queue,
+            and restarts from its last checkpoint.
+        workers: numbers of the workers concerned; none named is all.
         mean_s: mean time from the end of one occurrence to the next.
         at_s: the instants, instead of ``mean_s``; for ``late`` the one when workers join.
-        down_s: how long the worker or server is away; without it, a worker for good.
-        probability: of a message, to be lost each time it is sent.
+        down_s: how long the worker or server is away; without it, a worker is away for good.
+        probability: of the loss of a message, each time it is sent.
         retry_s: from the loss of a message to sending it again.
         checkpoint_s: between two checkpoints of the server, which take no time.
-        down_law: how ``down_s``, the mean, varies from one occurrence to the next.
+        down_law: the law of ``down_s``, which is its mean.
         down_cv: its standard deviation over its mean; unused by ``constant``.
-        notice_s: a worker is told of its death so long before; ``mean_s`` or ``at_s`` then say when
-            it is told, and ``down_s`` counts from when it is gone.
+        notice_s: a worker receives notice of its death so long before; ``mean_s`` or ``at_s`` then
+            determine the notice, and ``down_s`` counts from the death.
     """
 
     kind: str = setting(one_of=KINDS)
@@ -100,20 +100,20 @@ class Fault(Spec):
 
 
 class Faults(NamedTuple):
-    """All processes of a cluster, ready for a kernel.
+    """All fault processes of a cluster, as arguments of a kernel.
 
     Attributes:
-        kind, mean_s, down_s: [P] of each process; a mean of 0 says that instants are listed,
-            an infinite time down that there is no return.
+        kind, mean_s, down_s: [P] of each process; a mean of 0 means listed instants,
+            an infinite time down means no return.
         happens: [P, N] whether the process happens to the worker (for the server: worker 0).
         at_s: [P, A] listed instants, infinite where there are fewer.
         key: of the instants' random stream.
         message_key: of the losses of messages.
         probability, retry_s: of messages.
         checkpoint_s: infinite where the server takes none.
-        down_law, down_cv: [P] how the time down varies.
+        down_law, down_cv: [P] law of the time down.
         down_key: of its random stream.
-        notice_s: [P] how long before its death a worker is told.
+        notice_s: [P] time from a notice to the worker's death.
     """
 
     kind: Any
@@ -137,6 +137,7 @@ def faults_of(faults: Sequence[Fault], workers: int, seed: int) -> Faults:
     timed = [fault for fault in faults if fault.kind != "message"]
     messages = [fault for fault in faults if fault.kind == "message"]
     happens = np.zeros((len(timed), workers if timed else 0), np.bool_)
+    # The last column of instants stays infinite: a process without further instants reads it.
     at_s = np.full((len(timed), max((len(f.at_s) for f in timed), default=0) + 1), math.inf)
     for place, fault in enumerate(timed):
         named = [0] if fault.kind == "server" else list(fault.workers) or slice(None)
@@ -163,14 +164,14 @@ def faults_of(faults: Sequence[Fault], workers: int, seed: int) -> Faults:
 
 @kernel
 def instant_s(faults: Faults, process: int, worker: int, occurrence: int, over_s: float) -> float:
-    """When a process happens the next time to a worker, infinity if never again.
+    """Instant of the next occurrence of a process at a worker, infinity if there is none.
 
     Args:
         faults: all processes.
-        process: which.
-        worker: to whom.
-        occurrence: how many times it has happened.
-        over_s: when what it caused the last time was over.
+        process: index of the process.
+        worker: index of the worker; 0 for the server.
+        occurrence: number of earlier occurrences.
+        over_s: end of the last occurrence, its absence included.
     """
     if not faults.happens[process, worker]:
         return np.inf
@@ -182,7 +183,7 @@ def instant_s(faults: Faults, process: int, worker: int, occurrence: int, over_s
 
 @kernel
 def away_s(faults: Faults, process: int, worker: int, occurrence: int) -> float:
-    """How long an occurrence of a process takes a worker, or the server, away."""
+    """Seconds for which an occurrence of a process removes a worker, or the server."""
     down_s, law = faults.down_s[process], faults.down_law[process]
     if law == laws.CONSTANT or down_s == np.inf:
         return down_s

@@ -1,14 +1,14 @@
-"""Before a simulation: keys that cannot change it, and the time that it will take.
+"""Before a simulation: keys without effect, and an estimate of its cost.
 
-What a cluster file says and nothing comes of it, for a protocol and so many workers. Each key that
-stands at another value than its default and cannot move a timeline is named, with what it would
-need. What a protocol's settings decide it says itself (`TimingProtocol.without_effect`). Where
-nothing of a table counts, the table is named and not its keys. A test moves every key
-of a full file under every protocol and asks that those named here, and no others, leave the
-timeline as it was.
+`find_unused_keys` lists the keys of a cluster file that differ from their defaults but cannot
+change the timeline, for a protocol and a number of workers, each with the reason. Keys without
+effect because of a protocol's own settings come from `TimingProtocol.without_effect`. If no key of
+a table has an effect, the table is listed instead of its keys. A test changes every key of a full
+file under every protocol and requires that the listed keys, and no others, leave the timeline
+unchanged.
 
-What a simulation will take, roughly and before it runs, of what a protocol says of its parts
-(`TimingProtocol.effort`). Every figure was measured on one core of 2023, in processor time.
+`effort_of` estimates CPU time and memory from the protocol's unit costs (`TimingProtocol.effort`).
+Every figure was measured on one core of 2023, in processor time.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def find_unused_keys(
 
     Args:
         cluster: the machine.
-        protocol: who waits for whom.
+        protocol: the timing protocol.
         workload: the job.
-        workers: the largest number of workers that is asked for.
-        long_run: whether what happens at the start is left out.
+        workers: the largest number of workers.
+        long_run: whether the start is left out of the results.
     """
     yield from _workers(cluster, workers)
     yield from _ways(cluster, protocol, workload, workers)
@@ -84,7 +84,7 @@ def _workers(cluster: Cluster, workers: int) -> Found:
 
 
 def _ways(cluster: Cluster, protocol: TimingProtocol, workload: Workload, workers: int) -> Found:
-    """``[link]`` and ``[network]``: one of them is used."""
+    """Keys of ``[link]`` and ``[network]``, of which only one is used."""
     network = cluster.network
     by_link = protocol.way == "link"
     on_network = network is not None and (not by_link or is_networked(cluster))
@@ -135,13 +135,13 @@ def _network(cluster: Cluster, network: Network, protocol: TimingProtocol, worke
 def _find_idle_between_workers(
     cluster: Cluster, network: Network, protocol: TimingProtocol, workers: int
 ) -> Found:
-    """On a network on which workers send to each other."""
+    """Keys without effect on a network between workers."""
     if network.server is not None:
         yield "network.server", f"{protocol.name} has no server"
     if cluster.jobs and network.sending != "rendezvous":
         yield "network.sending", "beside [[jobs]] all messages of a ring move at once"
     joined = max([workers, *(job.first + job.workers for job in cluster.jobs)])
-    # those from which on all workers are behind one link: no message goes so high
+    # Levels at which all workers are behind one link: no message passes them.
     beyond = [level.workers_per_link >= joined for level in network.levels]
     for place, is_beyond in enumerate(beyond):
         if is_beyond:
@@ -157,7 +157,7 @@ def _find_idle_between_workers(
 
 
 def _find_idle_to_a_server(network: Network, protocol: TimingProtocol) -> Found:
-    """On a network on which workers send to a server only."""
+    """Keys without effect on a network between workers and a server."""
     if network.server is not None:
         for name in find_changed(network.server, "workers_per_link", "links", "inside"):
             yield f"network.server.{name}", "every shard has one link of its own"
@@ -241,9 +241,9 @@ def _fault(fault: Fault, key: str, workers: int) -> Found:
 
 
 def _down(fault: Fault, key: str) -> Found:
-    """How the time away varies, where there is one and it does."""
+    """Keys of the law of the time down, if that has no variation."""
     if not fault.down_s:
-        why = "workers go for good" if fault.down_s is None else "nobody is away"
+        why = "workers go for good" if fault.down_s is None else "no worker is ever away"
         for name in find_changed(fault, "down_law", "down_cv"):
             yield f"{key}.{name}", why
     elif fault.down_law == "constant":
@@ -254,14 +254,14 @@ def _down(fault: Fault, key: str) -> Found:
 
 
 KEPT_BYTES = 500.0
-"""Memory of a contribution in a timeline that is kept: measured, 200 to 590."""
+"""Bytes of a contribution in a timeline in memory: measured, 200 to 590."""
 
 LEAST_FOLDS, LEAST_READS = 320, 5
-"""Of a long run: folds, and contributions of each worker; it may need many times as many."""
+"""Least folds of a long run, and least contributions of each worker; it may need many more."""
 
 
 class Effort(NamedTuple):
-    """Processor seconds, those of them before anything is folded, and bytes of memory."""
+    """CPU seconds in all, CPU seconds before the first fold, and bytes of memory."""
 
     seconds: float
     first_s: float
@@ -271,13 +271,13 @@ class Effort(NamedTuple):
 def effort_of(
     cluster: Cluster, protocol: TimingProtocol, workers: int, folds: int | None
 ) -> Effort:
-    """Of one worker count.
+    """Estimate the cost of simulating one number of workers.
 
     Args:
         cluster: the machine.
-        protocol: who waits for whom.
-        workers: how many.
-        folds: that are asked for; None for the long run, of which the least is told.
+        protocol: the timing protocol.
+        workers: number of workers.
+        folds: number of folds; None for the long run, for which the result is a lower bound.
     """
     costs, handing = protocol.effort(cluster, workers), protocol.handing(workers)
     each = workers if handing is not None and handing.rounds else 1

@@ -24,17 +24,17 @@ def is_key(text: str) -> bool:
 
 
 def put(table: dict[str, Any], key: str, value: object, where: str) -> None:
-    """Set a key; tables on the way are made, and whether it is allowed is seen later.
+    """Set a key, creating tables on the way; the schema checks the value later.
 
     Args:
         table: of the file; changed.
-        key: of the form that `is_key` admits; also a place in a list of numbers, as
+        key: of the form that `is_key` admits; also an element of a list of numbers, as
             ``faults[0].at_s[2]``.
-        value: for it.
-        where: the option or file that asks for it, for messages.
+        value: the new value.
+        where: the option or file with the key, for messages.
 
     Raises:
-        UserError: there is no such place.
+        UserError: there is no such key or element.
     """
     here, last = _find_parent(table, key, where)
     if isinstance(last, int) and isinstance(_enter(here, last, key, where), dict | list):
@@ -45,10 +45,10 @@ def put(table: dict[str, Any], key: str, value: object, where: str) -> None:
 
 
 def get(table: dict[str, Any], key: str, where: str) -> object:
-    """What a key holds (arguments as for `put`).
+    """The value of a key (arguments as for `put`).
 
     Raises:
-        UserError: nothing is there.
+        UserError: the key is missing.
     """
     here, last = _find_parent(table, key, where)
     if isinstance(here, dict) and last not in cast(dict[str, object], here):
@@ -57,7 +57,7 @@ def get(table: dict[str, Any], key: str, where: str) -> object:
 
 
 def _find_parent(table: dict[str, Any], key: str, where: str) -> tuple[Any, str | int]:
-    """What a key's last step leads out of, and that step."""
+    """The table or list that contains a key's last step, and that step."""
     steps: list[str | int] = []
     for name, places in (STEP.fullmatch(step).groups() for step in key.split(".")):  # pyright: ignore[reportOptionalMemberAccess]
         steps += [name, *(int(place) for place in re.findall(r"\d+", places))]

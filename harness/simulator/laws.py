@@ -2,8 +2,8 @@
 
 The generator is Philox 4×32 with 10 rounds (Salmon et al., "Parallel random numbers: as
 easy as 1, 2, 3", SC 2011): 128 counter bits are worker, step and draw, 64 key bits come
-from `harness.base.seeds.stream_key` of the seed and the purpose. Nothing is ever advanced, so
-every protocol sees the same worker take the same time for its n-th minibatch.
+from `harness.base.seeds.stream_key` of the seed and the purpose. There is no generator state, so
+under every protocol a worker takes the same time for its n-th minibatch.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def factor(key: Any, worker: int, step: int, law: int, cv: float, values: np.nda
 
     Args:
         key: of the purpose (see `purpose_key`).
-        worker: whose computation.
+        worker: index of the worker.
         step: the worker's own count of computations.
         law: one of the codes above.
         cv: coefficient of variation.

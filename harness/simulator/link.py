@@ -1,14 +1,14 @@
 """Copies over the link between the server and its workers.
 
-Three ways of sharing (see `cluster.Link`). Where every worker has a link of its own, or
-copies queue for one link, the end of a copy is known the moment it is asked for. Where
-copies under way share the bandwidth equally it depends on those still to come, so it is an
-event: a channel counts the service V that each copy under way has received, in seconds on
-an idle link; with n copies V grows at rate 1/n, and a copy that joins at V and needs c
-seconds is finished when V reaches V + c. Nothing has to be recomputed when others join.
+There are three ways of sharing (see `cluster.Link`). If every worker has a link of its own, or
+copies queue for one link, the end of a copy is known when it starts. If concurrent copies share
+the bandwidth equally, the end depends on copies that start later, so it is an event: a channel
+counts the service V that each present copy has received, in seconds on an idle link. With n
+copies V grows at rate 1/n, and a copy that joins at V₀ and needs c seconds finishes when V reaches
+V₀ + c. Nothing has to be recomputed when others join.
 
-V never falls, so copies of one size finish in the order in which they joined: each direction's
-wait in a queue. Where the size has changed, a copy goes before those that take longer.
+V never falls, so copies of one size finish in the order in which they joined: those of each
+direction wait in a queue. After a change of size, a copy goes before those that take longer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 OWN, FIFO, FAIR, NETWORK = range(4)
-"""How copies share the link; the last says that they are messages on a network instead."""
+"""Ways of sharing the link; with `NETWORK`, copies are messages on a network instead."""
 DOWN, UP = 0, 1
 _CODES = {"none": OWN, "fifo": FIFO, "fair": FAIR}
 
@@ -48,12 +48,11 @@ class Channels(NamedTuple):
 
     Attributes:
         sharing: OWN, FIFO or FAIR; NETWORK where there is no such link.
-        up: the channel of copies to the server (that of the other direction where the link
-            is half duplex).
-        channel: [2] of `CHANNEL`: when a FIFO channel is next free; V of a fair one, and
-            the instant V was last brought up to date.
-        fetches, pushes: copies from and to the server that are under way on fair channels,
-            by the V they finish at.
+        up: the channel of copies to the server: UP, or DOWN if the link is half duplex.
+        channel: [2] of `CHANNEL`: the instant at which a FIFO channel is free; V of a fair one,
+            and the instant of V's last update.
+        fetches, pushes: copies from and to the server in flight on fair channels, by the V at
+            which they finish.
     """
 
     sharing: int
@@ -77,7 +76,7 @@ def new_channels(link: Link, workers: int) -> Channels:
 
 @kernel
 def occupy(channels: Channels, way: int, now_s: float, copy_s: float) -> float:
-    """Start of a copy ``way`` (DOWN or UP) on a link that is not fair; it ends ``copy_s`` later."""
+    """Start of a copy ``way`` (DOWN or UP) on a link that is not fair; it lasts ``copy_s``."""
     if channels.sharing == OWN:
         return now_s
     channel = channels.channel[channels.up if way == UP else DOWN]
@@ -88,16 +87,17 @@ def occupy(channels: Channels, way: int, now_s: float, copy_s: float) -> float:
 
 @kernel
 def count_copies(channels: Channels, where: int) -> int:
-    """Copies on a fair channel."""
+    """Number of copies on a fair channel."""
     fetches = channels.fetches.counts[WAIT] if where == DOWN else 0
     return fetches + (channels.pushes.counts[WAIT] if where == channels.up else 0)
 
 
 @kernel
 def join(channels: Channels, way: int, now_s: float, copy_s: float, who: int) -> None:
-    """A copy DOWN or UP starts on a fair link; ``who`` comes back when it finishes."""
+    """Start a copy DOWN or UP on a fair link; `finish` returns its slot."""
     where = channels.up if way == UP else DOWN
     channel, count = channels.channel[where], count_copies(channels, where)
+    # V up to now, with the copies so far; an idle channel's V stays, which saves a reset.
     if count > 0:
         channel.service_s += (now_s - channel.updated_s) / count
     channel.updated_s = now_s
@@ -106,16 +106,17 @@ def join(channels: Channels, way: int, now_s: float, copy_s: float, who: int) ->
 
 @kernel
 def finish_s(channels: Channels, where: int, service_s: float) -> float:
-    """When a fair channel has given so much service, if nothing changes; at once if it has."""
+    """Instant at which V of a fair channel reaches ``service_s``, unless other copies join."""
     if service_s == np.inf:
         return np.inf
+    # Rounding may leave V just beyond the next end, which is then now and not in the past.
     channel, count = channels.channel[where], count_copies(channels, where)
     return channel.updated_s + max(service_s - channel.service_s, 0.0) * count
 
 
 @kernel
 def soonest(channels: Channels) -> tuple[float, int]:
-    """When the next copy of a fair link finishes (infinity if there is none), DOWN or UP."""
+    """End of the next copy on a fair link (infinity if there is none), and DOWN or UP."""
     if channels.sharing != FAIR:
         return np.inf, DOWN
     fetched, pushed = head_s(channels.fetches), head_s(channels.pushes)
@@ -127,9 +128,9 @@ def soonest(channels: Channels) -> tuple[float, int]:
 
 @kernel
 def finish(channels: Channels, way: int, now_s: float) -> int:
-    """Take the finished copy off a fair link: whose it is."""
+    """Remove the finished copy from a fair link; returns the slot given to `join`."""
     service_s, who = take(channels.pushes if way == UP else channels.fetches)
     channel = channels.channel[channels.up if way == UP else DOWN]
-    channel.service_s = service_s
+    channel.service_s = service_s  # exactly, whatever rounding would have made of V
     channel.updated_s = now_s
     return who

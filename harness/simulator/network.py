@@ -1,16 +1,13 @@
-"""A network: a tree of links, and the messages under way on it.
+"""A network: a tree of links, and the messages in flight on it.
 
-Messages under way on a network: one at a time on each link, or in max-min fair parts. First come,
-first served: a message takes every link of its way at once, as soon as all of them are free of
-messages sent before it, so its departure is known when it is sent.
+Links carry one message at a time, or several in max-min fair parts. First come, first served
+(`reserve`): a message takes every link of its route at once, as soon as all of them are free of
+messages sent earlier, so its departure is known when it is sent.
 
-Fair: rates are max-min fair (Bertsekas and Gallager, "Data Networks", section 6.5.2). All
-rates grow together until a link is full; the messages on it keep the rate they have, and the
-others go on growing. Rates change only when a message starts or departs, and when no link of
-its way carries another one they do not change then either. A message's departure is an event
-that is put off or brought forward when its rate changes.
-
-How the machines are joined: a tree of links, and the way a message takes through it.
+Fair (`start`): rates are max-min fair (Bertsekas and Gallager, "Data Networks", section 6.5.2). All
+rates grow together until a link is full; the messages on it keep their rate, and the others keep
+growing. Rates change only when a message starts or departs, and only if a link of its route
+carries another message. A message's departure is an event that moves when its rate changes.
 
 One description covers the usual machines. Level 0 joins every worker to its first switch,
 level 1 a group of workers to the next one, and so on; above the last level is a switch that
@@ -18,11 +15,11 @@ joins everything:
 
 - a switched cluster: one level;
 - one server's PCI Express tree: cards, then the switches they share;
-- nodes × GPUs: the links inside a node, then one network port a node;
+- nodes × GPUs: the links inside a node, then one network port per node;
 - a wide area: the same, with sites for nodes and seconds' worth of latency;
 - a star with parameter-server shards: one level, and a link of each shard's own;
-- a bus or a blocking switch: a core whose capacity all traffic shares;
-- nodes × GPUs with a card a GPU: as many links a node as it has cards, beside those inside;
+- a bus or a blocking switch: a core with a capacity that all traffic shares;
+- nodes × GPUs with a card per GPU: as many links per node as it has cards, beside those inside;
 - rails: cards with one number in their nodes share a switch, and the core joins the rails.
 """
 
@@ -66,27 +63,27 @@ FLOW = np.dtype(
         *(("new_rate", np.float64), ("place", np.int64)),
     ]
 )
-"""A message under way on fair links: bytes left at the instant its rate last changed, that
-rate and instant, its departure at that rate, and its place among the active ones (−1 if none)."""
+"""A message in flight on fair links: bytes left at the last change of its rate, the rate and
+instant of that change, its departure at that rate, and its index among active ones (−1: none)."""
 
 LINK = np.dtype(
     [("free_s", np.float64), ("load", np.int64), ("room", np.float64), ("open", np.int64)]
 )
-"""A link: when it is free (first come, first served), messages on it (fair), and while rates
-are being found the bandwidth not yet given and the messages without a rate."""
+"""A link: the instant at which it is free (first come, first served), messages on it (fair), and
+during `find_rates` the bandwidth not yet assigned and the messages without a rate."""
 
 
 class Traffic(NamedTuple):
-    """What is under way.
+    """Messages in flight on a network.
 
     Attributes:
         wiring: the network.
         links: [E] of `LINK`.
         flows: [F] of `FLOW`, by slot.
         ways: [F, P] links of each message.
-        active: [F] slots under way, the first ``counts[COUNT]`` of them.
-        counts: [2] messages under way, and whether their rates are out of date.
-        departures: by time; an entry whose message now departs at another time is void.
+        active: [F] slots in flight, in the first ``counts[COUNT]`` entries.
+        counts: [2] number of messages in flight, and whether their rates are out of date.
+        departures: by time; an entry is void if its message departs at another time now.
     """
 
     wiring: Wiring
@@ -136,13 +133,13 @@ def reserve(
 
 @kernel
 def start(traffic: Traffic, slot: int, source: int, target: int, size: float, now_s: float) -> None:
-    """Send a message over fair links; its slot comes back from `depart`."""
+    """Send a message over fair links; `depart` returns its slot."""
     flow, way = traffic.flows[slot], traffic.ways[slot]
     flow.latency_s = route(traffic.wiring, source, target, way)
     flow.left_bytes = size
     flow.since_s = now_s
     flow.rate = 0.0
-    flow.departs_s = np.inf  # or an entry of the slot's last message could be taken for its own
+    flow.departs_s = np.inf  # otherwise an entry of the slot's last message could look valid
     flow.place = traffic.counts[COUNT]
     traffic.active[flow.place] = slot
     traffic.counts[COUNT] += 1
@@ -154,7 +151,7 @@ def start(traffic: Traffic, slot: int, source: int, target: int, size: float, no
 
 @kernel
 def change_load(traffic: Traffic, way: Any, by: int) -> bool:
-    """Count a message in or out on its way; whether any link carries another."""
+    """Add a message to the links of its way, or remove it; whether any link carries another."""
     shared = False
     for link in way:
         if link == NO_LINK:
@@ -166,7 +163,7 @@ def change_load(traffic: Traffic, way: Any, by: int) -> bool:
 
 @kernel
 def bottleneck(traffic: Traffic, way: Any) -> float:
-    """Bytes a second of the slowest link of a way."""
+    """Bytes per second of the slowest link of a way."""
     rate = np.inf
     for link in way:
         if link == NO_LINK:
@@ -177,14 +174,14 @@ def bottleneck(traffic: Traffic, way: Any) -> float:
 
 @kernel
 def give_rate(traffic: Traffic, slot: int, rate: float, now_s: float) -> None:
-    """From now on a message has this rate; note when it departs."""
+    """Set a message's rate from now on, and schedule its departure."""
     flow, departures = traffic.flows[slot], traffic.departures
     if flow.rate > 0.0:
         flow.left_bytes = max(flow.left_bytes - flow.rate * (now_s - flow.since_s), 0.0)
     flow.since_s = now_s
     flow.rate = rate
     flow.departs_s = now_s + flow.left_bytes / rate
-    if departures.counts[SIZE] == len(departures.events):
+    if departures.counts[SIZE] == len(departures.events):  # full of void entries: rebuild it
         departures.counts[SIZE] = 0
         for place in range(traffic.counts[COUNT]):
             other = traffic.active[place]
@@ -195,7 +192,7 @@ def give_rate(traffic: Traffic, slot: int, rate: float, now_s: float) -> None:
 
 @kernel
 def find_rates(traffic: Traffic, now_s: float) -> None:
-    """Max-min fair rates of all messages under way, by filling link after link."""
+    """Max-min fair rates of all messages in flight, by filling link after link."""
     flows, links = traffic.flows, traffic.links
     traffic.counts[STALE] = 0
     waiting = traffic.counts[COUNT]
@@ -217,7 +214,7 @@ def find_rates(traffic: Traffic, now_s: float) -> None:
 
 @kernel
 def share_of(traffic: Traffic, slot: int) -> float:
-    """The equal part a message could have of the fullest link of its way."""
+    """The equal part of the fullest link of its way that a message could have."""
     share = np.inf
     for link in traffic.ways[slot]:
         if link == NO_LINK:
@@ -228,7 +225,7 @@ def share_of(traffic: Traffic, slot: int) -> float:
 
 @kernel
 def smallest_share(traffic: Traffic) -> float:
-    """The smallest such part among messages without a rate."""
+    """The smallest `share_of` among messages without a rate."""
     share = np.inf
     for place in range(traffic.counts[COUNT]):
         slot = traffic.active[place]
@@ -239,9 +236,9 @@ def smallest_share(traffic: Traffic) -> float:
 
 @kernel
 def fill(traffic: Traffic, share: float) -> int:
-    """Give that rate to every message whose fullest link has no more; how many those are.
+    """Assign the rate ``share`` to all messages limited to it; returns their number.
 
-    They are marked before any is served, so equal messages get equal rates to the last bit.
+    They are marked before any is assigned, so equal messages get equal rates to the last bit.
     """
     given, links, flows = 0, traffic.links, traffic.flows
     for place in range(traffic.counts[COUNT]):
@@ -264,7 +261,7 @@ def fill(traffic: Traffic, share: float) -> int:
 
 @kernel
 def next_departure_s(traffic: Traffic, now_s: float) -> float:
-    """When the next message departs at present rates, infinity if none is under way."""
+    """Next departure at present rates, infinity if no message is in flight."""
     while True:
         departs_s = first_valid_s(traffic)
         if departs_s <= now_s or not traffic.counts[STALE]:
@@ -274,16 +271,16 @@ def next_departure_s(traffic: Traffic, now_s: float) -> float:
 
 @kernel
 def next_event(traffic: Traffic, heap: Heap, now_s: float) -> tuple[float, int, bool]:
-    """Of two kinds of events the next: a message departs, or what a heap has at some time.
+    """Take the next event: a departure of a message, or the first event of a heap.
 
     Args:
-        traffic: what is under way; on links of first come, first served no departure is an event.
-        heap: of events of the caller's, by time and number.
+        traffic: messages in flight; with first come, first served, departures are no events.
+        heap: of the caller's events.
         now_s: the time of the last event.
 
     Returns:
-        When it is, infinity if nothing is to come; the message's slot or the heap's number; and
-        whether a message departs. At the same moment the heap comes first.
+        Its time, infinity if there is no event; the message's slot, or the worker of the heap's
+        event; and whether a message departs. Of equal times the heap's event comes first.
     """
     entry_s, departs_s = first_s(heap), np.inf
     if traffic.wiring.fair and entry_s > now_s:
@@ -297,7 +294,7 @@ def next_event(traffic: Traffic, heap: Heap, now_s: float) -> tuple[float, int, 
 
 @kernel
 def first_valid_s(traffic: Traffic) -> float:
-    """The first entry of the departures that is not void, infinity if there is none."""
+    """Time of the first valid departure, infinity if there is none; removes void entries."""
     departures = traffic.departures
     while departures.counts[SIZE] > 0:
         event = departures.events[0]
@@ -310,7 +307,7 @@ def first_valid_s(traffic: Traffic) -> float:
 
 @kernel
 def depart(traffic: Traffic) -> int:
-    """Take the next message off the network; its slot."""
+    """Remove the next departing message from the network; returns its slot."""
     _, _, slot = pop(traffic.departures)
     place = traffic.flows[slot].place
     traffic.counts[COUNT] -= 1
@@ -366,7 +363,7 @@ def send_all(
 
 @kernel
 def departures_until(traffic: Traffic, now_s: float, end_s: float, arrived_s: Any) -> float:
-    """Let messages depart until ``end_s``; the time of the last."""
+    """Let messages depart until ``end_s``; returns the time of the last departure."""
     while traffic.counts[COUNT] > 0:
         departs_s = next_departure_s(traffic, now_s)
         if departs_s > end_s:
@@ -385,17 +382,17 @@ class Level(Spec):
     """The links between one level of the tree and the next.
 
     Attributes:
-        workers_per_link: how many workers, in order of their numbers, are behind each link.
+        workers_per_link: number of workers, in order of their numbers, behind each link.
         bandwidth_bytes_per_s: of each link; none is infinitely fast.
-        latency_s: what passing this level, up and down together, adds to a message.
+        latency_s: latency that this level, up and down together, adds to a message.
         duplex: ``full``, both directions at full rate at once; ``half``, they share it.
         name: for tables and figures.
-        down_bandwidth_bytes_per_s: of each link towards the workers, where it is another than
-            ``bandwidth_bytes_per_s``, which then is the one away from them.
-        links: how many links those workers have in the place of one; they are divided among
+        down_bandwidth_bytes_per_s: of each link towards the workers, if it differs from
+            ``bandwidth_bytes_per_s``, which is then that away from them.
+        links: number of links of those workers in the place of one; workers are divided among
             them in order, e.g. 8 for 8 workers with a network card each.
-        inside: whether only messages pass this level that stay below the next one: what goes
-            further has links of its own beside these.
+        inside: whether only messages that stay below the next level pass this one; others
+            have links of their own beside these.
     """
 
     workers_per_link: int = setting(1, at_least=1, at_most=10_000_000)
@@ -409,16 +406,16 @@ class Level(Spec):
 
     @property
     def away_bytes_per_s(self) -> float:
-        """Of each link away from the workers, infinite without a limit."""
+        """Bandwidth of each link away from the workers, infinite without a limit."""
         return np.inf if self.bandwidth_bytes_per_s is None else self.bandwidth_bytes_per_s
 
     @property
     def towards_bytes_per_s(self) -> float:
-        """Of each link towards the workers."""
+        """Bandwidth of each link towards the workers."""
         return self.down_bandwidth_bytes_per_s or self.away_bytes_per_s
 
     def trouble(self) -> tuple[str, str] | None:
-        """Two rates need two directions; no link is without a worker."""
+        """Two bandwidths with one direction, or a link without a worker."""
         if self.duplex == "half" and self.down_bandwidth_bytes_per_s is not None:
             return "down_bandwidth_bytes_per_s", "not allowed with duplex 'half'; allowed: 'full'"
         if self.workers_per_link % self.links:
@@ -433,16 +430,16 @@ class Network(Spec):
 
     Attributes:
         levels: from the workers upwards.
-        sharing: ``fair``, messages under way on a link have max-min fair parts of it;
-            ``fifo``, a link carries one message at a time, in the order they were sent.
-        sending: ``rendezvous``, a message starts when its receiver waits for it too, as MPI
-            has it with long ones; ``buffered``, as soon as its sender has it ready.
-        core_bandwidth_bytes_per_s: capacity of what joins the highest links; none is
+        sharing: ``fair``, messages on a link have max-min fair parts of it;
+            ``fifo``, a link carries one message at a time, in the order of sending.
+        sending: ``rendezvous``, a message starts when its receiver waits for it too, as long
+            messages in MPI; ``buffered``, as soon as its sender has it ready.
+        core_bandwidth_bytes_per_s: capacity of the switch that joins the highest links; none is
             infinitely fast.
-        server: the link of each shard of a server, which is joined to the core; with it, the
-            parameter server's copies are messages on this network, and not copies on ``link``.
-        rails: whether links of the highest level that have one number in their groups meet in a
-            switch of their own, so that only messages from one such rail to another pass the core.
+        server: the link of each shard of a server to the core; with it, the parameter server's
+            copies are messages on this network, and not copies on ``link``.
+        rails: whether links of the highest level that have the same number in their groups meet in
+            a switch of their own, so that only messages between such rails pass the core.
     """
 
     levels: tuple[Level, ...] = setting(())
@@ -453,7 +450,7 @@ class Network(Spec):
     rails: bool = setting(False, added=True)
 
     def trouble(self) -> tuple[str, str] | None:
-        """Each level's links hold whole links of the level below; the highest leads outside."""
+        """A level that divides links of the level below, or an inside one at the top."""
         if self.levels and self.levels[-1].inside:
             key = f"levels[{len(self.levels) - 1}].inside"
             return key, "not allowed at the highest level; allowed: below it"
@@ -474,24 +471,23 @@ class Network(Spec):
 
 
 class Wiring(NamedTuple):
-    """A network for so many workers and shards, ready for a kernel.
+    """A network with numbered links, as arguments of a kernel.
 
-    Links are numbered; a full-duplex link is two of them. Endpoints are the workers, then
-    the shards.
+    A full-duplex link has two numbers. Endpoints are the workers, then the shards.
 
     Attributes:
-        workers: how many.
+        workers: number of workers.
         fair: whether links are shared, or carry one message at a time.
         rendezvous: whether a message waits for its receiver.
         group: [L] workers behind each link of a level.
         up, down: [L + 1] number of the first link of a level in either direction; the last
             entry is that of the shards.
-        latency_s: [L + 1] likewise.
+        latency_s: [L + 1] latency of each level, then of the shards' links.
         core: number of the core's link, or `NO_LINK`.
-        rate: [E] bytes a second of each link.
-        links: [L] in the place of one at each level; empty where that is one everywhere.
-        inside: [L] whether only what stays below the next level passes; empty where none is so.
-        rails: whether what stays on its rail does not pass the core.
+        rate: [E] bytes per second of each link.
+        links: [L] `Level.links` of each level; empty if all are 1.
+        inside: [L] `Level.inside` of each level; empty if none is.
+        rails: whether messages that stay on one rail bypass the core.
     """
 
     workers: int
@@ -509,24 +505,24 @@ class Wiring(NamedTuple):
 
     @property
     def longest(self) -> int:
-        """Links on the longest way."""
+        """Number of links on the longest way."""
         return 2 * len(self.group) + 2
 
     @property
     def full_duplex(self) -> bool:
-        """Whether between workers no two directions share a link, nor all of them a core."""
+        """Whether all links between workers are full duplex, without a limited core."""
         return self.core == NO_LINK and bool((self.up != self.down)[:-1].all())
 
 
 def wire(network: Network, workers: int, shards: int = 0, own: Any = None) -> Wiring:
-    """Number the links that ``workers`` workers and ``shards`` shards need.
+    """Number the links for ``workers`` workers and ``shards`` shards.
 
     Args:
-        network: how they are joined.
-        workers: how many.
-        shards: likewise.
-        own: [2, N] bytes a second of the workers' own links, up and down, in place of those of
-            the lowest level; nan where that holds.
+        network: the tree of links.
+        workers: number of workers.
+        shards: number of shards.
+        own: [2, N] bytes per second of the workers' own links, up and down, in place of those of
+            the lowest level; nan for those of the level.
     """
     levels = [*network.levels, network.server or Level()]
     below = network.levels
@@ -584,7 +580,7 @@ def route(wiring: Wiring, source: int, target: int, way: Any) -> float:
         wiring: the network.
         source: a worker, or ``workers`` + a shard.
         target: another.
-        way: [P] filled from its start, `NO_LINK` after the last.
+        way: [P] output; `NO_LINK` after the last link.
 
     Returns:
         The latency in seconds.
@@ -633,7 +629,7 @@ def link_of(wiring: Wiring, level: int, worker: int) -> int:
 
 @kernel
 def leaves(wiring: Wiring, level: int, source: int, target: int) -> bool:
-    """Whether a message goes past a level that only what stays below the next one passes."""
+    """Whether a message bypasses an inside level, because it leaves the group above."""
     if len(wiring.inside) == 0 or not wiring.inside[level]:
         return False
     above = wiring.group[level + 1]
@@ -643,7 +639,7 @@ def leaves(wiring: Wiring, level: int, source: int, target: int) -> bool:
 
 @kernel
 def one_rail(wiring: Wiring, source: int, target: int) -> bool:
-    """Whether two workers' highest links have one number in their groups."""
+    """Whether two workers' highest links have the same number in their groups."""
     if not wiring.rails:
         return False
     last = len(wiring.group) - 1

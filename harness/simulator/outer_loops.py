@@ -1,9 +1,9 @@
-"""How long a step of training takes whose workers synchronise now and then, with intervals.
+"""Time per step of training with infrequent synchronisation, with prediction intervals.
 
 A plan names a cluster file, algorithms with the steps between two of their synchronisations, the
-bandwidths of the links, and the figures of the file that are known within limits only. Each cell
-is simulated once a draw of those figures (`harness.simulator.steady`), as a short run would be
-measured: so many steps, of which the first are not counted.
+bandwidths of the links, and figures of the file with uncertain values. Each cell is simulated once
+for each draw of those figures (`harness.simulator.steady`), like a short measured run: a number of
+steps, the first of which are discarded.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ BITS = 8.0
 
 @dataclass(frozen=True)
 class OuterLoop(Spec):
-    """An algorithm, as far as timing knows it.
+    """The timing of an algorithm.
 
     Attributes:
         name: for the table.
-        every: steps between two synchronisations; a row each.
-        buckets: as of averaging: those of gradients that travel while others are computed.
+        every: steps between two synchronisations; one row for each.
+        buckets: of gradients that are sent while others are computed, as for averaging.
     """
 
     name: str = setting()
@@ -47,17 +47,17 @@ class OuterLoop(Spec):
 
 @dataclass(frozen=True)
 class OuterLoops(Spec):
-    """What is to be predicted.
+    """A plan: the rows to predict, and their settings.
 
     Attributes:
         cluster: a cluster file, relative to this one.
-        bandwidths_bits_per_s: of a link of the network's highest level; a row each.
-        steps: of a run; it ends with the last synchronisation in them.
+        bandwidths_bits_per_s: of a link of the network's highest level; one row for each.
+        steps: length of a run; it ends with the last synchronisation in them.
         discarded_steps: at its beginning; synchronisations in them are not counted.
-        algorithms: what trains.
+        algorithms: the algorithms to time.
         uncertain: figures of the cluster file that are drawn.
-        draws: how often a row is simulated.
-        interval: the part of the draws that lies between a row's low and high figure.
+        draws: number of simulations of a row.
+        interval: the share of the draws between a row's low and high figure.
         seed: of the draws and of all durations.
     """
 
@@ -72,7 +72,7 @@ class OuterLoops(Spec):
     seed: int = setting(0, at_least=0, at_most=2**62)
 
     def trouble(self) -> tuple[str, str] | None:
-        """Every run synchronises after what is discarded, and every algorithm is one."""
+        """Unknown algorithms, or a run without a synchronisation after the discarded steps."""
         names = [loop.name for loop in self.algorithms]
         for place, figure in enumerate(self.uncertain):
             if unknown := [name for name in figure.algorithms if name not in names]:
@@ -90,10 +90,10 @@ class Cell:
     """A row of the prediction.
 
     Attributes:
-        algorithm, every, bandwidth_bits_per_s: of what.
-        ms_per_step: the mean of the draws: milliseconds a step, synchronisations included.
-        ms_low, ms_high: between which the interval's part of them lies.
-        computing_share: of the time, that in which a worker computes.
+        algorithm, every, bandwidth_bits_per_s: the row's settings.
+        ms_per_step: mean over the draws of milliseconds per step, synchronisations included.
+        ms_low, ms_high: ends of the interval of the draws.
+        computing_share: share of the time in which a worker computes.
     """
 
     algorithm: str
@@ -117,12 +117,12 @@ def load_plan(path: Path) -> OuterLoops:
 def predict_steps(
     plan: OuterLoops, path: Path, progress: Callable[[str], None] = lambda line: None
 ) -> Iterator[Cell]:
-    """Every row of a plan.
+    """Predict every row of a plan.
 
     Args:
-        plan: what is to be predicted.
-        path: its file, for the folder that the cluster file is relative to.
-        progress: told what is simulated next.
+        plan: the plan.
+        path: its file; the cluster file is relative to its folder.
+        progress: called with a description of the next row.
 
     Raises:
         UserError: the cluster file is wrong, or a drawn figure is not allowed in it.
@@ -163,10 +163,11 @@ def _machine(
 
 
 def _run(plan: OuterLoops, machine: Cluster, rules: Averaging, number: int) -> tuple[float, float]:
-    """Seconds a step of one draw, and the computing in them."""
+    """Seconds per step of one draw, and the seconds of computing in them."""
     if machine.workload is None:
         raise UserError(f"{plan.cluster}: workload: missing; needed for a prediction")
     simulation = Simulation(machine, rules, machine.workload, seed=plan.seed + number)
+    # Whole rounds only: discarded steps after the last synchronisation in them are measured.
     skipped = plan.discarded_steps // rules.every
     simulation.advance(folds=skipped)
     begins_s, rounds = simulation.now_s, plan.steps // rules.every - skipped
@@ -178,7 +179,7 @@ def _run(plan: OuterLoops, machine: Cluster, rules: Averaging, number: int) -> t
 
 
 def _cell(plan: OuterLoops, name: str, every: int, bandwidth: float, runs: Any) -> Cell:
-    """What the draws [D, 2] of a row come to."""
+    """The row of a prediction from its draws [D, 2]."""
     mean_s, computing_s = runs.mean(axis=0).tolist()
     tail = (1.0 - plan.interval) / 2.0
     low, high = np.quantile(1e3 * runs[:, 0], [tail, 1.0 - tail]).tolist()

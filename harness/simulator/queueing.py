@@ -1,28 +1,27 @@
-"""Queueing theory in closed form, and the queues of a timeline to hold it against.
+"""Queueing theory in closed form, and the queues of a timeline to compare with it.
 
-Queueing theory in closed form: what a parameter server must come to in the long run. Around one
-server, N workers are a closed network: each is away for its think time Z (computing and copying),
-then queues for a fold of s seconds. Names follow Kendall: M/D/1//N has exponential think times,
-constant folds, one server and N customers. Symbols: X throughput, ρ utilisation, W waiting time, L
-number present.
+Around one parameter server, N workers are a closed network: each is away for its think time Z
+(computing and copying), then queues for a fold of s seconds. Names follow Kendall: M/D/1//N has
+exponential think times, constant folds, one server and N customers. Symbols: X throughput, ρ
+utilisation, W waiting time, L number present.
 
     machine_repairman    M/M/1//N by its product form
     mean_value_analysis  the same and any chain of stations, without normalising constants
     constant_repair      M/D/1//N by the chain embedded at the ends of folds
     lockstep             D/D/1//N
     open_queue           M/G/1 (Pollaczek and Khinchine), of which M/M/1 and M/D/1 are cases
-    throughput_bounds    what holds for every law
-    slowest_s            where all wait for the slowest: the mean of the longest of N times
+    throughput_bounds    bounds for every law
+    slowest_s            mean of the longest of N times, for rounds that wait for the slowest
 
-The queues of a timeline: when each contribution came to a stage, was served, and left. A worker's
-life is a chain of stages (fetch, compute, push, fold). What a timeline records is when each stage
-was busy with a contribution; the gap before it is the wait in that stage's queue. This holds for
-protocols in which a worker has one contribution under way at a time.
+`visits` gives the queues of a timeline: arrival, start of service and departure of each
+contribution at each stage (fetch, compute, push, fold). A timeline records the service at each
+stage; the gap before it is the wait in that stage's queue. This holds for protocols in which a
+worker has one contribution in flight at a time.
 
-Workers in lock step: equal, with nothing that varies, so that all do everything at once. They all
-copy at the same instants and wait for each other, and compute at the same instants and leave the
-link idle. No real cluster does: a little jitter takes them apart, and may change throughput by
-much. Whether it does is found by trying.
+Workers in lock step (`is_lockstep`) are equal and without variation. They copy at the same instants
+and wait for each other, then compute at the same instants and leave the link idle. Real clusters do
+not: a little jitter separates the workers, and may change throughput considerably, which
+`with_small_jitter` serves to test.
 """
 
 from __future__ import annotations
@@ -96,6 +95,7 @@ def machine_repairman(workers: int, think_s: float, service_s: float) -> Steady:
         think_s: mean time a worker is away, above 0.
         service_s: mean time of a fold, above 0.
     """
+    # In logarithms: the weights themselves overflow for many workers.
     n = np.arange(workers + 1)
     falling = np.append(0.0, np.cumsum(np.log(workers - n[:-1])))
     log_weights = falling + n * np.log(service_s / think_s)
@@ -107,9 +107,9 @@ def machine_repairman(workers: int, think_s: float, service_s: float) -> Steady:
 def mean_value_analysis(
     workers: int, think_s: float, demands_s: Sequence[float]
 ) -> tuple[Steady, ...]:
-    """Each station of a closed network, exactly where it has a product form.
+    """Each station of a closed network; exact if the network has a product form.
 
-    It has one where stations that serve in order of arrival have exponential service, while
+    It has one if stations that serve in order of arrival have exponential service, while
     those that share equally, and the think time, may have any law. Reiser and Lavenberg,
     "Mean-value analysis of closed multichain queuing networks" (JACM 1980):
     R_k(n) = D_k·(1 + L_k(n−1)), X(n) = n / (Z + Σ R_k(n)), L_k(n) = X(n)·R_k(n).
@@ -117,10 +117,10 @@ def mean_value_analysis(
     Args:
         workers: N.
         think_s: mean time spent away from all stations in a cycle.
-        demands_s: [K] D_k, mean service a cycle needs of each station.
+        demands_s: [K] D_k, mean service that a cycle needs at each station.
 
     Returns:
-        [K] one result a station; ``wait_s`` is that of a whole cycle at the station.
+        [K] one result per station; ``wait_s`` is that of a whole cycle at the station.
     """
     demand_s = np.array(demands_s, dtype=np.float64)
     present = np.zeros(len(demand_s))
@@ -150,7 +150,7 @@ def constant_repair(workers: int, think_s: float, service_s: float) -> Steady:
         above = _binomial_above(k + 1 - start[: k + 1], workers - start[: k + 1], arrives)
         none = (workers - k - 1) * -service_s / think_s
         law[k + 1] = float(law[: k + 1] @ above) / np.exp(none)
-        if law[k + 1] > 1e200:
+        if law[k + 1] > 1e200:  # not normalised yet: rescale before it overflows
             law /= law[k + 1]
     empty = float(law[0] / law.sum())
     return _queue_from_utilisation(
@@ -159,7 +159,7 @@ def constant_repair(workers: int, think_s: float, service_s: float) -> Steady:
 
 
 def _binomial_above(k: NDArray[Any], trials: NDArray[Any], chance: float) -> Floats:
-    """[·] probability that more than k of so many trials succeed."""
+    """[·] probability that more than k of ``trials`` trials succeed."""
     return np.asarray(cast(Any, stats.binom).sf(k, trials, chance), dtype=np.float64)
 
 
@@ -172,7 +172,7 @@ def lockstep(workers: int, think_s: float, service_s: float) -> Steady:
 def open_queue(arrivals_per_s: float, service_s: float, cv: float) -> Steady:
     """M/G/1: W = ρ·s·(1 + cv²) / (2·(1 − ρ)), after Pollaczek and Khinchine.
 
-    Many workers that are each seldom at the server arrive as a Poisson process: with N → ∞ at
+    Many workers that rarely visit the server arrive as a Poisson process: with N → ∞ at
     constant N/Z, M/D/1//N tends to this with ``cv`` 0 (M/D/1), M/M/1//N with ``cv`` 1 (M/M/1).
 
     Args:
@@ -190,15 +190,15 @@ def open_queue(arrivals_per_s: float, service_s: float, cv: float) -> Steady:
 
 
 def throughput_bounds(think_s: Sequence[float], demands_s: Sequence[float]) -> tuple[float, float]:
-    """The least and the greatest throughput that any laws with these means can give.
+    """Lower and upper bound of throughput, for all laws with these means.
 
-    A cycle lasts at least Z_i + Σ D, at most as long as if everyone else were always ahead:
+    A cycle lasts at least Z_i + Σ D, at most as long as if all others were always ahead:
     Σᵢ 1/(Z_i + N·ΣD) ≤ X ≤ min(1/max D, Σᵢ 1/(Z_i + ΣD)) (Muntz and Wong 1974). The lower bound
-    supposes services whose remainder is not longer than a whole one (constant, exponential).
+    assumes services with a mean remainder of at most a whole one (constant, exponential).
 
     Args:
         think_s: [N] mean think time of each worker.
-        demands_s: [K] mean service a cycle needs of each station.
+        demands_s: [K] mean service that a cycle needs at each station.
     """
     away, total = np.array(think_s, dtype=np.float64), float(sum(demands_s))
     least = float(_inverse(away + len(away) * total).sum())
@@ -208,7 +208,7 @@ def throughput_bounds(think_s: Sequence[float], demands_s: Sequence[float]) -> t
 
 
 def slowest_s(workers: int, steps: int, step_s: float) -> float:
-    """Mean time until the last of N workers has done so many exponential steps.
+    """Mean time until the last of N workers has finished ``steps`` exponential steps.
 
     The sum of n steps has an Erlang law F, and E[max] = ∫ 1 − F(t)^N dt; for one step that is
     the harmonic number, step_s·(1 + 1/2 + … + 1/N).
@@ -229,7 +229,7 @@ def slowest_s(workers: int, steps: int, step_s: float) -> float:
 
 
 def _inverse(seconds: Floats) -> Floats:
-    """1/x, infinite where no time passes."""
+    """1/x, infinite for 0."""
     with np.errstate(divide="ignore"):
         return 1.0 / seconds
 
@@ -239,12 +239,12 @@ STAGES = ("fetch", "compute", "push", "fold")
 
 @dataclass(frozen=True, eq=False)
 class Visits:
-    """[C] visits to one stage, a row a contribution.
+    """[C] visits to one stage, one row per contribution.
 
     Attributes:
-        arrive_s: when the contribution came.
-        start_s: when its service began.
-        end_s: when it left.
+        arrive_s: arrival at the stage.
+        start_s: start of service.
+        end_s: departure.
     """
 
     arrive_s: Floats
@@ -260,7 +260,7 @@ class Visits:
         return _mean_count(self.start_s, self.end_s, from_s, to_s)
 
     def littles_product(self, from_s: float, to_s: float) -> float:
-        """λ·W of the contributions that came in that time, W the whole stay."""
+        """λ·W of the contributions that arrived in that interval, with W the whole stay."""
         came = (self.arrive_s >= from_s) & (self.arrive_s < to_s)
         stay_s = (self.end_s - self.arrive_s)[came]
         return float(stay_s.sum()) / (to_s - from_s)
@@ -278,8 +278,8 @@ def _mean_count(enter_s: Floats, leave_s: Floats, from_s: float, to_s: float) ->
 def visits(timeline: Timeline) -> dict[str, Visits]:
     """The visits to every stage of the contributions that were folded.
 
-    A stage that took no time has no span; its visit is the instant at which the stage before
-    it ended.
+    A stage that took no time has no span; its visit is the instant at which the previous stage
+    ended.
 
     Args:
         timeline: of one server, recorded with spans.
@@ -302,9 +302,9 @@ def visits(timeline: Timeline) -> dict[str, Visits]:
 
 
 def _owners(timeline: Timeline) -> NDArray[Any]:
-    """[S] row of the folded contribution that each span belongs to, −1 for none.
+    """[S] row of the folded contribution of each span, −1 for none.
 
-    The server's span ends at the instant of the fold; a worker's begins after the last read
+    The server's span ends at the instant of the fold; a worker's span begins after the last read
     of that worker.
     """
     rows, spans = timeline.folded(), timeline.spans
@@ -317,7 +317,7 @@ def _owners(timeline: Timeline) -> NDArray[Any]:
 
 
 def _latest(worker: Any, read_s: Floats, who: Any, start_s: Floats) -> NDArray[Any]:
-    """[S] index of the last read of ``who`` that is not after ``start_s``, −1 for none."""
+    """[S] index of a worker's last read up to ``start_s``, −1 for none."""
     reads = len(worker)
     lanes, times_s = np.concatenate([worker, who]), np.concatenate([read_s, start_s])
     is_span = np.arange(len(lanes)) >= reads
@@ -330,7 +330,7 @@ def _latest(worker: Any, read_s: Floats, who: Any, start_s: Floats) -> NDArray[A
 
 
 def _matching(sorted_s: Floats, wanted_s: Floats) -> NDArray[Any]:
-    """[W] index of each wanted instant in ``sorted_s``, −1 where it is not there."""
+    """[W] index of each wanted instant in ``sorted_s``, −1 if it is missing."""
     if len(sorted_s) == 0:
         return np.full(len(wanted_s), -1, dtype=np.int64)
     place = np.minimum(np.searchsorted(sorted_s, wanted_s), len(sorted_s) - 1)
@@ -338,11 +338,11 @@ def _matching(sorted_s: Floats, wanted_s: Floats) -> NDArray[Any]:
 
 
 CV = 0.05
-"""Of the jitter that is tried."""
+"""Coefficient of variation of `with_small_jitter`."""
 
 
 def is_lockstep(cluster: Cluster, workload: Workload, workers: int) -> bool:
-    """Whether so many workers, two or more, do the same at the same time for ever."""
+    """Whether two or more workers are equal and without variation, and so stay in lock step."""
     firsts, place = list[int](), 0
     for group in cluster.workers:
         firsts += [place] if place < workers else []
@@ -356,7 +356,7 @@ def is_lockstep(cluster: Cluster, workload: Workload, workers: int) -> bool:
 
 
 def with_small_jitter(cluster: Cluster) -> Cluster:
-    """The same with a jitter of `CV`."""
+    """The same cluster with lognormal jitter of `CV`."""
     return replace(cluster, jitter=Jitter("lognormal", CV))
 
 

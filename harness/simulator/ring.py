@@ -1,16 +1,16 @@
-"""Messages that go round a ring, without a table of them.
+"""Messages round a ring, without a table of them.
 
-In every round each worker sends to the next and receives from the one before, so that all there is
-to know of a message follows from its sender and its round. On links in both directions no two
-messages ever meet. The times T then follow from a recurrence over rounds (`ends_by_rounds_s`): the
-message of worker i starts at S[i] = T[i], or max(T[i], T[i+1]) if it waits for its receiver, and
-T′[i] = max(S[i] + c, S[i−1] + c + α) + a. Elsewhere they are found event by event
-(`ends_by_events_s`), to the last bit as in `harness.simulator.collectives`, which would need a
-table of all messages: N² of them.
+In every round each worker sends to the next and receives from the previous one, so a message is
+determined by its sender and its round. On full-duplex links no two messages ever share a link. The
+times T then follow from a recurrence over rounds (`ends_by_rounds_s`): the message of worker i
+starts at S[i] = T[i], or max(T[i], T[i+1]) if it waits for its receiver, and
+T′[i] = max(S[i] + c, S[i−1] + c + α) + a. On other networks they are simulated event by event
+(`ends_by_events_s`), equal to the last bit to `harness.simulator.collectives`, which would need a
+table of all N² messages.
 
-Never more than N messages are on their way to a worker that is not yet where it takes them. With
-r_w the round that worker w is in, r_w ≤ r_{w−1} + 1; at most r_{w−1} + 1 − r_w wait for w, which
-sums up to N around the ring.
+At most N messages are on their way to workers that are not yet in the round that takes them. With
+r_w the round that worker w is in, r_w ≤ r_{w−1} + 1; at most r_{w−1} + 1 − r_w messages wait for w,
+which sums up to N around the ring.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ NOBODY = -1
 
 
 class Rounds(NamedTuple):
-    """The rounds, all alike but for adding.
+    """The rounds, equal except that only the first ones add.
 
     Attributes:
-        number: of rounds.
-        adding: the first so many of them, in which what is received is added.
-        size_bytes: of every message.
-        add_s: how long adding takes.
+        number: number of rounds.
+        adding: number of first rounds in which workers add the received part to their own.
+        size_bytes: size of every message.
+        add_s: time to add a received message.
     """
 
     number: int
@@ -52,18 +52,18 @@ class Rounds(NamedTuple):
 
 
 class Ring(NamedTuple):
-    """Where the M members stand; a member is its place in the ring.
+    """Progress of the M members through their rounds; a member is its index in the ring.
 
     Attributes:
-        heap: when each enters its next round.
-        member: [M] the worker it is.
-        round: [M] the round it is in or about to enter.
-        entered_s: [M] when it entered its latest round.
-        waiting: [M] whether it is in that round, and its end not known yet.
-        departed_s: [M] when its message of that round departs, infinite while it is not known.
-        first, last: [M] the first and the last message to it that it has not taken, or `NOBODY`.
-        arrived_s: [M] of messages that have not been taken, when they arrive.
-        after: [M] the next message to the same member; of what is free, the next free place.
+        heap: instants at which members enter their next rounds.
+        member: [M] worker index of each member.
+        round: [M] the round that each member is in or about to enter.
+        entered_s: [M] instant at which each member entered its latest round.
+        waiting: [M] whether each member is in that round with an end that is not known yet.
+        departed_s: [M] departure of each member's message of that round, infinite until known.
+        first, last: [M] first and last message to each member that it has not taken, or `NOBODY`.
+        arrived_s: [M] arrivals of messages that have not been taken.
+        after: [M] next message to the same member; for a free place, the next free place.
         free: [1] the first free place.
     """
 
@@ -81,13 +81,13 @@ class Ring(NamedTuple):
 
 
 def ends_by_events_s(wiring: Wiring, members: Any, ready_s: Any, rounds: Rounds) -> Any:
-    """When each member has been through all rounds, on any network.
+    """Instants at which members finish all rounds, on any network.
 
     Args:
         wiring: the network, idle at first.
         members: [M] numbers of the workers, in the order of the ring.
-        ready_s: [M] when each takes part.
-        rounds: what they are like.
+        ready_s: [M] instants at which members join.
+        rounds: the rounds.
 
     Returns:
         [M] seconds.
@@ -113,7 +113,7 @@ def ends_by_events_s(wiring: Wiring, members: Any, ready_s: Any, rounds: Rounds)
 
 @kernel
 def go_round(traffic: Traffic, ring: Ring, rounds: Rounds, ready_s: Any, end_s: Any) -> None:
-    """All rounds of all members; fills ``end_s``."""
+    """Simulate all rounds of all members; fills ``end_s``."""
     for who in range(len(ready_s)):
         push(ring.heap, ready_s[who], 0, who)
     now_s, who, departs = next_event(traffic, ring.heap, -np.inf)
@@ -127,7 +127,7 @@ def go_round(traffic: Traffic, ring: Ring, rounds: Rounds, ready_s: Any, end_s: 
 
 @kernel
 def enter(traffic: Traffic, ring: Ring, rounds: Rounds, who: int, now_s: float, end_s: Any) -> None:
-    """A member enters its next round, or has been through all of them."""
+    """Let a member enter its next round, or finish after its last."""
     number = ring.round[who]
     if number == rounds.number:
         end_s[who] = now_s
@@ -156,7 +156,7 @@ def following(ring: Ring, who: int) -> int:
 
 @kernel
 def send(traffic: Traffic, ring: Ring, rounds: Rounds, who: int, now_s: float) -> None:
-    """A member's message of its present round begins to move."""
+    """Start a member's message of its present round."""
     source, target = ring.member[who], ring.member[following(ring, who)]
     if traffic.wiring.fair:
         start(traffic, who, source, target, rounds.size_bytes, now_s)
@@ -167,7 +167,7 @@ def send(traffic: Traffic, ring: Ring, rounds: Rounds, who: int, now_s: float) -
 
 @kernel
 def on_sent(ring: Ring, rounds: Rounds, who: int, departed_s: float, arrived_s: float) -> None:
-    """It is known when a member's message departs and arrives: tell both ends."""
+    """Record departure and arrival of a member's message, and settle both ends' rounds."""
     number, target = ring.round[who], following(ring, who)
     ring.departed_s[who] = departed_s
     put(ring, target, arrived_s)
@@ -178,12 +178,12 @@ def on_sent(ring: Ring, rounds: Rounds, who: int, departed_s: float, arrived_s: 
 
 @kernel
 def settle(ring: Ring, rounds: Rounds, who: int) -> None:
-    """If it is known when a member's round ends, note when it enters the next one."""
+    """Schedule a member's next round if the end of its present one is known."""
     if ring.first[who] == NOBODY or ring.departed_s[who] == np.inf:
         return
     arrived_s = ring.arrived_s[ring.first[who]]
     over_s = max(ring.entered_s[who], ring.departed_s[who])
-    over_s = max(over_s, arrived_s)  # a buffered message may have been there before
+    over_s = max(over_s, arrived_s)  # a buffered message may have arrived earlier
     if ring.round[who] < rounds.adding:
         over_s += rounds.add_s
     if over_s < np.inf:
@@ -195,7 +195,7 @@ def settle(ring: Ring, rounds: Rounds, who: int) -> None:
 
 @kernel
 def put(ring: Ring, target: int, arrived_s: float) -> None:
-    """A message to a member, behind those that it has not taken."""
+    """Append a message to those that a member has not taken."""
     place = ring.free[0]
     ring.free[0] = ring.after[place]
     ring.arrived_s[place] = arrived_s
@@ -209,7 +209,7 @@ def put(ring: Ring, target: int, arrived_s: float) -> None:
 
 @kernel
 def drop(ring: Ring, who: int) -> None:
-    """A member takes the first message to it."""
+    """Remove the first message to a member."""
     place = ring.first[who]
     ring.first[who] = ring.after[place]
     ring.after[place] = ring.free[0]
@@ -217,7 +217,7 @@ def drop(ring: Ring, who: int) -> None:
 
 
 def ends_by_rounds_s(wiring: Wiring, members: Any, ready_s: Any, rounds: Rounds) -> Any:
-    """What `ends_by_events_s` gives where no two messages meet on a link; the same arguments."""
+    """`ends_by_events_s` for networks on which no two messages share a link; same arguments."""
     many = len(members)
     copy_s, latency_s = np.zeros((2, many))
     way = np.zeros(wiring.longest, np.int64)
@@ -231,7 +231,7 @@ def ends_by_rounds_s(wiring: Wiring, members: Any, ready_s: Any, rounds: Rounds)
 def ring_links(
     wiring: Wiring, members: Any, part: float, copy_s: Any, latency_s: Any, way: Any
 ) -> None:
-    """Seconds that the copy of one part from each member to the next takes, and its latency."""
+    """Seconds of the copy of one part from each member to the next, and its latency."""
     workers = len(copy_s)
     for who in range(workers):
         latency_s[who] = route(wiring, members[who], members[(who + 1) % workers], way)
@@ -247,7 +247,7 @@ def ring_links(
 def ring_rounds(
     now_s: Any, departed_s: Any, copy_s: Any, latency_s: Any, rounds: Rounds, rendezvous: bool
 ) -> None:
-    """All rounds; ``now_s`` [M] is when each member is ready, then when it ends."""
+    """The recurrence over all rounds; ``now_s`` [M]: members' start, overwritten by their end."""
     last = len(now_s) - 1
     for turn in range(rounds.number):
         extra_s = rounds.add_s if turn < rounds.adding else 0.0

@@ -1,4 +1,4 @@
-"""A simulation that advances segment by segment, and can be saved between two of them."""
+"""A simulation that advances segment by segment and can be saved between segments."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ def protocol_named(name: str) -> TimingProtocol:
     """A protocol with its default settings.
 
     Raises:
-        UserError: there is none of that name, or it has a setting without a default.
+        UserError: there is no such protocol, or it has a setting without a default.
     """
     return build(load_protocol(name), {}, f"protocol {name}")
 
 
 def load_protocol(name: str) -> type[TimingProtocol]:
-    """The protocol of a name, its own or that of its class; no other of ours is imported.
+    """The protocol class of a protocol's or a class's name; imports no other built-in one.
 
     Raises:
-        UserError: there is none of that name.
+        UserError: there is no such protocol.
     """
     if (own := find_own("protocols", name)) is not None:
         return own.load()
@@ -66,9 +66,9 @@ def load_protocol(name: str) -> type[TimingProtocol]:
 
 
 def load_protocols() -> dict[str, type[TimingProtocol]]:
-    """Every protocol by its name: our own, those of installed packages, and what was imported.
+    """All protocols by name: built-in ones, those of installed packages, and imported classes.
 
-    Of equal names ours counts.
+    Of equal names the built-in one counts.
     """
     known = entries("protocols")
     found: dict[str, type[TimingProtocol]] = {
@@ -85,7 +85,7 @@ def _list_protocols() -> tuple[type[TimingProtocol], ...]:
 
 
 def _check_abilities(cluster: Cluster, protocol: TimingProtocol) -> None:
-    """Refuse a cluster with what the protocol does not declare, naming those that do."""
+    """Reject a cluster that needs an undeclared ability, and name protocols that have it."""
     asked: dict[str, tuple[Ability, bool]] = {
         "faults": ("faults", bool(cluster.faults)),
         "network.server": ("network", is_networked(cluster)),
@@ -111,11 +111,11 @@ class Simulation:
 
     Args:
         cluster: the machine.
-        protocol: who waits for whom: a protocol, or the name of one or of its class.
+        protocol: a timing protocol, or the name of one or of its class.
         workload: the job.
-        workers: how many workers take part; by default all of the cluster.
+        workers: number of workers; by default all of the cluster.
         seed: of every random duration.
-        spans: whether timelines record who is busy with what.
+        spans: whether timelines record the busy times of workers and server.
 
     Example:
         Two workers, minibatches of a tenth of a second, and copies that cost nothing:
@@ -159,7 +159,7 @@ class Simulation:
 
     @property
     def now_s(self) -> float:
-        """Virtual time."""
+        """Present virtual time in seconds."""
         return float(self._clock["now_s"])
 
     @property
@@ -174,12 +174,12 @@ class Simulation:
 
     @property
     def _promised(self) -> int:
-        """Folds there will have been when what is under way is folded."""
+        """Number of folds once all contributions in flight are folded."""
         return self.protocol.promised(self._state)
 
     @property
     def drained(self) -> bool:
-        """Whether every worker is idle and everything read has been folded."""
+        """Whether every worker is idle and every contribution has been folded."""
         return int(self._clock["busy"]) == 0
 
     @property
@@ -188,18 +188,18 @@ class Simulation:
         return self._workload
 
     def change(self, workload: Workload) -> None:
-        """Contributions read from now on are of this job; those under way keep their costs."""
+        """Change the job of contributions read from now on; those in flight keep their costs."""
         self._workload = workload
         self._costs = costs_of(self.cluster, workload, self.workers, self.seed)
 
     def begin_epoch(self, minibatches: int) -> None:
-        """Begin an epoch of so many minibatches a worker, in place of the cluster's own length.
+        """Begin an epoch of ``minibatches`` per worker, instead of the cluster's own length.
 
-        Its cost is due with the next round, and its last round is as short as they ask for.
-        Protocols whose workers do not count their own minibatches have no epochs.
+        The next round pays the epoch's cost, and the epoch's last round is shorter if needed.
+        Only protocols with ``epochs``, with minibatches counted by worker, have them.
 
         Raises:
-            ValueError: a contribution is under way.
+            ValueError: a contribution is in flight.
         """
         if not self.drained:
             raise ValueError("an epoch begins when nothing is under way")
@@ -213,7 +213,7 @@ class Simulation:
         drain: bool = False,
         handing_out: int | None = None,
     ) -> Timeline:
-        """Run one segment and return what happened in it.
+        """Run one segment and return its timeline.
 
         Args:
             folds: end with the completion of this many more folds.
@@ -221,14 +221,14 @@ class Simulation:
             drain: with ``folds``, hand out only as many minibatches as that needs; with
                 ``seconds``, hand out none after that time. Either way the segment ends when
                 all are folded and every worker is idle; the next segment starts them again.
-            handing_out: with ``folds``, hand out no more minibatches than that many folds
-                need, counted from now: a later segment is to drain there.
+            handing_out: with ``folds``, hand out no more minibatches than this many folds
+                need, counted from now, for a later segment that drains there.
 
         Raises:
             ValueError: not exactly one of ``folds`` and ``seconds``, or a negative one, or
-                more contributions under way than ``folds`` to drain them in, or fewer
+                more contributions in flight than ``folds`` to drain them in, or fewer
                 minibatches to hand out than folds to wait for.
-            UserError: time does not move on because nothing costs time.
+            UserError: time does not advance because nothing costs time.
         """
         limits = self._limits(folds, seconds, drain, handing_out)
         parts = list(self._run(limits, _MOST_ROOM))
@@ -237,19 +237,19 @@ class Simulation:
     def parts(
         self, *, folds: int | None = None, seconds: float | None = None
     ) -> Iterator[Timeline]:
-        """A segment in parts that are simulated when they are asked for.
+        """A segment in parts, each simulated when the iterator reaches it.
 
-        Together (see `concat`) they are what `advance` would have returned. The last one has no
-        folds, but what is in flight.
+        Together (see `concat`) they equal the result of `advance`. The last one has no folds, but
+        the contributions in flight.
         """
         yield from self._run(self._limits(folds, seconds, drain=False), _PART_ROOM)
         yield Timeline(contributions=self.protocol.in_flight(self._state))
 
     def pause(self, seconds: float, kind: str) -> Timeline:
-        """All workers stand still, e.g. for a rate search; a server span of that kind says so.
+        """Pause all workers, e.g. for a rate search, with a server span of that kind.
 
         Raises:
-            ValueError: a contribution is under way, or the time is not finite and positive.
+            ValueError: a contribution is in flight, or the time is not finite and at least 0.
         """
         if not self.drained:
             raise ValueError("only a drained simulation can pause")
@@ -266,38 +266,38 @@ class Simulation:
         return Timeline(spans=span, kinds=kinds)
 
     def asked(self) -> Any:
-        """The open questions of a protocol with ``questions``, as it says what they are.
+        """The open questions of a protocol with ``questions``, in a class of the protocol's own.
 
         A segment ends before the first event that needs an answer; see `answer`.
 
         Raises:
-            ValueError: the protocol asks nothing.
+            ValueError: the protocol has no questions.
         """
         return self.protocol.asked(self._state)
 
     def answer(self, who: Array, values: Array) -> None:
-        """Answer the open questions of these workers.
+        """Answer open questions.
 
         Args:
-            who: [U] workers, as `asked` names them.
+            who: [U] workers with a question, from `asked`.
             values: [U] an answer for each.
 
         Raises:
-            ValueError: the protocol does not ask this.
+            ValueError: the protocol has no such question.
         """
         self.protocol.answer(self._state, who, values)
 
     @property
     def restorable(self) -> int | None:
-        """The version that a server which failed now would go back to, or a later one.
+        """Version to which a server failure now would revert, or a later one.
 
-        None where no server can fail.
+        None if the server cannot fail.
         """
         fails = any(fault.kind == "server" for fault in self.cluster.faults)
         return self.protocol.restorable(self._state) if fails else None
 
     def state(self) -> dict[str, np.ndarray]:
-        """Everything needed to go on later, as named arrays (copies)."""
+        """The whole state for `restore`, as named arrays (copies)."""
         job = self._workload
         numbers = [job.minibatch_frames, job.flops_per_frame, job.parameter_bytes]
         arrays = {name: array.copy() for name, array in _leaves(self._state)}
@@ -318,7 +318,7 @@ class Simulation:
         *,
         spans: bool = True,
     ) -> Simulation:
-        """The simulation whose `state` this is; it goes on as if never interrupted.
+        """Restore a simulation from its `state`; it continues as if never interrupted.
 
         Raises:
             UserError: the state is of another cluster, protocol, number of workers or seed, or
@@ -332,17 +332,17 @@ class Simulation:
                 "saved simulation: it is of another cluster, protocol, number of workers or seed"
             )
         for name, array in _leaves(simulation._state):
-            if array.size:  # an array for what is not simulated here may be newer than the state
+            if array.size:  # empty arrays may be newer than the state: their feature is not used
                 if name not in state or state[name].shape != array.shape:
                     raise UserError("saved simulation: another version of this program wrote it")
                 array[...] = state[name]
         return simulation
 
     def with_state(self, state: Mapping[str, np.ndarray]) -> Simulation:
-        """A simulation of the same settings whose `state` this is.
+        """A simulation with these settings and another `state`.
 
         Raises:
-            UserError: the state is of other settings.
+            UserError: the state belongs to other settings.
         """
         settings = (self.workers, self.seed)
         return Simulation.restore(self.cluster, self.protocol, state, *settings, spans=self.spans)
@@ -373,13 +373,13 @@ class Simulation:
         assert seconds is not None
         _check_amount("seconds", seconds)
         end_s = self.now_s + seconds
-        standing = 1000 + 100 * self.workers  # an instant has a handful of events a worker
+        standing = 1000 + 100 * self.workers  # an instant has a handful of events per worker
         if drain:
             return Limits(_NEVER, math.inf, _NEVER, end_s, standing)
         return Limits(_NEVER, end_s, _NEVER, math.inf, standing)
 
     def _run(self, limits: Limits, most: int) -> Iterator[Timeline]:
-        """Parts of the segment, of at most ``most`` folds."""
+        """Parts of the segment, of at most ``most`` folds each."""
         self.protocol.wake(self._state)
         why = FULL
         grown = _LEAST_ROOM if limits.version == _NEVER else most
@@ -418,7 +418,7 @@ class Simulation:
         )
 
     def _fingerprint(self) -> int:
-        """63 bits that tell one simulation's fixed settings from another's."""
+        """63-bit digest of the simulation's fixed settings."""
         machine, rules = self.cluster.to_dict(), self.protocol.to_dict()
         identity = [machine, self.protocol.name, rules, self.workers, self.seed]
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).digest()

@@ -1,22 +1,21 @@
 """Max-min fair messages between workers and one server, at a logarithmic cost.
 
-Max-min fair messages between workers and one server, at a cost that hardly grows with them. All
-messages end at one server, so the links they share are a tree. Where that has one level of links
-between a worker's own and the server's, what a message gets is in closed form: on a link of rate b
-that carries k of them min(o, b / k, s), with o the rate of a worker's own link, and s such that
-all together fill the server's link, or no limit. So messages on links of equal load k and one kind
-(`star_layout`) have equal rates. A clock for each such load counts the bytes that every such
-message has been carried; a message departs when the clock of its link has moved by its size. When
-one starts or departs, its link goes over to another clock, and the others' clocks only change
-their speed: what that costs grows with the logarithm of the number of links and with the number of
-different loads and kinds.
+All messages start or end at one server, so the links they share form a tree. If that has at most
+one level of links between a worker's own and the server's, rates have a closed form: on a link of
+rate b with k messages each gets min(o, b / k, s), with o the rate of a worker's own link, and s
+such that all messages together fill the server's link, or infinite. So messages on links of equal
+load k and one kind have equal rates. A clock for each such load counts the bytes that have been
+carried of every such message; a message departs when the clock of its link has advanced by its
+size. When a message starts or departs, its link changes to another clock, and the other clocks
+only change their speed. The cost grows with the logarithm of the number of links and with the
+number of different loads and kinds.
 
-The general way (`network`) changes every message's rate, and what it has left, one by one.
+The general way (`network`) updates every message's rate and remaining bytes one by one.
 
-Which links between workers and one server can hold messages up, and which of those are alike.
-Links with one own rate of their workers and one rate of their own are of one kind: with equally
-many messages they give each the same rate. The kinds are as many as the groups of a cluster file
-that have links of their own, for either direction if those differ.
+`layout_of` finds the links that can delay messages, and their kinds: links of one kind have the
+same rate, and the same rate of their workers' own links, so with equally many messages they give
+each the same rate. There are as many kinds as groups in a cluster file with links of their own,
+for either direction if those differ.
 """
 
 from __future__ import annotations
@@ -54,17 +53,17 @@ DOWN, UP = 0, 1
 
 
 class Layout(NamedTuple):
-    """What the links between workers and a server come to.
+    """The links between workers and a server that can delay messages.
 
     Attributes:
         both: whether the directions share the server's link, and so one channel.
-        rates: [2] bytes a second of the server's link, down and up.
-        numbers: [2, N] which link a worker's messages down and up take; where no level lies
-            between, one stands for all of a kind.
+        rates: [2] bytes per second of the server's link, down and up.
+        numbers: [2, N] index of the link for a worker's messages down and up; without a level
+            between, one link stands for all of a kind.
         kinds: for each channel [G], the kind of each link.
-        rooms: for each channel [G], messages that may be on each at once.
-        caps: [K, M] what each of so many messages, from one on, gets of a link of a kind, if the
-            server's link is free.
+        rooms: for each channel [G], largest number of messages on each link at once.
+        caps: [K, M] rate of each of 1 to M messages on a link of a kind, if the server's link is
+            free.
     """
 
     both: bool
@@ -78,14 +77,14 @@ class Layout(NamedTuple):
 def layout_of(
     network: Network, workers: int, depth: int = 1, own: Floats | None = None
 ) -> Layout | None:
-    """The links that can hold a message up; None where they are not one level below the server's.
+    """The links that can delay a message; None unless they are one level below the server's.
 
     Args:
         network: with a server's link.
-        workers: how many.
-        depth: contributions a worker may have under way. With one, a link behind which there is
-            one worker carries one message, in whatever direction.
-        own: [2, N] rates of the workers' own links, as `wire` takes them.
+        workers: number of workers.
+        depth: contributions that a worker may have in flight. With 1, a link of a single worker
+            carries one message at a time, in either direction.
+        own: [2, N] rates of the workers' own links, as for `wire`.
     """
     limited = _find_limits(network, workers, own)
     unlimited = np.full((2, workers), np.inf)
@@ -124,7 +123,7 @@ def _find_limits(network: Network, workers: int, own: Floats | None) -> list[tup
 
 
 def _is_bottleneck(level: Level, rates: Floats, own_rate: Floats, depth: int) -> bool:
-    """Whether all that can come to a link, from each of its workers one message, is too much."""
+    """Whether messages of all its workers at once can exceed a link's rate."""
     firsts = np.arange(0, rates.shape[1], level.workers_per_link, dtype=np.int64)
     fastest = np.maximum.reduceat(own_rate, firsts, axis=1)
     most = fastest * (level.workers_per_link if depth == 1 else np.inf)
@@ -134,8 +133,8 @@ def _is_bottleneck(level: Level, rates: Floats, own_rate: Floats, depth: int) ->
 def _last(network: Network) -> tuple[bool, float, float] | None:
     """Whether both directions share the last link before the server, and its rate in each.
 
-    A core is such a link if it is no faster than the server's; if it is as fast as both
-    directions together it never holds anything up.
+    A core is such a link if it is no faster than the server's; a core as fast as both directions
+    together never delays a message.
     """
     server = network.server or Level()
     down, up = server.towards_bytes_per_s, server.away_bytes_per_s
@@ -154,7 +153,7 @@ def _build_layout(
     shared: Floats,
     depth: int,
 ) -> Layout | None:
-    """Number the links of each channel by their kinds; None where one link is of two."""
+    """Number the links of each channel by their kinds; None if one link is of two kinds."""
     kind, of_kinds = _kinds(own_rate, shared)
     link = np.zeros_like(kind)
     if level is not None:
@@ -176,7 +175,7 @@ def _build_layout(
 
 
 def _kinds(own_rate: Floats, shared: Floats) -> tuple[Ints, tuple[Floats, Floats]]:
-    """[2, N] the kind of each worker's way down and up, and [K] of each kind its two rates."""
+    """[2, N] kind of each worker's way down and up, and for each kind [K] its two rates."""
     own_values, own = np.unique(own_rate, return_inverse=True)
     values, of = np.unique(shared, return_inverse=True)
     both = own.reshape(own_rate.shape) * len(values) + of.reshape(own_rate.shape)
@@ -186,7 +185,7 @@ def _kinds(own_rate: Floats, shared: Floats) -> tuple[Ints, tuple[Floats, Floats
 
 
 def _room(numbers: Ints, links: int) -> Ints:
-    """[G] workers that have each link of a channel on their way down or up."""
+    """[G] number of workers with each link of a channel on their way down or up."""
     room = np.bincount(numbers[0], minlength=links)
     if len(numbers) > 1:
         in_both = numbers[0][numbers[0] == numbers[1]]
@@ -198,42 +197,42 @@ CHANNEL = np.dtype(
     [("now_s", np.float64), ("departs_s", np.float64)]
     + [(name, np.int64) for name in ("messages", "loads", "next", "started")]
 )
-"""Until when the clocks are right, when a message departs next and the load of its link, messages
-under way, different loads, messages that ever started."""
+"""Instant of the clocks' last update, next departure and the load of its link, messages in flight,
+different loads, messages that ever started."""
 
 LOAD = np.dtype(
     [(name, np.int64) for name in ("links", "messages", "first", "leaves")]
     + [(name, np.float64) for name in ("clock", "rate", "cap")]
 )
-"""Links of one kind that carry so many messages each, their messages, the part of the tournaments
-that is theirs, what such a message has been carried, its rate, and what that can be at most."""
+"""Number of links of one kind and load, their messages, their part of the tournaments, bytes
+carried of each message, its rate, and the largest possible rate."""
 
 LINK = np.dtype(
     [(name, np.float64) for name in ("clock", "began")]
     + [(name, np.int64) for name in ("messages", "kind", "leaf", "first", "room")]
 )
-"""A link: its own clock when it came to its present load, and that load's then; messages on it, its
-kind, its number in it, and the part of the queues that is its own."""
+"""A link: its own clock and its load's clock when it came to that load; messages on it, its kind,
+its index among links of that kind, and its part of the queues."""
 
 
 class Star(NamedTuple):
-    """The messages under way; one channel for each direction, or one for both.
+    """The messages in flight; one channel for each direction, or one for both.
 
     Attributes:
         both: whether the directions share the server's link.
         rates: [2] of the server's link, down and up.
         latency_s: of every message.
-        numbers: [2, N] which link a worker's messages down and up take.
-        grades: [K, M + 1] number of the load of a link of a kind with so many messages, or with
-            M and more; 0 for none. They rise as what a message may get falls.
-        channels: [2] of `CHANNEL`; none where messages take the general way.
+        numbers: [2, N] index of the link for a worker's messages down and up.
+        grades: [K, M + 1] number of the load of a link of a kind with 0 to M messages (M: or
+            more); 0 without messages. Numbers ascend as the rate of a message descends.
+        channels: [2] of `CHANNEL`; empty if messages take the general way.
         loads: [2, R] of `LOAD`.
-        listed: [2, R] the loads of any link, rising.
+        listed: [2, R] numbers of the loads that any link has, ascending.
         links: [2, G] of `LINK`.
-        firsts: [2, T] tournaments of the links of each load, by the clock at which their
-            next message departs.
+        firsts: [2, T] tournaments of the links of each load, by the clock at the departure of
+            their next message.
         queued, counts: [2, C] and [2, G, 2]: each link's messages, a queue by its own clock.
-        started: [S] the order in which the messages of the slots started.
+        started: [S] for each slot, the number of messages started before its message.
     """
 
     both: bool
@@ -252,14 +251,14 @@ class Star(NamedTuple):
 
 
 def new_star(network: Network, workers: int, shards: int, depth: int, own: Any = None) -> Star:
-    """Nothing under way; without channels where the network is not of this kind.
+    """An idle star; without channels if the network is not of this kind.
 
     Args:
         network: with a server's link.
-        workers: how many.
-        shards: how many; with any number but one messages go the general way.
-        depth: contributions a worker may have under way.
-        own: [2, N] rates of the workers' own links, as `wire` takes them.
+        workers: number of workers.
+        shards: number of shards; messages take the general way unless it is 1.
+        depth: contributions that a worker may have in flight.
+        own: [2, N] rates of the workers' own links, as for `wire`.
     """
     fair = shards == 1 and network.sharing == "fair"
     layout = layout_of(network, workers, depth, own) if fair else None
@@ -294,7 +293,7 @@ NOWHERE = Layout(
     rooms=(np.zeros(1, np.int64),),
     caps=np.ones((1, 1)),
 )
-"""Stands for the layout where messages take the general way."""
+"""Placeholder of the layout when messages take the general way."""
 
 
 def _idle(many: int) -> Any:
@@ -306,7 +305,7 @@ def _idle(many: int) -> Any:
 def _loads(layout: Layout, many: int) -> tuple[Any, Any]:
     """The numbers of the loads by kind and messages, and the loads of each channel."""
     kinds, most = layout.caps.shape
-    # of equal limits the lighter load is first, as it is where there is one kind
+    # A stable sort: of equal limits the lighter load comes first, as with a single kind.
     order = np.argsort(-layout.caps.T.reshape(-1), kind="stable")
     grades = np.zeros((kinds, most + 1), np.int64)
     grades[order % kinds, order // kinds + 1] = np.arange(1, len(order) + 1)
@@ -319,7 +318,7 @@ def _loads(layout: Layout, many: int) -> tuple[Any, Any]:
 
 
 def _tournaments(loads: Any) -> Any:
-    """[T] of a channel's loads, without a pending event; one after another."""
+    """[T] concatenated tournaments of a channel's loads, without pending events."""
     return new_tournament(int(loads["leaves"][0].sum()) if len(loads) else 0)
 
 
@@ -328,7 +327,7 @@ def _queues(channels: int, room: int) -> Any:
 
 
 def _links(layout: Layout, links: int, many: int) -> Any:
-    """Idle links; a channel may have fewer than there is room for."""
+    """Idle links; a channel may have fewer than the array has rows."""
     rows = np.zeros((2 * many, links), LINK)
     for channel, row in enumerate(rows):
         place = min(channel, len(layout.kinds) - 1)
@@ -336,14 +335,14 @@ def _links(layout: Layout, links: int, many: int) -> Any:
         present = row[: len(kinds)]
         present["kind"], present["room"] = kinds, rooms
         present["first"] = np.cumsum(rooms) - rooms
-        # links are in the order of their kinds
+        # Links are sorted by kind, so the first of each kind is found by bisection.
         present["leaf"] = np.arange(len(kinds)) - np.searchsorted(kinds, kinds)
     return rows
 
 
 @kernel
 def join(star: Star, slot: int, worker: int, up: bool, size_bytes: float, now_s: float) -> None:
-    """A message starts, to the server (``up``) or from it; its slot comes back from `depart`."""
+    """Start a message to the server (``up``) or from it; `depart` returns its slot."""
     where = 1 if up and not star.both else 0
     number = star.numbers[1 if up else 0, worker]
     carry(star, where, now_s)
@@ -357,13 +356,13 @@ def join(star: Star, slot: int, worker: int, up: bool, size_bytes: float, now_s:
 
 @kernel
 def next_departure_s(star: Star) -> float:
-    """When the next message departs at present rates, infinity if none is under way."""
+    """Next departure at present rates, infinity if no message is in flight."""
     return min(star.channels[0].departs_s, star.channels[1].departs_s)
 
 
 @kernel
 def depart(star: Star) -> int:
-    """Take the next message off the links; its slot."""
+    """Remove the next departing message; returns its slot."""
     where = 0 if star.channels[0].departs_s <= star.channels[1].departs_s else 1
     channel = star.channels[where]
     carry(star, where, channel.departs_s)
@@ -392,13 +391,13 @@ def firsts_of(star: Star, where: int, load: int) -> Any:
 
 @kernel
 def grade(star: Star, link: Any) -> int:
-    """The number of a link's load; where none lies between, one link has all messages of a kind."""
+    """The number of a link's load; a link that stands for a whole kind may have more than M."""
     return star.grades[link.kind, min(link.messages, star.grades.shape[1] - 1)]
 
 
 @kernel
 def carry(star: Star, where: int, now_s: float) -> None:
-    """Bring the clocks up to date."""
+    """Advance the clocks of all loads to ``now_s``."""
     channel = star.channels[where]
     for place in range(channel.loads):
         row = star.loads[where, star.listed[where, place]]
@@ -408,7 +407,7 @@ def carry(star: Star, where: int, now_s: float) -> None:
 
 @kernel
 def change(star: Star, where: int, number: int, clock: float, by: int) -> None:
-    """A link has a message more or less; its own clock stands at ``clock``."""
+    """Add a message to a link or remove one (``by`` ±1), with its own clock at ``clock``."""
     link, channel = star.links[where, number], star.channels[where]
     before = grade(star, link)
     star.loads[where, before].messages -= link.messages
@@ -434,7 +433,7 @@ def change(star: Star, where: int, number: int, clock: float, by: int) -> None:
 
 @kernel
 def count(star: Star, where: int, load: int, by: int) -> None:
-    """A link more or less has this load; keep the list of loads."""
+    """Add a link to this load or remove one (``by`` ±1), and update the list of loads."""
     if load == 0:
         return
     row, channel, listed = star.loads[where, load], star.channels[where], star.listed[where]
@@ -457,7 +456,7 @@ def count(star: Star, where: int, load: int, by: int) -> None:
 
 @kernel
 def share(star: Star, where: int) -> None:
-    """Rates of all loads, from what gets least: its own limit, or an equal part of what is left."""
+    """Rates of all loads, in ascending order: a load's limit, or an equal part of the rest."""
     channel, left = star.channels[where], star.rates[where]
     waiting, best = channel.messages, 1 << 62
     channel.departs_s = np.inf

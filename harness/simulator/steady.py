@@ -1,31 +1,27 @@
-"""The long run of a simulation: what it comes to once its start is forgotten.
+"""The long run of a simulation: steady-state estimates without the warm-up.
 
-A simulation begins with every worker reading at once, which no later instant is like. It is run
-until three things hold, or its cost is spent:
+A simulation begins with every worker reading at once, unlike any later instant. `long_run`
+simulates until three conditions hold, or its cost limit is reached:
 
-- the start is found and dropped, and is less than half of the run (`warm_up`, MSER-5);
+- the warm-up is found and dropped, and is less than half of the run (`warm_up`, MSER-5);
 - throughput and mean staleness have confidence intervals of at most `PRECISION` (`ratio`): the
-  widest of those from few long batches, which show what lasts long, and from more of half and of a
-  quarter of their length, whose spread is known better;
-- what is still under way does not matter. By Little's law, counted in folds, the mean number
-  under way is mean staleness + 1; so what contributions under way have aged since the run was
-  half as long is what the mean over folded ones lacks. It widens the interval of staleness.
+  widest of those from few long batches, which contain slow variation, and from more batches of half
+  and a quarter of their length, with a better known spread;
+- contributions in flight do not matter. By Little's law, counted in folds, their mean number is
+  mean staleness + 1. So the growth of their age since the run was half as long is missing from
+  the mean over folded ones, and widens the interval of staleness.
 
-The run doubles until they hold `IN_A_ROW` times: an interval at which one stops because it is
-narrow is too narrow, and the last is of a run four times as long as the first that was narrow
-enough. Where nothing is stale no fold remembers another, and once is enough. The run is kept as
-sums over some `BATCHES` of equally many folds (`batches`), which are merged in pairs as it doubles:
-a long run takes no more memory than a short one.
+The run doubles until they hold `IN_A_ROW` times: stopping at the first narrow interval would select
+intervals that are too narrow, and the last one is of a run four times as long as the first narrow
+one. If nothing is stale, folds are independent and once is enough. The run is stored as sums over
+about `BATCHES` batches of equally many folds, merged in pairs as the run doubles, and as a sample
+of single contributions (`Samples`), so memory does not grow with the run.
 
-What is kept of a long simulation: sums over batches of folds, and single contributions. Neither
-grows with the run: batches are merged as it goes on, and of many contributions some stand for all.
+`horizon_of` determines the least length and the largest cost of a long run.
 
-How long a simulation must be to tell of the long run, and what it may cost.
-
-Figures of a cluster file that are known within limits, and draws of them. The draws of a figure
-have one in each of as many equally likely parts of its law (McKay, Beckman and Conover, "A
-comparison of three methods for selecting values of input variables", 1979), so that few of them
-suffice.
+`Uncertain` is a figure of a cluster file that is known within limits. `draws` takes one value from
+each of as many equally likely parts of its law (McKay, Beckman and Conover, "A comparison of three
+methods for selecting values of input variables", 1979), so few draws suffice.
 """
 
 from __future__ import annotations
@@ -74,35 +70,35 @@ __all__ = [
 ]
 
 PRECISION = 0.01
-"""Half of an interval over its middle, at which a figure is known well enough."""
+"""Largest relative half-width of the interval of a figure that counts as known."""
 
 CONFIDENCE = 0.95
 
 BATCHES, LEAST_FOLDS = 64, 5
-"""Batches of the first stretch, and folds of each: those of MSER-5."""
+"""Batches of the first stretch, and folds of each, as in MSER-5."""
 
 PERIODS = 3
-"""Batches of the first stretch where each holds a whole period."""
+"""Batches of the first stretch if each is a whole period."""
 
 FEW = (8, 16, 32)
-"""Batches that intervals are made of, at least."""
+"""Least numbers of batches for intervals."""
 
 IN_A_ROW = 3
 
 MOST_FOLLOWING = 0.9
-"""Correlation of one batch with the next, of which no interval is worth more."""
+"""Upper limit of the estimated correlation between neighbouring batches."""
 
 FEW_FOLDS = 0.01
-"""An error of mean staleness that never matters: it may be 0."""
+"""Half-width of mean staleness that is always precise enough, since the mean may be 0."""
 
 EQUAL, ROUNDING = 1e-9, 1e-6
-"""Relative spread of batches that rounding makes, and of the sums of long runs."""
+"""Relative spread of batches due to rounding, and relative error of the sums of long runs."""
 
 TELLS = 0.05
-"""Relative error beyond which a timeline does not tell of the long run."""
+"""Relative error beyond which a timeline does not represent the long run."""
 
 PIECES = 16
-"""Pieces of a stretch, for whoever watches."""
+"""Number of progress reports per stretch."""
 
 
 class Estimate(NamedTuple):
@@ -114,27 +110,27 @@ class Estimate(NamedTuple):
 
     @property
     def width(self) -> float:
-        """From the figure to the farther end of its interval."""
+        """Distance from the figure to the farther end of its interval."""
         return max(self.value - self.low, self.high - self.value, 0.0)
 
     def widen(self, more: float) -> Estimate:
-        """With so much more on both sides."""
+        """The estimate with ``more`` added on both sides of the interval."""
         return Estimate(self.value, self.low - more, self.high + more)
 
 
 @dataclass(frozen=True)
 class LongRun:
-    """What a simulation came to.
+    """Steady-state figures of a simulation.
 
     Attributes:
-        folds, virtual_s: the whole run's, its start included.
-        warm_up_folds, warm_up_s: the start, which the figures are without.
-        throughput_per_s: folded minibatches a second (infinite where nothing costs time).
-        staleness: mean, in folds.
-        lag_s: mean.
-        single: [S] staleness and lag of single contributions after the start.
-        largest: of all of them, the start's too.
-        lacks: why the figures are not known to `PRECISION`; empty if they are.
+        folds, virtual_s: length of the whole run, including the warm-up.
+        warm_up_folds, warm_up_s: length of the warm-up, which the figures exclude.
+        throughput_per_s: folded minibatches per second (infinite if nothing costs time).
+        staleness: mean staleness, in folds.
+        lag_s: mean lag.
+        single: [S] staleness and lag of single contributions after the warm-up.
+        largest: largest staleness and lag, including the warm-up.
+        lacks: reason that the figures are not known to `PRECISION`; empty if they are.
     """
 
     folds: int
@@ -162,14 +158,14 @@ def long_run(
     least_s: float = 0.0,
     watch: Callable[[Timeline], object] | None = None,
 ) -> LongRun:
-    """Run a simulation from its start until its long run is known, or its cost is spent.
+    """Run a simulation from its start until its long run is known, or its cost is used up.
 
     Args:
         simulation: at its start.
-        most: contributions it may cost; the first stretch is simulated anyway.
+        most: largest number of contributions; the first stretch is simulated in any case.
         period: folds after which everything repeats, as those of an epoch.
-        least_s: virtual time that is needed whatever the intervals say, for what is seldom.
-        watch: told each part of the timeline as it has been simulated.
+        least_s: least virtual time, for rare events that narrow intervals may miss.
+        watch: called with each simulated part of the timeline.
 
     Raises:
         UserError: the simulation ends, because every worker is gone.
@@ -187,7 +183,7 @@ def long_run(
         older, aged = stretch.aged - aged, stretch.aged
         found = _estimate_long_run(batches, size, samples, older / stretch.folded, least_s)
         held = held + 1 if found.reached else 0
-        # Where nothing is stale, every fold begins anew, and no start is remembered.
+        # Without staleness folds are independent, so one narrow interval suffices.
         if held >= (1 if samples.largest[0] == 0.0 else IN_A_ROW) or 2 * samples.seen > most:
             return found
         if len(batches.seconds) >= BATCHES:
@@ -196,7 +192,7 @@ def long_run(
 
 
 def _parts(simulation: Simulation, folds: int) -> Iterator[Timeline]:
-    """A stretch in some pieces, so that whoever watches hears of it; in flight after the last."""
+    """A stretch in `PIECES` parts for progress reports; the last part is what is in flight."""
     piece, last = max(1, folds // PIECES), Timeline()
     for done in range(0, folds, piece):
         for part in simulation.parts(folds=min(piece, folds - done)):
@@ -207,10 +203,10 @@ def _parts(simulation: Simulation, folds: int) -> Iterator[Timeline]:
 
 
 def is_transient(timeline: Timeline) -> bool:
-    """Whether the folds of a timeline from its start say little of the long run behind them.
+    """Whether a timeline from its start is too short to represent the long run.
 
-    They do where the start may not be over, where without it throughput or mean staleness is
-    another by more than `TELLS`, or where staleness lacks more than that for what is under way.
+    It is if the warm-up may not be over, if throughput or mean staleness without it differs by more
+    than `TELLS`, or if staleness lacks more than that for contributions in flight.
     """
     size = max(1, len(timeline.folds) // BATCHES)
     stretch = Stretch(0, 0.0, size, len(timeline.folds) // size)
@@ -227,7 +223,7 @@ def is_transient(timeline: Timeline) -> bool:
 
 
 def steady_estimate(timeline: Timeline) -> tuple[int, Estimate]:
-    """Of a timeline from its start: the folds of the start, and folds a second after it.
+    """Folds of the warm-up of a timeline from its start, and folds per second after it.
 
     Raises:
         ValueError: fewer than two folds.
@@ -247,12 +243,11 @@ def steady_estimate(timeline: Timeline) -> tuple[int, Estimate]:
 
 
 def warm_up(values: Floats) -> int:
-    """How many batches at the start to drop: MSER-5, where batches are means of five or more.
+    """Number of batches to drop at the start: MSER-5, with batches that are means of five or more.
 
-    Those without which the rest says most about its mean: the d that makes least
-    Σ_{j>d} (y_j − ȳ_d)² / (B − d)², of the d up to half (White, Cobb and Spratt, "A comparison of
-    five steady-state truncation heuristics for simulation", 2000). If it is half, the start may
-    not be over.
+    The d up to half of the batches that minimises Σ_{j>d} (y_j − ȳ_d)² / (B − d)², the squared
+    standard error of the rest's mean (White, Cobb and Spratt, "A comparison of five steady-state
+    truncation heuristics for simulation", 2000). If it is half, the warm-up may not be over.
 
     Args:
         values: [B] means of batches.
@@ -271,14 +266,14 @@ def ratio(above: Floats, below: Floats) -> Estimate:
     """Σ above / Σ below, with its interval from batches.
 
     The interval is Student's on the residuals above − ratio·below of the batches (the method of
-    batch means for a ratio; Law, "Simulation modeling and analysis", 9.5.3). Where each batch
-    still follows the one before, with correlation φ, it is √((1 + φ) / (1 − φ)) times as wide
+    batch means for a ratio; Law, "Simulation modeling and analysis", 9.5.3). If neighbouring
+    batches are correlated by φ, it is √((1 + φ) / (1 − φ)) times as wide
     (Tafazzoli and Wilson, "Skart: a skewness- and autoregression-adjusted batch-means procedure
     for simulation analysis", 2011).
 
     Args:
-        above: [B] sums of at least two batches.
-        below: [B] likewise.
+        above: [B] sums of the numerator in at least two batches.
+        below: [B] sums of the denominator.
     """
     value, count = float(above.sum()) / float(below.sum()), len(above)
     rest = above - value * below
@@ -298,11 +293,11 @@ def _estimate_long_run(
     """The figures of the batches so far.
 
     Args:
-        batches: of ``size`` folds.
-        size: of them.
+        batches: of ``size`` folds each.
+        size: folds per batch.
         samples: all so far.
-        older: folds that mean staleness lacks for what is still under way.
-        least_s: virtual time that is needed.
+        older: folds that mean staleness lacks for contributions in flight.
+        least_s: least virtual time.
     """
     start = _start(batches)
     rest = batches.drop_first(start)
@@ -333,7 +328,7 @@ def _estimate_long_run(
 
 
 def _start(batches: Batches) -> int:
-    """The batches to drop, so that neither throughput nor staleness remembers the start."""
+    """Number of batches to drop, the larger of those for throughput and for staleness."""
     mean = batches.staleness / np.maximum(batches.contributions, 1.0)
     return max(warm_up(batches.seconds), warm_up(mean))
 
@@ -347,31 +342,31 @@ def _mean_staleness(batches: Batches) -> float:
 
 
 def _per_second(batches: Batches) -> Estimate:
-    """Minibatches a second; infinite where no time passes."""
+    """Minibatches per second; infinite if no time passes."""
     if not batches.seconds.sum() > 0.0:
         return Estimate(math.inf, math.inf, math.inf)
     return ratio(batches.minibatches, batches.seconds)
 
 
 def _is_precise(figure: Estimate, enough: float = 0.0) -> bool:
-    """Whether an interval is small."""
+    """Whether an interval is at most `PRECISION` wide, or its half-width at most ``enough``."""
     return math.isinf(figure.value) or figure.width <= max(PRECISION * abs(figure.value), enough)
 
 
 Floats = NDArray[np.float64]
 
 MOST_SAMPLES = 1 << 20
-"""Contributions that are kept one by one."""
+"""Largest number of single contributions that are stored."""
 
 
 class Batches(NamedTuple):
-    """[B] sums over equally many folds each.
+    """[B] sums over batches of equally many folds.
 
     Attributes:
-        seconds: that they took.
-        minibatches: in the model since; those that a restart of the server undid are not.
-        contributions: that were folded.
-        staleness, lag_s: of these.
+        seconds: duration of the folds.
+        minibatches: minibatches folded, less those that a restart of the server undid.
+        contributions: number of contributions folded.
+        staleness, lag_s: sums over these contributions.
     """
 
     seconds: Floats
@@ -381,21 +376,21 @@ class Batches(NamedTuple):
     lag_s: Floats
 
     def drop_first(self, first: int) -> Batches:
-        """Without the first ones."""
+        """The batches without the first ``first``."""
         return Batches(*(column[first:] for column in self))
 
     def merge(self, count: int) -> Batches:
-        """Each ``count`` neighbours as one; what is left over at the start is dropped."""
+        """Merge each ``count`` neighbours; a remainder at the start is dropped."""
         spare = len(self.seconds) % count
         return Batches(*(column[spare:].reshape(-1, count).sum(axis=1) for column in self))
 
     def concat(self, later: Batches) -> Batches:
-        """With those of the next stretch."""
+        """These batches, then those of the next stretch."""
         return Batches(*(np.concatenate(pair) for pair in zip(self, later, strict=True)))
 
 
 def empty_batches() -> Batches:
-    """No batch yet."""
+    """Batches with B = 0."""
     return Batches(*np.zeros((5, 0)))
 
 
@@ -403,10 +398,10 @@ class Samples:
     """Staleness and lag of single contributions: of all, or of every 2nd, 4th … of many.
 
     Attributes:
-        stride: of so many contributions one is kept.
-        staleness, lag_s: [S] of those kept.
-        seen: contributions so far.
-        largest: staleness and lag, of all.
+        stride: one of so many contributions is stored.
+        staleness, lag_s: [S] of those stored.
+        seen: number of contributions so far.
+        largest: largest staleness and lag of all contributions.
     """
 
     def __init__(self) -> None:
@@ -415,7 +410,7 @@ class Samples:
         self.largest = (0.0, 0.0)
 
     def add(self, staleness: NDArray[Any], lag_s: Floats) -> None:
-        """The next contributions."""
+        """Add the next contributions."""
         kept = slice(-self.seen % self.stride, None, self.stride)
         self.staleness = np.concatenate([self.staleness, staleness[kept]])
         self.lag_s = np.concatenate([self.lag_s, lag_s[kept]])
@@ -428,7 +423,7 @@ class Samples:
             self.stride *= 2
 
     def drop_first(self, contributions: int) -> tuple[NDArray[Any], Floats]:
-        """Staleness and lag of those kept, without the first so many contributions."""
+        """Stored staleness and lag, without those of the first ``contributions``."""
         first = -(-contributions // self.stride)
         return self.staleness[first:], self.lag_s[first:]
 
@@ -438,7 +433,7 @@ class Stretch:
 
     Attributes:
         batches: the sums.
-        aged: folds since their reads of all contributions under way at the end, together.
+        aged: sum of the folds since their reads, over contributions in flight at the end.
     """
 
     def __init__(self, first: int, start_s: float, size: int, count: int) -> None:
@@ -448,11 +443,11 @@ class Stretch:
 
     @property
     def folded(self) -> float:
-        """Contributions folded, at least 1."""
+        """Number of contributions folded, at least 1."""
         return max(float(self.batches.contributions.sum()), 1.0)
 
     def add(self, part: Timeline) -> None:
-        """What was folded in a part, and what is under way after the last."""
+        """Add the folds of a part; the last part has the contributions in flight."""
         rows, folds = part.folded(), part.folds
         times_s = np.diff(folds.time_s, prepend=self.last_s)
         self._sum(self.batches.seconds, folds.fold, times_s)
@@ -469,7 +464,7 @@ class Stretch:
         self.aged = float(np.maximum(end - part.in_flight().read_version, 0).sum())
 
     def _sum(self, into: Floats, folds: NDArray[np.int64], values: NDArray[Any]) -> None:
-        """Add what belongs to folds to their batches."""
+        """Add ``values`` of folds to the sums of their batches."""
         place = (folds - self.first) // self.size
         inside = (place >= 0) & (place < self.count)
         into += np.bincount(place[inside], values[inside], self.count)
@@ -478,22 +473,22 @@ class Stretch:
 COST = 1 << 20
 
 EACH = 512
-"""Contributions that a long run may cost: `COST`, or of many workers so many each."""
+"""Largest number of contributions of a long run: `COST`, or `EACH` per worker if that is more."""
 
 ENOUGH = 30
-"""Occurrences of what is seldom, before a mean over them says anything."""
+"""Least number of occurrences of a rare event for a meaningful mean."""
 
 MATTERS = PRECISION / 10.0
-"""Share of the time below which it need not occur."""
+"""Share of the time lost to a rare event below which the run need not contain it."""
 
 
 class Horizon(NamedTuple):
     """Limits of a long run (see `steady.long_run`).
 
     Attributes:
-        most: contributions it may cost.
+        most: largest number of contributions.
         period: folds after which everything repeats.
-        least_s: virtual time that shows enough of what is seldom.
+        least_s: least virtual time, for enough rare events.
     """
 
     most: int
@@ -502,7 +497,7 @@ class Horizon(NamedTuple):
 
 
 def history(cluster: Cluster) -> str:
-    """Why there is no long run, but only what happens once; empty if there is one."""
+    """Reason that a cluster has no long run, because an event happens once; empty if it has one."""
     for place, fault in enumerate(cluster.faults):
         if fault.kind == "death" and fault.down_s is None:
             return f"faults[{place}]: workers go for good"
@@ -514,7 +509,7 @@ def history(cluster: Cluster) -> str:
 def horizon_of(
     cluster: Cluster, protocol: TimingProtocol, workload: Workload, workers: int
 ) -> Horizon:
-    """The limits for so many workers of a cluster."""
+    """The limits of a long run for a number of workers of a cluster."""
     minibatch_s = compute_seconds(cluster, workload)
     needed_s = [_observation_s(fault, workers, minibatch_s) for fault in cluster.faults]
     chance, times = cluster.stragglers.probability, cluster.stragglers.slowdown - 1.0
@@ -528,7 +523,7 @@ def horizon_of(
 
 
 def _observation_s(fault: Fault, workers: int, minibatch_s: float) -> float:
-    """Virtual time in which a fault has occurred often enough, if it matters."""
+    """Virtual time in which a fault occurs often enough; 0 if it costs too little to matter."""
     if fault.kind == "late":
         return 4.0 * fault.at_s[0]
     if fault.kind == "message":
@@ -549,12 +544,12 @@ class Uncertain(Spec):
     """A figure of the cluster file that is known within limits.
 
     Attributes:
-        key: which, as for a sweep.
+        key: a key of the cluster file, as for a sweep.
         law: ``uniform``, from ``low`` to ``high``; ``normal``, with these as its 5th and 95th
             percentiles; ``either``, one of the two, equally likely.
         low, high: its limits.
-        factor: whether it multiplies what is there.
-        algorithms: whose it is; none named is all.
+        factor: whether it multiplies the file's value instead of replacing it.
+        algorithms: names of the algorithms concerned; none named is all.
     """
 
     key: str = setting()
@@ -565,7 +560,7 @@ class Uncertain(Spec):
     algorithms: tuple[str, ...] = setting(())
 
     def trouble(self) -> tuple[str, str] | None:
-        """Limits are in order, and the key could be one."""
+        """Limits in the wrong order, or a malformed key."""
         if not self.low <= self.high:
             return "high", f"{self.high!r} is not allowed; allowed: at least low, {self.low!r}"
         if not is_key(self.key):
@@ -573,7 +568,7 @@ class Uncertain(Spec):
         return None
 
     def quantile(self, part: float) -> float:
-        """The value below which this part of the law lies.
+        """The quantile of the law at probability ``part``.
 
         Example:
             >>> Uncertain("link.latency_s", "uniform", 0.0, 2.0).quantile(0.25)
@@ -588,7 +583,7 @@ class Uncertain(Spec):
 
 
 def draws(figures: Sequence[Uncertain], count: int, seed: int) -> Any:
-    """[D, U] values of each figure, D of ``count``; each has its own random stream."""
+    """[D, U] values: ``count`` draws D of each figure, which has its own random stream."""
     parts = (np.arange(count) + 0.5) / count
     values = np.empty((count, len(figures)))
     for place, figure in enumerate(figures):
@@ -598,10 +593,10 @@ def draws(figures: Sequence[Uncertain], count: int, seed: int) -> Any:
 
 
 def set_in(table: dict[str, Any], figure: Uncertain, value: float, where: str) -> None:
-    """Put a drawn value in its place in the table of a cluster file.
+    """Set a drawn value in the table of a cluster file.
 
     Raises:
-        UserError: there is no such place, or no number in it to be multiplied.
+        UserError: there is no such key, or it has no number to multiply.
     """
     if figure.factor:
         present = get(table, figure.key, where)

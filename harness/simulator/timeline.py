@@ -1,26 +1,24 @@
 """The ordered record of folds, contributions and busy spans, and ages taken from it.
 
-The ordered record of folds, contributions and busy spans.
+Fold k (counted from 0) turns version k into version k + 1. A timeline has three tables, each of
+equally long columns:
 
-Fold k (counted from 0) turns version k into version k + 1. Three tables of equally long
-columns say what happened:
+- folds: the instant of each fold's completion;
+- contributions: the contributions of each fold, in the order in which they entered. A row with
+  fold −1 was in flight at the end of the segment: it gives an executor the version that its worker
+  holds. It appears again, with its fold, in the segment of that fold;
+- spans: busy times. Workers count from 0, the server is −1 (shard s is −1 − s). A worker's spans
+  appear in the segment in which its contribution folds.
 
-- folds: when each fold was complete;
-- contributions: what each fold took in, in the order it entered. A row whose fold is −1 was
-  still under way when the segment ended: it tells an executor which version that worker
-  holds. It appears again, with its fold, in the segment where it folds;
-- spans: who was busy with what. A worker counts from 0, the server is −1 (a further shard
-  s is −1 − s). A worker's spans appear in the segment where its contribution folds.
+Three more tables may have rows:
 
-Where there is something to say, three more do:
+- restarts: failures of the server and its restarts from a checkpoint;
+- decodes: in sequence training, the version with which each utterance was decoded;
+- pieces: for a server in shards, each shard's folds, and the shard's versions that were read.
 
-- restarts: when the server failed and went on from a checkpoint;
-- decodes: in sequence training, with which parameters each utterance was decoded;
-- pieces: where the server is in shards, when each shard folded, and what it was when read.
+A contribution that a failure destroyed is a row with fold −2, in the segment of its loss.
 
-A contribution that a failure destroyed is a row whose fold is −2, in the segment of its loss.
-
-How old what is folded was, from each of the moments that its age is counted from.
+The functions ``…_lag`` compute the age of folded contributions from different starting points.
 """
 
 from __future__ import annotations
@@ -61,7 +59,7 @@ SERVER = -1
 TABLES = ("folds", "contributions", "spans", "restarts", "decodes", "pieces")
 
 KINDS = ("fetch", "compute", "push", "fold")
-"""Span kinds every timeline starts with; others are added after them."""
+"""Span kinds of every timeline; others are added after them."""
 
 Ints = NDArray[np.int64]
 
@@ -87,7 +85,7 @@ class _Table:
     """Columns of one length."""
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """The columns by name, in order; absent optional ones are left out."""
+        """The columns by name, in order, without absent optional ones."""
         named = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         return {name: column for name, column in named.items() if column is not None}
 
@@ -104,8 +102,8 @@ class Folds(_Table):
     """[F] folds in order.
 
     Attributes:
-        fold: its number; fold k makes version k + 1.
-        time_s: when it was complete.
+        fold: number of the fold; fold k makes version k + 1.
+        time_s: instant of its completion, in virtual seconds.
     """
 
     fold: Ints = field(default_factory=_ints)
@@ -117,15 +115,15 @@ class Contributions(_Table):
     """[C] contributions: folded, in that order; lost, in that order; in flight, by first step.
 
     Attributes:
-        fold: the fold that took it in, `LOST` or `IN_FLIGHT`.
-        worker: whose it is.
-        read_version: the version the worker read before it began.
-        read_time_s: when.
+        fold: number of the fold that it entered, `LOST` or `IN_FLIGHT`.
+        worker: index of the worker.
+        read_version: version that the worker read.
+        read_time_s: instant of that read, in virtual seconds.
         first_step: number of its first minibatch, counted over all workers in order of
-            reading; where each has its own part of the data, as in averaging, of its own.
-        steps: minibatches in it.
-        decode_version: in sequence training, the oldest version that one of its utterances
-            was decoded with.
+            reading; counted by worker if each has its own part of the data, as in averaging.
+        steps: number of its minibatches.
+        decode_version: in sequence training, the oldest version with which one of its utterances
+            was decoded.
     """
 
     fold: Ints = field(default_factory=_ints)
@@ -142,10 +140,10 @@ class Spans(_Table):
     """[S] busy times.
 
     Attributes:
-        worker: who; -1 - s is shard s of the server.
-        kind: with what, an index into `Timeline.kinds`.
-        start_s: from when.
-        end_s: to when.
+        worker: worker index; −1 − s for shard s of the server.
+        kind: index into `Timeline.kinds`.
+        start_s: start of the interval, in virtual seconds.
+        end_s: end of the interval, in virtual seconds.
     """
 
     worker: SmallInts = field(default_factory=_small_ints)
@@ -159,10 +157,10 @@ class Restarts(_Table):
     """[R] restarts of the server from a checkpoint.
 
     Attributes:
-        time_s: when the server is there again.
-        version: the folds there had been when it failed; versions go on from there.
-        restored_version: the model of version ``version`` is that of this version; the folds
-            between are undone.
+        time_s: instant at which the server is up again, in virtual seconds.
+        version: number of folds at the failure; versions continue from there.
+        restored_version: the version with the model of version ``version`` after the restart; the
+            folds between are undone.
     """
 
     time_s: Floats = field(default_factory=_floats)
@@ -175,13 +173,13 @@ class Decodes(_Table):
     """[D] utterances in the order they entered a minibatch.
 
     Attributes:
-        worker: whose decoder.
+        worker: index of the worker that decoded it.
         slot: the row of the worker's minibatch that it fills.
         utterance: number, counted over all workers in order of decoding.
-        decode_version: the version it was decoded with.
-        decode_time_s: when that version was read.
+        decode_version: version with which it was decoded.
+        decode_time_s: instant of the read of that version, in virtual seconds.
         first_step: the worker's own count of minibatches at its first frame.
-        steps: frames that were kept, one a minibatch.
+        steps: number of frames kept, one per minibatch.
     """
 
     worker: SmallInts = field(default_factory=_small_ints)
@@ -197,14 +195,14 @@ class Decodes(_Table):
 class Pieces(_Table):
     """[P] pieces of folded contributions: by fold, then by shard.
 
-    A shard's version is how many pieces it has folded. Shards need not fold in one order.
+    A shard's version is its number of folded pieces. Shards may fold in different orders.
 
     Attributes:
-        fold: the fold that the piece is part of.
-        worker: the shard's lane, as in spans: shard s is −1 − s.
+        fold: number of the fold with this piece.
+        worker: −1 − s for shard s, as in spans.
         read_version: the shard's version that the contribution's worker read.
         version: the shard's version just before it folded this piece.
-        time_s: when it had folded it.
+        time_s: instant at which the piece was folded, in virtual seconds.
     """
 
     fold: Ints = field(default_factory=_ints)
@@ -216,16 +214,16 @@ class Pieces(_Table):
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """What a simulation, or a real run, did during one segment.
+    """Events of a simulation, or of a real run, during one segment.
 
     Attributes:
         folds: the folds.
-        contributions: what they took in, and what was in flight at the end.
-        spans: who was busy when.
+        contributions: contributions folded, lost, and in flight at the end.
+        spans: busy times of workers and server.
         kinds: names of the span kinds.
         restarts: restarts of the server.
         decodes: decoded utterances.
-        pieces: what each shard of the server folded.
+        pieces: folds of each shard of the server.
     """
 
     folds: Folds = field(default_factory=Folds)
@@ -237,7 +235,7 @@ class Timeline:
     pieces: Pieces = field(default_factory=Pieces)
 
     def tables(self) -> dict[str, _Table]:
-        """The tables by name; the last three where they have rows."""
+        """The tables by name; the last three only if they have rows."""
         always = {"folds": self.folds, "contributions": self.contributions, "spans": self.spans}
         seldom = {"restarts": self.restarts, "decodes": self.decodes, "pieces": self.pieces}
         return {**always, **{name: rows for name, rows in seldom.items() if len(rows)}}
@@ -262,7 +260,7 @@ class Timeline:
         return self.contributions.where(self.contributions.fold == LOST)
 
     def in_flight(self) -> Contributions:
-        """The contributions under way at the end of the segment."""
+        """The contributions in flight at the end of the segment."""
         return self.contributions.where(self.contributions.fold == IN_FLIGHT)
 
     def staleness(self) -> Ints:
@@ -286,13 +284,13 @@ class Timeline:
 
 
 class Digest:
-    """The hash of a timeline whose rows come in parts, in the order of the whole's rows."""
+    """The hash of a timeline in parts, which must have the rows in the whole's order."""
 
     def __init__(self) -> None:
         self._columns: dict[str, dict[str, Any]] = {name: {} for name in TABLES}
 
     def add(self, table: str, rows: _Table) -> None:
-        """The next rows of a table."""
+        """Add the next rows of a table."""
         known = self._columns[table]
         for name, column in rows.columns().items():
             plain = np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("<"))
@@ -300,7 +298,7 @@ class Digest:
             known.setdefault(label, hashlib.sha256()).update(plain.data)
 
     def hexdigest(self, kinds: Sequence[str]) -> str:
-        """What `Timeline.sha256` gives for the whole with these span kinds."""
+        """The `Timeline.sha256` of the whole timeline with these span kinds."""
         digest = hashlib.sha256("\x1f".join(kinds).encode())
         for columns in self._columns.values():
             for label, content in columns.items():
@@ -309,10 +307,9 @@ class Digest:
 
 
 def concat(segments: Sequence[Timeline]) -> Timeline:
-    """Successive segments as one timeline: what one long segment would have given.
+    """Concatenate successive segments: the result equals that of one long segment.
 
-    Rows in flight at the end of a segment are kept for the last segment only, because the
-    others have folded since.
+    Rows in flight are taken from the last segment only, because the others have folded since.
     """
     if not segments:
         return Timeline()
@@ -338,7 +335,7 @@ def _renumber_kinds(part: Timeline, kinds: tuple[str, ...]) -> Spans:
 
 
 def _stack(tables: Sequence[Any]) -> Any:
-    """Tables of one type, one below the other; an optional column must be in all or none."""
+    """Concatenate tables of one type; an optional column must be in all or none."""
     filled = [table for table in tables if len(table)] or [tables[0]]
     if len(filled) == 1:
         return filled[0]
@@ -348,10 +345,10 @@ def _stack(tables: Sequence[Any]) -> Any:
 
 
 def close_segment(parts: Sequence[Timeline], under_way: Contributions) -> Timeline:
-    """The parts of one segment, none with rows in flight, and what is in flight at its end.
+    """One timeline from the parts of a segment and the contributions in flight at its end.
 
-    The columns of a part that nothing else refers to are used again where they are views with
-    room behind them: a copy of a long segment would take as long as simulating it.
+    A single part's columns are extended in place if they are views with unused room behind them: a
+    copy of a long segment would take as long as simulating it.
     """
     if len(parts) != 1 or len(parts[0].folds) == 0:
         return concat([*parts, Timeline(contributions=under_way)])
@@ -361,7 +358,7 @@ def close_segment(parts: Sequence[Timeline], under_way: Contributions) -> Timeli
 
 
 def _extend(column: NDArray[Any], more: NDArray[Any]) -> NDArray[Any]:
-    """``more`` below ``column``: in the room behind it if it is the start of a longer array."""
+    """Append ``more`` to ``column``, in place if it is the start of a long enough array."""
     base, size = column.base, len(column) + len(more)
     if (
         isinstance(base, np.ndarray)
@@ -375,10 +372,10 @@ def _extend(column: NDArray[Any], more: NDArray[Any]) -> NDArray[Any]:
 
 
 class Lag(NamedTuple):
-    """Of everything that was folded, the time from some moment to its fold.
+    """Ages of folded contributions or frames, from some instant to their folds.
 
     Attributes:
-        staleness: [K] folds between the two.
+        staleness: [K] number of folds between the two.
         lag_s: [K] seconds between them.
     """
 
@@ -387,12 +384,12 @@ class Lag(NamedTuple):
 
 
 def inner_lag(timeline: Timeline) -> Lag:
-    """[C] from the read of each contribution's worker."""
+    """[C] ages of contributions since their workers' reads."""
     return Lag(timeline.staleness(), timeline.lag_s())
 
 
 def push_lag(timeline: Timeline) -> Lag:
-    """[C] from the end of each contribution's computing."""
+    """[C] ages of contributions since the ends of their computations."""
     rows, spans = timeline.folded(), timeline.spans
     compute = spans.where(spans.kind == timeline.kinds.index("compute"))
     time_s = timeline.folds.time_s
@@ -401,7 +398,7 @@ def push_lag(timeline: Timeline) -> Lag:
         mine = np.flatnonzero(rows.worker == worker)
         own = np.sort(compute.end_s[compute.worker == worker])
         folded = time_s[rows.fold[mine]]
-        # A worker has one contribution under way: the last computing before its fold is its own.
+        # With one contribution in flight, the worker's last computing before the fold is its own.
         at = np.searchsorted(own, folded, "right") - 1
         ends[mine] = np.where(at >= 0, own[np.maximum(at, 0)], folded) if len(own) else folded
     before = np.searchsorted(time_s, ends, "right")
@@ -409,9 +406,9 @@ def push_lag(timeline: Timeline) -> Lag:
 
 
 def pass_lag(timeline: Timeline) -> Lag:
-    """[C] from the beginning of each contribution's pass.
+    """[C] ages of contributions since the beginnings of their passes.
 
-    A pass begins where the cluster stands still and decodes; if it never does, there is one pass.
+    A pass begins when the cluster pauses and decodes; if it never does, there is one pass.
     """
     spans, kinds, time_s = timeline.spans, timeline.kinds, timeline.folds.time_s
     fold = timeline.folded().fold
@@ -423,11 +420,11 @@ def pass_lag(timeline: Timeline) -> Lag:
 
 
 def outer_lag(timeline: Timeline, slots: int | None = None) -> Lag:
-    """[K] from the decoder's read of each frame that was folded.
+    """[K] ages of folded frames since the reads of the versions that decoded them.
 
     Args:
         timeline: from the simulation's start, so that each worker's minibatches can be counted.
-        slots: frames of a minibatch where they are not shuffled; None is one of each utterance.
+        slots: frames of a minibatch without shuffling; None for one frame of each utterance.
     """
     rows, decodes = timeline.folded(), timeline.decodes
     order = np.argsort(rows.worker, kind="stable")
@@ -448,7 +445,7 @@ def outer_lag(timeline: Timeline, slots: int | None = None) -> Lag:
 
 
 def _frames_before(decodes: Decodes) -> Ints:
-    """[D] frames that an utterance's worker had trained on when it came to this utterance."""
+    """[D] number of frames that an utterance's worker had trained on before this utterance."""
     before = np.zeros(len(decodes), np.int64)
     for worker in np.unique(decodes.worker):
         mine = decodes.worker == worker

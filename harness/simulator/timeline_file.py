@@ -3,16 +3,15 @@
 # pyright: reportUnknownParameterType=false
 """Timelines as files: Parquet to load again, Trace Events to look at.
 
-A timeline as one Parquet file. The tables lie below one another in one long table whose column
-``table`` names them; columns a table lacks are null. So any Parquet reader can filter and use it,
-and rows can be appended while a simulation runs. The metadata holds the span kinds and the
-SHA-256.
+`save_timeline` writes one Parquet file. All tables are concatenated into one long table with a
+column ``table``; columns that a table lacks are null. So any Parquet reader can filter and use it,
+and rows can be appended while a simulation runs. The metadata has the span kinds and the SHA-256.
 
-A timeline in the Trace Event format, which https://ui.perfetto.dev opens. Each worker, and the
-server, is a thread; a span is a complete event (``X``); an arrow from the start of a
-contribution's first span to its fold is a pair of flow events (``s``, ``f``).
+`write_trace` writes the Trace Event format, which https://ui.perfetto.dev opens. Each worker, and
+the server, is a thread; a span is a complete event (``X``); an arrow from a contribution's read to
+its fold is a pair of flow events (``s``, ``f``).
 
-Files that appear whole or not at all, or standard output.
+`atomic_output` writes a file atomically, or to standard output.
 """
 
 from __future__ import annotations
@@ -92,14 +91,14 @@ def save_timeline(timeline: Timeline, path: str | Path) -> str:
 
 
 def save_segments(parts: Iterable[Timeline], path: str | Path) -> str:
-    """Write successive parts of one timeline as they come; returns the SHA-256 of the whole.
+    """Write successive parts of one timeline; returns the SHA-256 of the whole.
 
-    No more than a part is held in memory, and what was lost or is in flight: those rows come
-    after all that folded. A file that was written in parts loads as one that was not.
+    Memory holds one part, and the rows lost or in flight, which follow all folded rows in the
+    file. A file written in parts loads like one written at once.
 
     Args:
         parts: in order; as in `concat`, only the last one's rows in flight count.
-        path: appears when all parts are written.
+        path: created when all parts are written.
 
     Raises:
         ValueError: parts differ in their span kinds.
@@ -134,7 +133,7 @@ def save_segments(parts: Iterable[Timeline], path: str | Path) -> str:
 
 
 def _long(name: str, columns: dict[str, Any], rows: int) -> pa.Table:
-    """One of the tables with every column of the file, null where it has none."""
+    """A table with all columns of the file; those that it lacks are null."""
     arrays = [pa.array([name], pa.string()).take(pa.array(np.zeros(rows, np.int64)))]
     for column, kind in _TYPES.items():
         values = columns.get(column)
@@ -143,7 +142,7 @@ def _long(name: str, columns: dict[str, Any], rows: int) -> pa.Table:
 
 
 def load_timeline(path: str | Path) -> Timeline:
-    """Read what `save_timeline` wrote, and check it against its SHA-256.
+    """Load a file of `save_timeline`, and check it against its SHA-256.
 
     Raises:
         UserError: not a timeline, or its content does not match its hash.
@@ -165,7 +164,7 @@ def load_timeline(path: str | Path) -> Timeline:
 
 
 def _rows(kind: Any, everything: pa.Table, keep: Any) -> Any:
-    """One table out of the long one."""
+    """Extract one table from the long one."""
     rows = everything.filter(pa.array(keep))
     columns = kind.__dataclass_fields__
     found = {name: rows.column(name).combine_chunks() for name in columns}
@@ -242,7 +241,7 @@ def _slices(timeline: Timeline) -> Iterator[Event]:
 
 
 def _arrows(timeline: Timeline) -> Iterator[Event]:
-    """Read to fold; the fold itself is an instant on the server that carries the figures."""
+    """Arrows from read to fold; the fold is an instant event of the server with the figures."""
     rows = timeline.folded()
     fold_times = rows.read_time_s + timeline.lag_s()
     columns = (rows.fold, rows.worker, rows.read_time_s, fold_times, timeline.staleness())
@@ -258,19 +257,22 @@ def _arrows(timeline: Timeline) -> Iterator[Event]:
 
 
 STANDARD = Path("-")
-"""Standard output, wherever a file may be named."""
+"""Path that stands for standard output."""
 
 
 @contextmanager
 def atomic_output(path: Path, what: str) -> Generator[Path]:
-    """A temporary path beside ``path`` that takes its place when the block has succeeded.
+    """A temporary path that replaces ``path`` when the block has succeeded.
 
-    Where ``path`` is `STANDARD`, what was written is then copied to standard output. A link is
-    kept, and the file that it leads to replaced.
+    If ``path`` is `STANDARD`, the content is copied to standard output instead. A symbolic link is
+    kept, and its target replaced.
+
+    Args:
+        path: the output file.
+        what: description of the output for messages, e.g. ``"the trace"``.
 
     Raises:
-        UserError: the file cannot be written, or there is something else in its place; ``what``
-            names it, e.g. ``"the trace"``.
+        UserError: the file cannot be written, or ``path`` is not a regular file.
     """
     try:
         if path == STANDARD:
@@ -284,7 +286,7 @@ def atomic_output(path: Path, what: str) -> Generator[Path]:
         with _discard_on_exit(draft):
             yield draft
             draft.replace(target)
-    except BrokenPipeError:  # whoever reads standard output has seen enough
+    except BrokenPipeError:  # the reader of standard output has closed it: not an error here
         raise
     except OSError as error:
         reason = str(error.strerror or error).splitlines()[0]
@@ -292,10 +294,10 @@ def atomic_output(path: Path, what: str) -> Generator[Path]:
 
 
 def refuse_to_replace(path: Path, what: str) -> None:
-    """Only a regular file is ever replaced, and no device, pipe or folder.
+    """Reject output paths that exist but are not regular files: devices, pipes or folders.
 
     Raises:
-        UserError: there is such a thing.
+        UserError: the path is such a file.
     """
     if path != STANDARD and path.exists() and not path.is_file():
         raise UserError(
@@ -313,7 +315,7 @@ def _copy_to_stdout(draft: Path) -> None:
 
 @contextmanager
 def _discard_on_exit(draft: Path) -> Generator[None]:
-    """However the block ends, the draft is not left behind."""
+    """Remove the draft after the block, if it still exists."""
     try:
         yield
     finally:

@@ -1,6 +1,6 @@
-"""A run from its beginning to its end in simulated time.
+"""A whole run in simulated time.
 
-A long run is simulated for its first folds and goes on at the rate that it has after its start.
+Of a long run only the first folds are simulated; it is extrapolated at the rate after its start.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ __all__ = ["Whole", "overall_rate", "steady_rate"]
 
 @dataclass(frozen=True)
 class Whole:
-    """A run from its beginning to its end, in simulated time.
+    """A whole run in simulated time.
 
     Attributes:
         timeline: of the folds that were simulated: all, or the first ones of a long run.
-        per_s: folds a second; of a long run, without its start.
-        folds: of every pass.
-        ends_s: when each pass ends; beyond the simulated folds, at their rate.
+        per_s: folds per second; of a long run, without its start.
+        folds: number of folds of every pass.
+        ends_s: end of each pass; beyond the simulated folds, at their rate.
         beyond: of a long run, the rate with its 95% interval; None if all was simulated.
     """
 
@@ -41,9 +41,9 @@ class Whole:
         folds: Sequence[int],
         ends_s: Sequence[float] = (),
     ) -> Whole:
-        """A run of which the ends of the first passes are known, or of none."""
+        """A run from its timeline; ``ends_s`` has the known ends of the first passes, if any."""
         known = cls(timeline, per_s, tuple(folds), tuple(ends_s))
-        if sum(folds) > len(timeline.folds) > 1:
+        if sum(folds) > len(timeline.folds) > 1:  # not all folds were simulated
             rate = steady_estimate(timeline)[1]
             known = replace(known, per_s=rate.value, beyond=rate)
         rest = list(accumulate(folds))[len(ends_s) :]
@@ -51,12 +51,12 @@ class Whole:
 
     @property
     def minibatches_per_s(self) -> float:
-        """Minibatches a second that have entered folds."""
+        """Minibatches per second that have entered folds."""
         steps = int(self.timeline.folded().steps.sum())
         return self.per_s * steps / len(self.timeline.folds)
 
     def second_of(self, fold: int) -> float:
-        """When so many folds are done."""
+        """Instant of the fold with this number, counted from 1; 0 for none."""
         times = self.timeline.folds.time_s
         if fold <= len(times):
             return float(times[fold - 1]) if fold else 0.0
@@ -64,12 +64,12 @@ class Whole:
 
 
 def overall_rate(timeline: Timeline) -> float:
-    """Folds a second, pauses included."""
+    """Folds per second, pauses included."""
     return _rate(len(timeline.folds), float(timeline.folds.time_s[-1]))
 
 
 def steady_rate(timeline: Timeline) -> float:
-    """Folds a second in the middle half: while slots are filled and emptied, there are fewer."""
+    """Folds per second in the middle half of a run, without the slower filling and draining."""
     times = timeline.folds.time_s
     quarter = len(times) // 4
     first, last = quarter, len(times) - 1 - quarter

@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
@@ -30,10 +31,17 @@ from harness.base.errors import UserError
 from harness.base.settings import set_apart, setting
 from harness.networks.contract import Minibatch, upload
 from harness.networks.feedforward import Activation, Dnn, Layout, Precision, check
-from harness.runs.config import Pieces, Stage, TrainingConfig, plain
+from harness.runs.config import (
+    HasIdentity,
+    Pieces,
+    Stage,
+    TrainingConfig,
+    plain,
+    plain_fields,
+)
 from harness.simulator import Workload
 from harness.store import Run, Store
-from harness.tasks.contract import Watch
+from harness.tasks.contract import Configuration, Watch
 from harness.tasks.order import Shuffling, row_numbers
 
 __all__ = [
@@ -63,7 +71,7 @@ ALIGNMENT_FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig(TrainingConfig[Corpus]):
+class RunConfig(TrainingConfig[Corpus], HasIdentity):
     """One training on the frames of a corpus, on a simulated cluster.
 
     Args:
@@ -85,7 +93,6 @@ class RunConfig(TrainingConfig[Corpus]):
     """
 
     task: ClassVar[str] = "frames"
-    named: ClassVar[bool] = False  # it was there before the others
     charge: ClassVar[str] = "time is charged for timed_layers"
 
     corpus: str
@@ -103,6 +110,10 @@ class RunConfig(TrainingConfig[Corpus]):
     def __post_init__(self) -> None:
         super().__post_init__()
         check(self.precision, self.device)
+
+    def to_identity(self) -> dict[str, Any]:
+        """See `HasIdentity`: without its class, as it was there before all others."""
+        return plain_fields(self)
 
     def idle(self) -> Iterator[tuple[str, str]]:
         """See `TaskConfig`."""
@@ -141,6 +152,16 @@ class RunConfig(TrainingConfig[Corpus]):
         return "targets", "simulated only; allowed on real processes: the corpus's own"
 
     @property
+    def weights(self) -> int:
+        """About how many are trained: inputs and targets follow from the corpus."""
+        return sum(above * below for above, below in pairwise((self.hidden[0], *self.hidden)))
+
+    @property
+    def effort(self) -> float:
+        """See `Configuration`."""
+        return float(self.passes * self.weights)
+
+    @property
     def judged(self) -> str:
         """Frames wrong on the development set."""
         return "dev_frame_error"
@@ -153,7 +174,7 @@ class RunConfig(TrainingConfig[Corpus]):
 
 
 @dataclass(frozen=True)
-class ForcedAlignment:
+class ForcedAlignment(Configuration):
     """The targets that a trained network finds for what was said in a corpus.
 
     Args:

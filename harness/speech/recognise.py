@@ -30,7 +30,7 @@ from harness.speech.evaluation import Decoding, FrameEvaluator, Transcriber
 from harness.speech.frames import RunConfig, frames_of
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import MODEL
-from harness.tasks.contract import Watch
+from harness.tasks.contract import Configuration, Watch
 from harness.training.run import train
 
 FORMAT = 2
@@ -68,7 +68,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class RecognitionConfig:
+class RecognitionConfig(Configuration):
     """A training run, and how what it trained is tested.
 
     Args:

@@ -225,6 +225,11 @@ class SequenceConfig(TaskConfig):
         return Workload.of_network(self.timed_layers, self.slots)
 
     @property
+    def effort(self) -> float:
+        """See `Configuration`; its network is that of the training that it starts from."""
+        return float(self.passes * self.start.weights)
+
+    @property
     def timed(self) -> Sequence | ParameterServer:
         """Who waits for whom: frames that are shuffled over whole passes need no decoders."""
         if self.shuffling == "full":

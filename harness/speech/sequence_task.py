@@ -56,12 +56,12 @@ class SequenceApplication(Application[SequenceConfig, Corpus]):
         Raises:
             UserError: it is missing, or sets what follows from the whole.
         """
+        asked.check_keys(self)
         asked = replace(asked, table={**self.usual, **asked.table})
         start: object = asked.table.get("start")
         if not isinstance(start, Mapping):
             told = "start: missing; needed: a table with the run it starts from"
             raise UserError(f"{asked.path}: {told}")
-        asked.refuse([name for name in FOLLOWS if name in asked.table])
         own = dict(cast(Mapping[str, Any], start))
         asked.refuse([f"start.{name}" for name in (*FOLLOWS, *SHARED) if name in own])
         table, corpus = read_corpus(asked, own.get("hidden"))

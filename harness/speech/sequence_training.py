@@ -153,8 +153,9 @@ class SequenceTraining(Training[SequenceExecutor]):
         self._log_held_out(found)
         self._log_tally()
         self.log("rate", self.rate)
-        passes = float(self.config.passes)
-        self.watch(Progress(self.writer.hash, self.epoch, max(passes, 1.0), found.frame_error))
+        passes = max(float(self.config.passes), 1.0)
+        measured = f"{self.config.metric} {self.config.show(found.frame_error)}"
+        self.watch(Progress(self.writer.hash, self.epoch, passes, measured))
         if has_collapsed(self.config.criterion.kind, self.measured[0], found.criterion):
             raise Diverged
 

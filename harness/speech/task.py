@@ -329,7 +329,6 @@ def read_corpus(asked: RunRequest, hidden: object) -> tuple[Table, Corpus]:
     Raises:
         UserError: a mistake in the file, its cluster file or its corpus.
     """
-    asked.refuse([name for name in FOLLOWS if name in asked.table])
     corpus = load_corpus(
         asked.word("corpus"),
         scale=asked.word("scale"),
@@ -357,6 +356,7 @@ class FramesApplication(FoldApplication[RunConfig, Corpus]):
 
     def read(self, asked: RunRequest) -> tuple[RunConfig, Corpus]:
         """See `Application`."""
+        asked.check_keys(self)
         asked = replace(asked, table={**CORPUS, **asked.table})
         table, corpus = read_corpus(asked, asked.table.get("hidden"))
         return build(RunConfig, complete_frames(table), str(asked.path)), corpus

@@ -2,16 +2,17 @@
 
 One folder per run, named by the hash of its full configuration::
 
-    config.json      what was asked for; written when the run begins
+    config.json      the configuration; written when the run begins
     run.json         status, summary, note, digests; written last: its presence means finished
     metrics.parquet  every logged row, in the order of logging
-    provenance.json  when, where and for how long: the only machine-dependent file
-    checkpoint/      the trainer's own; gone once the run is finished
+    provenance.json  time, machine and duration: the only machine-dependent file
+    checkpoint/      state of the trainer; removed when the run is finished
 
 ``run.json`` and ``metrics.parquet`` hold results only, so equal results are
 equal bytes wherever they were computed. Every file of results is compared with its digest when
-it is read; a run that is not as it was written is ``damaged``, and made again when asked for.
-Without its model or its timeline it is *light*, and whole; who needs them has it made again.
+it is read; a run with a changed file is ``damaged``, and executed again when it is requested.
+A run without its model or timeline is *light*, and still finished; a caller that needs these files
+gets it executed again.
 
 Example:
     >>> def train(writer):
@@ -19,7 +20,7 @@ Example:
     ...         writer.log("loss", 1 / fold, fold=fold, time_s=0.1 * fold, epoch=0.0)
     ...     writer.finish(summary={"loss": 0.5})
     >>> store = Store("runs")
-    >>> run = store.obtain({"seed": 0}, train)  # trains now, and never again
+    >>> run = store.obtain({"seed": 0}, train)  # trains the first time, loads afterwards
     >>> run.status, run.summary, run.metrics["value"].tolist()
     ('done', {'loss': 0.5}, [1.0, 0.5])
 """

@@ -1,18 +1,12 @@
 # (pyarrow ships no stubs; this module is the only one of the store that meets it)
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 # pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""Files of a run: written whole, checked as they are read, as tensors and as tables.
+"""Files of a run: atomic writes, digests, tensors and tables.
 
-Writing a file so that a reader sees the old one or the new one, never a part. Nothing counts
-before it is on the disk: a file goes there before it takes its name, and its folder after it, so
-the promise holds for a machine that loses power too.
-
-What is read back is what was written: digests of a run's files, and of records by themselves.
-
-Arrays by name in one file, as safetensors. What the machine refuses is an `OSError`, as of any
-file.
-
-Logged rows, as rows, as arrays and as a Parquet file.
+A file is replaced atomically: a reader sees the old or the new one, never a part. Its content is
+synced to the disk before it takes its name, and its folder afterwards, so this also holds if the
+machine loses power. Digests of a run's files and records show that they are read as written.
+Arrays are stored as safetensors, logged rows as a Parquet file.
 """
 
 from __future__ import annotations
@@ -42,10 +36,10 @@ PREFIX = ".unfinished-"  # of temporary files; what a kill leaves behind carries
 
 @contextmanager
 def replacing(path: Path) -> Generator[Path]:
-    """A temporary path beside ``path`` that takes its place if the block succeeds.
+    """Yield a temporary path beside ``path`` that replaces it if the block succeeds.
 
     Raises:
-        UserError: the machine refuses it, e.g. because the disk is full.
+        UserError: the operating system refuses a write, e.g. because the disk is full.
     """
     try:
         with _replacing(path) as temporary:
@@ -78,13 +72,13 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, value: object, levels: int | None = None) -> None:
-    """Write ``value`` as readable JSON; NaN and infinities are refused (ValueError).
+    """Write ``value`` as readable JSON; NaN and infinities raise ValueError.
 
     Args:
-        path: of the file.
+        path: path of the file.
         value: plain values.
-        levels: how deep a list or an object still has its items on lines of their own; what
-            lies deeper is one line. All of them if not given.
+        levels: depth to which lists and objects have one item per line; deeper ones are on one
+            line. None for no limit.
     """
     write_bytes(path, (_format_json(value, levels) + "\n").encode())
 
@@ -147,11 +141,11 @@ def writable_folder(path: Path, what: str) -> Path:
 
 
 SEAL = "sha256"
-"""The key of a record that holds the digest of all its others."""
+"""Key of a record with the digest of all other keys."""
 
 
 def sha256_of(content: Path | bytes) -> str:
-    """SHA-256 of bytes or of a file's content, 64 hexadecimal digits; files piece by piece."""
+    """SHA-256 of bytes or of a file's content, as 64 hexadecimal digits."""
     if isinstance(content, bytes):
         return hashlib.sha256(content).hexdigest()
     with content.open("rb") as file:
@@ -159,19 +153,20 @@ def sha256_of(content: Path | bytes) -> str:
 
 
 def add_digest(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record with the digest of what it says, whatever the layout of its text."""
+    """Add the digest of a record's values, which does not depend on the layout of its text."""
     return {**record, SEAL: identity(record)}
 
 
 def check_digest(record: Mapping[str, Any], needs_seal: bool = False) -> dict[str, Any]:
-    """A record without its digest; one of schema 1, before there were digests, is believed.
+    """Check the digest of a record, and return the record without it.
 
     Args:
-        record: as it was read.
-        needs_seal: it lies beside others that have digests, so one without is not believed.
+        record: record as it was read.
+        needs_seal: reject a record without a digest; otherwise one of schema 1, which had none, is
+            accepted.
 
     Raises:
-        ValueError: it is not what was sealed.
+        ValueError: the digest does not match, or is missing.
     """
     said = {key: value for key, value in record.items() if key != SEAL}
     is_older = SEAL not in record and record.get("schema", 1) == 1
@@ -183,12 +178,12 @@ def check_digest(record: Mapping[str, Any], needs_seal: bool = False) -> dict[st
 def find_damaged(
     folder: Path, digests: Mapping[str, str], may_lack: Collection[str] = ()
 ) -> list[str]:
-    """The names of files that are missing from a folder or not as they were written.
+    """Names of files that are missing from a folder or do not match their digests.
 
     Args:
-        folder: where they are.
-        digests: what they were, by name.
-        may_lack: names of those that may be missing.
+        folder: folder of the files.
+        digests: SHA-256 by name.
+        may_lack: names of files that may be missing.
     """
     asked = {
         name: known
@@ -208,17 +203,16 @@ _NUMBER = re.compile(r"os error (\d+)")
 def save_arrays(
     path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write them.
+    """Write arrays by name as one safetensors file.
 
     Raises:
-        OSError: the machine refuses it; safetensors says so by an error of its own, with the
-            number in its words.
+        OSError: the operating system refuses a write.
     """
     # Not ascontiguousarray: it would turn a scalar into a vector of one.
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     try:
         save_file(contiguous, path, metadata=None if metadata is None else dict(metadata))
-    except SafetensorError as error:
+    except SafetensorError as error:  # has the number of an operating system's error in its text
         if (refused := _NUMBER.search(str(error))) is None:
             raise
         number = int(refused[1])
@@ -229,7 +223,7 @@ MetricRow = dict[str, Any]
 
 Columns = dict[str, np.ndarray]
 
-# the columns every row has; further ones are float64 and NaN where a row has none
+# the columns of every row; further ones are float64, and NaN in rows without them
 TYPES: dict[str, type] = {
     "name": str,
     "value": np.float64,
@@ -242,7 +236,7 @@ ARROW = {"name": pa.string(), "fold": pa.int64()}
 
 
 def columns_of(rows: Sequence[MetricRow]) -> Columns:
-    """Rows as equally long arrays: the common columns, then the further ones by name."""
+    """Convert rows to arrays of equal length: the common columns, then the further ones by name."""
     further = sorted({key for row in rows for key in row} - TYPES.keys())
     columns: Columns = {key: np.array([r[key] for r in rows], TYPES[key]) for key in TYPES}
     for key in further:
@@ -261,7 +255,7 @@ def write_columns(path: Path, columns: Columns) -> None:
 
 
 def read_columns(path: Path) -> Columns:
-    """Read what ``write_columns`` wrote.
+    """Read a file of ``write_columns``.
 
     Raises:
         UserError: the file is damaged.

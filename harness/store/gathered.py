@@ -1,18 +1,15 @@
-"""Finished runs gathered in an object store, where several machines claim theirs.
+"""Finished runs gathered in an object store, by which machines without a common file system share.
 
-A store here whose finished runs are gathered in an object store, where others claim theirs too.
-Several machines without a file system in common work on one grid so: each asks for all of it. A
-run is held here and there while it is made, and sent before it is given back; whoever comes second
-takes it as it is.
+Every machine runs the same grid on its own store. A run is locked locally and in the bucket while
+it is executed, and sent to the bucket before the leases are released; a process that waited for it
+takes the finished run.
 
-Finished runs in an object store, and leases of those that are being made. A run is one object,
-``runs/HASH.tar`` (`archive`), made where there is none: so it is there as a whole or not at all,
-and is replaced only where it is damaged. Leases are ``leases/HASH/N`` (`lease`).
+A finished run is one object, ``runs/HASH.tar``: it is in the bucket completely or not at all. It is
+created only if absent, and replaced only if damaged. Leases are objects ``leases/HASH/N``, see
+`harness.store.lease`.
 
-An object store: S3 and what speaks like it, Google's, Azure's, or a folder in their place. All
-that is needed of it is that an object is made where there is none, once.
-
-A finished run as one archive, so that it is somewhere as a whole or not at all.
+Object stores are S3 and compatible ones, Google's, Azure's, or a folder in their place. The only
+requirement is the atomic creation of an object that does not exist.
 """
 
 from __future__ import annotations
@@ -38,8 +35,7 @@ from urllib.request import url2pathname
 from harness.base.errors import UserError
 from harness.base.log import LOG
 from harness.base.seeds import SHORT, identity
-from harness.store import files as atomic
-from harness.store import files as integrity
+from harness.store import files as run_files
 from harness.store import schema
 from harness.store.lease import Lease, Place, Waiting, parse_numbers
 from harness.store.lease import Leases as lease_Leases
@@ -52,11 +48,11 @@ if TYPE_CHECKING:
 
 
 class BucketStore(Store):
-    """A store whose finished runs are elsewhere too.
+    """A local store that gathers its finished runs in a bucket.
 
     Args:
-        path: the folder here.
-        bucket: where they are gathered.
+        path: the local folder.
+        bucket: the bucket.
     """
 
     def __init__(self, path: Path | str, bucket: Bucket) -> None:
@@ -64,10 +60,10 @@ class BucketStore(Store):
         self.bucket = bucket
 
     def missing(self, hashes: Iterable[str]) -> set[str]:
-        """Those that are neither here nor there; the others are in both places from now on.
+        """Hashes of the runs that are finished in neither place; copies the others to both.
 
         Raises:
-            OSError: the object store cannot be reached, or does not let us in.
+            OSError: the object store cannot be reached, or refuses access.
         """
         wanted, there, old = list(hashes), self.bucket.hashes(), 0
         for name in wanted:
@@ -81,12 +77,12 @@ class BucketStore(Store):
         return super().missing(wanted)
 
     def elsewhere(self, hash_: str) -> bool:
-        """Whether somebody else makes this run now, here or there."""
+        """Whether another process executes this run now, on this machine or another."""
         return super().elsewhere(hash_) or Lease(self.bucket.leases(hash_)).is_held_by_other()
 
     def pull(self, hash_: str) -> bool:
-        """Have a run here that is there; False if what is there is damaged, which is said."""
-        folder = atomic.writable_folder(self.path / hash_, "store")
+        """Copy a run of the bucket to the local store; False, with a warning, if it is damaged."""
+        folder = run_files.writable_folder(self.path / hash_, "store")
         (lease := Lease(folder)).acquire(Waiting(f"run {hash_[:SHORT]}"))
         try:
             return self.has(hash_) or self._fetch_run(folder)
@@ -99,12 +95,13 @@ class BucketStore(Store):
     def _open_run(
         self, folder: Path, config: Mapping[str, object], lease: lease_Leases
     ) -> RunWriter:
+        # Under both leases: no other process can finish the run between this look and the start.
         if not self.has(folder.name) and self.bucket.has(folder.name):
             self._fetch_run(folder)
         return super()._open_run(folder, config, lease)
 
     def _fetch_run(self, folder: Path) -> bool:
-        """Write the files of a run into its folder, which is held, its record last."""
+        """Write the files of a run into its folder, the record last; the lease must be held."""
         try:
             files = self.bucket.pull(folder.name)
         except DamagedError as error:
@@ -112,22 +109,22 @@ class BucketStore(Store):
             return False
         here = folder / schema.RUN
         if self.needing().has(folder.name) and here.read_bytes() != files[schema.RUN]:
-            return False  # a light one is here, with other results: it stays
-        for name in schema.LARGE.difference(files):  # whatever lies there under its name
+            return False  # a light run with other results is here: it stays
+        for name in schema.LARGE.difference(files):  # leftovers, which the record does not cover
             (folder / name).unlink(missing_ok=True)
         for name, data in files.items():
-            atomic.write_bytes(folder / name, data)
+            run_files.write_bytes(folder / name, data)
         return True
 
     def _on_finished(self, folder: Path) -> None:
-        """Send it; what cannot be sent now `missing` sends when it is asked for again."""
+        """Send the run; if that fails, `missing` sends it when it is next requested."""
         try:
             self._send_run(folder)
         except OSError as error:
             self._say(f"{error}; run {folder.name[:SHORT]} is kept here, the same command sends it")
 
     def _send_run(self, folder: Path) -> bool:
-        """Send a finished run if it is a result; False if it is too old to be sent."""
+        """Send a finished run if it is a result (`KEPT`); False if it has no digests."""
         run = read_run(folder)
         if run.status not in KEPT:
             return True
@@ -141,19 +138,19 @@ class BucketStore(Store):
 
 
 class DamagedError(UserError):
-    """The files of a run are not as they were written, or are another run's."""
+    """The files of a run are not as they were written, or belong to another run."""
 
 
 RUNS = "runs/"
 
 RUN = re.compile(RUNS + r"([0-9a-f]{64})\.tar")
-"""Where a run lies; whatever else is there is not ours, and its name is nobody's path."""
+"""Path of a run's object. Other objects are ignored, and no local path is made of their names."""
 
 Sent = Literal["pushed", "replaced", "there", "there, light", "different", "damaged there"]
 
 
 class Bucket:
-    """Finished runs below an address; every method raises OSError if it cannot be reached.
+    """Finished runs below a URL; every method raises OSError if it cannot be reached.
 
     Args:
         url: see `Objects`.
@@ -167,43 +164,43 @@ class Bucket:
         self._archives = Objects(url, archives=True)
 
     def hashes(self) -> set[str]:
-        """Of the runs that are there."""
+        """Hashes of the runs in the bucket."""
         found = (RUN.fullmatch(path) for path in self.objects.list_paths(RUNS))
         return {each[1] for each in found if each}
 
     def has(self, hash_: str) -> bool:
-        """Whether a run is there."""
+        """Whether a run is in the bucket."""
         return self.objects.has(_path(hash_))
 
     def push(self, run: Run, light: bool = False) -> Sent:
-        """Send a finished run, unless it is there; what is there as a whole is never replaced.
+        """Send a finished run, unless the bucket has it; a complete one there is never replaced.
 
         Args:
-            run: finished.
-            light: without its large files.
+            run: finished run.
+            light: leave its large files out.
 
         Returns:
-            ``"replaced"`` if what was there was damaged; ``"different"`` if a run with other
-            results is there, and stays, as does a light one of a run that is not.
+            ``"pushed"``; ``"replaced"`` if the bucket's copy was damaged; else the result of
+            `compare`, and the bucket's copy stays, also if its results differ or it is light.
 
         Raises:
-            UserError: the run is no result, or damaged.
+            UserError: the run is not done or diverged, or is damaged.
         """
         path, data = _path(run.hash), pack_run(run, light)
         if self._archives.create(path, data):
             return "pushed"
         if (found := self.compare(run)) != "damaged there":
             return found
-        self._archives.replace(path, data)  # by two at once: whole either way
+        self._archives.replace(path, data)  # if two processes do so at once: either is complete
         return "replaced"
 
     def compare(self, run: Run) -> Sent:
-        """Whether what is there of a finished run has the same results, or others, or none."""
+        """Compare the bucket's copy of a finished run: same results, others, light or damaged."""
         try:
             there = self.pull(run.hash)
         except DamagedError:
             return "damaged there"
-        del there[schema.PROVENANCE]  # when and where it was made is its own
+        del there[schema.PROVENANCE]  # time and machine may differ
         both = there.keys() - run.without(there)
         same = all((run.dir / name).read_bytes() == there[name] for name in both)
         if not same:
@@ -212,25 +209,25 @@ class Bucket:
         return "there, light" if lacks else "there"
 
     def pull(self, hash_: str) -> dict[str, bytes]:
-        """The files of a run by name, its record last, as they were pushed.
+        """Read the files of a run by name, its record last.
 
         Raises:
-            FileNotFoundError: it is not there.
-            DamagedError: it is damaged.
+            FileNotFoundError: the bucket does not have it.
+            DamagedError: its copy is damaged.
         """
         return unpack_run(self._archives.read(_path(hash_)), hash_)
 
     def leases(self, hash_: str) -> Leases:
-        """Where leases of a run lie."""
+        """The place for leases on a run."""
         return Leases(self.objects, f"leases/{hash_}/")
 
 
 @dataclass(frozen=True)
 class Leases:
-    """Objects ``leases/HASH/N``; see `harness.store.lease.Place`.
+    """Leases as objects ``leases/HASH/N``; see `harness.store.lease.Place`.
 
-    A request whose answer was lost is sent again, and then finds what it made itself: so each
-    object says which of these made it.
+    If the answer to a request is lost, the library sends it again, and the second one finds the
+    object of the first. Every object therefore contains a token of the instance that created it.
     """
 
     objects: Objects
@@ -257,7 +254,7 @@ class Leases:
         return False
 
     def write(self, number: int, text: str) -> None:
-        """Made again if it was taken over, which disturbs nobody: a higher number holds."""
+        """See `Place`; may recreate a removed object, which is harmless: a higher number holds."""
         self.objects.replace(self._object_path(number), self._sign(text))
 
     def remove(self, number: int) -> None:
@@ -278,38 +275,38 @@ def _path(hash_: str) -> str:
 SCHEMES = ("s3", "gs", "az", "file")
 
 TRIED_FOR = timedelta(seconds=20)
-"""So long a request is tried again before the network counts as away."""
+"""Time for which a failed request is repeated."""
 
 LONGEST_REQUEST, LONGEST_OF_ARCHIVE = timedelta(seconds=5), timedelta(minutes=5)
-"""So long one request may take; a lease that beats has to be well within its patience."""
+"""Timeouts of one request; that of a heartbeat has to end well within the lease's `PATIENCE_S`."""
 
 HEARD_S = 0.2
-"""So often whoever waits for an answer looks whether it is told to end."""
+"""Seconds after which a thread that waits for an answer handles pending signals."""
 
 ASKED_THE_MACHINE = {
     "/latest/": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role",
     "/computeMetadata/": "GOOGLE_APPLICATION_CREDENTIALS, or a role",
     "/metadata/identity/": "AZURE_STORAGE_ACCOUNT_KEY, or a role",
 }
-"""In the address that is asked for credentials where the environment has none; what it may have."""
+"""Variables to name in an error, by a part of the address that the library asks for credentials."""
 
 ANSWER = re.compile(r"<Code>(.*?)</Code>\s*<Message>(.*?)</Message>", re.DOTALL)
-"""What S3 says in XML of a request that it refuses."""
+"""Code and message in the XML of a request that S3 refuses."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Objects:
-    """The objects below an address; every method raises OSError if it cannot be reached.
+    """The objects below a URL; every method raises OSError if it cannot be reached.
 
     Args:
-        url: e.g. ``s3://bucket/prefix``; what it takes to be let in comes from the environment
+        url: e.g. ``s3://bucket/prefix``; credentials and options come from the environment
             (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, …).
-        archives: whether they are large, so that a request may take minutes.
+        archives: whether the objects are large, so that a request may take minutes.
 
     Raises:
-        UserError: an address of no such kind, or its library is not installed.
+        UserError: the scheme is not supported, or the library is not installed.
     """
 
     url: str
@@ -327,7 +324,7 @@ class Objects:
             raise UserError(f"{self.url}: {told}") from None
 
     def __reduce__(self) -> tuple[type[Objects], tuple[str, bool]]:
-        """Another process connects for itself."""
+        """Pickle the URL alone: each process opens its own connection."""
         return Objects, (self.url, self.archives)
 
     def list_paths(self, prefix: str) -> list[str]:
@@ -342,7 +339,7 @@ class Objects:
             return _run_interruptible(request_paths)
 
     def has(self, path: str) -> bool:
-        """Whether there is an object."""
+        """Whether an object exists."""
         import obstore
 
         with suppress(FileNotFoundError), self._convert_errors():
@@ -351,7 +348,7 @@ class Objects:
         return False
 
     def create(self, path: str, data: bytes) -> bool:
-        """Make an object where there is none; False if there is one."""
+        """Create an object, atomically; False if it exists."""
         import obstore
         from obstore.exceptions import AlreadyExistsError
 
@@ -361,21 +358,21 @@ class Objects:
         return False
 
     def replace(self, path: str, data: bytes) -> None:
-        """Put an object, whatever is there."""
+        """Write an object, whether or not it exists."""
         import obstore
 
         with self._convert_errors():
             _run_interruptible(lambda: obstore.put(self._store, path, data))
 
     def read(self, path: str) -> bytes:
-        """An object; FileNotFoundError where there is none."""
+        """Read an object; FileNotFoundError if it does not exist."""
         import obstore
 
         with self._convert_errors():
             return _run_interruptible(lambda: bytes(obstore.get(self._store, path).bytes()))
 
     def remove(self, path: str) -> None:
-        """There is no object from now on."""
+        """Remove an object, if it exists."""
         import obstore
 
         with suppress(FileNotFoundError), self._convert_errors():
@@ -397,7 +394,7 @@ class Objects:
 
     @contextmanager
     def _convert_errors(self) -> Generator[None]:
-        """What the library raises, as an error of the machine in one line."""
+        """Raise the library's errors as OSError with a short message."""
         from obstore.exceptions import AlreadyExistsError, BaseError
 
         try:
@@ -411,11 +408,12 @@ class Objects:
 
 
 def _run_interruptible(request: Callable[[], T]) -> T:
-    """What a request comes to; who waits hears signals, which no handler of Python's does amid it.
+    """Execute a request so that the main thread can handle signals meanwhile; returns its result.
 
-    One that nobody waits for any more ends by itself, or with the process.
+    Python's signal handlers do not run during a call into the library. After an interrupt the
+    request ends by itself, or with the process.
     """
-    if current_thread() is not main_thread():  # it hears none anyway
+    if current_thread() is not main_thread():  # signals are handled on the main thread only
         return request()
     answer: Future[T] = Future()
     (asks := Thread(target=_answer, args=(answer, request), name="asks", daemon=True)).start()
@@ -432,7 +430,7 @@ def _answer(answer: Future[T], request: Callable[[], T]) -> None:
 
 
 def _shorten_message(told: str) -> str:
-    """What happened, without its source, address and XML."""
+    """Shorten an error message: no source location, address or XML."""
     if answer := ANSWER.search(told):
         return f"{answer[2]} ({answer[1]})"
     for address, allowed in ASKED_THE_MACHINE.items():
@@ -442,18 +440,18 @@ def _shorten_message(told: str) -> str:
 
 
 KEPT = ("done", "diverged")
-"""Outcomes that are results; a failed run is tried again."""
+"""Statuses that are results; a failed run is executed again."""
 
 
 def pack_run(run: Run, light: bool = False) -> bytes:
-    """The files of a run as a tar archive, which has none but them.
+    """Pack the files of a run into a tar archive, without attributes of files.
 
     Args:
-        run: finished.
-        light: without the large ones (`schema.LARGE`).
+        run: finished run.
+        light: leave the large files (`schema.LARGE`) out.
 
     Raises:
-        UserError: the run is no result, is damaged, or is of a version that kept no digests.
+        UserError: the run is not done or diverged, is damaged, or has no digests.
     """
     if run.status not in KEPT or not run.digests:
         why = f"is {run.status}" if run.status not in KEPT else "has no digests"
@@ -473,14 +471,14 @@ def pack_run(run: Run, light: bool = False) -> bytes:
 
 
 def unpack_run(data: bytes, hash_: str) -> dict[str, bytes]:
-    """The files of a run by name, its record last.
+    """Read the files of a run from an archive, by name, the record last.
 
     Args:
-        data: what `pack_run` made, perhaps damaged.
-        hash_: of the run that it should be.
+        data: result of `pack_run`, perhaps damaged.
+        hash_: expected hash of the run.
 
     Raises:
-        DamagedError: it is not, or not as it was packed.
+        DamagedError: it is another run, or not as it was packed.
     """
     try:
         files = _members(data)
@@ -490,15 +488,15 @@ def unpack_run(data: bytes, hash_: str) -> dict[str, bytes]:
 
 
 def _check(files: Mapping[str, bytes], hash_: str) -> dict[str, bytes]:
-    """Check the files of a run; gives them by name, its record last.
+    """Check the files of a run; returns them by name, the record last.
 
     Raises:
-        DamagedError: one is missing, or not as it was written, or they are another run's.
+        DamagedError: one is missing or not as it was written, or they belong to another run.
     """
     lost: list[str] = []
 
     def read(name: str, is_right: Callable[[Any], object]) -> Any:
-        """Read a file; None, and the file is lost, where it is not right."""
+        """Read a JSON file; None, and its name added to ``lost``, if it is invalid."""
         try:
             value = json.loads(files[name])
             if is_right(value):
@@ -508,12 +506,12 @@ def _check(files: Mapping[str, bytes], hash_: str) -> dict[str, bytes]:
         lost.append(name)
         return None
 
-    record = read(schema.RUN, lambda said: _is_result(integrity.check_digest(said), hash_))
+    record = read(schema.RUN, lambda said: _is_result(run_files.check_digest(said), hash_))
     read(schema.CONFIG, lambda said: identity(said) == hash_)
-    read(schema.PROVENANCE, lambda said: _is_moment(integrity.check_digest(said, True), hash_))
+    read(schema.PROVENANCE, lambda said: _is_moment(run_files.check_digest(said, True), hash_))
     digests: dict[str, str] = {} if record is None else record["files"]
     results = sorted(digests.keys() - schema.LARGE.difference(files))
-    whole = {name for name in files if integrity.sha256_of(files[name]) == digests.get(name)}
+    whole = {name for name in files if run_files.sha256_of(files[name]) == digests.get(name)}
     if lost := [*lost, *(name for name in results if name not in whole)]:
         raise DamagedError(f"run {hash_[:SHORT]}: damaged, not as written: {', '.join(lost)}")
     names = (schema.CONFIG, *results, schema.PROVENANCE, schema.RUN)
@@ -521,20 +519,20 @@ def _check(files: Mapping[str, bytes], hash_: str) -> dict[str, bytes]:
 
 
 def _is_result(record: Mapping[str, Any], hash_: str) -> bool:
-    """Whether a record is of a finished run, and of this one."""
+    """Whether a record belongs to the run of this hash, which is done or diverged."""
     of_it = record["hash"] == identity(record["config"]) == hash_
     return of_it and record["status"] in KEPT and all(map(_is_plain, record["files"].keys()))
 
 
 def _members(data: bytes) -> dict[str, bytes]:
-    """Plain files alone: what else an archive may hold is not ours."""
+    """Plain files of an archive; links, folders and devices are ignored."""
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
         plain = [each for each in tar if each.isreg() and not each.issparse()]
         return {each.name: file.read() for each in plain if (file := tar.extractfile(each))}
 
 
 def _is_moment(record: Mapping[str, Any], hash_: str) -> bool:
-    """Whether it may be this run's: older ones do not say whose they are."""
+    """Whether a provenance may belong to this run; older ones have no hash."""
     return record.get("hash", hash_) == hash_
 
 

@@ -1,19 +1,29 @@
-"""Leases: the right of one process to make a run, on any storage that hosts share.
+"""Leases: the right of one process to execute a run, on any storage that hosts share.
 
-Who holds a run, on any file system or object store that hosts share. A lease is a text of a
-number, N, that its holder made where there was none: the one atomic step that every file system
-and every object store has (`place`). The highest N holds, and stays when it is given back, so that
-nobody makes a number twice. The holder writes a count into it every `BEAT_S`. Whoever waits takes
-over, as N + 1, from a process of this host that is gone, and from one elsewhere whose count has
-stood still for `PATIENCE_S` of his own monotonic clock: no clock of another host, nor of a file
-server, is asked.
+A lease is a numbered file (or object).
 
-A holder that stood still itself may be taken over and go on. It is told when it asks (`held`), and
-until then two make one run: to the same bytes, each file replaced as a whole.
+- Acquire: a process creates file N + 1, which fails if the file exists: the only atomic operation
+  needed, and one that every file system and object store has. The highest number holds the lease.
+- Release: the holder writes `FREE` into its file. The highest file stays, so no number is used
+  twice.
+- Heartbeat: the holder writes a counter into its file every `BEAT_S`.
+- Takeover: a waiting process acquires N + 1 if the holder was on this host and has exited, or if
+  the counter has not changed for `PATIENCE_S` of the waiter's own monotonic clock. No clock of
+  another host or of a file server is read.
 
-A process in one word, and whether the process of such a word lives. What is said to a user whose
-command waits for a run that another process holds. Where leases lie: numbered texts, each of which
-is made once.
+A suspended holder may lose its lease and then continue. It finds this by `Lease.is_held`; until
+then two processes execute one run, which is safe: both write the same bytes, and each file is
+replaced as a whole.
+
+Example:
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     lease = Lease(Path(folder), Host(beats=False))
+    ...     lease.acquire()
+    ...     held = lease.is_held()
+    ...     lease.release()
+    ...     held, lease.is_held(), Folder(Path(folder)).read(1)
+    (True, False, 'free')
 """
 
 from __future__ import annotations
@@ -34,15 +44,15 @@ from harness.base.log import LOG
 
 
 def process_id() -> str:
-    """This process: where it is, its number, and when it began, for numbers are given again.
+    """Word that identifies this process: place, process id, start time and host name.
 
-    The name of its host is for people.
+    The start time tells it from another process with the same id; the host name is for messages.
     """
     return f"{_place()}:{os.getpid()}:{_began(os.getpid())}:{_host()}"
 
 
 def is_running(word: str) -> bool | None:
-    """Whether a process lives; None if it is elsewhere, or nothing is known of it here."""
+    """Whether a process runs; None if it is on another host, or this host cannot tell."""
     place, pid, began, _ = _parts(word)
     if place != _place() or not began or not pid.isdecimal():
         return None
@@ -55,17 +65,17 @@ def is_suspended(word: str) -> bool:
 
 
 def number_of(word: str) -> str:
-    """By which its host knows a process."""
+    """Process id in the word of a process."""
     return _parts(word)[1]
 
 
 def host_of(word: str) -> str:
-    """The name of a process's host."""
+    """Host name in the word of a process."""
     return _parts(word)[3] or "another host"
 
 
 def _parts(word: str) -> list[str]:
-    """Place, number, beginning and host; what a word does not say is empty."""
+    """Split a word into place, process id, start time and host; missing parts are empty."""
     return [*word.split(":"), "", "", "", ""][:4]
 
 
@@ -74,38 +84,41 @@ def _host() -> str:
 
 
 def _place() -> str:
-    """What numbers of processes are of: one start of one kernel, one space of its numbers."""
+    """Scope of process ids: one boot of a kernel, and one namespace of its processes."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}-{Path('/proc/self/ns/pid').stat().st_ino}"
-    except OSError:  # no Linux: nothing says who lives
+    except OSError:  # not Linux: `is_running` cannot tell, and only the counter decides
         return f"{_host()}-unknown"
 
 
 def _began(pid: int) -> str:
-    """When a process began, in ticks of its machine; empty if it is not there, or dead."""
-    state, *fields = _stat(pid) or "Z"
+    """Start time of a process, in clock ticks since boot; empty if it has ended or is a zombie."""
+    state, *fields = _stat(pid) or "Z"  # fields[18] is starttime, field 22 of /proc/PID/stat
     return "" if state in "ZX" else fields[18]
 
 
 def _stat(pid: int) -> list[str]:
-    """What a Linux machine says of a process from its state on; nothing if it is not there."""
+    """Fields of ``/proc/PID/stat`` from the state on; empty if there is no such process."""
     try:
         told = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
-    return told.rpartition(")")[2].split()  # the name before it may hold anything
+    return told.rpartition(")")[2].split()  # the name before it may have blanks and parentheses
 
 
 FREE = "free"
+"""Text of a lease that has been released."""
 
 BEAT_S = 5.0
+"""Seconds between two heartbeats."""
 
 PATIENCE_S = 60.0
-"""So long a count may stand still; a busy machine, or a slow file server, may delay a few beats."""
+"""Seconds without a heartbeat after which a holder elsewhere is taken over: a busy machine or a
+slow file server may delay a few."""
 
 Waits = Callable[[str, float, float], None]
-"""Told whose it is, how long that is waited for, and how long its count has stood still."""
+"""Function of the holder's word, the seconds waited, and the seconds since the counter changed."""
 
 
 def _say_nothing(holder: str, waited_s: float, still_s: float) -> None:
@@ -114,14 +127,14 @@ def _say_nothing(holder: str, waited_s: float, still_s: float) -> None:
 
 @dataclass(frozen=True)
 class Host:
-    """What a lease needs of the machine it is on.
+    """Functions of the machine that a lease uses; tests substitute them.
 
     Args:
-        me: says who this process is, in one word.
-        lives: whether the process of such a word lives; None if that cannot be known from here.
-        now_s: a clock that is never set.
-        sleep: waits.
-        beats: whether a thread gives the signs of life; else whoever calls `Lease.beat`.
+        me: returns the word of this process.
+        lives: whether the process of a word runs; None if this host cannot tell.
+        now_s: monotonic clock, in seconds.
+        sleep: waits for some seconds.
+        beats: whether a thread sends the heartbeats; otherwise the owner calls `Lease.beat`.
     """
 
     me: Callable[[], str] = process_id
@@ -133,11 +146,11 @@ class Host:
 
 @dataclass
 class Lease:
-    """The right to make a run, once it is acquired.
+    """The right to execute a run, once it is acquired.
 
     Args:
-        where: a folder, which exists, or another place for leases.
-        host: where this process is.
+        where: an existing folder, or another place for leases.
+        host: functions of this machine.
     """
 
     where: Path | Place
@@ -152,17 +165,19 @@ class Lease:
         self._away_until_s = -math.inf
 
     def acquire(self, waiting: Waits = _say_nothing) -> None:
-        """Wait until nobody else holds it, and hold it.
+        """Wait until no other process holds the lease, and acquire it.
 
         Args:
-            waiting: told at every look.
+            waiting: called after every look that finds it held.
 
         Raises:
-            OSError: the machine refuses it.
+            OSError: the storage cannot be read or written.
         """
         begun_s = self.host.now_s()
         seen, since_s = self._highest(), begun_s
-        looked_s = since_s  # before it was read: whoever waits may have stood still since
+        # `looked_s` is taken before a read and `since_s` after it: were the waiter suspended in
+        # between, the time would not count as the holder's silence.
+        looked_s = since_s
         while not (self._is_vacant(seen[1], looked_s - since_s) and self._try_create(seen[0] + 1)):
             waiting(seen[1].partition(" ")[0], looked_s - begun_s, looked_s - since_s)
             self.host.sleep(self._place.poll_s)
@@ -171,14 +186,15 @@ class Lease:
                 seen, since_s = now, self.host.now_s()
 
     def is_held_by_other(self) -> bool:
-        """Whether somebody holds it who lives, or of whom nothing is known here."""
+        """Whether a process holds it that runs, or of which this host cannot tell."""
         _, text = self._highest()
         return text != FREE and self.host.lives(text.partition(" ")[0]) is not False
 
     def is_held(self) -> bool:
-        """Whether nobody is known to have taken it over.
+        """Whether this process still holds it, as far as is known.
 
-        A place that is away knows nothing: that is said once, and it is asked again later.
+        If the storage is not reachable the answer is True, with one warning, and the storage is
+        read again after `PATIENCE_S`.
         """
         if self._number and self.host.now_s() < self._away_until_s:
             return True
@@ -191,13 +207,13 @@ class Lease:
             return True
 
     def beat(self) -> None:
-        """Give a sign of life; nothing if the lease is somebody else's by now."""
-        with self._writing:  # not amid `release`, which it would undo
+        """Write the next heartbeat; no effect unless this process holds the lease."""
+        with self._writing:  # not during `release`, which it would undo
             if self._number:
                 self._place.write(self._number, f"{self._me} {next(self._counted)}")
 
     def release(self) -> None:
-        """Give it back, if it was held; where the place is away, as soon as it is there again."""
+        """Release it, if it was held; if the storage is not reachable, as soon as it is again."""
         self._ended.set()
         try:
             self._give_back()
@@ -212,19 +228,19 @@ class Lease:
             self._number = 0
 
     def _give_back_later(self) -> None:
-        while self._number:  # else this process, which lives, would wait for itself
+        while self._number:  # else this process, which runs, would wait for its own lease
             self.host.sleep(BEAT_S)
             with suppress(OSError):
                 self._give_back()
 
     def _try_create(self, number: int) -> bool:
-        """Make the lease of this number; False if somebody else was quicker."""
+        """Create the lease of this number; False if another process has created it."""
         self._me = self.host.me()
         if not self._place.make(number, f"{self._me} 0"):
             return False
-        self._number = number  # at once: should the place be away now, it is given back
+        self._number = number  # at once: if the storage fails from here on, it is released
         leases = self._place.numbers()
-        if max(leases) > number:  # what was seen is long over
+        if max(leases) > number:  # higher ones have been created, and lower ones removed, since
             self._number = 0
             self._place.remove(number)
             return False
@@ -237,7 +253,7 @@ class Lease:
 
     def _beats(self) -> None:
         while not self._ended.wait(BEAT_S):
-            with suppress(OSError):  # a file server that is away for a moment is no end
+            with suppress(OSError):  # a file server may be unreachable for a moment
                 self.beat()
 
     def _is_vacant(self, text: str, still_s: float) -> bool:
@@ -247,24 +263,24 @@ class Lease:
         return still_s > PATIENCE_S if lives is None else not lives
 
     def _highest(self) -> tuple[int, str]:
-        """The lease that holds and what it says; free where there was none yet."""
+        """Highest number and its text; 0 and `FREE` if there is no lease yet."""
         while number := max(self._place.numbers(), default=0):
-            with suppress(FileNotFoundError):  # taken over this moment
+            with suppress(FileNotFoundError):  # taken over and removed between the two calls
                 return number, self._place.read(number)
         return 0, FREE
 
 
 @dataclass(frozen=True)
 class Leases:
-    """Several as one; everybody acquires them in the same order, so nobody waits for ever."""
+    """Several leases as one. All processes acquire them in the same order: there is no deadlock."""
 
     leases: Sequence[Lease]
 
     def acquire(self, waiting: Waits = _say_nothing) -> None:
-        """All of them, or none.
+        """Acquire all of them; none is held after an error.
 
         Raises:
-            OSError: the machine refuses it.
+            OSError: a storage cannot be read or written.
         """
         try:
             for each in self.leases:
@@ -274,21 +290,21 @@ class Leases:
             raise
 
     def is_held(self) -> bool:
-        """Whether nobody is known to have taken one over."""
+        """Whether this process still holds all of them, as far as is known."""
         return all(each.is_held() for each in self.leases)
 
     def release(self) -> None:
-        """Give back what was held, the last first; an error of one keeps no other."""
+        """Release all that are held, the last first; also after an error of one."""
         with ExitStack() as stack:
             for each in self.leases:
                 stack.callback(each.release)
 
 
 FIRST_S, TIMES = 5.0, 4.0
-"""After how long a line is said first, and so many times as long again each further one."""
+"""Seconds of waiting before the first line, and the factor from each line to the next."""
 
 SILENT_S = 15.0
-"""A holder that lives and has not counted for so long is stuck, or stopped."""
+"""Seconds without a heartbeat after which a running holder is reported as stuck."""
 
 
 def _log_line(line: str) -> None:
@@ -297,11 +313,11 @@ def _log_line(line: str) -> None:
 
 @dataclass
 class Waiting:
-    """Says now and then whom somebody waits for, how long, and what can be done.
+    """Tells the user at growing intervals which process a command waits for, and what can be done.
 
     Args:
-        what: is waited for.
-        say: takes a line.
+        what: title of the run that is waited for.
+        say: prints a line.
     """
 
     what: str
@@ -311,12 +327,12 @@ class Waiting:
         self._next_s = FIRST_S
 
     def __call__(self, holder: str, waited_s: float, still_s: float) -> None:
-        """Be told of it.
+        """Print a line if it is due; a `Waits`.
 
         Args:
-            holder: the word of a process (`owner`).
-            waited_s: how long so far.
-            still_s: since when the holder gave no sign of life.
+            holder: word of the process that holds the lease.
+            waited_s: seconds waited so far.
+            still_s: seconds since the holder's counter changed.
         """
         if waited_s >= self._next_s:
             self._next_s *= TIMES
@@ -343,44 +359,45 @@ def _describe_holder(holder: str, still_s: float) -> str:
 NAME = ".lease-"
 
 DIGITS = 18
+"""Most digits of a number."""
 
 
 class Place(Protocol):
-    """What a lease needs; `make` is the one step that has to be atomic.
+    """Storage for the numbered texts of a lease; only `make` has to be atomic.
 
     Attributes:
-        poll_s: how often whoever waits looks again.
+        poll_s: seconds between two looks of a waiting process.
     """
 
     @property
     def poll_s(self) -> float:
-        """See above."""
+        """Seconds between two looks of a waiting process."""
         ...
 
     def numbers(self) -> list[int]:
-        """Of the texts that are there."""
+        """Numbers of the texts that exist."""
         ...
 
     def read(self, number: int) -> str:
-        """A text; FileNotFoundError if it is not there."""
+        """Read a text; FileNotFoundError if it does not exist."""
         ...
 
     def make(self, number: int, text: str) -> bool:
-        """Put a text where there is none; False if there is one."""
+        """Create a text, atomically; False if one of this number exists."""
         ...
 
     def write(self, number: int, text: str) -> None:
-        """Put a text in place of the one that is there."""
+        """Replace an existing text."""
         ...
 
     def remove(self, number: int) -> None:
-        """Nothing is there from now on."""
+        """Remove a text, if it exists."""
         ...
 
 
 @dataclass(frozen=True)
 class Folder:
-    """Files ``.lease-N`` of a folder, which exists."""
+    """Leases as files ``.lease-N`` in an existing folder."""
 
     path: Path
     poll_s: float = 0.05
@@ -404,10 +421,10 @@ class Folder:
         return True
 
     def write(self, number: int, text: str) -> None:
-        """Nothing if it is not there: a lease that was taken over is not made again."""
+        """See `Place`; a missing file is not created: the lease has been taken over."""
         with suppress(FileNotFoundError), self._file_path(number).open("r+") as file:
             file.write(text)
-            file.truncate()  # after it: at no moment, and on no full disk, is nothing there
+            file.truncate()  # after the write: the file is never empty, not even on a full disk
 
     def remove(self, number: int) -> None:
         """See `Place`."""
@@ -418,6 +435,13 @@ class Folder:
 
 
 def parse_numbers(names: list[str], prefix: str) -> list[int]:
-    """The numbers at the ends of names that begin with a prefix; what nobody counts to is none."""
+    """Numbers at the ends of names that begin with a prefix.
+
+    Implausibly long ones are ignored, so that a stray file cannot become the highest number.
+
+    Example:
+        >>> parse_numbers([".lease-7", ".lease-x", ".lease-" + "9" * 19], ".lease-")
+        [7]
+    """
     ends = (name.removeprefix(prefix) for name in names if name.startswith(prefix))
     return [int(end) for end in ends if end.isdecimal() and len(end) <= DIGITS]

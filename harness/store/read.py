@@ -1,7 +1,4 @@
-"""A run as a reader sees it, and runs that differ in their seed alone.
-
-A run as a reader sees it. Runs that differ in their seed alone.
-"""
+"""Reading of stored runs, and of cells: runs that differ in their seed alone."""
 
 from __future__ import annotations
 
@@ -31,8 +28,8 @@ def is_run(folder: Path) -> bool:
 
 
 def is_named(folder: Path, config: object) -> bool:
-    """Whether a folder's name is the hash of a configuration, which may be a damaged file's."""
-    with suppress(TypeError, ValueError):
+    """Whether a folder's name is the hash of a configuration."""
+    with suppress(TypeError, ValueError):  # a damaged file may hold anything
         return identity(cast(dict[str, Any], config)) == folder.name
     return False
 
@@ -77,7 +74,7 @@ class Run:
 
     @cached_property
     def metrics(self) -> Columns:
-        """Columns ``name``, ``value``, ``fold``, ``time_s``, ``epoch`` and any further ones."""
+        """Logged rows as columns ``name``, ``value``, ``fold``, ``time_s``, ``epoch``, and more."""
         if schema.METRICS not in self.digests and not (self.dir / schema.METRICS).exists():
             return columns_of([])
         return read_columns(self.path(schema.METRICS))
@@ -96,19 +93,19 @@ class Run:
         return columns["epoch"][here], columns["value"][here], columns["time_s"][here]
 
     def deployed(self, metric: str) -> str:
-        """A metric of the candidate that would be deployed: the average, where there is one.
+        """Name of a metric for the model to deploy: the averaged one if the run has it.
 
         Args:
-            metric: its name without the candidate's, e.g. ``"dev_loss"``.
+            metric: name without the model's, e.g. ``"dev_loss"``.
         """
         average = f"{metric}/average"
         return average if average in self.summary else f"{metric}/iterate"
 
     def path(self, name: str) -> Path:
-        """The path of an attached file, which is as it was written.
+        """Path of an attached file, once its digest has been checked.
 
         Raises:
-            UserError: the run has no such file, is light, or it has been damaged since.
+            UserError: the run has no such file, is light, or the file is damaged.
         """
         path = self.dir / name
         if self.without([name]):
@@ -122,10 +119,10 @@ class Run:
         return path
 
     def damaged(self) -> list[str]:
-        """The names of a finished run's files that are missing or not as they were written.
+        """Names of a finished run's files that are missing or not as they were written.
 
-        A light run is whole without its large files (`schema.LARGE`), and one of before there were
-        digests without its moment.
+        The large files of a light run (`schema.LARGE`) may be missing, and the provenance of a run
+        without digests.
         """
         if self.status in ("unfinished", "damaged"):
             return []
@@ -138,29 +135,29 @@ class Run:
         return lost
 
     def without(self, names: Iterable[str]) -> list[str]:
-        """Those of large files that the run was made with, and that are not here."""
+        """Large files among ``names`` that the run was written with and that are not here."""
         large = schema.LARGE.intersection(names, self.digests)
         return sorted(name for name in large if not (self.dir / name).exists())
 
     @cached_property
     def _whole(self) -> set[str]:
-        """The files that have been compared with their digests."""
+        """Names of the files whose digests have been checked."""
         return set()
 
     def _digest(self, name: str) -> dict[str, str]:
         return {name: self.digests[name]} if name in self.digests else {}
 
     def ending(self, name: str = "run") -> str:
-        """What became of the run, in one line: who, how it ended, and why if it says so.
+        """A line about the end of the run: name, hash, status and note.
 
         Args:
-            name: what to call it.
+            name: title of the run.
         """
         why = "" if not self.note else f"{' ' if self.note.startswith('in ') else ': '}{self.note}"
         return f"{name} ({self.hash[:SHORT]}) {self.status}{why}"
 
     def lines(self) -> list[str]:
-        """What it came to: a line a figure of its summary, how it ended, and where it lies."""
+        """The results as lines: one per value of the summary, the status and the folder."""
         figures = {
             key: f"{value:.6g}" if isinstance(value, float) else value
             for key, value in sorted(self.summary.items())
@@ -170,7 +167,7 @@ class Run:
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
-        """When, where and for how long; empty for an unfinished run."""
+        """Time, machine and duration of the execution; empty for an unfinished run."""
         return self._moment()
 
     def _moment(self) -> dict[str, Any]:
@@ -178,7 +175,7 @@ class Run:
         if not (self.digests or path.exists()):
             return {}
         moment = read_record(path, needs_seal=bool(self.digests))
-        if moment.get("hash", self.hash) != self.hash:  # older ones do not say whose they are
+        if moment.get("hash", self.hash) != self.hash:  # older files have no hash
             raise UserError(f"{path}: damaged, it is another run's")
         return moment
 
@@ -187,10 +184,10 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Read the run in ``folder``; ``damaged`` where its record cannot be believed.
+    """Read the run in ``folder``; its status is ``damaged`` if its record is invalid.
 
-    A record is believed if it is as it was written, and of the configuration whose hash is the
-    folder's name: a folder that was swapped or copied is not the run that it is named by.
+    A record is valid if it matches its digest, and its configuration's hash is the folder's name:
+    a folder that was renamed or copied is not the run that its name says.
     """
     try:
         if not (folder / schema.RUN).exists():
@@ -201,7 +198,7 @@ def read_run(folder: Path) -> Run:
 
 
 def verify_run(run: Run) -> Run:
-    """The run, ``damaged`` where one of its files is not as it was written."""
+    """Check all files of a run; returns it, as ``damaged`` if one is not as it was written."""
     lost = run.damaged()
     note = f"damaged, not as written: {', '.join(lost)}"
     return replace(run, status="damaged", note=note) if lost else run
@@ -229,10 +226,10 @@ def _run_from_record(folder: Path, record: Mapping[str, Any]) -> Run:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The configuration of the run in ``folder``.
+    """Read the configuration of the run in ``folder``.
 
     Raises:
-        UserError: it is not the one that the folder is named by.
+        UserError: its hash is not the folder's name.
     """
     config = read_json(folder / schema.CONFIG)
     if not is_named(folder, config):
@@ -241,11 +238,11 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_record(path: Path, needs_seal: bool = False) -> dict[str, Any]:
-    """Read one JSON object that was written with its digest, and compare them.
+    """Read a JSON object and check its digest.
 
     Args:
-        path: of the file.
-        needs_seal: see `integrity.opened`.
+        path: path of the file.
+        needs_seal: see `check_digest`.
 
     Raises:
         UserError: the file cannot be read, or is not as it was written.
@@ -273,15 +270,15 @@ def read_json(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Cell:
-    """One method with one number of workers, as it was run.
+    """The runs of one method with one number of workers.
 
     Attributes:
-        method: its label.
-        workers: how many.
-        rate: of all its runs.
-        runs: one for each seed.
-        judged: the metric it is judged by, e.g. ``"dev_error"``.
-        edge: whether its rate is the best of a sweep that tried none beyond it.
+        method: label of the method.
+        workers: number of workers.
+        rate: learning rate of all runs.
+        runs: one run per seed.
+        judged: metric for comparisons, e.g. ``"dev_error"``.
+        edge: whether ``rate`` is the best of a sweep and at its edge.
     """
 
     method: str

@@ -1,4 +1,4 @@
-"""The files of a run, and what may stand in its summary."""
+"""The files of a run, and the values of its summary."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ SCHEMA = 2
 CONFIG, RUN, METRICS = "config.json", "run.json", "metrics.parquet"
 PROVENANCE, CHECKPOINT = "provenance.json", "checkpoint"
 TIMELINE = "timeline.parquet"
-"""The attached file of a run that trained: what was computed when, and folded when."""
+"""The attached file of a training run: its timeline, with the times of computations and folds."""
 MODEL = "model.safetensors"
-"""The attached file of a run that trained: its final parameters."""
+"""The attached file of a training run: its final parameters."""
 TARGETS = "targets.safetensors"
 """The attached file of an alignment: int32 [N] for all frames of the corpus."""
 WORD_ERRORS = "word_errors.safetensors"
 """The attached file: errors ``[utterances]`` for each ``test/candidate/stage``, and lengths."""
 LARGE = frozenset({TIMELINE, MODEL, TARGETS})
-"""What may be absent from a finished run, which is then light: metrics and errors are elsewhere."""
+"""Files that a finished run may lack, which is then light; no metric or error is in them."""
 RESERVED = frozenset({CONFIG, RUN, METRICS, PROVENANCE, CHECKPOINT})
 
 Outcome = Literal["done", "diverged", "failed"]
@@ -28,7 +28,7 @@ Status = Literal["done", "diverged", "failed", "unfinished", "damaged"]
 
 
 def finite_or_none(value: object) -> float | int | str | None:
-    """A summary value as JSON can hold it: non-finite numbers become None.
+    """Convert a summary value for JSON: non-finite numbers become None.
 
     Raises:
         TypeError: the value is neither number nor string.
@@ -43,5 +43,5 @@ def finite_or_none(value: object) -> float | int | str | None:
 
 
 def nan_for_none(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """The reader's side of ``finite_or_none``."""
+    """Convert a summary from JSON: None becomes NaN, the inverse of ``finite_or_none``."""
     return {key: math.nan if value is None else value for key, value in summary.items()}

@@ -20,7 +20,7 @@ from harness.store.write import RunWriter
 
 
 class AlreadyFinished(Exception):  # noqa: N818 (a state of the store, not an error)
-    """Raised by ``Store.begin`` when there is nothing left to do; ``run`` is the result."""
+    """Raised by ``Store.begin`` if the run is finished; ``run`` is the result."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(f"run {run.hash[:SHORT]} is finished")
@@ -31,7 +31,7 @@ class Store:
     """Runs addressed by the hash of their configuration.
 
     Args:
-        path: the folder; made when the first run begins.
+        path: the folder; created when the first run begins.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -39,33 +39,34 @@ class Store:
         self._needed: frozenset[str] = frozenset()
 
     def needing(self, *names: str) -> Self:
-        """The same store, where a light run without one of these files is made again.
+        """The same store, for a caller that needs these files: runs without one are executed again.
 
-        What it found stays until then; one that diverged lacks nothing that anybody reads.
+        The results of a light run stay until then. Diverged runs count as complete.
         """
         strict = copy(self)
         strict._needed = frozenset(names)
         return strict
 
     def with_absolute_path(self) -> Self:
-        """The same store for processes that may work in another folder."""
+        """The same store by its absolute path, for processes with another working directory."""
         there = copy(self)
         there.path = self.path.resolve()
         return there
 
     def begin(self, config: Mapping[str, object]) -> RunWriter:
-        """Take hold of a run, new or unfinished, waiting while another process holds it.
+        """Acquire a run, new or unfinished; waits while another process holds it.
 
-        An unfinished run keeps its checkpoint folder. A failed one starts again, as does one
-        without a file that is needed (`needing`).
-        A run whose holder has died, here or on another host, is taken over (`lease`).
+        An unfinished run keeps its checkpoint folder. A failed one starts from its beginning, as
+        does one without a file that is needed (`needing`). If the process that holds the run has
+        died, here or on another host, the run is taken over (`harness.store.lease`).
 
         Raises:
-            AlreadyFinished: it is done or diverged, perhaps by whom we waited for.
+            AlreadyFinished: it is done or diverged, perhaps by the process that was waited for.
             UserError: the store cannot be written.
         """
         folder = self.path / identity(config)
         files.writable_folder(folder, "store")
+        # Before any look at the run: while this process waits, another may finish it.
         lease = Leases([Lease(place) for place in self._places(folder)])
         lease.acquire(Waiting(f"run {folder.name[:SHORT]}"))
         try:
@@ -75,11 +76,11 @@ class Store:
             raise
 
     def _places(self, folder: Path) -> list[Path | Place]:
-        """Where whoever makes a run holds a lease, in the order in which they are acquired."""
+        """Places of the leases on a run, in the order in which they are acquired."""
         return [folder]
 
     def _on_finished(self, folder: Path) -> None:
-        """A run has been finished, and is still held."""
+        """Called when a run is finished and its lease still held; for subclasses."""
 
     def _open_run(self, folder: Path, config: Mapping[str, object], lease: Leases) -> RunWriter:
         self._configure(folder, config)
@@ -94,23 +95,23 @@ class Store:
             else:
                 if run.status == "damaged":
                     LOG.warning(f"{folder}: {run.note}; the run is made again")
-                (folder / schema.RUN).unlink()
+                (folder / schema.RUN).unlink()  # not that of a light run, which stays valid
         files.sweep(folder)
         return RunWriter(folder, config, lease, partial(self._on_finished, folder))
 
     def _configure(self, folder: Path, config: Mapping[str, object]) -> None:
-        """Say in the folder what it is for, unless it does."""
+        """Write the configuration into the folder, unless it is there."""
         with suppress(UserError):
             read_config(folder)
             return
         files.write_json(folder / schema.CONFIG, plain(config))
 
     def obtain(self, config: Mapping[str, object], execute: Callable[[RunWriter], object]) -> Run:
-        """The finished run of ``config``: the stored one, or what ``execute`` makes of it.
+        """Load the finished run of ``config``, or execute it.
 
         Args:
             config: the full configuration.
-            execute: trains, logs and calls ``finish`` on the writer it is given.
+            execute: trains, logs and calls ``finish`` on its argument, the writer of the run.
         """
         try:
             with self.begin(config) as writer:
@@ -120,7 +121,7 @@ class Store:
         return self.load(identity(config))
 
     def has(self, hash_: str) -> bool:
-        """Whether the run needs no more work: done or diverged, and all of it as it was written."""
+        """Whether the run is done or diverged, and all its files are as they were written."""
         folder = self.path / hash_
         if not (folder / schema.RUN).exists():
             return False
@@ -130,22 +131,22 @@ class Store:
         return run.status in ("done", "diverged") and not self._absent(run)
 
     def _absent(self, run: Run) -> list[str]:
-        """Those of the files that are needed which the run was made with, and has no more."""
+        """Needed files that the run was written with and that are not here any more."""
         return run.without(self._needed) if run.status == "done" else []
 
     def missing(self, hashes: Iterable[str]) -> set[str]:
-        """Those of runs that need more work."""
+        """Hashes of the runs that are not finished, out of ``hashes``."""
         return {name for name in hashes if not self.has(name)}
 
     def elsewhere(self, hash_: str) -> bool:
-        """Whether somebody else makes this run now, as far as is known."""
+        """Whether another process executes this run now, as far as is known."""
         folder = self.path / hash_
         return folder.is_dir() and any(
             Lease(place).is_held_by_other() for place in self._places(folder)
         )
 
     def load(self, hash_: str) -> Run:
-        """The run of this hash, finished or not; the short form is enough if it is unique.
+        """Load the run of a hash, finished or not; the beginning of the hash is enough if unique.
 
         Raises:
             UserError: no such run, or several.
@@ -158,5 +159,5 @@ class Store:
         return read_run(found[0])
 
     def runs(self) -> list[Run]:
-        """Every run, finished or not, by hash; `verified` looks into their files."""
+        """All runs, finished or not, by hash; their files are not verified (`verify_run`)."""
         return [read_run(folder) for folder in sorted(filter(is_run, self.path.glob("*")))]

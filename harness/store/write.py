@@ -1,4 +1,4 @@
-"""A run while it is being made."""
+"""Writing of a run while it is executed."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from harness.store.schema import Outcome
 
 
 class RunWriter:
-    """Collects rows and files of one run; the only holder of its folder until released.
+    """Collects rows and files of one run, and holds its lease until released.
 
-    Made by ``Store.begin``. As a context manager it gives the folder back at the
-    end of the block; a run that was not finished by then can be begun again.
+    Created by ``Store.begin``. As a context manager it releases the lease at the end of the block;
+    a run that is not finished by then can be begun again.
 
     Attributes:
         config: the full configuration, as plain data.
         hash: its identity.
         dir: the run's folder.
-        checkpoint: ``dir/"checkpoint"``, made by the trainer when it needs it.
+        checkpoint: ``dir/"checkpoint"``, created by the trainer when it needs it.
     """
 
     def __init__(
@@ -69,12 +69,12 @@ class RunWriter:
         """Keep one row in memory.
 
         Args:
-            name: what was measured, e.g. ``"dev_frame_error"``.
+            name: name of the metric, e.g. ``"dev_frame_error"``.
             value: its value; NaN and infinities are kept as they are.
             fold: number of folds so far.
             time_s: virtual time in seconds.
             epoch: passes over the training set so far.
-            further: more numbers about this row, each a column of its own.
+            further: more numbers of this row, each in a column of its own.
         """
         row: MetricRow = {
             "name": name,
@@ -110,7 +110,7 @@ class RunWriter:
         if isinstance(content, bytes):
             files.write_bytes(target, content)
         else:
-            # Not shutil.copyfile, whose error of a full disk names the file that is read.
+            # Not shutil.copyfile: its error for a full disk names the source, not this file.
             with content.open("rb") as file, files.replacing(target) as copy:
                 _copy(file, copy)
         return target
@@ -124,7 +124,7 @@ class RunWriter:
         return target
 
     def _place_of(self, name: str) -> Path:
-        """Where an attached file of this name goes."""
+        """Path for an attached file of this name."""
         self._check_held()
         if Path(name).name != name or name.startswith(".") or name in schema.RESERVED:
             raise ValueError(f"{name!r} cannot name an attached file")
@@ -137,7 +137,7 @@ class RunWriter:
         note: str = "",
         provenance: Mapping[str, object] | None = None,
     ) -> None:
-        """Write the results, remove the checkpoint and give the folder back.
+        """Write the results, remove the checkpoint and release the lease.
 
         Args:
             status: ``done``, ``diverged`` or ``failed``; a failed run is tried again.
@@ -156,13 +156,13 @@ class RunWriter:
         files.write_json(self.dir / schema.PROVENANCE, files.add_digest(moment))
         record = self._record(status, summary or {}, note)
         self._compare(record)
-        files.write_json(self.dir / schema.RUN, files.add_digest(record))
+        files.write_json(self.dir / schema.RUN, files.add_digest(record))  # last: now finished
         shutil.rmtree(self.checkpoint, ignore_errors=True)
         self._finished()
         self.release()
 
     def release(self) -> None:
-        """Give the folder back as it is."""
+        """Release the lease; the folder stays as it is."""
         self._open = False
         self._lease.release()
 
@@ -199,7 +199,7 @@ class RunWriter:
         }
 
     def _compare(self, record: Mapping[str, object]) -> None:
-        """Say where a light run that is made again differs from what it was."""
+        """Warn if a light run that was executed again has other results than before."""
         try:
             before = read_record(self.dir / schema.RUN)
         except UserError:  # there is none, or it has been damaged since

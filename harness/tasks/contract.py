@@ -9,16 +9,18 @@ application.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
 import numpy as np
 from torch import Tensor
 
-from harness.base.errors import UserError
+from harness.base.errors import UserError, name_error
 from harness.base.files import cluster_file
 from harness.base.registry import entries, load
 from harness.base.settings import KIND, build
@@ -35,18 +37,29 @@ Table = dict[str, Any]
 EXECUTED = "executed"
 """Key of a stored configuration for runs not executed on a simulated cluster, and how instead."""
 
+TASK, IMPORT = "task", "import"
+"""Keys of a run file that are no application's: what is trained, and modules to import."""
+
 DEFAULT = "frames"
 """Name of the task of a run file without ``[task]``."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a run: its hash, passes done of at most ``passes``, last development error."""
+    """Progress of a run.
+
+    Attributes:
+        run: hash of the run.
+        done: passes so far.
+        passes: largest number of passes.
+        measured: name and last value of the judged metric, formatted for the user; empty for a
+            run that trains nothing.
+    """
 
     run: str
     done: float
     passes: float
-    frame_error: float
+    measured: str = ""
 
 
 Watch = Callable[[Progress], None]
@@ -60,6 +73,11 @@ Reads = Mapping[str, Callable[[Timeline], Lag]]
 
 class Configuration(Protocol):
     """A computation that a grid executes and a store keeps."""
+
+    @property
+    def effort(self) -> float:
+        """How much there is to do, beside others of a grid; 0 for what takes seconds."""
+        return 0.0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""
@@ -95,6 +113,11 @@ class TaskConfig(ABC):
         """The application of this configuration, from the registry."""
         return load("tasks", self.task)
 
+    @property
+    def effort(self) -> float:
+        """See `Configuration`: passes, times the weights that are trained if these differ."""
+        return float(self.passes)
+
     def execute(self, store: Store, watch: Watch) -> Run:
         """See `Configuration`."""
         return self.application.execute(self, store, watch)
@@ -129,6 +152,11 @@ class TaskConfig(ABC):
     def show(self, error: float) -> str:
         """Format an error of the judged metric for the user."""
         return f"{error:.2%}"
+
+    @property
+    def metric(self) -> str:
+        """The name of the judged metric, for people to read."""
+        return self.judged.removeprefix("dev_").replace("_", " ")
 
     @abstractmethod
     def reads(self) -> Reads:
@@ -196,6 +224,17 @@ class Application(ABC, Generic[Config, Data]):
     usual: Mapping[str, Any] = {}
     tables: Sequence[type[Any]] = ()
     follows: Sequence[str] = ()
+
+    @property
+    def own_keys(self) -> frozenset[str]:
+        """Keys of its run files that are no fields of a configuration."""
+        return frozenset(entry.name for table in self.tables for entry in fields(table))
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Every key of its run files."""
+        named = {entry.name for entry in fields(cast(Any, self.config))}
+        return (self.own_keys | named).difference(self.follows)
 
     @abstractmethod
     def read(self, asked: RunRequest) -> tuple[Config, Data]:
@@ -309,12 +348,13 @@ def application_of(table: Mapping[str, object], where: str) -> Application[Any, 
     Raises:
         UserError: no application has the name.
     """
-    task = table.get("task")
+    task = table.get(TASK)
     if isinstance(task, Mapping):
-        named = cast(Mapping[str, object], task).get(KIND, DEFAULT)
+        keys = cast(Mapping[str, object], task)
+        if (named := keys.get(KIND)) is None:
+            return _default_application(keys, where)
         if named not in entries("tasks"):
-            allowed = f"one of {', '.join(entries('tasks'))}"
-            raise UserError(f"{where}: task.{KIND}: {named!r} is not allowed; allowed: {allowed}")
+            raise name_error(f"{where}: {TASK}.{KIND}", str(named), entries("tasks"))
         return load("tasks", str(named))
     if (named := table.get(KIND)) is None:
         return load("tasks", DEFAULT)
@@ -327,6 +367,53 @@ def application_of(table: Mapping[str, object], where: str) -> Application[Any, 
     raise UserError(f"{where}: {KIND}: {named!r} is not allowed; allowed: {allowed}")
 
 
+def _default_application(task: Mapping[str, object], where: str) -> Application[Any, Any]:
+    """The application of a table ``[task]`` that names none.
+
+    Raises:
+        UserError: a key of it belongs to another application alone.
+    """
+    found = load("tasks", DEFAULT)
+    for name in entries("tasks"):
+        others = load("tasks", name).keys - found.keys
+        if key := next((key for key in task if key in others), None):
+            told = f"missing; needed: {KIND} = {name!r}, which has the key {key!r}"
+            raise UserError(f"{where}: {TASK}.{KIND}: {told}")
+    return found
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the keys of a run file stand, for messages.
+
+    Args:
+        path: of the file.
+        task: keys that belong into its table ``[task]``.
+    """
+
+    path: str
+    task: frozenset[str] = frozenset()
+
+    def locate(self, told: str) -> str:
+        """A message that begins with a key, with the file and the key's table before it."""
+        rest = told.removeprefix(f"{self.path}: ")
+        key = re.match(r"[\w-]*", rest)
+        table = f"{TASK}." if key is not None and key[0] in self.task else ""
+        return f"{self.path}: {table}{rest}"
+
+    @contextmanager
+    def name_keys(self) -> Generator[None]:
+        """Errors say where the key stands that they begin with.
+
+        Raises:
+            UserError: so.
+        """
+        try:
+            yield
+        except UserError as error:
+            raise UserError(self.locate(str(error))) from error
+
+
 @dataclass(frozen=True)
 class RunRequest:
     """A run file, parsed, with the options of the command that reads it.
@@ -337,6 +424,7 @@ class RunRequest:
         device: device that executes the run.
         say: receives progress while data are made.
         imports: modules that the file imports for their algorithms and protocols.
+        task: keys that belong into ``[task]``; none for a file without that table.
     """
 
     path: Path
@@ -344,6 +432,30 @@ class RunRequest:
     device: str
     say: Say
     imports: Sequence[str] = ()
+    task: frozenset[str] = frozenset()
+
+    @property
+    def place(self) -> Place:
+        """Where its keys stand."""
+        return Place(str(self.path), self.task)
+
+    def check_keys(self, application: Application[Any, Any]) -> None:
+        """Refuse keys that follow from the rest, and those that the application does not have.
+
+        Raises:
+            UserError: there is one.
+        """
+        self.refuse([name for name in application.follows if name in self.table])
+        for name in self.table:
+            if name in self.task and name not in application.keys:
+                allowed = application.own_keys or application.keys
+                raise name_error(f"{self.path}: key in {TASK}", name, allowed)
+            if name not in application.keys | {KIND}:
+                raise name_error(f"{self.path}: key", name, self._top(application))
+
+    def _top(self, application: Application[Any, Any]) -> frozenset[str]:
+        """Keys that may stand at the top, but for those that belong into ``[task]``."""
+        return application.keys - self.task | {TASK, IMPORT}
 
     def refuse(self, names: Sequence[str]) -> None:
         """Reject keys that are derived from the rest of the file.

@@ -7,16 +7,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from harness.algorithms.contract import Repeating, Server
 from harness.base.errors import UserError
-from harness.networks.contract import Network
-from harness.networks.feedforward import Dnn
+from harness.networks.contract import Network, RepeatingNetwork
 from harness.replay import stale as resume
 from harness.replay.blocks import BlockReplay
 from harness.replay.sharded import ShardedReplay
@@ -106,10 +104,10 @@ def _replay(
     config: TrainingConfig[Data], network: Network, model: Tensor, minibatches: Minibatches
 ) -> StaleReplay | ShardedReplay | BlockReplay:
     algorithm, server = config.algorithm, config.algorithm.start(model)
-    if isinstance(algorithm, Repeating) and isinstance(network, Dnn) and is_blockwise(config):
-        narrow = network.precision == "bf16" and not config.rounds
-        stack = torch.bfloat16 if narrow else model.dtype
-        return BlockReplay(algorithm, network, server, minibatches.fetch, stack)
+    if isinstance(network, RepeatingNetwork) and is_blockwise(config):
+        stack = None if config.rounds else network.copy_type
+        repeating = cast(Repeating, algorithm)  # as it `repeats`
+        return BlockReplay(repeating, network, server, minibatches.fetch, stack or model.dtype)
     parts = algorithm, network, server, minibatches.fetch
     if config.shards > 1:
         return ShardedReplay(*parts, config.shards)
@@ -119,8 +117,8 @@ def _replay(
 
 def is_blockwise(config: TrainingConfig[Any]) -> bool:
     """Whether all folds of a run are alike, so that its device can launch them in blocks."""
-    algorithm, handing = config.algorithm, config.handing
-    if not (isinstance(algorithm, Repeating) and algorithm.repeats):
+    handing = config.handing
+    if not config.algorithm.repeats:
         return False
     unlike = config.cluster.faults or handing.missed or config.shards > 1
     # Rounds that overlap have stale contributions; folds of several minibatches, local steps.

@@ -173,8 +173,8 @@ class FrameTraining(Training[FrameExecutor]):
         self.log("rate", self.pace.rate)
         self._log_training_loss()
         passes = sum(self.config.stage(k).share for k in range(self.config.passes))
-        error = scores[self._deployed].error
-        self.watch(Progress(self.writer.hash, self._passed, passes, error))
+        measured = f"{self.config.metric} {self.config.show(scores[self._deployed].error)}"
+        self.watch(Progress(self.writer.hash, self._passed, passes, measured))
 
     def _test(self) -> None:
         """Score candidate models on the test sets; keep the errors of each utterance."""

@@ -11,7 +11,6 @@ from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
-from harness.algorithms.diloco import EagerDiLoCo
 from harness.runs.config import SEARCH, Boundaries, Pieces, TrainingConfig
 from harness.simulator import Simulation, Timeline, concat
 from harness.simulator.timeline_file import load_timeline
@@ -77,11 +76,8 @@ class FoldApplication(Application[Config, Data]):
 
     def sampled(self, config: Config) -> tuple[Config, int]:
         """See `Application`; a rate search costs time once a chunk, so a whole pass is timed."""
-        alone: dict[str, Any] = {"workers": 1, "passes": 1}
-        if isinstance(config.algorithm, EagerDiLoCo):  # has a number of workers of its own
-            alone["algorithm"] = replace(config.algorithm, workers=1)
-        healthy = replace(config.cluster, faults=())
-        return replace(config, cluster=healthy, **alone), MOST_FOLDS
+        alone, healthy = config.algorithm.with_workers(1), replace(config.cluster, faults=())
+        return replace(config, cluster=healthy, algorithm=alone, workers=1, passes=1), MOST_FOLDS
 
 
 def train(

@@ -24,7 +24,7 @@ from reports.provenance import USUAL, Line, source_digests
 Data = Mapping[str, Any]
 
 COLUMNS = ("statement", "verdict", "measured", "95% interval")
-"""Of the claims, before what they are held against and power; the first three fit a telephone."""
+"""First columns of the claims' table; three of them fit a telephone."""
 
 
 def tag(name: str, *children: str, **attributes: str) -> str:
@@ -42,7 +42,7 @@ def tag(name: str, *children: str, **attributes: str) -> str:
 
 
 def number(shown: str, at: str) -> str:
-    """A figure that opens its runs."""
+    """A button with a figure that opens the list of its runs."""
     return tag("button", escape(shown), class_="number", data_at=at)
 
 
@@ -136,7 +136,7 @@ def _classes(verdict: str | None) -> str:
 
 
 def _key(value: object) -> str:
-    """What a column is sorted by."""
+    """Sort key of a cell."""
     return "" if value is None else str(value)
 
 
@@ -252,11 +252,11 @@ def _cells(
 
 
 def provenance(data: Data, sources: Sequence[tuple[str, str]]) -> str:
-    """Where it comes from, what differs, and the results themselves.
+    """Commit and versions, differences from the paper, and the results themselves.
 
     Args:
-        data: what ``document`` gives.
-        sources: name and SHA-256 of what the page is made from; the first are its results.
+        data: from ``document``.
+        sources: name and SHA-256 of the page's source files; the first is its results.
     """
     where = data["provenance"]
     facts = "".join(tag("dt", escape(k)) + tag("dd", escape(v)) for k, v in where["facts"])
@@ -288,7 +288,7 @@ def provenance(data: Data, sources: Sequence[tuple[str, str]]) -> str:
 
 
 def _place(name: str, said: str) -> str:
-    """Where the script draws; what it draws is told by tables, so its marks are not read out."""
+    """An element for the script to draw in; screen readers get ``said`` and the tables instead."""
     return tag("div", "", class_="chart", id=name, role="img", aria_label=said)
 
 
@@ -309,8 +309,8 @@ def page(results: Results, runs: Sequence[Line], data: Mapping[str, Any], out: P
 
     Args:
         results: as they are in ``out/results.json``, which the page carries byte for byte.
-        runs: what is known of the runs behind them.
-        data: what ``document`` gives, as for print.
+        runs: lines about the runs behind them.
+        data: from ``document``, as for print.
         out: the folder with ``results.json``, figures and timelines.
     """
     stored = (out / "results.json").read_bytes()
@@ -338,7 +338,7 @@ def page(results: Results, runs: Sequence[Line], data: Mapping[str, Any], out: P
 
 
 def build_document(title: str, body: str) -> str:
-    """A whole document in the house's looks."""
+    """A whole HTML document with the project's style sheet."""
     return "\n".join(
         [
             "<!doctype html>",
@@ -373,8 +373,8 @@ def payload(results: Results, runs: Sequence[Line], out: Path) -> Payload:
     """Everything but the results themselves.
 
     Args:
-        results: what was found.
-        runs: what is known of the runs behind it.
+        results: claims and exhibits.
+        runs: lines about the runs behind them.
         out: the folder with the timelines.
     """
     timelines = load_timelines(results, out)
@@ -424,7 +424,7 @@ def charts(results: Results, timelines: Mapping[str, Timeline]) -> dict[str, spe
 
 
 def load_timelines(results: Results, out: Path) -> dict[str, Timeline]:
-    """The beginning of every timeline that an exhibit draws and that is there."""
+    """The first folds of every timeline that an exhibit draws, where its file exists."""
     files = {
         exhibit.id: out / str(exhibit.draw["file"])
         for exhibit in results.exhibits

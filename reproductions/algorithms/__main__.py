@@ -2,7 +2,7 @@
 
     python -m reproductions.algorithms [--out DIR] [--jobs N]
 
-Rates are searched on development data first. Runs are kept; the same command goes on.
+Rates are searched on development data first. Runs are kept; the same command resumes.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from data_synth import load_corpus
+from harness import argument_types
 from harness.base.errors import EXIT_DONE
 from harness.base.forks import interrupt_on_signals
 from harness.cli import Parser, exit_code
@@ -35,7 +36,7 @@ from reproductions.algorithms.table import Cell, CellResult, error_of, markdown,
 from reproductions.paper import DEVELOPMENT
 
 REACH = 6
-"""Rungs of a ladder: the search for a rate goes no further from its first guess."""
+"""Largest distance of a learning rate from its first guess, in rungs of the ladder."""
 
 Asked = tuple[str, float, int]
 """A cell, a rate and a seed."""
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     notice.announce()
     p = Parser(prog="reproductions.algorithms", description="Every algorithm on two clusters.")
     p.add_argument("--out", type=Path, default=Path("reports/out/algorithms"))
-    p.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    p.add_argument("--jobs", type=argument_types.count, default=1, help="runs at a time")
     goes_on = "interrupted; the same command goes on"
     return exit_code(interrupt_on_signals()(lambda: _main(p.parse_args(arguments))), goes_on)
 
@@ -59,6 +60,7 @@ def _main(asked: argparse.Namespace) -> int:
     searches = {
         name: climb((-1, 0, 1), together=True, reach=REACH, tries=math.inf) for name in cells
     }
+    # All searches advance together, so that their next runs share the processes.
     errors = follow(searches, lambda wanted: _errors(cells, wanted, asked))
     rates = {name: _rate(cells[name], lowest(found)) for name, found in errors.items()}
     runs = _runs(cells, [(name, rates[name], seed) for seed in SEEDS for name in cells], asked)
@@ -78,7 +80,7 @@ def _main(asked: argparse.Namespace) -> int:
 def _errors(
     cells: Mapping[str, Cell], wanted: Sequence[tuple[str, int]], asked: argparse.Namespace
 ) -> list[float]:
-    """Errors on development data of the rungs that are wanted, each of a cell."""
+    """Errors on development data of the wanted cells and rungs."""
     tried = [(name, _rate(cells[name], rung), DEVELOPMENT) for name, rung in wanted]
     runs = _runs(cells, tried, asked)
     return [error_of(runs[one]) for one in tried]

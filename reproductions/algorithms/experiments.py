@@ -1,6 +1,6 @@
-"""What is compared: every algorithm on two clusters, at a rate of its own.
+"""The compared runs: every algorithm on two clusters, at a learning rate of its own.
 
-All see the same three passes over the data. Local steps are 10 where an algorithm has some.
+All make the same three passes over the data. Algorithms with local steps make 10.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from reproductions.paper import DEVELOPMENT
 CORPUS, SCALE = "parametric", "smoke"
 HIDDEN, MINIBATCH, PASSES = (64,), 32, 3
 TIMED_LAYERS = (429, *(2048,) * 7, 10217)
-"""Paper 1's network, which the clusters are charged for."""
+"""Layers of paper 1's network; simulated times are those of this network."""
 TIMED_MINIBATCHES = {"k20m-server": 1024, "wide-area-10": 16384}
-"""Frames that each cluster is charged for."""
+"""Frames of a minibatch for simulated times, by cluster."""
 CLUSTERS = {
     name: load_cluster(Path(__file__).parents[1] / "clusters" / f"{name}.toml")
     for name in TIMED_MINIBATCHES
@@ -50,25 +50,25 @@ CLUSTERS = {
 TARGET = 0.46
 """Frame error on development speech that a run is timed to; set before any seed of `SEEDS` ran."""
 WIDER = 0.55
-"""A second target, which was set after the runs: corpora turned out to differ by more than the
-algorithms do, so that most reach `TARGET` on some of them only."""
+"""A second target, set after the runs: corpora differ by more than the algorithms do, so that most
+algorithms reach `TARGET` on some corpora only."""
 BASELINE = "asynchronous SGD"
-"""What errors are compared with, seed by seed: a seed's corpus is the same for all."""
+"""Reference of the errors, paired by seed: all algorithms share a seed's corpus."""
 SEEDS = (5001, 5002, 5003)
-"""Each with a corpus of its own. Rates are found on development's."""
+"""Seeds of runs and corpora. Learning rates are found on the development seed's corpus."""
 STEPS = 10
 SUMMED, MEAN, ADAPTIVE = 0.01, 0.32, 0.004
-"""Where a search for rates begins: of summed gradients, of their mean, of AdamW's directions."""
+"""First rates of the search: for summed gradients, for their mean, for AdamW's directions."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """One row of the table.
+    """One row of the table, as functions of the number of workers.
 
     Attributes:
-        algorithm: for so many workers.
-        protocol: for so many workers; None for the plain server.
-        guess: the first rate of the search, for so many workers.
+        algorithm: its configuration.
+        protocol: timing protocol; None for the plain server.
+        guess: first learning rate of the search.
     """
 
     algorithm: Callable[[int], Algorithm]
@@ -144,11 +144,11 @@ METHODS: Mapping[str, Method] = {
         lambda n: EagerDiLoCo(n, AdamW()), _rounds(overlap=True), _constant_rate(ADAPTIVE)
     ),
 }
-"""By the name in the table."""
+"""Methods by their name in the table."""
 
 
 def workers_of(cluster: str) -> int:
-    """All of a cluster's."""
+    """Number of workers of a cluster."""
     return sum(group.count for group in CLUSTERS[cluster].workers)
 
 

@@ -37,9 +37,10 @@ class CellResult:
     baseline: Sequence[Run]
 
     def row(self, cell: Cell) -> list[str]:
-        """Of `COLUMNS`; seconds are to the wider target, and given if all seeds reached it."""
+        """Cells of `COLUMNS`; seconds are to the wider target, empty if a seed missed it."""
         errors, theirs = ([error_of(run) for run in runs] for runs in (self.runs, self.baseline))
         seconds = [seconds_to(run, WIDER) for run in self.runs]
+        # A mean over the seeds that reached the target would favour methods that often miss it.
         whole = all(map(math.isfinite, seconds))
         return [
             *(*cell, f"{self.rate:g}", self._count_reached(TARGET), self._count_reached(WIDER)),
@@ -50,7 +51,7 @@ class CellResult:
         ]
 
     def _count_reached(self, target: float) -> str:
-        """How many seeds did."""
+        """Number of seeds that reached a target, as ``2 of 3``."""
         reached = sum(math.isfinite(seconds_to(run, target)) for run in self.runs)
         return f"{reached} of {len(self.runs)}"
 
@@ -89,7 +90,7 @@ def markdown(path: Path, cluster: str) -> str:
 
 
 def _cell(row: Mapping[str, str], name: str) -> str:
-    """A mean with half its interval; nothing where there is none."""
+    """A mean with half its interval; empty where there is none."""
     return f"{row[name]} ± {row[f'{name}_half_width']}" if row[name] else ""
 
 

@@ -17,7 +17,7 @@ from reproductions.paper1_async_asgd.tuning import TUNING, tuning_configs
 
 
 def _experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
-    """The paper's own runs, timings beyond them, and what the settings were tuned with."""
+    """The paper's own runs, timings beyond them, and the tuning runs."""
     return {**experiments(subject, seed), **timings(seed), **tuning_configs(subject)}
 
 

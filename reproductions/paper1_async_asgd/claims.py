@@ -53,13 +53,13 @@ from reproductions.readings import (
 )
 
 EARLY, READINGS = 0.2, 10
-"""The share of epoch 1 that counts as early, and how many readings it needs at least."""
+"""The share of epoch 1 that counts as early, and the fewest readings in it."""
 NO_LIMIT = 1.05
-"""How far half the data may raise the baseline's error where they are no longer the limit."""
+"""Largest ratio of the baseline's errors on half and all data where data are not the limit."""
 
 
 UNTESTED = Quantity("", "below 0", Interval(math.nan), BELOW)
-"""What the corpus at hand cannot show."""
+"""Quantity of a claim that the corpus cannot show."""
 
 
 def search_best(subject: Subject, runs: Runs) -> Claim:
@@ -115,6 +115,7 @@ def adapt_slow(subject: Subject, runs: Runs) -> Claim:
     parts = [
         _direction("drop of adapt in epoch 2", drop["adapt"], 0.0 * drop["adapt"], "above"),
         _direction("drop in epoch 2, adapt − larger of the others", drop["adapt"], others, "above"),
+        # Without a rule, so it is shown and not judged.
         Quantity("final, adapt − larger of the others", None,
                  paired_difference_ci(last["adapt"], worse)),
     ]  # fmt: skip
@@ -362,7 +363,7 @@ def _percent(runs: Sequence[Run], name: str, epoch: float) -> np.ndarray:
 
 
 def _dev(subject: Subject, runs: Sequence[Run], epoch: float) -> np.ndarray:
-    """Development frame error (%) of the averaged model after so many epochs of figure 2."""
+    """Development frame error (%) of the averaged model at an epoch of figure 2."""
     return _percent(runs, DEV_AVERAGE, epoch * PRESETS[subject.scale].subset)
 
 

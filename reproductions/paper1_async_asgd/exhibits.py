@@ -2,7 +2,7 @@
 
 Beyond the paper are time to a target, staleness, more workers, the cost of a minibatch on the
 simulated server with the speed-up that follows from it, and three readings of the paper's time and
-speed-up: nothing joins all its figures.
+speed-up, none of which explains all its figures.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def fig3(subject: Subject, runs: Runs) -> Exhibit:
 
 
 def error_note(subject: Subject) -> str:
-    """What an error is, in words."""
+    """Note on the kind of errors that are counted."""
     if not subject.corpus.lm_text:
         measured = "isolated-word errors by the best-scoring word model"
     elif subject.corpus.name in OF_CHARACTERS:
@@ -204,9 +204,9 @@ def training_seconds(runs: Runs) -> dict[str, list[float]]:
 
 
 def final_errors(name: str, test: str, runs: Sequence[Run]) -> np.ndarray:
-    """Word errors ``[S, U]`` of what a method deploys.
+    """Word errors ``[S, U]`` of a method's deployed model.
 
-    That is the baseline's last iterate, or the average after one pass.
+    It is the baseline's last iterate, or the average after one pass.
     """
     if name == "multi_pass":
         return errors_of_utterances(runs, lambda r: f"{test}/iterate/{r.summary['passes'] - 1}")
@@ -266,7 +266,7 @@ def time_to_target(subject: Subject, runs: Runs) -> Exhibit:
 
 
 def staleness(subject: Subject, runs: Runs) -> Exhibit:
-    """How stale the contributions of the one-pass runs were."""
+    """Distribution of the staleness of contributions in the one-pass runs."""
     counts = [
         np.bincount(load_timeline(run.path("timeline.parquet")).staleness())
         for run in runs["one_pass"]
@@ -322,7 +322,7 @@ def workers(subject: Subject, runs: Runs) -> Exhibit:
 
 
 def sensitivity(subject: Subject, runs: Runs) -> Exhibit:
-    """What each default decides: development frame error after one pass, one choice changed."""
+    """Development frame error after one pass with one default changed at a time."""
     rows: list[Row] = []
     for name in ("one_pass", *VARIANTS):
         errors = [100.0 * value_at_epoch(run, DEV_AVERAGE, 1.0) for run in runs[name]]
@@ -354,7 +354,7 @@ STEPS = {
 
 
 def seconds(cluster: Cluster, workload: Workload) -> dict[str, float]:
-    """What copying, computing and folding take before they vary, in seconds."""
+    """Seconds of copying, computing and folding, without random variation."""
     return {
         "copy": copy_seconds(cluster, workload.parameter_bytes) + cluster.link.latency_s,
         "compute": compute_seconds(cluster, workload),

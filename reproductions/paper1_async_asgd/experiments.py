@@ -1,15 +1,15 @@
 """Paper 1's runs as complete configurations, the presets of each scale, and its timings.
 
-A preset decides the network, the data's cut, and what was tuned; a variant of a training is two
-lines. Timing runs have the paper's server at other minibatches, and read in three ways.
+A preset has the network, the data's cut, and the tuned settings; a variant of a training is two
+lines. Timing runs have the paper's server at other minibatches, and in three readings.
 The paper reports 14.3 h for one pass, and a speed-up of 3.2 on four GPUs that is of an earlier
-system. From 14.3 h follows how many minibatches a second the four GPUs made, and then
+system. The 14.3 h give the minibatches a second of the four GPUs. The readings then are:
 
-- A: if the 3.2 holds here too, how long a GPU computed, and that the rest of its cycle was two
-  copies of the parameters at some 6.4 GB/s;
-- B: if instead the server was the limit, how long a fold took;
-- C: at the rate paper 2 reports of the same card, with copies from pinned memory and a server
-  that costs nothing, neither figure.
+- A: the 3.2 holds here too. It gives the computing time of a GPU; the rest of its cycle is two
+  copies of the parameters at some 6.4 GB/s.
+- B: the server is the limit. The figures give the time of a fold.
+- C: the speed that paper 2 reports of the same card, with copies from pinned memory and a server
+  that costs nothing. It gives neither figure.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RATE: float = REPORTED["paper"]["first_rate"]
 
 
 class MethodSettings(NamedTuple):
-    """A method's first rate, and its one other setting; ``tuning`` says which that is."""
+    """A method's first rate, and its one other setting, which ``tuning.OTHERS`` names."""
 
     rate: float
     other: float
@@ -53,26 +53,26 @@ AS_PRINTED: Mapping[str, MethodSettings] = {
     "search": MethodSettings(RATE, 0.03),
     "multi_pass": MethodSettings(RATE, 0.005),
 }
-"""The paper's rate for every method, and our defaults of what it leaves open: nothing is tuned."""
+"""The paper's rate for every method, and untuned defaults of the settings it leaves open."""
 
 
 @dataclass(frozen=True)
 class Preset:
-    """What a scale decides.
+    """Settings of one scale.
 
     Args:
         hidden: units of the hidden layers (the paper: seven of 2048).
         minibatch: frames, where the paper has 256. A small corpus gets a smaller one so
             that a pass still makes thousands of folds.
-        folds: the most folds a pass makes; a corpus too large for them gets minibatches
-            twice the size, or four times, and so on.
+        folds: most folds of a pass; the minibatch of a larger corpus is doubled until they
+            suffice.
         chunk: the smallest chunk's share of the training set (the paper: 1 h of 500);
             table 1's others are as many times larger as in the paper.
         subset: figure 2's share of the training set (the paper: 100 h of 500).
-        seeds: how many by default.
+        seeds: default number.
         baseline_passes: the multi-pass baseline's limit; its own rule stops it earlier.
         evaluations: development scores a pass; 50 are ten in its first fifth.
-        chosen: what development data chose, by method.
+        chosen: settings found on development data, by method.
     """
 
     hidden: tuple[int, ...]
@@ -111,7 +111,7 @@ PRESETS = {
 CLUSTER = FOLDER.parent / "clusters" / "k20m-server.toml"
 
 OF_CHARACTERS = ("mandarin-like", "spoken-mandarin", "aishell")
-"""Corpora whose words are single characters."""
+"""Corpora with single characters as words."""
 
 CHUNK_HOURS: tuple[int, ...] = tuple(REPORTED["table1"]["hours"])
 
@@ -184,7 +184,7 @@ METHODS: Mapping[str, Callable[[Subject, int, MethodSettings], RunConfig]] = {
     "search": search,
     "multi_pass": multi_pass,
 }
-"""All that is compared; each is tuned as the others are."""
+"""The compared methods; all are tuned alike."""
 
 
 def as_chosen(subject: Subject, seed: int, method: str) -> RunConfig:
@@ -193,7 +193,7 @@ def as_chosen(subject: Subject, seed: int, method: str) -> RunConfig:
 
 
 def with_share(config: RunConfig, share: float) -> RunConfig:
-    """The same on a share of the training set."""
+    """The run on a share of the training set."""
     stages = tuple(replace(each, share=share * each.share) for each in config.stages)
     return replace(config, stages=stages)
 
@@ -209,7 +209,7 @@ def chunk_configs(one_pass: RunConfig) -> dict[str, RunConfig]:
 
 
 def chunk_name(hours: int) -> str:
-    """The setting that has table 1's chunk of so many hours; 1 h is the standard one."""
+    """The setting with table 1's chunk of ``hours``; 1 h is the standard one."""
     return "one_pass" if hours == CHUNK_HOURS[0] else f"chunk_{hours}"
 
 
@@ -219,7 +219,7 @@ VARIANTS: Mapping[str, Callable[[RunConfig], dict[str, Any]]] = {
     "random initial parameters": lambda _: {"initial": None},
     "one worker": lambda _: {"workers": 1},
 }
-"""What the defaults in the README decide: one choice of *search* changed at a time."""
+"""Variants of *search* with one of the README's defaults changed."""
 
 
 def variants(one_pass: RunConfig) -> dict[str, RunConfig]:
@@ -258,12 +258,12 @@ def experiments(subject: Subject, seed: int) -> dict[str, RunConfig | TimingConf
 
 
 def precision_of(subject: Subject) -> Precision:
-    """Of the products: at the paper's own size a GPU takes three times as long without TF32."""
+    """Precision of matrix products; at the paper's size, TF32 makes a GPU three times as fast."""
     return "tf32" if (subject.scale, subject.device) == ("paper", "cuda") else "float32"
 
 
 def differences(subject: Subject) -> list[dict[str, str]]:
-    """What is not as in the paper at this scale."""
+    """Differences from the paper at this scale."""
     preset, corpus, paper = PRESETS[subject.scale], subject.corpus, REPORTED["paper"]
     minibatch = minibatch_of(subject)
     hours = corpus.frames_of("train") * corpus.frame_shift_s / 3600.0
@@ -374,7 +374,7 @@ A_PASS = PAPER["frames"] / PAPER["minibatch"]
 """Minibatches of one pass."""
 
 COUNTS: tuple[int, int] = (1, PAPER["workers"])
-"""Workers whose speeds are compared."""
+"""Numbers of workers with compared speeds."""
 
 READINGS = ("A", "B", "C")
 

@@ -1,9 +1,9 @@
-"""What development data say of every method's settings: the same search for each.
+"""Tuning of every method's settings on development data, by the same search.
 
-First its first rate, in octaves, its other setting at the default; then the other setting, at the
-rate that was chosen. The lowest development frame error at the end of training decides, on
-the corpus and the seed of development, which no verdict uses. What was chosen stands in
-``experiments``, where it was committed before the verdicts' seeds ran; the exhibit shows all of it.
+First the first rate is searched, in octaves, with the other setting at its default; then the other
+setting, at the chosen rate. The lowest development frame error at the end of training decides, on
+the corpus and the seed of development, which no verdict uses. The chosen settings are in
+``experiments``, committed before the verdicts' seeds ran; the exhibit shows all trials.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ OTHERS: Mapping[str, tuple[str, tuple[float, ...]]] = {
     "search": ("margin", (0.003, 0.01, 0.03, 0.1)),
     "multi_pass": ("gain that begins halving", (0.001, 0.002, 0.005, 0.01)),
 }
-"""Method -> what its other setting is, and the values that are tried."""
+"""Method -> name of its other setting, and the values tried."""
 
 
 class Trial(NamedTuple):
-    """A method and the settings that it is tried with."""
+    """A method and settings to try."""
 
     method: str
     given: MethodSettings
 
 
 def trials(chosen: Mapping[str, MethodSettings]) -> dict[str, Trial]:
-    """Everything that is tried, by the name of its run.
+    """All trials, by the name of their run.
 
     Args:
         chosen: each method's settings; the others are tried at its rate.
@@ -68,7 +68,8 @@ def _method_trials(method: str, chosen: MethodSettings) -> Iterator[tuple[str, T
 
 
 def tuning_configs(subject: Subject) -> dict[str, RunConfig]:
-    """The runs of ``trials``, the same whatever the seed that asks."""
+    """The runs of ``trials``, the same for every seed."""
+    # Settings are chosen on development data alone, so these runs are never tested.
     seen = subject.development
     return {
         name: replace(METHODS[method](seen, DEVELOPMENT, given), tested="never")
@@ -77,7 +78,7 @@ def tuning_configs(subject: Subject) -> dict[str, RunConfig]:
 
 
 def tuning(subject: Subject, runs: Runs) -> Exhibit:
-    """Development frame error at the end of training, for everything tried."""
+    """Development frame error at the end of training, for all trials."""
     chosen = PRESETS[subject.scale].chosen
     ends = {
         name: mean_ci([_end(trial.method, run) for run in runs[name]])
@@ -104,7 +105,7 @@ def tuning(subject: Subject, runs: Runs) -> Exhibit:
 def _describe_method(
     method: str, chosen: Mapping[str, MethodSettings], ends: Mapping[str, Interval]
 ) -> str:
-    """What a method was given, and what ended lowest."""
+    """Sentence on a method's settings, and on the trial with the lowest error."""
     every = trials(chosen).items()
     own = {trial.given: ends[name].estimate for name, trial in every if trial.method == method}
     best, used = min(own, key=lambda given: own[given]), chosen[method]
@@ -116,7 +117,7 @@ def _describe_method(
 
 
 def _settings_at_end(method: str, used: MethodSettings) -> list[str]:
-    """Which of a method's settings might be better still beyond what was tried."""
+    """Names of a method's settings that lie at an end of the tried values."""
     what, others = OTHERS[method]
     tried = {"rate": (used.rate, RATES), what: (used.other, others)}
     return [name for name, (value, grid) in tried.items() if value in (min(grid), max(grid))]
@@ -124,7 +125,7 @@ def _settings_at_end(method: str, used: MethodSettings) -> list[str]:
 
 @unless_missing(math.nan)
 def _end(method: str, run: Run) -> float:
-    """The last development frame error (%) of what a method deploys."""
+    """The last development frame error (%) of a method's deployed model."""
     name = DEV_ITERATE if method == "multi_pass" else DEV_AVERAGE
     return 100.0 * float(run.curve(name)[1][-1])
 

@@ -1,7 +1,7 @@
 """Two kinds of run that paper 2 alone has, each a check: an all-reduce's messages, and equivalence.
 
 The messages of one all-reduce cross a simulated network. Two algorithms that should be equivalent
-see the same minibatches from the same start: how far apart do their models end?
+train on the same minibatches from the same start, and the distance of their models is measured.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from harness.simulator import Cluster
 from harness.simulator.collectives import AllReduce
 from harness.simulator.protocols.rounds import build_wiring
 from harness.store import Run, RunWriter, Store
-from harness.tasks.contract import Watch
+from harness.tasks.contract import Configuration, Watch
 
 ALL_REDUCE_FORMAT = 1
-"""Grows when the same configuration would no longer give the same messages."""
+"""Version of the format; raised when a configuration no longer gives the same messages."""
 
 MESSAGE = "message"
 """The metric that is logged once a message; its value is the message's size in bytes."""
 
 
 @dataclass(frozen=True)
-class AllReduceConfig:
+class AllReduceConfig(Configuration):
     """One all-reduce among workers that begin it together.
 
     Args:
-        cluster: whose network it crosses.
-        workers: how many take part.
+        cluster: with the network that its messages cross.
+        workers: number of participants.
         collective: a name among `harness.simulator.collectives.ALGORITHMS`.
         size_bytes: of the model.
     """
@@ -59,7 +59,7 @@ class AllReduceConfig:
 
 
 def run_all_reduce(config: AllReduceConfig, store: Store, watch: Watch) -> Run:
-    """The finished run: who sent how many bytes to whom, when, and whether they were added."""
+    """The finished run: sender, receiver, size, times and kind of every message."""
     del watch  # it takes no second
     return store.obtain(config.to_dict(), partial(_simulate, config))
 
@@ -77,22 +77,22 @@ def _simulate(config: AllReduceConfig, writer: RunWriter) -> None:
 
 
 EQUIVALENCE_FORMAT = 1
-"""Grows when the same configuration would no longer give the same figures."""
+"""Version of the format; raised when a configuration no longer gives the same figures."""
 
 HIDDEN_GAIN = 4.0
-"""Of the initial parameters between hidden levels; suits the sigmoid."""
+"""Gain of the initial parameters between hidden levels; suits the sigmoid."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class EquivalenceConfig:
+class EquivalenceConfig(Configuration):
     """Two algorithms trained in float64 on drawn frames, every worker in every fold.
 
     Args:
         algorithms: the two; a worker contributes after each minibatch.
         layers: units of each level of a sigmoid network.
         workers, frames: minibatches of a fold, and frames in each.
-        folds: how many.
-        rate: of every fold.
+        folds: number of folds.
+        rate: learning rate of every fold.
         seed: of the initial parameters; frames and targets are drawn with the next.
     """
 
@@ -115,7 +115,7 @@ class EquivalenceConfig:
 
 
 def run_equivalence(config: EquivalenceConfig, store: Store, watch: Watch) -> Run:
-    """The finished run: the largest difference of a parameter, and the largest way of one."""
+    """The finished run: largest difference of a parameter, and its largest distance travelled."""
     del watch  # it takes seconds
     return store.obtain(config.to_dict(), partial(_compare, config))
 

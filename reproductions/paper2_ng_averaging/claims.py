@@ -122,11 +122,14 @@ RBM = ("rbm_1", "random_1", "rbm_32", "random_32")
 SMALL_LOSS = (*settings_of_step("mean"), *(f"ng_{n}" for n in LOSSES))
 
 LAW_WITHIN = 0.04
-"""The claim's own band: at the paper's averages an error of the law is a fraction of that."""
+"""Largest allowed error of the law, equal to the claim's band.
+
+At the paper's number of averages an error of the law is a fraction of it.
+"""
 
 LEAST_POWER = 0.1
-"""Of averages, in the law: below it the paper's 27 times as many take a quarter of the excess away
-at most, and there is no law in their number to go by."""
+"""Least power of the averages in the law: below it the paper's 27 times as many averages remove at
+most a quarter of the excess, and the law does not extrapolate."""
 
 ENOUGH_AVERAGES = 300
 
@@ -135,7 +138,7 @@ AS_LONG = rule_between(0.8, 1.25)
 SPEEDS = REPORTED["claims"]
 
 ROUNDING = 1e-12
-"""What float64 may round away over the folds: theta - mean(r g) and mean(theta - r g) are
+"""Bound on float64's rounding errors over the folds: theta - mean(r g) and mean(theta - r g) are
 rounded differently."""
 
 
@@ -159,6 +162,7 @@ def ng_crucial(subject: Subject, runs: Runs) -> Claim:
 def small_loss(subject: Subject, runs: Runs) -> Claim:
     """Parallel training with NG-SGD and RBM costs at most 4%, after as many averages."""
     excess, parts = Excess(subject, runs, "mean"), list[Quantity]()
+    # Judged by the law at the paper's number of averages, since the runs make far fewer.
     for n in LOSSES:
         settings, after = (f"ng_{n}", "ng_1"), paper_averages(n)
         true = true_value(subject, runs, settings, rate_ratio_ci)

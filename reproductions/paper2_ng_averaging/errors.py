@@ -1,9 +1,9 @@
-"""Word errors of paper 2's settings, what a change costs in them, and the intervals of both.
+"""Word errors of paper 2's settings, the cost of changes in word errors, and their intervals.
 
 A claim is judged on the errors of all test sets together: one set of a small corpus is a few
-thousand words, and what the paper calls a loss is a few in a hundred of them (decision
-record on paper 2). The sets that the paper prints are shown beside it. Statistics are ours, the
-paper's, and the paper's at our level of errors.
+thousand words, and the paper's losses are a few in a hundred of them (decision record on paper 2).
+The sets that the paper prints are shown beside it. Statistics are ours, the paper's, and the
+paper's at our level of errors.
 
 A ratio of two rates is nearly linear in errors near their means, so its deviation is carried
 by each utterance of each seed as ``(a - (A/B) b) / B`` (the delta method). A difference of two
@@ -39,7 +39,7 @@ LABELS = {
 ALL = "all sets"
 
 MAIN = 2
-"""How many of a corpus's sets come first: SWB and CallHome in tables 2 to 6."""
+"""Number of main test sets, a corpus's first: SWB and CallHome in tables 2 to 6."""
 
 
 class Errors(NamedTuple):
@@ -53,7 +53,7 @@ class Errors(NamedTuple):
 
 
 def count_errors(subject: Subject, runs: Sequence[Run], test: str = ALL) -> Errors:
-    """What the last pass of each seed's run gets wrong on a test set, or on all of them."""
+    """Word errors of each seed's run after its last pass, on a test set or on all of them."""
     tests = subject.corpus.tests if test == ALL else (test,)
 
     def wrong(name: str) -> np.ndarray:
@@ -93,19 +93,19 @@ def _rate(subject: Subject, runs: Sequence[Run], test: str) -> Interval:
 
 
 def loss_difference_ci(a: Counts, b: Counts, c: Counts, d: Counts, lengths: Counts) -> Interval:
-    """How much more ``a`` loses against ``b`` than ``c`` against ``d``: A / B - C / D.
+    """Difference of two relative losses, of ``a`` to ``b`` and ``c`` to ``d``: A / B - C / D.
 
     Args:
         a: errors of a setting, [S, U]; the others are on the same seeds and utterances.
-        b: of the one it loses against.
-        c: of the setting of the other loss.
-        d: of the one that loses against.
+        b: errors of its baseline.
+        c: errors of another setting.
+        d: errors of that one's baseline.
         lengths: reference length per utterance, [U] or [S, U].
 
     Raises:
         ValueError: shapes do not fit, or nothing was tested.
     """
-    for errors in (a, b, c, d):  # what does not fit is said first
+    for errors in (a, b, c, d):  # shapes are checked before anything is divided
         rate_ci(errors, lengths)
     if not (b.sum() and d.sum()):
         return Interval(np.nan)
@@ -115,7 +115,7 @@ def loss_difference_ci(a: Counts, b: Counts, c: Counts, d: Counts, lengths: Coun
 
 
 def _linearise(a: Counts, b: Counts, lengths: Counts) -> tuple[Array, float]:
-    """What each utterance adds to A / B beyond its mean, [S, U], and A / B itself."""
+    """Contribution of each utterance to A / B beyond its mean, [S, U], and A / B itself."""
     rate = float(seed_rates(b, lengths).mean())
     ratio = float(seed_rates(a, lengths).mean()) / rate
     return (np.asarray(a, np.float64) - ratio * np.asarray(b, np.float64)) / rate, ratio

@@ -382,12 +382,13 @@ def _error(name: str, around: str, group: Sequence[Run]) -> Row:
 
 @unless_missing(math.nan)
 def _frame_error(run: Run) -> float:
-    """The last on development data; infinite if the run diverged."""
+    """The last frame error on development data; infinite if the run diverged."""
     return float(run.curve(DEV)[1][-1]) if run.status == "done" else math.inf
 
 
 def _not_best(rows: Sequence[Row]) -> str:
-    """Which settings have a better rate than theirs beside it; nothing if none has."""
+    """Sentence on settings with a better rate beside their own; empty if there is none."""
+    # A run without a figure counts as infinitely bad, on either side of the comparison.
     errors = {(row.label, row.column): row.measured for row in rows}
     found = [
         row.label

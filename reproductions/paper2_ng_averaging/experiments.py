@@ -1,12 +1,12 @@
 """Paper 2's runs as complete configurations, with the presets of each scale and the rates found.
 
-Runs train by setting, or time one epoch. Whatever is compared has a first rate of its own, of the
+Runs train by setting, or time one epoch. Every compared setting has a first rate of its own, of the
 mean gradient, found by the same search (`sweep`) on development data. A scale that was not searched
 takes the paper's rate, 0.32 times the workers.
 
 Cells are the runs that the law of averages is fitted to: shares of the data, few and many workers.
-The same passes over less data are fewer averages. What the law is checked on is not among the
-cells: the whole of a scale's data (``ng_8``, ``ng_16``, ``ng_32``, ``ng_64``, ``bmuf``, ``outer``).
+The same passes over less data are fewer averages. The law is checked on other runs, with the whole
+of a scale's data (``ng_8``, ``ng_16``, ``ng_32``, ``ng_64``, ``bmuf``, ``outer``).
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ from reproductions.paper2_ng_averaging.prediction import (
 
 @dataclass(frozen=True)
 class Preset:
-    """What a scale decides.
+    """Settings of one scale.
 
     Args:
         hidden: units of the hidden layers (the paper: six of 2048).
         minibatch: frames, where the paper has 1024; a small one, so that a pass over a small
             corpus still makes many rounds.
         share: of the training set that is trained on.
-        passes: where the paper has 15.
-        most_passes: newbob ends by itself; what does not would end here.
+        passes: over the training data, where the paper has 15.
+        most_passes: limit of newbob, which usually ends by itself.
         ranks: of natural gradient's estimates, of inputs and of output derivatives.
         period: minibatches between their updates.
         history: frames over which they forget.
-        max_change: how far a frame may move a layer's parameters on average, for SGD too.
-        seeds: how many by default.
+        max_change: largest average change of a layer's parameters by a frame, for SGD too.
+        seeds: default number.
         cells: workers of the cells that the law of averages is fitted to.
         pretraining: passes of each machine, the first layer's twice as many, where pretraining is
             compared with none; elsewhere 1.
@@ -110,15 +110,15 @@ def plain(preset: Preset) -> NaturalGradient:
 RATES = FOLDER / "rates.toml"
 
 SWEPT_AT = {"smoke": "laptop", "laptop": "laptop", "overnight": "overnight"}
-"""Whose rates a scale uses."""
+"""Scale -> the scale of the search that its rates come from."""
 
 AROUND = {"half": 0.5, "chosen": 1.0, "double": 2.0}
-"""What the report shows of a search: the chosen rate is the best of these multiples of it."""
+"""Multiples of the chosen rate that the report shows; the chosen one is the best of them."""
 
 
 @lru_cache
 def load_rates(scale: str) -> Mapping[str, Any]:
-    """What the search at a scale found: ``rates`` by setting, and ``newbob_passes``."""
+    """Results of the search for a scale: ``rates`` by setting, and ``newbob_passes``."""
     return tomllib.loads(RATES.read_text(encoding="utf-8")).get(SWEPT_AT.get(scale, scale), {})
 
 
@@ -129,18 +129,18 @@ def with_found_rate(scale: str, name: str, config: RunConfig) -> RunConfig:
 
 
 def newbob_passes(scale: str, otherwise: int) -> int:
-    """How many passes newbob took on 16 workers on development data."""
+    """Number of passes that newbob took on 16 workers on development data."""
     return int(load_rates(scale).get("newbob_passes", otherwise))
 
 
 def with_rate(config: RunConfig, rate: float) -> RunConfig:
-    """The same run from another first rate."""
+    """The run with another first rate."""
     assert isinstance(config.schedule, Exponential | Halving)
     return replace(config, schedule=replace(config.schedule, rate=float(rate)))
 
 
 def tuning(name: str, config: RunConfig) -> dict[str, RunConfig]:
-    """A setting around its rate, without tests, by what its runs are called."""
+    """Runs of a setting around its rate, without tests, by name."""
     return {
         trial_name(name, label): replace(
             with_rate(config, factor * config.schedule.rate), tested="never"
@@ -150,7 +150,7 @@ def tuning(name: str, config: RunConfig) -> dict[str, RunConfig]:
 
 
 def trial_name(name: str, label: str) -> str:
-    """What a run of a search is called."""
+    """Name of a run of a search."""
     return f"{name}, {label} the rate" if label != "chosen" else f"{name}, its rate"
 
 
@@ -167,12 +167,12 @@ SEARCHED_ON = "quarter"
 
 
 def cell(step: str, size: str, share: str) -> str:
-    """What a cell is called."""
+    """Name of a cell."""
     return "_".join((step, size, share))
 
 
 def serial(share: str) -> str:
-    """What one worker on a share of the data is called."""
+    """Name of the run of one worker on a share of the data."""
     return f"{SERIAL}_{share}"
 
 
@@ -195,7 +195,7 @@ def cells(one: RunConfig, workers: tuple[int, int]) -> dict[str, RunConfig]:
 
 
 def rate_of(name: str) -> str:
-    """Whose rate a setting has: a cell's was searched for on a quarter of the data."""
+    """Setting with the rate of ``name``: cells share the one found on a quarter of the data."""
     before, _, share = name.rpartition("_")
     return f"{before}_{SEARCHED_ON}" if share in SHARES else name
 
@@ -204,7 +204,7 @@ SEARCHED_CELLS = (
     serial(SEARCHED_ON),
     *(cell(step, size, SEARCHED_ON) for step in STEPS for size in SIZES),
 )
-"""The cells whose rates were searched for."""
+"""The cells with rates of their own search."""
 
 PRINTED: dict[str, Any] = REPORTED["paper"]
 
@@ -216,7 +216,7 @@ MANY = 16
 """The nodes of tables 3 to 6."""
 
 BEYOND = 64
-"""Twice the paper's most: where the law says whether averaging still pays."""
+"""Twice the paper's largest number of workers, where the law predicts whether averaging pays."""
 
 SEARCHED = (
     *(f"ng_{n}" for n in (*NODES, BEYOND)),
@@ -229,12 +229,12 @@ SEARCHED = (
 
 
 def gpus(n: int) -> str:
-    """So many GPUs, as tables have it."""
+    """Label of ``n`` GPUs in tables."""
     return "1 GPU" if n == 1 else f"{n} GPUs"
 
 
 def build_averaging(subject: Subject, seed: int, workers: int) -> RunConfig:
-    """Model averaging of so many workers as the paper runs it by default, from its first rate."""
+    """Model averaging with the paper's default settings and first rate."""
     preset = PRESETS[subject.scale]
     return RunConfig(
         corpus=subject.corpus.name,
@@ -284,7 +284,7 @@ def as_long_as_newbob(config: RunConfig, scale: str) -> RunConfig:
 
 
 def pretraining(passes: int) -> Recipe:
-    """Machines trained for so many passes, the first layer's for twice as many (Kaldi's nnet1)."""
+    """RBMs trained for ``passes``, the first layer's for twice as many (Kaldi's nnet1)."""
     return Recipe(gaussian_epochs=2 * passes, bernoulli_epochs=passes)
 
 
@@ -294,6 +294,7 @@ def build_configs(subject: Subject, seed: int) -> dict[str, RunConfig]:
     ng = {n: build_averaging(subject, seed, n) for n in NODES}
     many, averaged = ng[MANY], ModelAveraging(natural(preset))
     sgd = {n: replace(ng[n], algorithm=ModelAveraging(plain(preset))) for n in (1, MANY)}
+    # Gradients are averaged after every minibatch, models after every `EVERY` of them.
     each = replace(averaging(), every=1)
     settings = {
         **{f"ng_{n}": config for n, config in ng.items()},
@@ -318,7 +319,7 @@ def build_configs(subject: Subject, seed: int) -> dict[str, RunConfig]:
 
 
 def derive_configs(runs: Mapping[str, RunConfig]) -> dict[str, RunConfig]:
-    """Settings whose rate follows from another's, which is what they are about."""
+    """Settings with a rate derived from another setting's."""
     many = runs[f"ng_{MANY}"]
     assert isinstance(many.algorithm, ModelAveraging)
     one = runs["ng_1"].schedule.rate
@@ -357,7 +358,7 @@ def timings(seed: int) -> dict[str, TimingConfig]:
 
 
 def once() -> dict[str, Configuration]:
-    """What no seed changes: figure 1's all-reduce, and section 3's equivalence in small."""
+    """Runs that all seeds share: figure 1's all-reduce, and section 3's equivalence in small."""
     stampede = cluster(load_fit().free)
     return {
         "all_reduce": AllReduceConfig(stampede, 4, COLLECTIVE, workload().parameter_bytes),
@@ -375,7 +376,7 @@ def experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
 
 
 def differences(subject: Subject) -> list[dict[str, str]]:
-    """What is not as in the paper at this scale."""
+    """Differences from the paper at this scale."""
     preset, corpus = PRESETS[subject.scale], subject.corpus
     hours = preset.share * corpus.frames_of("train") * corpus.frame_shift_s / 3600.0
     spliced, minibatch = 2 * corpus.context + 1, preset.minibatch
@@ -421,7 +422,7 @@ def differences(subject: Subject) -> list[dict[str, str]]:
 
 
 def _pretraining(corpus: Corpus, preset: Preset) -> str:
-    """How often, and over how many frames, the machines go; what is compared has its own length."""
+    """Passes and frames of pretraining, with those of the compared settings."""
     seen = ENOUGH if shuffling_of(corpus) == "in blocks" else corpus.frames_of("train")
     recipe, longer = Recipe(), preset.pretraining
     passes = (

@@ -4,9 +4,9 @@
 
 The outcome is written to ``fitted.toml``, which the experiments read.
 
-What is fitted is small and declared; everything else about the machine stays as its file
-says. Parameters are positive, so the search is over their logarithms, and the squares it
-makes small are those of log(simulated / measured): every figure counts by its relative error.
+The few free parameters are declared here; all others are the cluster file's. Parameters are
+positive, so the search is over their logarithms. It minimises the squares of
+log(simulated / measured): every figure counts by its relative error.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ READINGS = {
     "minibatch": {**COMMON, "slowdown": 1.1},
     "average": {**COMMON, "average_s": 0.1},
 }
-"""Where the excess of the parallel program belongs: the free parameters with first guesses."""
+"""Free parameters with first guesses, by the place of the parallel program's excess time."""
 
 
 def epochs_from_timings(timings: Mapping[str, Any], most_workers: int) -> list[Epoch]:
-    """The epochs of at most so many workers in a table of the authors' timings."""
+    """The epochs of at most ``most_workers`` in a table of the authors' timings."""
     columns = zip(timings["gpus"], timings["total_min"], timings["mpi_min"], strict=True)
     return [Epoch(n, 60.0 * t, 60.0 * m) for n, t, m in columns if n <= most_workers]
 
@@ -100,7 +100,7 @@ class Epoch:
     """Seconds of one epoch.
 
     Attributes:
-        workers: how many trained.
+        workers: number of workers.
         total_s: the whole epoch.
         messages_s: the part in which a worker waits for or takes part in all-reduces (0 for one
             worker).
@@ -113,7 +113,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Fit:
-    """What came out.
+    """Result of a fit.
 
     Attributes:
         free: the fitted parameters by name, rounded to four digits.
@@ -137,12 +137,14 @@ def simulate_epoch(
     whole = cluster.parallel.epoch_minibatches
     if whole == 0:
         raise ValueError("an epoch has no length: parallel.epoch_minibatches is 0")
+    # Without ends of epochs, so that the first rounds give the mean time of a round.
     endless = replace(cluster.parallel, epoch_minibatches=0, epoch_s=0.0)
     machine = replace(cluster, parallel=endless)
     timeline = Simulation(machine, protocol, workload, workers, seed).advance(folds=SAMPLE)
     computing = timeline.spans.where(timeline.spans.kind == timeline.kinds.index("compute"))
     rounds = whole / (workers * protocol.every)
     before = endless.average_s if workers > 1 else 0.0
+    # From the end of a worker's computation to the fold, less the time of an average outside MPI.
     waits_s = np.repeat(timeline.folds.time_s, workers) - computing.end_s - before
     messages_s = rounds * float(waits_s.mean()) if workers > 1 else 0.0
     total_s = cluster.parallel.epoch_s + rounds * float(timeline.folds.time_s[-1]) / SAMPLE
@@ -158,11 +160,10 @@ def fit(
     """Least squares over the free parameters.
 
     Args:
-        measured: epochs to come close to.
+        measured: epochs to fit.
         start: the free parameters with a first guess of each, all positive.
         simulate: from parameters and a worker count to the simulated epoch.
-        most_workers: no measured epoch may be of more, so that what is to be predicted cannot
-            have been fitted.
+        most_workers: limit for measured epochs, so that a predicted epoch cannot have been fitted.
 
     Raises:
         ValueError: an epoch of more workers, or more free parameters than measured figures.

@@ -1,12 +1,12 @@
 """The law of averages: the excess error of N workers after R averages, fitted, checked and shown.
 
 ``error(N) / error(1) = 1 + A N^w R^-a``, both on the same data. With the error of one worker
-falling as ``D^-b`` in the data D, and D growing as ``N R``, it also says how many workers still
-pay: in the same time, R averages, more workers see more data and lose more by averaging.
+falling as ``D^-b`` in the data D, and D growing as ``N R``, it also predicts the number of workers
+that pays: in the same time, R averages, more workers use more data and lose more by averaging.
 
-The law is fitted to cells and checked on other runs. Its constants, and what they foretell, are
-means over seeds; their intervals are a jackknife's. Exhibits show the cells that it was fitted to,
-what it foretold, and what was measured.
+The law is fitted to cells and checked on other runs. Its constants and predictions are means over
+seeds; their intervals are a jackknife's. Exhibits show the cells that it was fitted to, its
+predictions, and the measurements.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ WORKERS, AVERAGES = 16.0, 100.0
 """Units of both, so that A is the excess of 16 workers after 100 averages."""
 
 LIMITS = ((math.log(1e-6), -3.0, 0.0), (math.log(1e3), 3.0, 3.0))
-"""Of log A, w and a: more averages never harm."""
+"""Limits of log A, w and a; a is at least 0, so that more averages never harm."""
 
 
 class Cell(NamedTuple):
-    """What was measured: the error of ``workers`` over that of one, after so many averages."""
+    """A measurement: the error of ``workers`` over that of one, after ``averages``."""
 
     workers: float
     averages: float
@@ -68,7 +68,7 @@ class Law:
     by_averages: float
 
     def ratio(self, workers: float, averages: float) -> float:
-        """The error of so many workers over that of one, after so many averages."""
+        """The law's error of ``workers`` over that of one, after ``averages``."""
         grown = (workers / WORKERS) ** self.by_workers
         return 1.0 + self.size * grown * (averages / AVERAGES) ** -self.by_averages
 
@@ -79,11 +79,11 @@ class Law:
         ``x = b / (w - b)``.
 
         Args:
-            averages: R, the time that is to be had.
+            averages: R, the time.
             by_data: b, from `slope`.
 
         Returns:
-            1 if more data give nothing, infinity if the loss never outgrows what they give.
+            1 if more data gain nothing, infinity if the loss never outgrows their gain.
         """
         if by_data <= 0.0:
             return 1.0
@@ -114,6 +114,7 @@ def fit(cells: Sequence[Cell]) -> Law:
         grown = size + by_workers * np.log(workers / WORKERS)
         return 1.0 + np.exp(grown - by_averages * np.log(averages / AVERAGES)) - ratios
 
+    # The search starts from log A, which a mean excess below 0 does not have.
     excess = max(float(np.mean(ratios)) - 1.0, 1e-3)
     start = (math.log(excess), 0.5, 0.5)
     found = cast(Any, optimize).least_squares(
@@ -132,7 +133,7 @@ def pseudo_values(statistic: Callable[[Sequence[int]], float], seeds: int) -> li
     """The jackknife's values of a statistic, one a seed: their mean and scatter bound it.
 
     Args:
-        statistic: of the seeds it is given, by their place.
+        statistic: function of the indices of seeds.
         seeds: S.
     """
     every = range(seeds)
@@ -176,11 +177,11 @@ class Excess:
     """Errors of settings over that of one worker on the same data, and the law of an outer step.
 
     Args:
-        subject: what the report is about.
-        runs: the finished ones that are `needed`.
-        step: of the server, by its name among the cells.
-        read: error rates ``[S]`` that were read, by setting.
-        fitted: laws that were fitted, by their seeds.
+        subject: scale and corpus of the report.
+        runs: the finished runs of `settings_of_step`, and those asked for by name.
+        step: name of the server's outer step among the cells.
+        read: cache of error rates ``[S]``, by setting.
+        fitted: cache of fitted laws, by their seeds.
     """
 
     subject: Subject
@@ -195,15 +196,15 @@ class Excess:
         return ratio_ci(self._rates(name).tolist(), self._rates(alone).tolist())
 
     def law_ratio(self, workers: int, after: float) -> Interval:
-        """The same by the law."""
+        """The law's error of ``workers`` over that of one, over seeds."""
         return self._jackknife(lambda seeds: self._law(seeds).ratio(workers, after))
 
     def law_ratio_of(self, name: str) -> Interval:
-        """The same at the workers and averages of a setting."""
+        """`law_ratio` at the workers and averages of a setting."""
         return self._jackknife(lambda seeds: self._law(seeds).ratio(*place(self.runs[name])))
 
     def constants(self) -> dict[str, Interval]:
-        """The law's, by what they are."""
+        """The law's constants, by name."""
         return {
             name: self._jackknife(lambda seeds, name=name: getattr(self._law(seeds), name))
             for name in ("size", "by_workers", "by_averages")
@@ -228,12 +229,13 @@ class Excess:
         return self._jackknife(ratio)
 
     def _law(self, seeds: Sequence[int]) -> Law:
-        """Fitted to the cells of some seeds."""
+        """The law fitted to the cells of some seeds."""
 
         def cell_of(name: str, alone: str) -> Cell:
             ratio = self._rates(name)[list(seeds)].mean() / self._rates(alone)[list(seeds)].mean()
             return Cell(*place(self.runs[name]), float(ratio))
 
+        # Every jackknifed statistic uses the law of the same subsets of seeds.
         known = tuple(seeds)
         if known not in self.fitted:
             self.fitted[known] = fit([cell_of(*names) for names in cells_of(self.step).items()])
@@ -264,7 +266,7 @@ HELD_OUT = {
     "bmuf": {16: "bmuf"},
     "outer": {16: "outer"},
 }
-"""On the whole data, which no cell has."""
+"""Settings on the whole data, by outer step and workers; no cell has the whole data."""
 
 CONSTANTS = {
     "size": "A, at 16 workers and 100 averages",
@@ -336,7 +338,7 @@ def _ticks(rows: Sequence[Row]) -> list[float]:
 
 
 def law_check(subject: Subject, runs: Runs) -> Exhibit:
-    """What the law foretold of cells that it was not fitted to, and its constants."""
+    """The law's predictions for settings that it was not fitted to, and its constants."""
     rows: list[Row] = []
     for step, names in HELD_OUT.items():
         excess = Excess(subject, runs, step)
@@ -358,7 +360,7 @@ def law_check(subject: Subject, runs: Runs) -> Exhibit:
 
 
 def _half_data_rows(label: str, excess: Excess, name: str) -> list[Row]:
-    """What as many workers lose on half the data, if a cell has them: a law has to be nearer."""
+    """The loss of as many workers on half the data, if a cell has them: the law must be nearer."""
     runs, alone = excess.runs, serial("half")
     on_half = [each for each, one in cells_of(excess.step).items() if one == alone]
     workers = {each: runs[each][0].config["workers"] for each in (name, *on_half)}
@@ -429,7 +431,7 @@ def _constants_told(subject: Subject, runs: Runs) -> str:
 
 
 def _constant_told(name: str, found: Interval) -> str:
-    """With its interval; one that no seed moved off a limit of the fit has none to tell."""
+    """A constant with its interval; without one where all seeds lie at a limit of the fit."""
     ends = {limit for limits in LIMITS for limit in limits} if name != "size" else set[float]()
     for end in ends:
         if max(abs(found.low - end), abs(found.high - end)) < NOTHING:
@@ -438,7 +440,7 @@ def _constant_told(name: str, found: Interval) -> str:
 
 
 def _settings_behind(*steps: str) -> tuple[str, ...]:
-    """The settings behind what is shown of these outer steps, each once."""
+    """The settings behind the exhibits of these outer steps, each once."""
     every = [name for step in steps for name in (*settings_of_step(step), *HELD_OUT[step].values())]
     return tuple(dict.fromkeys(every))
 

@@ -1,11 +1,11 @@
-"""How long to pretrain where pretraining is compared with none: on development data alone.
+"""Search for the length of pretraining where it is compared with none, on development data.
 
     python -m reproductions.paper2_ng_averaging.lengths [--scale overnight] [--jobs N]
 
-Every length is tried with one GPU and with 32, from half the rate that one pass was found to want,
-from that rate and from its double (README). The best is the one with the lowest development
-frame error, each number of GPUs at its best rate, on average; ``Preset.pretraining`` holds it. The
-runs lie where the report of that scale has its own.
+Every length is tried with one GPU and with 32, at half the rate that was found for one pass, at
+that rate and at its double (README). The best is the one with the lowest development frame error,
+each number of GPUs at its best rate, on average; ``Preset.pretraining`` holds it. The runs are in
+the store of that scale's report.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Tried = tuple[int, int, float]
 
 
 def configurations(subject: Subject) -> dict[Tried, RunConfig]:
-    """Every run that is asked for, the long ones first."""
+    """Every run to make, the long ones first."""
     settings = build_configs(subject, DEVELOPMENT)
     found: dict[Tried, RunConfig] = {}
     for passes in sorted(LENGTHS, reverse=True):
@@ -80,7 +80,7 @@ def main() -> int:
 
 
 def run_name(each: Tried) -> str:
-    """What a run is called."""
+    """Name of a run."""
     n, passes, rate = each
     return f"{gpus(n)}, {passes} passes, from {rate:g}"
 

@@ -1,11 +1,10 @@
 """Stampede with its free figures, which `fit` fits to paper 2's timings on 1, 2 and 4 GPUs.
 
-Four figures are free: the K20's rate, the bandwidth MPI achieves, the fixed time of an epoch,
-and one for what the parallel program does beside: the timings on 2 and 4 GPUs outside MPI add
-up to more than the work of one. They do not say whether that excess belongs to every minibatch
-or to every average. The first reading is the one that is judged; it was chosen because an
-average outside MPI has no work of that size (a quarter of ten minibatches). The second is
-reported beside it.
+Four figures are free: the K20's speed, the bandwidth MPI achieves, the fixed time of an epoch,
+and the parallel program's excess: the timings on 2 and 4 GPUs outside MPI add up to more than the
+work of one. They do not determine whether that excess belongs to every minibatch or to every
+average. The first reading is judged; it was chosen because an average outside MPI has no work of
+that size (a quarter of ten minibatches). The second is reported beside it.
 
 MPI's all-reduce of long messages is Rabenseifner's algorithm (Thakur, Rabenseifner and Gropp
 2005), and that is what is simulated.
@@ -50,11 +49,12 @@ def workload() -> Workload:
 
 
 def cluster(free: Mapping[str, float]) -> Cluster:
-    """Stampede with these figures in place of the file's."""
+    """Stampede with the free figures in place of the file's."""
     machine = load_cluster(CLUSTER)
     assert machine.network is not None
     device = replace(machine.devices["K20"], achieved_flops_per_s=free["flops_per_s"])
     level = replace(machine.network.levels[0], bandwidth_bytes_per_s=free["bytes_per_s"])
+    # Each reading has one of slowdown and average_s; the other keeps its neutral value.
     parallel = replace(
         machine.parallel,
         slowdown=free.get("slowdown", 1.0),
@@ -71,6 +71,6 @@ def cluster(free: Mapping[str, float]) -> Cluster:
 
 @lru_cache
 def load_fit(reading: str = "minibatch") -> FitResult:
-    """What one reading of the excess, ``"minibatch"`` or ``"average"``, was fitted with."""
+    """The fit for one reading of the excess, ``"minibatch"`` or ``"average"``."""
     found = tomllib.loads(FITTED.read_text(encoding="utf-8"))[reading]
     return FitResult(found["free"], found["largest_error"])

@@ -1,14 +1,14 @@
-"""Find the rates: of every setting that is compared, on development data alone.
+"""Search for the learning rate of every compared setting, on development data alone.
 
     python -m reproductions.paper2_ng_averaging.sweep [--scale laptop] [--only NAME,...] [--jobs N]
 
-A setting's rate is doubled or halved from where it stands in ``rates.toml`` until the lowest
-development frame error lies between two higher ones, so that no best rate stands at the edge
-of what was tried, and until a rate below it is clearly worse: where ``max_change`` binds, rates
-are nearly alike, and chance puts the lowest of them anywhere. Of many workers so many times the
-best rate of one is tried too, which is the paper's own rule. The runs lie where the report of
-that scale looks for them, which shows each rate with its half and its double; a search that was
-stopped finds them there and goes on. The outcome is written to ``rates.toml``.
+A setting's rate is doubled or halved from its value in ``rates.toml`` until the lowest
+development frame error lies between two higher ones, so that no best rate is at the edge of the
+tried ones, and until a rate below it is clearly worse: where ``max_change`` binds, rates are
+nearly alike, and chance decides which is lowest. For many workers, the best rate of one times
+their number is tried too, which is the paper's own rule. The runs are in the store of that scale's
+report, which shows each rate with its half and its double; a stopped search finds them there and
+resumes. The outcome is written to ``rates.toml``.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from data_synth import load_corpus
+from harness import argument_types
 from harness.base.errors import name_error
 from harness.grid.display import execute_named
 from harness.speech.frames import RunConfig
@@ -57,16 +58,16 @@ Measure = Callable[[Sequence[tuple[str, float]]], list[float]]
 def next_to_try(
     known: Mapping[float, float], first: float, ruled: float | None = None
 ) -> list[float]:
-    """The rates still to try: three to begin with, then on from the edge that is best.
+    """The rates still to try: three to begin with, then further ones from the best edge.
 
-    Downwards, on until one is clearly worse than the best. Not so upwards: where ``max_change``
-    binds, all that are larger are alike, and there is no end to come to.
+    Downwards until one is clearly worse than the best. Not so upwards: where ``max_change``
+    binds, all larger rates are alike, and the search would not end.
 
     Args:
         known: frame error by rate.
-        first: where to begin.
-        ruled: what the paper's rule asks for, if that is known: a search that ends on a plateau
-            far above has not seen whether there is better below it.
+        first: first rate.
+        ruled: rate by the paper's rule, if known: a search that ends on a plateau far above it
+            has not tried the better rates that may lie below.
     """
     if not known:
         return [first / 2.0, first, first * 2.0]
@@ -99,8 +100,8 @@ def search(
     Args:
         measure: the frame errors of settings at rates, all at once.
         names: the settings.
-        first: where each begins; of those that are not searched for, what was found before.
-        workers: of each.
+        first: first rate of each; the known rate of settings that are not searched for.
+        workers: number of workers of each.
     """
     errors: Errors = {name: {} for name in names}
 
@@ -163,7 +164,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--scale", default="laptop", choices=sorted(set(SWEPT_AT.values())))
     p.add_argument("--only", default="", help="settings, with commas; all if not given")
     p.add_argument("--out", type=Path, help="the report's folder, reports/out/paper2/SCALE")
-    p.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    p.add_argument("--jobs", type=argument_types.count, default=os.cpu_count() or 1)
     return p
 
 
@@ -189,7 +190,7 @@ def main() -> int:
 
 @dataclass
 class RateTrials:
-    """Runs of settings at rates, and where they lie."""
+    """Runs of settings at rates, and their store."""
 
     settings: Mapping[str, RunConfig]
     store: Path
@@ -215,7 +216,7 @@ def group_by_dependency(names: Sequence[str]) -> list[list[str]]:
 
 
 def keep(scale: str, tried: RateTrials, best: Mapping[str, float]) -> None:
-    """Write what was found beside what stands in the file."""
+    """Write the rates found; those of other settings and scales stay in the file."""
     known = tomllib.loads(RATES.read_text(encoding="utf-8"))
     own = known.setdefault(scale, {"newbob_passes": 0, "rates": {}})
     own["rates"] |= best

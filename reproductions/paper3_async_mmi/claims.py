@@ -1,6 +1,6 @@
-"""Paper 3's claims: the statistic of each, what it presumes, and the paper's own value.
+"""Paper 3's claims: the statistic of each, its preconditions, and the paper's own value.
 
-Claims on staleness say how old gradients are, and how old they may be.
+Claims on staleness are about the age of gradients, and the largest age without a loss.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def _format_bounds(bounds: list[Bounds]) -> str:
 MANY, FEWER = "largest 50", "fetch_all_layers"
 
 AS_LARGE = 0.8
-"""A search knows the largest rate up to a factor of 1.2 to 1.4."""
+"""Factor for a rate that counts as the largest: searches know it up to a factor of 1.2 to 1.4."""
 
 ALL = tuple(fetch_name(sweep, i) for sweep in SWEEPS for i in range(INTERVALS + 1))
 
@@ -238,7 +238,7 @@ IN_SLOTS = 0.03
 LEAST_READINGS = 10
 
 LATE_GAIN = 0.1
-"""Of the whole gain: who gains less in the last quarter of its readings is at a plateau."""
+"""Share of the whole gain; a run that gains less in its last quarter is at a plateau."""
 
 
 def mmi_gain(subject: Subject, runs: Runs) -> Claim:

@@ -1,6 +1,6 @@
 """Paper 3's figures and tables, and exhibits beyond it, from finished runs.
 
-Beyond the paper are what was tuned, how old gradients were, and at what cost.
+Beyond the paper are the tuning, the age of gradients, fetch intervals and frames that cancel.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ LABELS = {"one": "1 replica", "ten": "10 replicas", "fifty": "50 replicas"}
 DRAWN_STEPS = 40
 
 SHUFFLED = {"none": "none", "on the fly": "on the fly", "full": "ce"}
-"""What p3.shuffling compares, and the setting of each: the start is shuffled in full."""
+"""Shufflings that p3.shuffling compares -> their settings; the start is shuffled in full."""
 
 
 def fig1(subject: Subject, runs: Runs) -> Exhibit:
@@ -83,7 +83,7 @@ def fig1(subject: Subject, runs: Runs) -> Exhibit:
 
 
 def fig2(subject: Subject, runs: Runs) -> Exhibit:
-    """Which utterance each slot of one replica's minibatches gave a frame of, step by step."""
+    """Utterance in each slot of one replica's minibatches, step by step."""
     run = runs["one"][0]
     slots = _slots(run)
     rows = [
@@ -251,7 +251,7 @@ def table1(subject: Subject, runs: Runs) -> Exhibit:
 
 
 def error_note(subject: Subject) -> str:
-    """What an error is, in words."""
+    """Note on how words are decoded and counted."""
     return (
         "words decoded with a trigram; acoustic scale and insertion penalty of each model from "
         f"held-out speech; {len(subject.corpus.split(first_test(subject))):,} test utterances"
@@ -327,11 +327,11 @@ EXHIBITS = (
 )
 
 LOSS = "dev_loss/iterate"
-"""Of cross-entropy training, what its rates are chosen by."""
+"""Metric that chooses the rates of cross-entropy training."""
 
 
 def rates(subject: Subject, runs: Runs) -> Exhibit:
-    """What was tried for every rate that was chosen, on the development seed and corpus."""
+    """The tried multiples of every chosen rate, on the development seed and corpus."""
     chosen = PRESETS[subject.scale].rates
     rows: list[Row] = []
     for name in TUNED:
@@ -389,7 +389,7 @@ def lags(subject: Subject, runs: Runs) -> Exhibit:
 
 
 def fetching(subject: Subject, runs: Runs) -> Exhibit:
-    """What a fetch interval leaves of the criterion's gain, in the three sweeps."""
+    """Share of the criterion's gain left by each fetch interval, in the three sweeps."""
     rows: list[Row] = []
     sweeps = {name: sweep_of(subject, runs, name) for name in SWEEPS}
     for sweep, label in SWEEPS.items():
@@ -420,7 +420,7 @@ def fetching(subject: Subject, runs: Runs) -> Exhibit:
 
 
 def cancelling(subject: Subject, runs: Runs) -> Exhibit:
-    """How many frames cancel, against the word error of whoever decodes them."""
+    """Share of frames that cancel, against the word error of the decoding model."""
     del subject
     rows: list[Row] = []
     for label, name in (("small task", "ten"), ("large task", "large")):
@@ -451,7 +451,7 @@ PAPER_SHARE: float = REPORTED["claims"]["cancelled"]
 
 
 def troubles(subject: Subject, runs: Runs) -> Exhibit:
-    """What happened to the frames and utterances of the main runs."""
+    """Kept, rejected and cancelled frames of the main runs, and troubles of their utterances."""
     rows: list[Row] = []
     for n, name in REPLICAS.items():
         group = runs[name]
@@ -477,7 +477,7 @@ def troubles(subject: Subject, runs: Runs) -> Exhibit:
 
 @unless_missing(Counter[str]())
 def _troubles(run: Run) -> Counter[str]:
-    """How many utterances of a run had each trouble."""
+    """Number of utterances of a run with each trouble."""
     kinds = {key.partition("/")[2]: int(n) for key, n in run.summary.items() if "trouble/" in key}
     return Counter(kinds)
 

@@ -1,7 +1,7 @@
 """Paper 3's runs as complete configurations, the presets of each scale, and what differs there.
 
 Runs are those of verdicts, of tuning and of the law, and timings; a variant of a training is two
-lines. A preset has what a scale decides, and what was fixed on development data before any
+lines. A preset has the settings of a scale, and those fixed on development data before any
 verdict.
 """
 
@@ -44,17 +44,17 @@ SMALL, LARGE = "voice-search-small", "voice-search-large"
 
 @dataclass(frozen=True)
 class Preset:
-    """What a scale decides.
+    """Settings of one scale.
 
     Args:
         hidden: units of the hidden layers (the paper: four of 1024).
         large_hidden: the same of the large task (the paper: eight layers).
-        seeds: how many by default.
+        seeds: default number.
         minibatch: frames, of cross-entropy training (the paper: 200).
         ce_passes: of cross-entropy training.
         slots: of an MMI minibatch (the paper: 32).
         rates: of each setting that is tuned, of summed gradients; see `TUNED`.
-        passes: of every MMI run whose error on the test set is compared.
+        passes: of every MMI run with compared errors on the test set.
         evaluations: a pass.
         held_out: utterances.
         fetch: the intervals of each fetch sweep, in passes over the corpus; see `intervals`.
@@ -78,7 +78,7 @@ class Preset:
 
 
 TUNED = ("one", "ten", "fifty", "last", "large", "full", "on the fly", "none")
-"""What has a rate of its own: replicas, layers and task of MMI; shufflings of cross-entropy."""
+"""Settings with a tuned rate: replicas, layers and task of MMI; shufflings of cross-entropy."""
 
 TRIED = (0.5, 1.0, 2.0)
 """Multiples of each rate that the development seed tries."""
@@ -86,7 +86,7 @@ TRIED = (0.5, 1.0, 2.0)
 SWEEPS = {"last": "last layer", "all": "all layers", "no silence": "last layer, silence fixed"}
 
 INTERVALS = 5
-"""How many every sweep has: exhibits name them by number."""
+"""Number of intervals of every sweep; exhibits name them by number."""
 
 
 def _same(*intervals: float) -> Mapping[str, tuple[float, ...]]:
@@ -138,13 +138,13 @@ PRESETS = {
 
 
 def replicas(n: int) -> str:
-    """So many, in words."""
+    """Label of ``n`` replicas."""
     return f"{n} replica{'s' * (n > 1)}"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Where the largest stable rate is sought.
+    """Conditions of a search for the largest stable rate.
 
     Args:
         replicas: decoders and trainers.
@@ -157,12 +157,12 @@ class Cell:
     cancel_below: float = 0.002
 
     def rival(self, name: str) -> str:
-        """The setting of an algorithm in its place, by what that is called."""
+        """The setting of another algorithm in this cell, by the algorithm's name."""
         return f"{self.name}, {name}"
 
     @property
     def name(self) -> str:
-        """Its setting."""
+        """Name of its setting."""
         return f"law {replicas(self.replicas)}, slots × {self.slots:g}, τ {self.cancel_below:g}"
 
 
@@ -171,7 +171,7 @@ FITTED = (Cell(1), Cell(10), Cell(50), Cell(10, 0.5), Cell(10, 2.0), Cell(50, 2.
 HELD_OUT = (Cell(25), Cell(50, 0.5), Cell(25, 2.0), Cell(25, 1.0, 0.05))
 
 CELLS = (*FITTED, *HELD_OUT)
-"""Of the stability law: those it is fitted on, and those it is held against."""
+"""Cells of the stability law: those it is fitted on, and those it is tested on."""
 
 STRENGTHS = (1.0, 100.0, 10_000.0)
 """λ of the delay compensation that are tried, in `STRENGTHENED`; of the summed gradient."""
@@ -179,19 +179,19 @@ STRENGTHS = (1.0, 100.0, 10_000.0)
 STRENGTHENED = Cell(50)
 
 STRENGTHENED_BY = {one: STRENGTHENED.rival(f"λ {one:g}") for one in STRENGTHS}
-"""Their settings."""
+"""λ -> name of its setting."""
 
 STRENGTH = 1.0
-"""The one that the held-out cells are asked with; the README says what it was chosen from."""
+"""λ in the held-out cells; the README has the measurements that it was chosen from."""
 
 VERSIONS = 256
-"""That a compensating server keeps, more than fifty replicas ever miss: 0.16 GB overnight."""
+"""Versions that a compensating server keeps, more than fifty replicas miss: 0.16 GB overnight."""
 
 RIVALS: Mapping[str, AsyncSgd | Gradients] = {
     "staleness-aware rates": StalenessAware(),
     "delay compensation": DelayCompensated(STRENGTH, VERSIONS),
 }
-"""Algorithms for stale gradients, which are asked for their largest rates in `ASKED`."""
+"""Algorithms for stale gradients, with a search for their largest rates in each cell of `ASKED`."""
 
 ALIKE = (Cell(10), Cell(25), Cell(50))
 """Cells that differ in replicas alone."""
@@ -202,18 +202,18 @@ MOST_STATES = 10_000
 """States of the words' loop up to which sums over all of it are cheaper than wide searches."""
 
 LATTICES = Beam(width=10.0, max_active=2000, lattice=6.0)
-"""Of lattices where the loop has more; a frame of 39,000 states then takes 0.26 ms, not 1.5."""
+"""Beam of lattices where the loop has more; a frame of 39,000 states takes 0.26 ms, not 1.5."""
 
 KEPT = 0.2
-"""Share of frames that ten replicas keep overnight; it says how long a pass takes."""
+"""Share of frames that ten replicas keep overnight; the simulated time of a pass rests on it."""
 
 DECODE_COST = 1.27
-"""What decoding a frame takes, in frames trained on; measured with the paper's sizes."""
+"""Time of decoding a frame over that of training on one; measured with the paper's sizes."""
 
 KAPPA = 0.3
 
 NUMERATOR = "sum"
-"""The paper says neither; settled on development data."""
+"""Kind of numerator, which the paper leaves open; settled on development data."""
 
 PAPER = REPORTED["paper"]
 
@@ -222,17 +222,17 @@ LAYERS: tuple[int, ...] = tuple(PAPER["layers"])
 REPLICAS = {1: "one", 10: "ten", 50: "fifty"}
 
 UNLIKE: tuple[Shuffling, ...] = ("none", "on the fly")
-"""The shufflings that the start does not have."""
+"""Shufflings other than the start's."""
 
 NEVER_S = 1e9
 """Decoders that never fetch again: the start's parameters decide every outer gradient."""
 
 FIRST_PASSES = 2
-"""Of the network whose forced alignments the start is trained on."""
+"""Passes of the network that makes the forced alignments for the start's training."""
 
 
 def start(subject: Subject, seed: int, hidden: tuple[int, ...]) -> RunConfig:
-    """Cross-entropy training of one worker: what sequence training starts from.
+    """Cross-entropy training of one worker, from which sequence training starts.
 
     As in the paper, its targets are forced alignments by another system: here a network of the
     small task's size, trained on the corpus's own targets.
@@ -271,7 +271,7 @@ def _annealing_schedule(rate: float, passes: int) -> Exponential:
 def start_with_shuffling(
     subject: Subject, seed: int, shuffling: Shuffling, factor: float = 1.0
 ) -> RunConfig:
-    """The start with its frames in another order, at so many times the rate that suits it."""
+    """The start with its frames in another order, at ``factor`` times that order's tuned rate."""
     preset = PRESETS[subject.scale]
     at = _annealing_schedule(factor * preset.rates[shuffling], preset.ce_passes)
     return replace(start(subject, seed, preset.hidden), shuffling=shuffling, schedule=at)
@@ -280,7 +280,7 @@ def start_with_shuffling(
 def sequence(
     subject: Subject, seed: int, replicas: int, hidden: tuple[int, ...] | None = None
 ) -> SequenceConfig:
-    """MMI training as the paper has it, with so many replicas."""
+    """MMI training with the paper's settings and ``replicas``."""
     preset = PRESETS[subject.scale]
     return SequenceConfig(
         corpus=subject.corpus.name,
@@ -305,19 +305,19 @@ def sequence(
 
 
 def criterion(corpus: Corpus) -> Criterion:
-    """MMI over lattices made on the fly, or over their limit where that is the cheaper."""
+    """MMI over lattices made on the fly, or over the whole loop where that is cheaper."""
     whole = Criterion(kappa=KAPPA, numerator=NUMERATOR, reject_below=PAPER["reject_below"])
     states = sum(map(len, corpus.lexicon.values()))
     return whole if states <= MOST_STATES else replace(whole, denominator="lattice", beam=LATTICES)
 
 
 def zero_pass_config(config: SequenceConfig) -> SequenceConfig:
-    """The start of a run, measured as the run is: no training at all."""
+    """The start of a run, measured like the run, without any training."""
     return replace(config, passes=0, replicas=1)
 
 
 def variants(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
-    """Ten replicas with one choice changed; and what shuffling does to cross-entropy training."""
+    """Ten replicas with one choice changed, and cross-entropy training with other shufflings."""
     preset, ten = PRESETS[subject.scale], sequence(subject, seed, 10)
     # Nothing cancels without a denominator: the minibatch is as much larger as the frames are more.
     alone = replace(
@@ -337,9 +337,9 @@ def variants(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
 
 
 def fetch_base(subject: Subject, seed: int, sweep: str) -> SequenceConfig:
-    """Of a fetch sweep, the run that fetches at every utterance: one pass of ten replicas."""
+    """The run of a fetch sweep that fetches at every utterance: one pass of ten replicas."""
     rate = PRESETS[subject.scale].fetch_rate
-    # Figure 5 draws the way; and who reads more often sees more runs collapse, so all do alike.
+    # Figure 5 draws the course; more readings would find more collapses, so all runs have as many.
     base = replace(with_one_pass(sequence(subject, seed, 10)), rate=rate, evaluations=4)
     if sweep == "last":
         return replace(base, layers="last")
@@ -347,7 +347,7 @@ def fetch_base(subject: Subject, seed: int, sweep: str) -> SequenceConfig:
 
 
 def with_one_pass(config: SequenceConfig) -> SequenceConfig:
-    """One pass at one rate, at whose end no words are recognised."""
+    """One pass at one rate, without recognition at its end."""
     return replace(config, passes=1, plateau=None, evaluations=2, test=False)
 
 
@@ -368,7 +368,7 @@ def fetch_name(sweep: str, interval: int) -> str:
 
 
 def fetch_s(subject: Subject, passes: float) -> float:
-    """Simulated seconds of so many passes of ten replicas, had each kept the usual share."""
+    """Simulated seconds of ``passes`` of ten replicas that keep the share `KEPT` of the frames."""
     updates = subject.corpus.frames_of("train") * KEPT / PRESETS[subject.scale].slots
     return round(passes * updates / 10 * STEP_S, 1)
 
@@ -378,11 +378,11 @@ STEP_S = 0.44
 
 
 def largest(config: SequenceConfig, subject: Subject) -> LargestRateConfig:
-    """The search for the largest stable rate of a training, about where the law has it.
+    """The search for the largest stable rate of a training, around the law's prediction.
 
     Args:
         config: with the replicas and slots in question.
-        subject: whose scale says at which rate one replica is known to be stable.
+        subject: with the scale, for which a stable rate of one replica is known.
     """
     preset = PRESETS[subject.scale]
     lowest = preset.rates["one"] * preset.slots / config.slots / (1 + config.replicas / 25)
@@ -416,7 +416,7 @@ TIMED_STEPS = 400
 
 
 def lines(subject: Subject, seed: int) -> dict[str, LineConfig]:
-    """Where auxiliary function and criterion touch; and both along the whole way."""
+    """Line scans of criterion and auxiliary function: at the point of contact, and everywhere."""
     training = sequence(subject, seed, 1)
     return {"tangent": LineConfig(training, points=()), "line": LineConfig(training)}
 
@@ -451,7 +451,7 @@ def cells(subject: Subject) -> dict[str, LargestRateConfig]:
 
 
 def rivals(subject: Subject) -> dict[str, LargestRateConfig]:
-    """The same of algorithms for stale gradients; before, how strong to compensate."""
+    """The searches of algorithms for stale gradients, and first those of λ."""
     known = subject.development
     asked = [(n, STRENGTHENED, DelayCompensated(k, VERSIONS)) for k, n in STRENGTHENED_BY.items()]
     asked += [(cell.rival(n), cell, rival) for cell in ASKED for n, rival in RIVALS.items()]
@@ -465,10 +465,10 @@ def rivals(subject: Subject) -> dict[str, LargestRateConfig]:
 
 
 def _divide_rates(sought: LargestRateConfig, by: int) -> LargestRateConfig:
-    """The search where rates are divided by the staleness.
+    """The search for an algorithm that divides rates by the staleness.
 
-    They are larger, at most by as much as others make updates, and by how much less is not known:
-    at the end of a pass gradients are fresh. So the ends are further apart, with one more halving.
+    Its largest rate is higher, at most by the factor ``by``; gradients are fresh at the end of a
+    pass, so the factor is not known. The ends are further apart, with one more halving.
     """
     lowest, highest = (round(times * by * sought.lowest, 7) for times in (1 / 16, 16))
     return replace(sought, lowest=lowest, highest=highest, halvings=sought.halvings + 1)

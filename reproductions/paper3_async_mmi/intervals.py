@@ -1,12 +1,11 @@
-"""Which fetch intervals to sweep: asked of the development seed alone, before any verdict.
+"""Search for the fetch intervals to sweep, on the development seed, before any verdict.
 
     python -m reproductions.paper3_async_mmi.intervals [--scale overnight] [--jobs N]
 
 Every sweep is run at every utterance and at the intervals `TRIED`, once, at the rate of the
-sweeps. T* is fitted as for the verdicts, and its multiples `AROUND`, to two digits, are what
-``Preset.fetch`` is to hold (README). It also says how much of the outer gradients lies on
-silence, which one of the sweeps does not update. The runs lie where the report of that scale has
-its own.
+sweeps. T* is fitted as for the verdicts, and its multiples `AROUND`, to two digits, are the values
+for ``Preset.fetch`` (README). It also prints the share of the outer gradients on silence, which
+one of the sweeps does not update. The runs are in the store of that scale's report.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ from reproductions.paper3_async_mmi.quantities import (
 from reproductions.tried import parse_options
 
 TRIED = (0.0075, 0.015, 0.03, 0.06, 0.12, 0.24, 0.48)
-"""Intervals in passes; beyond half a pass hardly a fetch is left to be late."""
+"""Intervals in passes; longer than half a pass leaves hardly a fetch in a run of one pass."""
 UTTERANCES = 400
-"""About as many are asked how much of their outer gradients lies on silence."""
+"""Approximate number of utterances for the share of outer gradients on silence."""
 AROUND = (0.3, 0.6, 1.0, 1.6, 3.2)
 """Multiples of T* that are swept: near it, where T* is decided, and far enough for other seeds."""
 
@@ -46,7 +45,7 @@ Asked = tuple[str, float]
 
 
 def configurations(subject: Subject) -> dict[Asked, SequenceConfig]:
-    """Every run that is asked for."""
+    """Every run to make."""
     found: dict[Asked, SequenceConfig] = {}
     for sweep in SWEEPS:
         base = fetch_base(subject, DEVELOPMENT, sweep)
@@ -76,7 +75,7 @@ def intervals_around(star: float) -> tuple[float, ...]:
 
 
 def describe_sweep(sweep: Sweep, star: float) -> str:
-    """What came out of one sweep, and which intervals follow."""
+    """Sentence on the outcome of a sweep and the intervals that follow from it."""
     always, *others = map(float, sweep.gains[0])
     if not always > 0.0:
         return "no gain that is known, even if decoders fetch at every utterance: a lower rate"
@@ -110,6 +109,7 @@ def silence_shares(subject: Subject, store: Store) -> tuple[float, float]:
     corpus = load_corpus_with_targets(config.start, store, ignore_progress)
     start = train_or_load_start(config.start, corpus, store.needing(MODEL), ignore_progress)
     setup = Setup.from_config(config, corpus, start)
+    # Silence may pass through a target several times; each target counts once.
     silence = list(dict.fromkeys(corpus.silence))
     weight = np.zeros(corpus.n_targets)
     for utterance in range(0, len(setup.train), max(1, len(setup.train) // UTTERANCES)):
@@ -121,11 +121,11 @@ def silence_shares(subject: Subject, store: Store) -> tuple[float, float]:
 
 
 def ignore_progress(progress: Progress) -> None:
-    """The start is there already, or takes seconds."""
+    """Progress of the start, which is in the store or takes seconds."""
 
 
 def run_name(each: Asked) -> str:
-    """What a run is called."""
+    """Name of a run."""
     sweep, passes = each
     return f"{SWEEPS[sweep]}, fetched every {passes:g} passes" if passes else f"{SWEEPS[sweep]}, 0"
 

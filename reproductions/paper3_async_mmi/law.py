@@ -1,19 +1,19 @@
 """A law of stability, beyond the paper: the largest stable rate from the age of outer gradients.
 
-The paper needs a smaller rate with more replicas and says not how much smaller. If one replica
-with fresh gradients bears a rate r0 a frame, and age wears it down in proportion,
+The paper needs a smaller rate with more replicas and does not quantify it. If one replica with
+fresh gradients is stable up to a rate r0 a frame, and age lowers that rate in proportion,
 
     1 / (rate x slots) = a (1 + b x age),
 
 with the mean age of outer gradients in updates. Where age dominates, rate x stale frames is
-constant (stale frames: slots x age); the fit tells how far from there the cells are. It is fitted
-on some cells and held against others.
+constant (stale frames: slots x age); the fit shows how far from there the cells are. It is fitted
+on some cells and tested on others.
 
-Beside it stands what two algorithms for stale gradients bear. Staleness-aware rates (Zhang et al.,
-arXiv 1511.05950) divide a gradient's rate by its staleness, and delay compensation (Zheng et al.,
-arXiv 1609.08326) corrects it to first order. Both know how stale an inner gradient is, that is how
-many updates the model has had since its replica read it, and not the age of the outer gradient in
-it. All of it is development data.
+Beside it are the largest rates of two algorithms for stale gradients. Staleness-aware rates (Zhang
+et al., arXiv 1511.05950) divide a gradient's rate by its staleness, and delay compensation (Zheng
+et al., arXiv 1609.08326) corrects it to first order. Both use the staleness of an inner gradient,
+the number of updates since its replica read the model, and not the age of the outer gradient in
+it. All runs are on development data.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from reproductions.paper3_async_mmi.experiments import (
 from reproductions.readings import hashes
 
 AGES = np.geomspace(1e-5, 1.0, 501)
-"""The values of b that are tried, for one update."""
+"""Grid of b, for one update."""
 
 LARGE = 1e4
-"""Rates are drawn so many times as large."""
+"""Factor of the rates in figures and tables."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ def fit_law(ages: Values, slots: Values, rates: Values) -> Law:
         rates: the largest stable, [C].
     """
     age, wanted = np.asarray(ages, np.float64), -np.log(np.asarray(rates) * np.asarray(slots))
+    # For a given b the best log a is a mean, so the fit is a search over a grid of b alone.
     shapes = np.log1p(AGES[:, None] * age)
     level = (wanted - shapes).mean(axis=1)
     best = int(np.argmin(((wanted - shapes - level[:, None]) ** 2).sum(axis=1)))
@@ -110,7 +111,7 @@ def optional_summary_value(run: Run, key: str) -> float:
 
 @dataclass(frozen=True)
 class RateBracket:
-    """What a finished search says of a cell: its bracket, age in updates, and slots."""
+    """Result of a cell's search: stable and diverged rate, age in updates, and slots."""
 
     stable: float
     diverged: float
@@ -119,7 +120,7 @@ class RateBracket:
 
     @classmethod
     def from_runs(cls, runs: Sequence[Run]) -> RateBracket:
-        """Of one search, whatever the seed; NaN where it did not find both ends."""
+        """The bracket of one search, which all seeds share; NaN where an end was not found."""
         stable, diverged, age = (
             float(np.mean([optional_summary_value(run, name) for run in runs])) for name in TOLD
         )
@@ -165,11 +166,11 @@ def law_figure(subject: Subject, runs: Runs) -> Exhibit:
 
 
 def figure(found: Mapping[Cell, RateBracket], behind: Mapping[Cell, tuple[str, ...]]) -> Exhibit:
-    """What is drawn of the cells.
+    """The figure of the cells.
 
     Args:
-        found: what each cell's search found.
-        behind: the hashes of its runs.
+        found: result of each cell's search.
+        behind: hashes of its runs.
     """
     made, curves = _law_of(found), dict[str, list[Row]]()
     shown = [cell for cell in found if math.isfinite(found[cell].rate)]
@@ -196,12 +197,12 @@ def figure(found: Mapping[Cell, RateBracket], behind: Mapping[Cell, tuple[str, .
 
 
 def _complete_cells(found: Mapping[Cell, RateBracket]) -> list[RateBracket]:
-    """Cells of the fit of which both ends were found."""
+    """Cells of the fit with both ends of the bracket."""
     return [found[cell] for cell in FITTED if math.isfinite(found[cell].rate)]
 
 
 def _law_of(found: Mapping[Cell, RateBracket]) -> Law:
-    """Fitted; unknown where a cell of the fit has no rate."""
+    """The fitted law; unknown where a cell of the fit has no rate."""
     seen = _complete_cells(found)
     if len(seen) < len(FITTED):
         return Law(math.nan, math.nan)
@@ -248,8 +249,8 @@ CONSTANT: Mapping[str, Callable[[Cell, RateBracket], float]] = {
     "rate × staleness of inner gradients constant": lambda cell, seen: max(1, cell.replicas - 1),
     "one rate for all cells": lambda cell, seen: 1.0,
 }
-"""What the law is held beside, each a product with the rate: where age alone decides, where
-staleness-aware rates come from, and where nothing does."""
+"""Rival laws, each a constant product with the rate: of age alone, of the staleness that
+staleness-aware rates use, and of nothing."""
 
 NEEDS = tuple(cell.name for cell in CELLS)
 
@@ -295,7 +296,7 @@ def rivals(subject: Subject, runs: Runs) -> Exhibit:
 
 
 def _strengths(runs: Runs) -> str:
-    """What each λ bears in the cell where they are compared."""
+    """The largest rate of each λ in the cell where they are compared."""
     found: list[str] = []
     for strength, setting in STRENGTHENED_BY.items():
         rate = LARGE * RateBracket.from_runs(runs[setting]).rate

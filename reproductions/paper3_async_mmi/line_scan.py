@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,25 +20,25 @@ from harness.speech.sequence_training import train_sequence
 from harness.speech.task import final_model, load_corpus_with_targets, train_or_load_start
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import MODEL
-from harness.tasks.contract import Progress, Watch
+from harness.tasks.contract import Configuration, Progress, Watch
 
 FORMAT = 2
-"""Grows when the same configuration would no longer give the same bytes."""
+"""Version of the format; raised when a configuration no longer gives the same bytes."""
 
 POINTS = tuple(np.round(np.linspace(-1.0, 2.0, 25), 6).tolist())
 
 STEP = 1e-4
-"""Of the central difference, as a share of the line from 0 to 1."""
+"""Step of the central difference, as a share of the line from 0 to 1."""
 
 
 @dataclass(frozen=True)
-class LineConfig:
+class LineConfig(Configuration):
     """The line from where a sequence training starts to where it ends.
 
     Args:
-        training: whose start is 0 and whose last model is 1.
-        utterances: how many of its training utterances are summed over, evenly chosen.
-        points: where on the line.
+        training: its start is at 0, its last model at 1.
+        utterances: number of its training utterances that are summed over, evenly chosen.
+        points: positions on the line.
     """
 
     training: SequenceConfig
@@ -63,7 +62,7 @@ class LineConfig:
 
 
 def run_line_scan(config: LineConfig, store: Store, watch: Watch) -> Run:
-    """As `along_line`, of the corpus that the configuration names."""
+    """As `scan_line`, with the corpus that the configuration names."""
     return scan_line(
         config, load_corpus_with_targets(config.training.start, store, watch), store, watch
     )
@@ -93,7 +92,7 @@ def _measure(line: _Line, writer: RunWriter, watch: Watch) -> None:
     """Log criterion and auxiliary function a frame at every point, in float64."""
     tangents = line.tangents()
     for done, point in enumerate(line.points):
-        watch(Progress(writer.hash, done / len(line.points), 1.0, math.nan))
+        watch(Progress(writer.hash, done / len(line.points), 1.0))
         value, touching = line.values(point, tangents)
         writer.log("criterion", value, fold=0, time_s=0.0, epoch=point)
         writer.log("auxiliary", touching, fold=0, time_s=0.0, epoch=point)
@@ -145,7 +144,7 @@ class _Line:
     def values(
         self, point: float, tangents: list[Auxiliary], held: list[Denominator | None] | None = None
     ) -> tuple[float, float]:
-        """Criterion, over paths ``held`` or found anew, and auxiliary function, a frame."""
+        """Criterion over paths ``held``, or over new ones, and auxiliary function, per frame."""
         there, words = self.posteriors(point), self.part.words
         paths = held or [None] * len(there)
         usable = [i for i, tangent in enumerate(tangents) if np.isfinite(tangent.outer.value)]

@@ -1,13 +1,13 @@
 """Quantities that claims and exhibits of paper 3 read from its runs, and T* from all of them.
 
 T* is the fetch interval up to which nothing is lost, from all intervals, seeds and sweeps at once.
-Decoders that fetch every T passes leave of a run's gain
+A run with decoders that fetch every T passes has the gain
 
     gain(T) = G exp(-c (T / T*)^p),    c = -log(1 - COSTS_NOTHING),
 
-so that at T* what is lost is just what counts as nothing. Every run has a G of its seed and sweep,
-every sweep a T*, and all sweeps the same p: how a loss sets in is one law, when it does is the
-question. A sweep in which every interval costs the same (or nothing) has no T*.
+so that the loss at T* is the share `COSTS_NOTHING`. Every run has a G of its seed and sweep, every
+sweep a T*, and all sweeps the same p, since losses are assumed to set in alike. A sweep in which
+every interval costs the same (or nothing) has no T*.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COSTS_NOTHING = 0.05
 POWERS = np.geomspace(0.4, 6.0, 93)
 
 STEPS, BEYOND = 161, 4.0
-"""Of the search for T*: how fine, and how far beyond a sweep's ends."""
+"""Grid of T*: number of steps, and factor beyond a sweep's ends."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def log_tolerances(sweeps: Sequence[Sweep]) -> Array:
 
 
 def shape(sweeps: Sequence[Sweep]) -> float:
-    """p, how steeply losses set in; NaN if none has a gain to lose."""
+    """p, the steepness with which losses set in; NaN if no sweep has a gain to lose."""
     misfits = [sweep.misfit for sweep in sweeps]
     alive = any(np.isfinite(misfit).any() for misfit in misfits)
     return float(POWERS[_power(misfits)]) if alive else math.nan
@@ -96,7 +96,7 @@ def shape_told(sweeps: Sequence[Sweep]) -> str:
 
 
 def _power(misfits: Sequence[Array]) -> int:
-    """The number of the p that suits all sweeps best; one that has no gain to lose has no say."""
+    """Index of the p with the least misfit over all sweeps that have a gain to lose."""
     return int(np.argmin(np.nansum([misfit.min(axis=1) for misfit in misfits], axis=0)))
 
 
@@ -114,7 +114,7 @@ def tolerance_ratio(
         sweep: above.
         other: below.
         beside: further sweeps that share their p.
-        shared: whether they do share it. With a p for each, T* is known far less well.
+        shared: whether p is shared; with a p for each sweep, T* is known far less well.
     """
     if shared:
         first, second, *_ = _pseudo_values((sweep, other, *beside)).T
@@ -124,13 +124,13 @@ def tolerance_ratio(
 
 
 def exponential(logs: Interval) -> Interval:
-    """What an interval of base-2 logarithms says of the values; open ends stay open."""
+    """Interval of values from one of base-2 logarithms; open ends stay open."""
     low = 2.0**logs.low if math.isfinite(logs.low) else -math.inf
     return Interval(2.0**logs.estimate, low, 2.0**logs.high)
 
 
 def _pseudo_values(sweeps: Sequence[Sweep]) -> Array:
-    """The jackknife's (Tukey, 1958) of the logarithms, [S, sweeps]."""
+    """Pseudo-values (jackknife; Tukey, 1958) of the logarithms, [S, sweeps]."""
     seeds = len(sweeps[0].gains)
     if seeds < 2:
         return log_tolerances(sweeps)[None]
@@ -156,7 +156,7 @@ Bounds = tuple[float, float]
 """Lowest and highest value that something may have."""
 
 REACHED = 0.9
-"""The share of its own final gain whose time is compared."""
+"""Share of a run's own final gain; the times until runs reach it are compared."""
 
 LATE = 0.25
 """The share of a run's readings, its last ones, in which one on a plateau gains next to nothing."""
@@ -192,7 +192,7 @@ def _last(run: Run, name: str) -> float:
 
 
 def gain(run: Run) -> float:
-    """What the held-out criterion has gained; NaN for a run that diverged."""
+    """Gain of the held-out criterion over the run; NaN for a run that diverged."""
     if run.status != "done":
         return math.nan
     _, values, _ = run.curve(CRITERION)
@@ -201,13 +201,13 @@ def gain(run: Run) -> float:
 
 @unless_missing(math.nan)
 def readings(run: Run) -> float:
-    """How often the held-out criterion was read after the start."""
+    """Number of readings of the held-out criterion after the start."""
     return len(run.curve(CRITERION)[1]) - 1
 
 
 @unless_missing(math.nan)
 def late_gain(run: Run) -> float:
-    """What the last quarter of a run's readings added, as a share of its whole gain."""
+    """Gain in the last quarter of a run's readings, as a share of its whole gain."""
     values = run.curve(CRITERION)[1]
     since = len(values) - 1 - max(1, round(LATE * (len(values) - 1)))
     return float((values[-1] - values[since]) / (values[-1] - values[0]))
@@ -215,7 +215,7 @@ def late_gain(run: Run) -> float:
 
 @unless_missing(math.nan)
 def time_to_own_gain(run: Run, share: float = REACHED) -> float:
-    """Simulated seconds until a run first has that share of its own final gain; inf without one."""
+    """Simulated seconds until a run first has ``share`` of its final gain; inf without a gain."""
     _, values, time_s = run.curve(CRITERION)
     gained = values - values[0]
     wanted = share * gained[-1]
@@ -235,13 +235,13 @@ def share_in_slots(run: Run) -> float:
 
 
 def has_forced_start(run: Run) -> bool:
-    """Whether what a run starts from was trained on them, not on the corpus's own targets."""
+    """Whether a run's start was trained on forced alignments, not on the corpus's own targets."""
     return bool(run.config["start"].get("targets"))
 
 
 @unless_missing((0.0, math.inf))
 def largest_stable(run: Run) -> Bounds:
-    """Between which rates a search found the largest stable one; 0 or inf where it found no end."""
+    """Bracket of the largest stable rate that a search found; 0 or inf for a missing end."""
     return run.summary.get("stable", 0.0), run.summary.get("diverged", math.inf)
 
 
@@ -257,7 +257,7 @@ def gain_left(sweep: Sweep, interval: int) -> Interval:
     """The share of the gain of always fetching that an interval leaves, mean over mean.
 
     Args:
-        sweep: whose.
+        sweep: with the gains.
         interval: its number, from 1.
     """
     return ratio_ci(sweep.gains[:, interval], sweep.gains[:, 0])
@@ -265,7 +265,7 @@ def gain_left(sweep: Sweep, interval: int) -> Interval:
 
 @unless_missing(math.nan)
 def gain_or_zero(run: Run) -> float:
-    """What the held-out criterion has gained; 0 for a run that diverged or lost."""
+    """Gain of the held-out criterion over the run; 0 for a run that diverged or lost."""
     return max(gain(run), 0.0) if run.status == "done" else 0.0
 
 

@@ -1,9 +1,9 @@
 """Predictions about staleness and the optimizer, each with its band, registered before the runs.
 
-What theory or others say is in ``registered.toml``, with what was expected to come out. A claim
-holds if all its parts do. Those that were registered first are of what was trained first: natural
-gradient on the acoustic model, clusters on digits with two optimizers. What came later has claims
-of its own, and none of its cells in those of before (README).
+``registered.toml`` has the values by theory and by others, and the expected outcome. A claim
+holds if all its parts do. The claims registered first cover the first trainings: natural gradient
+on the acoustic model, clusters on digits with two optimizers. Later trainings have claims of their
+own, and none of their cells is in the first claims (README).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from reproductions.staleness.quantities import (
 )
 
 LEARNS = 0.25
-"""The share of the loss that SGD must take away without staleness, for anything to be lost."""
+"""Share of the loss that SGD must remove without staleness, so that there is a gain to lose."""
 LATER = TAUS[1:]
 MIDDLE, LONGEST = 16, 64
 ADAPTIVE = ("AdamW", "Muon")
@@ -66,7 +66,7 @@ LATER_ON_CLUSTERS = {
     optimizer: tuple(p for p in PROBLEMS if (p, optimizer) not in FIRST_ON_CLUSTERS)
     for optimizer in OPTIMIZERS
 }
-"""Problems by optimizer: what was trained on clusters after the first look."""
+"""Problems by optimizer that were trained on clusters after the first look."""
 
 
 def rate_law(subject: Subject, runs: Runs) -> Claim:
@@ -91,6 +91,7 @@ def momentum_rate(subject: Subject, runs: Runs) -> Claim:
             theory = math.log2(stable_rate(tau) / stable_rate(tau, MOMENTUM))
             label, found = f"{name}, τ = {tau}", mean(plain - heavy)
             parts.append(Quantity(label, round(theory, 2), found, _band("momentum-rate"), theory))
+            # The part takes an edge for the middle of its rungs; this one leaves it between them.
             left_open.append(_open(label, *map(bounds_of_edge, groups)))
     told = "log2 of SGD's largest stable rate over that with momentum 0.9"
     return _claim("momentum-rate", told, [*parts, *left_open], runs)
@@ -260,14 +261,14 @@ def _problem_quantities(name: str, found: Callable[[str], Interval]) -> list[Qua
 
 
 def _open(label: str, of: Bounds, less: Bounds | None = None) -> Quantity:
-    """Beside a part, not judged: its interval if an edge may lie anywhere between its two rungs."""
+    """Unjudged companion of a part: its interval if an edge lies anywhere between its two rungs."""
     zero = np.zeros(len(of[0]))
     found = bounded_difference_ci(of, less or (zero, zero))
     return Quantity(f"{label}, with the ladder's rungs", None, found)
 
 
 def _band(name: str) -> Rule:
-    """Where a claim's quantities must lie."""
+    """Rule for a claim's quantities, from its registered band."""
     band = REGISTERED[name]["band"]
     one_sided = {
         "below": rule_below,
@@ -280,7 +281,7 @@ def _band(name: str) -> Rule:
 
 
 def _claim(name: str, statistic: str, parts: Sequence[Quantity], runs: Runs) -> Claim:
-    """A claim of its parts; it presumes that there is something to lose wherever it looks."""
+    """A claim of its parts; it presumes a gain to lose on each of its problems."""
     registered = REGISTERED[name]
     learns = [
         Precondition(
@@ -318,7 +319,7 @@ def _comparison_cells(pairs: Sequence[tuple[str, str]], *problems: str) -> tuple
 
 
 ELSEWHERE = ("text", "digits")
-"""Where natural gradient came later."""
+"""Problems on which natural gradient was trained later."""
 LATER_PAIRS = tuple((p, o) for o, problems in LATER_ON_CLUSTERS.items() for p in problems)
 ORDERED = ("SGD", *ADAPTIVE, NATURAL)
 CLAIMS = (

@@ -1,4 +1,4 @@
-"""Curves and tables of the searches for rates: losses, rates, what is stood, clusters."""
+"""Curves and tables of the searches for rates: losses, best and largest stable rates, clusters."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from reproductions.staleness.quantities import (
 )
 
 PICTURED, DRAWN = "digits", ("SGD", "AdamW")
-"""Where losses on clusters are drawn; the table has all."""
+"""Problem and optimizers with losses on clusters in a figure; the table has all."""
 RESOLVED = math.sqrt(LADDER)
-"""An edge is known to half a rung of the ladder of rates either way."""
+"""Factor up to which an edge is known: half a rung of the ladder of rates either way."""
 AXIS = "τ + 1: versions a gradient is behind, and its own"
 TICKS = {"as": "curves", "x_scale": "log", "x_ticks": [tau + 1 for tau in TAUS]}
 
@@ -102,6 +102,7 @@ def edges(subject: Subject, runs: Runs) -> Exhibit:
     rows: list[Row] = []
     for optimizer, momentum in EDGES.items():
         for tau in TAUS:
+            # Over SGD's at τ = 1, as the measured ones are: the curvature, not known, cancels.
             ratio = stable_rate(tau, momentum) / stable_rate(1)
             rows.append(Row(f"quadratic, {optimizer}", tau + 1, None, ratio))
         for problem in PROBLEMS:
@@ -144,7 +145,7 @@ def clusters(subject: Subject, runs: Runs) -> Exhibit:
 
 
 def differing(tau: int, subject: Subject, runs: Runs) -> Exhibit:
-    """What a cluster's staleness takes away beyond what fixed staleness of the same mean does."""
+    """Gain lost to a cluster's staleness beyond that lost to fixed staleness of the same mean."""
     del subject
     rows = [
         _row(f"{problem}, {optimizer}", cluster,

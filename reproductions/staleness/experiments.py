@@ -1,7 +1,7 @@
 """Every search for rates, as a complete configuration, and the presets of each scale.
 
-A preset has what a scale decides, and what was fixed on development data before any verdict. The
-differences are what the report must say of the searches.
+A preset has the settings of a scale, and those fixed on development data before any verdict. The
+differences are those between the searches and the field's usual practice.
 """
 
 from __future__ import annotations
@@ -45,29 +45,29 @@ OPTIMIZERS = ("SGD", "momentum", "AdamW", "Muon", NATURAL)
 TAUS = (0, 1, 4, 16, 64)
 
 CLUSTERS = ("wide-area-10", "heterogeneous-10k")
-"""Unequal cards at ten sites, over again for more; and workers that differ each from all others."""
+"""Unequal cards at ten sites, repeated for more workers; and workers that all differ."""
 
 CLUSTER_TAUS = (4, 16, 64)
-"""τ + 1 workers, each with one contribution under way, are τ versions late in the mean."""
+"""Mean staleness τ of τ + 1 workers, each with one contribution in flight."""
 
 MOMENTUM = 0.9
 
 LADDER = 2.0
-"""The factor between the rates that are tried: that of the search, which judges may not import."""
+"""Factor between tried rates; a copy of the search's, since judges may not import the search."""
 
 LOOKS = {"laptop": 2}
-"""At verdicts, of a scale: at three seeds, and six, after three left most predictions undecided."""
+"""Looks at the verdicts, by scale: at three seeds, which left most undecided, and at six."""
 
 EDGES = {"SGD": 0.0, "momentum": MOMENTUM}
-"""Optimizers whose largest stable rate is looked for, and their momentum: theory knows of these."""
+"""Optimizers with a search for the largest stable rate, and their momentum, which theory covers."""
 
 
 @dataclass(frozen=True)
 class Preset:
-    """What a scale decides.
+    """Settings of one scale.
 
     Args:
-        seeds: how many by default.
+        seeds: default number.
         folds: of every run, a minibatch each.
         minibatches: examples (frames of speech) in a minibatch, by problem.
         above: rungs that a search of `EDGES` climbs above the best rate, at most.
@@ -106,7 +106,7 @@ ON_CLUSTERS = tuple(
 GUESSES: Mapping[str, Mapping[str, list[float]]] = tomllib.loads(
     (FOLDER / "guesses.toml").read_text(encoding="utf-8")
 )
-"""Where searches begin, by problem, optimizer and τ; they end elsewhere if it is better there."""
+"""First rates of the searches, by problem, optimizer and τ."""
 
 
 def guess(problem: str, optimizer: str, tau: int) -> float:
@@ -121,13 +121,13 @@ ALGORITHMS: dict[str, Algorithm] = {
     "Muon": ServerDescent(Muon()),
     NATURAL: AsyncDescent(NaturalGradient()),
 }
-"""The optimizer is the server's. Natural gradient needs to see every layer, so it is the
-worker's."""
+"""Algorithms by optimizer, which runs on the server. Natural gradient needs the inputs of every
+layer, so it runs on the worker."""
 
 MACHINES = FOLDER.parent / "clusters"
 
 HIDDEN, TIMED_LAYERS = (64,), (429, *(2048,) * 7, 10217)
-"""Of the acoustic model; and paper 1's network, which clusters are charged for."""
+"""Hidden layers of the acoustic model; layers of paper 1's network, for simulated times."""
 
 
 def staleness_cluster(tau: int) -> Cluster:
@@ -162,7 +162,7 @@ def experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
 def _search(
     subject: Subject, seed: int, name: str, optimizer: str, tau: int, cluster: Cluster
 ) -> BestRateConfig:
-    """A cell's; beyond the best rate it goes on where the largest stable one is asked for."""
+    """The search of a cell; for `EDGES` it climbs on to the largest stable rate."""
     training = _training(subject, seed, name, optimizer, cluster, tau)
     above = PRESETS[subject.scale].above if optimizer in EDGES else 0
     return BestRateConfig(training, guess(name, optimizer, tau), above)
@@ -171,7 +171,7 @@ def _search(
 def _training(
     subject: Subject, seed: int, name: str, optimizer: str, cluster: Cluster, tau: int
 ) -> TrainingConfig[Any]:
-    """One training with τ + 1 workers; the search puts its rates in."""
+    """One training with τ + 1 workers; the search sets its learning rate."""
     preset = PRESETS[subject.scale]
     size = preset.minibatches[name]
     asked: dict[str, Any] = {
@@ -189,6 +189,7 @@ def _training(
     if name == "acoustic":
         return _acoustic(subject, size, preset.folds, asked)
     made = problem(name, preset.folds, size)
+    # The cluster of fixed staleness has no workload: computing and copying take no time.
     work = cluster.workload or Workload(size, 0.0, 0.0)
     return ModuleConfig(problem=made, work=work, stages=(Stage(size, size),), **asked)
 
@@ -213,8 +214,8 @@ def _acoustic(subject: Subject, size: int, folds: int, asked: dict[str, Any]) ->
 def _equivalent_frames(cluster: Cluster, size: int) -> int:
     """Frames of the timed network that cost the operations of the cluster's own minibatch.
 
-    With the few that are trained on, workers would all wait for the server, in one order: staleness
-    would be as good as fixed. Where no cluster file says what work it is for, nothing takes time.
+    With the few that are trained on, all workers would wait for the server, in one order, and
+    staleness would be nearly fixed. A cluster without a stated workload takes no time.
     """
     if cluster.workload is None:
         return size
@@ -223,7 +224,7 @@ def _equivalent_frames(cluster: Cluster, size: int) -> int:
 
 
 def differences(subject: Subject) -> list[dict[str, str]]:
-    """What a reader must know: rows of ``what``, ``paper`` (the field's usual) and ``here``."""
+    """Differences as rows of ``what``, ``paper`` (the field's usual practice) and ``here``."""
     preset = PRESETS[subject.scale]
     sizes = ", ".join(f"{name} {size}" for name, size in preset.minibatches.items())
     rows = [

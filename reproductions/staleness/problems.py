@@ -1,8 +1,8 @@
-"""What is trained that is no speech: characters of a book, and handwritten digits.
+"""Problems other than speech: characters of a book, and handwritten digits.
 
-Both sets of data lie beside this file (``data/README.md``). A run sees its training data once, in
-the order of its seed, since workers meet at the end of every pass: several passes are several
-copies of the data in one.
+Both sets of data lie beside this file (``data/README.md``). A run makes one pass over its training
+data, in the order of its seed, since workers synchronise at the end of every pass: several epochs
+are several copies of the data in one pass.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from harness.modules.problem import Arrays, Problem
 DATA = Path(__file__).parent / "data"
 BOOK, DIGITS = "opticks.txt", "digits.csv.gz"
 LENGTH = 32
-"""Characters of an example of text."""
+"""Length of an example of text, in characters."""
 HELD_OUT_TEXT, HELD_OUT_DIGITS = 0.05, 500
 """Development data: of the book the last part, of the digits the last rows."""
 WIDTH, HEADS, HIDDEN = 32, 2, 64
@@ -31,7 +31,7 @@ class Characters(nn.Module):
     """One block of a decoder-only transformer: attention and an MLP, each after a LayerNorm.
 
     Args:
-        letters: how many different ones there are.
+        letters: number of different characters.
     """
 
     def __init__(self, letters: int) -> None:
@@ -68,7 +68,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 class ProblemByName(Problem):
-    """A problem whose data come along: it travels between processes by its name."""
+    """A problem with bundled data; between processes it is sent by name."""
 
     def __init__(self, name: str, folds: int, minibatch: int, *parts: Any) -> None:
         super().__init__(*parts)
@@ -80,14 +80,15 @@ class ProblemByName(Problem):
 
 @cache
 def problem(name: str, folds: int, minibatch: int) -> Problem:
-    """``"text"`` or ``"digits"``, with training data for so many minibatches.
+    """A problem by name, with training data for ``folds`` minibatches.
 
     Args:
-        name: which.
-        folds: how many minibatches there are in the pass over the training data.
+        name: ``"text"`` or ``"digits"``.
+        folds: minibatches of the pass over the training data.
         minibatch: examples in each.
     """
     train, dev = {"text": text, "digits": digits}[name]()
+    # Several epochs as one pass: workers would synchronise between passes.
     rows = np.arange(folds * minibatch) % len(train)
     model = perceptron if name == "digits" else partial(Characters, len(alphabet()))
     return ProblemByName(
@@ -125,7 +126,7 @@ def _windows(letters: Tensor, step: int) -> Arrays:
 
 @cache
 def digits() -> tuple[Arrays, Arrays]:
-    """Training and development examples: brightness ``[N, 64]`` from 0 to 1, and which digit."""
+    """Training and development examples: brightness ``[N, 64]`` from 0 to 1, and the digits."""
     with gzip.open(DATA / DIGITS, "rt", encoding="ascii") as file:
         table = np.loadtxt(file, delimiter=",", dtype=np.int64)
     x = torch.as_tensor(table[:, :64] / 16.0, dtype=torch.float32)

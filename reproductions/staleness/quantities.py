@@ -1,4 +1,4 @@
-"""What exhibits and claims read of the searches for rates, one value a seed, and what theory has.
+"""Quantities of the searches for rates, one value a seed, and the largest stable rate by theory.
 
 Theory is the largest stable rate of delayed gradient descent with momentum on a quadratic:
 ``m_{t+1} = beta m_t + lambda theta_{t - tau}``, ``theta_{t+1} = theta_t - rate m_{t+1}``. With
@@ -36,6 +36,7 @@ def stable_rate(tau: int, momentum: float = 0.0) -> float:
         >>> [round(stable_rate(tau), 4) for tau in (0, 1, 4)]
         [2.0, 1.0, 0.3473]
     """
+    # At tau = 0 the end is 2 (1 + beta), below 4.
     low, high = 0.0, 4.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2.0
@@ -45,7 +46,7 @@ def stable_rate(tau: int, momentum: float = 0.0) -> float:
 
 
 def _radius(x: float, tau: int, momentum: float) -> float:
-    """Of the largest root of ``z^tau (z - 1)(z - momentum) + x z``."""
+    """Modulus of the largest root of ``z^tau (z - 1)(z - momentum) + x z``."""
     polynomial = np.zeros(tau + 3)
     polynomial[:3] = 1.0, -1.0 - momentum, momentum
     polynomial[tau + 1] += x
@@ -63,7 +64,7 @@ def _number(run: Run, key: str) -> float:
 
 
 def octaves(runs: Sequence[Run], key: str) -> Array:
-    """log2 of ``rate``, or of the ``edge``: the middle of what was stood and what was not, [S]."""
+    """log2 of ``rate``, or of ``edge``, the middle of the stable and the unstable rung, [S]."""
     if key != "edge":
         return np.log2(values_of_search(runs, key))
     return (
@@ -72,12 +73,12 @@ def octaves(runs: Sequence[Run], key: str) -> Array:
 
 
 def bounds_of_edge(runs: Sequence[Run]) -> Bounds:
-    """log2 of the largest rate that was stood and of the next, between which the edge is; [S]."""
+    """log2 of the largest stable rate and of the next rung; the edge is between them, [S]."""
     return _open_bounds(*(np.log2(values_of_search(runs, key)) for key in ("stable", "diverged")))
 
 
 def bounds_of_rate(runs: Sequence[Run]) -> Bounds:
-    """log2 of the best rate, which is known; of a search that is missing it may be any, [S]."""
+    """log2 of the best rate as both bounds; unbounded where a search is missing, [S]."""
     known = octaves(runs, "rate")
     return _open_bounds(known, known)
 
@@ -88,7 +89,7 @@ def _open_bounds(low: Array, high: Array) -> Bounds:
 
 
 def share_lost(runs: Runs, problem: str, optimizer: str, tau: int, cluster: str = "") -> Array:
-    """The share of what an optimizer gains without staleness that staleness takes away, [S].
+    """Share of an optimizer's gain without staleness that is lost to staleness, [S].
 
     A gain is the development loss at the start less that at the end, at the best rate of each.
     """
@@ -101,14 +102,14 @@ def share_lost(runs: Runs, problem: str, optimizer: str, tau: int, cluster: str 
 def share_lost_to_scatter(
     runs: Runs, problem: str, optimizer: str, tau: int, cluster: str
 ) -> Array:
-    """The share of the gain that a cluster's staleness takes away less what a fixed one does."""
+    """Share of the gain lost to a cluster's staleness, less that lost to fixed staleness, [S]."""
     return share_lost(runs, problem, optimizer, tau, cluster) - share_lost(
         runs, problem, optimizer, tau
     )
 
 
 def share_gained(runs: Sequence[Run]) -> Array:
-    """The share of the loss at the start that training takes away, [S]."""
+    """Share of the loss at the start that training removes, [S]."""
     return 1.0 - values_of_search(runs, "loss") / values_of_search(runs, "first_loss")
 
 
@@ -128,7 +129,7 @@ def bounds_of_slope(runs: Runs, problem: str, taus: Sequence[int]) -> Bounds:
 
 
 def _weights(taus: Sequence[int]) -> Array:
-    """Of the edges in a slope of least squares."""
+    """Weights of the edges in a least-squares slope."""
     theory = np.log2([stable_rate(tau) for tau in taus])
     centred = theory - theory.mean()
     return centred / float(centred @ centred)
@@ -141,5 +142,5 @@ def rank_correlation(runs: Runs, problem: str, optimizer: str) -> Interval:
 
 
 def mean(values: Array) -> Interval:
-    """Over seeds, with its interval."""
+    """Mean over seeds, with its interval."""
     return mean_ci(values)

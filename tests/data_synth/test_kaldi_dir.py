@@ -270,7 +270,7 @@ def test_a_directory_too_small_to_be_parted_is_refused(tmp_path):
     [
         ("lexicon.txt", b"ab\n", "line 1: word 'ab' has no phones"),
         ("lexicon.txt", b"\n", "no words"),
-        ("text", b"s0-u00 ba\ns0-u00 ab\n", "line 2: s0-u00 stands there twice"),
+        ("text", b"s0-u00 ba\ns0-u00 ab\n", "line 2: s0-u00 occurs twice"),
         ("text", b"s0-u00 b\xff\n", "line 1 is not UTF-8 text"),
     ],
 )

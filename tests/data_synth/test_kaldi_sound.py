@@ -195,7 +195,7 @@ def nowhere(folder):
     ("fault", "message"),
     [
         (no_tables, "neither feats.scp nor wav.scp; needed: feats.scp, as Kaldi's"),
-        (piped, "is a command, and none is run; needed: .wav or"),
+        (piped, "is a command, and commands are not run; needed: .wav or"),
         (strange, "allowed: .wav, .flac files"),
         (other_rate, "utterance s1-u01: .*16000 Hz; a wav file, 16-bit, one channel, 8000 Hz"),
         (outside, "utterance s0-u00: .*segment from 0.0 to 99.0 s of"),

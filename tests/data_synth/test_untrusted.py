@@ -36,7 +36,7 @@ class Runs:
 
 @pytest.mark.parametrize("command", ["touch {} |", "| touch {}", "x; touch {} |"])
 def test_a_command_in_a_table_is_not_run(tmp_path: Path, command: str) -> None:
-    with pytest.raises(NotNumbers, match="a command, and none is run"):
+    with pytest.raises(NotNumbers, match="a command, and commands are not run"):
         matrix(command.format(tmp_path / "ran"), tmp_path)
     assert not (tmp_path / "ran").exists()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import threading
 import traceback
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import lagbench
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.compression import Compressed, TopK
+from harness.base import forks
+from harness.base.errors import ProcessDied
 from harness.modules.experiment import Experiment
 from harness.search.search import TUNING_SEED
 from tests.modules import mlp, points
@@ -445,6 +448,79 @@ def test_ctrl_c_ends_a_call_in_a_short_traceback_that_says_where_the_work_is(
     lines = "".join(traceback.format_exception(stopped.value)).splitlines()
     assert len(lines) <= 12
     assert lines[-1].endswith(f"runs are in {str(usual['store'])!r}, the same call resumes")
+
+
+def test_a_killed_process_ends_a_call_as_other_errors_do(usual, monkeypatch):
+    def killed(*_, **__):
+        raise ProcessDied(forks.KILLED)
+
+    monkeypatch.setattr(Experiment, "run", killed)
+    with pytest.raises(lagbench.UserError, match=r"killed.*the same call resumes") as ended:
+        lagbench.train(mlp, functional.cross_entropy, points(), **usual)
+    assert len("".join(traceback.format_exception(ended.value)).splitlines()) <= 12
+
+
+class Undecorated(lagbench.Gradients):
+    """An algorithm whose author forgot the decorator."""
+
+
+def of_size(size):
+    return nn.Linear(6, size)
+
+
+def one_each(outputs, targets):
+    return (outputs.argmax(1) != targets).double()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"model": of_size}, r"^model: of_size raised TypeError: of_size\(\) missing 1 required"),
+        ({"data": lambda: 1 / 0}, r"^data: .*<lambda> raised ZeroDivisionError"),
+        ({"metric": one_each}, r"^metric: one_each: shape \[8\]; allowed: one number for a min"),
+        ({"metric": of_size}, r"^metric: of_size: fails on a minibatch of 8 examples: TypeError"),
+        (
+            {"algorithm": Undecorated()},
+            r"^algorithm: Undecorated is no dataclass; allowed: with @dataclass\(frozen=True\)",
+        ),
+    ],
+)
+def test_a_mistake_in_a_part_is_one_line_before_anything_is_trained(given, told, usual):
+    asked = {"model": mlp, "data": points(), "rate": 0.1, "seeds": 1, **usual, **given}
+    model, data = asked.pop("model"), asked.pop("data")
+    with pytest.raises(lagbench.UserError, match=told):
+        lagbench.train(model, functional.cross_entropy, data, **asked)
+    assert not list(usual["store"].glob("*"))
+
+
+def test_data_may_be_a_function_of_nothing(usual):
+    asked = {"rate": 0.1, "seeds": 2, **usual}
+    lagbench.train(mlp, functional.cross_entropy, lambda: points(), **asked)
+    runs = [path.name for path in usual["store"].iterdir()]
+    lagbench.train(mlp, functional.cross_entropy, points(), **asked)
+    assert [path.name for path in usual["store"].iterdir()] == runs
+    assert len(runs) == 2
+
+
+class Locked(nn.CrossEntropyLoss):
+    """A loss that no other process can be given, and that nothing copies."""
+
+    def __init__(self):
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+def test_a_loss_that_cannot_be_sent_trains_in_one_process_and_is_refused_with_two(usual):
+    asked = {"rate": 0.1, "seeds": 1, **usual}
+    with pytest.raises(lagbench.UserError, match=r"loss: cannot be sent .* allowed: jobs=1"):
+        lagbench.train(mlp, Locked(), points(), jobs=2, **asked)
+    lagbench.train(mlp, Locked(), points(), **asked)
+    assert [run.status for run in lagbench.Store(usual["store"]).runs()] == ["done"]
+    model = mlp()
+    model.lock = threading.Lock()
+    for jobs in (1, 2):
+        with pytest.raises(lagbench.UserError, match=r"model: cannot be copied .* no lock"):
+            lagbench.train(model, functional.cross_entropy, points(), jobs=jobs, **asked)
 
 
 def test_a_loss_that_keeps_what_it_is_given_is_refused_before_anything_is_trained(usual):

@@ -63,5 +63,5 @@ def test_given_reasons_stand_in_the_report_and_must_fit_its_verdicts(out):
     (out / verdict_notes.REASONS_TOML).write_text(
         '["p1.switch"]\nverdict = "undecided"\nwhy = "x"\n'
     )
-    with pytest.raises(UserError, match=r"toml: .*: not there; allowed: a reason for each"):
+    with pytest.raises(UserError, match=r"toml: .*: missing; needed: a reason for each"):
         build(out)

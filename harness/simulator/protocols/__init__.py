@@ -1,1 +1,1 @@
-"""Who waits for whom: one file a protocol."""
+"""Timing protocols, one per file: the rules by which workers and server wait for each other."""

@@ -1,16 +1,15 @@
-"""Workers that are absent from rounds, and checkpoints that bring them back.
+"""Absent workers and checkpoints, for protocols in rounds.
 
-Which workers are present: some die and return, are preempted, or join late. For protocols in which
-workers wait for each other. An absent worker takes part in no round and delays none. It takes part
-again in the first round that begins after its return.
+`Absences` tracks the workers that die and return, are preempted, or join late. An absent worker
+takes part in no round and delays none. It takes part again in the first round that begins after its
+return.
 
-Checkpoints of training in rounds, and restarts from them, which cost time. With checkpoints nobody
-goes on without a worker that is gone. After every so many folds all stand still until a checkpoint
-is written. When a worker dies, the present round is lost, and so are all folds since the last
-checkpoint that is complete; when everybody is there again, or has been replaced, they restart from
-it, which takes time too. A death during the restart begins it anew. A worker that is going to
-leave (it is preempted, or has been told of its death) leaves behind a checkpoint of the newest
-version, if that is written before it dies.
+`Saving` tracks checkpoints and restarts, which cost time. With checkpoints no round begins without
+a missing worker. After ``every_folds`` folds all workers pause until a checkpoint is written. When
+a worker dies, the present round is lost, and so are all folds since the last complete checkpoint;
+when all workers are present again, they restart from it. A death during the restart makes it start
+over. A worker that is going to leave (it is preempted, or has notice of its death) causes a
+checkpoint of the newest version, which counts if it is complete before the worker dies.
 """
 
 from __future__ import annotations
@@ -50,18 +49,18 @@ OF_WORKERS = ("death", "preemption", "late")
 
 
 class Absences(NamedTuple):
-    """Where faults stand; arrays without entries where the cluster has none.
+    """State of the faults of workers; arrays are empty if the cluster has no faults.
 
     Attributes:
         begun: [1] whether the processes are scheduled.
-        strikes: [2PN] tournament of when each process strikes each worker the next time; of
-            one instant the process that the file names first, then the worker of least number.
-        occurrences: [P, N] how often it has.
-        until_s: [N] until when each worker is away.
-        leave_s: [N] how long it will be away after what it is doing; 0 if it need not go.
-        size_bytes: [1] what the present round's all-reduce was begun with.
-        doom_s: [N] when each worker that has been told of its death dies, unless it has left by
-            then; infinity for the others; empty where nobody is told.
+        strikes: [2PN] tournament of the next strike of each process at each worker; of equal
+            instants, the process that the file names first, then the worker of least number.
+        occurrences: [P, N] number of strikes so far.
+        until_s: [N] end of each worker's absence.
+        leave_s: [N] duration of each worker's coming absence, after its contribution; 0 for none.
+        size_bytes: [1] size of the present round's all-reduce.
+        doom_s: [N] instant at which each worker with notice dies, unless it has left by then;
+            infinity for the others; empty if there are no notices.
     """
 
     begun: Any
@@ -74,10 +73,10 @@ class Absences(NamedTuple):
 
 
 def new_absences(cluster: Cluster, workers: int, protocol: str) -> Absences:
-    """Everybody is there.
+    """The initial state, with all workers present.
 
     Raises:
-        UserError: a fault that does not happen to workers.
+        UserError: a fault that does not concern workers.
     """
     _check(cluster, protocol)
     processes = len(cluster.faults)
@@ -104,7 +103,7 @@ def _check(cluster: Cluster, protocol: str) -> None:
 
 @kernel
 def begin(absences: Absences, processes: Faults, now_s: float) -> None:
-    """Schedule every process; who joins late is away until then."""
+    """Schedule every process; workers that join late are absent until then."""
     absences.begun[0] = 1
     for process in range(len(processes.kind)):
         for who in range(len(absences.until_s)):
@@ -117,14 +116,15 @@ def begin(absences: Absences, processes: Faults, now_s: float) -> None:
 
 @kernel
 def expect(absences: Absences, process: int, who: int, time_s: float) -> None:
-    """A process strikes a worker the next time at an instant, infinity if never."""
+    """Schedule a process's next strike at a worker, infinity for none."""
+    # The leaf is the order at equal instants, too: processes as in the file, then workers.
     place = process * len(absences.until_s) + who
     set_leaf(absences.strikes, place, time_s, place)
 
 
 @kernel
 def next_strike_s(absences: Absences) -> float:
-    """When the next fault strikes, infinity if none does."""
+    """Instant of the next fault, infinity if there is none."""
     first_s = absences.strikes[1].time_s if len(absences.strikes) > 0 else np.inf
     for who in range(len(absences.doom_s)):
         first_s = min(first_s, absences.doom_s[who])
@@ -133,12 +133,13 @@ def next_strike_s(absences: Absences) -> float:
 
 @kernel
 def first_of(absences: Absences, now_s: float) -> int:
-    """The first in order of processes and workers of what is due at this instant.
+    """The first due strike, in order of processes and workers.
 
-    While all stood still several instants may have passed: then all are gone through.
+    During a pause of all workers several instants may have passed; all are due then.
     """
     strikes, leaves = absences.strikes, len(absences.strikes) >> 1
     place = strikes[1].key
+    # The tournament orders by time first, so overdue strikes are searched in order of leaves.
     if strikes[1].time_s < now_s:
         place = 0
         while strikes[leaves + place].time_s > now_s:
@@ -148,13 +149,14 @@ def first_of(absences: Absences, now_s: float) -> int:
 
 @kernel
 def strike(absences: Absences, processes: Faults, now_s: float) -> int:
-    """Let the fault of this instant happen; of several, the one that the file names first.
+    """Execute the fault of this instant; of several, the one that the file names first.
 
     A worker that is absent, even if it returns at this instant, is not struck.
 
     Returns:
         The worker that dies, or `NOBODY`.
     """
+    # Deaths with earlier notice come before new strikes at this instant.
     for doomed in range(len(absences.doom_s)):
         if absences.doom_s[doomed] <= now_s:
             absences.doom_s[doomed] = np.inf
@@ -168,7 +170,7 @@ def strike(absences: Absences, processes: Faults, now_s: float) -> int:
     dies = processes.kind[process] == faults.DEATH and absences.until_s[who] < now_s
     if dies and notice_s > 0.0:
         dies = False
-        if absences.doom_s[who] == np.inf:  # else it has been told of another death
+        if absences.doom_s[who] == np.inf:  # else it already has notice of another death
             absences.doom_s[who] = now_s + notice_s
             absences.leave_s[who] = down_s
     elif dies:
@@ -177,7 +179,10 @@ def strike(absences: Absences, processes: Faults, now_s: float) -> int:
         if len(absences.doom_s) > 0:
             absences.doom_s[who] = np.inf
     elif absences.until_s[who] < now_s:
+        # A preemption: the worker leaves when it would read next (`select_readers`).
         absences.leave_s[who] = max(absences.leave_s[who], down_s)
+    # The process rests until the absence that it caused is over, even if no worker was struck:
+    # so its instants do not depend on the protocol.
     absences.occurrences[process, who] += 1
     times, over_s = absences.occurrences[process, who], now_s + notice_s + down_s
     expect(absences, process, who, instant_s(processes, process, who, times, over_s))
@@ -185,9 +190,10 @@ def strike(absences: Absences, processes: Faults, now_s: float) -> int:
 
 
 def select_readers(absences: Absences, now_s: float, due: Any) -> Any:
-    """[N] which of the workers that are ``due`` to read are there; preempted ones go now."""
+    """[N] whether each worker ``due`` to read is present; preempted workers leave now."""
     if len(absences.until_s) == 0:
         return due
+    # A worker that leaves before its announced death escapes it.
     goes = due & (absences.leave_s > 0.0) & (absences.until_s <= now_s)
     absences.until_s[goes] = now_s + absences.leave_s[goes]
     absences.leave_s[goes] = 0.0
@@ -202,27 +208,27 @@ SAVED = np.dtype(
     [(name, np.int64) for name in ("version", "step", "newest", "writing", "health")]
     + [("until_s", np.float64)]
 )
-"""The version and the step of the last complete checkpoint, the newest version, whether one is
-being written, whether anybody is missing or all restart, and until when all stand still."""
+"""Version and step of the last complete checkpoint, the newest version, whether a checkpoint is
+being written, whether a worker is missing or all restart, and the end of the present pause."""
 
 
 class Saving(NamedTuple):
-    """Where checkpoints stand.
+    """State of the checkpoints.
 
     Attributes:
-        saved: [1] of `SAVED`; empty where there are no checkpoints.
+        saved: [1] of `SAVED`; empty without checkpoints.
     """
 
     saved: Any
 
 
 def new_saving(checkpoints: Checkpoints | None) -> Saving:
-    """The initial model is a checkpoint."""
+    """The initial state; the initial model counts as a checkpoint."""
     return Saving(np.zeros(0 if checkpoints is None else 1, SAVED))
 
 
 def on_fold(saving: Saving, rules: Checkpoints | None, version: int, now_s: float) -> None:
-    """A fold is complete: write a checkpoint if one is due."""
+    """After a fold: start a checkpoint if one is due."""
     if rules is not None:
         saved = saving.saved[0]
         saved["newest"] = version
@@ -231,32 +237,33 @@ def on_fold(saving: Saving, rules: Checkpoints | None, version: int, now_s: floa
 
 
 def fail(saving: Saving) -> None:
-    """A worker is missing: a checkpoint that was being written is none."""
+    """After a worker's death: discard a checkpoint that is being written."""
     saved = saving.saved[0]
+    # Until 0 ends any pause, also that of a restart, which then starts over.
     saved["writing"], saved["until_s"], saved["health"] = 0, 0.0, MISSED
 
 
 def pause_end_s(
     saving: Saving, rules: Checkpoints, absences: Absences, step: int, now_s: float
 ) -> float:
-    """Before a round: when more is known of whether it may begin; now if it may.
+    """Instant at which a round may begin, or at which to ask again; ``now_s`` if it may begin.
 
     Args:
-        saving: where checkpoints stand.
-        rules: what they cost.
-        absences: who is away, or about to leave.
-        step: minibatches each worker has been handed.
+        saving: state of the checkpoints, changed in place.
+        rules: the cluster's checkpoints.
+        absences: state of the faults.
+        step: number of minibatches handed to each worker so far.
         now_s: the present time.
     """
     saved = saving.saved[0]
     if saved["until_s"] > now_s:
         return float(saved["until_s"])
-    if saved["writing"]:
+    if saved["writing"]:  # the pause is over, so the checkpoint is complete
         saved["version"], saved["step"], saved["writing"] = saved["newest"], step, 0
     back_s = float(absences.until_s.max(initial=-np.inf))
     if back_s > now_s:
         return back_s
-    if saved["health"] == MISSED:
+    if saved["health"] == MISSED:  # all are present again: restart
         saved["health"], saved["until_s"] = RESTARTING, now_s + rules.restart_s
     elif saved["health"] == RESTARTING:
         return now_s  # with what is saved, whoever is going to leave
@@ -264,23 +271,23 @@ def pause_end_s(
         _write(saved, rules, now_s)
     else:
         return now_s
-    # what takes no time is over at once
+    # A pause of no time is over at once.
     return pause_end_s(saving, rules, absences, step, now_s)
 
 
 def finish_restart(saving: Saving, now_s: float) -> tuple[Restarts, int] | None:
-    """Once everybody has restarted: what that undid, and the step to go on from."""
+    """The restart that ends now and the step to continue from; None if no restart ends now."""
     saved = saving.saved[0]
     if saved["health"] != RESTARTING or saved["until_s"] > now_s:
         return None
     newest, restored = saved["newest"].reshape(1).copy(), saved["version"].reshape(1).copy()
-    # the newest version is now what was saved
+    # Version numbers continue: the newest version now has the saved model.
     saved["health"], saved["version"] = WELL, saved["newest"]
     return Restarts(np.array([now_s]), newest, restored), int(saved["step"])
 
 
 def concat_restarts(rows: Sequence[Restarts]) -> Restarts:
-    """Restarts of one segment."""
+    """Concatenate the restarts of one segment."""
     columns = ("time_s", "version", "restored_version")
     if not rows:
         return Restarts()

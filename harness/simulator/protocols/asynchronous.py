@@ -1,19 +1,15 @@
 """The parameter server in full, event by event: any link, every setting, faults.
 
-The parameter server in full: any kind of link, every setting, faults. What a contribution goes
-through is in `contributing`, what can go wrong in `failing`, the state in `slots`.
+Order of events at one instant: ends of copies on fair links, folds, arrivals, repeated messages,
+ends of computing, ends of fetching, faults, returns, reads.
 
-Of events at one instant: ends of copies on fair links, folds, arrivals, messages sent again, ends
-of computing, ends of fetching, faults, returns, reads.
+A contribution is read, fetched, computed, sent, queued and folded. Only those stages are events
+that other events can precede. Copies over links that workers share arrive in the order in which
+they were sent; if nothing can fail on the way, such a contribution queues at the server as soon as
+its arrival is known.
 
-The life of a contribution: read, fetched, computed, sent, queued, folded. An event is only what
-others can come before. Where copies arrive in the order in which they were sent, as they do
-wherever workers share links, and nothing can go wrong on the way, a contribution queues at the
-server as soon as its arrival is known.
-
-What follows from the end of a copy: computing what was fetched, folding what was handed in. Faults
-as they strike: a worker goes, a contribution is lost, the server fails. A contribution's way over
-a network: its messages as events of the asynchronous kernel.
+On a network the messages of a contribution are events of this kernel, too. The state is in
+`harness.simulator.protocols.state`.
 """
 
 from __future__ import annotations
@@ -108,27 +104,31 @@ __all__ = [
 ]
 
 AHEAD = 8
-"""Events of a queue between asking for what one needs and its taking place."""
+"""Number of events of a queue between the prefetch for an event and the event."""
 
 
 @kernel
 def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record, room: int) -> int:
-    """Move ``state`` until a limit is met or the record is full; returns why it stopped."""
+    """Advance ``state`` until a limit is met or the record is full; returns the reason."""
     clock, counts = state.clock[0], record.counts
     networked = state.channels.sharing == link.NETWORK
     levels = levels_below_horizon(len(state.events) >> 1)
     if clock.begun == 0:
         begin(state, costs, rules)
     while clock.version < limits.version:
+        # One event can lose all contributions in flight: the record has space for them beyond.
         if counts[0] == room or counts[1] >= room or counts[2] >= room:
             return FULL
         link_s, way = link.soonest(state.channels)
         if networked:
             link_s = next_to_leave_s(state.roads, clock.now_s)
+        # Drained: nothing is in flight, and no worker may begin a contribution in this segment.
         if clock.busy == 0 and (clock.parked > 0 or limits.dispatch_s < clock.now_s):
             return DONE
         fold_s, event_s = head_s(state.folds), state.events[1].time_s
+        # Rounding may put the end of a copy on a fair link just before the present time.
         time_s = max(min(link_s, fold_s, event_s), clock.now_s)
+        # Reads come last at their instant, so a worker reads all folds of that instant.
         reads = state.readers.counts[WAIT] > 0 and min(link_s, fold_s, event_s) > clock.now_s
         if reads:
             time_s = clock.now_s
@@ -165,9 +165,9 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
 
 @part
 def fetch_read(state: State, costs: Costs, rules: Rules, queue: Queue) -> None:
-    """Begin to fetch the contribution that is some behind the first of a queue.
+    """Prefetch the contribution `AHEAD` of the first of a queue, and data for its worker's read.
 
-    And what its worker's next read needs, which follows from its fold.
+    The read follows from the contribution's fold.
     """
     place = soon(queue, AHEAD)
     fetch_way(state, rules, place, 0)
@@ -176,14 +176,14 @@ def fetch_read(state: State, costs: Costs, rules: Rules, queue: Queue) -> None:
 
 @part
 def fetch_next(state: State, rules: Rules, leaf: int, levels: int) -> None:
-    """The same of the event that has come up to the horizon of the tournament."""
+    """Prefetch for the event that has come up to the horizon of the tournament."""
     first = state.events[((len(state.events) >> 1) + leaf) >> levels].key & LEAF
     fetch_way(state, rules, first, FAR_LEVELS)
 
 
 @part
 def fetch_way(state: State, rules: Rules, place: int, levels: int) -> None:
-    """Begin to fetch a slot, its worker, and the way of its next event up the tournament."""
+    """Prefetch a slot, its worker, and the path of its next event up the tournament."""
     prefetch(state.slots, place)
     prefetch(state.workers, worker_of(rules, place))
     node = (len(state.events) >> 1) + place
@@ -194,7 +194,8 @@ def fetch_way(state: State, rules: Rules, place: int, levels: int) -> None:
 
 @part
 def worker_of(rules: Rules, place: int) -> int:
-    """Whose slot it is; a division takes as long as much of an event."""
+    """Index of a slot's worker."""
+    # A division takes as long as much of an event, hence the test.
     return place if rules.depth == 1 else place // rules.depth
 
 
@@ -202,7 +203,7 @@ def worker_of(rules: Rules, place: int) -> int:
 def happen(
     state: State, costs: Costs, rules: Rules, limits: Limits, record: Record, key: int
 ) -> None:
-    """The first event of the tournament takes place; mostly its leaf's next one follows from it."""
+    """Execute the first event of the tournament."""
     kind, leaf = key >> PRIORITY, key & LEAF
     who = leaf - len(state.slots)
     networked = state.channels.sharing == link.NETWORK
@@ -226,6 +227,7 @@ def happen(
         come_back(state, rules, who)
     else:
         read(state, costs, rules, limits, who)
+    # Mostly the event has scheduled its leaf's next one, which has another key.
     if state.events[(len(state.events) >> 1) + leaf].key == key:
         scratch(state.events, leaf)
 
@@ -234,7 +236,7 @@ def happen(
 def read(state: State, costs: Costs, rules: Rules, limits: Limits, who: int) -> None:
     """Begin a contribution, if there is one to begin, the bound allows it and the server is up."""
     clock, worker = state.clock[0], state.workers[who]
-    if worker.leave_s > 0.0:
+    if worker.leave_s > 0.0:  # preempted: it leaves instead
         away_s, worker.leave_s = worker.leave_s, 0.0
         go(state, rules, who, clock.now_s + away_s)
         return
@@ -244,6 +246,7 @@ def read(state: State, costs: Costs, rules: Rules, limits: Limits, who: int) -> 
     if clock.version + clock.under_way >= limits.dispatch or clock.now_s > limits.dispatch_s:
         become(state, who, PARKED)
         return
+    # Contributions in flight count as folds, or a deep pipeline would pass the bound.
     if rules.bound >= 0 and worker.folds + worker.mine > clock.least + rules.bound:
         become(state, who, HELD)
         enter(state.held, who, float(worker.folds + worker.mine), clock.sequence)
@@ -252,7 +255,7 @@ def read(state: State, costs: Costs, rules: Rules, limits: Limits, who: int) -> 
     slot = who * rules.depth
     while state.slots[slot].phase != FREE:
         slot += 1
-        if slot == (who + 1) * rules.depth:
+        if slot == (who + 1) * rules.depth:  # all slots taken, one perhaps by a lost copy
             become(state, who, ENGAGED)
             return
     become(state, who, ENGAGED)
@@ -261,8 +264,9 @@ def read(state: State, costs: Costs, rules: Rules, limits: Limits, who: int) -> 
 
 @kernel
 def take(state: State, costs: Costs, rules: Rules, who: int, place: int) -> None:
-    """Take the snapshot, if it is time for one, and the next minibatches."""
+    """Take a snapshot of the model, if one is due, and the next minibatches."""
     clock, worker, slot = state.clock[0], state.workers[who], state.slots[place]
+    # Between fetches the worker uses its last snapshot, with that one's version.
     fetches = worker.since_fetch < 0 or worker.since_fetch >= rules.fetch_every
     if fetches:
         worker.since_fetch = 0
@@ -270,6 +274,7 @@ def take(state: State, costs: Costs, rules: Rules, who: int, place: int) -> None
         worker.read_at_s = clock.now_s
         shards.look(state.shards, who, clock.now_s)
     worker.since_fetch += 1
+    # All costs are fixed now: a change of the workload concerns later reads only.
     slot.phase = WORKING
     slot.on_link = 0
     slot.read_version = worker.read_version
@@ -295,6 +300,7 @@ def take(state: State, costs: Costs, rules: Rules, who: int, place: int) -> None
     elif state.channels.sharing == link.NETWORK:
         fetch(state, state.roads, costs, rules, place)
     elif state.channels.sharing == link.FAIR:
+        # The end of the copy depends on later copies, so it is an event (`leave_link`).
         slot.on_link = 1
         link.join(state.channels, link.DOWN, clock.now_s, slot.copy_s, place)
     else:
@@ -304,7 +310,7 @@ def take(state: State, costs: Costs, rules: Rules, who: int, place: int) -> None
 
 @kernel
 def leave_link(state: State, costs: Costs, rules: Rules, way: int) -> None:
-    """A copy is off the fair link; its last byte arrives a latency later."""
+    """Remove a finished copy from the fair link; its last byte arrives a latency later."""
     now_s = state.clock[0].now_s
     place = link.finish(state.channels, way, now_s)
     slot = state.slots[place]
@@ -321,10 +327,11 @@ def leave_link(state: State, costs: Costs, rules: Rules, way: int) -> None:
 
 @kernel
 def on_computed(state: State, costs: Costs, rules: Rules, place: int) -> None:
-    """The gradient is there: it waits for room at the server; its worker may go on."""
+    """After computing: send the contribution or wait for room; its worker may read again."""
     clock, slot = state.clock[0], state.slots[place]
     worker = state.workers[slot.worker]
     worker.computing = 0
+    # Equal instants are ordered by sequence, so places go first come, first served.
     if rules.queue >= 0 and clock.places == rules.queue:
         slot.phase = GATED
         enter(state.gate, place, clock.now_s, clock.sequence)
@@ -338,7 +345,7 @@ def on_computed(state: State, costs: Costs, rules: Rules, place: int) -> None:
 
 @kernel
 def send(state: State, costs: Costs, rules: Rules, place: int) -> None:
-    """Copy the contribution to the server, to one shard after the other."""
+    """Start the copy of a contribution to the server, or to the first of its shards."""
     clock, slot, channels = state.clock[0], state.slots[place], state.channels
     worker = state.workers[slot.worker]
     slot.phase = PUSHING
@@ -347,6 +354,7 @@ def send(state: State, costs: Costs, rules: Rules, place: int) -> None:
         push(state, state.roads, costs, rules, place)
         return
     if channels.sharing == link.OWN:
+        # With depth > 1 the worker's earlier contribution may still occupy its link.
         slot.push_start_s = max(clock.now_s, worker.uplink_free_s)
         worker.uplink_free_s = slot.push_start_s + slot.copy_s
     elif channels.sharing != link.FAIR:
@@ -356,7 +364,7 @@ def send(state: State, costs: Costs, rules: Rules, place: int) -> None:
 
 @kernel
 def send_piece(state: State, costs: Costs, rules: Rules, place: int) -> None:
-    """The next piece of a contribution, all of it where there is one shard, is on its way."""
+    """Send the next piece of a contribution; with one shard, the whole contribution."""
     slot, channels = state.slots[place], state.channels
     if channels.sharing == link.FAIR:
         slot.on_link = 1
@@ -364,6 +372,7 @@ def send_piece(state: State, costs: Costs, rules: Rules, place: int) -> None:
         link.join(channels, link.UP, state.clock[0].now_s, copy_s, place)
         return
     sent = state.shards.sent[place] if rules.shards > 1 else 0
+    # From the start of the push, so the last piece departs exactly ``copy_s`` later.
     left_s = slot.push_start_s + slot.copy_s * ((sent + 1) / rules.shards)
     if channels.sharing == link.OWN:
         plan(state, place, left_s + costs.latency_s, PUSHED)
@@ -373,7 +382,7 @@ def send_piece(state: State, costs: Costs, rules: Rules, place: int) -> None:
 
 @kernel
 def queue_piece(state: State, costs: Costs, rules: Rules, place: int, arrival_s: float) -> None:
-    """A piece queues at its shard; the next follows, or the end of the fold is known."""
+    """Queue a piece at its shard; send the next, or schedule the fold after the last."""
     slot, now_s = state.slots[place], state.clock[0].now_s
     if not shards.queue(state.shards, slot.worker, place, now_s, arrival_s, slot.fold_s):
         if state.channels.sharing != link.NETWORK:
@@ -387,7 +396,7 @@ def queue_piece(state: State, costs: Costs, rules: Rules, place: int, arrival_s:
 
 @kernel
 def arrive(state: State, costs: Costs, rules: Rules, place: int) -> None:
-    """A contribution is at the server and queues, unless its message was lost on the way."""
+    """Queue an arriving contribution at the server, unless its message was lost."""
     clock, slot = state.clock[0], state.slots[place]
     if rules.shards > 1:
         queue_piece(state, costs, rules, place, clock.now_s)
@@ -395,6 +404,7 @@ def arrive(state: State, costs: Costs, rules: Rules, place: int) -> None:
     worker = state.workers[slot.worker]
     worker.messages += 1
     if costs.faults.probability > 0.0:
+        # Drawn by the worker's own count of messages, so other workers have no influence.
         u = uniforms(costs.faults.message_key, slot.worker, worker.messages, 0)[0]
         if u < costs.faults.probability:
             slot.push_start_s = clock.now_s + costs.faults.retry_s
@@ -407,12 +417,13 @@ def arrive(state: State, costs: Costs, rules: Rules, place: int) -> None:
 def fold(
     state: State, costs: Costs, rules: Rules, limits: Limits, record: Record, place: int
 ) -> None:
-    """The fold is complete: a new version, room at the server, and its worker reads again."""
+    """Complete a fold: a new version, room at the server, and the worker's next read."""
     clock, slot = state.clock[0], state.slots[place]
     who, worker = slot.worker, state.workers[slot.worker]
+    # First: checkpoints up to this instant do not contain this fold.
     save(state, costs)
     write_row(record, record.counts[0], slot)
-    for where in range(record.pieces.shape[1]):
+    for where in range(record.pieces.shape[1]):  # none with one shard
         record.pieces[record.counts[0], where] = state.shards.pieces[place, where]
     record.counts[0] += 1
     clock.version += 1
@@ -427,7 +438,7 @@ def fold(
 
 @kernel
 def end_of(state: State, costs: Costs, rules: Rules, who: int) -> None:
-    """A contribution with a place at the server is no longer under way: the next may be sent."""
+    """Release a contribution's place at the server to the longest waiting contribution."""
     clock = state.clock[0]
     state.workers[who].mine -= 1
     clock.under_way -= 1
@@ -442,7 +453,7 @@ def end_of(state: State, costs: Costs, rules: Rules, who: int) -> None:
 
 @kernel
 def save(state: State, costs: Costs) -> None:
-    """The server's checkpoints up to this instant hold the present version."""
+    """Let the server's checkpoints up to this instant have the present version."""
     clock, every_s = state.clock[0], costs.faults.checkpoint_s
     if every_s < np.inf:
         checkpoints = int(clock.now_s / every_s)
@@ -453,10 +464,10 @@ def save(state: State, costs: Costs) -> None:
 
 @kernel
 def on_fetched(state: State, rules: Rules, place: int, arrival_s: float, stage_s: float) -> None:
-    """The parameters arrive at a worker, which then copies them for so long and computes.
+    """Let a worker compute after the arrival of parameters and ``stage_s`` of staging.
 
-    They arrive in the order in which this becomes known. Where a worker may begin without a
-    fetch, in between, the arrival is an event of its own.
+    Arrivals become known in their order. If workers may also begin without a fetch, or with several
+    shards, the arrival is an event of its own, in order with such beginnings.
     """
     if rules.fetch_every == 1 and rules.shards == 1:
         compute(state, place, arrival_s + stage_s)
@@ -466,7 +477,7 @@ def on_fetched(state: State, rules: Rules, place: int, arrival_s: float, stage_s
 
 @kernel
 def compute(state: State, place: int, start_s: float) -> None:
-    """Compute the gradient from an instant on."""
+    """Schedule the end of computing a gradient from ``start_s`` on."""
     slot = state.slots[place]
     slot.fetch_end_s = start_s
     slot.compute_end_s = start_s + slot.compute_s
@@ -475,7 +486,8 @@ def compute(state: State, place: int, start_s: float) -> None:
 
 @kernel
 def on_arrival(state: State, costs: Costs, rules: Rules, place: int, arrival_s: float) -> None:
-    """A contribution arrives over links that others share, on which it cannot be overtaken."""
+    """Queue a contribution, or schedule its arrival, over shared links."""
+    # Nothing overtakes it there: without faults its place in the queue is certain already.
     certain = len(costs.faults.kind) == 0 and costs.faults.probability == 0.0
     if certain and rules.shards == 1:
         serve(state, place, arrival_s)
@@ -485,7 +497,7 @@ def on_arrival(state: State, costs: Costs, rules: Rules, place: int, arrival_s: 
 
 @kernel
 def serve(state: State, place: int, arrival_s: float) -> None:
-    """A contribution queues at the one server, and it is known when it is folded."""
+    """Queue a contribution at the single server, with its known end of the fold."""
     clock, slot = state.clock[0], state.slots[place]
     slot.phase = AT_SERVER
     slot.push_end_s = arrival_s
@@ -497,7 +509,7 @@ def serve(state: State, place: int, arrival_s: float) -> None:
 
 @kernel
 def begin(state: State, costs: Costs, rules: Rules) -> None:
-    """Schedule every fault process; who joins late is not there yet."""
+    """Schedule every fault process; workers that join late are absent."""
     clock, processes = state.clock[0], costs.faults
     clock.begun = 1
     for process in range(len(processes.kind)):
@@ -519,7 +531,7 @@ def strike(
     process: int,
     who: int,
 ) -> None:
-    """A fault happens; its process goes on when what it causes is over."""
+    """Execute a fault, and schedule its process again after the absence that it causes."""
     clock, processes, worker = state.clock[0], costs.faults, state.workers[who]
     kind = processes.kind[process]
     down_s = away_s(processes, process, who, state.occurrences[process, who])
@@ -529,6 +541,7 @@ def strike(
         if worker.status != AWAY:
             worker.leave_s = max(worker.leave_s, down_s)
     elif worker.status != AWAY:
+        # Contributions at the server survive their worker.
         for place in range(who * rules.depth, (who + 1) * rules.depth):
             if state.slots[place].phase == GATED:
                 scratch(state.gate, place)  # what it loses makes room for others only
@@ -548,12 +561,13 @@ def strike(
 def lose(
     state: State, costs: Costs, rules: Rules, limits: Limits, record: Record, place: int
 ) -> None:
-    """A contribution is lost: recorded, and no event of it is left."""
+    """Record a lost contribution, and remove its events."""
     slot, clock = state.slots[place], state.clock[0]
     scratch(state.events, place)
     slot.fold_end_s = clock.now_s
     record.lost[record.counts[1]] = slot
     record.counts[1] += 1
+    # A copy on a fair link continues to its end, and keeps the slot until then.
     phase, slot.phase = slot.phase, ABANDONED if slot.on_link == 1 else FREE
     if phase == GATED:
         scratch(state.gate, place)
@@ -563,6 +577,7 @@ def lose(
         clock.busy -= 1
     else:
         end_of(state, costs, rules, slot.worker)
+    # With one contribution fewer in flight, parked workers may read before the limit.
     if clock.parked > 0 and clock.now_s <= limits.dispatch_s:
         wake(state)
 
@@ -571,20 +586,21 @@ def lose(
 def fail(
     state: State, costs: Costs, rules: Rules, limits: Limits, record: Record, up_s: float
 ) -> None:
-    """The server is down: what is queued is lost, and so is every fold since the checkpoint."""
+    """Fail the server until ``up_s``: its queue and all folds since the checkpoint are lost."""
     clock = state.clock[0]
     save(state, costs)
     clock.server_up_s = clock.server_free_s = up_s
     row = record.restarts[record.counts[2]]
     row.time_s, row.version, row.restored_version = up_s, clock.version, clock.restored
     record.counts[2] += 1
+    # All slots at the server are lost, so the queue is emptied as a whole.
     clear(state.folds)
     for place in range(len(state.slots)):
         if state.slots[place].phase == AT_SERVER:
             who = state.slots[place].worker
             lose(state, costs, rules, limits, record, place)
             worker = state.workers[who]
-            if worker.status == HELD:  # by what it had under way: it may go on now
+            if worker.status == HELD:  # by its contributions in flight: it may read now
                 scratch(state.held, who)
                 schedule_read(state, who)
             elif worker.status == ENGAGED and worker.computing == 0:
@@ -593,14 +609,15 @@ def fail(
 
 @kernel
 def load(roads: Roads | None, costs: Costs, place: int) -> None:
-    """Note what a contribution moves; one that fetches nothing is pushed all the same."""
+    """Record a contribution's size, also for one without a fetch, which is pushed all the same."""
+    # Numba compiles a branch on None away: without a network, these functions are empty.
     if roads is not None:
         roads.size_bytes[place] = costs.parameter_bytes
 
 
 @kernel
 def fetch(state: State, roads: Roads | None, costs: Costs, rules: Rules, place: int) -> None:
-    """The parameters set off to a worker that reads now."""
+    """Send the parameters to a worker that reads now."""
     if roads is None:
         return
     roads.sent[place] = 0
@@ -609,7 +626,7 @@ def fetch(state: State, roads: Roads | None, costs: Costs, rules: Rules, place: 
 
 @kernel
 def push(state: State, roads: Roads | None, costs: Costs, rules: Rules, place: int) -> None:
-    """A contribution sets off, first to a pinned buffer if need be."""
+    """Send a contribution, after a copy to a pinned buffer if the host needs it."""
     if roads is None:
         return
     roads.sent[place] = 0
@@ -631,6 +648,7 @@ def dispatch(state: State, roads: Roads | None, costs: Costs, rules: Rules, plac
     if roads.traffic.wiring.fair:
         slot.on_link = 1
     else:
+        # Spans begin when the first message moves, not when it queues for its links.
         if roads.sent[place] == 1 and not up:
             slot.fetch_start_s = start_s
         if roads.sent[place] == 1 and up and roads.staging_bytes_per_s == np.inf:
@@ -640,7 +658,7 @@ def dispatch(state: State, roads: Roads | None, costs: Costs, rules: Rules, plac
 
 @kernel
 def leave_network(state: State, roads: Roads | None, costs: Costs, rules: Rules) -> None:
-    """A message has left fair links; its last byte arrives a latency later."""
+    """Remove a departed message from fair links; its last byte arrives a latency later."""
     if roads is None:
         return
     now_s = state.clock[0].now_s
@@ -663,7 +681,8 @@ def on_departure(
     departs_s: float,
     arrives_s: float,
 ) -> None:
-    """What follows from a message: its arrival, and at its departure the next one."""
+    """Schedule a message's arrival, and the next message at its departure."""
+    # A message is sent when the previous one has departed, not when it has arrived.
     last = roads.sent[place] == rules.shards
     pushing = state.slots[place].phase == PUSHING
     if pushing and rules.shards > 1:
@@ -680,7 +699,7 @@ def on_departure(
 
 @kernel
 def free_slot(state: State, place: int) -> None:
-    """The last of a lost contribution is off the links: its slot is free."""
+    """Free the slot of a lost contribution, after its copy has left the links."""
     slot = state.slots[place]
     slot.phase = FREE
     worker = state.workers[slot.worker]
@@ -690,13 +709,13 @@ def free_slot(state: State, place: int) -> None:
 
 @kernel
 def arrival_leaf(state: State, roads: Roads, rules: Rules, place: int) -> int:
-    """The leaf of the arrival of the message just sent: of several, each has its own."""
+    """The leaf of the arrival of the message just sent; each message to a shard has its own."""
     return len(state.slots) + place * rules.shards + roads.sent[place] - 1
 
 
 @kernel
 def place_of(state: State, rules: Rules, leaf: int) -> int:
-    """The slot that the leaf of an arrival belongs to."""
+    """The slot of an arrival's leaf."""
     if leaf < len(state.slots):
         return leaf
     return (leaf - len(state.slots)) // rules.shards

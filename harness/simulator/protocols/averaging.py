@@ -1,29 +1,29 @@
 """Model averaging: rounds of local minibatches, then all-reduces of the parameters.
 
-Every worker computes ``every`` minibatches and hands in its parameters; when each has the
-average of all, the fold is complete. Handing in costs a copy to host memory where buffers are
+Every worker computes ``every`` minibatches and joins the all-reduce; when each has the average of
+all parameters, the fold is complete. An average costs a copy to host memory if buffers are
 pageable, the all-reduce, and the copy back. A single worker pays for its minibatches and
 epochs only.
 
-With a barrier, all workers read the new version at the instant of the fold and go on. With
-overlap, a worker goes on at once from the newest complete version while its parameters travel.
-All-reduces do not overlap each other: one starts after the fold of the one before, so a
-contribution is one fold stale. Of events at one instant a fold comes before reads.
+With a barrier, all workers read the new version at the instant of the fold and continue. With
+overlap, a worker continues at once from the newest complete version while its parameters are sent.
+All-reduces do not overlap each other: each starts after the previous fold, so a contribution is one
+fold stale.
 
 Each worker counts its own minibatches, which come from its own partition. An epoch ends with a
-shorter round if ``every`` does not divide a worker's minibatches. A training says how long each of
-its epochs is; without one they are all as long as the cluster's.
-With buckets, the gradients of a round's last minibatch travel while the rest of them is computed
+shorter round if ``every`` does not divide a worker's minibatches. A training may set the length of
+each epoch (`begin_epoch`); by default all have the cluster's.
+With buckets, the gradients of a round's last minibatch are sent while the rest of them is computed
 (see `harness.simulator.protocols.rounds`).
-What a contribution's computation costs is settled when it is read; what the all-reduce costs,
-when its last contribution has been read and the fold before it is complete.
+The cost of a contribution's computation is fixed at its read; that of the all-reduce when its last
+contribution has been read and the previous fold is complete.
 
 A round waits for the workers that are present. The contribution of a worker that dies before the
-fold is complete is lost: the others notice at once, and repeat the all-reduce with the parameters
-that they have handed in. With `[checkpoints]` they wait for it instead, and restart from one (see
-`harness.simulator.protocols.absences`). A preempted worker finishes its round. A worker that
+fold is complete is lost: the others notice at once, and repeat the all-reduce with their
+parameters. With `[checkpoints]` they wait for the worker instead, and restart from a checkpoint
+(see `harness.simulator.protocols.absences`). A preempted worker finishes its round. A worker that
 returns, or joins late, takes part from the next fold on. If no worker is left, the next round
-begins when one comes.
+begins when one returns.
 Of events at one instant, folds come before faults, faults before returns, returns before reads.
 """
 
@@ -98,12 +98,12 @@ CLOCK = np.dtype(
     ]
 )
 """Besides the contract's fields (``dispatched`` counts rounds): events in a row at one instant,
-whether the present and the next round have begun, the minibatches each worker has been handed,
-when the present round's fold will be complete, and of the epoch that a training has begun its
-first minibatch and how many it has (0: epochs are the cluster's)."""
+whether the present and the next round have begun, number of minibatches handed to each worker,
+instant of the present round's fold, and first minibatch and length of the epoch that a training
+has begun (0: epochs are the cluster's)."""
 
 MOST_ROWS = 1 << 18
-"""Contributions recorded at a time, so that many workers do not fill the memory."""
+"""Largest number of contributions recorded at a time, which limits memory with many workers."""
 
 
 @dataclass(frozen=True)
@@ -112,12 +112,16 @@ class Averaging(Spec, TimingProtocol):
 
     Attributes:
         every: minibatches between two averages.
-        overlap: whether workers go on while their parameters are averaged.
+        overlap: whether workers continue while their parameters are averaged.
         collective: the all-reduce algorithm, e.g. ring or recursive-doubling, or ``gather`` for
-            what cannot be added up on its way.
-        buckets: bytes of each bucket in which gradients travel while the others are computed, in
-            the order in which they are; the last one named stands for all that follow. Without
-            any, nothing travels before all is computed.
+            contributions that cannot be added up on their way.
+        buckets: bytes of each bucket of gradients that is sent while others are computed, in
+            order of computation; the last one named stands for all that follow. Without any,
+            nothing is sent before all is computed.
+
+    Examples:
+        >>> Averaging(every=5, overlap=True).handing(workers=4).under_way
+        8
     """
 
     name = "averaging"
@@ -132,28 +136,34 @@ class Averaging(Spec, TimingProtocol):
     buckets: tuple[float, ...] = setting((), at_least=1.0, at_most=1e21, added=True)
 
     def trouble(self) -> tuple[str, str] | None:
-        """What travels in buckets is waited for."""
+        """Buckets together with overlap: a worker waits for its buckets."""
         if self.buckets and self.overlap:
             return "buckets", "not allowed with overlap; allowed: one of the two"
         return None
 
     def handing(self, workers: int) -> Handing:
-        """Every worker has a part of the data of its own."""
+        """Rounds, with a part of the data for every worker."""
         under_way = workers * (2 if self.overlap else 1)
         return Handing(rounds=True, own=self.every, a_fold=1, under_way=under_way)
 
+    def simulated_only(self) -> tuple[str, str] | None:
+        """Real workers wait for each other at the end of a round."""
+        if not self.overlap:
+            return None
+        return "overlap", "true is simulated only; allowed here: false"
+
     def begin_epoch(self, state: State, minibatches: int) -> None:
-        """See `TimingProtocol`; the round in which they end is shorter."""
+        """See `TimingProtocol`; the epoch's last round may be shorter."""
         clock = state.clock[0]
         clock["epoch_step"], clock["epoch_steps"] = clock["step"], minibatches
 
     def epoch_folds(self, cluster: Cluster, workers: int) -> int:
-        """Rounds in one epoch of a cluster's data; 0 if there are no epochs."""
+        """Number of rounds in one epoch of a cluster's data; 0 if there are no epochs."""
         each = math.ceil(cluster.parallel.epoch_minibatches / workers)
         return math.ceil(each / self.every)
 
     def without_effect(self, cluster: Cluster, workers: int) -> Iterator[tuple[str, str]]:
-        """What needs buckets, and what cannot matter round a ring."""
+        """Keys that need buckets, and keys without effect on a ring."""
         if not self.buckets:
             for name in find_changed(cluster.parallel, "backward_share", "overlap_slowdown"):
                 yield f"parallel.{name}", "there are no --buckets"
@@ -161,7 +171,7 @@ class Averaging(Spec, TimingProtocol):
             yield from _find_idle_in_a_ring(cluster.network, workers)
 
     def effort(self, cluster: Cluster, workers: int) -> UnitCosts:
-        """Its messages besides; round a ring of full-duplex links none is simulated singly."""
+        """Costs of rounds and their messages; a full-duplex ring simulates these together."""
         costs = UnitCosts(worker_s=1e-6, worker_bytes=600.0, rounds=True)
         if workers == 1:
             return costs
@@ -180,8 +190,8 @@ class Averaging(Spec, TimingProtocol):
         """All workers idle at time 0, version 0.
 
         Raises:
-            UserError: a fault that does not happen to workers, or copies between host and device
-                where gradients travel in buckets.
+            UserError: a fault that does not concern workers, or a combination of settings that is
+                not simulated.
         """
         _check(cluster, self)
         network = network_of(cluster)
@@ -200,13 +210,13 @@ class Averaging(Spec, TimingProtocol):
         )
 
     def wake(self, state: State) -> None:
-        """Idle workers are about to read, at the present time."""
+        """Let idle workers read at the present time."""
         state.clock[0]["busy"] = len(state.tasks)
 
     def advance(
         self, state: State, costs: Costs, limits: Limits, room: int, spans: bool
     ) -> tuple[int, Timeline]:
-        """Run until a limit or until ``room`` folds are recorded: (why it stopped, what was)."""
+        """Run until a limit or until ``room`` folds are recorded; see `TimingProtocol`."""
         clock, rounds, lost = state.clock[0], list[Any](), list[Any]()
         restarts, rounds_lost, restarts_seen = list[Restarts](), 0, 0
         first = int(clock["version"])
@@ -223,12 +233,14 @@ class Averaging(Spec, TimingProtocol):
             if not clock["begun"] and not self._begin(state, costs, limits, restarts):
                 break
             struck_s = _next_strike_s(state.absences)
+            # Overlapped reads happen between events: settle those before the next one.
             if self.overlap and clock["begun"]:
                 self._go_on(state, costs, limits, struck_s)
+            # ``fold_s`` may also be the instant of a return, or the end of a pause (`_begin`).
             if min(clock["fold_s"], struck_s) > limits.time_s:
                 clock["now_s"] = limits.time_s
                 break
-            if struck_s < clock["fold_s"]:
+            if struck_s < clock["fold_s"]:  # at one instant, the fold comes first
                 clock["now_s"] = max(clock["now_s"], struck_s)
                 struck = _strike(state, costs)
                 lost += struck
@@ -240,6 +252,7 @@ class Averaging(Spec, TimingProtocol):
             if not clock["begun"]:
                 clock["now_s"] = clock["fold_s"]
                 continue
+            # Too many folds at one instant mean that nothing costs time.
             clock["standing"] = clock["standing"] + 1 if clock["fold_s"] == clock["now_s"] else 0
             if clock["standing"] > limits.standing:
                 why = STUCK
@@ -248,6 +261,7 @@ class Averaging(Spec, TimingProtocol):
             rounds_lost, restarts_seen = 0, len(restarts)
             _fold(state, costs)
         losses = np.concatenate([np.zeros(0, LOST_TASK), *lost])
+        # With overlap the all-reduce runs beside computing, so workers have no spans of it.
         stages = BEFORE if self.overlap else BEFORE + AFTER
         timeline = round_timeline(first, rounds, losses, spans, stages, self.overlap)
         return why, replace(timeline, restarts=concat_restarts(restarts))
@@ -263,10 +277,10 @@ class Averaging(Spec, TimingProtocol):
         )
 
     def _begin(self, state: State, costs: Costs, limits: Limits, restarts: list[Restarts]) -> bool:
-        """All present workers read and begin a round; false if none may begin.
+        """Begin a round with all present workers; false if the limits allow none.
 
-        With no worker present, the next event is a return and not a fold. With checkpoints one that
-        is missing is waited for.
+        With no worker present, the next event is a return and not a fold. With checkpoints the
+        round waits for missing workers.
         """
         clock = state.clock[0]
         if clock["dispatched"] >= limits.dispatch or clock["now_s"] > limits.dispatch_s:
@@ -276,6 +290,7 @@ class Averaging(Spec, TimingProtocol):
             return True
         there = select_readers(state.absences, clock["now_s"], np.ones(len(state.tasks), np.bool_))
         if state.machine.checkpoints and not there.all():
+            # A preempted worker has left just now: wait for it, and restart.
             fail(state.saving)
             clock["fold_s"] = state.absences.until_s.max()
             return True
@@ -290,9 +305,10 @@ class Averaging(Spec, TimingProtocol):
         return True
 
     def _hand_out(self, state: State, tasks: Any) -> None:
-        """A new round for everyone: the next minibatches of each."""
+        """Begin a round's tasks with the next minibatches of each worker."""
         clock, steps = state.clock[0], self.every
         first, each = _epoch(state)
+        # A round never crosses the end of an epoch.
         if each:
             steps = min(steps, each - (int(clock["step"]) - first) % each)
         tasks["is_read"] = 0
@@ -302,9 +318,10 @@ class Averaging(Spec, TimingProtocol):
         clock["dispatched"] += 1
 
     def _go_on(self, state: State, costs: Costs, limits: Limits, struck_s: float) -> None:
-        """Workers that have handed in read the newest version and begin the next round."""
+        """Let workers that have joined the all-reduce read and begin the next round."""
         clock, later = state.clock[0], state.later
         join_s = state.tasks["join_s"]
+        # A read at the instant of the fold is left to `_fold`: it reads the folded version.
         due = (join_s <= limits.time_s) & (join_s < min(clock["fold_s"], struck_s))
         if len(state.absences.leave_s):
             due &= state.absences.leave_s == 0.0
@@ -321,19 +338,19 @@ class Averaging(Spec, TimingProtocol):
 
 
 MESSAGE_S, PASSED_S = 0.3e-6, 0.5e-9
-"""Of a message that is simulated singly, where only its own links matter (0.11 to 0.25
-microseconds), and of one that meets no other and is passed in a recurrence."""
+"""CPU seconds of a message that is simulated singly, if only its own links matter (measured: 0.11
+to 0.25 microseconds), and of one in the recurrence of a ring, where messages never meet."""
 
 CROWDED_S = 10e-9
-"""Of a message on fair links besides, for each that may be under way, as one that comes or goes
-changes the rates of others. 6 to 19 nanoseconds with 64 to 1,024 workers."""
+"""Additional CPU seconds of a message on fair links, for each message that may be in flight, since
+it changes their rates. Measured: 6 to 19 nanoseconds with 64 to 1,024 workers."""
 
 MESSAGE_BYTES = 64.0
-"""Memory of a message in a table: measured, about 50."""
+"""Bytes of a message in a table: measured, about 50."""
 
 
 def count_messages(collective: str, workers: int, near: int) -> int:
-    """Messages of an all-reduce, at most; ``near`` workers are a group of two levels."""
+    """Largest number of messages of an all-reduce, with groups of ``near`` for two levels."""
     if collective in ("ring", "gather"):
         return (2 if collective == "ring" else 1) * (workers - 1) * workers
     if collective == "two-level":
@@ -342,7 +359,7 @@ def count_messages(collective: str, workers: int, near: int) -> int:
 
 
 def _find_idle_in_a_ring(network: Network, workers: int) -> Iterator[tuple[str, str]]:
-    """Round a ring, where at a time one message leaves a group and one enters it."""
+    """Keys without effect on a ring, where one message at a time leaves or enters a group."""
     full = [level.duplex == "full" for level in network.levels]
     is_below_core = any(level.workers_per_link >= workers for level in network.levels)
     alone = is_below_core or network.core_bandwidth_bytes_per_s is None
@@ -355,7 +372,7 @@ def _find_idle_in_a_ring(network: Network, workers: int) -> Iterator[tuple[str, 
 
 
 def _check(cluster: Cluster, rules: Averaging) -> None:
-    """Refuse what is not simulated together."""
+    """Reject combinations of settings that are not simulated."""
     if rules.overlap and cluster.checkpoints:
         raise UserError("checkpoints: not simulated with overlap; allowed: without")
     if rules.buckets and cluster.host.staging == "pageable":
@@ -367,7 +384,7 @@ def _check(cluster: Cluster, rules: Averaging) -> None:
 
 
 def _epoch(state: State) -> tuple[int, int]:
-    """A worker's first minibatch of the present epochs, and how many one has; 0 without any."""
+    """First minibatch of the present epochs, and minibatches per epoch; 0 without epochs."""
     clock = state.clock[0]
     if clock["epoch_steps"]:
         return int(clock["epoch_step"]), int(clock["epoch_steps"])
@@ -375,7 +392,7 @@ def _epoch(state: State) -> tuple[int, int]:
 
 
 def _may_begin(state: State, restarts: list[Restarts]) -> bool:
-    """Whether no checkpoint is being written and no restart is due; if one is over, it counts."""
+    """Whether no checkpoint or restart delays the round; a restart that ends now is recorded."""
     clock, rules = state.clock[0], state.machine.checkpoints
     assert rules is not None
     now_s, step = float(clock["now_s"]), int(clock["step"])
@@ -383,13 +400,14 @@ def _may_begin(state: State, restarts: list[Restarts]) -> bool:
     if clock["fold_s"] > now_s:
         return False
     if (found := finish_restart(state.saving, now_s)) is not None:
+        # Minibatches of undone folds are handed out again.
         restarts.append(found[0])
         clock["step"] = found[1]
     return True
 
 
 def _fold(state: State, costs: Costs) -> None:
-    """The fold is complete: the next round goes on, if it has begun."""
+    """Complete a fold, and make the next round the present one, if it has begun."""
     clock, later = state.clock[0], state.later
     clock["now_s"] = clock["fold_s"]
     clock["version"] += 1
@@ -397,47 +415,51 @@ def _fold(state: State, costs: Costs) -> None:
     clock["begun"] = clock["later_begun"]
     clock["fold_s"] = np.inf
     if clock["later_begun"]:
+        # Workers that had not joined before the fold read the new version now.
         late = select_readers(state.absences, clock["now_s"], later["is_read"] == 0)
         later["read_at_s"][late] = clock["now_s"]
         _read(state, costs, later, late)
         state.tasks[:] = later
         clock["later_begun"] = 0
         if state.tasks["is_read"].any():
+            # All-reduces do not overlap: this one starts now or later.
             plan(state, costs, np.maximum(state.tasks["compute_end_s"], clock["now_s"]))
         else:
             _give_up(clock)
 
 
 def _give_up(clock: Any) -> None:
-    """Take back the rounds that have begun: no worker is left in them."""
+    """Cancel the rounds that have begun: no worker is left in them."""
     clock["dispatched"] -= clock["begun"] + clock["later_begun"]
     clock["begun"] = clock["later_begun"] = 0
 
 
 def _schedule(state: State, costs: Costs) -> None:
-    """The faults there are begin to run."""
+    """Schedule the fault processes, at the first call."""
     begun = state.absences.begun
     if len(begun) and not begun[0]:
         begin(state.absences, costs.faults, state.clock[0]["now_s"])
 
 
 def _next_strike_s(absences: Absences) -> float:
-    """When the next fault strikes, infinity if none does."""
+    """Instant of the next fault, infinity if there is none."""
     return next_strike_s(absences) if len(absences.begun) else math.inf
 
 
 def _strike(state: State, costs: Costs) -> list[Any]:
-    """A fault happens: what is lost, and the rest begin the all-reduce anew, or wait."""
+    """Execute a fault: returns lost tasks; the other workers repeat the all-reduce, or wait."""
     clock, lost = state.clock[0], list[Any]()
     who = strike(state.absences, costs.faults, clock["now_s"])
     if who != NOBODY and state.machine.checkpoints:
         return _stop(state)
+    # With overlap the worker may have two contributions: one on its way, one being computed.
     for tasks, has_begun in ((state.tasks, clock["begun"]), (state.later, clock["later_begun"])):
         if who != NOBODY and has_begun and tasks["is_read"][who]:
             lost.append(np.array([(who, tasks[who].item())], LOST_TASK))
             tasks["is_read"][who] = 0
             tasks["join_s"][who] = np.inf
     if lost and state.tasks["is_read"].any():
+        # The others repeat the all-reduce from now on, with the size of its first try.
         reduce(state, state.absences.size_bytes[0], clock["now_s"])
     elif lost:
         _give_up(clock)
@@ -445,7 +467,7 @@ def _strike(state: State, costs: Costs) -> list[Any]:
 
 
 def _stop(state: State) -> list[Any]:
-    """The round is lost for everybody, and so is what no checkpoint has."""
+    """Stop after a death with checkpoints: the present round is lost for all workers."""
     clock, tasks = state.clock[0], state.tasks
     lost = np.zeros(0, LOST_TASK)
     if clock["begun"]:
@@ -459,8 +481,9 @@ def _stop(state: State) -> list[Any]:
 
 
 def _read(state: State, costs: Costs, tasks: Any, due: Any) -> None:
-    """Workers that are ``due`` [N] read the present version and begin to compute."""
+    """Let the workers that are ``due`` [N] read the present version and begin to compute."""
     parallel, workers = state.machine.parallel, len(tasks)
+    # A single worker runs the serial program, without the slowdown of the parallel one.
     tasks["read_version"][due] = state.clock[0]["version"]
     tasks["is_read"][due] = 1
     slowdown = parallel.slowdown if workers > 1 else 1.0
@@ -471,7 +494,7 @@ def _read(state: State, costs: Costs, tasks: Any, due: Any) -> None:
 def compute(
     costs: Costs, tasks: Any, due: Any, epoch_s: float, first: int, each: int, slowdown: float
 ) -> None:
-    """When the workers that are ``due`` will have computed their minibatches."""
+    """Compute the ends of the computations of the workers that are ``due``."""
     for who in range(len(tasks)):
         if due[who]:
             task = tasks[who]

@@ -5,13 +5,13 @@ arrive, one after the other, and makes one fold of them; it drops the gradients 
 (Chen et al., "Revisiting distributed synchronous SGD", 2016). A dropped contribution is recorded
 as lost.
 
-When a worker reads again depends on its contribution. If it was taken, or dropped after the
-server had enough, the worker reads when the fold is complete, in order of arrival. If it was
-dropped before the server had enough, the worker reads at once: it may still be among the first.
+A worker with a contribution that was taken, or dropped after the server had enough, reads again
+when the fold is complete, in order of arrival. If its contribution was dropped before the server
+had enough, the worker reads at once: its next one may still be among the first.
 
-A round waits only for workers that are present: where there are fewer than N − b, for all of
-them. A worker that dies loses what it has not handed in. A worker that returns, or joins late,
-reads as one whose contribution was dropped.
+A round waits only for workers that are present: for all of them, if they are fewer than N − b. A
+worker that dies loses its contribution unless it has arrived. A worker that returns, or joins late,
+reads like one with a dropped contribution.
 
 Of events at one instant the fold comes first, then arrivals, faults, and returns.
 """
@@ -60,10 +60,12 @@ from harness.simulator.timeline import (
 __all__ = ["BackupWorkers"]
 
 PARKED, COMPUTING, TAKEN, LATE, AWAY = range(5)
-"""A worker: idle; under way; arrived, and part of the coming fold or dropped; not there."""
+"""States of a worker: idle; computing or sending; its contribution taken for the coming fold;
+waiting for the fold without one; absent."""
 
 RETURN = 1 << 37
-"""Returns come after arrivals of the same instant, of which there are fewer than this."""
+"""Offset in the order of returns, which come after arrivals of the same instant; a number above
+that of any minibatch."""
 
 CLOCK = np.dtype(
     [
@@ -73,9 +75,9 @@ CLOCK = np.dtype(
         *(("server_free_s", np.float64), ("fold_s", np.float64)),
     ]
 )
-"""Beside the common fields: events in a row at one instant, folds under way (0 or 1),
-contributions taken for it, those of its version that are being made, workers that wait for it,
-whether it has all, and its end."""
+"""Besides the common fields: events in a row at one instant, folds under way (0 or 1),
+contributions taken for it, contributions of its version in flight, workers that wait for it,
+whether it is complete but for its end, the instant at which the server is free, and that end."""
 
 TASK = np.dtype(
     [(name, np.int64) for name in ("worker", "phase", "step", "read_version", "first_step", "fold")]
@@ -85,14 +87,14 @@ TASK = np.dtype(
 
 
 class State(NamedTuple):
-    """Everything that moves.
+    """The state of the protocol.
 
     Attributes:
         clock: [1] of `CLOCK`.
         arrivals: [2N] tournament of arrivals at the server, and of returns.
         tasks: [N] of `TASK`.
         order: [N] workers that wait for the fold, by arrival.
-        absences: who is away, and when the next one goes.
+        absences: state of the faults of workers.
     """
 
     clock: Any
@@ -103,7 +105,7 @@ class State(NamedTuple):
 
 
 class Record(NamedTuple):
-    """[F] ends of folds, [T] contributions taken, [L] dropped, and how many there are of each."""
+    """[F] ends of folds, [T] contributions taken, [L] dropped, and the number of each."""
 
     folds: Any
     taken: Any
@@ -116,8 +118,12 @@ class BackupWorkers(Spec, TimingProtocol):
     """Synchronous SGD that does not wait for the slowest.
 
     Attributes:
-        backups: contributions of each round that are not waited for, of N workers at most
-            N − 1; with 0 it is plain synchronous SGD. One worker alone is waited for.
+        backups: number of slowest contributions that each round drops, for N workers at most
+            N − 1; with 0 it is plain synchronous SGD. A single worker is never dropped.
+
+    Examples:
+        >>> BackupWorkers(backups=2).handing(workers=8).missed
+        True
     """
 
     name = "backup_workers"
@@ -126,7 +132,7 @@ class BackupWorkers(Spec, TimingProtocol):
     backups: int = setting(0, at_least=0, at_most=10_000_000)
 
     def handing(self, workers: int) -> Handing:
-        """A minibatch for every worker and fold, also for those whose contribution is dropped."""
+        """A minibatch for every worker and fold, also for dropped contributions."""
         return Handing(rounds=True, own=None, a_fold=workers, under_way=workers, missed=True)
 
     def is_enough(self, workers: int) -> bool:
@@ -134,7 +140,7 @@ class BackupWorkers(Spec, TimingProtocol):
         return workers == 1 or workers > self.backups
 
     def promised(self, state: State) -> int:
-        """A fold takes the contributions of a round, and one at most is under way."""
+        """The version and the fold under way: a round makes one fold."""
         clock = state.clock[0]
         return int(clock["version"] + clock["under_way"])
 
@@ -146,7 +152,7 @@ class BackupWorkers(Spec, TimingProtocol):
         """All workers idle at time 0, version 0.
 
         Raises:
-            UserError: the workers share a link, a fault does not happen to workers, or there are
+            UserError: the workers share a link, a fault does not concern workers, or there are
                 as many backups as workers.
         """
         if not self.is_enough(workers):
@@ -167,8 +173,9 @@ class BackupWorkers(Spec, TimingProtocol):
         )
 
     def wake(self, state: State) -> None:
-        """Idle workers wait for a fold that is complete already."""
+        """Let idle workers read next, as if they had waited for the last fold."""
         clock, tasks = state.clock, state.tasks
+        # Appended to those that already wait, so the order of reads is that of arrivals.
         idle = np.flatnonzero(tasks["phase"] == PARKED)
         if len(idle):
             arrived = int(clock[0]["arrived"])
@@ -180,9 +187,10 @@ class BackupWorkers(Spec, TimingProtocol):
     def advance(
         self, state: State, costs: Costs, limits: Limits, room: int, spans: bool
     ) -> tuple[int, Timeline]:
-        """Run until a limit or until ``room`` folds are recorded: (why it stopped, what was)."""
+        """Run until a limit or until ``room`` folds are recorded; see `TimingProtocol`."""
         workers = len(state.tasks)
         needed = max(1, workers - self.backups)
+        # Bounded memory for many workers: the segment then has several parts.
         room = max(1, min(room, (1 << 18) // workers))
         first = int(state.clock[0]["version"])
         record = Record(
@@ -223,11 +231,12 @@ def _contributions(folds: np.ndarray, tasks: np.ndarray) -> Contributions:
 
 
 def _spans(tasks: np.ndarray) -> Spans:
-    """Fetch, compute, push of each contribution taken, and what it adds to the fold."""
+    """Fetch, compute and push of each contribution taken, and its part of the fold."""
     starts = ("read_at_s", "fetch_end_s", "compute_end_s", "fold_start_s")
     ends = ("fetch_end_s", "compute_end_s", "push_end_s", "fold_end_s")
     start_s = np.stack([tasks[name] for name in starts], axis=1).reshape(-1)
     end_s = np.stack([tasks[name] for name in ends], axis=1).reshape(-1)
+    # Four spans per contribution; the fourth is the server's.
     worker = np.repeat(tasks["worker"].astype(np.int32), 4)
     worker[3::4] = SERVER
     kind = np.tile(np.arange(4, dtype=np.int32), len(tasks))
@@ -237,7 +246,7 @@ def _spans(tasks: np.ndarray) -> Spans:
 
 @kernel
 def run(state: State, costs: Costs, limits: Limits, needed: int, record: Record) -> int:
-    """Move ``state`` until a limit is met or the record is full; returns why it stopped."""
+    """Advance ``state`` until a limit is met or the record is full; returns the reason."""
     clock, counts, absences = state.clock[0], record.counts, state.absences
     faulty = len(absences.begun) > 0
     if faulty and absences.begun[0] == 0:
@@ -245,6 +254,7 @@ def run(state: State, costs: Costs, limits: Limits, needed: int, record: Record)
     while clock.version < limits.version:
         if counts[0] == len(record.folds) or counts[2] == len(record.dropped):
             return FULL
+        # Right after a fold, or at the start of a segment: the waiting workers read.
         if clock.ready == 0 and clock.taken == 0 and clock.arrived > 0:
             read_all(state, costs, limits)
         used_up = clock.version >= limits.dispatch or clock.now_s > limits.dispatch_s
@@ -253,6 +263,7 @@ def run(state: State, costs: Costs, limits: Limits, needed: int, record: Record)
         fold_s = clock.fold_s if clock.ready == 1 else np.inf
         arrival_s = state.arrivals[1].time_s
         struck_s = next_strike_s(absences)
+        # A return comes after faults of its instant, an arrival before them.
         if state.arrivals[1].key >> WHO_BITS >= RETURN and arrival_s == struck_s:
             arrival_s = np.inf
         time_s = max(min(fold_s, arrival_s, struck_s), clock.now_s)
@@ -276,7 +287,7 @@ def run(state: State, costs: Costs, limits: Limits, needed: int, record: Record)
 
 @kernel
 def read_all(state: State, costs: Costs, limits: Limits) -> None:
-    """Everybody who waited for the fold reads, in order of arrival."""
+    """Let all workers that waited for the fold read, in order of arrival."""
     clock = state.clock[0]
     for place in range(clock.arrived):
         read(state, costs, limits, state.order[place])
@@ -285,7 +296,7 @@ def read_all(state: State, costs: Costs, limits: Limits) -> None:
 
 @kernel
 def read(state: State, costs: Costs, limits: Limits, who: int) -> None:
-    """Take the snapshot and the next minibatch; or stay idle if there is none."""
+    """Take a snapshot and the next minibatch; or become idle if the limits allow none."""
     clock, task = state.clock[0], state.tasks[who]
     if len(state.absences.begun) > 0 and is_away(state, who):
         clock.busy -= 1
@@ -295,6 +306,7 @@ def read(state: State, costs: Costs, limits: Limits, who: int) -> None:
         task.phase = PARKED
         clock.busy -= 1
         return
+    # Every worker has a link of its own, so the arrival is known now.
     task.phase = COMPUTING
     task.read_version = clock.version
     task.read_at_s = clock.now_s
@@ -313,9 +325,9 @@ def read(state: State, costs: Costs, limits: Limits, who: int) -> None:
 def arrive(
     state: State, costs: Costs, limits: Limits, needed: int, record: Record, who: int
 ) -> None:
-    """A contribution is at the server: taken if it is of this version and still needed.
+    """Take an arriving contribution if it is of this version and needed, or drop it.
 
-    Or a worker is back; it is too late for a fold that has all it needs.
+    Or let a worker that has returned read, or wait if the fold is complete but for its end.
     """
     clock, task = state.clock[0], state.tasks[who]
     scratch(state.arrivals, who)
@@ -326,6 +338,7 @@ def arrive(
             read(state, costs, limits, who)
             return
     elif task.read_version < clock.version or clock.ready == 1:
+        # Too late. Before the next fold has all it needs, the worker reads at once.
         clock.coming -= task.read_version == clock.version
         task.phase = LATE
         task.fold_end_s = clock.now_s
@@ -348,16 +361,17 @@ def arrive(
 
 @kernel
 def drop(record: Record, task: Any) -> None:
-    """A contribution enters no fold."""
+    """Record a contribution that enters no fold."""
     record.dropped[record.counts[2]] = task
     record.counts[2] += 1
 
 
 @kernel
 def check_complete(state: State, needed: int) -> None:
-    """See whether the fold has all that it needs, or all that there will be."""
+    """Complete the fold if it has all contributions that it needs or that can still come."""
     clock = state.clock[0]
     coming = needed - clock.taken
+    # With faults fewer than ``needed`` may come: then all present workers are waited for.
     if len(state.absences.begun) > 0:
         coming = clock.coming if clock.taken < needed else 0
     if coming == 0 and clock.taken > 0 and clock.ready == 0:
@@ -369,7 +383,7 @@ def check_complete(state: State, needed: int) -> None:
 
 @kernel
 def is_away(state: State, who: int) -> bool:
-    """Whether a worker that is about to read is not there; a preempted one goes now."""
+    """Whether a worker that is about to read is absent; a preempted one leaves now."""
     absences, now_s = state.absences, state.clock[0].now_s
     if absences.leave_s[who] > 0.0:
         absences.until_s[who] = now_s + absences.leave_s[who]
@@ -379,7 +393,7 @@ def is_away(state: State, who: int) -> bool:
 
 @kernel
 def go(state: State, who: int) -> None:
-    """A worker is away for as long as its absence says."""
+    """Let a worker leave, and schedule its return."""
     state.tasks[who].phase = AWAY
     until_s = state.absences.until_s[who]
     scratch(state.arrivals, who)
@@ -389,9 +403,10 @@ def go(state: State, who: int) -> None:
 
 @kernel
 def suffer(state: State, costs: Costs, needed: int, record: Record) -> None:
-    """A fault happens; what its worker has not handed in is lost."""
+    """Execute a fault; a contribution of its worker that has not arrived is lost."""
     clock = state.clock[0]
     who = strike(state.absences, costs.faults, clock.now_s)
+    # Workers that wait for the fold notice their death when they would read (`is_away`).
     if who != NOBODY and state.tasks[who].phase == COMPUTING:
         state.tasks[who].fold_end_s = clock.now_s
         clock.coming -= state.tasks[who].read_version == clock.version
@@ -403,7 +418,7 @@ def suffer(state: State, costs: Costs, needed: int, record: Record) -> None:
 
 @kernel
 def fold(state: State, record: Record) -> None:
-    """The fold of all that were taken is complete."""
+    """Complete the fold of all contributions taken."""
     clock, counts = state.clock[0], record.counts
     record.folds[counts[0]] = clock.now_s
     counts[0] += 1
@@ -413,5 +428,6 @@ def fold(state: State, record: Record) -> None:
             record.taken[counts[1]] = task
             counts[1] += 1
             task.phase = LATE
+    # Contributions of the old version that are still in flight count as too late from now on.
     clock.version += 1
     clock.taken = clock.coming = clock.ready = clock.under_way = 0

@@ -1,19 +1,19 @@
-"""Federated rounds: some of many clients train, and the first of them to answer are averaged.
+"""Federated rounds: a sample of many clients trains, and the first to answer are averaged.
 
 McMahan et al., "Communication-efficient learning of deep networks from decentralized data" (2017);
-over-selection, drop-outs and deadlines as Bonawitz et al., "Towards federated learning at scale:
-system design" (2019) have them. In a round
+over-selection, drop-outs and deadlines as in Bonawitz et al., "Towards federated learning at scale:
+system design" (2019). In a round
 
-- the server draws ``sampled`` clients among those that are there and sends them the model, all at
-  once, over the network;
+- the server draws ``sampled`` of the present clients and sends them the model, all at once, over
+  the network;
 - each computes ``every`` minibatches and sends its own model back;
-- contributions are folded one after the other, in the order of their arrival, until ``needed`` of
-  them are; the round ends then, or when no more can come, or at its deadline with those that have
-  arrived by then. What has not arrived is given up. A round without any contribution makes no fold.
+- contributions are folded one after the other, in the order of their arrival, until ``needed`` are
+  folded; the round ends then, or when no more can come, or at its deadline with those that have
+  arrived by then. Later ones are dropped. A round without any contribution makes no fold.
 
-A client that dies on the way is missing; what it would have sent is counted on the network until
-the round's end. One that is preempted finishes its round, and one that returns or joins late can be
-drawn from the next round on. Of events at one instant, folds come before faults.
+The contribution of a client that dies before it arrives is lost; its message still occupies the
+network until the round's end. A preempted client finishes its round, and one that returns or joins
+late can be drawn from the next round on. Of events at one instant, folds come before faults.
 """
 
 from __future__ import annotations
@@ -73,20 +73,20 @@ CLOCK = np.dtype(
         *((name, np.float64) for name in ("round_s", "end_s")),
     ]
 )
-"""Besides the contract's fields: events in a row at one instant, whether a round has begun, rounds
-that have been drawn, and when the present one began and will end."""
+"""Besides the contract's fields: events in a row at one instant, whether a round has begun, number
+of rounds drawn, and beginning and end of the present one."""
 
 
 class State(NamedTuple):
-    """Everything that moves.
+    """The state of the protocol.
 
     Attributes:
         clock: [1] of `CLOCK`.
-        tasks: [N] of `TASK`, the present round; ``is_read`` says who is in it.
-        steps: [N] minibatches that each client has been handed so far.
-        absences: who is away, and when the next one goes.
+        tasks: [N] of `TASK`, the present round; its clients have ``is_read`` 1.
+        steps: [N] number of minibatches handed to each client so far.
+        absences: state of the faults of clients.
         machine: the cluster.
-        wiring: the clients' way to the server.
+        wiring: the network between clients and server.
     """
 
     clock: Any
@@ -102,10 +102,10 @@ class ClientSampling(Spec, TimingProtocol):
     """Timing of federated averaging.
 
     Attributes:
-        sampled: clients that are drawn for a round; all that are there if these are fewer.
-        needed: contributions of them that make a fold; 0 is all of them.
-        every: minibatches a client computes in a round.
-        deadline_s: how long a round lasts at most, as long as anything has arrived by then; none
+        sampled: clients that are drawn for a round; all present ones if these are fewer.
+        needed: contributions that make a fold; 0 is all of the round.
+        every: minibatches of a client in a round.
+        deadline_s: longest duration of a round, if any contribution has arrived by then; none
             is no limit.
     """
 
@@ -119,27 +119,27 @@ class ClientSampling(Spec, TimingProtocol):
     deadline_s: float | None = duration(None)
 
     def trouble(self) -> tuple[str, str] | None:
-        """No more can be needed than are drawn."""
+        """More contributions needed than clients drawn."""
         if self.needed > self.sampled:
             allowed = f"at most sampled, which is {self.sampled}"
             return "needed", f"{self.needed} is not allowed; allowed: {allowed}"
         return None
 
     def without_effect(self, cluster: Cluster, workers: int) -> Iterator[tuple[str, str]]:
-        """Costs of workers that send to each other, but for what an average takes."""
+        """Costs of workers that send to each other, except the fixed time of an average."""
         names = (entry.name for entry in fields(cluster.parallel) if entry.name != "average_s")
         for name in find_changed(cluster.parallel, *names):
             yield f"parallel.{name}", f"workers of {self.name} do not send to each other"
 
     def effort(self, cluster: Cluster, workers: int) -> UnitCosts:
-        """See `TimingProtocol`; clients that are not drawn are looked at, too."""
+        """See `TimingProtocol`; clients that are not drawn cost time, too."""
         return UnitCosts(1e-6, 350.0, 3e-6, rounds=True, present_s=0.35e-6)
 
     def start(self, cluster: Cluster, workers: int) -> State:
         """All clients idle at time 0, version 0.
 
         Raises:
-            UserError: a fault that does not happen to workers, half-duplex links, or pageable
+            UserError: a fault that does not concern workers, half-duplex links, or pageable
                 buffers.
         """
         network = network_of(cluster)
@@ -158,13 +158,13 @@ class ClientSampling(Spec, TimingProtocol):
         )
 
     def wake(self, state: State) -> None:
-        """Idle clients can be drawn, at the present time."""
+        """Let idle clients be drawn, at the present time."""
         state.clock[0]["busy"] = len(state.tasks)
 
     def advance(
         self, state: State, costs: Costs, limits: Limits, room: int, spans: bool
     ) -> tuple[int, Timeline]:
-        """Run until a limit or until ``room`` folds are recorded: (why it stopped, what was)."""
+        """Run until a limit or until ``room`` folds are recorded; see `TimingProtocol`."""
         clock, rounds, lost = state.clock[0], list[Any](), [np.zeros(0, LOST_TASK)]
         first, why, rounds_lost = int(clock["version"]), DONE, 0
         room = max(1, min(room, MOST_ROWS // len(state.tasks)))
@@ -192,6 +192,7 @@ class ClientSampling(Spec, TimingProtocol):
                 why = STUCK
                 break
             clock["now_s"] = clock["end_s"]
+            # Without a round, ``end_s`` was the return of the first client.
             if clock["begun"]:
                 folded, given_up = self._fold(state)
                 rounds += folded
@@ -207,7 +208,7 @@ class ClientSampling(Spec, TimingProtocol):
         return contributions_in_flight([state.tasks] if state.clock[0]["begun"] else [])
 
     def _draw(self, state: State, costs: Costs, limits: Limits) -> bool:
-        """A round begins; false if none may. With no client there, it waits for the first."""
+        """Begin a round; false if the limits allow none. With no client present, wait for one."""
         clock, tasks = state.clock[0], state.tasks
         if clock["dispatched"] >= limits.dispatch or clock["now_s"] > limits.dispatch_s:
             clock["busy"] = 0
@@ -223,12 +224,13 @@ class ClientSampling(Spec, TimingProtocol):
         clock["drawn"] += 1
         clock["dispatched"] += 1
         clock["begun"], clock["round_s"] = 1, clock["now_s"]
+        # In order of numbers: links serve messages of one instant in the order of the list.
         self._train(state, costs, np.sort(who))
         self._end(state, costs)
         return True
 
     def _train(self, state: State, costs: Costs, who: Any) -> None:
-        """When each client that is drawn has the model, has computed, and has answered."""
+        """Compute the instants at which drawn clients have the model, compute and answer."""
         clock, tasks, server = state.clock[0], state.tasks, np.full(len(who), len(state.tasks))
         tasks[:] = np.zeros((), TASK)
         mine = tasks[who]
@@ -237,6 +239,7 @@ class ClientSampling(Spec, TimingProtocol):
         mine["first_step"] = state.steps[who]
         state.steps[who] += self.every
         (wiring,), size = state.wiring, costs.parameter_bytes
+        # Down and up are separate runs of the network: full-duplex links carry both at once.
         mine["start_s"] = transfer(wiring, mine["read_at_s"], server, who, np.full(len(who), size))
         compute_end_times(costs, mine, who)
         prepare_s = state.machine.parallel.average_s + coding_s(state.machine, size)[0]
@@ -246,16 +249,18 @@ class ClientSampling(Spec, TimingProtocol):
         tasks[who] = mine
 
     def _end(self, state: State, costs: Costs) -> None:
-        """When the round will end, with the contributions that can still come."""
+        """Compute the end of the round, with the contributions that can still come."""
         clock, tasks = state.clock[0], state.tasks
         coming = np.flatnonzero(tasks["is_read"])
         order = coming[np.argsort(tasks["pushed_s"][coming], kind="stable")]
         order = order[: self.needed or len(order)]
+        # Infinite marks contributions that will be dropped, until they are folded below.
         tasks["fetched_s"] = np.inf
         done_s = clock["now_s"] if len(order) == 0 else -math.inf
         fold_s = costs.fold_s + coding_s(state.machine, costs.parameter_bytes)[1]
         deadline_s = math.inf if self.deadline_s is None else clock["round_s"] + self.deadline_s
         for place, who in enumerate(order.tolist()):
+            # The first contribution is folded even after the deadline: a round needs one.
             if place and tasks["pushed_s"][who] > deadline_s:
                 done_s = max(done_s, deadline_s)
                 break
@@ -264,9 +269,10 @@ class ClientSampling(Spec, TimingProtocol):
         clock["end_s"] = max(done_s, clock["now_s"])
 
     def _strike(self, state: State, costs: Costs) -> Any:
-        """A fault happens; a client that has not answered yet is missing: [L] of `LOST_TASK`."""
+        """Execute a fault; returns the client's task if it has not arrived: [L] of `LOST_TASK`."""
         clock, tasks = state.clock[0], state.tasks
         who = strike(state.absences, costs.faults, clock["now_s"])
+        # A contribution that has arrived survives its client.
         busy = who >= 0 and clock["begun"] and tasks["is_read"][who]
         if not busy or tasks["pushed_s"][who] <= clock["now_s"]:
             return np.zeros(0, LOST_TASK)
@@ -276,7 +282,7 @@ class ClientSampling(Spec, TimingProtocol):
         return lost
 
     def _fold(self, state: State) -> tuple[list[Any], Any]:
-        """The round is over: its tasks if there was a fold, and what was given up."""
+        """End the round: returns its tasks if there was a fold, and the dropped contributions."""
         clock, tasks = state.clock[0], state.tasks
         late = np.flatnonzero((tasks["is_read"] == 1) & np.isinf(tasks["fetched_s"]))
         given_up = np.zeros(len(late), LOST_TASK)
@@ -284,7 +290,7 @@ class ClientSampling(Spec, TimingProtocol):
         tasks["is_read"][late] = 0
         tasks["fetched_s"] = np.where(tasks["is_read"], clock["now_s"], 0.0)  # one fold of them all
         clock["begun"], clock["end_s"] = 0, math.inf
-        if not tasks["is_read"].any():
+        if not tasks["is_read"].any():  # no fold: the limits must not count this round
             clock["dispatched"] -= 1
             return [], given_up
         clock["version"] += 1
@@ -292,12 +298,13 @@ class ClientSampling(Spec, TimingProtocol):
 
 
 MOST_ROWS = 1 << 18
-"""Contributions recorded at a time, so that many clients do not fill the memory."""
+"""Largest number of contributions recorded at a time, which limits memory with many clients."""
 
 
 @kernel
 def lots(costs: Costs, there: Any, number: int, scores: Any) -> None:
-    """A number of each client that is there, for a round; those with the smallest are drawn."""
+    """Draw a score for each present client; a round takes the clients with the smallest scores."""
+    # By client and round: absences of other clients do not change a client's score.
     for who in range(len(there)):
         if there[who]:
             scores[who] = laws.uniforms(costs.sample_key, who, number, 0)[0]
@@ -305,7 +312,7 @@ def lots(costs: Costs, there: Any, number: int, scores: Any) -> None:
 
 @kernel
 def compute_end_times(costs: Costs, tasks: Any, who: Any) -> None:
-    """When clients ``who`` [K] have computed their minibatches, from ``start_s`` on."""
+    """Compute the ends of the computations of K clients, from ``start_s`` on."""
     for place in range(len(tasks)):
         task = tasks[place]
         time_s = task.start_s

@@ -1,11 +1,11 @@
-"""What a protocol is: who waits for whom, as state and one function that moves it.
+"""The contract of a timing protocol: a state, and a function that advances it.
 
 A protocol is a frozen settings class in a file of its own, and a line under ``[protocols]`` of
 ``harness/registry.toml``, or an entry point ``lagbench.protocols`` of another package. The
-``Attributes`` of its docstring say what each setting means: options of `lagbench simulate` and the
-page of keys are made of them. Its state is a named tuple of numpy arrays and nested ones, so it
-can be handed to a compiled kernel, saved, and restored. Every state has a ``clock``: an array of
-one record with at least `CLOCK_FIELDS`.
+``Attributes`` of its docstring describe its settings: the options of `lagbench simulate` and the
+page of keys are generated from them. Its state is a named tuple of numpy arrays and nested tuples,
+so it can be passed to a compiled kernel, saved, and restored. Every state has a ``clock``: an array
+of one record with at least `CLOCK_FIELDS`.
 """
 
 from __future__ import annotations
@@ -43,29 +43,29 @@ CLOCK_FIELDS = (
     *(("now_s", np.float64), ("version", np.int64)),
     *(("dispatched", np.int64), ("busy", np.int64)),
 )
-"""What every protocol's clock has: the time, folds so far, minibatches handed out so far, and
-workers that are not idle."""
+"""Fields of every protocol's clock: the time, folds so far, minibatches handed out so far, and
+number of workers that are not idle."""
 
 DONE, FULL, STUCK, GONE, ASKS, DYING = range(6)
-"""Why `advance` returned: a limit is reached, the room is used up, time does not move on, no
-worker is left, the next event needs to be told something, no round is ever folded."""
+"""Reasons for which `advance` returns: a limit is reached, the room is used up, time does not
+advance, no worker is left, the next event needs an answer, no round is ever folded."""
 
 LOST_ROUNDS = 1000
-"""Rounds in a row, lost to failures, that mean none will ever be folded.
+"""Rounds lost to failures in a row after which a segment ends: none will ever be folded.
 
-Where one round in fifty is folded, so many in a row are lost once in 10^9 folds: a cluster that
-trains at all, however slowly, is never taken for one that does not."""
+If one round in fifty is folded, 1,000 in a row are lost once in 10^9 folds, so a slow cluster that
+still trains is not rejected."""
 
 
 class Limits(NamedTuple):
-    """Where a segment ends; each is an absolute figure.
+    """Limits of a segment, as absolute figures.
 
     Attributes:
-        version: stop when it is reached.
-        time_s: stop before the first event after this.
-        dispatch: hand out no minibatch once so many contributions are folded or under way.
+        version: stop at this version.
+        time_s: stop before the first event after this instant.
+        dispatch: hand out no minibatch once this many contributions are folded or in flight.
         dispatch_s: hand out no minibatch after this instant.
-        standing: so many events at one instant mean that time will not move on.
+        standing: number of events at one instant from which on time counts as stuck.
     """
 
     version: int
@@ -81,14 +81,14 @@ class Limits(NamedTuple):
 
 
 class Handing(NamedTuple):
-    """How a protocol hands out the data of a pass, as training on frames needs to know.
+    """A protocol's distribution of the data of a pass, for training on frames.
 
     Attributes:
         rounds: whether a fold takes the contributions of all workers, or of one.
-        own: minibatches of a contribution where each worker has its own part of the data; None
-            where one counter hands out the minibatches of all.
+        own: minibatches of a contribution if each worker has its own part of the data; None
+            if one counter hands out the minibatches of all.
         a_fold: minibatches that this counter hands out for a fold.
-        under_way: contributions that may be under way at once.
+        under_way: largest number of contributions in flight at once.
         missed: whether a fold may lack a worker's contribution without any failure.
     """
 
@@ -100,14 +100,14 @@ class Handing(NamedTuple):
 
 
 class UnitCosts(NamedTuple):
-    """Processor seconds and bytes that simulating a protocol takes, as measured on one core.
+    """CPU seconds and bytes for simulating a protocol, as measured on one core.
 
     Attributes:
-        worker_s, worker_bytes: of a worker, until it has read for the first time.
-        contribution_s: of a contribution.
+        worker_s, worker_bytes: per worker, until its first read.
+        contribution_s: per contribution.
         rounds: whether workers fold together.
-        present_s: of a worker in a fold, whether it contributes or not.
-        messages_s, messages_bytes: of all messages of a fold, and of their table.
+        present_s: per worker and fold, whether it contributes or not.
+        messages_s, messages_bytes: for all messages of a fold, and for their table.
     """
 
     worker_s: float = 2e-6
@@ -130,39 +130,40 @@ Ability = Literal[
     "questions",
     "processes",
 ]
-"""What only some protocols can do. The first six are simulated with that part of a cluster file:
+"""Optional abilities of a protocol. The first six support a part of a cluster file:
 ``[[faults]]``, ``[network.server]``, ``[compression]``, a fault's ``notice_s``, ``[checkpoints]``,
 ``[[jobs]]``. With ``epochs`` each worker counts its own minibatches (`epoch_folds`,
-`begin_epoch`), with ``questions`` the protocol asks while it is simulated (`asked`, `answer`).
-With ``processes`` real processes do the same, but for the settings of `simulated_only`; a class
-that inherits it and lets other workers wait for each other leaves it out."""
+`begin_epoch`), with ``questions`` the simulation needs answers on the way (`asked`, `answer`).
+With ``processes`` real processes do the same, except for the settings of `simulated_only`; a
+subclass that lets other workers wait for each other leaves it out."""
 
 Way = Literal["link", "network", "workers"]
-"""Where messages go: to the server over ``[link]``, or over ``[network]`` if that has a table
+"""Routes of messages: to the server over ``[link]``, or over ``[network]`` if that has a table
 ``server``; to the server over any ``[network]``; to other workers over any ``[network]``."""
 
 
 class TimingProtocol(ABC):
-    """The interface `Simulation` drives; whatever derives from it can be named in a run file.
+    """Base class of protocols for `Simulation`; a run file can name any subclass.
 
-    A class that can do more than the least declares it in ``can``, and has the methods that belong
-    to it. What a user asks for beyond that is refused, with the name of the missing ability.
+    A class declares optional abilities in ``can``, and overrides their methods. `Simulation`
+    rejects a cluster that needs an undeclared ability, and names it.
     """
 
     name: ClassVar[str]
-    """In options, run files and messages; the class's own name goes, too, and is the default."""
+    """Name in options, run files and messages; by default the class's name, which also works."""
     can: ClassVar[frozenset[Ability]] = frozenset()
-    """What it is simulated with; see `Ability`."""
+    """Optional abilities; see `Ability`."""
     way: ClassVar[Way] = "link"
-    """Where its messages go; see `Way`."""
+    """Route of its messages; see `Way`."""
 
     def __init_subclass__(cls) -> None:
-        """Refuse an ability that does not exist, as the one that was meant would be missing.
+        """Check the declared abilities, and set the default name.
 
         Raises:
-            UserError: ``can`` has one.
+            UserError: ``can`` contains an unknown ability.
         """
         super().__init_subclass__()
+        # A misspelt ability would otherwise only show when a cluster file needs it.
         if not hasattr(cls, "name"):
             cls.name = cls.__name__
         for ability in cls.can - set(get_args(Ability)):
@@ -170,107 +171,112 @@ class TimingProtocol(ABC):
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """Its settings as plain data, by which runs are known: equal settings, equal data."""
+        """Its settings as plain data, for the identity of runs: equal settings, equal data."""
 
     @abstractmethod
     def start(self, cluster: Cluster, workers: int) -> Any:
-        """The state in which all workers are idle at time 0, version 0.
+        """The initial state: all workers idle at time 0, version 0.
 
         Args:
-            cluster: what it all costs.
-            workers: how many.
+            cluster: the machine.
+            workers: number of workers.
         """
 
     @abstractmethod
     def wake(self, state: Any) -> None:
-        """Idle workers are about to read; called as a segment begins."""
+        """Let idle workers read next; called at the beginning of a segment."""
 
     @abstractmethod
     def advance(
         self, state: Any, costs: Costs, limits: Limits, room: int, spans: bool
     ) -> tuple[int, Timeline]:
-        """Move the state in place.
+        """Advance the state, in place.
 
         Args:
-            state: as `start` made it.
+            state: from `start`.
             costs: seconds of copies, computing and folds, drawn by worker and step.
-            limits: where the segment ends.
-            room: folds that may be recorded.
-            spans: whether busy times are recorded.
+            limits: limits of the segment.
+            room: largest number of folds to record.
+            spans: whether to record busy times.
 
         Returns:
-            Why it stopped (`DONE`, `FULL`, `STUCK`, `GONE`, `DYING`, or `ASKS` with
-            ``questions``), and what happened.
+            The reason for stopping (`DONE`, `FULL`, `STUCK`, `GONE`, `DYING`, or `ASKS` with
+            ``questions``), and the timeline.
         """
 
     @abstractmethod
     def in_flight(self, state: Any) -> Contributions:
-        """What has been read and not yet folded."""
+        """Contributions read and not yet folded, by first step."""
 
     def promised(self, state: Any) -> int:
-        """The number of folds once everything that is under way has been folded.
+        """Number of folds once all contributions in flight are folded.
 
         By default every minibatch that was handed out is a fold.
         """
         return int(state.clock[0]["dispatched"])
 
     def restorable(self, state: Any) -> int:
-        """The version that a server which failed now would go back to, or a later one."""
+        """Version to which a server failure now would revert, or a later one."""
         return int(state.clock[0]["version"])
 
     def asked(self, state: Any) -> Any:
-        """Open questions of a protocol with ``questions``: a segment ends before it needs them.
+        """Open questions of a protocol with ``questions``; a segment ends before it needs answers.
 
         Returns:
-            Arrays in a class of the protocol's own, empty where nothing is asked.
+            Arrays in a class of the protocol's own, empty without open questions.
 
         Raises:
-            ValueError: the protocol asks nothing.
+            ValueError: the protocol has no questions.
         """
         raise ValueError(f"protocol {self.name!r} does not declare 'questions'")
 
     def answer(self, state: Any, who: Any, values: Any) -> None:
-        """Answer open questions, so that the simulation can go on.
+        """Answer open questions, so that the simulation can continue.
 
         Args:
-            state: moved in place.
-            who: [U] the workers that ask.
+            state: changed in place.
+            who: [U] workers with a question.
             values: [U] an answer for each.
 
         Raises:
-            ValueError: the protocol asks nothing, or not this.
+            ValueError: the protocol has no questions, or no such question.
         """
         raise ValueError(f"protocol {self.name!r} does not declare 'questions'")
 
     def epoch_folds(self, cluster: Cluster, workers: int) -> int:
-        """Folds in one epoch of a cluster's data with ``epochs``; 0 where there are none."""
+        """Number of folds in one epoch of a cluster's data with ``epochs``; 0 without epochs."""
         del cluster, workers
         return 0
 
     def begin_epoch(self, state: Any, minibatches: int) -> None:
-        """Begin an epoch of so many minibatches a worker, where workers count their own.
+        """Begin an epoch of ``minibatches`` per worker, with ``epochs``.
 
         Args:
-            state: as `start` made it, with nothing under way; moved in place.
+            state: with nothing in flight; changed in place.
             minibatches: of each worker until the next epoch begins.
         """
         del state, minibatches
 
     def handing(self, workers: int) -> Handing | None:
-        """How it hands out data; None if frames cannot be trained on in its order."""
+        """Its distribution of data; None if it does not support training on frames."""
         del workers
         return None
 
-    def without_effect(self, cluster: Cluster, workers: int) -> Iterator[tuple[str, str]]:
-        """Dotted keys of the cluster file that cannot move its timelines, and why.
+    def with_shards(self, shards: int) -> TimingProtocol:
+        """The same for a server in so many shards, where it has a server that can be cut."""
+        del shards
+        return self
 
-        Only what its own settings decide: what follows from ``way`` is known.
+    def without_effect(self, cluster: Cluster, workers: int) -> Iterator[tuple[str, str]]:
+        """Dotted keys of the cluster file without effect on its timelines, each with the reason.
+
+        Only those that its own settings determine: the caller knows those that follow from ``way``.
         """
         del cluster, workers
         return iter(())
 
     def effort(self, cluster: Cluster, workers: int) -> UnitCosts:
-        """What its simulation takes; by default that of a parameter server."""
+        """Cost of its simulation; by default that of a parameter server."""
         del cluster, workers
         return UnitCosts()
 
@@ -284,5 +290,5 @@ class TimingProtocol(ABC):
         return None
 
     def untrained(self) -> tuple[str, str] | None:
-        """A setting that can be timed but not trained with: (key, what is wrong, what allowed)."""
+        """A setting that can be timed but not trained with: (key, message), or None."""
         return None

@@ -1,35 +1,34 @@
 """Asynchronous training around one server.
 
-Each worker repeats: read the shared model (the snapshot is that of the instant of the
-read), copy it to its device, compute the gradient of one minibatch, copy that back, queue
-at the server. The server folds one contribution at a time, first come first served; when a
-fold is complete the version rises by one and its worker reads again.
+Each worker repeats: read the shared model (a snapshot at the instant of the read), copy it to its
+device, compute the gradient of one minibatch, copy that back, queue at the server. The server
+folds one contribution at a time, first come, first served; when a fold is complete the version
+rises by one and its worker reads again.
 
-Of events at one instant, folds come before pushes, pushes before what links and devices
-do, and reads last: a worker that reads at the instant of a fold sees the folded model. So
+Of events at one instant, folds come before pushes, pushes before events of links and devices,
+and reads last: a worker that reads at the instant of a fold reads the folded model. So
 with all costs zero each worker's whole cycle is done before the next one reads, which is
 serial SGD.
 
-Where the server is in shards, a contribution goes to them in equal pieces, one after the other,
-and each shard folds its pieces first come first served; a fold is complete when the last shard
-has folded (see `shards`).
+With several shards, a contribution is sent to them in equal pieces, one after the other, and each
+shard folds its pieces first come, first served; a fold is complete when the last shard has folded
+(see `harness.simulator.protocols.state`).
 
-Minibatches are handed out by one counter in order of reads. What a contribution costs is
-settled when it is read.
+Minibatches are handed out by one counter in order of reads. The costs of a contribution are fixed
+at its read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from harness.base.errors import UserError
 from harness.base.settings import Spec, setting
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs
 from harness.simulator.protocols import asynchronous, plain_server
-from harness.simulator.protocols import state as recording
-from harness.simulator.protocols import state as slots
+from harness.simulator.protocols import state as server_state
 from harness.simulator.protocols.contract import Handing, Limits, TimingProtocol
 from harness.simulator.protocols.plain_server import PlainState, rows_under_way
 from harness.simulator.protocols.state import Rules, is_networked
@@ -37,7 +36,7 @@ from harness.simulator.timeline import Contributions, Timeline
 
 __all__ = ["ParameterServer"]
 
-_State = PlainState | slots.State
+_State = PlainState | server_state.State
 
 
 @dataclass(frozen=True)
@@ -45,19 +44,23 @@ class ParameterServer(Spec, TimingProtocol):
     """Asynchronous SGD's timing: one server, first come first served.
 
     Attributes:
-        push_every: minibatches that are one contribution, computed from one read; what a worker
-            does between them is the algorithm's (n_push of Dean et al., "Large scale distributed
+        push_every: minibatches of one contribution, computed from one read; the algorithm
+            determines the steps between them (n_push of Dean et al., "Large scale distributed
             deep networks", 2012).
         fetch_every: minibatches between two fetches of a worker (their n_fetch); a multiple of
             ``push_every``.
         bound: contributions by which a worker may be ahead of the slowest when it begins another:
             the staleness of Ho et al., "More effective distributed ML via a stale synchronous
             parallel parameter server" (2013). None is no bound.
-        queue: places at the server. A contribution takes one when its copy begins and gives it
-            back when it is folded; without a free one it waits at its worker. None is no limit.
-        depth: contributions a worker may have under way. With 1 it waits for its fold before it
-            reads again; with more it goes on as soon as it has computed.
+        queue: places at the server. A contribution takes one when its copy begins and releases it
+            when it is folded; without a free one it waits at its worker. None is no limit.
+        depth: contributions that a worker may have in flight. With 1 it waits for its fold before
+            it reads again; with more it continues as soon as it has computed.
         shards: equal parts of the model, each with a queue of its own.
+
+    Examples:
+        >>> ParameterServer(depth=2).handing(workers=4).under_way
+        8
     """
 
     name = "parameter_server"
@@ -71,12 +74,16 @@ class ParameterServer(Spec, TimingProtocol):
     shards: int = setting(1, at_least=1, at_most=10_000, added=True)
 
     def handing(self, workers: int) -> Handing:
-        """Minibatches in the order in which workers read."""
+        """One counter hands out minibatches in the order of reads."""
         under_way = workers * self.depth
         return Handing(rounds=False, own=None, a_fold=self.push_every, under_way=under_way)
 
+    def with_shards(self, shards: int) -> ParameterServer:
+        """See `TimingProtocol`."""
+        return replace(self, shards=shards)
+
     def untrained(self) -> tuple[str, str] | None:
-        """Shards belong to the run; parameters that are older than a read are not kept."""
+        """Shards, which are a key of the run, and fetches less frequent than reads."""
         if self.shards > 1:
             return (
                 "shards",
@@ -98,7 +105,7 @@ class ParameterServer(Spec, TimingProtocol):
         return None
 
     def trouble(self) -> tuple[str, str] | None:
-        """A contribution is computed at one version."""
+        """Fetches that would split a contribution: it is computed at one version."""
         if self.fetch_every % self.push_every and self.fetch_every != 1:
             allowed = f"1 or a multiple of push_every, which is {self.push_every}"
             return "fetch_every", f"{self.fetch_every} is not allowed; allowed: {allowed}"
@@ -106,7 +113,8 @@ class ParameterServer(Spec, TimingProtocol):
 
     @property
     def rules(self) -> Rules:
-        """The settings as the kernel takes them."""
+        """The settings as arguments of a kernel."""
+        # The kernel counts fetches in contributions, not minibatches; −1 stands for None.
         return Rules(
             push_every=self.push_every,
             fetch_every=max(1, self.fetch_every // self.push_every),
@@ -120,69 +128,71 @@ class ParameterServer(Spec, TimingProtocol):
         """All workers idle at time 0, version 0.
 
         Raises:
-            UserError: too many workers for the settings that are not the plain ones, or faults
-                where the server is in shards.
+            UserError: too many workers or shards for these settings, or faults with several shards.
         """
         if self.shards > 1 and cluster.faults:
             raise UserError(f"shards: {self.shards} is not allowed with faults; allowed: 1")
         if self.shards > 1 and self.shards * self.depth * workers > MOST_PIECES:
             allowed = f"with {workers} workers at most {MOST_PIECES // (self.depth * workers)}"
             raise UserError(f"shards: {self.shards} is not allowed; allowed: {allowed}")
+        # Without shared links, faults and special settings a faster kernel gives the same bits.
         own_links = cluster.link.sharing == "none" and not is_networked(cluster)
         if own_links and not cluster.faults and self.rules == PLAIN:
             return plain_server.start(workers)
-        if slots.leaves(cluster, workers, self.rules) > slots.MOST_LEAVES:
-            most = slots.MOST_LEAVES // slots.leaves(cluster, 1, self.rules)
+        if server_state.leaves(cluster, workers, self.rules) > server_state.MOST_LEAVES:
+            most = server_state.MOST_LEAVES // server_state.leaves(cluster, 1, self.rules)
             allowed = f"at most {most} with these faults and depth"
             raise UserError(f"workers: {workers} is not allowed; allowed: {allowed}")
-        return slots.initial_state(cluster, workers, self.rules)
+        return server_state.initial_state(cluster, workers, self.rules)
 
     def wake(self, state: _State) -> None:
-        """Idle workers are about to read, at the present time."""
+        """Let idle workers read at the present time."""
         if isinstance(state, PlainState):
             plain_server.wake(state)
         else:
-            slots.wake(state)
+            server_state.wake(state)
 
     def advance(
         self, state: _State, costs: Costs, limits: Limits, room: int, spans: bool
     ) -> tuple[int, Timeline]:
-        """Run until a limit or until ``room`` folds are recorded: (why it stopped, what was).
+        """Run until a limit or until ``room`` folds are recorded; see `TimingProtocol`.
 
         Raises:
-            UserError: more events than can be told apart.
+            UserError: more events than sequence numbers.
         """
         if isinstance(state, PlainState):
             return plain_server.advance(state, costs, limits, room, spans)
         first = int(state.clock[0]["version"])
+        # A fold records one piece per shard, which must fit the memory.
         room = min(room, max(1, MOST_PIECES // self.shards)) if self.shards > 1 else room
         count = len(state.slots)
         losses = len(state.occurrences) > 0
-        record = recording.space(room, count, len(state.shards.queues), spans, losses)
+        record = server_state.space(room, count, len(state.shards.queues), spans, losses)
         why = asynchronous.run(state, costs, self.rules, limits, record, room)
-        if int(state.clock[0]["sequence"]) > slots.MOST_EVENTS // 2:
+        # Half of the range, since the test comes after the events of a call.
+        if int(state.clock[0]["sequence"]) > server_state.MOST_EVENTS // 2:
             raise UserError("simulation: too long; use fewer folds")
-        return why, recording.timeline(record, first, self.push_every, count)
+        return why, server_state.timeline(record, first, self.push_every, count)
 
     def in_flight(self, state: _State) -> Contributions:
         """Contributions read and not yet folded, by first step."""
         if isinstance(state, PlainState):
             return plain_server.contributions_in_flight(state)
-        return rows_under_way(state.slots, slots.UNDER_WAY, self.depth, self.push_every)
+        return rows_under_way(state.slots, server_state.UNDER_WAY, self.depth, self.push_every)
 
     def promised(self, state: _State) -> int:
-        """The plain server makes a fold of every minibatch; others count what is under way."""
+        """The number of minibatches on a plain server; else the version and folds in flight."""
         if isinstance(state, PlainState):
             return super().promised(state)
         clock = state.clock[0]
         return int(clock["version"] + clock["under_way"])
 
     def restorable(self, state: _State) -> int:
-        """What the last checkpoint of a server that fails has; a plain server fails never."""
+        """The version of the server's last checkpoint; a plain server never fails."""
         return int(state.clock[0]["version" if isinstance(state, PlainState) else "restored"])
 
     def without_effect(self, cluster: Cluster, workers: int) -> Iterator[tuple[str, str]]:
-        """Two directions of a link that one worker uses one after the other."""
+        """Half duplex of links that a single worker uses in one direction at a time."""
         if cluster.network is None or not is_networked(cluster) or self.depth > 1:
             return
         for place, level in enumerate(cluster.network.levels):

@@ -1,20 +1,17 @@
-"""The parameter server with one link a worker: a fold costs one tree update.
+"""The parameter server with one link per worker: a fold costs one tree update.
 
-The parameter server where every worker has a link of its own: a fold costs one tree update.
-
-The general kernel in `parameter_server` handles five events a contribution. Here all but two
-instants follow from the read: nothing delays a contribution until it reaches the server, and
-there the fold's end follows from the fold before. So a worker's only pending event is its
-arrival at the server. The sequence is that of the general kernel, bit for bit:
+The general kernel (`asynchronous`) handles five events per contribution. Here all but two instants
+follow from the read: nothing delays a contribution until it reaches the server, and there the
+fold's end follows from the previous fold. So a worker's only pending event is its arrival at the
+server. The sequence is that of the general kernel, bit for bit:
 
 - folds end in the order of arrival;
-- all that can fold at one instant does so before anybody reads at that instant;
+- all folds of one instant are complete before any worker reads at that instant;
 - readers of one instant read in the order of their folds, each after everything that the
-  readers before it have caused at that instant.
+  earlier readers have caused at that instant.
 
-Contributions read and not yet folded, out of the rows in which a kernel keeps them. Sorting
-numbers is several times as fast as sorting references to them, and a pass over rows of two lines
-of a cache each as fast as the memory.
+`rows_under_way` extracts the contributions in flight from a kernel's rows. It sorts numbers, which
+is several times as fast as sorting references to rows of two cache lines each.
 """
 
 from __future__ import annotations
@@ -55,20 +52,20 @@ CLOCK = np.dtype(
         ("folded_s", np.float64),
     ]
 )
-"""With the number of folds in a row at one instant, where in the ring the first reader is, how
-many there are, and when the last fold ended."""
+"""With the number of folds in a row at one instant, the index of the first reader in the ring, the
+number of readers, and the end of the last fold."""
 
 TASK = np.dtype(
     [(name, np.int64) for name in ("phase", "step", "read_version", "first_step")]
     + [(name, np.float64) for name in ("read_at_s", "copy_s", "compute_s", "fold_s")]
     + [("jitter", np.float64)]
 )
-"""A worker and its contribution: minibatches read so far, what the contribution costs, and the
+"""A worker and its contribution: minibatches read so far, the contribution's costs, and the
 jitter of the worker's next computation, drawn ahead because that hides its latency."""
 
 
 class PlainState(NamedTuple):
-    """Everything that moves.
+    """The state of the protocol.
 
     Attributes:
         clock: [1] of `CLOCK`.
@@ -84,7 +81,7 @@ class PlainState(NamedTuple):
 
 
 class Record(NamedTuple):
-    """[M] columns of what folded; the last three are empty where no spans are wanted."""
+    """[M] columns of folded contributions; the last three are empty without spans."""
 
     folded_s: Any
     worker: Any
@@ -109,12 +106,13 @@ def start(workers: int) -> PlainState:
 def advance(
     state: PlainState, costs: Costs, limits: Limits, room: int, spans: bool
 ) -> tuple[int, Timeline]:
-    """Run until a limit or until ``room`` folds are recorded: (why it stopped, what was)."""
+    """Run until a limit or until ``room`` folds are recorded; see `TimingProtocol`."""
+    # Columns have space for all workers beyond the folds: `close_segment` appends there.
     first, spare = int(state.clock[0]["version"]), len(state.tasks)
     record = _room_for(room + spare, room if spans else 0)
     why = run(state, costs, limits, record, room)
     done = int(state.clock[0]["version"]) - first
-    if done + spare < room // 2:
+    if done + spare < room // 2:  # views would keep mostly empty arrays alive
         record = Record(*(column[: done + spare].copy() for column in record))
     numbers = np.arange(first, first + done + spare, dtype=np.int64)[:done]
     contributions = Contributions(
@@ -133,14 +131,14 @@ def advance(
 
 
 def _room_for(folds: int, spans: int) -> Record:
-    """Columns for so many folds; where spans are wanted, ``spans`` is as large."""
+    """Columns for ``folds`` rows, and ``spans`` rows of costs."""
     ints, floats = np.int64, np.float64
     kinds = (floats, np.int32, ints, floats, ints)
     return Record(*(np.empty(folds, kind) for kind in kinds), *(np.empty(spans) for _ in range(3)))
 
 
 def _spans(record: Record, folds: int, latency_s: float) -> Spans:
-    """Fetch, compute, push and fold of each contribution; what took no time is left out."""
+    """Fetch, compute, push and fold of each contribution, without spans of no time."""
     room = 4 * folds
     worker, kind = np.empty(room, np.int32), np.empty(room, np.int32)
     start_s, end_s = np.empty(room), np.empty(room)
@@ -152,7 +150,7 @@ def _spans(record: Record, folds: int, latency_s: float) -> Spans:
 def write_spans(
     record: Record, folds: int, latency_s: float, worker: Any, kind: Any, start_s: Any, end_s: Any
 ) -> int:
-    """Fill the columns of spans in the order of folds; returns how many there are."""
+    """Fill the columns of spans in the order of folds; returns their number."""
     row = 0
     for place in range(folds):
         instant_s = record.read_at_s[place]
@@ -180,7 +178,7 @@ def contributions_in_flight(state: PlainState) -> Contributions:
 
 @kernel
 def wake(state: PlainState) -> None:
-    """Idle workers are about to read, in order of their numbers."""
+    """Let idle workers read next, in order of their numbers."""
     if state.clock[0].busy == len(state.tasks):
         return
     for who in range(len(state.tasks)):
@@ -191,7 +189,7 @@ def wake(state: PlainState) -> None:
 
 @loop
 def run(state: PlainState, costs: Costs, limits: Limits, record: Record, room: int) -> int:
-    """Move ``state`` until a limit is met or ``room`` rows are written; returns why it stopped."""
+    """Advance ``state`` until a limit is met or ``room`` rows are written; returns the reason."""
     clock, arrivals, tasks = state.clock[0], state.arrivals, state.tasks
     rows, with_spans = 0, len(record.copy_s) > 0
     levels = levels_below_horizon(len(tasks))
@@ -201,13 +199,14 @@ def run(state: PlainState, costs: Costs, limits: Limits, record: Record, room: i
         arrived_s = arrivals[1].time_s
         start_s = max(arrived_s, clock.folded_s)
         end_s = np.inf if arrived_s == np.inf else start_s + tasks[who].fold_s
+        # Folds of this instant come first, then its readers, each with what it causes.
         if clock.readers > 0 and end_s > clock.now_s:
             who = next_reader(state)
         else:
             if end_s > limits.time_s:
                 clock.now_s = limits.time_s
                 return DONE
-            if end_s == np.inf:
+            if end_s == np.inf:  # no arrival is pending: all workers are parked
                 return DONE
             if rows == room:
                 return FULL
@@ -220,6 +219,8 @@ def run(state: PlainState, costs: Costs, limits: Limits, record: Record, room: i
             rows += 1
             clock.now_s = clock.folded_s = end_s
             clock.version += 1
+            # If no further fold can end now, the worker reads at once: its leaf is then updated
+            # once instead of twice. `shortest_s` may be too small for a float to add to `end_s`.
             certain = end_s + shortest_s > end_s and clock.readers == 0
             if not certain or clock.version == limits.version:
                 scratch(arrivals, who)
@@ -233,10 +234,10 @@ def run(state: PlainState, costs: Costs, limits: Limits, record: Record, room: i
 
 @part
 def prefetch_fold(state: PlainState, costs: Costs, who: int, levels: int) -> None:
-    """Begin to fetch what the worker's fold needs that has just come up to the horizon.
+    """Prefetch the data for the fold of the worker that has just come up to the horizon.
 
-    Each fold brings one worker up there, in the place of ``who``, which has left. It waits
-    there for about `HORIZON` folds before its own. Not prefetched, its own would wait for memory.
+    Each fold brings one worker there, in the place of one that has left. It stays there for
+    about `HORIZON` folds before its own, which would otherwise wait for memory.
     """
     arrivals, tasks = state.arrivals, state.tasks
     first = arrivals[(len(tasks) + who) >> levels].key & WHO
@@ -250,7 +251,8 @@ def prefetch_fold(state: PlainState, costs: Costs, who: int, levels: int) -> Non
 
 @kernel
 def shortest_fold_s(state: PlainState, costs: Costs) -> float:
-    """A time that every fold to come takes at least; 0 where nothing is known."""
+    """Lower bound of the duration of all coming folds; 0 if there is no bound."""
+    # Contributions in flight keep the costs of an earlier workload, so they count, too.
     if costs.fold_law != CONSTANT:
         return 0.0
     shortest_s = costs.fold_s
@@ -262,7 +264,7 @@ def shortest_fold_s(state: PlainState, costs: Costs) -> float:
 
 @part
 def write_row(record: Record, row: int, who: int, task: Any, end_s: float) -> None:
-    """Put what folded into the columns."""
+    """Write a folded contribution to the columns."""
     record.folded_s[row] = end_s
     record.worker[row] = who
     record.read_version[row] = task.read_version
@@ -272,7 +274,7 @@ def write_row(record: Record, row: int, who: int, task: Any, end_s: float) -> No
 
 @part
 def write_costs(record: Record, row: int, task: Any, start_s: float) -> None:
-    """Put what spans are made of into the columns."""
+    """Write a contribution's costs, from which spans are made, to the columns."""
     record.copy_s[row] = task.copy_s
     record.compute_s[row] = task.compute_s
     record.fold_start_s[row] = start_s
@@ -280,7 +282,7 @@ def write_costs(record: Record, row: int, task: Any, start_s: float) -> None:
 
 @kernel
 def queue_reader(state: PlainState, who: int) -> None:
-    """A worker is about to read, after those that are so already."""
+    """Append a worker to those that are about to read."""
     clock, readers = state.clock[0], state.readers
     place = clock.first_reader + clock.readers
     readers[place - len(readers) if place >= len(readers) else place] = who
@@ -290,7 +292,7 @@ def queue_reader(state: PlainState, who: int) -> None:
 
 @part
 def next_reader(state: PlainState) -> int:
-    """The worker that reads now; it leaves the ring."""
+    """Remove the first reader from the ring; returns the worker."""
     clock, readers = state.clock[0], state.readers
     who = readers[clock.first_reader]
     clock.first_reader = 0 if clock.first_reader + 1 == len(readers) else clock.first_reader + 1
@@ -300,7 +302,7 @@ def next_reader(state: PlainState) -> int:
 
 @part
 def read(state: PlainState, costs: Costs, limits: Limits, who: int) -> None:
-    """Take the snapshot and the next minibatch; or stay idle if there is none."""
+    """Take a snapshot and the next minibatch; or become idle if the limits allow none."""
     clock, task = state.clock[0], state.tasks[who]
     now_s = clock.now_s
     if clock.dispatched >= limits.dispatch or now_s > limits.dispatch_s:
@@ -312,7 +314,7 @@ def read(state: PlainState, costs: Costs, limits: Limits, who: int) -> None:
     task.read_version = clock.version
     task.read_at_s = now_s
     task.first_step = clock.dispatched
-    if task.step == 0:
+    if task.step == 0:  # later ones are drawn at the end of the previous read
         task.jitter = jitter_of(costs, who, 0)
     task.copy_s = costs.copy_s
     task.compute_s = computation_with_jitter_s(costs, who, task.step, task.jitter)
@@ -321,24 +323,25 @@ def read(state: PlainState, costs: Costs, limits: Limits, who: int) -> None:
     clock.dispatched += 1
     fetched_s = now_s + task.copy_s + costs.latency_s
     sent_s = fetched_s + task.compute_s
+    # The order of equal arrivals is that of the reads.
     enter(state.arrivals, who, sent_s + task.copy_s + costs.latency_s, task.first_step)
     task.jitter = jitter_of(costs, who, task.step)
 
 
 AHEAD = 16
-"""Rows between asking for one and reading it."""
+"""Number of rows between the prefetch of a row and its use."""
 
 
 def rows_under_way(
     rows: Any, phases: tuple[int, int], depth: int = 1, steps: int = 1
 ) -> Contributions:
-    """The rows in any of the phases from the first to the last one, by first step.
+    """The rows in one of the phases from the first to the last, by first step.
 
     Args:
         rows: [C] with ``phase``, ``first_step``, ``read_version`` and ``read_at_s``.
-        phases: the first and the last.
-        depth: rows a worker.
-        steps: minibatches of each contribution, of which first steps are multiples.
+        phases: the first and the last phase.
+        depth: rows per worker.
+        steps: minibatches of each contribution; first steps are multiples of it.
     """
     ordered = np.empty(len(rows), np.int64)
     ordered = np.sort(ordered[: write_keys(rows, *phases, steps, ordered)])
@@ -357,7 +360,7 @@ def rows_under_way(
 
 @kernel
 def write_keys(rows: Any, first: int, last: int, steps: int, keys: Any) -> int:
-    """Put first step and place of each row under way into one number; returns how many."""
+    """Pack first step and place of each row in flight into one number; returns their count."""
     count = 0
     for place in range(len(rows)):
         if first <= rows[place].phase <= last:
@@ -368,7 +371,7 @@ def write_keys(rows: Any, first: int, last: int, steps: int, keys: Any) -> int:
 
 @kernel
 def write_reads(rows: Any, places: Any, read_version: Any, read_at_s: Any) -> None:
-    """Put what was read at ``places``, and when, into the columns."""
+    """Write version and instant of the reads of the rows ``places`` to the columns."""
     last = len(places) - 1
     for row in range(len(places)):
         prefetch(rows, places[min(row + AHEAD, last)])

@@ -1,31 +1,31 @@
-"""Rounds of averaging: how they end, in buckets, beside other jobs, as a timeline.
+"""Rounds of averaging: their ends, with buckets and beside other jobs, and their timeline.
 
-Rounds in which every worker that is there takes part, as the tables of a timeline. How a round of
-averaging ends: when each worker hands in, and when it has the average.
+`plan` computes the instants at which workers join a round's all-reduce and have the average;
+`round_timeline` makes a timeline of finished rounds.
 
-Gradients that travel in buckets while the rest of them is computed.
-
-Li et al., "PyTorch distributed: experiences on accelerating data parallel training" (VLDB 2020):
+**Buckets** (`average_in_buckets`). Gradients are sent in buckets while the rest is computed. Li et
+al., "PyTorch distributed: experiences on accelerating data parallel training" (VLDB 2020):
 gradients are ready from the last layer to the first, and are averaged a bucket at a time, in
 that order, the same on every worker. Here
 
 - the last ``backward_share`` of a round's last minibatch computes gradients, at an even pace;
 - a worker enters the all-reduce of a bucket when the bucket is full and it has left that of the
-  bucket before;
-- from entering one until leaving it the worker computes ``overlap_slowdown`` times as slowly: the
-  all-reduce needs some of the device.
+  previous bucket;
+- during an all-reduce the worker computes ``overlap_slowdown`` times as slowly, since the
+  all-reduce needs a part of the device.
 
-With r the instant a worker's bucket is full, e the one at which it leaves that bucket's
-all-reduce, d the time the next bucket takes to compute alone, σ the slowdown and b = max(e − r, 0),
-the next bucket is full at r + min(σ d, d + b (1 − 1/σ)): all of it computed slowly, or b seconds.
+With r the instant at which a worker's bucket is full, e that at which it leaves the bucket's
+all-reduce, d the time for computing the next bucket alone, σ the slowdown and b = max(e − r, 0),
+the next bucket is full at r + min(σ d, d + b (1 − 1/σ)): computed slowly as a whole, or for b
+seconds.
 
-Other jobs on the same network, which take their part of the links. Each computes, then averages
-over a ring of its own workers, without variation, and so on. A ring is seen as a fluid here: all
-its messages have one rate, that of the link on which they get least, and an all-reduce of S bytes
-among n workers is 2 (n − 1) / n S bytes of each message. Rates are max-min fair among the messages
-of all rings that are under way: they grow together until a link is full, and the rings on it keep
-the rate they have. With one ring that is the time of the messages themselves on idle links, where
-all begin at once; latencies are added at the end.
+**Neighbours** are other jobs on the same network, which use a part of the links. Each repeats
+computing and averaging over a ring of its own workers, without variation. A ring is modelled as a
+fluid: all its messages have one rate, that of their most limiting link, and an all-reduce of S
+bytes among n workers moves 2 (n − 1) / n S bytes per message. Rates are max-min fair among the
+messages of all active rings: they grow together until a link is full, and the rings on it keep
+their rate. For one ring on idle links with a common start this equals the time of the messages
+themselves; latencies are added at the end.
 """
 
 from __future__ import annotations
@@ -89,10 +89,10 @@ TASK = np.dtype(
         )
     ]
 )
-"""A worker's part in one round: what it has read and been handed, and the instants of its life."""
+"""A worker's part in one round: its read, its minibatches, and the instants of its stages."""
 
 LOST_TASK = np.dtype([("worker", np.int64), ("task", TASK)])
-"""A worker's part in a round whose end it did not live to see."""
+"""A worker's part in a round that it did not finish."""
 
 EPOCH, AVERAGE, REDUCE = "epoch", "average", "all-reduce"
 
@@ -113,7 +113,7 @@ SERVED = (
     (AVERAGE, "compute_end_s", "join_s"),
     ("push", "join_s", "pushed_s"),
 )
-"""What a worker is busy with, from when to when: in averaging, and with a server."""
+"""Stages of a worker as (kind of span, first and last instant); `SERVED` are those of a server."""
 
 
 def round_timeline(
@@ -124,15 +124,15 @@ def round_timeline(
     stages: Sequence[tuple[str, str, str]],
     overlap: bool = False,
 ) -> Timeline:
-    """Rounds that have been folded.
+    """The timeline of folded rounds.
 
     Args:
-        first_fold: number of the first one's fold.
-        rounds: for each round [N] of `TASK`; those take part in it who have read.
+        first_fold: number of the first round's fold.
+        rounds: for each round [N] of `TASK`; workers with ``is_read`` 1 take part in it.
         lost: [L] of `LOST_TASK`.
-        spans: whether to say who was busy with what.
-        stages: what that may be, and between which instants of a task.
-        overlap: whether workers went on while their parameters travelled.
+        spans: whether to record busy times.
+        stages: kinds of spans, each with its first and last instant in a task.
+        overlap: whether workers continue while their parameters are averaged.
     """
     if not rounds:
         losses = _contributions(LOST, lost["worker"], lost["task"])
@@ -152,7 +152,7 @@ def round_timeline(
 
 
 def contributions_in_flight(rounds: Sequence[Any]) -> Contributions:
-    """What has been read in rounds that have not been folded, by first step."""
+    """Contributions of rounds that have not been folded, by first step."""
     if not rounds:
         return Contributions()
     tasks = np.stack(rounds)
@@ -161,7 +161,7 @@ def contributions_in_flight(rounds: Sequence[Any]) -> Contributions:
 
 
 def _contributions(fates: Any, workers: Any, parts: Any) -> Contributions:
-    """[C] rows: what became of each, whose it is, and its `TASK`."""
+    """[C] contributions from their folds (or `LOST`, `IN_FLIGHT`), workers and `TASK` rows."""
     return Contributions(
         fold=np.array(np.broadcast_to(np.asarray(fates, np.int64), len(parts))),
         worker=workers.astype(np.int32),
@@ -173,10 +173,10 @@ def _contributions(fates: Any, workers: Any, parts: Any) -> Contributions:
 
 
 def _spans(tasks: Any, stages: Sequence[tuple[str, str, str]], overlap: bool) -> Spans:
-    """What each worker was busy with in rounds [F, N]; what took no time is left out.
+    """Busy times of workers in rounds [F, N], without spans of no time.
 
-    Overlapped, a worker computes while its parameters travel, so the all-reduce is shown
-    with the server: it is what folds.
+    With overlap a worker computes during its all-reduce, so the all-reduce is a span of the
+    server.
     """
     rounds, workers = tasks.shape
     there = np.repeat(tasks["is_read"] == 1, len(stages), axis=1)
@@ -196,7 +196,7 @@ def _spans(tasks: Any, stages: Sequence[tuple[str, str, str]], overlap: bool) ->
 
 
 class State(NamedTuple):
-    """Everything that moves, and the network it moves on.
+    """The state of the protocol, and its network.
 
     Attributes:
         clock: [1] of `CLOCK`.
@@ -204,9 +204,9 @@ class State(NamedTuple):
         later: [N] of `TASK`, the next round, which overlapped workers begin before the fold.
         machine: the cluster.
         collective: the all-reduce on its network.
-        absences: who is away, and when the next one goes.
-        buckets: bytes of those in which gradients travel, if they do.
-        saving: where checkpoints stand.
+        absences: state of the faults of workers.
+        buckets: bytes of each bucket of gradients, empty without buckets.
+        saving: state of the checkpoints.
         neighbours: other jobs on the network.
     """
 
@@ -222,10 +222,10 @@ class State(NamedTuple):
 
 
 def network_of(cluster: Cluster) -> Network:
-    """The cluster's network; without one, what its link says of workers and server holds for all.
+    """The cluster's network; without one, a network with the properties of the cluster's link.
 
-    A link of one's own carries one message at a time in each direction; a link that all
-    share carries every message.
+    A worker's own link carries one message at a time in each direction; a shared link carries the
+    messages of all workers.
     """
     if cluster.network is not None:
         return cluster.network
@@ -246,8 +246,15 @@ def build_wiring(cluster: Cluster, workers: int) -> Wiring:
 
 
 def plan(state: State, costs: Costs, join_s: Any) -> None:
-    """When each worker takes part in the all-reduce and has the average, and so the fold."""
+    """Compute the instants at which workers join the all-reduce and have the average, and the fold.
+
+    Args:
+        state: changed in place.
+        costs: of the present workload.
+        join_s: [N] instants at which workers are ready to join.
+    """
     tasks, size = state.tasks, costs.parameter_bytes
+    # Kept for a repetition after a death, when the workload may have changed.
     state.absences.size_bytes[:] = size
     if state.buckets and len(tasks) > 1:
         _plan_buckets(state, costs)
@@ -259,13 +266,14 @@ def plan(state: State, costs: Costs, join_s: Any) -> None:
 
 
 def _plan_buckets(state: State, costs: Costs) -> None:
-    """As `plan`, with gradients that travel while the rest of them is computed."""
+    """`plan` with buckets: gradients are sent while the rest is computed."""
     tasks, parallel = state.tasks, state.machine.parallel
     there = np.flatnonzero(tasks["is_read"])
     tasks["join_s"], tasks["reduced_s"] = np.inf, -np.inf
     mine, backward_s = tasks[there], np.zeros(len(there))
     last_minibatches(costs, mine, there, backward_s)
     backward_s *= parallel.slowdown * parallel.backward_share
+    # The forward part is over then; the backward part is stretched by its all-reduces.
     begins_s = mine["compute_end_s"] - backward_s
     encode_s, decode_s = coding_s(state.machine, costs.parameter_bytes)
     computed_s, reduced_s = average_in_buckets(
@@ -287,14 +295,14 @@ def _plan_buckets(state: State, costs: Costs) -> None:
 
 @kernel
 def last_minibatches(costs: Costs, tasks: Any, there: Any, seconds: Any) -> None:
-    """How long the last minibatch of a round takes each of the workers ``there`` [M]."""
+    """Durations of the last minibatch of a round for the workers ``there`` [M]."""
     for place in range(len(tasks)):
         step = tasks[place].first_step + tasks[place].steps - 1
         seconds[place] = computation_s(costs, there[place], step)
 
 
 def _average_s(state: State) -> float:
-    """A worker's fixed time for the average that comes next; one alone has none."""
+    """A worker's fixed time for the next average; 0 for a single worker."""
     if len(state.tasks) == 1:
         return 0.0
     parallel, first = state.machine.parallel, state.clock[0]["version"] == 0
@@ -302,19 +310,25 @@ def _average_s(state: State) -> float:
 
 
 def _add_s_per_byte(state: State) -> float:
-    """Time to add what has been received to one's own."""
+    """Time to add a received byte to the worker's own parameters."""
     rate = state.machine.host.memory_bytes_per_s
     return 0.0 if rate is None else state.machine.server.fold_traffic / rate
 
 
 def reduce(state: State, size: float, from_s: float) -> None:
-    """Average among those in the round, from an instant on or when they have handed in."""
+    """Compute the round's all-reduce among its workers, which join at ``from_s`` or later.
+
+    Args:
+        state: changed in place.
+        size: bytes of the parameters.
+        from_s: the present instant for a repetition; −∞ for the first time.
+    """
     tasks = state.tasks
     there = np.flatnonzero(tasks["is_read"])
     ready_s = np.maximum(tasks["pushed_s"][there], from_s)
     tasks["reduced_s"] = -np.inf
     sent, add_s = wire_bytes(state.machine, size), _add_s_per_byte(state)
-    if state.machine.jobs and len(there) > 1:
+    if state.machine.jobs and len(there) > 1:  # as a fluid, from the last worker's start
         tasks["reduced_s"][there] = _reduce_end_s(state, float(ready_s.max()), sent, add_s)
     else:
         tasks["reduced_s"][there] = state.collective.restrict(there).ends_s(ready_s, sent, add_s)
@@ -322,21 +336,21 @@ def reduce(state: State, size: float, from_s: float) -> None:
 
 
 def _reduce_end_s(state: State, begins_s: float, size: float, add_s_per_byte: float) -> float:
-    """When an all-reduce of everybody is through that shares links with other jobs."""
+    """End of an all-reduce of all workers that shares links with other jobs."""
     message = message_bytes(size, len(state.tasks))
     end_s = average_s(state.neighbours, message, begins_s)
     return end_s + message / 2.0 * add_s_per_byte
 
 
 def _fetch(state: State, seconds: float) -> None:
-    """Everybody has the average so long after its messages; the last one completes the fold."""
+    """Add ``seconds`` after each worker's all-reduce; the last worker completes the fold."""
     tasks = state.tasks
     tasks["fetched_s"] = tasks["reduced_s"] + seconds
     state.clock[0]["fold_s"] = tasks["fetched_s"].max()
 
 
 def _stage_s(state: State, size: float) -> float:
-    """How long the copy of the parameters to or from a pinned buffer takes."""
+    """Duration of the copy of the parameters to or from a pinned buffer."""
     host = state.machine.host
     if host.staging == "pageable" and host.staging_bytes_per_s and len(state.tasks) > 1:
         return size / host.staging_bytes_per_s
@@ -344,17 +358,17 @@ def _stage_s(state: State, size: float) -> float:
 
 
 def _coding_s(state: State, size: float) -> tuple[float, float]:
-    """`coding_s` of a round; one worker sends nothing."""
+    """`coding_s` of a round; 0 for a single worker, which sends nothing."""
     return coding_s(state.machine, size) if len(state.tasks) > 1 else (0.0, 0.0)
 
 
 def wire_bytes(cluster: Cluster, size: float) -> float:
-    """What is sent in the place of so many bytes of parameters."""
+    """Bytes that are sent for ``size`` bytes of parameters, after compression."""
     return size * (cluster.compression.ratio if cluster.compression else 1.0)
 
 
 def coding_s(cluster: Cluster, size: float) -> tuple[float, float]:
-    """How long it takes to compress parameters, and to undo it."""
+    """Seconds to compress parameters, and to decompress them."""
     coder = cluster.compression
     if coder is None:
         return 0.0, 0.0
@@ -367,7 +381,7 @@ MOST_BUCKETS = 10_000
 
 
 def sizes(buckets: Sequence[float], size_bytes: float) -> list[float]:
-    """Bytes of each bucket: those named in order, the last of them as often as needed.
+    """Bytes of each bucket: those named, in order, with the last one repeated as needed.
 
     Example:
         >>> sizes((1.0, 4.0), 10.0)
@@ -383,7 +397,7 @@ def sizes(buckets: Sequence[float], size_bytes: float) -> list[float]:
             raise UserError(f"buckets: {told}; allowed: larger ones")
         found.append(min(buckets[min(len(found), len(buckets) - 1)], left))
         left -= found[-1]
-    return found or [0.0]
+    return found or [0.0]  # without parameters still one all-reduce, of latencies only
 
 
 def average_in_buckets(
@@ -401,19 +415,20 @@ def average_in_buckets(
     Args:
         collective: among the M members.
         parts: [B] bytes of each bucket.
-        begins_s: [M] when each begins to compute gradients.
-        backward_s: [M] how long that takes it alone.
+        begins_s: [M] instants at which members begin to compute gradients.
+        backward_s: [M] durations of that without an all-reduce.
         slowdown: of computing while a bucket is averaged.
         pause_s: before a worker enters the last all-reduce.
-        add_s_per_byte: time it takes to add what has been received.
+        add_s_per_byte: time to add a received byte.
         ratio: bytes that are sent over those of the gradients.
 
     Returns:
-        [M] when each member has its last gradients, and [M] when it has all averages.
+        [M] instants at which members have their last gradients, and [M] all averages.
     """
     whole, last = sum(parts), len(parts) - 1
     full_s, left_s = np.asarray(begins_s, np.float64), np.full(len(begins_s), -np.inf)
     for place, part in enumerate(parts):
+        # In the module's symbols: `full_s` is r, `left_s` e, `alone_s` d, `slowly_s` b (1 − 1/σ).
         alone_s = np.asarray(backward_s) * (part / whole if whole else 1.0)
         slowly_s = np.maximum(left_s - full_s, 0.0) * (1.0 - 1.0 / slowdown)
         full_s = full_s + np.minimum(slowdown * alone_s, alone_s + slowly_s)
@@ -423,18 +438,18 @@ def average_in_buckets(
 
 
 class Neighbours(NamedTuple):
-    """Where the other jobs stand; J of them, and the links E of the whole network.
+    """Progress of the J other jobs, on the E links of the whole network.
 
     Attributes:
-        now_s: [1] until when they have been followed.
+        now_s: [1] instant up to which they have been simulated.
         sending: [J] whether each is averaging.
-        left: [J] bytes of each message that are left to send, or seconds of computing and latency.
+        left: [J] bytes of each message left to send, or seconds left of computing and latency.
         compute_s: [J] from the end of a job's average to its next one.
-        bytes: [J] of each message in an average.
-        uses: [J, E] how many of a job's messages pass each link.
-        rate: [E] bytes a second.
-        own: [E] messages on each link of the job that is simulated beside them.
-        latency_s: [1] of its ring.
+        bytes: [J] bytes of each message in an average.
+        uses: [J, E] number of a job's messages on each link.
+        rate: [E] bytes per second of each link.
+        own: [E] number of the simulated job's own messages on each link.
+        latency_s: [1] latency of its ring.
     """
 
     now_s: Any
@@ -449,10 +464,11 @@ class Neighbours(NamedTuple):
 
 
 def new_neighbours(cluster: Cluster, network: Network, workers: int) -> Neighbours:
-    """All jobs of a cluster begin to compute at time 0, beside one with so many workers."""
+    """The initial state of a cluster's other jobs, which begin to compute at time 0."""
     jobs = cluster.jobs
     if not jobs:
         return Neighbours(*(np.zeros(0) for _ in Neighbours._fields))
+    # The other jobs may have workers beyond those of the simulated job.
     count = max([workers, *(job.first + job.workers for job in jobs)])
     wiring = wire(network, count, own=own_links(cluster, count))
     rings = [ring_uses(wiring, job.first, job.workers) for job in jobs]
@@ -472,14 +488,15 @@ def new_neighbours(cluster: Cluster, network: Network, workers: int) -> Neighbou
 
 
 def message_bytes(size: float, workers: int) -> float:
-    """What each message of a ring carries in all its rounds."""
+    """Bytes that each message of a ring carries in all its rounds."""
     return 2.0 * (workers - 1) * size / workers
 
 
 def ring_uses(wiring: Wiring, first: int, workers: int) -> tuple[Any, float]:
-    """[E] how many messages of a ring of workers from ``first`` on pass each link; its latency."""
+    """[E] number of messages of a ring of workers from ``first`` on each link; and its latency."""
     uses, latency_s = np.zeros(len(wiring.rate)), 0.0
     way = np.zeros(wiring.longest, np.int64)
+    # Each of the 2 (n − 1) rounds takes as long as its slowest message.
     for place in range(workers if workers > 1 else 0):
         ends = first + place, first + (place + 1) % workers
         latency_s = max(latency_s, route(wiring, *ends, way))
@@ -488,13 +505,14 @@ def ring_uses(wiring: Wiring, first: int, workers: int) -> tuple[Any, float]:
 
 
 def average_s(neighbours: Neighbours, size: float, begins_s: float) -> float:
-    """When one more average is through, which begins at an instant; the others are followed there.
+    """End of an average of the simulated job beside the others, which are simulated up to it.
 
     Args:
-        neighbours: followed until then.
+        neighbours: changed in place.
         size: bytes of each message.
-        begins_s: not before what they have been followed to.
+        begins_s: beginning of the average, not before ``neighbours.now_s``.
     """
+    # First the other jobs alone up to the beginning, then with the own average.
     while neighbours.now_s[0] < begins_s:
         _step(neighbours, math.inf, begins_s)
     left = size
@@ -504,11 +522,11 @@ def average_s(neighbours: Neighbours, size: float, begins_s: float) -> float:
 
 
 def fair_rates(uses: Any, rate: Any) -> Any:
-    """[J] max-min fair rates of the messages of each ring (a ring without a link is infinite).
+    """[J] max-min fair rates of the messages of each ring (infinite for a ring without a link).
 
     Args:
-        uses: [J, E] messages of each ring on each link.
-        rate: [E] bytes a second of each link.
+        uses: [J, E] number of messages of each ring on each link.
+        rate: [E] bytes per second of each link.
     """
     found, room = np.full(len(uses), np.inf), rate.astype(np.float64)
     open_ = uses.any(axis=1)
@@ -516,8 +534,9 @@ def fair_rates(uses: Any, rate: Any) -> Any:
         load = uses[open_].sum(axis=0)
         share = np.divide(room, load, out=np.full(len(room), np.inf), where=load > 0.0)
         least = share.min()
-        if not np.isfinite(least):
+        if not np.isfinite(least):  # the remaining rings use infinitely fast links only
             break
+        # One ring's messages have one rate, so a full link stops all of them, on all links.
         full = share <= least
         stops = open_ & uses[:, full].any(axis=1)
         found[stops] = least
@@ -527,19 +546,20 @@ def fair_rates(uses: Any, rate: Any) -> Any:
 
 
 def _step(neighbours: Neighbours, left: float, end_s: float) -> float:
-    """Go on to the next event, or to ``end_s``; what is left then of the one more average.
+    """Advance to the next event, or to ``end_s``; returns what is left of the own average.
 
-    An infinite ``left`` says that there is none.
+    An infinite ``left`` means that there is no such average.
     """
     sending, asked = neighbours.sending == 1.0, math.isfinite(left)
     uses = np.vstack([neighbours.uses * sending[:, None], neighbours.own * asked])
     pace = fair_rates(uses, neighbours.rate)
-    pace[:-1][~sending] = 1.0
+    pace[:-1][~sending] = 1.0  # what is left of a computing job is in seconds
     amounts = np.append(neighbours.left, left if asked else 0.0)
-    waits_s = amounts / pace  # an infinite pace is over at once
+    waits_s = amounts / pace  # 0 for an infinite pace
     waits_s[-1] = waits_s[-1] if asked else math.inf
     passes_s = min(float(waits_s.min()), end_s - neighbours.now_s[0])
     over = waits_s <= passes_s
+    # Without an event, exactly ``end_s``: a sum could miss it by rounding, and loop.
     neighbours.now_s[0] = neighbours.now_s[0] + passes_s if over.any() else end_s
     rest = amounts - np.where(np.isinf(pace), 0.0, pace) * passes_s
     neighbours.left[:] = rest[:-1]
@@ -554,6 +574,6 @@ def _step(neighbours: Neighbours, left: float, end_s: float) -> float:
 
 
 def _compute_s(cluster: Cluster, job: Job) -> float:
-    """Of a round, without variation: the slowest of its workers."""
+    """Seconds of computing of a job's round, without variation: those of its slowest worker."""
     workers: Sequence[int] = range(job.first, job.first + job.workers)
     return job.every * max(compute_seconds(cluster, job.workload, who) for who in workers)

@@ -1,33 +1,28 @@
 """The state of the asynchronous kernel: workers, slots, shards, messages, records.
 
-Workers and the slots of their contributions: the state of the asynchronous kernel. Each
-contribution lives in a slot of its worker. Slots, and where there are faults workers and fault
-processes, and on a network the arrivals at each of several shards, are the leaves of one
-tournament and have at most one pending event each, so whatever a failure cuts off is taken out of
-the order, and no orphan of it can count later.
+Each contribution occupies a slot of its worker. The leaves of one tournament are the slots, with
+faults also workers and fault processes, and on a network the arrivals at each of several shards.
+Each leaf has at most one pending event, so the event of a contribution that a failure destroys can
+be removed, and no stale event is left.
 
-Two kinds of event come in order of time by themselves and wait in queues: the folds of one server,
-which folds one contribution after another, and reads, which happen at the present instant when all
-else at it has.
+Two kinds of event arise in order of time and wait in queues: the folds of one server, which folds
+one contribution after another, and reads, which come last at their instant.
 
-Server shards: each has a queue and folds its own piece of every contribution. A worker sends a
-contribution as one piece for each shard, one after the other; neighbouring workers begin with
-different shards. So pieces reach shards at different instants, and a read finds some shards that
-have folded more contributions than others.
+`Shards`: each shard of the server has a queue and folds its own piece of every contribution. A
+worker sends a contribution as one piece for each shard, one after the other; neighbouring workers
+begin with different shards. So pieces reach shards at different instants, and at a read some shards
+have folded more contributions than others. A shard folds in the order of arrival, so the instant of
+a piece's fold is known once it is queued. A shard's version is counted only when a worker reads.
 
-A shard folds in the order of arrival, so the instant of a piece's fold is known once it is
-queued. How many a shard has folded is counted only when a worker reads.
+`Record` has the events that the kernel records; `timeline` makes a timeline of it.
 
-What the asynchronous kernel records, and the timeline that is made of it.
-
-Contributions as messages on a network, which the server's shards are joined to. A fetch is a
-message from every shard, a push one to every shard, each with its part of the parameters. A
-contribution has one message under way at a time: the next is sent when the one before has
-departed, beginning with shard (worker mod S) as everywhere. Where buffers are pageable, what has
-been fetched is then copied once more, and so is what is to be sent before.
-
-On links in order of arrival a message's departure is known when it is sent. On fair links it is
-an event of the traffic, like the end of a copy on a fair `harness.simulator.link`.
+`Roads`: contributions as messages on a network with the server's shards. A fetch is a message from
+every shard, a push one to every shard, each with its part of the parameters. A contribution has one
+message in flight at a time: the next is sent when the previous one has departed, beginning with
+shard (worker mod S). If buffers are pageable, parameters are copied once more after a fetch, and
+before a push. With links first come, first served, a message's departure is known when it is sent.
+On fair links it is an event of the traffic, like the end of a copy on a fair
+`harness.simulator.link`.
 """
 
 from __future__ import annotations
@@ -91,19 +86,20 @@ __all__ = [
 ]
 
 FOLDED, PUSHED, SEND, COMPUTED, FETCHED, FAULT, RETURNED, READ = range(8)
-"""Event kinds; the number is the priority at equal times."""
+"""Kinds of events; the number is the priority at equal times."""
 
 PARKED, ABOUT_TO_READ, HELD, ENGAGED, AWAY = range(5)
-"""A worker: idle for want of work, about to read, held by the staleness bound, at work or
-waiting for a fold, not there."""
+"""States of a worker: idle because the limits allow no read, about to read, held by the staleness
+bound, computing or waiting for a fold, absent."""
 
 FREE, WORKING, GATED, PUSHING, AT_SERVER, ABANDONED = range(6)
-"""A slot: empty, fetched or computed for, waiting for room at the server, on its way there,
-there, lost with its copy still on a fair link."""
+"""States of a slot: empty, being fetched or computed, waiting for room at the server, on its way
+there, at the server, lost with its copy still on a fair link."""
 
 UNDER_WAY = WORKING, AT_SERVER
 """The first and the last phase of a contribution that is read and not folded."""
 
+# A key of the tournament: 3 bits of kind, 36 of sequence, 24 of leaf, below the sign bit.
 PRIORITY, SEQUENCE, LEAF = 60, 24, (1 << 24) - 1
 
 MOST_LEAVES = 1 << 24
@@ -118,10 +114,10 @@ CLOCK = np.dtype(
         *((name, np.float64) for name in ("server_free_s", "server_up_s")),
     ]
 )
-"""Beside the common fields: events in a row at one instant, events ever, contributions under
-way, whether faults are scheduled, places taken at the server, parked workers, the fewest folds
-of a worker that is there and how many have so few, checkpoints so far, the version a restart
-goes back to, and until when the server is busy and down."""
+"""Besides the common fields: events in a row at one instant, events ever, contributions in
+flight, whether faults are scheduled, places taken at the server, parked workers, the fewest folds
+of a present worker and the number of workers with so few, checkpoints so far, the version of the
+last checkpoint, and the instants at which the server is free and up again."""
 
 INTEGERS = ("worker", "phase", "on_link", "first_step", "read_version")
 
@@ -135,8 +131,8 @@ INSTANTS = (
 SLOT = np.dtype(
     [(name, np.int64) for name in INTEGERS] + [(name, np.float64) for name in COSTS + INSTANTS]
 )
-"""A contribution, what it costs, and the instants of its life; at its loss the fold's end is
-the instant of the loss. Two lines of a cache."""
+"""A contribution, its costs, and the instants of its stages; after a loss the fold's end is
+the instant of the loss. Two cache lines."""
 
 WORKER = np.dtype(
     [(name, np.int16) for name in ("status", "computing")]
@@ -144,20 +140,21 @@ WORKER = np.dtype(
     + [(name, np.int64) for name in ("step", "folds", "read_version")]
     + [(name, np.float64) for name in ("read_at_s", "uplink_free_s", "leave_s")]
 )
-"""A worker, one line of a cache: whether it computes, contributions under way, those begun since
-it fetched (-1: it holds nothing), messages sent, minibatches begun, folds, what it read and when,
-when its own link to the server is free, and how long it will be away before its next read."""
+"""A worker, one cache line: whether it computes, contributions in flight, contributions begun
+since its fetch (−1: no parameters), messages sent, minibatches begun, folds, version and instant
+of its read, instant at which its own link to the server is free, and duration of an absence due
+before its next read."""
 
 
 class Rules(NamedTuple):
     """The protocol's settings; a bound or limit of -1 is none.
 
     Attributes:
-        push_every: minibatches in a contribution.
-        fetch_every: contributions from one fetch.
-        bound: how many folds a worker may be ahead of the slowest.
+        push_every: minibatches per contribution.
+        fetch_every: contributions per fetch.
+        bound: number of folds by which a worker may be ahead of the slowest.
         queue: places at the server.
-        depth: contributions a worker may have under way.
+        depth: contributions that a worker may have in flight.
         shards: parts of the model with a queue of their own.
     """
 
@@ -170,7 +167,7 @@ class Rules(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything that moves.
+    """The state of the kernel.
 
     Attributes:
         clock: [1] of `CLOCK`.
@@ -180,11 +177,11 @@ class State(NamedTuple):
         held: [2N] tournament of workers held by the bound, by their folds; [2] without a bound.
         gate: [2C] tournament of slots that wait for room at the server; [2] without a limit.
         channels: the link.
-        slots: [C] of `SLOT`, ``depth`` a worker.
+        slots: [C] of `SLOT`, ``depth`` per worker.
         workers: [N] of `WORKER`.
-        occurrences: [P, N] how often each process happened to each worker.
-        shards: the shards of the server, where there are several.
-        roads: the messages on a network, where that joins workers and server.
+        occurrences: [P, N] number of occurrences of each process at each worker.
+        shards: the shards of the server, empty for one shard.
+        roads: the messages on a network between workers and server; None without one.
     """
 
     clock: Any
@@ -202,7 +199,8 @@ class State(NamedTuple):
 
 
 def leaves(cluster: Cluster, workers: int, rules: Rules) -> int:
-    """How many may have an event pending at once."""
+    """Number of leaves of the tournament of events."""
+    # With several shards a contribution may have several messages that have not arrived yet.
     timed, arrivals = _count_timed_faults(cluster), 0
     if is_networked(cluster) and rules.shards > 1:
         arrivals = workers * rules.depth * rules.shards
@@ -214,13 +212,13 @@ def _count_timed_faults(cluster: Cluster) -> int:
 
 
 def initial_state(cluster: Cluster, workers: int, rules: Rules) -> State:
-    """All workers idle at time 0, version 0; nobody waits where the rules hold nobody up."""
+    """All workers idle at time 0, version 0."""
     count = workers * rules.depth
     slots, people = from_a_line(count, SLOT), from_a_line(workers, WORKER)
     slots["worker"] = np.repeat(np.arange(workers), rules.depth)
     people["since_fetch"] = -1
     clock = np.zeros(1, CLOCK)
-    clock["parked"] = clock["at_least"] = workers
+    clock["parked"] = clock["at_least"] = workers  # all have 0 folds, the least
     channels = link.new_channels(cluster.link, count)
     if is_networked(cluster):
         channels = channels._replace(sharing=link.NETWORK)
@@ -229,6 +227,7 @@ def initial_state(cluster: Cluster, workers: int, rules: Rules) -> State:
         events=new_tournament(leaves(cluster, workers, rules)),
         folds=new_queue(count if rules.shards == 1 else 0),
         readers=new_queue(workers),
+        # Without a bound or limit, one empty leaf: kernels always look at the first event.
         held=new_tournament(workers if rules.bound >= 0 else 1),
         gate=new_tournament(count if rules.queue >= 0 else 1),
         channels=channels,
@@ -244,7 +243,7 @@ def initial_state(cluster: Cluster, workers: int, rules: Rules) -> State:
 
 @kernel
 def plan(state: State, leaf: int, time_s: float, kind: int) -> None:
-    """The next event of a leaf; of equal time and kind, the one planned first comes first."""
+    """Schedule a leaf's event; of equal time and kind, the event scheduled first comes first."""
     clock = state.clock[0]
     set_leaf(state.events, leaf, time_s, (kind << PRIORITY) | (clock.sequence << SEQUENCE) | leaf)
     clock.sequence += 1
@@ -252,13 +251,13 @@ def plan(state: State, leaf: int, time_s: float, kind: int) -> None:
 
 @kernel
 def fault_leaf(state: State, process: int, who: int) -> int:
-    """The leaf of a process that happens to a worker."""
+    """The leaf of a fault process at a worker."""
     return len(state.slots) + len(state.workers) * (1 + process) + who
 
 
 @kernel
 def wake(state: State) -> None:
-    """Idle workers are about to read, in order of their numbers."""
+    """Let idle workers read next, in order of their numbers."""
     for who in range(len(state.workers)):
         if state.workers[who].status == PARKED:
             schedule_read(state, who)
@@ -266,7 +265,7 @@ def wake(state: State) -> None:
 
 @kernel
 def become(state: State, who: int, status: int) -> None:
-    """Change a worker's status and the counts that go with it."""
+    """Change a worker's status, and the clock's counts of parked and busy workers."""
     clock, worker = state.clock[0], state.workers[who]
     clock.parked += (status == PARKED) - (worker.status == PARKED)
     clock.busy += (status in (ABOUT_TO_READ, ENGAGED)) - (worker.status in (ABOUT_TO_READ, ENGAGED))
@@ -275,14 +274,15 @@ def become(state: State, who: int, status: int) -> None:
 
 @kernel
 def schedule_read(state: State, who: int) -> None:
-    """A worker reads at this instant, when everything else at it is done."""
+    """Let a worker read at this instant, after all other events of it."""
     become(state, who, ABOUT_TO_READ)
     append(state.readers, state.clock[0].now_s, who)
 
 
 @kernel
 def leave_least(state: State, rules: Rules) -> None:
-    """One of the workers with the fewest folds has more now, or is away."""
+    """Remove a worker from those with the fewest folds, because it has more now, or left."""
+    # Only when the last of them is gone must all workers be searched.
     state.clock[0].at_least -= 1
     if state.clock[0].at_least == 0:
         find_least(state, rules)
@@ -290,7 +290,7 @@ def leave_least(state: State, rules: Rules) -> None:
 
 @kernel
 def find_least(state: State, rules: Rules) -> None:
-    """Find the fewest folds of any present worker; workers that the bound held back read now."""
+    """Find the fewest folds of any present worker; workers that the bound allows read now."""
     clock = state.clock[0]
     clock.at_least = 0
     for who in range(len(state.workers)):
@@ -300,6 +300,7 @@ def find_least(state: State, rules: Rules) -> None:
                 clock.least = worker.folds
                 clock.at_least = 0
             clock.at_least += worker.folds == clock.least
+    # Held workers are ordered by their folds, which include contributions in flight (`read`).
     while state.held[1].time_s <= clock.least + rules.bound:
         first = state.held[1].key & LEAF
         scratch(state.held, first)
@@ -308,15 +309,16 @@ def find_least(state: State, rules: Rules) -> None:
 
 @kernel
 def go(state: State, rules: Rules, who: int, until_s: float) -> None:
-    """A worker is absent until an instant; it computes nothing, and no other waits for it."""
+    """Let a worker leave until an instant; the staleness bound ignores it meanwhile."""
     worker, leaf = state.workers[who], len(state.slots) + who
+    # Remove it from the queue that it is in, if any, before its status changes.
     if worker.status == HELD:
         scratch(state.held, who)
     if worker.status == ABOUT_TO_READ:
         withdraw(state.readers, who)
     become(state, who, AWAY)
     worker.computing = 0
-    worker.since_fetch = -1
+    worker.since_fetch = -1  # it loses its parameters, and must fetch after its return
     scratch(state.events, leaf)
     if until_s < np.inf:
         plan(state, leaf, until_s, RETURNED)
@@ -326,9 +328,10 @@ def go(state: State, rules: Rules, who: int, until_s: float) -> None:
 
 @kernel
 def come_back(state: State, rules: Rules, who: int) -> None:
-    """A worker is there again; it goes on from the slowest of the others."""
+    """Let a worker return and read."""
     clock, worker = state.clock[0], state.workers[who]
     schedule_read(state, who)
+    # It counts as having the slowest's folds at least, or it would hold all others up.
     if clock.at_least == 0:
         find_least(state, rules)
     else:
@@ -337,23 +340,23 @@ def come_back(state: State, rules: Rules, who: int) -> None:
 
 
 SHARD = np.dtype([("queued", np.int64), ("version", np.int64), ("free_s", np.float64)])
-"""Pieces ever queued, pieces folded as far as counted, until when it is busy."""
+"""Pieces ever queued, pieces folded as of the last count, instant at which it is free."""
 
 PIECE = np.dtype(
     [(name, np.int64) for name in ("read_version", "version")]
     + [(name, np.float64) for name in ("start_s", "end_s")]
 )
-"""The shard's version that was read, its version before the fold, and when it folds."""
+"""The shard's version that was read, its version before the fold, and the interval of the fold."""
 
 
 class Shards(NamedTuple):
-    """What several shards add to the state; arrays without entries where there is one shard.
+    """State of several shards; arrays are empty for one shard.
 
     Attributes:
         queues: [S] of `SHARD`.
-        ends_s: [S, C] rings: when each queued piece is folded.
+        ends_s: [S, C] rings of the ends of queued pieces' folds.
         seen: [N, S] version of each shard at a worker's last fetch.
-        sent: [C] pieces of each slot that are queued or folded.
+        sent: [C] number of each slot's pieces that are queued or folded.
         pieces: [C, S] of `PIECE`.
     """
 
@@ -365,7 +368,7 @@ class Shards(NamedTuple):
 
 
 def new_shards(shards: int, workers: int, slots: int) -> Shards:
-    """Shards of version 0 with nothing queued."""
+    """Shards of version 0 with empty queues."""
     if shards == 1:
         shards = workers = slots = 0
     return Shards(
@@ -379,7 +382,8 @@ def new_shards(shards: int, workers: int, slots: int) -> Shards:
 
 @kernel
 def settle(shards: Shards, where: int, now_s: float) -> None:
-    """Count what a shard has folded up to this instant."""
+    """Count a shard's folds up to this instant."""
+    # Ends rise along the ring, so counting stops at the first piece that is not yet folded.
     shard, ring = shards.queues[where], shards.ends_s.shape[1]
     while shard.version < shard.queued and shards.ends_s[where, shard.version % ring] <= now_s:
         shard.version += 1
@@ -387,7 +391,7 @@ def settle(shards: Shards, where: int, now_s: float) -> None:
 
 @kernel
 def look(shards: Shards, who: int, now_s: float) -> None:
-    """A worker reads every shard at this instant."""
+    """Let a worker read every shard at this instant."""
     for where in range(len(shards.queues)):
         settle(shards, where, now_s)
         shards.seen[who, where] = shards.queues[where].version
@@ -395,7 +399,7 @@ def look(shards: Shards, who: int, now_s: float) -> None:
 
 @kernel
 def begin(shards: Shards, who: int, place: int) -> None:
-    """A contribution at the versions its worker read last."""
+    """Begin a contribution at the versions that its worker read last."""
     shards.sent[place] = 0
     for where in range(len(shards.queues)):
         shards.pieces[place, where].read_version = shards.seen[who, where]
@@ -405,11 +409,12 @@ def begin(shards: Shards, who: int, place: int) -> None:
 def queue(
     shards: Shards, who: int, place: int, now_s: float, arrival_s: float, fold_s: float
 ) -> bool:
-    """The next piece is at its shard, a part of ``fold_s`` to fold; whether it was the last.
+    """Queue the next piece at its shard, with a part of ``fold_s``; whether it was the last.
 
     A piece that is not yet folded keeps its slot taken, so C entries in a ring are enough.
     """
     count, ring = shards.ends_s.shape
+    # Neighbouring workers begin with different shards, which spreads the load.
     where = (who + shards.sent[place]) % count
     settle(shards, where, now_s)
     shard, piece = shards.queues[where], shards.pieces[place, where]
@@ -424,7 +429,7 @@ def queue(
 
 @kernel
 def fold_end_s(shards: Shards, place: int) -> float:
-    """When the last shard has folded its piece."""
+    """Instant at which the last shard has folded its piece."""
     end_s = shards.pieces[place, 0].end_s
     for where in range(1, len(shards.queues)):
         end_s = max(end_s, shards.pieces[place, where].end_s)
@@ -435,16 +440,16 @@ SPANNED = np.dtype(
     [(name, np.float64) for name in ("fetch_start_s", "fetch_end_s", "compute_end_s")]
     + [(name, np.float64) for name in ("push_start_s", "push_end_s", "fold_start_s")]
 )
-"""The instants of a contribution that spans are made of, beside the fold's end."""
+"""The instants of a contribution from which spans are made, besides the fold's end."""
 
 RESTART = np.dtype([("time_s", np.float64), ("version", np.int64), ("restored_version", np.int64)])
 
 
 class Record(NamedTuple):
-    """What happened: [M] columns of what folded, lost slots, restarts, how many of each.
+    """Recorded events: [M] columns of folded contributions, lost slots, restarts, their counts.
 
-    ``instants`` is empty where no spans are wanted. Where there are several shards, [M, S]
-    ``pieces`` of what folded.
+    ``instants`` is empty without spans. With several shards, [M, S] ``pieces`` of folded
+    contributions.
     """
 
     fold_end_s: Any
@@ -460,13 +465,13 @@ class Record(NamedTuple):
 
 
 def space(folds: int, under_way: int, shards: int, spans: bool, losses: bool) -> Record:
-    """Room for so many folds, and behind them for what is under way at the end.
+    """An empty record, with space for the contributions in flight behind its folds.
 
     Args:
-        folds: and as many restarts.
-        under_way: contributions that may be.
-        shards: parts of the server that record pieces; 0 if there is one.
-        spans: whether spans are wanted.
+        folds: largest number of folds, and of restarts.
+        under_way: largest number of contributions in flight.
+        shards: number of shards that record pieces; 0 for one shard.
+        spans: whether to record spans.
         losses: whether contributions may be lost.
     """
     kinds = (np.float64, np.int32, np.int64, np.float64, np.int64)
@@ -482,7 +487,7 @@ def space(folds: int, under_way: int, shards: int, spans: bool, losses: bool) ->
 
 @part
 def write_row(record: Record, row: int, slot: Any) -> None:
-    """Put what folded into the columns."""
+    """Write a folded contribution to the columns."""
     record.fold_end_s[row] = slot.fold_end_s
     record.worker[row] = slot.worker
     record.read_version[row] = slot.read_version
@@ -499,7 +504,14 @@ def write_row(record: Record, row: int, slot: Any) -> None:
 
 
 def timeline(record: Record, first: int, steps: int, under_way: int) -> Timeline:
-    """What was recorded; the folds count from ``first``, each of so many minibatches."""
+    """The timeline of a record.
+
+    Args:
+        record: of `asynchronous.run`.
+        first: number of the first fold.
+        steps: minibatches of each contribution.
+        under_way: space behind the folds.
+    """
     done, lost, restarts = record.counts.tolist()
     pieces = record.pieces[:done]
     numbers = np.arange(first, first + done + under_way, dtype=np.int64)[:done]
@@ -515,7 +527,8 @@ def timeline(record: Record, first: int, steps: int, under_way: int) -> Timeline
 
 
 def _build_contributions(record: Record, numbers: Any, steps: int, under_way: int) -> Contributions:
-    """Views with room behind them, or copies where they would hold much more than they show."""
+    """Columns as views with room behind them, or as copies."""
+    # A view keeps its whole array alive, so mostly empty arrays are copied instead.
     done = len(numbers)
     size = done + under_way
     columns = [record.worker, record.read_version, record.read_at_s, record.first_step]
@@ -535,7 +548,8 @@ def _append_lost(rows: Contributions, lost: Contributions) -> Contributions:
 
 
 def _rows(slots: Any, places: Any, fate: int, steps: int) -> Contributions:
-    """Column by column: of many workers the slots themselves are most of the memory."""
+    """Contributions of some slots."""
+    # Column by column: for many workers the slots themselves are most of the memory.
     return Contributions(
         fold=np.full(len(places), fate, np.int64),
         worker=slots["worker"][places].astype(np.int32),
@@ -547,7 +561,7 @@ def _rows(slots: Any, places: Any, fate: int, steps: int) -> Contributions:
 
 
 def _pieces(folds: Any, rows: Any) -> Pieces:
-    """One row for each shard of each fold; none where there is one server."""
+    """One row for each shard of each fold; none for one shard."""
     count = rows.shape[1]
     return Pieces(
         fold=np.repeat(folds, count),
@@ -559,10 +573,7 @@ def _pieces(folds: Any, rows: Any) -> Pieces:
 
 
 def _spans(record: Record, pieces: Any) -> Spans:
-    """Fetch, compute, push of each contribution and the fold of each of its pieces.
-
-    What took no time is left out.
-    """
+    """Fetch, compute, push of each contribution and folds of its pieces, if they take time."""
     done, count = pieces.shape
     rows, in_shards = record.instants[:done], count > 0
     count = max(count, 1)
@@ -581,15 +592,15 @@ def _spans(record: Record, pieces: Any) -> Spans:
 
 
 class Roads(NamedTuple):
-    """What a network adds to the state.
+    """State of the messages on a network.
 
     Attributes:
-        traffic: what is under way, by slot of its contribution.
-        star: the same where links are fair and one level of them lies between workers' own links
-            and one server's.
-        size_bytes: [C] of each slot's parameters.
-        sent: [C] messages of a slot's present fetch or push that have been sent.
-        staging_bytes_per_s: rate of the copy to or from a pinned buffer.
+        traffic: messages in flight, by slot of their contributions.
+        star: the same for fair links with one level of them between workers' own links and the
+            link of a single shard.
+        size_bytes: [C] size of each slot's parameters.
+        sent: [C] number of messages sent in a slot's present fetch or push.
+        staging_bytes_per_s: bandwidth of the copy to or from a pinned buffer.
     """
 
     traffic: Traffic
@@ -600,14 +611,14 @@ class Roads(NamedTuple):
 
 
 def is_networked(cluster: Cluster) -> bool:
-    """Whether workers reach the server over the cluster's network, and not over its link."""
+    """Whether the server is on the cluster's network, and not behind its link."""
     return cluster.network is not None and cluster.network.server is not None
 
 
 def new_roads(cluster: Cluster, workers: int, depth: int, shards: int) -> Roads | None:
-    """Nothing under way between the workers and the shards; None where no network joins them.
+    """An idle network between workers and shards; None if the cluster has none.
 
-    For None a kernel is compiled without what it does on a network.
+    With None, kernels are compiled without their code for a network.
     """
     if cluster.network is None or cluster.network.server is None:
         return None
@@ -624,7 +635,7 @@ def new_roads(cluster: Cluster, workers: int, depth: int, shards: int) -> Roads 
 
 @kernel
 def staging_s(roads: Roads | None, place: int) -> float:
-    """How long it takes to copy a slot's parameters to or from a pinned buffer."""
+    """Seconds to copy a slot's parameters to or from a pinned buffer."""
     if roads is None:
         return 0.0
     return roads.size_bytes[place] / roads.staging_bytes_per_s
@@ -637,15 +648,15 @@ def send_next(
     """Send the next message of a slot, to its shard or (not ``up``) from it.
 
     Returns:
-        When it starts, departs and arrives; the latter two are infinite on fair links, where
-        that is not known yet.
+        Start, departure and arrival; the latter two are infinite on fair links, where they are
+        not known yet.
     """
     wiring = roads.traffic.wiring
     shard = wiring.workers + (worker + roads.sent[place]) % shards
     source, target = (worker, shard) if up else (shard, worker)
     size = roads.size_bytes[place] / shards
     roads.sent[place] += 1
-    if len(roads.star.channels) > 0:
+    if len(roads.star.channels) > 0:  # the same rates at a lower cost
         star.join(roads.star, place, worker, up, size, now_s)
         return now_s, np.inf, np.inf
     if wiring.fair:
@@ -656,7 +667,7 @@ def send_next(
 
 @kernel
 def next_to_leave_s(roads: Roads | None, now_s: float) -> float:
-    """When the next message leaves fair links, infinity if none is under way there."""
+    """Next departure from fair links, infinity if no message is in flight there."""
     if roads is None or not roads.traffic.wiring.fair:
         return np.inf
     if len(roads.star.channels) > 0:
@@ -666,7 +677,7 @@ def next_to_leave_s(roads: Roads | None, now_s: float) -> float:
 
 @kernel
 def leave(roads: Roads) -> tuple[int, float]:
-    """Take the next message off fair links: its slot, and its latency."""
+    """Remove the next departing message from fair links; returns its slot and its latency."""
     if len(roads.star.channels) > 0:
         return star.depart(roads.star), roads.star.latency_s
     place = network.depart(roads.traffic)

@@ -42,7 +42,7 @@ def both(maker, speech):
 
 
 def lengths_of(speech, utterances):
-    return np.concatenate([f.frames.numpy() for f in speech.said(np.arange(utterances))])
+    return np.concatenate([f.frames.numpy() for f in speech.draw_sentences(np.arange(utterances))])
 
 
 def test_the_same_bits_in_chunks_of_any_size(speech):
@@ -61,7 +61,7 @@ def test_an_utterance_does_not_know_its_company(name):
 def test_targets_and_words_are_those_of_the_frames(maker, speech):
     numbers = np.arange(40)
     assert (speech.targets(numbers) == speech.make(numbers).targets.numpy()).all()
-    (found,) = speech.said(numbers)
+    (found,) = speech.draw_sentences(numbers)
     for words, targets, stays in zip(found.words, found.targets, found.stays, strict=True):
         said = [maker.words[int(w)] for w in words if w >= 0]
         heard = [int(t) for t, n in zip(targets, stays, strict=True) if n and t > 2]
@@ -74,7 +74,7 @@ def test_lengths_of_utterances_are_those_of_the_stored(maker, speech, both):
 
 
 def test_states_last_geometrically_and_silences_as_long_as_they_may(maker, speech):
-    (found,) = speech.said(np.arange(MANY))
+    (found,) = speech.draw_sentences(np.arange(MANY))
     spoken = found.stays[(found.targets > 2) & (found.stays > 0)].numpy()
     leave = 1.0 / maker.recipe.mean_state_frames
     seen = np.bincount(np.minimum(spoken, 15))[1:]
@@ -93,7 +93,7 @@ def test_words_are_as_frequent_as_the_text_has_them(maker, speech):
     for place in range(most):
         law += here * min(1.0, (most - place) / (most - least + 1))
         here = here @ row
-    found = torch.cat([f.words for f in speech.said(np.arange(10 * MANY))])
+    found = torch.cat([f.words for f in speech.draw_sentences(np.arange(10 * MANY))])
     seen = np.bincount(found[found >= 0], minlength=len(law))
     assert stats.chisquare(seen, law / law.sum() * seen.sum()).pvalue > 0.01
     before, after = found[:, :-1], found[:, 1:]
@@ -104,7 +104,7 @@ def test_words_are_as_frequent_as_the_text_has_them(maker, speech):
 
 
 def test_speakers_are_heard_equally_often(maker, speech):
-    heard = torch.cat([f.speaker for f in speech.said(np.arange(2 * MANY))])
+    heard = torch.cat([f.speaker for f in speech.draw_sentences(np.arange(2 * MANY))])
     assert stats.chisquare(np.bincount(heard, minlength=maker.recipe.speakers)).pvalue > 0.01
 
 

@@ -153,7 +153,7 @@ def test_a_gpu_reproduces_paper_1_at_its_own_scale_first():
     for preset in PLAN:
         assert Reproduction.from_text(str(preset)) == preset
         paper = import_module(PAPERS[preset.paper]).PAPER
-        paper.chosen(preset.exhibits, preset.scale)
+        paper.select_makers(preset.exhibits, preset.scale)
 
 
 @pytest.mark.parametrize(("code", "left"), [(130, ["paper1-smoke"]), (0, []), (3, [])])

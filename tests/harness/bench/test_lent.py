@@ -38,5 +38,5 @@ def test_a_checkout_that_is_not_installed_has_commands():
     program = [sys.executable, "-m", "harness", "--version"]
     done = subprocess.run(program, env=environment(), capture_output=True, text=True, check=False)
     assert done.stdout.startswith("lagbench not installed (torch "), done.stderr
-    facts = "from harness.judge import comparison as provenance; provenance.of_program('x')"
+    facts = "from harness.judge import comparison as provenance; provenance.describe_program('x')"
     subprocess.run([sys.executable, "-c", facts], env=environment(), check=True)

@@ -8,19 +8,23 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from harness.base.errors import UserError
 from harness.base.registry import Entry
+from harness.base.seeds import identity
 from harness.cli import main, parser_of
+from harness.grid.grid import Runner
 from harness.processes.rank_main import check_protocol
 from harness.runs.file import load_run
 from harness.simulator import Averaging, Fault, ParameterServer, Simulation, load_protocol
+from harness.store import Store
 from tests.docs.pages import blocks
 from tests.harness.simulator.conftest import UNIT_JOB, make_cluster
-from tests.run_files import ASYNCHRONOUS, written
+from tests.run_files import ASYNCHRONOUS, ROUNDS, written
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/howto/protocol.md").read_text(encoding="utf-8")
@@ -214,5 +218,40 @@ def test_real_processes_have_what_it_declares_and_a_refusal_names_those_that_can
     ]:
         with pytest.raises(UserError, match=told):
             check_protocol(replace(config, protocol=protocol), path)
+    rounds = load_run(written(tmp_path, ROUNDS)).config
+    check_protocol(rounds, path)
+    with pytest.raises(UserError, match=r"protocol\.overlap: true is simulated only; .*: false"):
+        check_protocol(replace(rounds, protocol=replace(rounds.protocol, overlap=True)), path)
     with pytest.raises(UserError, match=r"another kind .*: parameter_server or .*imagined"):
         replace(config, protocol=Averaging())
+
+
+def test_algorithms_by_name_train_in_the_protocol_of_the_file_or_are_said_not_to(
+    tmp_path, monkeypatch, capsys
+):
+    offer(tmp_path, "import")
+    for block in blocks((ROOT / "docs/howto/module.md").read_text(encoding="utf-8")):
+        if block.rest:
+            (tmp_path / block.rest).write_text(block.text, encoding="utf-8")
+    path = tmp_path / "run.toml"
+    own = '[protocol]\nis = "relay"\nturn = 10\n'
+    path.write_text(f'import = ["relay"]\n{path.read_text()}{own}', encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr("harness.grid.grid.Runner", partial(Runner, here=True))  # starts no process
+    expected = load_run(path).config  # of the algorithm that is named "async"
+    for words, runs, lines in [
+        ("compare-algorithms --algorithms sync", 1, ["no effect: protocol ("]),
+        ("compare-algorithms --algorithms async,sync", 2, ["no effect on sync: protocol ("]),
+        ("tolerate --to 2 --halvings 0 --algorithm async", 2, []),
+    ]:
+        command, *more = words.split()
+        out = tmp_path / words.replace(" ", "")
+        asked = [command, str(path), *more, "--seeds", "1", "--rates", "file", "--out", str(out)]
+        assert main(asked) == 0
+        told = [line for line in capsys.readouterr().err.splitlines() if "protocol (" in line]
+        assert [line.partition("(")[0] + "(" for line in told] == lines
+        hashes = [run.hash for run in Store(out / "runs").runs()]
+        assert len(hashes) == runs
+        assert (identity(expected.to_dict()) in hashes) == ("async" in words)
+    for name in ("relay", "digits"):
+        del sys.modules[name]

@@ -210,7 +210,7 @@ def test_a_system_that_diverged_is_told_with_its_stage_and_rate(folder, tmp_path
         (["parametric", "--seeds", "0"], "--seeds '0': a whole number from 1"),
         (["parametric", "--lm", "no.arpa"], "--lm no.arpa: no such file"),
         (["parametric", "--closed", "perhaps"], "allowed: no, yes"),
-        (["parametric", "--jobs", "0"], "--jobs 0: at least 1"),
+        (["parametric", "--jobs", "0"], "--jobs: '0' is not allowed; allowed: a"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys, options, message):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from harness import cli
-from harness.algorithms.schedules import Search
+from harness.algorithms.catalogue import GradientAveraging
+from harness.algorithms.schedules import Constant, Search
 from harness.fidelity.predict import prediction, time_full_run
 from harness.runs.config import Stage
 from harness.runs.file import load_application, load_run
+from harness.search.search import linearly_scaled
+from harness.simulator import Averaging, ParameterServer
 from harness.speech.frames import RunConfig
 from harness.speech.sequence import SequenceConfig
 from harness.speech.sequence_training import train_sequence
@@ -122,3 +125,28 @@ def test_one_worker_is_healthy_where_a_cluster_is_not(tmp_path: Path, capsys) ->
     path = str(RUNS / "averaging-with-deaths.toml")
     assert cli.main(["predict", path, "--cluster", str(tmp_path / "gone.toml")]) == 0
     assert 1.0 < said(capsys, "speed-up") < 4.0
+
+
+def test_what_an_algorithm_and_a_protocol_of_ones_own_declare_counts_as_of_ours(configure):
+    @dataclass(frozen=True)
+    class Counted(GradientAveraging):
+        """Says how many workers there are."""
+
+        workers: int = 3
+        averages_gradients = False
+
+        def with_workers(self, workers):
+            return replace(self, workers=workers)
+
+    @dataclass(frozen=True)
+    class Cut(ParameterServer):
+        """Keeps its server whole."""
+
+        def with_shards(self, shards):
+            return self
+
+    rounds = configure(algorithm=Counted(), protocol=Averaging(1), schedule=Constant(0.1))
+    assert rounds.application.sampled(rounds)[0].algorithm == Counted(workers=1)
+    assert linearly_scaled(0.1, Counted(), 1, 4) == 0.1
+    whole, cut = (configure(protocol=kind(), shards=2) for kind in (Cut, ParameterServer))
+    assert (whole.timed.shards, cut.timed.shards) == (1, 2)

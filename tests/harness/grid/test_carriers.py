@@ -7,7 +7,6 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +14,7 @@ from harness.base.errors import UserError
 from harness.grid import carriers
 from harness.grid.carriers import carrier, carrier_from_executor, check
 from harness.grid.grid import longest_first
+from harness.tasks.contract import Configuration
 
 
 @pytest.fixture(autouse=True)
@@ -84,19 +84,22 @@ def test_ray_carries_a_grid_and_a_job_whose_worker_dies_is_submitted_again(tmp_p
 
 @dataclass(frozen=True)
 class Config:
-    passes: int
-    hidden: tuple[int, ...] = ()
+    effort: float
 
     def to_dict(self):
         return vars(self)
 
 
+class Timing(Configuration):
+    """Says nothing of its effort."""
+
+
 def test_the_longest_run_begins_first_and_equals_keep_their_order():
-    configs = {"short": Config(1, (8,)), "a": Config(4, (8, 8)), "b": Config(4, (8, 8))}
-    assert list(longest_first({"timing": object(), **configs})) == ["a", "b", "short", "timing"]
+    configs = {"short": Config(1.0), "a": Config(4.0), "b": Config(4.0)}
+    assert list(longest_first({"timing": Timing(), **configs})) == ["a", "b", "short", "timing"]
 
 
-def test_a_sequence_run_is_as_long_as_the_network_it_starts_from_makes_it():
-    sequence = SimpleNamespace(passes=2, start=Config(9, (8, 8)))
-    configs = {"short": Config(1, (8, 8)), "sequence": sequence, "long": Config(3, (8, 8))}
-    assert list(longest_first(configs)) == ["long", "sequence", "short"]
+def test_runs_on_speech_take_as_long_as_their_weights_make_them(configure, sequence):
+    longer = sequence(start=configure(hidden=(8, 4), passes=9), passes=3)
+    assert configure(hidden=(8, 4), passes=2).effort == 2 * (8 * 8 + 8 * 4)
+    assert longer.effort == 3 * (8 * 8 + 8 * 4)

@@ -57,7 +57,7 @@ def test_once_a_seed_is_done_the_rest_is_foretold_to_a_few_per_cent_and_by_count
             left.learn(name, runs[name][1])
         learnt = len(finished)
         running = {
-            name: (Progress(name, (now - begun) / runs[name][1], 1.0, 0.0), now - begun)
+            name: (Progress(name, (now - begun) / runs[name][1], 1.0), now - begun)
             for name, begun in busy.items()
         }
         found = left.estimate([name for name in runs if name not in finished], running)
@@ -76,7 +76,7 @@ def test_what_nothing_is_known_of_is_not_counted_and_that_is_said():
     assert left.estimate(["a", "b"], {}) is None
     left.learn("b", 2.0)
     assert left.estimate(["a", "b"], {}) == Estimate(2.0, False)
-    begun = {"a": (Progress("a", 0.25, 1.0, 0.1), 10.0)}
+    begun = {"a": (Progress("a", 0.25, 1.0), 10.0)}
     assert left.estimate(["a"], begun) == Estimate(30.0, True)
 
 

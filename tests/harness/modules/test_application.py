@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,10 +16,12 @@ from harness.algorithms.compression import Compressed, Int8
 from harness.base.errors import UserError
 from harness.fidelity.predict import time_full_run
 from harness.fidelity.replay import config_of, load_finished_run, replay_run
+from harness.grid.display import Display
 from harness.runs.config import TrainingConfig
 from harness.runs.file import load_run
 from harness.store import Store
 from harness.store.schema import MODEL
+from harness.tasks.contract import Progress
 from harness.training import loop
 from tests.silence import silent
 
@@ -41,6 +44,12 @@ loss = nn.functional.cross_entropy
 
 def fails():
     raise RuntimeError("no disk")
+
+def quits():
+    raise SystemExit(5)
+
+def each_wrong(outputs, targets):
+    return (outputs.argmax(1) != targets).double()
 
 def share_wrong(outputs, targets):
     return (outputs.argmax(1) != targets).double().mean()
@@ -97,7 +106,7 @@ def write(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Written]:
 
     def written(
         training: str = ASYNCHRONOUS, top: str = "", task: str = "", kind: str = "float",
-        dropout: float = 0.0, examples: int = 120, launch_s: float = 0.001,
+        dropout: float = 0.0, examples: int | str = 120, launch_s: float = 0.001,
     ) -> Path:  # fmt: skip
         code = CODE.format(dropout=dropout, kind=kind, examples=examples)
         (tmp_path / f"{module}.py").write_text(code, encoding="utf-8")
@@ -178,6 +187,44 @@ def test_a_run_is_replayed_with_its_own_code_and_data_alone(write: Written, tmp_
         replay_run(run.dir, silent)
 
 
+def test_code_is_looked_for_in_the_working_folder_and_then_where_the_run_file_was(
+    write: Written,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def restore_in(folder: Path) -> Any:
+        """As a process of its own would, which has imported nothing."""
+        for name in [name for name in sys.modules if name.startswith("own_")]:
+            del sys.modules[name]
+        monkeypatch.setattr(sys, "path", [*paths])
+        monkeypatch.chdir(folder)
+        return config_of(load_finished_run(run.dir))
+
+    def put(folder: Path, examples: int) -> None:
+        (folder / "own_size.py").write_text(f"EXAMPLES = {examples}\n", encoding="utf-8")
+
+    paths, copied, moved = [*sys.path], tmp_path / "copied", tmp_path / "moved"
+    path = write(examples="EXAMPLES")
+    (module,) = tmp_path.glob("own_*.py")
+    module.write_text(f"from own_size import EXAMPLES\n{module.read_text()}", encoding="utf-8")
+    put(tmp_path, 120)
+    run = load_run(path).config.execute(Store(tmp_path / "store"), silent)
+    for folder in (copied, moved):
+        folder.mkdir()
+        shutil.copy(module, folder)
+    put(copied, 1210)  # the same code with a helper of its own
+    assert restore_in(copied).to_dict() == run.config
+    assert capsys.readouterr().err == f"code and data: from {tmp_path}\n"
+    for each in (module, tmp_path / "own_size.py"):
+        each.replace(moved / each.name)
+    assert restore_in(moved).to_dict() == run.config
+    assert not capsys.readouterr().err
+    other, gone = f"in {copied}: module, .* are not those", f"in {tmp_path}: model: .* cannot"
+    with pytest.raises(UserError, match=f"{other} .*; {gone} be imported"):
+        restore_in(copied)
+
+
 def test_what_is_charged_follows_the_file(write: Written) -> None:
     def work(task: str) -> Any:
         return load_run(write(task=task)).config.workload()
@@ -191,11 +238,19 @@ def test_what_is_charged_follows_the_file(write: Written) -> None:
     assert {each.launch_s for each in timed.cluster.devices.values()} == {0.5}
 
 
+def test_a_run_has_as_much_to_do_as_it_has_passes_and_parameters(write: Written) -> None:
+    assert load_run(write()).config.effort == 2 * (6 * 8 + 8 + 8 * 3 + 3)
+
+
 def test_a_metric_of_ones_own_judges(write: Written, tmp_path: Path) -> None:
     config = load_run(write(task='metric = "{module}:share_wrong"\n')).config
     assert config.judged == "dev_share_wrong"
-    run = config.execute(Store(tmp_path / "store"), silent)
-    assert "dev_share_wrong/iterate" in run.summary
+    seen: list[Progress] = []
+    run = config.execute(Store(tmp_path / "store"), seen.append)
+    last = run.summary["dev_share_wrong/iterate"]
+    assert seen[-1].measured == f"share wrong {last:.6g}"
+    line = Display({run.hash: "mine"})._line(seen[-1])
+    assert line == f"mine 2.0/2 passes, share wrong {last:.6g}"
 
 
 @pytest.mark.parametrize(
@@ -207,13 +262,37 @@ def test_a_metric_of_ones_own_judges(write: Written, tmp_path: Path) -> None:
         (':data"', ':fails"', "data: {module}:fails raised RuntimeError: no disk"),
         (':data"', ':number"', "data: int is not allowed; allowed: a pair of arrays"),
         (':loss"', ':number"', "loss: a int; allowed: a module or a function"),
-        ("minibatch = 8", "minibatch = 0", "minibatch: 0 is not allowed"),
+        ("minibatch = 8", "minibatch = 0", "task.minibatch: 0 is not allowed"),
         ("minibatch = 8", "minibatches = 8", "unknown 'minibatches'"),
         ("minibatch = 8", 'step_seconds = "measure"', "step_seconds: 'measure'; allowed: 'count'"),
         ("minibatch = 8", "dev = 1.0", "dev: 1.0; allowed: above 0, below 1"),
         ("minibatch = 8", "flops_per_example = 8.0", "flops_per_example: no device of cluster"),
-        ("minibatch = 8", 'metric = "errors"', "unknown 'errors'"),
-        ('is = "module"', 'is = "modules"', "task.is: 'modules' is not allowed; allowed: one of"),
+        ("minibatch = 8", 'metric = "errors"', "run.toml: task.metric: unknown 'errors'"),
+        ('is = "module"', 'is = "modules"', "task.is: unknown 'modules' (did you mean 'module'?)"),
+        ('is = "module"', "", "task.is: missing; needed: is = 'module', which has the key 'model'"),
+        (':make_model"', ':fails"', "task.model: {module}:fails raised RuntimeError: no disk"),
+        (':make_model"', ':quits"', "task.model: {module}:quits raised SystemExit: 5"),
+        (':make_model"', ':share_wrong"', "share_wrong raised TypeError: share_wrong() missing 2"),
+        (':make_model"', ':data"', "task.model: gives a tuple; allowed: a torch.nn.Module"),
+        (':data"', ':quits"', "task.data: {module}:quits raised SystemExit: 5"),
+        (':loss"', ':quits"', "task.loss: fails on a minibatch of 8 examples: TypeError"),
+        (':loss"', ':each_wrong"', "task.loss: shape [8]; allowed: one number"),
+        (
+            "minibatch = 8",
+            'minibatch = 8\nmetric = "{module}:each_wrong"',
+            "task.metric: each_wrong: shape [8]; allowed: one number for a minibatch",
+        ),
+        ("loss =", "los =", "key in task: unknown 'los' (did you mean 'loss'?); allowed: charge_"),
+        ("loss =", "# loss =", "run.toml: task.loss: missing; needed: a string"),
+        ("passes = 2", "pases = 2", "allowed: algorithm, cluster, evaluations, import, passes, pr"),
+        ("minibatch = 8", 'charge_for = "clustr"', "task.charge_for: unknown 'clustr' (did you m"),
+        ("minibatch = 8", "step_seconds = -1.0", "task.step_seconds: -1.0; allowed: 'count' or s"),
+        ("[algorithm]", "[protocol]\nevery = 2\nis = 'averaging'\n[algorithm]", "run.toml: prot"),
+        (
+            "[algorithm]",
+            "[protocol]\nis = 'sequence'\n[algorithm]",
+            "run.toml: protocol: 'sequence' hands out no examples to train on; allowed: averaging",
+        ),
         ("passes = 2", "minibatch = 8", "task.minibatch: is set outside of task too"),
         ("passes = 2", "work = 8", "work: not allowed; it follows from the rest"),
     ],
@@ -231,6 +310,23 @@ def test_mistakes_are_one_line(
     said = capsys.readouterr().err
     assert line in said
     assert len(said.splitlines()) == 1
+
+
+def test_mistakes_that_a_run_meets_name_its_file_too(write: Written) -> None:
+    path = write(examples=8)
+    config = load_run(path, TrainingConfig).config
+    with pytest.raises(UserError, match=r"run.toml: task.minibatch: a fold takes a minibatch of 8"):
+        config.order(0, config.pieces(config.problem))
+
+
+def test_a_module_that_ends_the_program_is_refused_in_one_line(
+    write: Written, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write()
+    module = next(path.parent.glob("own_*.py"))
+    module.write_text("raise SystemExit(5)", encoding="utf-8")
+    assert cli.main(["train", str(path)]) == 2
+    assert capsys.readouterr().err.endswith(f"{module.stem!r} cannot be imported (SystemExit: 5)\n")
 
 
 def test_the_model_that_a_run_file_trains_is_that_of_a_program(

@@ -64,7 +64,7 @@ def each_alone(outputs, targets):
         (each_alone, r"loss: shape \[5\]; allowed: one number"),
         (lambda outputs, targets: 1.0, "loss: float; allowed: one number"),
         (lambda outputs, targets: torch.tensor(1.0), "does not depend on the model"),
-        (functional.l1_loss, "model: fails on a minibatch of 5 examples: RuntimeError"),
+        (functional.l1_loss, "loss: fails on a minibatch of 5 examples: RuntimeError"),
     ],
 )
 def test_a_loss_that_is_none_is_refused_in_one_line(loss, told):

@@ -191,7 +191,7 @@ class OnReplicas(Schedule):
         """Replicas compute with stand-ins."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(replica_worker, "Trainer", Trainer)
-            setup = SimpleNamespace(of=lambda config, corpus, initial: self._setup())
+            setup = SimpleNamespace(from_config=lambda config, corpus, initial: self._setup())
             patch.setattr(replica_worker, "Setup", setup)
             patch.setattr(worker, "QUESTIONS", 2)
             yield

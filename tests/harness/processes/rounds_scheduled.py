@@ -119,7 +119,8 @@ class InRounds(Schedule):
         self.config = SimpleNamespace(
             zeros=lambda data: torch.zeros(SIZE),
             algorithm=ModelAveraging(), workers=self.workers, device="cpu",
-            protocol=Averaging(EVERY), seconds=lambda: self._seconds(),
+            handing=Averaging(EVERY).handing(self.workers),
+            seconds=lambda: self._seconds(),
         )  # fmt: skip
 
     def _comings(self, draw: object) -> None:

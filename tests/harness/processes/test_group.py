@@ -148,7 +148,7 @@ def test_a_server_that_never_answers_is_one_line(
 
 def test_nobody_is_started_again_in_rounds(tmp_path: Path) -> None:
     asked = parser().parse_args([str(written(tmp_path, ROUNDS)), "--restarts", "1"])
-    with pytest.raises(UserError, match=r"--restarts 1: nobody comes back to rounds"):
+    with pytest.raises(UserError, match=r"--restarts 1: workers cannot rejoin rounds"):
         serve(asked, 3)
 
 

@@ -196,10 +196,10 @@ def test_rounds_whose_worker_died_before_they_begin_end_in_a_line(
     config: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    protocol = Averaging(every=5)
-    rounds: Any = SimpleNamespace(workers=3, protocol=protocol, algorithm=config.algorithm)
+    handing = Averaging(every=5).handing(3)
+    rounds: Any = SimpleNamespace(workers=3, handing=handing, algorithm=config.algorithm)
     minibatches: Any = SimpleNamespace(stage=0, before=0)
     monkeypatch.setattr(pace, "clock_offset", dead(2))
     with pytest.raises(NoWorkersLeft):
         Rounds(rounds, torch.zeros(SIZE), minibatches, say=told.append)
-    assert told == ["a worker is gone, and a round needs everybody"]
+    assert told == ["a worker is gone, and a round needs all workers"]

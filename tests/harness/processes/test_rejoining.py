@@ -152,7 +152,7 @@ def test_who_dies_on_the_way_in_keeps_nobody_out(store: TCPStore) -> None:
 
 def test_a_place_that_is_none_is_one_line(store: TCPStore) -> None:
     store.set(attempt("at/0"), "nonsense")
-    with pytest.raises(RuntimeError, match="rank 0 is nowhere: 'nonsense'"):
+    with pytest.raises(RuntimeError, match="rank 0 has no valid address: 'nonsense'"):
         reach(store, PeerInfo(1, 0, late=True))
 
 

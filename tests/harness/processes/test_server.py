@@ -198,7 +198,7 @@ def test_rounds_whose_worker_was_killed_go_on_with_what_all_of_them_remembered(
     running.go_on()
     codes, told = running.ended()
     assert codes == [3, 3, -9], told
-    assert "a worker is gone, and a round needs everybody" in told[0]
+    assert "a worker is gone, and a round needs all workers" in told[0]
     assert "error: no worker is left; the same command goes on" in told[0]
     assert "error: worker 0: the server is gone; the same command goes on" in told[1]
     resumed = launch(tmp_path / "run.toml")

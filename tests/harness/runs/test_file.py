@@ -114,7 +114,7 @@ def test_a_mistake_is_one_line_that_names_it(
             "backup-workers",
             "protocol: BackupWorkers: simulated only; allowed here: averaging or",
         ),
-        ("averaging-with-deaths", "cluster.faults: among real processes only what really dies"),
+        ("averaging-with-deaths", "cluster.faults: real processes have no simulated faults"),
     ],
 )
 def test_real_processes_refuse_what_they_would_silently_not_have(file, line):
@@ -222,7 +222,12 @@ def test_a_protocol_of_somebody_elses_is_named_and_laid_out_as_it_says(tmp_path)
 def test_a_protocol_that_hands_out_no_minibatches_is_refused(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(RUN.replace("[algorithm]", '[protocol]\nis = "Sequence"\n[algorithm]'))
-    with pytest.raises(UserError, match="protocol: of another kind than AsyncSgd"):
+    told = r"run.toml: protocol: 'sequence' hands out no frames to train on; allowed: parameter_"
+    with pytest.raises(UserError, match=told):
+        load_run(path)
+    path.write_text(RUN.replace("[algorithm]", '[protocol]\nis = "averagng"\n[algorithm]'))
+    told = r"run.toml: protocol: unknown 'averagng' \(did you mean 'averaging'\?\); allowed: "
+    with pytest.raises(UserError, match=told + "averaging, backup_workers"):
         load_run(path)
 
 
