@@ -1,1 +1,1 @@
-"""The machinery: simulator, algorithms, acoustics, execution, store and judge."""
+"""The harness: simulator, algorithms, networks, training, replay, store and judge."""

@@ -1,7 +1,7 @@
-"""What words of a command line stand for, checked before anything heavy is imported.
+"""Types of command-line arguments, and options that several commands share.
 
-Each is a ``type`` of an option: a mistake is answered at once, though training needs torch, whose
-import takes seconds.
+A type checks its argument before torch is imported, which takes seconds, so that a mistake is
+reported at once.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = [
 
 
 def seed(text: str) -> int:
-    """A seed in place of a file's.
+    """A seed from ``--seed``.
 
     Raises:
-        UserError: it is no whole number from 0.
+        UserError: it is no whole number from 0, or has more than 18 digits.
     """
     if not text.isdecimal() or len(text) > 18:
         raise UserError(f"--seed {text[:60]}: allowed: a whole number from 0")
@@ -53,10 +53,10 @@ def count(text: str) -> int:
 
 
 def device(text: str) -> str:
-    """A device by the word for it.
+    """A device from ``--device``.
 
     Raises:
-        UserError: another word.
+        UserError: an unknown device.
     """
     return known_device(text)
 
@@ -65,15 +65,15 @@ def run_folder(text: str) -> Path:
     """The folder of a stored run.
 
     Raises:
-        UserError: it holds none.
+        UserError: the folder holds no run.
     """
     return folder_of_run(Path(text))
 
 
 def add_carriers(parser: ArgumentParser) -> None:
-    """Declare who carries the runs of a grid: ``--submit``, ``--runs-per-job``, ``--gather``."""
+    """Declare the job backend of a grid: ``--submit``, ``--runs-per-job``, ``--gather``."""
     parser.add_argument(
-        "--submit", help="who carries the runs: slurm, local, dask, ray, or MODULE:FUNCTION"
+        "--submit", help="job backend of the runs: slurm, local, dask, ray, or MODULE:FUNCTION"
     )
     parser.add_argument(
         "--runs-per-job", type=int, default=1, help="with --submit: runs of one job (1)"
@@ -82,10 +82,10 @@ def add_carriers(parser: ArgumentParser) -> None:
 
 
 def submission_of(arguments: Namespace) -> Submission | None:
-    """The carrier that is asked for; None for processes of this machine.
+    """The job backend of the options; None for processes on this machine.
 
     Raises:
-        UserError: it is unknown, its package is not installed, or a job has no runs.
+        UserError: an unknown backend, a missing package, or an invalid ``--runs-per-job``.
     """
     if not 1 <= arguments.runs_per_job <= 1000:
         told = "allowed: a whole number from 1 to 1000"
@@ -99,11 +99,11 @@ def submission_of(arguments: Namespace) -> Submission | None:
 
 
 def add_gather(parser: ArgumentParser) -> None:
-    """Declare ``--gather``, of whatever executes a grid of runs."""
+    """Declare ``--gather``, the bucket shared by machines that execute one grid."""
     told = "s3://BUCKET/PREFIX, … that machines on this grid share: claims and finished runs"
     parser.add_argument("--gather", type=Bucket, metavar="URL", help=told)
 
 
 def open_store(path: Path, gather: Bucket | None) -> Store:
-    """The store of a folder, gathered elsewhere if that is asked for."""
+    """Open the store in a folder, backed by the bucket ``gather`` if given."""
     return Store(path) if gather is None else BucketStore(path, gather)

@@ -1,10 +1,9 @@
-"""The `lagbench` command: finds the subcommand, runs it, turns its end into an exit code.
+"""The `lagbench` command: finds the subcommand, runs it, and returns an exit code.
 
-A subcommand is a module with ``configure(parser)`` and ``run(arguments) -> exit code``. Only
-the one that is asked for is imported, and it imports what is heavy when it runs, so that
-``--help`` is quick.
+A subcommand is a module with ``configure(parser)`` and ``run(arguments) -> exit code``. Only the
+requested one is imported, and it imports heavy packages in ``run``, so that ``--help`` is fast.
 
-What ``--help`` shows below a command's options: lines that can be typed as they are.
+``--help`` ends with examples (`EXAMPLES`), lines that can be typed as they are.
 """
 
 from __future__ import annotations
@@ -42,41 +41,42 @@ COMMANDS = {
     ),
     "tolerate": (
         "harness.commands.tolerate",
-        "how many workers, how much staleness, delay or loss does a run file stand?",
+        "find the workers, staleness, delay or message loss at which a run file breaks",
     ),
     "check-algorithm": (
         "harness.commands.check_algorithm",
-        "does an algorithm keep what every algorithm promises?",
+        "check an algorithm against the promises of every algorithm",
     ),
     "corpus": ("harness.commands.corpus", "make, validate, fetch, import and align corpora"),
     "train": ("harness.commands.train", "one run from a file, on a simulated cluster"),
-    "replay": ("harness.commands.replay", "a recorded run again, in the order it happened"),
-    "compare": ("harness.commands.compare", "a real run beside what the simulator predicts"),
+    "replay": ("harness.commands.replay", "execute a recorded run again, in its recorded order"),
+    "compare": ("harness.commands.compare", "a real run beside the simulator's prediction"),
     "validate": ("harness.commands.validate", "real processes beside the simulator"),
-    "predict": ("harness.commands.predict", "how long a run would take on a cluster"),
+    "predict": ("harness.commands.predict", "predict the time of a run on a cluster"),
     "calibrate": ("harness.commands.calibrate", "measure this machine, and write a cluster file"),
     "recognise": ("harness.commands.recognise", "train on a corpus and recognise its test sets"),
-    "bench": ("harness.commands.bench", "is this machine, or this change, slower than it was?"),
-    "device": ("harness.commands.device", "what this device does, in one archive"),
+    "bench": ("harness.commands.bench", "run the benchmarks, and compare them with a baseline"),
+    "device": ("harness.commands.device", "measure this device, into one archive"),
     "reproduce": ("reproductions.command", "a paper's exhibits and claims, as a PDF"),
     "report": ("harness.commands.report", "rebuild a report from its folder, without training"),
-    "completion": ("harness.commands.completion", "what makes a shell complete words"),
+    "completion": ("harness.commands.completion", "print a script for shell completion"),
 }
 """Module and one-line description of every subcommand."""
 
 OPTIONS = ("--help", "--version", "-h")
 
 MOST_SAID = 300
-"""Characters of a complaint, which may quote a word of thousands."""
+"""Longest message of argparse that is shown in full; it may quote a long argument."""
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose complaints are one line, like every other mistake's.
+    """A parser that reports mistakes as a `UserError`, one line.
 
-    Half a word is a mistake too: an abbreviation may come to mean another option.
+    Abbreviated options are rejected, because a later option could change their meaning.
 
     Attributes:
-        prepare: declares the options that depend on what other words say, before all are read.
+        prepare: receives the arguments before they are parsed, and declares options that depend
+            on other options.
     """
 
     prepare: Callable[[Sequence[str]], None] | None = None
@@ -88,7 +88,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, args: Any = None, namespace: Any = None
     ) -> Any:
-        """As argparse does it, after `prepare`."""
+        """Call `prepare`, then parse as argparse does."""
         if self.prepare is not None:
             self.prepare(sys.argv[1:] if args is None else args)
         return super().parse_known_args(args, namespace)
@@ -106,7 +106,7 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `lagbench` with the given arguments, by default the process's own.
 
-    In the latter case a user waits at a terminal, and is told what is being compiled.
+    With the process's own arguments, it also announces the compilation of kernels.
 
     Returns:
         The exit code: 0 done, 2 bad usage or input, 3 a run failed, 130 interrupted.
@@ -127,7 +127,7 @@ def exit_code(run: Callable[[], int], interrupted: str = "interrupted") -> int:
 
     Args:
         run: the command; returns its exit code.
-        interrupted: what to say after Ctrl-C.
+        interrupted: message after Ctrl-C.
     """
     try:
         return run()
@@ -139,7 +139,7 @@ def exit_code(run: Callable[[], int], interrupted: str = "interrupted") -> int:
     except KeyboardInterrupt:
         print(interrupted, file=sys.stderr)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # the reader of our output has seen enough
+    except BrokenPipeError:  # the reader of our output has closed it, e.g. `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
     except OSError as error:
@@ -169,8 +169,8 @@ def parser_of(asked: str | None, *, every: bool = False) -> Parser:
     """The parser of the command line.
 
     Args:
-        asked: the command whose options it knows; its module sets ``run``.
-        every: it knows those of all.
+        asked: the command whose module is imported for its options and ``run``; None for none.
+        every: whether all commands are imported.
     """
     parser = Parser(prog="lagbench", description="What does parallelism do to training?")
     told = ", ".join(f"{name} {version_of(name)}" for name in ("torch", "numba", "numpy"))
@@ -234,11 +234,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "harness.train": ("async-averaged --processes 5",),
     "reproductions": ("paper1 --scale smoke",),
 }
-"""Words after the program's name, by the program."""
+"""Arguments of example command lines, by program."""
 
 
 def format_examples(program: str) -> str:
-    """The examples of a program as a last paragraph; empty without any."""
+    """The examples of a program as a paragraph for ``--help``; empty without any."""
     before = "" if program.startswith("lagbench") else "python -m "
     lines = [f"  {before}{program} {words}".rstrip() for words in EXAMPLES.get(program, ())]
     return "\n".join(["", "examples:", *lines, ""]) if lines else ""

@@ -1,4 +1,4 @@
-"""Moved to `harness.networks.contract`; this name goes with the next version."""
+"""Former name of `harness.networks.contract`; removed in the next version."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """``torchrun --nproc-per-node 3 -m harness.train RUN.toml``: a run on real processes.
 
-Rank 0 is the server, the others are the run's workers. Started without torchrun, ``--processes
-3`` starts them itself, and lets the others go on when one dies; torchrun ends them all, and with
-``--max-restarts`` begins again from the last checkpoint.
+Rank 0 is the server, the other ranks are workers. Without torchrun, ``--processes 3`` starts the
+processes, and the others continue when a worker dies; torchrun ends them all, and with
+``--max-restarts`` restarts the group from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from harness.kernels import notice
 from harness.processes.console import GOES_ON, SECRET, say
 
 NEEDED = "harness.processes.rank_main"
-"""What any process of a group imports."""
+"""Module that every process of a group imports."""
 POLL_S = 0.2
 
 
 def parser() -> Parser:
-    """The command line."""
+    """The parser of the command line."""
     p = Parser(prog="harness.train", description="One run from a file, on real processes.")
     p.add_argument("file", type=run_file, help=f"the run: {describe_choices('run')}")
     p.add_argument("--seed", type=argument_types.seed, help="in place of the file's")
@@ -61,7 +61,7 @@ def parser() -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one process of the group, or start them all; returns the exit code."""
+    """Run one process of the group, or start the whole group; returns the exit code."""
     asked = list(sys.argv[1:] if arguments is None else arguments)
     return exit_code(lambda: _main(parser().parse_args(asked), asked), f"interrupted; {GOES_ON}")
 
@@ -75,10 +75,10 @@ def _main(asked: argparse.Namespace, words: Sequence[str]) -> int:
 
 
 def _check(asked: argparse.Namespace) -> None:
-    """Refuse options that cannot be, and say what device they ask for.
+    """Check the options, and resolve the device.
 
     Raises:
-        UserError: so.
+        UserError: an option that is not allowed.
     """
     if asked.backend != "gloo":
         from harness.processes.group import check
@@ -96,8 +96,8 @@ def _check(asked: argparse.Namespace) -> None:
 
 
 def _take_part(asked: argparse.Namespace) -> int:
-    """Be the process of a group that the environment describes."""
-    # A store that ends is said in our own words; torch would print its stack as well.
+    """Run as the process of a group that the environment variables describe."""
+    # We report a store that ends; torch would print its stack trace as well.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     import torch
 
@@ -114,7 +114,7 @@ def _take_part(asked: argparse.Namespace) -> int:
         rank, ranks = join()
         if rank != SERVER_RANK:
             return take_part(asked, rank)
-        notice.announce()  # one of them all: what others compile, they compile at the same time
+        notice.announce()  # by the server alone: all ranks compile the same at the same time
         return serve(asked, ranks)
     finally:
         leave()
@@ -124,8 +124,8 @@ def _start(processes: int, restarts: int, words: Sequence[str]) -> int:
     """Start a group on this machine; the server's exit code is the group's.
 
     Args:
-        processes: how many.
-        restarts: so many times in all one that has died is started again while the server lives.
+        processes: number of processes, with the server.
+        restarts: number of restarts of dead workers in all, while the server lives.
         words: the command line.
 
     Raises:
@@ -172,7 +172,7 @@ def _start(processes: int, restarts: int, words: Sequence[str]) -> int:
 def _member(
     words: Sequence[str], environment: Mapping[str, str], listening: socket.socket | None
 ) -> None:
-    """Be one process of a group; rank 0 is handed the socket of the store."""
+    """Run as one process of a group; rank 0 receives the listening socket of the store."""
     from harness.base import forks
     from harness.processes.group import LISTENING
 
@@ -189,16 +189,16 @@ def _supervise(
     started: Callable[[int], BaseProcess],
     restarts: int,
 ) -> int:
-    """Wait for the server's end, and a while for the workers'; returns its exit code.
+    """Wait for the server's end, and a while for the workers'; returns the server's exit code.
 
     Args:
         server: rank 0.
-        workers: the others, by rank; renewed in place.
+        workers: the others, by rank; restarted ones replace the dead in place.
         started: starts the process of a rank.
-        restarts: so many times in all a worker that has died is started again.
+        restarts: number of restarts of dead workers in all.
 
     Raises:
-        ProcessDied: what all of them are forks of has died.
+        ProcessDied: the fork server has died.
     """
     from harness.base import forks
 
@@ -215,7 +215,7 @@ def _supervise(
 
 
 def _end(code: int) -> NoReturn:
-    """Threads that listen to peers cannot be ended; everything worth keeping is on disk."""
+    """Exit at once: threads that listen to peers cannot be ended, and all results are on disk."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,13 +1,13 @@
-"""How much staleness, delay and churn can *my* training stand, and what does it cost?
+"""Simulation of parallel training: staleness, delay and churn that a user's training tolerates.
 
     import lagbench
     result = lagbench.compare(model, loss, (X, y), test=(Xt, yt), cluster="my.toml",
         algorithms=["async", "averaging:10", "sync"], workers=[1, 4, 16, 64])
     result.report("out/")       # error and time to target by workers, with intervals
 
-``model`` is any `torch.nn.Module`, or a function that makes one; ``loss(outputs, targets)`` gives
-one number a minibatch. Every run is kept in a store by the hash of all it depends on: the same
-call again trains nothing twice, and goes on where it was killed. See ``docs/api.md``.
+``model`` is any `torch.nn.Module`, or a function that makes one; ``loss(outputs, targets)`` returns
+one number for a minibatch. Every run is stored under the hash of all its inputs: the same call
+again loads finished runs and resumes interrupted ones. See ``docs/api.md``.
 """
 
 from __future__ import annotations
@@ -96,15 +96,15 @@ def simulate(
     folds: int = 1000,
     seed: int = 0,
 ) -> Timeline:
-    """When each worker reads, computes, sends and is folded: timing alone.
+    """Simulate a cluster's timing without training; returns reads, computations, sends and folds.
 
     Args:
-        cluster: a cluster, its file, or the name of one that comes along.
-        workload: one minibatch; None for the cluster's own.
-        protocol: who waits for whom: a protocol, or the name of one or of its class.
-        workers: how many; None for all of the cluster.
-        folds: how many are simulated.
-        seed: of every random duration.
+        cluster: a cluster, its file, or the name of a bundled one.
+        workload: operations and bytes of one minibatch; None for the cluster's own.
+        protocol: a timing protocol, or the name of one or of its class.
+        workers: number of workers; None for all of the cluster.
+        folds: number of folds to simulate.
+        seed: seed of all random durations.
 
     Raises:
         UserError: a mistake in the cluster, or no workload in it.
@@ -138,17 +138,19 @@ def train(
     rate: float | None = None,
     **settings: Unpack[Settings],
 ) -> Result:
-    """Train a module as workers of a cluster would have done, once for each seed.
+    """Train a module on a simulated cluster, once for each seed.
 
     Args:
-        model: a module, from whose parameters every run starts; or what makes one, for each seed.
-        loss: of outputs and targets, one number a minibatch; rates are of its gradient.
-        data: a pair of arrays, a map-style dataset, an iterable of pairs, or a function that gives
-            one of them, of the seed or of nothing.
-        cluster: a cluster, its file, or the name of one that comes along.
+        model: a module, from whose parameters every run starts; or a function that makes one for
+            each seed.
+        loss: function of outputs and targets, one number a minibatch; learning rates multiply its
+            gradient.
+        data: a pair of arrays, a map-style dataset, an iterable of pairs, or a function that
+            returns one of them, with the seed as its argument or without arguments.
+        cluster: a cluster, its file, or the name of a bundled one.
         algorithm: a name such as ``"async"`` or ``"averaging:10"``, or an `Algorithm`.
-        workers: how many.
-        rate: of the gradient of ``loss``; None to have it found on development data.
+        workers: number of workers.
+        rate: learning rate; None to search it on development data.
         settings: see `Settings`.
 
     Raises:
@@ -171,7 +173,7 @@ def compare(
     rates: Rates | str = "sweep",
     **settings: Unpack[Settings],
 ) -> Result:
-    """Algorithms beside each other with growing numbers of workers, each at a rate of its own.
+    """Compare algorithms with several numbers of workers, each at its own learning rate.
 
     Args:
         model: see `train`.
@@ -180,9 +182,9 @@ def compare(
         cluster: see `train`.
         algorithms: names such as ``"async"`` or ``"averaging:10"``, or `Algorithm` objects.
         workers: numbers of workers.
-        rates: ``"sweep"`` finds one for each algorithm and number of workers on development data,
-            with a seed that is not reported, from the linear scaling rule's guess; a number holds
-            for all; a mapping has one for each algorithm.
+        rates: ``"sweep"`` searches a learning rate for each algorithm and number of workers on
+            development data, with a seed that is not reported, starting at the guess of the linear
+            scaling rule; a number is used for all; a mapping has one for each algorithm.
         settings: see `Settings`.
 
     Raises:
@@ -213,7 +215,7 @@ def tolerate(
     rate: float | None = None,
     **settings: Unpack[Settings],
 ) -> Tolerated:
-    """How much of something training stands: turned up until the error at the end breaks.
+    """Find the number of workers, staleness, delay or message loss at which training breaks.
 
     Args:
         model: see `train`.
@@ -221,20 +223,20 @@ def tolerate(
         data: see `train`.
         cluster: see `train`.
         algorithm: see `train`.
-        what: ``"workers"``, ``"staleness"`` (exactly so many folds, of equal workers), ``"delay"``
-            (further seconds that every message is under way) or ``"loss"`` (the share of messages
-            that are lost).
-        between: the value that quality is compared with, and the largest that is tried; None for
-            (1, 64) workers, (0, 64) folds, (0, 1) seconds or a loss of (0, 0.5).
-        workers: how many, where they are not what is turned up.
-        margin: relative; an error above that of the first value by more counts as broken.
-        halvings: of the distance between the logarithms.
-        rate: for all values; None to have one found for each.
+        what: ``"workers"``, ``"staleness"`` (exactly this number of folds, with equal workers),
+            ``"delay"`` (seconds added to every message) or ``"loss"`` (the share of messages that
+            are lost).
+        between: reference value, and the largest value that is tried; None for (1, 64) workers,
+            (0, 64) folds, (0, 1) seconds or a loss of (0, 0.5).
+        workers: number of workers, unless ``what`` sets it.
+        margin: relative increase of the error over the reference's that counts as broken.
+        halvings: halvings of the distance between the logarithms, at most.
+        rate: learning rate for all values; None to search one for each.
         settings: see `Settings`.
 
     Raises:
         UserError: a mistake, in one line that says what is allowed; or training diverged at the
-            first value.
+            reference value.
     """
     check_kind("what", what, str, "'workers', 'staleness', 'delay' or 'loss'")
     check_whole("workers", workers)
@@ -244,6 +246,7 @@ def tolerate(
     ends = pair_of("between", between or knob.usual)
     search = Search(knob.name, knob.axis, knob.whole, ends, margin, halvings)
     knob.check(method.algorithm)
+    # Both ends are configured before any run, so that a mistake is reported before training.
     with Experiment(model, loss, data, cluster, settings) as experiment:
         ends = [knob.apply(experiment.machine, workers, value) for value in search.between]
         least, most = (
@@ -261,13 +264,13 @@ def tolerate(
 
 
 def load(run: str | Path) -> Run:
-    """A stored run: ``status``, ``summary``, ``curve(metric)``, ``path(file)``.
+    """Load a stored run: ``status``, ``summary``, ``curve(metric)``, ``path(file)``.
 
     Args:
-        run: its folder in a store.
+        run: the run's folder in a store.
 
     Raises:
-        UserError: there is none.
+        UserError: the folder holds no run.
     """
     check_kind("run", run, (str, Path), "the folder of a run in a store")
     folder = Path(run).resolve()

@@ -1,4 +1,4 @@
-"""What a comparison found."""
+"""Results of `lagbench.compare`, `train` and `tolerate`, with their reports."""
 
 from __future__ import annotations
 
@@ -15,33 +15,34 @@ from reports import comparison
 
 @dataclass(frozen=True)
 class Result:
-    """Rows with intervals, and the runs behind them; printed, it is a table.
+    """Result of `train` or `compare`: rows with intervals, and their runs; prints as a table.
 
     Attributes:
-        table: the rows, one for each algorithm and number of workers, and the target.
+        table: a row for each algorithm and number of workers, and the target.
     """
 
     table: Table
 
     @property
     def rows(self) -> Sequence[Row]:
-        """One for each algorithm and number of workers."""
+        """Rows of the table, one for each algorithm and number of workers."""
         return self.table.rows
 
     @property
     def runs(self) -> list[Run]:
-        """Every run, cell by cell and seed by seed."""
+        """All runs, row by row and seed by seed."""
         return [run for row in self.rows for run in row.cell.runs]
 
     def report(self, out: str | Path) -> list[Path]:
-        """Write a page, its table as CSV, the picture of it, and everything for programs.
+        """Write a page, its table as CSV, a plot, and all values as JSON.
 
         Args:
-            out: a folder.
+            out: the folder.
 
         Returns:
-            The files.
+            Paths of the files.
         """
+        # Names of the cells, so that the report lists the hashes of each cell's runs.
         named = {f"{row.cell.method}, {row.cell.workers}": row.cell for row in self.rows}
         return comparison.write(self.table, Path(out), _provenance(named))
 
@@ -51,32 +52,32 @@ class Result:
 
 @dataclass(frozen=True)
 class Tolerated:
-    """Where training breaks, and the runs behind it; printed, it is a line and a table.
+    """Result of `tolerate`: the value at which training breaks, and the runs; prints as a table.
 
     Attributes:
-        found: every point tried, the largest value tolerated and the smallest broken.
+        found: all points tried, the largest tolerated value and the smallest broken one.
     """
 
     found: Tolerance
 
     @property
     def tolerated(self) -> float:
-        """The largest value that was tolerated."""
+        """The largest tolerated value."""
         return self.found.tolerated
 
     @property
     def broken(self) -> float:
-        """The smallest value that was not; infinite if none was found."""
+        """The smallest value at which training broke; infinite if none was found."""
         return self.found.broken
 
     def report(self, out: str | Path) -> list[Path]:
-        """Write a page, its table as CSV, the tolerance curve, and everything for programs.
+        """Write a page, its table as CSV, the tolerance curve, and all values as JSON.
 
         Args:
-            out: a folder.
+            out: the folder.
 
         Returns:
-            The files.
+            Paths of the files.
         """
         named = {f"{self.found.what} {each.value:g}": each.cell for each in self.found.points}
         return comparison.write_tolerance(self.found, Path(out), _provenance(named))

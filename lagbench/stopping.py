@@ -1,4 +1,4 @@
-"""Ctrl-C and killed processes in a script: a short traceback that says where the work is kept."""
+"""Ctrl-C and killed processes in a user's script: a short traceback, and the runs' folder."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Found = TypeVar("Found")
 
 
 def resumable(function: Callable[Given, Found]) -> Callable[Given, Found]:
-    """The function, whose end from outside has a traceback that ends where it was called.
+    """Decorate a function: an end from outside has a traceback that ends at the user's call.
 
-    What lay between is ours, and a hundred lines; the error stays the caller's to catch.
+    The hundred lines inside lagbench are dropped; the user's code can still catch the error.
 
     Raises:
         UserError: in place of `ProcessDied`.
@@ -25,7 +25,7 @@ def resumable(function: Callable[Given, Found]) -> Callable[Given, Found]:
     @wraps(function)
     def call(*given: Given.args, **named: Given.kwargs) -> Found:
         settings: dict[str, Any] = {**USUAL, **named}
-        kept = f"what is done is in {str(settings['store'])!r}, the same call goes on"
+        kept = f"runs are in {str(settings['store'])!r}, the same call resumes"
         try:
             return function(*given, **named)
         except KeyboardInterrupt:

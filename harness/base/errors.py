@@ -1,4 +1,4 @@
-"""The one kind of error a user can cause, and the exit codes of every command."""
+"""Errors caused by users or by the machine, and the exit codes of every command."""
 
 from __future__ import annotations
 
@@ -41,29 +41,30 @@ class UserError(Exception):
 
 
 class ProcessDied(Exception):  # noqa: N818 (what happened, not what was wrong)
-    """Processes or jobs were killed from outside: one line, exit code 3; the command goes on."""
+    """Processes or jobs were killed from outside: one line, exit code 3; a rerun resumes."""
 
 
 def machine_error(error: OSError, path: Path | None = None) -> UserError:
-    """An error of the machine (a full disk, a folder that may not be written) in one line.
+    """An error of the machine (a full disk, a folder without write access) as one line.
 
-    What was finished is kept, and what is on its way is gone on with once it can be.
+    Finished runs are kept; the same command resumes unfinished ones from their checkpoints.
 
     Args:
-        error: says what.
-        path: which file was to be written; if not given, the error says.
+        error: the operating system's error.
+        path: the file to be written; None for the error's own ``filename``.
     """
     named = error.filename if path is None else path
     where = "" if named is None else f"{named}: "
     what = error.strerror or str(error)
-    return UserError(f"{where}{what}; once that is mended the same command goes on")
+    return UserError(f"{where}{what}; after a repair the same command goes on")
 
 
 def lacks_memory(error: BaseException) -> UserError | None:
-    """What to say of an error that means that memory is used up; None for any other.
+    """The `UserError` for an error of exhausted memory; None for any other error.
 
-    PyTorch says so by a RuntimeError, on a processor of no kind of its own.
+    PyTorch raises a plain RuntimeError on the CPU, so its message has to be searched.
     """
+    # CUDA's OutOfMemoryError is a RuntimeError too, and says "out of memory".
     said = any(words in str(error) for words in ("can't allocate memory", "out of memory"))
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and said):
         return UserError("out of memory; allowed: what fits, e.g. fewer --jobs")
@@ -74,9 +75,9 @@ def name_error(what: str, value: str, allowed: Iterable[str]) -> UserError:
     """An error for a name that is not among the allowed ones, with the nearest one named.
 
     Args:
-        what: what was being named, e.g. ``"--scale"`` or ``"k20m.toml: key"``.
-        value: what the user wrote.
-        allowed: every name that would have been accepted.
+        what: option or key, e.g. ``"--scale"`` or ``"k20m.toml: key"``.
+        value: the name that the user wrote.
+        allowed: all valid names.
 
     Example:
         >>> str(name_error("--scale", "lptop", ("smoke", "laptop")))

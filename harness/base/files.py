@@ -1,8 +1,4 @@
-"""Bundled cluster and run files by name, and versions of installed packages.
-
-Files that come along, by name: clusters to simulate and runs to train. Which version of a package
-is installed.
-"""
+"""Bundled cluster and run files by name, and versions of installed packages."""
 
 from __future__ import annotations
 
@@ -34,7 +30,7 @@ COMMAND: dict[Kind, str] = {"cluster": "simulate", "run": "train"}
 
 @cache
 def find_bundled(kind: Kind) -> Mapping[str, Path]:
-    """The files of a kind that come along, by name; of equal names ours counts."""
+    """The bundled files of a kind, by name without ``.toml``; lagbench's own win over plugins'."""
     folders = [
         entry.folder for entry in entries("clusters" if kind == "cluster" else "runs").values()
     ]
@@ -42,28 +38,28 @@ def find_bundled(kind: Kind) -> Mapping[str, Path]:
 
 
 def describe_choices(kind: Kind) -> str:
-    """What an option for such a file takes, for ``--help``."""
-    return f"a TOML file, or one that comes along: {', '.join(find_bundled(kind))}"
+    """The values that an option for such a file accepts, for ``--help``."""
+    return f"a TOML file, or a bundled one: {', '.join(find_bundled(kind))}"
 
 
 def cluster_file(asked: str | Path, folder: Path = Path()) -> Path:
-    """The cluster file that is asked for by its name or path.
+    """The path of a cluster file.
 
     Args:
-        asked: of one that comes along the name, of others the path.
-        folder: what paths are relative to.
+        asked: name of a bundled cluster, or a path.
+        folder: base of relative paths.
 
     Raises:
-        UserError: a name that none has; whether a path can be read is seen when it is.
+        UserError: an unknown name. A path is not checked here; reading it is.
     """
     return _file("cluster", asked, folder)
 
 
 def run_file(asked: str | Path) -> Path:
-    """The run file that is asked for by its name or path, if it is one.
+    """The path of a run file, from a bundled name or a path.
 
     Raises:
-        UserError: as `cluster_file`, it cannot be read, or holds a cluster.
+        UserError: an unknown name, a file that cannot be read, or a cluster file.
     """
     path = _file("run", asked, Path())
     table = load_toml(path)
@@ -75,6 +71,7 @@ def run_file(asked: str | Path) -> Path:
 
 def _file(kind: Kind, asked: str | Path, folder: Path) -> Path:
     name, path = str(asked), Path(asked)
+    # A bundled name wins over a file of that name, so that it means the same in every folder.
     if name in find_bundled(kind):
         return find_bundled(kind)[name]
     if path.suffix or len(path.parts) > 1 or os.path.exists(folder / path):  # noqa: PTH110 (a name too long is no file)
@@ -87,7 +84,7 @@ def _file(kind: Kind, asked: str | Path, folder: Path) -> Path:
 
 @cache
 def find_version(package: str) -> str | None:
-    """Its version; None where it is not installed.
+    """The version of an installed package; None where it is not installed.
 
     Args:
         package: name of the distribution.
@@ -99,7 +96,7 @@ def find_version(package: str) -> str | None:
 
 
 def version_of(package: str) -> str:
-    """Its version, or that there is none: a checkout need not be installed, nor all packages be.
+    """The version of a package, or ``"not installed"``.
 
     Args:
         package: name of the distribution.

@@ -1,12 +1,12 @@
 """Processes that are forks of one with everything imported, and signals that end them.
 
-Processes that begin with everything imported. Importing torch and the executors takes a process
-four seconds and 220 MB. So one process, the fork server, imports them once and does nothing else,
-and all others are forks of it: they begin at once and share the memory. The fork server has
-started no thread that a fork would miss. On other systems than Linux libraries do not survive a
-fork, and each process imports for itself.
+Importing torch and the executors takes a process four seconds and 220 MB. So one process, the fork
+server, imports them once and does nothing else, and all others are forks of it: they start at once
+and share the memory. The fork server has started no thread that a fork would miss. On other systems
+than Linux, libraries do not survive a fork, and each process imports for itself.
 
-How a command ends when it is told to: once, whoever tells it.
+A command ends once: the first SIGINT, SIGTERM or SIGHUP raises KeyboardInterrupt, later ones are
+ignored.
 """
 
 from __future__ import annotations
@@ -51,19 +51,20 @@ __all__ = [
 ]
 
 SERVER = "harness.base.forkserver_preload"
-"""What the fork server imports before all others."""
+"""The module that the fork server imports before all others."""
 
 PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
 ENDING_S = 10.0
-"""How long a process that is told to end may take."""
+"""Seconds that a process may take to end after SIGTERM, before it gets SIGKILL."""
 
 LOOKS, LOOK_EVERY_S = 20, 1.0
-"""A process that is found stopped so many times in a row is killed: after 20 s, when its peers take
-it for dead (`SILENT_AFTER_S`). A count and no clock: Ctrl-Z stops the one that looks, too."""
+"""A process that is found stopped in this many looks in a row is killed: after 20 s, the time after
+which its peers take it for dead (`SILENT_AFTER_S`). A count and not a clock, because Ctrl-Z stops
+the watching process, too."""
 
 UNKNOWN = 255
-"""The exit code of a process whose fork server died before it, in `multiprocessing`."""
+"""Exit code that `multiprocessing` reports for a process if its fork server died first."""
 
 KILLED = "a process was killed from outside, e.g. for want of memory"
 
@@ -73,16 +74,17 @@ _imported: list[str] = []
 
 
 def context(*modules: str) -> ForkServerContext | SpawnContext:
-    """What makes processes, queues and locks.
+    """The `multiprocessing` context that makes processes, queues and locks.
 
     Args:
-        modules: what the processes need; imported once if named before the first one starts.
+        modules: modules that the processes need; the fork server imports them once, if they are
+            named before its first fork.
     """
-    # torch reads it when it is imported: what a store says as it ends, we say in our own words.
+    # Read by torch at import: it would print a stack trace when a store ends, which we report.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    # A process that is killed cannot give semaphores back; who does it afterwards need not warn.
+    # A killed process cannot release its semaphores; the resource tracker does, without warning.
     os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker:UserWarning")
-    # Nor need we where it is killed itself and started again: our pipes have no names.
+    # The same if the tracker itself is killed and started again: our pipes have no names.
     warnings.filterwarnings("ignore", "resource_tracker", UserWarning)
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
@@ -94,14 +96,15 @@ def context(*modules: str) -> ForkServerContext | SpawnContext:
 
 @contextmanager
 def block_interrupts() -> Generator[None]:
-    """Processes started here never see Ctrl-C: it is for the parent, which ends them.
+    """Start processes that never receive Ctrl-C: the parent does, and ends them.
 
-    So is the fork server, which may begin with the first of them. A signal that arrives meanwhile
-    is delivered to the parent afterwards, also one of another kind that ends it.
+    This includes the fork server, which may start with the first of them. A signal that arrives
+    meanwhile is delivered to the parent afterwards, SIGTERM and SIGHUP included.
     """
+    # Children inherit the mask, so they start with SIGINT blocked.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        with defer_interrupts():  # a process that is half started is nobody's
+        with defer_interrupts():  # a half-started process is in no list of processes to end
             yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -109,7 +112,7 @@ def block_interrupts() -> Generator[None]:
 
 @contextmanager
 def guard_start() -> Generator[None]:
-    """Guard the start of processes: they never see Ctrl-C (`interrupts_held`).
+    """Guard the start of processes: they never receive Ctrl-C (`block_interrupts`).
 
     Raises:
         ProcessDied: see `guard_server`.
@@ -120,10 +123,10 @@ def guard_start() -> Generator[None]:
 
 @contextmanager
 def guard_server() -> Generator[None]:
-    """Take an error of a start for the death of the fork server.
+    """Report a broken connection during a start as the death of the fork server.
 
     Raises:
-        ProcessDied: it was killed meanwhile, or the process itself.
+        ProcessDied: the fork server or the new process was killed meanwhile.
     """
     try:
         yield
@@ -132,7 +135,7 @@ def guard_server() -> Generator[None]:
 
 
 def begin_server(context: ForkServerContext | SpawnContext) -> None:
-    """Have the fork server begin its imports, if there is one; the first process waits for them."""
+    """Start the fork server and its imports, if there is one; the first process waits for them."""
     if context.get_start_method() == "forkserver":
         with block_interrupts():
             forkserver.ensure_running()
@@ -144,10 +147,10 @@ _preparation_data = spawn.get_preparation_data
 
 @contextmanager
 def hide_main() -> Generator[None]:
-    """Processes that this thread starts within do not run the script of this one again.
+    """Keep processes started by this thread from running the main script again.
 
-    `multiprocessing` would have each of them do so, to find there what is sent by name: a script
-    without the line ``if __name__ == "__main__":`` would begin everything anew in each of them.
+    `multiprocessing` runs it in each child to find objects that are pickled by name: a script
+    without the line ``if __name__ == "__main__":`` would start all its work again in every child.
     """
     _of_thread.hides_main = True
     try:
@@ -157,7 +160,7 @@ def hide_main() -> Generator[None]:
 
 
 def _prepare(name: str) -> dict[str, Any]:
-    """What `multiprocessing` tells a process as it begins; of a script only if it is not hidden."""
+    """Preparation data of `multiprocessing` for a child, without the main script if hidden."""
     found = _preparation_data(name)
     hidden = getattr(_of_thread, "hides_main", False)
     return {k: v for k, v in found.items() if not (hidden and k.startswith("init_main_from"))}
@@ -167,7 +170,7 @@ spawn.get_preparation_data = _prepare
 
 
 def end(processes: Collection[BaseProcess]) -> None:
-    """End processes, those that are stopped too: SIGKILL is the only signal they get."""
+    """End processes by SIGTERM, then SIGKILL, the only signal that a stopped process acts on."""
     for process in processes:
         process.terminate()
     join(processes, ENDING_S)
@@ -177,19 +180,19 @@ def end(processes: Collection[BaseProcess]) -> None:
 
 
 def join(processes: Iterable[BaseProcess], within_s: float) -> None:
-    """Wait for the end of all, so long."""
+    """Wait until all processes have ended, at most ``within_s`` seconds in all."""
     end_s = time.monotonic() + within_s
     for process in processes:
         process.join(max(0.0, end_s - time.monotonic()))
 
 
 class Watchdog:
-    """The fork server and its forks that do nothing since they got SIGSTOP (on Linux).
+    """Kills the fork server and those of its forks that stay stopped by SIGSTOP (on Linux).
 
-    One that a debugger traces is none of them, nor is a process that somebody else has started.
+    Processes traced by a debugger, and processes of other programs, are left alone.
 
     Attributes:
-        killed: those that were killed for it.
+        killed: process ids of the killed processes.
     """
 
     def __init__(self) -> None:
@@ -197,7 +200,7 @@ class Watchdog:
         self._looks: dict[int, int] = {}
 
     def look(self) -> None:
-        """Look once more; kill those that were found stopped in each of the last `LOOKS`."""
+        """Look once; kill processes that were found stopped in each of the last `LOOKS` looks."""
         server = cast(Any, forkserver)._forkserver._forkserver_pid  # None before its first fork
         ours = [] if server is None else [server, *_descendants_of(server)]
         found = [pid for pid in ours if _is_stopped(pid)]
@@ -211,12 +214,12 @@ class Watchdog:
 
 @contextmanager
 def kill_stopped() -> Generator[Watchdog]:
-    """Kill processes that are stopped for long meanwhile, so that no other has to wait for them.
+    """Run a thread that kills processes stopped for long, so that no other has to wait for them.
 
-    The fork server is one of them, and takes its forks with it.
+    The fork server is watched too; its forks end with it.
 
     Raises:
-        ProcessDied: instead of one that does not say that a process was stopped.
+        ProcessDied: one from the body, with the reason that a process was stopped.
     """
     stopped, done = Watchdog(), Event()
 
@@ -258,10 +261,10 @@ def set_parent_death_signal() -> None:
 
 
 def die_with_parent() -> None:
-    """From now on, end this process as soon as the one that asked for it has, however it did.
+    """From now on, end this process as soon as its parent has ended, for whatever reason.
 
-    On Linux that one takes the fork server with it, and the fork server its forks, whatever they
-    do at the time; elsewhere they notice it themselves.
+    On Linux the kernel kills the fork server with the parent, and the forks with the fork server,
+    even in the middle of a computation; elsewhere a thread waits for the parent's end.
     """
     parent = multiprocessing.parent_process()
     if parent is not None:
@@ -275,7 +278,7 @@ def _follow(parent: BaseProcess) -> None:
 
 
 def is_orphan() -> bool:
-    """Whether the process that asked for this one has ended."""
+    """Whether the parent of this process has ended."""
     parent = multiprocessing.parent_process()
     return parent is not None and not parent.is_alive()
 
@@ -283,16 +286,16 @@ def is_orphan() -> bool:
 ENDING = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
-"""Ctrl-C, what ends a job, and a terminal that is closed."""
+"""Signals that end a command: Ctrl-C, a scheduler's SIGTERM, a closed terminal."""
 
 _holding, _put_off = False, False
 
 
 def listen() -> None:
-    """From now on each of `ENDING` is a KeyboardInterrupt, and those after the first are not heard.
+    """From now on the first signal of `ENDING` raises KeyboardInterrupt; later ones are ignored.
 
-    A command that is told twice to end thus ends as one that is told once. What whoever started the
-    command has had ignored (``nohup``) stays so.
+    A command that gets two signals thus ends like one that gets one. A signal that was ignored when
+    the command started (``nohup``) stays ignored.
     """
     for each in ENDING:
         if signal.getsignal(each) not in (signal.SIG_IGN, _ignore_signal):
@@ -300,15 +303,15 @@ def listen() -> None:
 
 
 def ignore() -> None:
-    """From now on none is heard: the command is at its end, and starts no process any more."""
+    """Ignore all of `ENDING`: the command is at its end and starts no further process."""
     for each in ENDING:
         signal.signal(each, signal.SIG_IGN)
 
 
 def _ignore_signal(*_: object) -> None:
-    """Hear nothing; a process that is started inherits SIG_IGN, and could not be ended, not this.
+    """Handler that does nothing, used while an interrupted command cleans up.
 
-    It is for who has been told, and mends.
+    A child process would inherit SIG_IGN and could not be ended; it does not inherit a handler.
     """
 
 
@@ -324,9 +327,10 @@ def _interrupt(*_: object) -> None:
 
 @contextmanager
 def defer_interrupts() -> Generator[None]:
-    """Within, who listens hears nothing; it is told at the end.
+    """Defer the KeyboardInterrupt of a signal to the end of the block.
 
-    A mask of signals does not do that: another thread may get one, and the main one hears of it.
+    A signal mask would not do: another thread may receive the signal, and Python then runs the
+    handler in the main thread.
     """
     global _holding, _put_off
     _holding = True
@@ -341,9 +345,9 @@ def defer_interrupts() -> Generator[None]:
 
 @contextmanager
 def interrupt_on_signals() -> Generator[None]:
-    """Within, `listen`; afterwards as before. Only the main thread can hear signals.
+    """`listen` within the block; afterwards the former handlers. Does nothing in other threads.
 
-    A process that listens anyway goes on with it.
+    Does nothing either in a process that listens already.
     """
     here = threading.current_thread() is threading.main_thread()
     before = {each: signal.getsignal(each) for each in ENDING} if here else {}

@@ -1,11 +1,11 @@
-"""What the fork server imports first (`forks`): it ends with whoever has started it.
+"""First import of the fork server (`forks`): binds its end to that of its parent process.
 
-By itself it would notice an end only after its imports, and take a second to forget them. The
-kernel tells it of the end of the thread that has started it, which is that of the process where it
-is the main one; where it is another, the fork server is left to notice by itself.
+By itself the fork server would notice its parent's end only after its imports, and take a second to
+release them. The kernel's signal comes with the end of the *thread* that started the fork server:
+the main thread ends with its process; if another thread started it, no signal is set.
 
-Whoever wants its forks ends them with SIGTERM; who has had that ignored (``trap '' TERM``) has it
-ignored for the command alone.
+SIGTERM gets its default handler, because the parent ends forks with it: a command started with
+SIGTERM ignored (``trap '' TERM``) ignores it itself, its forks do not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness.base.forks import set_parent_death_signal
 
 
 def _is_of_main_thread() -> bool:
-    """Whether the main thread of the parent has started this process; `proc_tid_children(5)`."""
+    """Whether the parent's main thread started this process; see `proc_tid_children(5)`."""
     parent = os.getppid()
     try:
         children = Path(f"/proc/{parent}/task/{parent}/children").read_text()

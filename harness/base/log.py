@@ -16,10 +16,10 @@ LOG = logging.getLogger("lagbench")
 
 
 class _Bare(logging.Handler):
-    """Writes a line without its level and time; ``end`` of a record is in place of a new line."""
+    """Writes a record's message alone; its attribute ``end``, if set, replaces the newline."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write it to what is the standard error by now."""
+        """Write the record to the present ``sys.stderr``, which a caller may have replaced."""
         print(record.getMessage(), end=getattr(record, "end", "\n"), file=sys.stderr, flush=True)
 
 
@@ -31,12 +31,12 @@ if LOG.level == logging.NOTSET:
 
 
 class FormerWarning(FutureWarning):
-    """A user's file has a name or a class of before, which goes on working for one version.
+    """A user's file has a former name of a key or class, which works for one more version.
 
-    Python shows a FutureWarning to everybody, and hides a DeprecationWarning in what is imported.
+    Python shows a FutureWarning by default, and hides a DeprecationWarning of imported modules.
     """
 
     @classmethod
     def hush(cls) -> None:
-        """Show none in this process: it imports what another imports too, which shows them."""
+        """Show none in this process: another process imports the same modules and shows them."""
         warnings.filterwarnings("ignore", category=cls)

@@ -41,7 +41,7 @@ def _printable(value: Any) -> Any:
 
 
 def _escape(character: str) -> str:
-    """A character, unless it is a control, half of a pair, or none at all."""
+    """A character; its escape if it is a control, a lone surrogate or a noncharacter."""
     is_none = unicodedata.category(character) in ("Cc", "Cs") or character in "\ufffe\uffff"
     if not is_none or character in "\n\t":
         return character

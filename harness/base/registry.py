@@ -1,12 +1,12 @@
-"""Names of what the core finds and does not import: tasks, protocols, corpora, papers, files.
+"""Registry of objects that the core looks up by name: tasks, protocols, corpora, papers, files.
 
-An entry is a name and a value ``module:object``, imported when it is asked for. Our own entries
-stand in ``harness/registry.toml``, those of installed packages in their entry points
-``lagbench.KIND``. A file may name further modules (``import = ["my_module"]``); their classes are
-found as subclasses of what they derive from.
+An entry is a name and a value ``module:object``, imported on first use. lagbench's own entries are
+in ``harness/registry.toml``, those of installed packages in their entry points ``lagbench.KIND``. A
+file may name further modules (``import = ["my_module"]``); their classes are found as subclasses of
+their base classes.
 
-Our own are no entry points because a checkout need not be installed, and they are handed in by
-no program because worker processes and ranks find the same names and were started by none.
+lagbench's own entries are no entry points, because a checkout need not be installed; no program
+registers them, because worker processes have to find the same names by themselves.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ OWN = Path(__file__).parents[1] / "registry.toml"
 
 @dataclass(frozen=True)
 class Entry:
-    """One name of a kind.
+    """One registered name of a kind.
 
     Attributes:
-        name: by which it is asked for.
-        value: ``module:object``; of clusters and runs ``package:folder``.
-        ours: whether it came with lagbench.
+        name: the name that is looked up.
+        value: ``module:object``; ``package:folder`` for clusters and runs.
+        ours: whether it is lagbench's own.
     """
 
     name: str
@@ -57,10 +57,10 @@ class Entry:
     ours: bool
 
     def load(self) -> Any:
-        """The object.
+        """Import the entry's module and return its object.
 
         Raises:
-            UserError: its module cannot be imported, or has no such object.
+            UserError: a plugin's module cannot be imported, or has no such object.
         """
         module, _, path = self.value.partition(":")
         if self.ours:
@@ -76,21 +76,21 @@ class Entry:
 
     @property
     def folder(self) -> Path:
-        """The folder that the entry names, of a package."""
+        """The folder that an entry of clusters or runs names, inside its package."""
         package, _, folder = self.value.partition(":")
         return Path(str(files(package))) / folder
 
 
 @cache
 def entries(kind: Kind) -> Mapping[str, Entry]:
-    """Every entry of a kind by name, our own first; of equal names ours counts."""
+    """Every entry of a kind by name; lagbench's own win over a plugin's of the same name."""
     own = {name: Entry(name, str(value), True) for name, value in _own().get(kind, {}).items()}
     installed = entry_points(group=f"lagbench.{kind}")
     return {p.name: Entry(p.name, p.value, False) for p in installed} | own if installed else own
 
 
 def find_own(kind: Kind, name: str) -> Entry | None:
-    """Our own entry of a name, its own or its object's; None if that is not of ours."""
+    """Our own entry with this name, or with an object of this name; None without one."""
     for entry in entries(kind).values():
         if entry.ours and name in (entry.name, entry.value.rpartition(":")[2]):
             return entry
@@ -125,21 +125,21 @@ def load_plugins(kind: Kind) -> dict[str, Any]:
 
 
 def forget() -> None:
-    """Look the entry points up again: a package was installed while the process runs."""
+    """Clear the caches, so that a package installed while the process runs is found."""
     entries.cache_clear()
     load_plugins.cache_clear()
 
 
 def import_modules(names: Iterable[object], where: str, folder: Path) -> None:
-    """Import the modules that a file names, which may lie beside it.
+    """Import the modules that a file names, from its folder or from installed packages.
 
     Args:
-        names: of modules.
+        names: names of modules.
         where: the file and key, for messages.
-        folder: of the file.
+        folder: the file's folder, appended to ``sys.path``.
 
     Raises:
-        UserError: one is no name, or cannot be imported.
+        UserError: a value that is not a string, or a module that cannot be imported.
     """
     if str(folder.resolve()) not in sys.path:
         sys.path.append(str(folder.resolve()))

@@ -1,10 +1,9 @@
 """Random streams by name, and the identity of a run: the hash of its configuration.
 
-Named, counter-based random streams. A stream is a pure function of (seed, purpose, keys): drawing
-from one never moves another. So two protocols see the same workers (common random numbers), and
-training draws never move timing draws.
+A stream is a pure function of (seed, purpose, keys): drawing from one never moves another. So two
+protocols see the same workers (common random numbers), and training draws never move timing draws.
 
-What makes two runs the same run: the hash of their full configuration.
+Two runs are the same run if the hashes of their full configurations are equal.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
     """A numpy generator (Philox) for one purpose.
 
     Args:
-        seed: of the run.
-        purpose: what is drawn; another purpose draws other numbers.
-        keys: which of the draws of this purpose, such as an epoch or a worker and a step.
+        seed: seed of the run.
+        purpose: name of the quantity drawn; another purpose draws other numbers.
+        keys: number of the draw for this purpose, such as an epoch, or a worker and a step.
 
     Example:
         >>> a, b = (stream(0, "order", epoch).permutation(5).tolist() for epoch in (1, 1))
@@ -46,7 +45,7 @@ SHORT = 12  # characters of the short form
 
 
 def plain(value: object, where: str = "config") -> Any:
-    """``value`` as JSON knows it: dicts sorted by key, lists, numbers, strings, None.
+    """``value`` as JSON values: dicts sorted by key, lists, numbers, strings, None.
 
     Raises:
         ValueError: a NaN or an infinity, which have no canonical text.
@@ -77,7 +76,7 @@ def _keys(value: Mapping[object, object], where: str) -> list[str]:
 
 
 def canonical(config: Mapping[str, object]) -> str:
-    """The one text of a configuration: sorted keys, no spaces, floats by ``repr``."""
+    """The canonical text of a configuration: JSON, sorted keys, no spaces, floats by ``repr``."""
     return json.dumps(plain(config), separators=(",", ":"), allow_nan=False)
 
 

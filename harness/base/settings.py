@@ -1,10 +1,10 @@
 """Settings with limits, the text files that they are read from, and quantities in SI units.
 
-Settings read from TOML: frozen dataclasses whose fields state what they allow. A class derives
-from `Spec`, is a frozen dataclass, and describes each field with `setting`. `build` turns a TOML
-table into it; every mistake (an unknown or missing key, a wrong type, a value out of range, a
-number that is not finite) becomes one `UserError` line that names the file, the dotted key, the
-value and what is allowed. A class built in Python is checked by the same rules.
+A settings class derives from `Spec`, is a frozen dataclass, and describes each field with
+`setting`. `build` turns a TOML table into an instance; every mistake (an unknown or missing key, a
+wrong type, a value out of range, a number that is not finite) becomes one `UserError` line that
+names the file, the dotted key, the value and the allowed values. An instance built in Python is
+checked by the same rules.
 
 Example:
     >>> @dataclass(frozen=True)
@@ -13,9 +13,9 @@ Example:
     >>> build(Wire, {"latency_s": 1e-6}, "wire.toml")
     Wire(latency_s=1e-06)
 
-Settings of one physical kind share one range (`rate`, `duration`, `size`, `ratio`): no typing slip
-gives an endless duration. Numbers in SI units are printed for people. What a user names: text in
-regular files of a sane size, and what gzip has packed.
+Settings of one physical quantity share one range (`rate`, `duration`, `size`, `ratio`), so that a
+typing slip cannot give an endless duration. Input files are regular text files of bounded size;
+gzip streams have a bounded unpacked size.
 """
 
 from __future__ import annotations
@@ -67,19 +67,19 @@ _Built = TypeVar("_Built")
 _LIMITS = "lagbench.limits"
 
 KIND = "is"
-"""The key that says which class a table describes."""
+"""Key of a table that names the class it describes."""
 
 _TYPE_NAMES = {float: "a number", int: "a whole number", str: "a string", bool: "true or false"}
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one field allows; it applies to each element where the field is a list.
+    """Allowed values of one field; they apply to each element if the field is a list.
 
     Attributes:
-        above, at_least, at_most: edges of a number.
-        one_of: the only strings.
-        added: whether the field is younger than identities: at its default it has no part in them.
+        above, at_least, at_most: bounds of a number.
+        one_of: the allowed strings.
+        added: whether the field is younger than identities: at its default it is left out of them.
     """
 
     above: float | None = None
@@ -94,7 +94,7 @@ class Limits:
         return " and ".join(f"{word} {edge:g}" for word, edge in words.items() if edge is not None)
 
     def admits(self, value: float) -> bool:
-        """Whether a number lies inside the limits (nan and infinities never do)."""
+        """Whether a number is within the limits (nan and infinities never are)."""
         return (
             (isinstance(value, int) or math.isfinite(value))
             and (self.above is None or value > self.above)
@@ -133,7 +133,7 @@ _hints_of = cache(get_type_hints)
 
 @dataclass(frozen=True)
 class Spec:
-    """Base of every settings class: checks itself, and turns itself into plain data."""
+    """Base of all settings classes: checks its fields, and converts itself to plain data."""
 
     def __post_init__(self) -> None:
         hints = _hints_of(type(self))
@@ -148,7 +148,7 @@ class Spec:
             raise UserError(f"{type(self).__name__}.{trouble[0]}: {trouble[1]}")
 
     def trouble(self) -> tuple[str, str] | None:
-        """A rule across fields that is broken: (key, what is wrong and what is allowed)."""
+        """The first broken rule across fields: (key, mistake and allowed values); else None."""
         return None
 
     def to_dict(self) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class Spec:
 
 
 def set_apart(table: Any, *names: str) -> list[str]:
-    """Of these fields of a dataclass, those that are not at their default."""
+    """The fields among ``names`` of a dataclass that are not at their default."""
     known = {entry.name: entry for entry in fields(table)}
     return [name for name in names if getattr(table, name) != default_of(known[name])]
 
@@ -175,7 +175,7 @@ def default_of(entry: Field[Any]) -> Any:
 
 
 def load_toml(path: str | Path) -> dict[str, object]:
-    """The tables of a TOML file.
+    """Read a TOML file.
 
     Raises:
         UserError: the file cannot be read, or is not TOML.
@@ -196,7 +196,7 @@ def build(spec: type[_Built], table: object, where: str, key: str = "") -> _Buil
 
     Args:
         spec: the settings class: a `Spec`, or any dataclass.
-        table: what TOML gave; anything but a table is refused.
+        table: a parsed TOML value; anything but a table is refused.
         where: the file or option, for messages.
         key: the dotted key of this table inside the file, empty at the top.
 
@@ -227,7 +227,7 @@ def build(spec: type[_Built], table: object, where: str, key: str = "") -> _Buil
 
 
 def _explain_trouble(spec: type[Spec], built: dict[str, Any], where: str, key: str) -> None:
-    """Ask a draft for broken cross-field rules, so that the message can name the file."""
+    """Check the rules across fields on a draft, so that the message can name the file."""
     draft = object.__new__(spec)
     for entry in fields(spec):
         object.__setattr__(draft, entry.name, built.get(entry.name, entry.default))
@@ -242,7 +242,7 @@ def _value(entry: Field[Any], values: _Table, kind: Any, where: str, key: str) -
 
 
 def _add_default_class(entry: Field[Any], value: object) -> object:
-    """A table that does not say of which class it is, with the class of the field's default."""
+    """Add the class of the field's default to a table that names no class."""
     default = default_of(entry)
     if isinstance(value, Mapping) and is_dataclass(default) and KIND not in value:
         return {KIND: type(default).__name__, **cast(_Table, value)}
@@ -260,7 +260,7 @@ def _refuse_missing(entry: Field[Any], where: str, key: str, kind: Any) -> bool:
 def _convert(
     value: object, kind: Any, limits: Limits, label: str, where: str = "", key: str = ""
 ) -> object:
-    """``value`` as the type ``kind``, or the error that teaches."""
+    """Convert ``value`` to the type ``kind``, or raise the `UserError` that names both."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         if value is None and type(None) in arguments:
@@ -269,7 +269,7 @@ def _convert(
         return _convert(value, inner, limits, label, where, key)
     if isinstance(kind, type) and is_dataclass(kind):
         return value if isinstance(value, kind) else build(kind, value, where, key)
-    # Of a number or a word as well something derives: dozens of classes of all libraries.
+    # Builtins have subclasses too, dozens in every library, which are no choices of a field.
     is_plain = isinstance(kind, type) and kind.__module__ == "builtins"
     if isinstance(kind, type) and not is_plain and isinstance(value, kind):
         return value
@@ -293,7 +293,7 @@ def _convert(
 
 
 def dataclasses_below(kind: type[Any]) -> tuple[Any, ...]:
-    """What derives from a class that is no dataclass itself, at whatever depth, and is one."""
+    """All dataclasses below a class that is none itself, at any depth, each once."""
     found: list[type[Any]] = []
     waiting = [kind]
     while waiting:
@@ -304,14 +304,14 @@ def dataclasses_below(kind: type[Any]) -> tuple[Any, ...]:
 
 
 def _concrete(kind: Any) -> tuple[Any, ...]:
-    """The dataclasses below a class that is none; anything else as it is."""
+    """The dataclasses below a class that is none itself; any other type unchanged."""
     if not isinstance(kind, type) or is_dataclass(cast(object, kind)):
         return cast(tuple[Any, ...], (kind,))
     return dataclasses_below(cast(type[Any], kind)) or cast(tuple[Any, ...], (kind,))
 
 
 def _select_type(value: object, kinds: tuple[Any, ...], label: str) -> Any:
-    """Which of several types a value is for: the only one, or the class its table names."""
+    """The type among several that a value is converted to: the class that its table names."""
     possible = [each for kind in kinds if kind is not type(None) for each in _concrete(kind)]
     classes = {cast(type, kind).__name__: kind for kind in possible if is_dataclass(kind)}
     second = {name: kind for kind in classes.values() for name in _names_of(cast(type, kind))}
@@ -331,9 +331,9 @@ def _select_type(value: object, kinds: tuple[Any, ...], label: str) -> Any:
 
 
 def _names_of(spec: type) -> tuple[str, ...]:
-    """What a table's ``is`` may say: the class's name, or an attribute ``name`` that is no field.
+    """Allowed values of a table's ``is``: the class's name, and its class attribute ``name``.
 
-    A protocol is known by that name in options, too.
+    Options name a protocol by that attribute, too.
     """
     is_field = any(entry.name == "name" for entry in fields(cast(Any, spec)))
     second = None if is_field else getattr(spec, "name", None)
@@ -341,7 +341,7 @@ def _names_of(spec: type) -> tuple[str, ...]:
 
 
 def _suits(value: object, kind: Any) -> bool:
-    """Whether a value that is no table may be of a type."""
+    """Whether a value other than a table may be of a type."""
     if get_origin(kind) is tuple:
         return isinstance(value, Sequence) and not isinstance(value, str)
     return type(value) is kind or (kind is float and type(value) is int)
@@ -369,7 +369,7 @@ def _as_float(value: float) -> float:
 
 
 def describe_allowed(kind: Any, limits: Limits) -> str:
-    """What a field of a type takes, in words: ``a number above 0``."""
+    """The allowed values of a field in words, e.g. ``a number above 0``."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         parts = (describe_allowed(part, limits) for part in arguments if part is not type(None))
@@ -384,11 +384,11 @@ def describe_allowed(kind: Any, limits: Limits) -> str:
 
 
 ENTRY = r"^    (\w[\w, ]*): (.*(?:\n {5,}.*)*)"
-"""Of a docstring: names, and what is said of them."""
+"""An entry of a docstring: names, and their description over one or more lines."""
 
 
 def meanings(documented: type) -> dict[str, str]:
-    """What docstrings say of a class's entries, each on one line; those of its bases count too."""
+    """Descriptions of a class's fields from its and its bases' docstrings, each on one line."""
     found: dict[str, str] = {}
     for each in reversed(documented.__mro__):
         found |= meanings_in(inspect.cleandoc(each.__dict__.get("__doc__") or ""))
@@ -396,7 +396,7 @@ def meanings(documented: type) -> dict[str, str]:
 
 
 def meanings_in(docstring: str) -> dict[str, str]:
-    """What the entries under ``Attributes`` or ``Args`` of a docstring say, each on one line."""
+    """Descriptions by name under ``Attributes`` or ``Args`` of a docstring, each on one line."""
     _, *section = re.split(r"^(?:Attributes|Args):\n", docstring, maxsplit=1, flags=re.MULTILINE)
     return {
         name.strip(): re.sub(r"\s+", " ", told).replace("``", "`")
@@ -412,17 +412,17 @@ def find_changed(spec: Spec, *names: str) -> list[str]:
 
 
 def limits_of(entry: Field[Any]) -> Limits:
-    """What a field was declared to allow with `setting`."""
+    """The limits that `setting` declared for a field."""
     return entry.metadata.get(_LIMITS, Limits())
 
 
 def counts(value: object, entry: Field[Any]) -> bool:
-    """Whether a field has a part in the identity of the settings that ``value`` is."""
+    """Whether a field of the settings ``value`` is part of their identity."""
     return not limits_of(entry).added or getattr(value, entry.name) != entry.default
 
 
 def _holds_specs(value: object) -> bool:
-    """Whether a value is made of specs, which have already checked themselves."""
+    """Whether a value is or contains a `Spec`, which has checked itself already."""
     if isinstance(value, Mapping):
         return any(isinstance(v, Spec) for v in cast(_Table, value).values())
     if isinstance(value, tuple):
@@ -441,13 +441,13 @@ def _plain(value: object) -> Any:
 
 
 def _join(key: str, name: str) -> str:
-    """A dotted key; a name that TOML would have in quotes is in quotes here, on one line."""
+    """A dotted key; a name that needs quotes in TOML is quoted."""
     safe = name if re.fullmatch(r"[\w.\[\]-]+", name) and len(name) <= 60 else _show(name)
     return f"{key}.{safe}" if key else safe
 
 
 def _show(value: object) -> str:
-    """A value as it would stand in TOML, on one line and not too long."""
+    """A value as in TOML, on one line of at most 60 characters."""
     try:
         text = repr(value).lower() if isinstance(value, bool) else repr(value)
     except ValueError:  # Python writes out no integer of thousands of digits
@@ -493,16 +493,16 @@ def format_seconds(seconds: float) -> str:
 MOST_BYTES = 16 * 2**20
 
 MOST_TIMES, AT_LEAST = 200, 64 * 2**20
-"""What gzip has packed is at most so many times as large, or has so many bytes: text and audio are
-ten times as large, and what is made to fill a disk a thousand times."""
+"""Largest unpacked size of a gzip stream: this multiple of the packed size, or this many bytes.
+Text and audio unpack to about ten times their size, a decompression bomb to a thousand times."""
 
 
 def text_of(path: str | Path, where: str = "") -> str:
-    """The content of a file, without a byte order mark.
+    """The text of a file, without a byte order mark.
 
     Args:
         path: the file.
-        where: what refers to it, for messages; by default nothing but the user.
+        where: file or key that names it, for messages; empty if the user named it directly.
 
     Raises:
         UserError: it cannot be read, is no regular file, is larger than `MOST_BYTES`, or is not
@@ -511,7 +511,7 @@ def text_of(path: str | Path, where: str = "") -> str:
     shown = str(path) if len(str(path)) <= 200 else f"{str(path)[:197]}..."
     name = f"{where}: {shown!r}" if where else shown
     try:
-        found = Path(path).stat()  # before it is opened: a pipe nobody writes to would never end
+        found = Path(path).stat()  # before opening: a pipe without a writer would block forever
         if not stat.S_ISREG(found.st_mode):
             raise UserError(f"{name}: cannot read the file (not a regular file)")
         if found.st_size > MOST_BYTES:
@@ -527,15 +527,15 @@ def text_of(path: str | Path, where: str = "") -> str:
 
 
 def open_gzip(packed: IO[bytes], size: int) -> io.BufferedReader:
-    """What gzip has packed, read as it is needed.
+    """Open a gzip stream, which is unpacked as it is read.
 
     Args:
         packed: the packed bytes, from their beginning.
-        size: how many there are.
+        size: number of packed bytes.
 
     Returns:
-        A stream whose reading raises an `OSError` or an `EOFError` where the bytes are damaged, or
-        more of them come than any text or audio has.
+        A stream. Reading it raises an `OSError` or an `EOFError` if the bytes are damaged, or if
+        they unpack to more than the larger of `AT_LEAST` and `MOST_TIMES` times ``size`` bytes.
     """
     return io.BufferedReader(_GzipReader(packed, size), 1 << 16)
 
@@ -569,22 +569,22 @@ GREATEST_RATIO = 1e6
 
 
 def rate(default: object = None, *, added: bool = False) -> Any:
-    """Bytes or floating-point operations a second; by default none, which is infinitely fast."""
+    """A field in bytes or FLOP a second; the default None means infinitely fast."""
     return setting(default, at_least=LEAST_RATE, at_most=GREATEST_RATE, added=added)
 
 
 def duration(default: object = 0.0, *, added: bool = False) -> Any:
-    """Seconds, up to some thirty years."""
+    """A field in seconds, up to `GREATEST_DURATION_S` (some thirty years)."""
     return setting(default, at_least=0.0, at_most=GREATEST_DURATION_S, added=added)
 
 
 def size(default: object = MISSING) -> Any:
-    """Bytes, or floating-point operations."""
+    """A field in bytes or floating-point operations."""
     return setting(default, at_least=0.0, at_most=GREATEST_SIZE)
 
 
 def ratio(
     default: object = 1.0, *, at_least: float = 1.0 / GREATEST_RATIO, added: bool = False
 ) -> Any:
-    """How many times as much."""
+    """A field for a dimensionless factor."""
     return setting(default, at_least=at_least, at_most=GREATEST_RATIO, added=added)

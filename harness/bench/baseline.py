@@ -1,4 +1,4 @@
-"""The committed baseline, and what is kept of every run: JSON files."""
+"""The committed baseline, and a record of every run: JSON files."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from harness.store.files import writable_folder, write_json
 
 SCHEMA = 1
 KEPT = Path("reports") / "out" / "bench"
-"""Where records go unless told otherwise."""
+"""Default folder of records."""
 PACKAGES = ("torch", "numpy", "numba", "simpy")
 
 
 def load(path: Path) -> tuple[dict[str, BaselineEntry], dict[str, Any]]:
-    """The benchmarks of a baseline, and everything it says about itself.
+    """The benchmarks of a baseline, and its other keys: schema and renewals.
 
     Raises:
         UserError: there is none, or it cannot be read.
@@ -31,7 +31,7 @@ def load(path: Path) -> tuple[dict[str, BaselineEntry], dict[str, Any]]:
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
         benchmarks = {name: _entry_from_json(each) for name, each in held.pop("benchmarks").items()}
-        same_processor(held)  # says where it was measured
+        same_processor(held)  # raises if the machines of its renewals are missing
         return benchmarks, held
     except FileNotFoundError:
         hint = "make one with --renew REASON"
@@ -54,15 +54,15 @@ def save(
     before: Sequence[Mapping[str, Any]] = (),
     counted: bool = False,
 ) -> None:
-    """Write a baseline, with why it was renewed and where it was measured.
+    """Write a baseline, with the reason of its renewal and the machine that measured it.
 
     Args:
         path: the file.
-        benchmarks: all that it is to hold.
-        reason: of this renewal.
-        runs: it was made from.
-        before: earlier renewals of which something is still held.
-        counted: nothing but counts is new, which are of no machine.
+        benchmarks: all benchmarks of the baseline.
+        reason: reason of this renewal.
+        runs: number of runs that it was made from.
+        before: earlier renewals that parts of the baseline are from.
+        counted: whether only counts are new, which are independent of the machine.
     """
     where = {} if counted else {"machine": machine()}
     renewals = [*before, {"reason": reason, "runs": runs, **where}]
@@ -76,7 +76,7 @@ def same_processor(about: Mapping[str, Any]) -> bool:
 
 
 def _machines(about: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Where ratios of a baseline were measured."""
+    """Machines that measured the ratios of a baseline."""
     return [each["machine"] for each in about["renewals"] if "machine" in each]
 
 
@@ -96,14 +96,14 @@ def record(
     about: Mapping[str, Any],
     whole: bool = True,
 ) -> Path:
-    """Keep a run for later: one file, named by its time (UTC).
+    """Write the record of a run: one file, named by its time (UTC).
 
     Args:
-        folder: where records are kept.
-        measured: by benchmark.
-        rows: beside the baseline.
-        about: what the baseline says of itself; its last machine is told.
-        whole: whether all benchmarks were asked for.
+        folder: folder of records.
+        measured: measurements by benchmark.
+        rows: comparison with the baseline.
+        about: keys of the baseline; the record names its last machine.
+        whole: whether all benchmarks were run.
 
     Raises:
         UserError: the folder cannot be written.
@@ -118,7 +118,7 @@ def record(
 
 
 def latest(folder: Path) -> Path | None:
-    """The last record in a folder that is of all benchmarks, on a processor of this kind."""
+    """The last record in a folder of all benchmarks on this kind of processor; None without one."""
     return next((path for path in sorted(folder.glob("*.json"), reverse=True) if _ours(path)), None)
 
 
@@ -131,7 +131,7 @@ def _ours(path: Path) -> bool:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on: processor, versions, and how much else was going on."""
+    """Conditions of a measurement: processor, cores, load average, and versions."""
     return {
         "processor": processor(),
         "cores": os.cpu_count(),

@@ -1,6 +1,6 @@
-"""A run of the benchmarks beside the baseline: pure functions of measured and expected, and lines.
+"""Comparison of benchmark measurements with the baseline, and its table: pure functions.
 
-A line has benchmark, quantity, now, baseline, change, verdict.
+A row of the table has benchmark, quantity, present value, baseline, change and verdict.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from statistics import median
 from typing import Any, Literal
 
 LEAST_TOLERANCE = 0.3
-"""What a ratio may always lose: what most move by between a busy machine and a very busy one,
-because two pieces of work do not lean on the caches alike."""
+"""Smallest tolerance of a ratio: the change of most ratios between a busy machine and a very busy
+one, since two pieces of work depend differently on the caches."""
 
 REPEATS, UNREPEATED = 3, 0.5
-"""With fewer runs than these there is no spread to speak of, and a ratio may lose this much."""
+"""Smallest number of runs for a measured spread, and the smallest tolerance with fewer runs."""
 
 SPREADS = 2.0
-"""How many times the spread that was seen in repeated runs a ratio may lose."""
+"""Tolerance of a ratio, in multiples of the spread measured in repeated runs."""
 
 ELSEWHERE = 1.0
-"""What a ratio may lose at least on another processor than the baseline's: two pieces of work
-do not slow down alike, so there only what doubles is told apart."""
+"""Smallest tolerance on another processor than the baseline's: two pieces of work slow down
+differently there, so only a doubled ratio is detected."""
 
 Verdict = Literal["ok", "faster", "SLOWER", "DIFFERENT", "GONE", "skipped", "new"]
 
@@ -33,10 +33,10 @@ Count = int | float | str
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one benchmark told in one run.
+    """Measurement of one benchmark in one run.
 
     Args:
-        ratios: by name; see ``harness.bench``.
+        ratios: ratios by name; see ``harness.bench``.
         counts: exact values by name.
     """
 
@@ -46,7 +46,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Bound:
-    """A ratio of the baseline, and by what part of it a run may be worse."""
+    """A ratio of the baseline, and the relative loss that a run may have against it."""
 
     value: float
     tolerance: float
@@ -54,7 +54,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class BaselineEntry:
-    """What the baseline holds of one benchmark."""
+    """Expected ratios and counts of one benchmark."""
 
     ratios: Mapping[str, Bound] = field(default_factory=dict[str, Bound])
     counts: Mapping[str, Count] = field(default_factory=dict[str, Count])
@@ -62,16 +62,16 @@ class BaselineEntry:
 
 @dataclass(frozen=True)
 class Row:
-    """One quantity, now and then.
+    """Comparison of one quantity.
 
     Args:
-        benchmark: its pytest name.
-        quantity: the ratio's or count's name; empty where the whole benchmark is meant.
-        now: measured; None if it was not.
-        baseline: expected; None if nothing is.
-        loss: how much worse, as a part of the baseline (0.1: 10% more time); None of counts.
-        tolerance: the largest loss that passes; None of counts.
-        verdict: ``FAILING`` has those that fail.
+        benchmark: pytest name of the benchmark.
+        quantity: name of the ratio or count; empty for the whole benchmark.
+        now: measured value; None if it was not measured.
+        baseline: expected value; None without one.
+        loss: relative loss against the baseline (0.1: 10% more time); None for counts.
+        tolerance: the largest loss that passes; None for counts.
+        verdict: verdict; those in ``FAILING`` fail.
     """
 
     benchmark: str
@@ -89,7 +89,7 @@ class Row:
 
 
 def read(extra_info: Mapping[str, Any]) -> Measurement:
-    """The quantities among what a benchmark noted."""
+    """The compared quantities in a benchmark's ``extra_info``."""
     ratios = {name: float(value) for name, value in extra_info.items() if is_ratio(name)}
     return Measurement(ratios, dict(extra_info.get("counts", {})))
 
@@ -100,12 +100,12 @@ def is_ratio(name: str) -> bool:
 
 
 def more_is_better(name: str) -> bool:
-    """Whether a ratio of this name is a speed and not a cost."""
+    """Whether a ratio of this name is a speed, not a cost."""
     return name.startswith("times_")
 
 
 def loss(name: str, now: float, baseline: float) -> float:
-    """How much worse a ratio is, as a part of the baseline; below 0 if it is better."""
+    """Relative loss of a ratio against the baseline; negative for a gain."""
     return (baseline / now if more_is_better(name) else now / baseline) - 1.0
 
 
@@ -115,13 +115,13 @@ def compare(
     skipped: Iterable[str] = (),
     least: float = 0.0,
 ) -> list[Row]:
-    """Every quantity of a run beside the baseline's, by benchmark.
+    """Compare every quantity of a run with the baseline's, by benchmark.
 
     Args:
-        now: what was measured, by benchmark.
-        baseline: what is expected, by benchmark.
-        skipped: benchmarks that could not run here, and said so.
-        least: the least tolerance of a ratio, whatever the baseline says.
+        now: measurements by benchmark.
+        baseline: expected values by benchmark.
+        skipped: benchmarks that were skipped because they cannot run here.
+        least: smallest tolerance of a ratio, if larger than the baseline's.
     """
     rows: list[Row] = []
     for name in sorted({*now, *baseline}):
@@ -152,7 +152,8 @@ def _ratio_row(
         known = None if then is None else then.value
         return Row(name, quantity, now, known, None, None, "GONE" if now is None else "new")
     lost, tolerance = loss(quantity, now, then.value), max(then.tolerance, least)
-    verdict: Verdict = "SLOWER" if not lost <= tolerance else "ok"
+    verdict: Verdict = "SLOWER" if not lost <= tolerance else "ok"  # nan is slower
+    # The inverse of a loss by the tolerance: a ratio of 1 / (1 + tolerance).
     if lost < -tolerance / (1.0 + tolerance):
         verdict = "faster"
     return Row(name, quantity, now, then.value, lost, tolerance, verdict)
@@ -171,10 +172,10 @@ def select_failing(rows: Iterable[Row]) -> list[str]:
 
 
 def better(first: Measurement, again: Measurement) -> Measurement:
-    """A benchmark that was run again: the better of each ratio, and counts that differ show.
+    """Merge a repeated benchmark: the better of each ratio; counts that differ as ``A | B``.
 
-    What others do on the machine makes a benchmark slower and never faster, so the better
-    measurement counts. A count is exact: whichever is not the other's is kept as ``A | B``.
+    Other load on the machine makes a benchmark slower and never faster, so the better measurement
+    is used. Counts are exact, so a difference has to show.
     """
     ratios = dict(first.ratios)
     for name, value in again.ratios.items():
@@ -188,7 +189,7 @@ def better(first: Measurement, again: Measurement) -> Measurement:
 
 
 def build_entry(runs: Sequence[Measurement]) -> BaselineEntry:
-    """A baseline from repeated runs: medians, and tolerances from their spread.
+    """The baseline of a benchmark from repeated runs: medians, and tolerances from the spread.
 
     Raises:
         ValueError: an exact count is not the same in all runs.
@@ -201,7 +202,7 @@ def build_entry(runs: Sequence[Measurement]) -> BaselineEntry:
 
 
 def bound(name: str, values: Sequence[float]) -> Bound:
-    """The median, and ``SPREADS`` times the largest loss seen against it."""
+    """The median of a ratio; its tolerance is ``SPREADS`` times the largest loss against it."""
     middle = median(values)
     spread = max(loss(name, value, middle) for value in values)
     least = LEAST_TOLERANCE if len(values) >= REPEATS else UNREPEATED
@@ -211,11 +212,11 @@ def bound(name: str, values: Sequence[float]) -> Bound:
 HEAD = ("benchmark", "quantity", "now", "baseline", "worse by", "allowed", "verdict")
 
 WIDEST = 18
-"""Of a value: hashes are cut."""
+"""Largest width of a value; longer ones, such as hashes, are cut."""
 
 
 def table(rows: Iterable[Row]) -> list[str]:
-    """One line for every row under a head, in columns."""
+    """The rows as lines in aligned columns, under a head."""
     cells = [HEAD, *(_cells(row) for row in rows)]
     widths = [max(len(line[k]) for line in cells) for k in range(len(HEAD))]
     return [_line(line, widths) for line in cells]
@@ -242,7 +243,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def short(benchmark: str) -> str:
-    """A pytest name without its folder and the words all have."""
+    """A pytest name without its folder, ``test_`` and ``.py``."""
     file, _, test = benchmark.rpartition("/")[2].partition("::")
     return f"{file.removeprefix('test_').removesuffix('.py')}: {test.removeprefix('test_')}"
 

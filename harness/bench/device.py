@@ -1,10 +1,11 @@
-"""A device measured in several commands: figures, part by part; finished parts are kept.
+"""Measurement of a device in parts, over one or several commands; finished parts are kept.
 
-Every part returns plain JSON values: seconds and rates of this device, and ratios measured
-in turns within one run.
+Every part returns plain JSON values: seconds and rates of this device, and ratios measured in turns
+within one run.
 
-The folder holds ``asked.json`` (what all its parts are of), ``parts/NAME.json``, the
-reproductions' own folders, and after each command ``results.json`` and the archive.
+The folder holds ``asked.json`` (device, scale and presets, common to all parts),
+``parts/NAME.json``, the reproductions' own folders, and after each command ``results.json`` and the
+archive.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ ROUNDS = 5
 REPLICAS, TOGETHER, FRAMES = 50, (429, 128, 128, 128, 128, 352), 32
 
 STACKED = (1, 4, 50)
-"""Replicas whose gradients are computed together."""
+"""Numbers of replicas in `measure_replicas`."""
 
 MADE_UTTERANCES = {"cpu": 64, "cuda": 8192}
 
@@ -75,15 +76,15 @@ Figures = dict[str, Any]
 
 @dataclass(frozen=True)
 class Scale:
-    """How large the parts are.
+    """Sizes of the parts.
 
     Args:
-        layers, minibatch: of the network that is trained.
-        speech: frames that lie on the device.
-        product: rows and columns of the product that is the ceiling.
-        copied: bytes of the copy that is the other ceiling.
-        pass_s: seconds that the part of paper 1's pass is given.
-        corpus: scale of the corpus whose speech is made.
+        layers, minibatch: layer sizes and minibatch of the trained network.
+        speech: frames of speech on the device.
+        product: rows and columns of the product that measures the ceiling in FLOP a second.
+        copied: bytes of the copy that measures the ceiling in bytes a second.
+        pass_s: seconds for the part of paper 1's pass.
+        corpus: scale of the corpus in `measure_speech`.
     """
 
     layers: tuple[int, ...]
@@ -101,11 +102,11 @@ SCALES = {
     "small": Scale((429, 64, 64, 352), 32, 20_000, 512, 1 << 24, 1.0, "smoke"),
     "paper": Scale(FULL, 256, 20_000_000, 8192, 1 << 30, 30.0, "paper"),
 }
-"""``paper`` is paper 1's network and minibatch, on a ninth of its 500 h."""
+"""Scales by name; ``paper`` has paper 1's network and minibatch, and a ninth of its 500 h."""
 
 
 def fit_scale(scale: Scale, device: str) -> Scale:
-    """The scale as a device can have it: a processor measures its ceilings on less."""
+    """The scale for a device: a CPU gets smaller ceilings and less speech."""
     if device != "cpu":
         return scale
     product, copied = min(scale.product, 2048), min(scale.copied, 1 << 28)
@@ -113,7 +114,7 @@ def fit_scale(scale: Scale, device: str) -> Scale:
 
 
 def measure_ceilings(scale: Scale, device: str) -> Figures:
-    """FLOP a second of one large product in each precision; bytes a second of a copy."""
+    """Measure FLOP a second of one large product by precision, and bytes a second of a copy."""
     a, b = (torch.randn(scale.product, scale.product, device=device) for _ in range(2))
     found: Figures = {"product": scale.product}
     for precision in possible(device):
@@ -128,12 +129,12 @@ def measure_ceilings(scale: Scale, device: str) -> Figures:
 
 
 def measure_steps(scale: Scale, device: str) -> Figures:
-    """One simulated minibatch beside the bare step, in every precision."""
+    """Time one simulated minibatch and the bare step, in every precision."""
     return {each: _step(setting_of(scale, device, each)) for each in possible(device)}
 
 
 def _step(setting: Setting) -> Figures:
-    # A few minibatches are enough of the speech, and two networks need the memory.
+    # Less speech is enough for a few minibatches, and the two networks need the memory.
     ours, bare = pair(replace(setting, speech=min(setting.speech, 200_000)))
     works = [lambda: ours.run(WORKERS), lambda: bare.run(WORKERS)]
     harness_s, bare_s = time_in_turns(works, setting.device, ROUNDS)
@@ -148,7 +149,7 @@ def _step(setting: Setting) -> Figures:
 
 
 def measure_replicas(scale: Scale, device: str) -> Figures:
-    """Gradients of several replicas of the network as one batch, in every precision."""
+    """Time the gradients of several replicas of the network as one batch, by precision."""
     return {
         each: {
             str(count): _measure_stack(setting_of(scale, device, each), count)
@@ -160,7 +161,7 @@ def measure_replicas(scale: Scale, device: str) -> Figures:
 
 
 def _fits(scale: Scale, count: int, device: str) -> bool:
-    """Whether parameters and gradients of so many replicas take less than half of the memory."""
+    """Whether parameters and gradients of ``count`` replicas fit `room_on` the device."""
     taken = 8 * count * Layout(scale.layers).parameters
     return taken < room_on(device)
 
@@ -183,7 +184,7 @@ def _measure_stack(setting: Setting, count: int) -> Figures:
 
 
 def measure_speech(scale: Scale, device: str) -> Figures:
-    """Training speech made on the device: frames a second, and whether pieces change a bit."""
+    """Time the synthesis of speech; and whether parts are bit-identical to the whole."""
     made = Speech(Maker(recipe("mandarin-like", scale.corpus)), "train", device)
     numbers = np.arange(MADE_UTTERANCES[device])
     whole = made.make(numbers)
@@ -198,7 +199,7 @@ def measure_speech(scale: Scale, device: str) -> Figures:
 
 
 def measure_batching(scale: Scale, device: str) -> Figures:
-    """The gradients of 50 workers' 32 frames as one batch, beside one at a time."""
+    """Time the gradients of 50 workers' 32 frames as one batch, and one at a time."""
     del scale
     layout = Layout(TOGETHER)
     net, stack = Dnn(layout), initial(layout).to(device).repeat(REPLICAS, 1)
@@ -223,7 +224,7 @@ def measure_batching(scale: Scale, device: str) -> Figures:
 
 
 def measure_graphs(scale: Scale, device: str) -> Figures:
-    """A gradient as one CUDA graph, beside its operations one by one: whether graphs pay."""
+    """Time a gradient as one CUDA graph, and as separate launches."""
     if device == "cpu":
         return {"unmeasured": "CUDA graphs need a GPU"}
     found: Figures = {}
@@ -236,7 +237,7 @@ def measure_graphs(scale: Scale, device: str) -> Figures:
         targets = torch.randint(layers[-1], (WORKERS, minibatch), device=device)
         plain = partial(_gradient, net, stack, x, targets)
         graph = capture_graph(plain, stack.device)
-        graph()  # executed, because libraries allocate then; the second call records
+        graph()  # the first call executes, as libraries allocate; the second captures
         plain_s, graph_s = time_in_turns([plain, graph], device, ROUNDS)
         found[name] = {"plain_s": median(plain_s), "times_plain": median_ratio(plain_s, graph_s)}
     return found
@@ -247,12 +248,12 @@ def _gradient(net: Dnn, stack: torch.Tensor, x: torch.Tensor, targets: torch.Ten
 
 
 def measure_blocks(scale: Scale, device: str) -> Figures:
-    """Folds that the device is told of in blocks, beside folds one by one."""
+    """Time folds launched in blocks, and folds one by one."""
     setting = setting_of(scale, device, precision_of_pass(device))
     setting = replace(setting, speech=min(setting.speech, 200_000))
     speech = speech_for(setting)
     one, many = SimulatedSteps(setting, speech), SimulatedSteps(setting, speech, in_blocks=True)
-    for _ in range(2):  # the first block is executed, and the second recorded
+    for _ in range(2):  # the first block is executed, the second captured
         many.run(BLOCK)
     one_s, blocks_s = time_in_turns(
         [lambda: one.run(BLOCK), lambda: many.run(BLOCK)], device, ROUNDS
@@ -266,14 +267,14 @@ def measure_blocks(scale: Scale, device: str) -> Figures:
 
 
 def measure_pass(scale: Scale, device: str) -> Figures:
-    """Folds of paper 1's pass for a while, everything included, and the rest by proportion.
+    """Time folds of paper 1's pass for ``scale.pass_s``, and extrapolate to the whole pass.
 
-    Timing, gathering, gradients, folds, reads and the average are in it, as a run on this device
-    has them; pretraining, rate searches, evaluation and checkpoints are not.
+    The time includes simulation, gathering, gradients, folds, reads and the average, as in a run on
+    this device; it excludes pretraining, rate searches, evaluation and checkpoints.
     """
     setting = setting_of(scale, device, precision_of_pass(device))
     ours = SimulatedSteps(setting, speech_for(setting), in_blocks=device in IN_BLOCKS)
-    for _ in range(2):  # the first block is executed, and the second recorded
+    for _ in range(2):  # the first block is executed, the second captured
         ours.run(BLOCK)
     began, took, folds = time.perf_counter(), 0.0, 0
     for _ in count():
@@ -294,12 +295,12 @@ def measure_pass(scale: Scale, device: str) -> Figures:
 
 
 def precision_of_pass(device: str) -> Precision:
-    """What paper 1 is trained in at its own scale: TF32 where the device has it."""
+    """Precision of paper 1's runs at its own scale: TF32 if the device has it."""
     return "tf32" if "tf32" in possible(device) else "float32"
 
 
 def setting_of(scale: Scale, device: str, precision: Precision) -> Setting:
-    """What is trained at a scale."""
+    """Network, data and device of a scale, in a precision."""
     return Setting(scale.layers, scale.minibatch, scale.speech, device, precision)
 
 
@@ -321,34 +322,34 @@ PARTS: dict[str, Callable[[Scale, str], Figures]] = {
     "blocks": measure_blocks,
     "pass": measure_pass,
 }
-"""In the order in which they are measured."""
+"""Measurements by name of their part, in order of execution."""
 
 SCHEMA = 2
 
 ARCHIVE = "lagbench-device.tar.gz"
 
 LEAST_S = {"replicas": 60.0, "steps": 60.0, "pass": 60.0}
-"""A part of paper scale is begun with at least so much time left; others with any."""
+"""Seconds left that a part needs to begin at scale ``paper``; other parts need none."""
 
 PR_SET_PDEATHSIG = 1
 
 STARTING_S = 20.0
-"""What a reproduction needs before it can do anything, for its report, or to stop."""
+"""Seconds that a reproduction needs to start, for its report, or to stop."""
 
 KEPT = ("results.json", "report.html", "report.pdf", "runs.csv")
-"""Of a reproduction, in the archive."""
+"""Files of a reproduction in the archive."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A part of a paper, executed until it is done.
+    """A reproduction of a paper's exhibits, continued by each command until it is done.
 
     Args:
-        paper: as ``paper1``.
+        paper: name of the paper, as ``paper1``.
         scale: one of its scales.
-        exhibits: which of its exhibits; all if empty.
+        exhibits: names of its exhibits; empty for all.
     """
 
     paper: str
@@ -357,10 +358,10 @@ class Reproduction:
 
     @classmethod
     def from_text(cls, text: str) -> Reproduction:
-        """From ``paper1/gpu``, or ``paper1/paper:fig1,table2``.
+        """Parse ``paper1/gpu``, or ``paper1/paper:fig1,table2``.
 
         Raises:
-            UserError: it is neither.
+            UserError: the text has neither form.
         """
         preset, _, exhibits = text.partition(":")
         paper, _, scale = preset.partition("/")
@@ -375,16 +376,16 @@ class Reproduction:
 
     @property
     def folder(self) -> Path:
-        """Where in ``--out`` its runs are: those of a paper and scale share one."""
+        """Folder of its runs in ``--out``, shared by reproductions of one paper and scale."""
         return Path("reproductions") / f"{self.paper}-{self.scale}"
 
     @property
     def part(self) -> str:
-        """What its figures are called."""
+        """Name of its part in the results."""
         return "-".join([self.paper, self.scale, *self.exhibits])
 
     def command(self, asked: MeasurementPlan, minutes: float) -> list[str]:
-        """What executes it, for so long: one seed."""
+        """Command line that executes it with one seed, for ``minutes``."""
         program = [sys.executable, "-m", "reproductions", self.paper, "--scale", self.scale]
         only = ["--only", ",".join(self.exhibits)] if self.exhibits else []
         limits = ["--seeds", "1", "--device", asked.device, "--budget", f"{minutes:.3f}"]
@@ -402,19 +403,19 @@ PLAN = tuple(
         ),
     )
 )
-"""What a GPU reproduces unless told otherwise, by value."""
+"""Default reproductions on a GPU, the most valuable first."""
 
 
 @dataclass(frozen=True)
 class MeasurementPlan:
-    """What is to be measured.
+    """Plan of a measurement.
 
     Args:
         device: ``"cpu"`` or ``"cuda"``.
-        scale: of the parts, a key of `SCALES`.
-        presets: what is reproduced, in this order.
-        minutes: that this command may take.
-        out: the folder.
+        scale: scale of the parts, a key of `SCALES`.
+        presets: reproductions, in order of execution.
+        minutes: time limit of this command.
+        out: folder of the results.
     """
 
     device: str
@@ -424,7 +425,7 @@ class MeasurementPlan:
     out: Path
 
     def describe(self) -> Figures:
-        """What all commands on one folder must agree in."""
+        """Values that must be equal for all commands on one folder."""
         return {
             "device": self.device,
             "name": device_name(self.device),
@@ -435,21 +436,20 @@ class MeasurementPlan:
 
 
 def device_name(device: str) -> str:
-    """The device in words."""
+    """Model name of the GPU or processor."""
     if device == "cuda":
         return torch.cuda.get_device_name()
     return str(machine()["processor"])
 
 
 def measure(asked: MeasurementPlan, say: Say) -> Figures:
-    """Go on where the folder stands, for at most the minutes asked for, and pack it.
+    """Measure the parts that the folder lacks, within ``asked.minutes``, and write the archive.
 
-    The archive is there whatever happens: it is written anew whenever something is finished, and at
-    the end, also when the command is interrupted. A part that fails is told among the figures, and
-    tried again by the next command.
+    The archive is written after every finished part and at the end, also if the command is
+    interrupted. A part that fails is listed in the results, and tried again by the next command.
 
     Returns:
-        What ``results.json`` holds; ``unfinished`` names what a further command would do.
+        The content of ``results.json``; ``unfinished`` names the parts left for a further command.
 
     Raises:
         UserError: the folder is of another device, scale or preset, or cannot be written.
@@ -478,18 +478,18 @@ def measure(asked: MeasurementPlan, say: Say) -> Figures:
 def _run_part(
     part: Callable[[Scale, str], Figures], asked: MeasurementPlan, path: Path
 ) -> str | None:
-    """Keep what a part finds; what went wrong, in one line, if something did."""
+    """Measure a part and write its file; returns the error in one line, or None."""
     try:
         with denormals_flushed():  # as runs have it
             found = part(fit_scale(SCALES[asked.scale], asked.device), asked.device)
-    except Exception as error:  # of a device that nobody has seen: the others are to be measured
+    except Exception as error:  # an untested device may fail in one part; measure the others
         return f"{type(error).__name__}: {error}".splitlines()[0]
     write_json(path, {**found, "measured": _now()})
     return None
 
 
 def keep(asked: MeasurementPlan, failed: Mapping[str, str]) -> Figures:
-    """Write ``results.json`` and the archive as of now; the figures."""
+    """Write ``results.json`` and the archive; returns the results."""
     results = collect_results(asked, failed)
     write_json(asked.out / "results.json", results)
     pack(asked.out, asked.presets)
@@ -497,7 +497,7 @@ def keep(asked: MeasurementPlan, failed: Mapping[str, str]) -> Figures:
 
 
 def _agree(asked: MeasurementPlan) -> None:
-    """Refuse a folder whose figures are of something else."""
+    """Reject a folder with results of another device, scale, preset or torch version."""
     path, told = writable_folder(asked.out, "--out") / "asked.json", asked.describe()
     if not path.exists():
         write_json(path, told)
@@ -514,10 +514,10 @@ def _agree(asked: MeasurementPlan) -> None:
 def _run_reproduction(
     asked: MeasurementPlan, preset: Reproduction, parts: Path, ends: float, say: Say
 ) -> bool:
-    """Let a reproduction go on for the time that is left; whether it is done.
+    """Continue a reproduction for the time left; returns whether it is done.
 
     Raises:
-        UserError: there is no such reproduction.
+        UserError: the reproduction's command rejects its arguments.
     """
     path, left_s = parts / f"{preset.part}.json", ends - time.monotonic() - 2.0 * STARTING_S
     if path.exists():
@@ -526,7 +526,7 @@ def _run_reproduction(
         return False
     say(f"{preset}, {left_s / 60.0:.1f} minutes …")
     code = run_with_limit(preset.command(asked, left_s / 60.0), left_s + STARTING_S)
-    if code == EXIT_BAD_INPUT:  # which has said so in a line of its own
+    if code == EXIT_BAD_INPUT:  # the command has printed the reason
         raise UserError(f"--preset {preset}: refused, as said above; allowed: paper1/gpu …")
     done = code in (EXIT_DONE, EXIT_RUN_FAILED)
     if done:
@@ -535,9 +535,10 @@ def _run_reproduction(
 
 
 def run_with_limit(command: Sequence[str], limit_s: float) -> int:
-    """Run a command, interrupted as by Ctrl-C if it takes longer; its exit code.
+    """Run a command, interrupt it as by Ctrl-C after ``limit_s``; returns its exit code.
 
-    Its budget is of its runs: the corpus they need may have to be made first.
+    The limit is needed beside the command's ``--budget``, which covers its runs alone, and not the
+    corpus that may have to be made first.
     """
     with subprocess.Popen(command, preexec_fn=_end_with_parent) as process:
         try:
@@ -552,13 +553,13 @@ def run_with_limit(command: Sequence[str], limit_s: float) -> int:
 
 
 def _end_with_parent() -> None:
-    """Ctrl-C for this process when the one that started it dies, however it does (Linux)."""
+    """Have the kernel send SIGINT to this process when its parent ends (on Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGINT)
 
 
 def collect_results(asked: MeasurementPlan, failed: Mapping[str, str]) -> Figures:
-    """Everything measured so far, with where it comes from, and where unfinished runs stand."""
+    """All results so far, with their provenance and the progress of unfinished runs."""
     known = {
         path.stem: json.loads(path.read_text(encoding="utf-8"))
         for path in sorted((asked.out / "parts").glob("*.json"))
@@ -578,7 +579,7 @@ def collect_results(asked: MeasurementPlan, failed: Mapping[str, str]) -> Figure
 
 
 def standing(store: Path) -> list[Figures]:
-    """Every run of a store: how it ended, or what was measured last before its last checkpoint."""
+    """Every run of a store: status and summary, or the last measurements in its checkpoint."""
     found: list[Figures] = []
     for folder in sorted(store.glob("*/")):
         ended, begun = folder / RUN, folder / CHECKPOINT
@@ -591,9 +592,10 @@ def standing(store: Path) -> list[Figures]:
 
 
 def shares(parts: Figures) -> dict[str, float]:
-    """What part of the measured product's speed is reached, by precision.
+    """FLOP a second of training as a share of the large product's, by precision.
 
-    A simulated minibatch is named by the precision alone, stacked gradients by their replicas too.
+    The key of a simulated minibatch is the precision, that of stacked gradients has the number of
+    replicas, too.
     """
     if "ceilings" not in parts:
         return {}
@@ -609,7 +611,7 @@ def shares(parts: Figures) -> dict[str, float]:
 
 
 def pack(out: Path, presets: Sequence[Reproduction]) -> Path:
-    """The archive: the figures, and of every reproduction its results and report."""
+    """Write the archive: ``results.json``, and results and report of every reproduction."""
     kept = [str(p.folder / name) for p in dict.fromkeys(presets) for name in KEPT]
     with replacing(out / ARCHIVE) as path, tarfile.open(path, "w:gz") as archive:
         for name in dict.fromkeys(["results.json", *kept]):

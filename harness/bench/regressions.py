@@ -1,4 +1,4 @@
-"""The whole comparison: measure, run again what is flagged, tell; and how a baseline is made."""
+"""The check for regressions: measure, repeat failing benchmarks, compare; and making a baseline."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from harness.bench.comparison import (
 from harness.bench.steps import Run
 
 AGAIN = 2
-"""How often a flagged benchmark is run again before it fails."""
+"""Number of repetitions of a failing benchmark before the check fails."""
 
 Measure = Callable[[Sequence[str]], Run]
-"""Runs the benchmarks named, or all if none is."""
+"""Runs the benchmarks of the given names; all for no names."""
 
 Say = Callable[[str], None]
 
@@ -35,17 +35,17 @@ def check(
     partly: bool,
     say: Say,
 ) -> tuple[dict[str, Measurement], list[Row]]:
-    """All benchmarks beside the baseline; one that is flagged gets ``AGAIN`` more chances.
+    """Compare all benchmarks with the baseline; failing ones are repeated up to ``AGAIN`` times.
 
     Args:
         measure: runs benchmarks.
-        baseline: what is expected.
-        about: what the baseline says of its renewals.
-        partly: only some benchmarks run: what is not among them is not missed.
-        say: told what is going on.
+        baseline: expected values by benchmark.
+        about: other keys of the baseline, with its renewals.
+        partly: whether only some benchmarks run, so that others are not reported as gone.
+        say: receives lines about the progress.
 
     Returns:
-        What was measured and its rows.
+        The measurements, and the rows of the comparison.
     """
     least = 0.0 if same_processor(about) else ELSEWHERE
     if least:
@@ -55,6 +55,7 @@ def check(
     if partly:
         baseline = {name: each for name, each in baseline.items() if name in now}
     rows = compare(now, baseline, skipped, least)
+    # Other load makes a benchmark slower only, so repetitions can clear it but not hide a change.
     for _ in range(AGAIN):
         names = [name for name in select_failing(rows) if name in now]
         if not names:

@@ -1,11 +1,10 @@
-"""One minibatch of asynchronous training as the harness and as torch execute it, measured.
+"""Time of one minibatch of asynchronous training in the harness and in plain torch.
 
-One minibatch of asynchronous training, as the harness executes it and as torch would. Paper 1's
-setting: four workers' averaged SGD in the order of a simulated server, frames from all over speech
-that lies on the device, spliced as they are gathered. Beside it the bare step in torch: forward,
-backward, one step of plain SGD, on minibatches that lie there spliced.
+The harness runs paper 1's setting: averaged SGD of four workers in the order of a simulated server,
+on frames from the whole training speech on the device, spliced as they are gathered. The bare step
+in torch is forward, backward and one step of plain SGD, on minibatches spliced beforehand.
 
-Run the benchmarks in a process of their own, and read what they told.
+`measure` runs the benchmarks in a process of their own, and reads their measurements.
 """
 
 from __future__ import annotations
@@ -47,21 +46,21 @@ WORKERS, RATE = 4, 1e-5
 CONTEXT, UTTERANCE = 5, 500
 
 READY = 4
-"""Minibatches that lie spliced before the bare step."""
+"""Number of minibatches that are spliced beforehand for the bare step."""
 
 Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is trained, and where.
+    """Network, data and device of a measurement.
 
     Args:
-        layers: units of each level; the first is eleven frames' features.
-        minibatch: frames.
-        speech: frames that lie on the device.
+        layers: units of each layer; the first has the features of eleven frames.
+        minibatch: frames in a minibatch.
+        speech: frames of training speech on the device.
         device: ``"cpu"`` or ``"cuda"``.
-        precision: of the products.
+        precision: precision of the matrix products.
     """
 
     layers: tuple[int, ...]
@@ -72,13 +71,13 @@ class Setting:
 
     @property
     def flops(self) -> float:
-        """Of a minibatch's gradient: 6 a weight and frame, without the gradient of the inputs."""
+        """FLOP of a minibatch's gradient: 6 a weight and frame, less 2 for the first layer."""
         weights = [m * n for m, n in pairwise(self.layers)]
         return self.minibatch * (6.0 * sum(weights) - 2.0 * weights[0])
 
 
 def utterances(setting: Setting) -> tuple[np.ndarray, np.ndarray]:
-    """First row and length of each utterance: equal but for the last."""
+    """First row and length of each utterance, all equal except the last."""
     start = np.arange(0, setting.speech, UTTERANCE)
     return start, np.minimum(setting.speech - start, UTTERANCE)
 
@@ -93,12 +92,12 @@ def speech_for(setting: Setting) -> Frames:
 
 
 class SimulatedSteps:
-    """A run in progress, to be measured piece by piece.
+    """A simulated run in progress, to be timed in parts.
 
     Args:
-        setting: what is trained.
+        setting: network, data and device.
         speech: frames on the device.
-        in_blocks: whether the device is told of folds in blocks.
+        in_blocks: whether the device launches folds in blocks.
     """
 
     def __init__(self, setting: Setting, speech: Frames, in_blocks: bool = False) -> None:
@@ -117,21 +116,21 @@ class SimulatedSteps:
         )
 
     def minibatch_of(self, keys: Sequence[tuple[int, int]]) -> Minibatch:
-        """Spliced frames from all of the speech, in the order of a run; pass after pass."""
+        """Spliced frames of minibatches in the order of a run, pass after pass."""
         steps = [(worker, step % self._order.steps) for worker, step in keys]
         return self._frames.gather(torch.as_tensor(self._order.rows_of(steps)))
 
     def run(self, folds: int) -> None:
-        """The next folds, one minibatch each."""
+        """Execute the next ``folds`` folds, one minibatch each."""
         self.replay.run(self._simulation.advance(folds=folds), RATE)
 
 
 class BareSteps:
-    """The same network, minibatch and step as torch has them, recorded by autograd.
+    """The same network and minibatches trained by plain torch: autograd and `torch.optim.SGD`.
 
     Args:
-        setting: what is trained.
-        minibatches: spliced, on the device.
+        setting: network, data and device.
+        minibatches: spliced minibatches on the device.
     """
 
     def __init__(self, setting: Setting, minibatches: Sequence[Minibatch]) -> None:
@@ -147,7 +146,7 @@ class BareSteps:
         self._descent = torch.optim.SGD(self.net.parameters(), lr=RATE)
 
     def run(self, steps: int) -> None:
-        """The next steps."""
+        """Execute the next ``steps`` steps."""
         kind, narrow = self._setting.device, self._setting.precision == "bf16"
         with products_in(self._setting.precision):
             for _ in range(steps):
@@ -161,7 +160,7 @@ class BareSteps:
 
 
 def initial(layout: Layout) -> Tensor:
-    """Parameters ``[P]`` to start from, the same for both."""
+    """Initial parameters ``[P]``, the same for both."""
     return random_parameters(layout, torch.Generator().manual_seed(0))[0]
 
 
@@ -172,7 +171,7 @@ def pair(setting: Setting) -> tuple[SimulatedSteps, BareSteps]:
 
 
 def time_work(work: Callable[[], object], device: str, clock: Clock = time.perf_counter) -> float:
-    """Seconds that some work takes, all of it on the device included."""
+    """Seconds of some work, including all that it launches on the device."""
     _wait_for(device)
     began = clock()
     work()
@@ -186,7 +185,7 @@ def time_in_turns(
     rounds: int,
     clock: Clock = time.perf_counter,
 ) -> list[list[float]]:
-    """Seconds of each work ``[works][rounds]``, in turns, so that all meet the same machine."""
+    """Seconds of each work ``[works][rounds]``, in turns, so that all have the same load."""
     for work in works:
         time_work(work, device, clock)
     turns = [[time_work(work, device, clock) for work in works] for _ in range(rounds)]
@@ -194,7 +193,7 @@ def time_in_turns(
 
 
 def median_ratio(one: Sequence[float], other: Sequence[float]) -> float:
-    """How many times as long the first takes as the second: the median over rounds."""
+    """Median over rounds of the time of the first over that of the second."""
     return median(a / b for a, b in zip(one, other, strict=True))
 
 
@@ -218,17 +217,17 @@ OPTIONS = (
 
 
 class BenchmarkError(Exception):
-    """A benchmark did not end: its own checks failed, or it could not be collected."""
+    """A benchmark failed its own checks, or could not be collected."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one run of the benchmarks told.
+    """Result of one run of the benchmarks.
 
     Args:
-        measured: by benchmark.
-        skipped: benchmarks that said they cannot run here.
-        seconds: the median of each benchmark's own time, for people.
+        measured: measurements by benchmark.
+        skipped: benchmarks that were skipped because they cannot run here.
+        seconds: median time of each benchmark, which is not compared.
     """
 
     measured: dict[str, Measurement]
@@ -252,14 +251,14 @@ def measure(root: Path, names: Sequence[str] = (), extra: Sequence[str] = ()) ->
         files = (f"--benchmark-json={told}", f"--junitxml={ended}")
         command = [sys.executable, "-m", "pytest", *(names or [str(BENCHMARKS)]), *OPTIONS]
         threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        # Asked from a test that shares the cores with others, pytest would not measure at all.
+        # Inside a worker of pytest-xdist, pytest-benchmark would disable itself.
         here = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_XDIST")}
         done = subprocess.run(
             [*command, *files, *extra], cwd=root, env={**here, **threads}, check=False
         )
         if done.returncode != 0:
             raise BenchmarkError(f"pytest ended with {done.returncode}")
-        # With nothing but skipped benchmarks there is nothing to tell.
+        # If all benchmarks were skipped, the JSON file is missing or empty.
         text = told.read_text(encoding="utf-8") if told.is_file() else ""
         each: list[dict[str, Any]] = json.loads(text)["benchmarks"] if text.strip() else []
         measured = {str(one["fullname"]): read(one["extra_info"]) for one in each}

@@ -1,4 +1,4 @@
-"""`lagbench bench`: this machine's figures beside the baseline's."""
+"""`lagbench bench`: run the benchmarks, and compare them with the baseline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["EXIT_SLOWER", "configure", "run"]
 
 EXIT_SLOWER = 1
-"""Something is slower than it may be, a count differs, or a benchmark failed."""
+"""Exit code if a ratio is worse than its tolerance, a count differs, or a benchmark failed."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure and compare, or renew."""
+    """Measure, then compare with the baseline or renew it."""
     from harness.bench.steps import BENCHMARKS, BenchmarkError, measure
 
     root = Path(__file__).parents[2]
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _refuse(arguments: argparse.Namespace, benchmarks: Path) -> None:
-    """Refuse options that cannot be carried out."""
+    """Reject options that cannot be carried out, before anything is measured."""
     from importlib.util import find_spec
 
     if not benchmarks.is_dir():
@@ -77,7 +77,7 @@ def _refuse(arguments: argparse.Namespace, benchmarks: Path) -> None:
 
 
 def _compare(arguments: argparse.Namespace, path: Path, measure: Measure) -> int:
-    """Print the table; with ``--check`` what fails is named and decides the exit code."""
+    """Print the table, and write a record; with ``--check`` a failure sets the exit code."""
     from harness.bench.baseline import load, record
     from harness.bench.comparison import table
     from harness.bench.regressions import check
@@ -97,7 +97,7 @@ def _compare(arguments: argparse.Namespace, path: Path, measure: Measure) -> int
 
 
 def _enter(kept: Path, folder: Path) -> None:
-    """Put a record on a page of the report in a folder."""
+    """Add a record to the report in a folder, and rebuild it."""
     import reports
     from harness.store.files import write_bytes
     from reports.bench import NAME
@@ -108,7 +108,7 @@ def _enter(kept: Path, folder: Path) -> None:
 
 
 def _summary(rows: list[Row], failing: list[Row]) -> str:
-    """One line: how many quantities hold, or which do not."""
+    """One line: the number of quantities if all hold, else the failing ones."""
     from harness.bench.comparison import short
 
     if not failing:
@@ -118,7 +118,7 @@ def _summary(rows: list[Row], failing: list[Row]) -> str:
 
 
 def _renew(arguments: argparse.Namespace, path: Path, measure: Measure) -> int:
-    """Write the baseline; with ``--only`` the others in it stay."""
+    """Write the baseline; with ``--only`` its other benchmarks stay."""
     from harness.bench.baseline import load, same_processor, save
     from harness.bench.regressions import measure_baseline
 
@@ -128,6 +128,7 @@ def _renew(arguments: argparse.Namespace, path: Path, measure: Measure) -> int:
     except ValueError as error:
         _say(f"bench: {error}")
         return EXIT_SLOWER
+    # Counts are equal on all machines; ratios of two processors must not share one baseline.
     counted = not any(each.ratios for each in found.values())
     if arguments.only and not counted and not same_processor(about):
         raise UserError(

@@ -1,4 +1,4 @@
-"""`lagbench calibrate`: a cluster file of this machine, measured."""
+"""`lagbench calibrate`: measure this machine, and write a cluster file."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""``--check``: a simulated timeline against queueing theory.
+"""``--check``: comparison of a simulated timeline with queueing theory.
 
-Some of it holds for every law: Little's law on every queue and on the whole, the server's
-utilisation, and bounds of the throughput. Where the cluster is one that theory solves, the
-throughput and the server's wait are compared with that solution too.
+Some results hold for every distribution of times: Little's law on every queue and on the whole, the
+server's utilisation, and bounds of the throughput. If theory has a solution for the cluster,
+throughput and the wait for the server are compared with it too.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from harness.simulator.queueing import (
 
 __all__ = ["Finding", "check", "findings", "solution"]
 
-SETTLED = 0.2  # the share of the folds that is left out as the start
-ENOUGH = 20  # folds a worker, below which the start still tells
+SETTLED = 0.2  # share of the folds that is left out as warm-up
+ENOUGH = 20  # folds for each worker, below which the warm-up still has an effect
 MOST_SOLVED = 2000  # workers beyond which the chain of M/D/1//N takes too long
 WIDTHS = (35, 10, 22, 8)
-"""Of the columns, which a space parts."""
+"""Widths of the columns, which are separated by a space."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One comparison.
+    """One comparison with theory.
 
     Attributes:
-        what: is compared.
-        measured: in the simulation.
-        theory: what it should be: a number, or the least and the greatest it may be.
+        what: name of the quantity.
+        measured: its value in the simulation.
+        theory: its value in theory, or its lower and upper bound.
     """
 
     what: str
@@ -58,7 +58,7 @@ class Finding:
         return abs(self.measured - nearest) / nearest if nearest else abs(self.measured)
 
     def line(self) -> str:
-        """For people: at most 80 columns."""
+        """The comparison as a line of at most 80 columns."""
         bounds = self.theory if isinstance(self.theory, tuple) else (self.theory,)
         theory = " to ".join(f"{edge:.4g}" for edge in bounds)
         error = f"{self.error:.2%}" if self.error < 10.0 else ">1000%"
@@ -74,7 +74,7 @@ def check(simulation: Simulation, timeline: Timeline) -> Iterator[str]:
     """The lines that ``--check`` prints for one worker count (arguments as for `findings`).
 
     Raises:
-        UserError: there is nothing to compare.
+        UserError: no time passes in the simulation.
     """
     folds, workers = len(timeline.folds), simulation.workers
     yield ""
@@ -87,11 +87,11 @@ def check(simulation: Simulation, timeline: Timeline) -> Iterator[str]:
 
 
 def findings(simulation: Simulation, timeline: Timeline) -> Iterator[Finding]:
-    """Every comparison that the cluster admits.
+    """Every comparison that theory allows for the cluster.
 
     Args:
-        simulation: of a parameter server, at its end.
-        timeline: what it did from its start, with spans.
+        simulation: simulation of a parameter server, at its end.
+        timeline: its timeline from the start, with spans.
     """
     cluster, workers = simulation.cluster, simulation.workers
     times_s = timeline.folds.time_s
@@ -127,7 +127,7 @@ def _wait_s(queues: Mapping[str, Visits], first: int) -> float:
 
 
 def _mean_compute_s(costs: Costs) -> float:
-    """Of the first worker, with its stragglers."""
+    """Mean computing seconds of the first worker, including straggling."""
     return float(costs.compute_s[0]) * _straggling(costs)
 
 
@@ -136,20 +136,20 @@ def _straggling(costs: Costs) -> float:
 
 
 def _away_s(cluster: Cluster, costs: Costs) -> float:
-    """Seconds of a cycle that are neither computing nor waiting for another worker."""
+    """Seconds of a cycle outside computing and queues: own copies and latencies."""
     own = 2.0 * costs.copy_s if cluster.link.sharing == "none" else 0.0
     return own + 2.0 * costs.latency_s
 
 
 def _demands_s(cluster: Cluster, costs: Costs) -> list[float]:
-    """What a cycle needs of each thing that all share: the link, or its two ways; the server."""
+    """Service seconds of a cycle at each shared station: the link or its two ways, the server."""
     both = [2.0 * costs.copy_s] if cluster.link.duplex == "half" else [costs.copy_s] * 2
     shared = [] if cluster.link.sharing == "none" else both
     return [demand for demand in (*shared, costs.fold_s) if demand > 0.0]
 
 
 def bounds(cluster: Cluster, costs: Costs) -> tuple[float, float]:
-    """The least and the greatest throughput that queueing can make of these costs."""
+    """Lower and upper bound of the throughput, in folds a second, for these costs."""
     if is_networked(cluster):
         return _network_bounds(cluster, costs)
     away_s = costs.compute_s * _straggling(costs) + _away_s(cluster, costs)
@@ -157,9 +157,10 @@ def bounds(cluster: Cluster, costs: Costs) -> tuple[float, float]:
 
 
 def _network_bounds(cluster: Cluster, costs: Costs) -> tuple[float, float]:
-    """On a network: at worst every message waits for one of everybody else's, each way.
+    """Bounds on a network.
 
-    At best only the links that all workers use are in the way.
+    Lower bound: every message waits for one message of every other worker, each way. Upper bound:
+    queues form only at links shared by all workers.
     """
     network = cast(Network, cluster.network)
     server = cast(Level, network.server)
@@ -184,11 +185,11 @@ def _network_bounds(cluster: Cluster, costs: Costs) -> tuple[float, float]:
 
 
 def solution(cluster: Cluster, costs: Costs, workers: int) -> tuple[str, Steady] | None:
-    """The model that is exactly this cluster, by name, and its long run; none if there is none.
+    """Name and steady state of the queueing model that describes the cluster exactly, or None.
 
     Workers must be alike. Queues in order of arrival need exponential service, except for the
-    server alone, which is also solved for constant folds where think times are exponential or
-    constant. Equal shares of a link, and time away from all queues, may have any law.
+    server alone, which is also solved for constant folds if think times are exponential or
+    constant. Equal shares of a link, and time outside all queues, may have any distribution.
     """
     alike = bool((costs.compute_s == costs.compute_s[0]).all())
     if (

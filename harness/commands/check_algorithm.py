@@ -1,4 +1,4 @@
-"""`lagbench check-algorithm`: does an algorithm keep what every algorithm promises?"""
+"""`lagbench check-algorithm`: check an algorithm against the promises of every algorithm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 __all__ = ["configure", "run"]
 
 WORDS = {True: "kept", False: "BROKEN", None: "unasked"}
-"""Whether a promise is kept, or cannot be asked of an algorithm."""
+"""Words for a promise that is kept, broken, or not applicable to the algorithm."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -26,14 +26,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Ask every promise and say which are kept; 3 if one is not."""
+    """Check every promise and print the results; exit code 3 if one is broken."""
     from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED
     from harness.base.registry import import_modules
     from harness.fidelity.promises import UNASKED, check_contract
     from harness.runs.methods import method_of
 
     with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("default")  # by which a module that is imported shows its own, too
+        warnings.simplefilter("default")  # shows deprecations in the imported modules, too
         import_modules(arguments.modules, "--import", Path.cwd())
         algorithm = method_of(arguments.name).algorithm
     print(f"{type(algorithm).__name__}: {algorithm}")

@@ -1,4 +1,4 @@
-"""`lagbench compare`: what a real run did, beside what the simulator predicts."""
+"""`lagbench compare`: a real run's measurements beside the simulator's prediction."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Simulate the run's cluster, and print both."""
+    """Simulate the run's cluster, and print measurement and prediction."""
     from harness.base.errors import EXIT_DONE
     from harness.fidelity.compare import compare_to_prediction, format_comparison
     from harness.simulator import load_cluster

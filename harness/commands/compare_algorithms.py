@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run what the store does not have, print the table, and write it with its picture."""
+    """Run all configurations that the store lacks, print the table, and write it with a plot."""
     from harness.base.errors import EXIT_DONE
     from harness.grid.grid import Runner
     from harness.judge import comparison as provenance
@@ -49,6 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         writable_folder(arguments.out, "--out") / "runs", arguments.gather
     )
     seed, rate = base.seed, base.schedule.rate
+    # At the file's rate, for lines about idle keys; a mistake in one is reported before any run.
     asked = [grid.configure(m, count, rate, seed) for m in methods for count in grid.workers]
     submit = argument_types.submission_of(arguments)
     for line in idle_lines(asked):

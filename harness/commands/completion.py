@@ -1,4 +1,4 @@
-"""`lagbench completion`: what makes a shell complete commands, options, clusters and runs."""
+"""`lagbench completion`: shell completion of commands, options, clusters and runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the shell's program.
+    """Print the completion script of a shell.
 
     Raises:
         UserError: shtab is not installed.
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     _mark(parser)
     own = PREAMBLE.get(arguments.shell, "")
     told = [own.format(kind=kind, names=" ".join(find_bundled(kind))) for kind in NAMED.values()]
-    # it is said to be a text and taken by shell
+    # shtab annotates `preamble` as a string, but takes a dictionary by shell
     print(
         shtab.complete(
             parser, arguments.shell, preamble=cast(str, {arguments.shell: "".join(told)})
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _mark(parser: argparse.ArgumentParser) -> None:
-    """Tell shtab which arguments are files, and which may be names of what comes along."""
+    """Mark arguments for shtab: files, and names of bundled clusters and runs."""
     actions: list[Any] = vars(parser)["_actions"]  # argparse has no other way to ask
     for action in actions:
         choices: Any = action.choices

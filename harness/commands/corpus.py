@@ -1,4 +1,4 @@
-"""`lagbench corpus`: make, judge, fetch, import and align corpora."""
+"""`lagbench corpus`: make, validate, fetch, import and align corpora."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what the verb says."""
+    """Run the verb's function."""
     return arguments.act(arguments)
 
 
@@ -140,7 +140,7 @@ def _align(arguments: argparse.Namespace) -> int:
     from data_synth.targets import realign_corpus
 
     _refuse_existing(arguments.out)
-    effort = _effort(arguments)
+    effort = _effort(arguments)  # checks the options before the alignment
     corpus = realign_corpus(load(arguments.folder), effort, print, arguments.skip_bad)
     save(corpus, arguments.out)
     _describe(arguments.out, corpus)
@@ -201,7 +201,7 @@ def _import(arguments: argparse.Namespace) -> int:
     )
     options = Import(recipe, arguments.deltas, arguments.realign)
     lexicon = arguments.lexicon or arguments.folder / "lexicon.txt"
-    arpa = _read_valid_arpa(arguments.lm)
+    arpa = _read_valid_arpa(arguments.lm)  # a broken file is reported before the import
     corpus = read(folders, lexicon, options, print)
     save(corpus, arguments.out)
     if arpa is not None:

@@ -1,4 +1,4 @@
-"""`lagbench device`: what this device does with the largest scale that fits, in one archive."""
+"""`lagbench device`: measure this device and run reproductions on it, into one archive."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Measure for so many minutes, print what is known and write the archive."""
+    """Measure for ``--minutes``, print all results so far and write the archive."""
     from harness.base.errors import EXIT_DONE, UserError, name_error
     from harness.runs.device import resolve
 
@@ -47,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     gpu = device == "cuda"
     from harness.bench.device import ARCHIVE, PLAN, MeasurementPlan, Reproduction, measure
 
+    # Without --preset: the default plan on a GPU, no reproduction on a CPU.
     named = arguments.preset or (None if gpu else ["none"])
     presets = (
         PLAN
@@ -65,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def lines(results: dict[str, Any]) -> list[str]:
-    """Every figure on a line of its own, and what is left to do."""
+    """Every figure on a line of its own, and the parts that are left."""
     asked, parts = results["asked"], results["parts"]
     said = [f"{asked['name']} ({asked['device']}), scale {asked['scale']}"]
     said += [line for name, part in parts.items() for line in _figures(name, part)]

@@ -1,4 +1,4 @@
-"""The files that a command is asked to write: refused beforehand, or written each for itself."""
+"""Output files of a command: checked beforehand, and each written independently of the others."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["check_outputs", "write_each"]
 
 
 def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path]) -> None:
-    """Refuse what can be refused before anything is simulated.
+    """Reject invalid output files before anything is simulated.
 
     Args:
-        outputs: by option; None is not asked for.
-        inputs: files that are read, and so not to be overwritten.
+        outputs: path by option; None if not requested.
+        inputs: input files, which must not be overwritten.
 
     Raises:
-        UserError: an output cannot be written, is an input, or is that of another option.
+        UserError: an output cannot be written, is an input, or is the output of another option.
     """
     named: dict[Path, str] = {}
     for option, path in outputs.items():
@@ -50,10 +50,10 @@ def _check_place(option: str, path: Path) -> None:
 
 
 def write_each(writers: Iterable[Callable[[], object]]) -> None:
-    """Call every writer, whatever becomes of the others.
+    """Call every writer, also after one has failed.
 
     Raises:
-        UserError: in one line, what went wrong with those that failed.
+        UserError: the errors of all failed writers, in one line.
     """
     wrong: list[str] = []
     for write in writers:

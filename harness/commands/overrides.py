@@ -1,4 +1,4 @@
-"""What several commands vary of a run file: numbers of workers, seeds, and any of its keys."""
+"""Options that override a run file in several commands: workers, seeds, rates and any key."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def add_changes(parser: argparse.ArgumentParser, seeds: int) -> None:
     """Declare the options for seeds and for any key.
 
     Args:
-        parser: of the command.
-        seeds: how many there are without the option.
+        parser: parser of the command.
+        seeds: default number of seeds.
     """
     parser.add_argument(
         "--seeds", type=int, default=seeds, help=f"how many, from the file's on ({seeds})"
@@ -57,17 +57,17 @@ def add_changes(parser: argparse.ArgumentParser, seeds: int) -> None:
 
 
 def add_rates(parser: argparse.ArgumentParser) -> None:
-    """Declare where rates come from."""
+    """Declare ``--rates``, the source of learning rates."""
     parser.add_argument(
         "--rates", default="sweep", help="sweep (default): one for each; file: the file's for all"
     )
 
 
 def seeds_from(first: int, count: int) -> range:
-    """So many seeds.
+    """``count`` seeds from ``first`` on.
 
     Raises:
-        UserError: none at all.
+        UserError: ``count`` is below 1.
     """
     if count < 1:
         raise UserError(f"--seeds: {count}; allowed: from 1")
@@ -75,10 +75,10 @@ def seeds_from(first: int, count: int) -> range:
 
 
 def numbers(text: str) -> list[int]:
-    """Numbers of workers.
+    """Parse numbers of workers, as ``1,4,16``.
 
     Raises:
-        UserError: something else.
+        UserError: a part is no whole number from 1.
     """
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not all(word.isdecimal() and int(word) > 0 for word in words):
@@ -87,10 +87,10 @@ def numbers(text: str) -> list[int]:
 
 
 def changes(texts: Sequence[str]) -> Changes:
-    """Dotted keys and their values, as TOML would have them; a word needs no quotes.
+    """Parse ``key=value`` texts: dotted keys, and values in TOML; a word needs no quotes.
 
     Raises:
-        UserError: one is none.
+        UserError: a text has no ``=``, or an invalid key.
     """
     return [_change(text) for text in texts]
 
@@ -104,12 +104,12 @@ def _change(text: str) -> tuple[tuple[str, ...], object]:
         )
     try:
         return steps, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except tomllib.TOMLDecodeError:  # a word without quotes, which a shell would remove
         return steps, value.strip()
 
 
 def base_of(arguments: argparse.Namespace) -> tuple[TrainingConfig[Any], Method]:
-    """What the run file asks for, and its algorithm with its protocol.
+    """The run file's configuration with changes, and its algorithm with its protocol.
 
     Raises:
         UserError: a mistake in the file or an option.
@@ -158,16 +158,16 @@ def grid_of(
     methods: Sequence[Method],
     workers: Sequence[int] = (),
 ) -> Grid:
-    """Methods with numbers of workers, otherwise as a run file has it.
+    """The grid of methods and numbers of workers, with a run file's other settings.
 
     Args:
-        arguments: with ``seeds`` and ``rates``.
-        base: what the file asks for.
-        methods: in place of its algorithm and protocol.
-        workers: in place of its own number.
+        arguments: options, with ``seeds`` and ``rates``.
+        base: configuration of the run file.
+        methods: methods that replace its algorithm and protocol.
+        workers: numbers of workers; empty for the file's.
 
     Raises:
-        UserError: no seeds, or rates from somewhere else.
+        UserError: no seeds, or an unknown source of rates.
     """
     from dataclasses import replace
     from typing import cast

@@ -2,8 +2,8 @@
 # pyright: reportUnknownMemberType=false
 """``--plot``: a simulation on one page.
 
-On top who is busy with what, below how stale and how late contributions are, and what more
-workers bring.
+At the top a Gantt chart of the workers and the server; below, histograms of staleness and lag, and
+the speed-up by number of workers.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ MOST_LANES = 12
 MOST_ARROWS = 30
 BARS = 40
 ONE_VALUE = 1e-6
-"""Lags that differ relatively by less are one, but for rounding: one bar in the middle."""
+"""Lags with a smaller relative spread differ by rounding only: they are drawn as one bar."""
 PAGE_IN = (10.4, 6.9)
 MOSAIC = "ggg;slu"  # Gantt, staleness, lag, speed-up
 
 
 def draw(path: Path, title: str, timings: Sequence[Timing], timeline: Timeline) -> None:
-    """Write the page as the kind of file that its name ends with.
+    """Write the page in the format of the file name's suffix.
 
     Args:
-        path: ends with ``.svg``, ``.png`` or ``.pdf``.
-        title: of the page.
-        timings: the rows of the table.
-        timeline: of the last one; of its long run, a stretch.
+        path: file name, with suffix ``.svg``, ``.png`` or ``.pdf``.
+        title: title of the page.
+        timings: rows of the table.
+        timeline: timeline of the last row; for a long run, a part of it.
 
     Raises:
-        UserError: the file cannot be written, or nothing takes time.
+        UserError: the file cannot be written, or no time passes in the simulation.
     """
     if not timings[-1].virtual_s > 0.0:
         raise UserError("--plot: no time passes in this simulation, so there is nothing to draw")
@@ -64,7 +64,7 @@ def draw(path: Path, title: str, timings: Sequence[Timing], timeline: Timeline) 
 
 
 def page(title: str, timings: Sequence[Timing], timeline: Timeline) -> Figure:
-    """The four drawings (arguments as for `draw`)."""
+    """The figure with its four plots (arguments as for `draw`)."""
     last = timings[-1]
     lanes = min(last.workers, MOST_LANES)
     figure = Figure(figsize=PAGE_IN, layout="constrained")
@@ -82,7 +82,11 @@ def page(title: str, timings: Sequence[Timing], timeline: Timeline) -> Figure:
 
 
 def few_lanes(timeline: Timeline, lanes: int) -> Timeline:
-    """The first ``lanes`` workers, and of the server only the folds of their contributions."""
+    """The timeline of the first ``lanes`` workers, and the server's folds of their contributions.
+
+    Raises:
+        UserError: none of their contributions has been folded.
+    """
     rows, spans = timeline.folded(), timeline.spans
     kept = rows.where(rows.worker < lanes)
     if len(kept) == 0:
@@ -94,7 +98,7 @@ def few_lanes(timeline: Timeline, lanes: int) -> Timeline:
 
 
 def _gantt(axes: Axes, timeline: Timeline, workers: int) -> None:
-    """A few rounds from the middle of the simulation."""
+    """Draw a few rounds from the middle of the simulation."""
     lanes = min(workers, MOST_LANES)
     shown = few_lanes(timeline, lanes)
     gantt.draw_window(axes, _thin_arrows(gantt.window(shown, _edges_s(shown), "--plot")), {})
@@ -104,7 +108,7 @@ def _gantt(axes: Axes, timeline: Timeline, workers: int) -> None:
 
 
 def _edges_s(shown: Timeline) -> dict[str, float]:
-    """A few rounds after the fold in the middle, which is always within; or the last few."""
+    """Window of a few rounds after the middle fold, which it contains; or the last rounds."""
     rows, times_s = shown.folded(), shown.folds.time_s
     folds_s = times_s[rows.fold - shown.folds.fold[0]]
     width_s = gantt.CYCLES * float(np.median(shown.lag_s()))
@@ -117,7 +121,7 @@ def _edges_s(shown: Timeline) -> dict[str, float]:
 
 
 def _thin_arrows(view: gantt.Window) -> gantt.Window:
-    """Arrows only as close to each other as their numbers can be read."""
+    """Drop arrows that are too close to each other for their numbers to be legible."""
     rows, folds = view.timeline.contributions, view.timeline.folds
     when_s = folds.time_s[rows.fold - folds.fold[0]]
     keep, last_s = np.zeros(len(rows), dtype=bool), -np.inf
@@ -128,7 +132,7 @@ def _thin_arrows(view: gantt.Window) -> gantt.Window:
 
 
 def _scale_lags(lag_s: Floats) -> tuple[Floats, str]:
-    """Lags in a unit that suits them, and the label that says which."""
+    """Lags in a unit that suits their median, and the axis label with the unit."""
     middle = float(np.median(lag_s))
     scales = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
     scale, unit = next((s for s in scales if middle >= 2.0 * s[0]), scales[-1])
@@ -136,7 +140,7 @@ def _scale_lags(lag_s: Floats) -> tuple[Floats, str]:
 
 
 def _histogram(axes: Axes, values: Floats | Ints, label: str, whole: bool = False) -> None:
-    """The share of contributions by value; mean and 95th percentile are marked."""
+    """Draw the share of contributions by value, and mark mean and 95th percentile."""
     edges = _edges(values, whole)
     share = np.histogram(values, edges)[0] / len(values)
     width = np.diff(edges)
@@ -160,10 +164,10 @@ def _short(value: float) -> str:
 
 
 def _edges(values: Floats | Ints, whole: bool) -> Floats:
-    """Edges of at most about `BARS` equal bars; each holds one or several whole numbers."""
+    """Edges of about `BARS` equal bars at most; with ``whole``, each spans whole numbers."""
     low, high = (float(edge) for edge in np.percentile(values, [0.5, 99.5]))
     if whole:
-        spare = 2.5 if high - low < 4.0 else 0.5  # a single value is a bar and not a wall
+        spare = 2.5 if high - low < 4.0 else 0.5  # so that a single value does not fill the plot
         low, high = max(np.floor(low) - spare, -0.5), np.ceil(high) + spare
         width = np.ceil((high - low) / BARS)
     elif high - low <= ONE_VALUE * abs(high):
@@ -176,7 +180,7 @@ def _edges(values: Floats | Ints, whole: bool) -> Floats:
 
 
 def _speedup(axes: Axes, timings: Sequence[Timing]) -> None:
-    """Speed-up over one worker, and what workers that never wait would give."""
+    """Draw the speed-up over one worker, and the ideal line of workers that never wait."""
     if timings[-1].swept:
         _plot_sweep(axes, timings)
         return
@@ -199,7 +203,7 @@ def _speedup(axes: Axes, timings: Sequence[Timing]) -> None:
 
 
 def _plot_sweep(axes: Axes, timings: Sequence[Timing]) -> None:
-    """Throughput by combination of swept values, a line for each worker count."""
+    """Draw throughput by combination of swept values, a line for each worker count."""
     names = list(dict.fromkeys(_values(timing) for timing in timings))
     for number, count in enumerate(dict.fromkeys(timing.workers for timing in timings)):
         mine = [timing for timing in timings if timing.workers == count]
@@ -220,7 +224,7 @@ def _values(timing: Timing) -> str:
 
 
 def _legend(axes: Axes) -> None:
-    """Above the axes, where nothing is drawn."""
+    """Draw the legend above the axes, where it hides no data."""
     axes.legend(
         loc="lower left",
         bbox_to_anchor=(0, 1),

@@ -1,4 +1,4 @@
-"""`lagbench predict`: how long a run would take on a cluster, without training it."""
+"""`lagbench predict`: predict the time of a run on a cluster, without training it."""
 
 from __future__ import annotations
 
@@ -47,12 +47,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Simulate, and print throughput, speed-up, staleness and time; or a table of outer loops."""
     from harness.base.settings import KIND, load_toml
 
+    # A plan of outer loops is no run: it has a format and a prediction of its own.
     kind = load_toml(arguments.file).get(KIND)
     return _outer_loops(arguments) if kind == "OuterLoops" else _run(arguments)
 
 
 def _outer_loops(arguments: argparse.Namespace) -> int:
-    """Print, and write if asked for, the rows of a plan."""
+    """Print the rows of a plan, and write them to ``--out`` if given."""
     from harness.base.errors import EXIT_DONE, UserError
     from harness.simulator.outer_loops import load_plan, predict_steps
 
@@ -80,7 +81,7 @@ def _write_rows(file: TextIO, cells: Iterable[Cell]) -> None:
 
 
 def format_row(cell: Cell) -> list[str]:
-    """A cell as a row of the table: as many digits as mean something, and a few more."""
+    """A cell as a row of the table, times with six digits and the share with four."""
     figures = (cell.ms_per_step, cell.ms_low, cell.ms_high)
     asked = [cell.algorithm, str(cell.every), f"{cell.bandwidth_bits_per_s:.0f}"]
     return [*asked, *(f"{figure:.6g}" for figure in figures), f"{cell.computing_share:.4g}"]

@@ -1,4 +1,4 @@
-"""What a long command says on stderr while it works: how far it is, and how long it will take."""
+"""Progress of a long command on stderr: steps done, and an estimate of the time left."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from harness.base.settings import format_quantity, format_seconds
 __all__ = ["Progress"]
 
 LONG_S = 10.0
-"""Only a command that takes longer says anything."""
+"""Seconds; a command that takes less prints no progress."""
 LARGE = 1e9
-"""Bytes of memory that are worth a word."""
+"""Bytes of memory from which on an estimate mentions memory."""
 EVERY_S = 5.0
 ENOUGH_S = 1.0
-"""Time after which the rest can be foretold from what was done."""
+"""Seconds of work after which the time left is estimated from it."""
 
 
 def print_on_stderr(line: str) -> None:
-    """One line, at once."""
+    """Print one line on stderr, unbuffered."""
     print(line, file=sys.stderr, flush=True)
 
 
 class Progress:
-    """Of several pieces of work one after another, each in steps.
+    """Progress of several pieces of work one after another, each in steps.
 
     Args:
-        pieces: how many there will be.
-        clock: seconds; only differences count.
-        say: what a line is given to.
+        pieces: number of pieces.
+        clock: returns seconds; only differences are used.
+        say: receives a line.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class Progress:
         self.piece = 0
 
     def foretell(self, seconds: float, size: float) -> None:
-        """What all of it will take at least, said if it is long; before anything is done.
+        """Print an estimate of the whole command's least time and memory, if it is long.
 
         Args:
-            seconds: together.
-            size: bytes of memory of what needs most.
+            seconds: estimated seconds of all pieces together.
+            size: estimated bytes of memory of the largest piece.
         """
         if seconds > LONG_S:
             memory = f", and {format_quantity(size, 'B')} of memory" if size > LARGE else ""
@@ -59,17 +59,17 @@ class Progress:
     def begin(
         self, piece: int, name: str, unit: str, settled: bool = True, first_s: float = 0.0
     ) -> Callable[[int, int], None]:
-        """Work on a piece begins; what is returned is told the steps done, and how many there are.
+        """Begin a piece; returns a function of the steps done and the number of steps.
 
         Args:
-            piece: which, from 1; one piece may take several such works.
-            name: of the work, as ``"8 workers"``.
-            unit: what a step is, as ``"folds"``.
-            settled: whether the number of steps is known, and not only the most there may be.
-            first_s: seconds that it takes before the first step, said if they are many.
+            piece: number of the piece, from 1; a piece may begin several times.
+            name: name of the work, as ``"8 workers"``.
+            unit: unit of a step, as ``"folds"``.
+            settled: whether the number of steps is known; otherwise it is an upper bound.
+            first_s: estimated seconds before the first step, printed if they are many.
         """
         self.piece = piece
-        first: tuple[int, float] | None = None  # before it, much is compiled once
+        first: tuple[int, float] | None = None  # steps and time of the first call, after compiling
         if first_s > LONG_S:
             self._say(name, f"some {_roughly(first_s)} before the first of its {unit}")
 
@@ -100,6 +100,6 @@ class Progress:
 
 
 def _roughly(seconds: float) -> str:
-    """With two digits."""
+    """A duration with two digits."""
     value, unit = format_seconds(seconds).split()
     return f"{float(value):.2g} {unit}"

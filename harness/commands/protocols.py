@@ -1,8 +1,8 @@
-"""The protocol `lagbench simulate` times, with its settings from the command line.
+"""The protocol of `lagbench simulate`, with its settings as options of the command line.
 
-Options are made of the settings that a protocol declares. Those of our own are read from their
-sources: importing them takes half a second, and ``--help`` is to be quick. Those of another one are
-declared when ``--protocol`` has named it.
+An option is declared for each setting of a protocol. Settings of our own protocols are read from
+their sources, because importing them takes half a second, and ``--help`` has to be fast. Settings
+of another protocol are declared when ``--protocol`` names it.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Setting(NamedTuple):
     """A setting of a protocol.
 
     Attributes:
-        owner: the protocol's name.
-        name: of the field.
-        kind: its type as Python writes it.
-        meaning: what the docstring of the class says.
+        owner: name of the protocol.
+        name: name of the field.
+        kind: its annotated type, as source text.
+        meaning: its description in the class's docstring.
     """
 
     owner: str
@@ -79,12 +79,12 @@ def settings_of(kind: type[TimingProtocol]) -> Iterator[Setting]:
 
 
 def numbers(text: str) -> tuple[float, ...]:
-    """What an option takes that lists several."""
+    """Parse numbers separated by commas."""
     return tuple(float(part) for part in text.split(","))
 
 
 def read_value(text: str) -> object:
-    """What TOML takes the text for; a word without quotes is a string."""
+    """Parse a value in TOML; a word without quotes is a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (tomllib.TOMLDecodeError, ValueError):
@@ -97,8 +97,8 @@ TAKES: dict[str, tuple[Callable[[str], object], str]] = {
     "str": (str, "NAME"),
     "tuple[float, ...]": (numbers, "A,B"),
 }
-"""What an option takes by the type of its setting, and what stands for it; else any value of TOML,
-which is checked with the rest of the settings."""
+"""Parser and placeholder of an option, by the type of its setting. Other types take any value in
+TOML, which is checked with the rest of the settings."""
 
 
 def configure(parser: Parser) -> None:
@@ -122,7 +122,7 @@ def configure(parser: Parser) -> None:
 
             kind = load_protocol(asked.protocol)
             title = f"settings of {kind.name}, but for those named like another option"
-            # An option of a setting of ours gives way to theirs of that name, which may be of
+            # An option of our protocols is replaced by theirs of the same name, which may have
             # another type.
             theirs = parser.add_argument_group(title, conflict_handler="resolve")
             known: dict[str, object] = vars(parser)["_option_string_actions"]
@@ -154,7 +154,7 @@ def _add_settings(group: Any, settings: Iterable[Setting]) -> list[str]:
     """Declare an option for each name, which several protocols may share; returns the names."""
     owned: dict[str, dict[str, list[Setting]]] = {}
     for each in settings:
-        # a docstring goes on where a line of help ends
+        # help shows the first clause of the description
         short = re.split(r"[.:;](?:\s|$)", each.meaning, maxsplit=1)[0].replace("%", "%%")
         owned.setdefault(each.name, {}).setdefault(short, []).append(each)
     for name, said in owned.items():
@@ -174,10 +174,10 @@ def _option(name: str) -> str:
 
 
 def protocol(arguments: argparse.Namespace) -> TimingProtocol:
-    """The protocol the options describe.
+    """The protocol that the options describe.
 
     Raises:
-        UserError: there is none of that name, or a setting is not allowed with it.
+        UserError: an unknown protocol, or a setting that it does not have.
     """
     from harness.base.settings import build
     from harness.simulator import load_protocol, load_protocols
@@ -196,10 +196,10 @@ def protocol(arguments: argparse.Namespace) -> TimingProtocol:
 
 
 def folds(arguments: argparse.Namespace, cluster: Cluster, workers: int) -> int | None:
-    """How many folds to simulate: those asked for, or those of so many epochs; None if neither.
+    """Number of folds to simulate, from ``--folds`` or ``--epochs``; None without both.
 
     Raises:
-        UserError: epochs are asked for where there are none, or a senseless number of them.
+        UserError: the protocol or cluster has no epochs, or their number is out of range.
     """
     from harness.simulator import load_protocols
 

@@ -1,4 +1,4 @@
-"""`lagbench recognise`: train on a corpus, recognise its test sets, and say how sure that is."""
+"""`lagbench recognise`: train on a corpus, and recognise its test sets, with intervals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["System", "config_of", "configure", "run"]
 
 FIRST_SEED, CORPUS_SEED = 11, 11
-"""Seeds 0 to 10 and corpora of seed 0 served development."""
+"""First default seeds; seeds 0 to 10 and corpora of seed 0 were used in development."""
 INITIALS = ("rbm", "random")
 FREE: dict[str, object] = {
     "name": "one machine, not timed",
@@ -31,16 +31,18 @@ FREE: dict[str, object] = {
 
 @dataclass(frozen=True)
 class System:
-    """What is trained and how it recognises; two of these can be compared.
+    """A recogniser: corpus, acoustic model, training and language model.
 
     Attributes:
-        corpus: a name or a folder.
-        initial: ``"rbm"`` or ``"random"``.
-        hidden: units of the hidden layers; none for a linear model.
-        rate: first rate, of gradients summed over a minibatch.
-        minibatch: frames; ``passes`` over the training set at most.
-        order: of the language model; ``closed`` if it knows all of the lexicon's words.
-        lm: an ARPA file in its place.
+        corpus: name of a corpus, or its folder.
+        initial: initial parameters, ``"rbm"`` or ``"random"``.
+        hidden: units of the hidden layers; empty for a linear model.
+        rate: initial learning rate, of gradients summed over a minibatch.
+        minibatch: frames in a minibatch.
+        passes: largest number of passes over the training set.
+        order: order of the n-gram language model.
+        closed: whether the language model has all words of the lexicon.
+        lm: an ARPA file in place of the n-gram model; None for none.
     """
 
     corpus: str
@@ -92,7 +94,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train what is missing, and print the table."""
+    """Train the runs that the store lacks, and print the table."""
     asked = {key: getattr(arguments, key) for key in READERS}
     systems = [_system(asked)]
     if arguments.against:
@@ -140,10 +142,10 @@ def config_of(
     """The configuration of one seed: plain SGD on one worker, halved as newbob does.
 
     Args:
-        system: what to train.
-        place: where the corpus is, a ``transcribing.Place``.
-        corpus: the same, loaded.
-        seed: of initialisation and data order.
+        system: the recogniser.
+        place: origin of the corpus, a `harness.speech.recognise.Place`.
+        corpus: the loaded corpus.
+        seed: seed of initialisation and data order.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
     """
     from harness.acoustics.rbm import Recipe
@@ -187,7 +189,7 @@ def config_of(
 
 
 def labels(systems: list[System]) -> list[str]:
-    """What to call each system: what it is, or what sets it apart."""
+    """Names of the systems: initial parameters and layers, and settings in which two differ."""
     layers = ["-".join(map(str, s.hidden)) or "linear" for s in systems]
     names = [f"{s.initial} {n}" if s.hidden else n for s, n in zip(systems, layers, strict=True)]
     if len(systems) == 2:
@@ -216,7 +218,8 @@ def _differences(pairs: list[str]) -> dict[str, str]:
 
 
 def _seeds(text: str) -> tuple[int, ...]:
-    """A number of seeds from 11 on, or a list of them."""
+    """Parse a number of seeds, which start at `FIRST_SEED`, or a list of seeds."""
+    # A comma makes a list, also of one seed: ``11,``.
     if "," in text:
         return tuple(_whole(0)(part, "seeds") for part in text.split(",") if part)
     return tuple(range(FIRST_SEED, FIRST_SEED + _whole(1)(text, "seeds")))
@@ -274,4 +277,4 @@ READERS: dict[str, Callable[[str, str], Any]] = {
     "closed": _yes,
     "lm": _file,
 }
-"""How each option that a system consists of is read."""
+"""Parser of each option that belongs to a system, from its text and name."""

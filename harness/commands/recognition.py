@@ -1,4 +1,4 @@
-"""What recognition runs found: rates with their intervals, and two systems compared."""
+"""Results of recognition runs: error rates with intervals, and the difference of two systems."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def compute_figures(
     """All figures as plain JSON values.
 
     Args:
-        labels: what to call each system.
-        corpora: what each was trained and tested on.
-        runs: of each system, one a seed.
-        seeds: in the order of the runs.
+        labels: name of each system.
+        corpora: corpus of each system.
+        runs: runs of each system, one for each seed.
+        seeds: seeds in the order of the runs.
     """
     systems = [
         {
@@ -69,7 +69,7 @@ def _corpus(corpus: Corpus) -> dict[str, Any]:
 
 
 def _words_are(corpus: Corpus) -> str:
-    """``"words"``, or ``"characters"`` where every word is one; ``"single words"`` if alone."""
+    """``"characters"`` if every word is one; ``"single words"`` if utterances have one word."""
     said = corpus.utterances.words
     if not corpus.lm_text and all(len(words) == 1 for words in said):
         return "single words"
@@ -93,6 +93,7 @@ def _test(corpus: Corpus, test: str, runs: Sequence[Run]) -> dict[str, Any]:
     kept = load_file(runs[0].path(ERRORS))
     for unit in (unit for unit in UNITS if f"{test}/{unit}/edits" in kept):
         errors, lengths = _errors(test, unit, runs)
+        # One seed gives a bootstrap over utterances; only several tell the variation of seeds.
         each = [bootstrap_rate_ci(own, lengths, _stream(test)) for own in errors]
         pooled = rate_ci(errors, lengths) if len(runs) > 1 else each[0]
         kinds = np.sum([_edits(test, unit, run).sum(0) for run in runs], axis=0) / len(runs)
@@ -106,7 +107,7 @@ def _test(corpus: Corpus, test: str, runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _chance(corpus: Corpus, test: str) -> float:
-    """The frame error of always answering the commonest training target."""
+    """Frame error of always answering the most frequent training target."""
     train, part = corpus.split("train"), corpus.split(test)
     own, tested = (corpus.targets[u.start[0] : u.start[0] + u.total_frames] for u in (train, part))
     return float((tested != np.bincount(own).argmax()).mean())
@@ -117,7 +118,7 @@ def _edits(test: str, unit: str, run: Run) -> np.ndarray:
 
 
 def _errors(test: str, unit: str, runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:
-    """Errors ``[S, U]`` and lengths ``[U]``."""
+    """Errors ``[S, U]`` and lengths ``[U]`` of S seeds and U utterances."""
     errors = np.stack([_edits(test, unit, run).sum(axis=1) for run in runs])
     return errors, load_file(runs[0].path(ERRORS))[f"{test}/{unit}/lengths"]
 
@@ -127,18 +128,18 @@ def _stream(test: str) -> np.random.Generator:
 
 
 def _interval(value: Interval) -> dict[str, Any]:
-    """A rate with its interval, which over few errors would reach below nothing."""
+    """A rate with its 95% interval, cut at 0, below which it can reach with few errors."""
     return {"rate": value.estimate, "ci95": [max(0.0, value.low), value.high]}
 
 
 def _same(corpora: Sequence[Corpus], test: str) -> bool:
-    """Whether both corpora say the same in a test set, so that utterances pair up."""
+    """Whether both corpora have the same transcripts in a test set, so that utterances pair."""
     first, second = corpora
     return test in second.tests and first.split(test).words == second.split(test).words
 
 
 def _difference(test: str, runs: Sequence[Sequence[Run]]) -> dict[str, Any]:
-    """Word errors of the first system less those of the second, utterance by utterance."""
+    """Word error rate of the first system minus that of the second, paired by utterance."""
     (a, lengths), (b, _) = (_errors(test, "words", row) for row in runs)
     paired = matched_pairs(a.mean(axis=0), b.mean(axis=0), lengths, _stream(test))
     both = rate_difference_ci(a, b, lengths) if len(a) > 1 else paired.difference
@@ -216,7 +217,7 @@ def _tuning(system: dict[str, Any]) -> str:
 
 
 def _format_undecided(system: dict[str, Any]) -> list[str]:
-    """What development data could not decide, setting by setting and seed by seed."""
+    """Sentences about decoding settings that the development data left undecided, by seed."""
     return [
         f"Dev cannot decide the {what} of seed {seed}: "
         f"{tuned[f'{name}_low']:g} to {tuned[f'{name}_high']:g} do as well"

@@ -1,4 +1,4 @@
-"""`lagbench replay`: a recorded run again, on one device, in the order it happened."""
+"""`lagbench replay`: execute a recorded run again, on one device, in its recorded order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lagbench report`: a report once more, from what is on disk; or a site over many."""
+"""`lagbench report`: rebuild a report from stored results; or a site over several reports."""
 
 from __future__ import annotations
 

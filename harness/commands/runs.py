@@ -1,8 +1,4 @@
-"""`lagbench runs`: runs of a store, listed, sent to an object store, and fetched from one.
-
-`lagbench runs`: what a store holds, or every store in a folder. Finished runs sent to an object
-store, and fetched from one: `lagbench runs --push`, `--pull`.
-"""
+"""`lagbench runs`: list the runs of all stores in a folder; push to and pull from a bucket."""
 
 from __future__ import annotations
 
@@ -51,15 +47,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List the runs of every store in or below a folder.
+    """List the runs of every store in or below a folder, or `push` or `pull` them.
 
-    Or send them to an object store, or fetch them from one (`gathering`).
+    The list is a table on a terminal; elsewhere one tab-separated line for each run: hash, status,
+    summary, differing settings, store.
 
-    A table on a terminal; elsewhere one tab-separated line a run: hash, status, summary,
-    what sets it apart, store.
-
-    Exit code 3 if a run is damaged: its record is not as it was written, or with ``--verify`` a
-    file of its results. A damaged run is made again when it is asked for.
+    Exit code 3 if a run is damaged: its record, or with ``--verify`` a file of its results, does
+    not match its digest. A damaged run is executed again when a command needs it.
 
     Raises:
         UserError: the folder does not exist or holds no store.
@@ -90,10 +84,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _store_for(folder: Path) -> Path:
-    """The one store in or below a folder, or the one that it will have.
+    """The only store in or below a folder; ``runs`` in it if there is none.
 
     Raises:
-        UserError: it has several.
+        UserError: there are several.
     """
     try:
         stores = find_stores(folder)
@@ -114,7 +108,7 @@ def _skip_verification(run: Run) -> Run:
 
 
 def _plain(run: Run) -> dict[str, object]:
-    """A run as JSON holds it; a number that is not finite is null."""
+    """A run as plain JSON values; a number that is not finite is null."""
     summary = {key: schema.finite_or_none(value) for key, value in run.summary.items()}
     told = {"hash": run.hash, "status": run.status, "summary": summary, "note": run.note}
     return {**told, "config": run.config, "folder": str(run.dir)}
@@ -139,7 +133,7 @@ def _list(store: Store, runs: Sequence[Run]) -> None:
 
 
 def build_rows(runs: Sequence[Run]) -> list[tuple[str, str, str, str]]:
-    """Hash, status, summary and what sets it apart, runs of one kind together."""
+    """Rows of hash, status, summary and differing settings, grouped by kind of run."""
     rows: list[tuple[str, str, str, str]] = []
     for group in provenance.group_by_keys([run.config for run in runs]):
         kind = [runs[index] for index in group]
@@ -156,7 +150,7 @@ def _status(run: Run) -> str:
 
 
 def find_stores(folder: Path) -> list[Store]:
-    """The folder itself if it is a store, else those named ``runs`` below it.
+    """The folder itself if it is a store, else the folders named ``runs`` below it.
 
     Raises:
         UserError: there is none.
@@ -171,7 +165,7 @@ def find_stores(folder: Path) -> list[Store]:
 
 
 def summary(run: Run) -> str:
-    """Why a run ended as it did, if it says so, and the numbers of its summary, in one line."""
+    """The run's note, if any, and the numbers of its summary, in one line."""
     numbers = {k: v for k, v in run.summary.items() if isinstance(v, int | float)}
     told = pairs({key: f"{value:.5g}" for key, value in numbers.items()})
     return "; ".join(filter(None, (run.note, told)))
@@ -196,15 +190,15 @@ def _show(store: Store, rows: list[tuple[str, str, str, str]]) -> None:
 
 
 def push(stores: Sequence[Store], url: str, say: Callable[[str], None], light: bool = False) -> int:
-    """Send every finished run that is not there as a whole.
+    """Send every finished run that the bucket lacks or has only in part.
 
-    Exit code 3 if one is damaged here, or has other results there.
+    Exit code 3 if a run is damaged here, or has different results in the bucket.
 
     Args:
-        stores: where runs lie.
-        url: where they go.
-        say: is told what could not be sent, and in the end what was.
-        light: without models, timelines and targets.
+        stores: stores of the runs.
+        url: URL of the bucket.
+        say: receives a line for each run that could not be sent, and a line of counts.
+        light: whether to leave out models, timelines and targets.
     """
     bucket, runs = Bucket(url), [run for store in stores for run in store.runs()]
     there, outcomes = bucket.hashes(), Counter[str]()
@@ -221,12 +215,12 @@ def push(stores: Sequence[Store], url: str, say: Callable[[str], None], light: b
 
 
 def pull(folder: Path, url: str, say: Callable[[str], None]) -> int:
-    """Fetch every run that is not here; exit code 3 if one is damaged there.
+    """Fetch every run that the store lacks; exit code 3 if one is damaged in the bucket.
 
     Args:
-        folder: a store; made if there is none.
-        url: where they lie.
-        say: is told in the end what was fetched.
+        folder: folder of the store; created if missing.
+        url: URL of the bucket.
+        say: receives a line of counts.
     """
     store = BucketStore(folder, Bucket(url))
     names, outcomes = sorted(store.bucket.hashes()), Counter[str]()
@@ -240,7 +234,7 @@ def pull(folder: Path, url: str, say: Callable[[str], None]) -> int:
 
 
 def _push_run(run: Run, bucket: Bucket, there: bool, light: bool) -> str:
-    """What became of a run; one that is there is compared with it."""
+    """Send a run, or compare it with the bucket's; returns the outcome in a word or two."""
     if run.status in ("unfinished", "failed"):
         return run.status
     if verify_run(run).status == "damaged":
@@ -248,7 +242,7 @@ def _push_run(run: Run, bucket: Bucket, there: bool, light: bool) -> str:
     try:
         ended = bucket.compare(run) if there else "damaged there"
         ended = bucket.push(run, light) if ended == "damaged there" else ended
-    except UserError:  # of a version without digests
+    except UserError:  # a run stored by a version without digests
         return "too old"
     return "there" if light and ended == "there, light" else ended
 

@@ -1,6 +1,6 @@
-"""`lagbench simulate`: what a cluster does to timing, as a table, JSON, a trace or a page.
+"""`lagbench simulate`: timing of a cluster as a table, JSON, a trace or a page of plots.
 
-What needs more memory than there is, is refused, and the machine not brought to a standstill.
+A simulation that needs more memory than is available is rejected, before the machine swaps.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ MOST_LAYERS, MOST_UNITS = 1000, 10**9
 PLOT_FORMS = (".svg", ".png", ".pdf")
 
 SHOWN, MOST_SHOWN = 10_000, 1 << 20
-"""Folds of a long run that are drawn, traced or checked: at least, and at most."""
+"""Smallest and largest number of folds of a long run that are drawn, traced or checked."""
 
 DRAWN, CHECKED = 4, 25
-"""Of these, how many a worker."""
+"""Folds for each worker that are drawn or checked, within these bounds."""
 
 
 def configure(parser: Parser) -> None:
@@ -84,7 +84,7 @@ def configure(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Simulate each worker count, print the table, write what was asked for."""
+    """Simulate each worker count, print the table, and write the requested files."""
     from harness.commands.timing import points
 
     _check_options(arguments)
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _answer(arguments: argparse.Namespace, found: Sequence[Point]) -> None:
-    """Every row of every point, then what is said and written of them."""
+    """Simulate every row of every point, then print the table and write the outputs."""
     from harness.commands.outputs import write_each
     from harness.commands.timing import heading, rows, table, warnings
     from harness.simulator import bare_throughput_per_s
@@ -137,10 +137,10 @@ def _answer(arguments: argparse.Namespace, found: Sequence[Point]) -> None:
 def _efforts(
     arguments: argparse.Namespace, point: Point, counts: list[int]
 ) -> Iterator[tuple[int, Effort]]:
-    """What each worker count of a cluster takes, roughly and at least.
+    """Estimates of the least time and memory for each worker count of a cluster.
 
     Raises:
-        UserError: one of them needs more memory than there is.
+        UserError: one of them needs more memory than is available.
     """
     from harness.simulator.foresight import effort_of
 
@@ -155,7 +155,7 @@ def _efforts(
 def _idle(
     arguments: argparse.Namespace, asked: Iterable[tuple[Point, Workload, list[int]]]
 ) -> list[str]:
-    """A line for each key of the files that has no effect on what was asked."""
+    """A line for each key of the cluster files without effect on the simulations."""
     from harness.simulator.foresight import find_unused_keys
     from harness.simulator.steady import history
 
@@ -170,7 +170,7 @@ def _idle(
 
 
 def _quick(asked: Iterable[tuple[Point, Workload, list[int]]]) -> list[str]:
-    """A line for each device whose minibatches take less than it takes to launch them."""
+    """A warning for each device with a minibatch shorter than the launch of its kernels."""
     from harness.simulator.cluster import LEAST_STEP_S
 
     found = {
@@ -198,7 +198,7 @@ def _outputs(arguments: argparse.Namespace) -> dict[str, Path | None]:
 def _writers(
     arguments: argparse.Namespace, timings: Sequence[Timing], last: Row, out: TextIO
 ) -> Iterator[Callable[[], object]]:
-    """What writes each thing that was asked for; the timeline is that of the last row."""
+    """Functions that write the requested outputs; timelines are those of the last row."""
     from harness.commands.timing import record
 
     rounds = CHECKED if arguments.check else DRAWN if arguments.plot is not None else 0
@@ -222,7 +222,7 @@ def _writers(
 
 
 def _check_options(arguments: argparse.Namespace) -> None:
-    """Refuse what can be refused before anything is simulated."""
+    """Reject invalid options before anything is simulated."""
     from harness.commands.outputs import check_outputs
     from harness.simulator import protocol_named
     from harness.simulator.timeline_file import STANDARD
@@ -239,14 +239,14 @@ def _check_options(arguments: argparse.Namespace) -> None:
 
 
 def _job(arguments: argparse.Namespace, point: Point) -> tuple[Workload, list[int]]:
-    """The workload and the worker counts; in a sweep by default all of its workers only."""
+    """The workload and the worker counts; a sweep has by default one count, all workers."""
     protocol, alone = protocols.protocol(arguments), bool(point.values)
     counts = _worker_counts(arguments.workers, point.cluster, alone, protocol)
     return _workload(arguments, point.cluster), counts
 
 
 def _workload(arguments: argparse.Namespace, cluster: Cluster) -> Workload:
-    """The file's workload, with what the options put in its place."""
+    """The file's workload, changed by ``--network`` and ``--minibatch``."""
     from harness.simulator import Workload
 
     frames, known = arguments.minibatch, cluster.workload
@@ -261,7 +261,7 @@ def _workload(arguments: argparse.Namespace, cluster: Cluster) -> Workload:
 
 
 def _layer_sizes(text: str) -> list[int]:
-    """``429-2048x7-10217``: sizes of layers, ``SIZExCOUNT`` for equal ones."""
+    """Parse layer sizes as ``429-2048x7-10217``, with ``SIZExCOUNT`` for equal layers."""
     sizes: list[int] = []
     for part in text.split("-"):
         size, times, count = part.partition("x")
@@ -278,9 +278,9 @@ def _layer_sizes(text: str) -> list[int]:
 def _worker_counts(
     text: str | None, cluster: Cluster, alone: bool, protocol: TimingProtocol
 ) -> list[int]:
-    """The counts asked for; by default the file's, after powers of two unless it is ``alone``.
+    """Worker counts from ``--workers``; by default powers of two and the cluster's size.
 
-    Of these powers those are left out that are too few workers for the protocol.
+    Powers of two with too few workers for the protocol are left out; with ``alone``, all are.
     """
     from harness.simulator import MOST_WORKERS
 
@@ -297,7 +297,7 @@ def _worker_counts(
 
 
 def number(text: str, most: int) -> int | None:
-    """The whole number from 1 to ``most`` that a text is; None if it is none."""
+    """Parse a whole number from 1 to ``most``; None for any other text."""
     fits = text.isdecimal() and len(text) <= len(str(most))
     return int(text) if fits and 1 <= int(text) <= most else None
 
@@ -316,15 +316,15 @@ def _write_json(path: Path, records: list[dict[str, object]]) -> None:
 
 
 SPARE = 0.05
-"""Part of the memory that is left to others."""
+"""Share of the available memory that is left to other processes."""
 
 CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_bytes() -> float:
-    """Memory that can still be taken: of the machine, and of the group of processes; or infinity.
+    """Bytes of memory available to this process on Linux; infinity on other systems.
 
-    Only Linux says.
+    The smaller of the machine's and the control group's, less a `SPARE`.
     """
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -336,7 +336,7 @@ def available_bytes() -> float:
 
 
 def _cgroup_available_bytes() -> float:
-    """What the control group of a container leaves."""
+    """Bytes that the limit of the control group leaves; infinity without a limit."""
     try:
         most = (CGROUP / "memory.max").read_text().strip()
         used = int((CGROUP / "memory.current").read_text())
@@ -347,10 +347,10 @@ def _cgroup_available_bytes() -> float:
 
 
 def refuse_beyond_memory(what: str, size: float) -> None:
-    """Refuse what is known beforehand to need too much.
+    """Reject work whose estimated memory exceeds the available memory.
 
     Raises:
-        UserError: names what it is, its size and what there is.
+        UserError: names the work, its estimate and the available memory.
     """
     if size > available_bytes():
         raise UserError(
@@ -361,10 +361,10 @@ def refuse_beyond_memory(what: str, size: float) -> None:
 
 @contextmanager
 def limit_memory() -> Generator[None]:
-    """What is asked for beyond the available memory fails at once, instead of all else.
+    """Make allocations beyond the available memory fail at once, before the machine swaps.
 
     Raises:
-        UserError: it did; with the size that was asked for, where that is known.
+        UserError: an allocation failed; names its size if known.
     """
     there = available_bytes()
     with _limit_address_space(there):
@@ -381,7 +381,7 @@ def limit_memory() -> Generator[None]:
 
 @contextmanager
 def _limit_address_space(more: float) -> Generator[None]:
-    """The address space of this process grows by so much at most; where systems can say so."""
+    """Limit the growth of this process's address space to ``more`` bytes (on Linux)."""
     if sys.platform != "linux" or more == float("inf"):
         yield
         return

@@ -1,13 +1,11 @@
 """Timing of `lagbench simulate`: worker counts and swept keys, as tables and records.
 
-The figures of simulated worker counts: for people as a table, for programs as records.
+One worker count after another of a cluster is simulated. Without a number of folds, the figures
+are those of the long run, and each count is simulated until they are known
+(`harness.simulator.steady`). With ``--folds`` or ``--epochs``, they are those of exactly these
+folds, the start included.
 
-What `lagbench simulate` simulates: one worker count after another of a cluster. Without a number
-of folds the question is the long run, and each count is simulated until that is known
-(`harness.simulator.steady`). With ``--folds`` or ``--epochs`` the answer is of exactly these, the
-start included.
-
-``--sweep key=a,b,c``: the cluster file read once for every value of a key in it.
+``--sweep key=a,b,c`` reads the cluster file once for every value of the key.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ __all__ = [
 ]
 
 LOCKED = 0.03
-"""Relative change of throughput by a little jitter beyond which lock step matters."""
+"""Relative change of throughput by small jitter from which on a row is marked as in lock step."""
 
 
 @dataclass(frozen=True)
@@ -60,18 +58,18 @@ class Timing:
     """The figures of one simulated worker count.
 
     Attributes:
-        workers: how many.
-        folds: that were simulated.
-        virtual_s: how long they took.
-        throughput_per_s: folded minibatches a second (infinite where nothing costs time).
-        single_per_s: the same of one worker under the same protocol.
+        workers: number of workers.
+        folds: number of simulated folds.
+        virtual_s: simulated seconds.
+        throughput_per_s: folded minibatches a second (infinite if nothing costs time).
+        single_per_s: the same for one worker under the same protocol.
         bare_per_s: minibatches a second of one device without any server.
-        staleness, lag_s: mean, median, 95th percentile and largest.
-        sha256: of the timeline; empty if nobody asked.
+        staleness, lag_s: mean, median, 95th percentile and maximum.
+        sha256: digest of the timeline; empty if not computed.
         swept: the values put into the cluster file, by key.
-        long_run: what the figures are of, where no number of folds was asked for.
-        transient: whether the folds that were asked for say little of the long run.
-        jittered_per_s: throughput with a little jitter, where nothing varies.
+        long_run: the long run, if no number of folds was requested; else None.
+        transient: whether the requested folds are not representative of the long run.
+        jittered_per_s: throughput with small jitter, for clusters in which nothing varies.
     """
 
     workers: int
@@ -90,7 +88,7 @@ class Timing:
 
     @property
     def in_lock_step(self) -> bool:
-        """Whether a little jitter changes throughput by more than `LOCKED`."""
+        """Whether small jitter changes throughput by more than `LOCKED`."""
         if self.jittered_per_s is None or not math.isfinite(self.throughput_per_s):
             return False
         change = abs(self.jittered_per_s - self.throughput_per_s)
@@ -98,23 +96,23 @@ class Timing:
 
     @property
     def speedup(self) -> float:
-        """Over one worker under the same protocol."""
+        """Throughput over that of one worker under the same protocol."""
         return _ratio(self.throughput_per_s, self.single_per_s)
 
     @property
     def gain(self) -> float:
-        """Over one device without any server."""
+        """Throughput over that of one device without any server."""
         return _ratio(self.throughput_per_s, self.bare_per_s)
 
 
 def timing_of(
     simulation: Simulation, timeline: Timeline, single_per_s: float, bare_per_s: float
 ) -> Timing:
-    """The figures of a simulation that has run from its start.
+    """The figures of a simulation from its start.
 
     Args:
-        simulation: at its end.
-        timeline: what happened.
+        simulation: the simulation at its end.
+        timeline: its timeline from the start.
         single_per_s: minibatches a second of one worker under the same protocol.
         bare_per_s: minibatches a second of one device without any server.
     """
@@ -134,14 +132,14 @@ def timing_of(
 def timing_of_long_run(
     simulation: Simulation, found: LongRun, sha256: str, single_per_s: float, bare_per_s: float
 ) -> Timing:
-    """The figures of a long run; the largest staleness and lag are those of its start, too.
+    """The figures of a long run; the largest staleness and lag include its warm-up.
 
     Args:
-        simulation: at its end.
-        found: in it.
-        sha256: of its timeline.
-        single_per_s: as for `timing_of`.
-        bare_per_s: likewise.
+        simulation: the simulation at its end.
+        found: its long run.
+        sha256: digest of its timeline.
+        single_per_s: see `timing_of`.
+        bare_per_s: see `timing_of`.
     """
     staleness, lag_s = found.single
     stalest, latest_s = found.largest
@@ -160,7 +158,7 @@ def timing_of_long_run(
 
 
 def throughput_per_s(timeline: Timeline, virtual_s: float) -> float:
-    """Folded minibatches a second of virtual time (infinite where nothing costs time)."""
+    """Folded minibatches a second of simulated time (infinite if nothing costs time)."""
     minibatches = int(timeline.kept().steps.sum())
     return minibatches / virtual_s if virtual_s > 0.0 else math.inf
 
@@ -168,7 +166,7 @@ def throughput_per_s(timeline: Timeline, virtual_s: float) -> float:
 def record(timing: Timing) -> dict[str, Any]:
     """One object of ``--json``; a throughput or ratio that is not finite is null.
 
-    Of a long run it has a table ``long_run`` besides, of folds that are a transient says so.
+    A long run has a further table ``long_run``; folds of a transient have ``transient``.
     """
     swept = {"sweep": dict(timing.swept)} if timing.swept else {}
     more: dict[str, Any] = {"transient": True} if timing.transient else {}
@@ -191,7 +189,7 @@ def record(timing: Timing) -> dict[str, Any]:
 
 
 def _long_run(found: LongRun) -> dict[str, Any]:
-    """The start that was dropped, and 95% intervals, of an infinite throughput null."""
+    """The warm-up that was dropped, and 95% intervals; infinite edges are null."""
     return {
         "warm_up_folds": found.warm_up_folds,
         "warm_up_s": found.warm_up_s,
@@ -204,11 +202,11 @@ def _long_run(found: LongRun) -> dict[str, Any]:
 
 
 def heading(cluster: Cluster, workload: Workload, bare_per_s: float) -> Iterator[str]:
-    """What is timed, in a few lines.
+    """The timed cluster and workload, in a few lines.
 
     Args:
-        cluster: the machine.
-        workload: the job.
+        cluster: the cluster.
+        workload: the workload of a minibatch.
         bare_per_s: minibatches a second of one device without a server.
     """
     yield f"{cluster.name}: {workload.minibatch_frames} frames a minibatch"
@@ -219,7 +217,7 @@ def heading(cluster: Cluster, workload: Workload, bare_per_s: float) -> Iterator
 
 
 def warnings(rows: Sequence[Timing]) -> Iterator[str]:
-    """A line for each row whose figures are to be read with care."""
+    """Warnings about rows: not settled, in lock step, or a transient."""
     for row in rows:
         what = "".join(f"{key} = {_format_value(value)}, " for key, value in row.swept.items())
         name = f"{what}{row.workers:,} workers"
@@ -242,7 +240,7 @@ def warnings(rows: Sequence[Timing]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Column:
-    """A column of the table; ``above`` stands once over neighbours that share it."""
+    """A column of the table; neighbours with the same ``above`` share that title."""
 
     above: str
     title: str
@@ -263,11 +261,11 @@ COLUMNS = (
 )
 
 WITHIN = _Column("95%", "within", 6, lambda row: _percent(row))
-"""In the place of the largest staleness, which grows with the length of a long run."""
+"""Column that replaces the largest staleness, which grows with the length of a long run."""
 
 
 def table(rows: Sequence[Timing]) -> Iterator[str]:
-    """The table: at most 80 columns, unless several keys are swept."""
+    """The table as lines of at most 80 columns, unless several keys are swept."""
     columns = [_sweep_column(key, rows) for key in rows[0].swept]
     spare = {"device", "max"} if columns else set[str]()
     if rows[0].long_run is not None:
@@ -283,7 +281,7 @@ def table(rows: Sequence[Timing]) -> Iterator[str]:
 
 
 def _sweep_column(key: str, rows: Sequence[Timing]) -> _Column:
-    """Values of a swept key; the end of its name is its title."""
+    """The column of a swept key; its title is the last part of the key."""
     above, _, title = key.rpartition(".")
     width = max(len(title), len(above), *(len(_format_value(row.swept[key])) for row in rows))
     return _Column(above, title, width, lambda row: _format_value(row.swept[key]))
@@ -294,7 +292,7 @@ def _format_value(value: object) -> str:
 
 
 def _format_group_titles(columns: Sequence[_Column]) -> str:
-    """The first line: what neighbours share, in the middle above them."""
+    """The first line of the table: shared titles, centred above their columns."""
     pieces: list[str] = []
     for above, neighbours in groupby(columns, key=lambda column: column.above):
         group = list(neighbours)
@@ -305,7 +303,7 @@ def _format_group_titles(columns: Sequence[_Column]) -> str:
 
 
 def _percent(row: Timing) -> str:
-    """The wider interval of throughput and mean staleness, relative to it; "?" if too wide."""
+    """The wider relative 95% interval of throughput and mean staleness, from <0.1% to >100%."""
     if row.long_run is None:
         return ""
     per_s, staleness = row.long_run.throughput_per_s, row.long_run.staleness
@@ -316,14 +314,14 @@ def _percent(row: Timing) -> str:
 
 
 def _count(value: float, decimals: int = 0) -> str:
-    """A number of folds, with a prefix where it would be too long."""
+    """A number of folds; from 10,000 on with k or M."""
     if value < 10_000.0:
         return f"{value:.{decimals}f}"
     return f"{value / 1e3:.0f}k" if value < 1e6 else f"{value / 1e6:.3g}M"
 
 
 def _summary(values: NDArray[Any]) -> dict[str, float]:
-    """Mean, median, 95th percentile and largest of at least one value."""
+    """Mean, median, 95th percentile and maximum of at least one value."""
     return {
         "mean": float(np.mean(values)),
         "p50": float(np.percentile(values, 50)),
@@ -333,7 +331,7 @@ def _summary(values: NDArray[Any]) -> dict[str, float]:
 
 
 def _ratio(value: float, reference: float) -> float:
-    """How many times the reference; nan where both are infinite."""
+    """``value / reference``; nan if both are infinite."""
     return value / reference if math.isfinite(value) or math.isfinite(reference) else math.nan
 
 
@@ -342,28 +340,28 @@ def _finite(value: float) -> float | None:
 
 
 ONCE = 10_000
-"""Folds from the start of a cluster that has no long run."""
+"""Default number of folds for a cluster that has no long run."""
 
 ALONE = 20
-"""Minibatches for which one worker is timed, at least, where workers fail."""
+"""Smallest number of minibatches for which one worker is timed if workers fail."""
 
 FIRST, LAST = 1 << 8, 1 << 16
-"""Folds of the first piece of a simulation, and the most in one."""
+"""Folds of the first piece of a simulation, and of the largest pieces."""
 
 Watch = Callable[[int, int], object]
-"""Told how many folds are done, and how many there will be; of a long run contributions, and how
-many at most."""
+"""Receives the folds done and their final number; in a long run the contributions done and their
+largest number."""
 
 
 @dataclass
 class Row:
-    """One worker count.
+    """Result for one worker count.
 
     Attributes:
         timing: its figures.
-        simulation: at its end.
-        timeline: all that happened, where a number of folds was asked for.
-        long_run: where none was.
+        simulation: the simulation at its end.
+        timeline: the whole timeline, if a number of folds was requested; else None.
+        long_run: the long run, if none was requested; else None.
     """
 
     timing: Timing
@@ -372,7 +370,7 @@ class Row:
     long_run: LongRun | None
 
     def ensure_timeline(self, folds: int) -> Timeline:
-        """All that happened; or the next so many folds of the long run."""
+        """The timeline; for a long run its next ``folds`` folds, simulated on demand."""
         if self.timeline is None:
             self.simulation.spans = True
             self.timeline = self.simulation.advance(folds=folds)
@@ -386,15 +384,15 @@ def rows(
     counts: Sequence[int],
     watch: Callable[[int, bool], Watch],
 ) -> Iterator[Row]:
-    """Each worker count of one cluster.
+    """Simulate each worker count of one cluster.
 
     Args:
-        arguments: of the command.
-        point: the cluster, and what was swept in it.
-        workload: the job.
-        counts: of workers.
-        watch: from a worker count, and whether its folds are known beforehand, to what is told how
-            far it is.
+        arguments: options of the command.
+        point: the cluster, with its swept values.
+        workload: the workload of a minibatch.
+        counts: numbers of workers.
+        watch: from a worker count, and whether its number of folds is known beforehand, to the
+            function that receives its progress.
     """
     asked = _Request(arguments, point.cluster, workload, watch)
     bare_per_s = bare_throughput_per_s(point.cluster, workload)
@@ -408,7 +406,7 @@ def rows(
 
 
 class _Run(NamedTuple):
-    """A simulation at its end, and what is known of it: one of the two that follow."""
+    """A simulation at its end, with either its timeline or its long run."""
 
     simulation: Simulation
     timeline: Timeline | None
@@ -427,7 +425,7 @@ def _timing(run: _Run, single_per_s: float, bare_per_s: float) -> Timing:
 
 
 def _per_s(run: _Run) -> float:
-    """Minibatches a second."""
+    """Folded minibatches a second of a run."""
     if run.timeline is None:
         assert run.long_run is not None
         return run.long_run.throughput_per_s.value
@@ -435,7 +433,7 @@ def _per_s(run: _Run) -> float:
 
 
 class _Request:
-    """What is asked of one cluster."""
+    """The simulations of one cluster under the options of the command."""
 
     def __init__(
         self,
@@ -449,7 +447,7 @@ class _Request:
         self._alone: _Run | None = None
 
     def run(self, workers: int) -> _Run:
-        """So many workers, for as long as is asked; one worker only once."""
+        """Simulate ``workers`` workers as the options say; one worker is simulated only once."""
         if workers == 1 and self._alone is not None:
             return self._alone
         folds = protocols.folds(self.arguments, self.cluster, workers)
@@ -467,10 +465,10 @@ class _Request:
         return run
 
     def alone_per_s(self, run: _Run) -> float:
-        """Minibatches a second of one worker, asked the same.
+        """Minibatches a second of one worker, under the same options.
 
-        Where workers fail, folds from the start are compared over equal virtual time: as many
-        folds of one worker would take so long that it fails more often.
+        If workers fail, a number of folds from the start is compared over equal simulated time: as
+        many folds of one worker would take longer, so that it would fail more often.
         """
         if run.simulation.workers == 1 or run.timeline is None or not self.cluster.faults:
             return _per_s(self.run(1))
@@ -483,7 +481,7 @@ class _Request:
         return throughput_per_s(simulation.advance(seconds=seconds), seconds)
 
     def simulate_with_jitter(self, workers: int) -> float:
-        """Minibatches a second of so many workers that are not in lock step."""
+        """Minibatches a second of ``workers`` workers with small jitter, out of lock step."""
         other = _Request(self.arguments, with_small_jitter(self.cluster), self.workload, self.watch)
         return _per_s(other.run(workers))
 
@@ -511,10 +509,10 @@ class _Request:
 
 
 def _advance_in_pieces(simulation: Simulation, folds: int, watch: Watch) -> Timeline:
-    """A segment of so many folds, in pieces between which ``watch`` is told."""
+    """Simulate a segment of ``folds`` folds in pieces, with a call of ``watch`` after each."""
     parts, piece = [Timeline()], FIRST
     while simulation.version < folds:
-        # What is in flight after a piece has folded in a later one, but for the last.
+        # Contributions in flight at the end of a piece are folded in a later piece.
         parts = [part for part in parts if len(part.folds)]
         parts += simulation.parts(folds=min(piece, folds - simulation.version))
         watch(simulation.version, folds)
@@ -523,14 +521,14 @@ def _advance_in_pieces(simulation: Simulation, folds: int, watch: Watch) -> Time
 
 
 class _Hash:
-    """What `Timeline.sha256` gives for parts that are not kept."""
+    """`Timeline.sha256` of a timeline in parts, without keeping the parts."""
 
     def __init__(self) -> None:
         self.digest, self.kinds = Digest(), KINDS
         self.lost, self.under_way = list[Contributions](), Contributions()
 
     def add(self, part: Timeline) -> None:
-        """The next part."""
+        """Add the next part."""
         for table, rows in part.tables().items():
             self.digest.add(table, part.folded() if table == "contributions" else rows)
         self.kinds = part.kinds if len(part.folds) else self.kinds
@@ -538,7 +536,8 @@ class _Hash:
         self.under_way = part.in_flight()
 
     def hexdigest(self) -> str:
-        """Of all parts."""
+        """The digest of all parts, as `Timeline.sha256` of the whole."""
+        # Lost contributions and those in flight are last, as in the whole timeline.
         for rows in (*self.lost, self.under_way):
             self.digest.add("contributions", rows)
         return self.digest.hexdigest(self.kinds)
@@ -554,8 +553,8 @@ class Point:
     """One combination of swept values.
 
     Attributes:
-        cluster: the file with those values put in.
-        values: what was put in, by dotted key.
+        cluster: the cluster with these values.
+        values: swept values by dotted key.
     """
 
     cluster: Cluster
@@ -567,10 +566,10 @@ def points(path: Path, sweeps: Sequence[str]) -> list[Point]:
 
     Args:
         path: the cluster file.
-        sweeps: ``key=a,b,c``; a key is dotted and may have places, e.g. ``workers[0].count``.
+        sweeps: ``key=a,b,c``; a key is dotted and may have indices, e.g. ``workers[0].count``.
 
     Raises:
-        UserError: a sweep is malformed, or a value is not allowed where it is put.
+        UserError: a sweep is malformed, or a value is not allowed for its key.
     """
     from harness.base.settings import load_toml
     from harness.simulator.cluster import cluster_from
@@ -588,7 +587,11 @@ def points(path: Path, sweeps: Sequence[str]) -> list[Point]:
 
 
 def _grid(sweeps: Sequence[str]) -> dict[str, list[object]]:
-    """The values of each key."""
+    """Parse sweeps: the values of each key.
+
+    Raises:
+        UserError: a malformed or repeated key, or too many combinations.
+    """
     from harness.simulator.keys import is_key
 
     grid: dict[str, list[object]] = {}

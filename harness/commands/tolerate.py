@@ -1,4 +1,4 @@
-"""`lagbench tolerate`: how many workers, how much delay or loss does a run file stand?"""
+"""`lagbench tolerate`: find the workers, staleness, delay or loss at which a run file breaks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Try values between both ends, print where quality breaks, and write it with its curve."""
+    """Try values between both ends, print the breaking value, and write it with its curve."""
     from dataclasses import replace
 
     from harness.base.errors import EXIT_DONE
@@ -83,6 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
         return replace(base, cluster=machine, workers=workers)
 
     parts = method.algorithm, method.protocol
+    # Both ends are built before any run, so that a mistake is reported before training.
     ends = [turn(value).with_algorithm(*parts) for value in search.between]
     knob.check_reach(*ends)
     for line in idle_lines(ends, knob.idle):
@@ -106,6 +107,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _say(what: str, point: Point) -> None:
-    """How far the search is."""
+    """Print the verdict of one point."""
     state = "broken" if point.broken else "tolerated"
     print(f"{what} {point.value:g}: {state}", file=sys.stderr, flush=True)

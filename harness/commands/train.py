@@ -1,4 +1,4 @@
-"""`lagbench train`: the runs of a file, executed in the order its cluster would have."""
+"""`lagbench train`: train the runs of a file, in the order of their simulated cluster."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Train to the end, or go on where it stopped, and print what was measured."""
+    """Train to the end, resuming from checkpoints, and print the measurements."""
     if arguments.processes is not None:
         return _run_on_processes(arguments)
     if arguments.paced:
@@ -72,10 +72,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_on_processes(arguments: argparse.Namespace) -> int:
-    """The same run by real processes: `harness.train`, with the options they have in common.
+    """Run the file on real processes by `harness.train`, with the options that both have.
 
     Raises:
-        UserError: options of several runs.
+        UserError: an option for several runs.
     """
     from harness import train
 
@@ -89,13 +89,14 @@ def _run_on_processes(arguments: argparse.Namespace) -> int:
     words = [str(arguments.file), "--processes", str(arguments.processes)]
     words += ["--out", str(arguments.out)]
     words += [] if arguments.seed is None else ["--seed", str(arguments.seed)]
+    # "auto" is this command's default; harness.train has its own, by the backend.
     words += [] if arguments.device == "auto" else ["--device", arguments.device]
     words += ["--paced"] if arguments.paced else []
     return train.main(words)
 
 
 def _configs(arguments: argparse.Namespace) -> dict[str, TaskConfig]:
-    """Every number of workers with every seed, by what people call it."""
+    """Every number of workers with every seed, by name of the run."""
     from dataclasses import replace
 
     from harness.runs.device import resolve

@@ -9,7 +9,7 @@ __all__ = ["configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """It takes no options: regimes are declared in `harness.fidelity.validate`."""
+    """Declare no options: regimes are declared in `harness.fidelity.validate`."""
     del parser
 
 

@@ -1,1 +1,1 @@
-"""What is trained where it is anybody's `torch.nn.Module`: gradients over the stack, identity."""
+"""The application for a user's `torch.nn.Module`: gradients over the stack, identity, timing."""

@@ -1,8 +1,8 @@
-"""Anybody's module as an application: run files that name it, real processes, replay.
+"""A user's module as an application: run files that name it, real processes, replay.
 
-A run file names a module, its loss and its data as ``my_module:name``, which is imported from
-beside the file or from what is installed. A stored run keeps those names, so that it can be
-replayed; its identity has the digests of code and data, so a replay with other code is refused.
+A run file names a module, its loss and its data as ``my_module:name``, imported from the file's
+folder or from installed packages. A stored run keeps those names, so that it can be replayed; its
+identity has the digests of code and data, so that a replay with other code is rejected.
 """
 
 from __future__ import annotations
@@ -35,31 +35,30 @@ from harness.tasks.contract import EXECUTED, Place, RunRequest, Say, Table
 from harness.training.run import FoldApplication
 
 SOURCE = "task.json"
-"""The attached file of a run: what its run file says of the task, and the file's folder."""
+"""Attached file of a run: the task table of its run file, and the file's folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleTable:
-    """Keys of ``[task]`` with ``is = "module"``: anybody's module, its loss and its data.
+    """Keys of ``[task]`` with ``is = "module"``: a user's module, its loss and its data.
 
-    What is named stands in a module beside the run file or installed, as ``my_module:name``.
+    Names have the form ``my_module:name``; the module is beside the run file or installed.
 
     Args:
-        model: a `torch.nn.Module`, whose parameters every run starts from; or what makes one,
-            called for each seed.
+        model: a `torch.nn.Module`, from whose parameters every run starts; or a function that
+            makes one, called for each seed.
         loss: a function of outputs and targets: one number for a minibatch.
-        data: what is trained on: a pair of arrays, a dataset, an iterable of pairs, or a function
-            without arguments that gives one.
-        test: data like that, reported on and used for nothing else.
-        dev: development data like that, or the share of the training data that is held out as such.
+        data: training data: a pair of arrays, a dataset, an iterable of pairs, or a function
+            without arguments that returns one.
+        test: test data of the same kinds, reported on and used for nothing else.
+        dev: development data of the same kinds, or the share of the training data held out for it.
         metric: ``"error"``, ``"mse"``, ``"mae"``, ``"loss"``, or the name of a function of outputs
-            and targets: one number for a minibatch, less is better; of several the first judges.
-        charge_for: whose minibatches and copies the cluster is charged for in place of the
-            trained module's: the name of another module, or ``"cluster"``, the ``[workload]`` of
-            the cluster's file.
-        parameter_bytes: of a copy of the parameters, in place of the module's own.
+            and targets: one number for a minibatch, less is better; of several the first decides.
+        charge_for: workload that is timed in place of the trained module's: the name of another
+            module, or ``"cluster"`` for the ``[workload]`` of the cluster's file.
+        parameter_bytes: bytes of a copy of the parameters, in place of the module's own.
         flops_per_example: operations of a step for each example, in place of ``step_seconds``.
-        step_seconds: what a step costs on every device, or ``"count"``: the operations of the
+        step_seconds: seconds of a step on every device, or ``"count"``: the operations of the
             step, which each device computes at its own rate.
         minibatch: examples in a worker's minibatch.
     """
@@ -78,25 +77,25 @@ class ModuleTable:
 
 
 USUAL = {"passes": 5, "evaluations": 10, "seed": 0, "tested": "at the end"}
-"""What a run file may leave out besides."""
+"""Defaults of further keys that a run file may omit."""
 
 FOLLOWS = ("problem", "work", "stages", "chunk", "format", "device")
-"""Fields that follow from the rest of a run file."""
+"""Fields that are derived from the rest of a run file."""
 
 NO_FIELDS = ("code", "loss", "rounds")
-"""Keys of a stored configuration that are no fields, but say more of what a run was."""
+"""Keys of a stored configuration that are no fields; they only add to its identity."""
 
 HERE = "a name as 'my_module:make_model', of a module beside the file or installed"
 
 
 @dataclass(frozen=True)
 class Source:
-    """A task of a run file, and where its modules lie.
+    """The task table of a run file, and the folder of its modules.
 
     Args:
         place: the file, for messages.
-        folder: of the file.
-        asked: what the file says.
+        folder: folder of the file.
+        asked: the task table.
         imports: modules that the file imports for their algorithms and protocols.
     """
 
@@ -111,7 +110,7 @@ class Source:
         return self.place.path
 
     def find(self, key: str, name: str) -> Any:
-        """The object of a name.
+        """Import the object of a name ``my_module:name``.
 
         Raises:
             UserError: it cannot be imported, or its module has no such name.
@@ -129,10 +128,10 @@ class Source:
         return found
 
     def data(self, key: str, name: str) -> Arrays:
-        """The data of a name; a function is called.
+        """Load the data of a name; a function is called.
 
         Raises:
-            UserError: as `find`, the function raises an error, or there are no data.
+            UserError: see `find`; the function raises an error; or the object is no data.
         """
         found = self.find(key, name)
         if callable(found) and not hasattr(found, "__getitem__"):
@@ -185,10 +184,10 @@ class Source:
         return metrics_of([self.find("metric", m) if ":" in m else m for m in several], train)
 
     def charge(self, machine: Cluster) -> Charge:
-        """What the cluster is charged for.
+        """The settings for the simulated cost of a minibatch.
 
         Raises:
-            UserError: a value that is not allowed; measuring is one, which differs by machine.
+            UserError: an invalid value; ``"measure"`` is one, since it differs by machine.
         """
         asked = self.asked
         other: Any = asked.charge_for
@@ -212,7 +211,7 @@ class Source:
 
 
 class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
-    """Anybody's module: see `Application`."""
+    """The application for a user's module; see `Application`."""
 
     config = ModuleConfig
     usual = USUAL
@@ -233,7 +232,7 @@ class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
         cut = {"minibatch": said.minibatch, "timed_minibatch": said.minibatch}
         table |= {"cluster": cluster, "problem": problem, "work": work, "stages": [cut]}
         table |= {"chunk": 1.0, "device": asked.device}
-        table.setdefault("protocol", {})  # named, as of a program: both find each other's runs
+        table.setdefault("protocol", {})  # as `lagbench.train` does, so that identities are equal
         config = build(ModuleConfig, complete_protocol({**USUAL, **table}), where)
         sent = work.parameter_bytes * config.algorithm.sent
         return replace(config, work=replace(work, parameter_bytes=sent)), problem
@@ -250,7 +249,7 @@ class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
         have been moved or copied since.
 
         Raises:
-            UserError: the run was not made from a run file, or its code or data are other now.
+            UserError: the run was not made from a run file, or its code or data have changed.
         """
         if not (run.dir / SOURCE).exists():
             told = "trained by a program; allowed: a run of a run file"
@@ -288,7 +287,7 @@ class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
     def open(
         self, config: ModuleConfig, data: Problem, store: Store, writer: RunWriter
     ) -> ModuleTask:
-        """See `FoldApplication`; the run keeps what its file says of the task."""
+        """See `FoldApplication`; attaches the task table of the run file to the run."""
         del store
         if data.source is not None:
             writer.attach(SOURCE, json.dumps(data.source, indent=1).encode())
@@ -296,7 +295,7 @@ class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
 
     @contextmanager
     def computing(self, config: ModuleConfig) -> Generator[None]:
-        """See `FoldApplication`; one thread: results depend on their number in the last bits."""
+        """See `FoldApplication`; one thread, as results depend on their number in the last bits."""
         del config
         threads = torch.get_num_threads()
         torch.set_num_threads(1)

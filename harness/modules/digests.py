@@ -1,11 +1,11 @@
-"""What a module, a function and data are, as text that can be hashed: for a run's identity.
+"""Digests of modules, functions and data, for a run's identity.
 
-Code is known by its source, without comments and layout, and so is all it refers to: base
-classes, the functions and classes it names (in modules of the user's too), what a closure holds,
-plain values among its globals, hooks of a module. What numba compiles is known by the function that
-it was made of. What is installed as a package counts by its name
-and version instead. Not seen is what code finds only as it runs: files it reads, attributes it
-looks up by name, the environment.
+A function or class is described by its source, without comments and layout, and by all it refers
+to: base classes, the functions and classes it names (in the user's modules too), the content of
+closures, plain values among its globals, hooks of a module. A function compiled by numba is
+described by its Python function. Code of an installed package is described by name and version
+instead. Dependencies that exist only at run time are not part of a digest: files that the code
+reads, attributes that it looks up by name, the environment.
 """
 
 from __future__ import annotations
@@ -32,35 +32,35 @@ from harness.base.errors import UserError
 
 STANDARD = Path(sysconfig.get_path("stdlib")).resolve()
 PACKAGES = {"site-packages", "dist-packages"}
-"""Folders of installed packages, whichever environment's: one may lend from another."""
+"""Folders of installed packages, of any environment: one environment may use another's."""
 OWN = ("harness", "lagbench", "data_synth", "reports", "reproductions")
-"""What a configuration's ``FORMAT`` speaks for."""
+"""Packages whose changes a configuration's ``FORMAT`` accounts for."""
 PLAIN = (str, int, float, bool, bytes, type(None), complex)
 ADDRESS = " at 0x"
-"""In the text of an object that has no name."""
+"""Part of the default `repr`, which contains a memory address and differs by process."""
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-"""What changes a module's outputs or gradients without being of its class."""
+"""Attributes of a module with hooks, which change its outputs or gradients."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Seen = dict[int, tuple[int, object]]
-"""What has been told, by its id, which is nobody else's as long as the object is held here."""
+"""Objects described so far by id, with their number; held here so that no id is used again."""
 
 
 def digest_of_code(value: object, called: str = "code") -> str:
     """SHA-256 of a function, class or callable object with all it refers to, in hexadecimal.
 
     Args:
-        value: what is asked about.
-        called: the name that it is refused by.
+        value: the function, class or object.
+        called: its name in messages.
 
     Raises:
-        UserError: something in it cannot be told from another of its kind by its source and values.
+        UserError: a part of it cannot be identified by source and values.
     """
     sha = hashlib.sha256()
     try:
         for line in _describe(value, {}):
             sha.update(line.encode() + b"\n")
-    except Exception as error:  # ours, or of a `repr` of the user's, or of some library's
+    except Exception as error:  # ours, or from a `repr` or attribute of the user's or a library's
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
         known = isinstance(error, _DigestError)
         raise UserError(
@@ -71,14 +71,14 @@ def digest_of_code(value: object, called: str = "code") -> str:
 
 
 class _DigestError(Exception):
-    """A value that is not told from another of its kind by anything that can be read."""
+    """A value that nothing readable distinguishes from others of its type."""
 
     def __init__(self, value: object, why: str) -> None:
-        super().__init__(f"{type(value).__qualname__} in it: {why}, so no run can be known by it")
+        super().__init__(f"{type(value).__qualname__} in it: {why}, so it cannot identify a run")
 
 
 def from_outside(value: object) -> bool:
-    """Whether an object is of a class that no ``FORMAT`` of ours speaks for."""
+    """Whether an object is of a class outside our packages, so that no ``FORMAT`` covers it."""
     return value is not None and type(value).__module__.partition(".")[0] not in OWN
 
 
@@ -93,7 +93,7 @@ def digest_of_state(module: nn.Module) -> str:
 
 
 def digest_of_part(value: object, called: str = "code") -> str:
-    """`digest_of_code`, and with it the state of a module that has one: of a loss with weights."""
+    """`digest_of_code`, combined with the state of a module that has one, e.g. a weighted loss."""
     code = digest_of_code(value, called)
     if not isinstance(value, nn.Module) or not value.state_dict():
         return code
@@ -118,7 +118,7 @@ _is_wrapped = cast(
 
 
 def _describe(value: object, seen: Seen) -> Iterator[str]:
-    """Lines that say what a value is; what has been told before is a number."""
+    """Lines that describe a value; a value described before is replaced by its number."""
     if isinstance(value, PLAIN):
         yield f"{type(value).__name__} {value!r}"
         return
@@ -130,6 +130,7 @@ def _describe(value: object, seen: Seen) -> Iterator[str]:
         yield f"module {value.__name__} {_version(value.__name__)}"
     elif isinstance(value, Tensor):
         if _is_wrapped(value):
+            # A wrapper from inside a `torch.func` transform, which the function kept afterwards.
             raise _DigestError(value, "it is of a call that is over, kept by the function")
         yield f"tensor {digest_of_tensor(value)}"
     elif isinstance(value, np.ndarray):
@@ -166,13 +167,13 @@ def _several(kind: str, values: Sequence[object], seen: Seen) -> Iterator[str]:
 
 
 def _sort_key(value: object) -> str:
-    """Key by which sets and tables are sorted, the same in every process."""
+    """Sort key of the elements of sets and tables, equal in every process."""
     said = repr(value)
     return digest_of_code(value) if ADDRESS in said else said
 
 
 def _array(value: Array, seen: Seen) -> Iterator[str]:
-    """An array by its bytes; of objects, by each of them."""
+    """Describe an array by its bytes, an array of objects by its elements."""
     if value.dtype.hasobject:
         yield from _several("array", [value.shape, *value.ravel().tolist()], seen)
         return
@@ -185,14 +186,14 @@ def _array(value: Array, seen: Seen) -> Iterator[str]:
 
 
 def _is_compiled(value: object) -> bool:
-    """Whether numba made it: a compiled function, or one over arrays; but not one of its types."""
+    """Whether ``value`` is a function compiled by numba, or its ufunc, and not a numba type."""
     kinds = [kind.__module__ for kind in type(value).__mro__]
     by_numba = any(name.partition(".")[0] == "numba" for name in kinds)
     return by_numba and not any(name.startswith("numba.core.types") for name in kinds)
 
 
 def _digest_compiled(value: Any, seen: Seen) -> Iterator[str]:
-    """A compiled function by the Python function that it was made of, and how it is compiled."""
+    """Describe a compiled function by its Python function and its compile options."""
     function = getattr(value, "__wrapped__", None)
     if not isinstance(function, types.FunctionType):
         raise _DigestError(value, "numba keeps no Python function of it")
@@ -203,14 +204,14 @@ def _digest_compiled(value: Any, seen: Seen) -> Iterator[str]:
 
 
 def _is_builtin(value: object) -> bool:
-    """Whether it is a function of C: it has no attributes, and no class of the user's."""
+    """Whether ``value`` is a function in C: callable, without ``__dict__``, of a package."""
     return (
         callable(value) and not hasattr(value, "__dict__") and _is_installed(type(value).__module__)
     )
 
 
 def _builtin(value: Any, seen: Seen) -> Iterator[str]:
-    """A function of C by its name and version, and the tensor that it is a method of."""
+    """Describe a function in C by name and version, and by the tensor it is bound to."""
     where = getattr(value, "__module__", "") or ""
     name = str(getattr(value, "__qualname__", value))
     if ADDRESS in name:
@@ -223,13 +224,13 @@ def _builtin(value: Any, seen: Seen) -> Iterator[str]:
 
 
 def _object(value: object, seen: Seen) -> Iterator[str]:
-    """An object by its class and its attributes."""
+    """Describe an object by its class and its attributes."""
     if isinstance(value, np.ufunc) and value.__name__.endswith("(vectorized)"):
         raise _DigestError(value, "numpy.frompyfunc keeps no Python function of it")
     yield "object"
     yield from _describe(type(value), seen)
     held: dict[str, Any] = {**getattr(value, "__dict__", {}), **_slots(value)}
-    if "_orig_mod" in held.get("_modules", ()):  # what `torch.compile` gives
+    if "_orig_mod" in held.get("_modules", ()):  # the wrapper made by `torch.compile`
         held = {"compiled": held["_modules"]["_orig_mod"]}
     elif isinstance(value, nn.Module):
         if "_modules" not in held:
@@ -240,7 +241,7 @@ def _object(value: object, seen: Seen) -> Iterator[str]:
 
 
 def _slots(value: object) -> dict[str, Any]:
-    """The attributes of an object that classes of the user's keep in slots."""
+    """The attributes of an object in ``__slots__`` of the user's classes."""
     kinds = [kind for kind in type(value).__mro__ if not _is_installed(kind.__module__)]
     members = [
         (n, m) for kind in kinds for n, m in vars(kind).items() if inspect.ismemberdescriptor(m)
@@ -251,15 +252,15 @@ def _slots(value: object) -> dict[str, Any]:
 
 
 def _is_torch_internal(name: str) -> bool:
-    """Whether an attribute of a module is where PyTorch keeps its parts and hooks."""
+    """Whether PyTorch keeps a module's parts or hooks in an attribute of this name."""
     kept = name in ("_modules", "_parameters", "_buffers")
     return kept or (name.startswith("_") and "hook" in name)
 
 
 def _module(held: Mapping[str, Any], seen: Seen) -> Iterator[str]:
-    """A module's children and hooks; and its tensors, unless all is told of a module.
+    """Describe a module's children and hooks, and its tensors unless the digest is of a module.
 
-    Those of a module that is itself asked about are its state (`digest_of_state`).
+    In a module's own digest, the tensors are the state, see `digest_of_state`.
     """
     children = held["_modules"]
     yield from _several("children", [part for pair in children.items() for part in pair], seen)
@@ -307,7 +308,7 @@ def _function(function: types.FunctionType, seen: Seen) -> Iterator[str]:
 
 
 def _names(function: types.FunctionType, seen: Seen) -> Iterator[str]:
-    """What a function refers to: defaults, what its closure holds, and globals."""
+    """Describe everything that a function refers to: defaults, closure and globals."""
     yield from _describe([function.__defaults__, function.__kwdefaults__], seen)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         if name != "__class__":
@@ -321,7 +322,7 @@ def _names(function: types.FunctionType, seen: Seen) -> Iterator[str]:
 
 
 def _members(value: object, names: set[str], seen: Seen) -> Iterator[str]:
-    """What a function may take of a module of the user's: the members that it has a name of."""
+    """Describe the members of a user's module that a function names as attributes."""
     if not isinstance(value, types.ModuleType) or _is_installed(value.__name__):
         return
     for name in sorted(names & vars(value).keys()):
@@ -338,7 +339,7 @@ def _content(cell: types.CellType) -> object:
 
 
 def _global_names(code: types.CodeType) -> set[str]:
-    """The globals that a function and those within it read."""
+    """Names of the globals that a function and its inner functions read."""
     found = {str(i.argval) for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -347,13 +348,13 @@ def _global_names(code: types.CodeType) -> set[str]:
 
 
 def _attributes(code: types.CodeType) -> set[str]:
-    """The names of attributes and globals in a function and those within it."""
+    """Names of attributes and globals in a function and its inner functions."""
     within = [each for each in code.co_consts if isinstance(each, types.CodeType)]
     return set(code.co_names).union(*map(_attributes, within))
 
 
 def _source(value: Callable[..., object] | type) -> str | None:
-    """Its source as a syntax tree; None where there is none, as of what was typed in."""
+    """The source as a syntax tree, as text; None without one, as for code typed into a prompt."""
     try:
         return ast.dump(ast.parse(textwrap.dedent(inspect.getsource(value))))
     except (OSError, TypeError, SyntaxError):
@@ -361,7 +362,7 @@ def _source(value: Callable[..., object] | type) -> str | None:
 
 
 def _instructions(code: types.CodeType) -> str:
-    """A function without source by its instructions, which are those of one Python version."""
+    """Bytecode, constants and names of a function without source; depends on Python's version."""
     consts = [
         _instructions(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts
     ]
@@ -373,21 +374,21 @@ def _instructions(code: types.CodeType) -> str:
 
 
 def former_module(module: str, name: str) -> str:
-    """The module in which a class or function of ours had its place when identities began.
+    """The first module of a class or function of ours, from before it was moved.
 
-    Identities of a user's classes name those of ours from which they derive, so a module that is
-    moved or merged goes on counting under its first name.
+    Identities of a user's classes name our base classes with their modules, so a module that is
+    moved or merged keeps its first name in them.
 
     Args:
-        module: where it is defined.
-        name: its qualified name.
+        module: the present module.
+        name: qualified name of the class or function.
     """
     return _former().get(module, {}).get(name.partition(".")[0], module)
 
 
 @functools.cache
 def _former() -> Mapping[str, Mapping[str, str]]:
-    """First modules by module of today and name."""
+    """First modules, by present module and name."""
     text = Path(__file__).with_name("former_modules.json").read_text(encoding="utf-8")
     table: dict[str, dict[str, list[str]]] = json.loads(text)
     return {
@@ -410,5 +411,5 @@ def _is_installed(module: str) -> bool:
 
 
 def _version(module: str) -> str:
-    """The version of the package that a module belongs to; nothing of the standard library."""
+    """The version of a module's package; empty for the standard library."""
     return str(getattr(sys.modules.get(module.partition(".")[0]), "__version__", ""))

@@ -1,7 +1,7 @@
 """Experiments of `import lagbench`: a user's module on a cluster, method by method.
 
-What `import lagbench` is asked for, as runs: a user's module on a cluster, method by method. What
-`import lagbench` is asked for, refused in one line before anything is trained.
+`Experiment` turns the arguments of `lagbench.compare` and its siblings into runs. The checks below
+reject wrong arguments in one line before anything is trained.
 """
 
 from __future__ import annotations
@@ -50,51 +50,52 @@ from harness.store.files import writable_folder
 from harness.tasks.contract import Progress
 
 Model = nn.Module | Callable[[], nn.Module]
-"""A module, from whose parameters every run starts; or what makes one, for each seed."""
+"""A module, from whose parameters every run starts; or a function that makes one for each seed."""
 
 Turned = Sequence[tuple[Cluster, int]]
 """Clusters, each with a number of workers."""
 
 Charged = nn.Module | Workload | Literal["cluster"] | None
-"""Whose time and messages the cluster is charged for; None for the trained module's."""
+"""The module or workload that is timed on the cluster; None for the trained module."""
 
 
 class Settings(TypedDict, total=False):
-    """What may be set of a comparison, by keyword; behind each type is what holds otherwise.
+    """Keyword settings of a comparison; each annotation carries the default after the type.
 
     Attributes:
-        test: data like the training data, reported on and used for nothing else.
-        dev: development data, or the share of the training data that is held out as such:
-            rates are chosen and times to a target read on it.
+        test: test data, reported on and used for nothing else.
+        dev: development data, or the share of the training data that is held out for them:
+            they decide on learning rates and on times to a target.
         metric: ``"error"``, ``"mse"``, ``"mae"``, ``"loss"``, or a function of outputs and targets:
-            one number for a minibatch, less is better; of several the first judges.
+            one number for a minibatch, less is better; of several the first one decides.
         minibatch: examples in a worker's minibatch.
-        passes: over the training data, the same for every number of workers.
-        evaluations: how often in a pass the development data are scored.
-        seeds: how many, or which: of data order, timing and initial parameters (of a model that
-            is made by a function).
-        guess: the first rate that is tried.
-        optimizer: what makes a worker's steps of its gradients: ``"momentum"``, ``"adamw"``,
+        passes: passes over the training data, the same for every number of workers.
+        evaluations: evaluations on the development data in each pass.
+        seeds: number of seeds, or a list of them; a seed sets data order, timing and initial
+            parameters (of a model that is made by a function).
+        guess: the first learning rate that is tried.
+        optimizer: makes a worker's steps from its gradients: ``"momentum"``, ``"adamw"``,
             ``"muon"``, ``"ngsgd"`` (natural gradient of its linear and convolutional layers), a
-            `LocalOptimizer` or a `NaturalGradient`; its state is the worker's. None for plain
+            `LocalOptimizer` or a `NaturalGradient`; each worker has its own state. None for plain
             gradients.
-        schedule: makes a schedule of a rate, e.g. ``lambda r: lagbench.Exponential(r, passes=5)``.
-        charge_for: whose minibatches and copies the cluster is charged for in place of the trained
-            module's: another module, which takes the same examples; a `Workload`; or ``"cluster"``,
-            the ``[workload]`` of its file.
-        parameter_bytes: of a copy of the parameters, in place of the module's own.
+        schedule: makes a schedule from a learning rate, e.g.
+            ``lambda r: lagbench.Exponential(r, passes=5)``.
+        charge_for: workload that is timed in place of the trained module's: another module, which
+            takes the same examples; a `Workload`; or ``"cluster"``, the ``[workload]`` of the
+            cluster's file.
+        parameter_bytes: bytes of a copy of the parameters, in place of the module's own.
         flops_per_example: operations of a step for each example, in place of ``step_seconds``.
-        step_seconds: what one step costs on the cluster: ``"measure"`` times it here and scales it
-            to the cluster's devices, ``"count"`` counts its operations, a number is taken as it
-            is for every device.
-        target: the error whose time is reported.
-        device: ``"cpu"``, ``"cuda"`` or ``"auto"``: what trains here.
-        store: the folder that keeps runs.
+        step_seconds: time of a step on the cluster: ``"measure"`` times it here and scales it to
+            the cluster's devices, ``"count"`` counts its operations, a number is used for every
+            device.
+        target: error of the reported time to target.
+        device: device that trains here: ``"cpu"``, ``"cuda"`` or ``"auto"``.
+        store: folder of the store.
         jobs: runs at a time: this process and others beside it, or jobs of ``submit``.
-        submit: who carries the runs in place of processes here: ``"slurm"``, ``"local"``,
-            ``"dask"``, ``"ray"`` or ``"MODULE:FUNCTION"``, which gives an executor.
-        runs_per_job: of those, one after the other.
-        gather: ``s3://BUCKET/PREFIX``, …, that machines on these runs share.
+        submit: executor of the runs in place of processes here: ``"slurm"``, ``"local"``,
+            ``"dask"``, ``"ray"``, or ``"MODULE:FUNCTION"``, a function that returns an executor.
+        runs_per_job: runs that a job of ``submit`` executes, one after the other.
+        gather: ``s3://BUCKET/PREFIX``, …, a bucket shared by all machines on these runs.
     """
 
     test: Annotated[Any, None]
@@ -123,7 +124,7 @@ class Settings(TypedDict, total=False):
 USUAL: dict[str, Any] = {
     name: hint.__metadata__[0] for name, hint in get_type_hints(Settings, None, None, True).items()
 }
-"""What holds of each setting where nothing is said, as `Settings` declares it."""
+"""Default of each setting, as declared in `Settings`."""
 
 
 @dataclass
@@ -131,15 +132,15 @@ class Experiment:
     """A user's module on a cluster.
 
     Args:
-        model: a module, or what makes one for each seed.
+        model: a module, or a function that makes one for each seed.
         loss: ``loss(outputs, targets)``: one number for a minibatch.
-        data: arrays, a dataset or an iterable; or a function that gives one, of the seed or of
-            nothing.
-        cluster: a `Cluster`, its file, or the name of one that comes along.
-        given: settings by name.
+        data: arrays, a dataset or an iterable; or a function that returns one, with the seed as
+            its argument or without arguments.
+        cluster: a `Cluster`, its file, or the name of a bundled one.
+        given: the user's settings by name.
 
     Raises:
-        UserError: a setting that there is not, or a value that is not allowed.
+        UserError: an unknown setting, or a value that is not allowed.
     """
 
     model: Model
@@ -161,7 +162,7 @@ class Experiment:
         self.device = resolve(self.settings.device)
         self.machine = cluster_of(self.cluster)
         check_charge(self.settings, self.given, self.machine)
-        self._work = self.machine.workload  # another cluster's (see `on`) is none of the user's
+        self._work = self.machine.workload  # kept by `with_cluster`: only this one is the user's
         folder = writable_folder(Path(self.settings.store), "store")
         sweep_data(folder)
         gather = self.settings.gather
@@ -177,22 +178,22 @@ class Experiment:
             self._data.cleanup()
 
     def _make_runner(self) -> Runner:
-        """Runs here, and with several jobs beside it; what a run raises is the user's to see."""
+        """The runner: this process and further jobs; exceptions of runs propagate to the user."""
         asked = self.settings
         submit = asked.submit and Submission(asked.submit, asked.runs_per_job)
         return Runner(self._store, asked.jobs, submit, here=True, keeps_faults=False)
 
     @property
     def seeds(self) -> list[int]:
-        """Of the runs that are reported."""
+        """Seeds of the reported runs."""
         asked = self.settings.seeds
         return list(range(asked)) if isinstance(asked, int) else list(asked)
 
     def run(self, methods: Sequence[Asked], workers: Sequence[int], rates: Rates) -> list[Cell]:
-        """Every method with every number of workers; what is stored is not trained again.
+        """Run every method with every number of workers; stored runs are not trained again.
 
         Raises:
-            UserError: one of them cannot be trained, said before the first one is.
+            UserError: one of them cannot be trained; raised before the first one is.
         """
         grid = self.grid(methods, workers, rates)
         for method in grid.methods:
@@ -210,7 +211,7 @@ class Experiment:
 
     @property
     def _sends(self) -> bool:
-        """Whether other processes are given runs."""
+        """Whether runs are sent to other processes."""
         return self.settings.jobs > 1 or self.settings.submit is not None
 
     def _check_sendable(self, methods: Sequence[Method]) -> None:
@@ -223,11 +224,11 @@ class Experiment:
             check_sendable(name, part)
 
     def say_idle(self, methods: Sequence[Method], counts: Turned) -> None:
-        """Name the keys of the cluster without effect on any of the runs, a line each.
+        """Print the keys of the cluster without effect on any of the runs, a line each.
 
         Args:
-            methods: each is run on every cluster.
-            counts: clusters, each with so many workers.
+            methods: methods that run on every cluster.
+            counts: clusters, each with a number of workers.
         """
         configs = [
             self.with_cluster(other).first(m, count) for m in methods for other, count in counts
@@ -236,20 +237,20 @@ class Experiment:
             self.say(line)
 
     def first(self, method: Asked, workers: int) -> ModuleConfig:
-        """The run of the first seed, at the guessed rate."""
+        """The configuration with the first seed and the guessed learning rate."""
         (named,) = self._methods([method])
         return self.build_config(named, workers, self.settings.guess, self.seeds[0])
 
     def say(self, line: str) -> None:
-        """A line on standard error, once for the experiment."""
+        """Print a line on standard error, once for the experiment."""
         if line not in self._said:
             self._said.add(line)
             LOG.info(line)
 
     def with_cluster(self, cluster: Cluster) -> Experiment:
-        """The same on another cluster; module, data and what was found of them are shared.
+        """A copy on another cluster, with shared module, data and inspections.
 
-        Its runs say nothing of idle keys, which are the user's if they are idle on each.
+        Its runs print no keys without effect: `say_idle` prints those idle on every cluster.
         """
         other = copy.copy(self)
         other.machine, other._turned = cluster, True
@@ -257,7 +258,11 @@ class Experiment:
         return other
 
     def grid(self, methods: Sequence[Asked], workers: Sequence[int], rates: Rates) -> Grid:
-        """What is compared."""
+        """The grid of runs to compare.
+
+        Raises:
+            UserError: an empty list, or learning rates that are not allowed.
+        """
         check_lists(methods, workers)
         named = self._methods(methods)
         if not (named and workers and self.seeds):
@@ -291,7 +296,7 @@ class Experiment:
         )
 
     def problem(self, seed: int) -> Problem:
-        """Module, loss and data of a seed's runs; data that no function makes are all seeds'."""
+        """The problem of a seed's runs; all seeds share one unless ``data`` depends on the seed."""
         key = seed if self._draws_data else 0
         if key not in self._problems:
             given = self._make_data(seed)
@@ -326,7 +331,7 @@ class Experiment:
             raise UserError(f"data: {name} raised {describe_raised(error)}") from error
 
     def _share_data(self, arrays: Arrays) -> Arrays:
-        """The same where other processes map it, if any are given runs on this file system."""
+        """Move data to a file that other processes map, if any run on this file system."""
         if not self._sends or self.settings.gather is not None:
             return arrays
         if self._data is None:
@@ -342,7 +347,7 @@ class Experiment:
         return train.split(dev)
 
     def _note_batches(self, data: Any) -> None:
-        """Say where a worker's minibatches are not those of the user's loader."""
+        """Print a note if a worker's minibatch differs in size from the user's loader's."""
         if not is_batched(data) or "minibatch" in self.given:
             return
         size, theirs = self.settings.minibatch, data.batch_size
@@ -352,7 +357,7 @@ class Experiment:
 
     @cached_property
     def _timed(self) -> tuple[Cluster, Workload]:
-        """The cluster and what it is charged for a minibatch."""
+        """The cluster, and the workload of a minibatch on it."""
         asked, size = self.settings, self.settings.minibatch
         charge = Charge(
             asked.charge_for, asked.parameter_bytes, asked.flops_per_example, asked.step_seconds
@@ -378,12 +383,12 @@ def _takes_one(function: Callable[..., Any]) -> bool:
 
 
 def _work_of(method: Method, work: Workload) -> Workload:
-    """The same where a method's contributions are smaller than the parameters."""
+    """The workload with the bytes of a method's contributions, if fewer than the parameters'."""
     return replace(work, parameter_bytes=work.parameter_bytes * method.algorithm.sent)
 
 
 def remarks(network: ModuleNetwork, methods: Sequence[Method]) -> Iterator[str]:
-    """What a user may not expect, a line each."""
+    """Notes on facts that a user may not expect, a line each."""
     if network.reduction == "sum":
         yield "loss: summed over a minibatch; what is reported of it is the mean over examples"
     descents = [getattr(method.algorithm, "descent", PLAIN) for method in methods]
@@ -394,13 +399,13 @@ def remarks(network: ModuleNetwork, methods: Sequence[Method]) -> Iterator[str]:
 
 
 def cluster_of(asked: Cluster | str | Path) -> Cluster:
-    """A cluster as it is, from its file, or by the name of one that comes along.
+    """A cluster itself, from its file, or by the name of a bundled one.
 
     Args:
         asked: a cluster, the path of its file, or a name such as ``"k20m-server"``.
 
     Raises:
-        UserError: there is no such file, or a mistake is in it.
+        UserError: there is no such file, or it contains a mistake.
     """
     if isinstance(asked, Cluster):
         return asked
@@ -409,20 +414,20 @@ def cluster_of(asked: Cluster | str | Path) -> Cluster:
 
 
 def _ignore_progress(progress: Progress) -> None:
-    """Nobody watches what takes seconds."""
+    """Ignore progress: the measurement takes seconds."""
 
 
 LONGEST, ADDRESS = 80, " at 0x"
-"""Characters of a value that is shown as it is, and what is in the text of one without a name."""
+"""Longest text of a value that is shown in full, and the mark of a default `repr`."""
 
 
 def check_settings(model: object, loss: object, asked: Any) -> None:
-    """Refuse settings that no run would.
+    """Reject settings that a run's own checks would not reject.
 
     Args:
-        model: a module, or what makes one.
+        model: a module, or a function that makes one.
         loss: a function.
-        asked: see `harness.modules.experiment.Settings`, all of them.
+        asked: all of `Settings`, as attributes.
 
     Raises:
         UserError: a value that is not allowed.
@@ -453,40 +458,40 @@ def check_settings(model: object, loss: object, asked: Any) -> None:
 
 
 def check_kind(name: str, value: object, kinds: type | tuple[type, ...], allowed: str) -> None:
-    """Refuse a value of a kind that an argument does not take.
+    """Reject a value of the wrong type.
 
     Raises:
-        UserError: it is of none of ``kinds``, which ``allowed`` says in words.
+        UserError: it is of none of ``kinds``; ``allowed`` describes them in words.
     """
     if not isinstance(value, kinds):
         raise UserError(f"{name}: {_show(value)}; allowed: {allowed}")
 
 
 def check_whole(name: str, value: Any, least: int = 1) -> None:
-    """Refuse what is no whole number, or too small.
+    """Reject a value that is no whole number, or is too small.
 
     Raises:
-        UserError: it is.
+        UserError: no int, a bool, or a number below ``least``.
     """
     if not _whole(value) or value < least:
         raise UserError(f"{name}: {_show(value)}; allowed: a whole number from {least}")
 
 
 def check_number(name: str, value: Any) -> None:
-    """Refuse what is no finite number.
+    """Reject a value that is no finite number.
 
     Raises:
-        UserError: it is.
+        UserError: it is not.
     """
     if not is_finite(value):
         raise UserError(f"{name}: {_show(value)}; allowed: a number")
 
 
 def pair_of(name: str, value: Any) -> tuple[float, float]:
-    """Two numbers.
+    """A value as a pair of numbers.
 
     Raises:
-        UserError: it is anything else.
+        UserError: it is no sequence of two numbers.
     """
     match _as_list(value):
         case [int() | float() as low, int() | float() as high]:
@@ -496,7 +501,7 @@ def pair_of(name: str, value: Any) -> tuple[float, float]:
 
 
 def _check_schedule(make: Any, rate: float) -> None:
-    """Refuse what makes no schedule of a rate: the classes of torch's schedulers, for one."""
+    """Reject a function that makes no `Schedule` from a rate, e.g. a scheduler class of torch."""
     told = "allowed: a function of a rate that gives a lagbench.Schedule, e.g. lagbench.Constant"
     try:
         made = make(rate)
@@ -508,7 +513,7 @@ def _check_schedule(make: Any, rate: float) -> None:
 
 
 def _show(value: object) -> str:
-    """A value in a few words: a short text as it is, of others the kind."""
+    """A value for messages: its `repr` if short, else its type."""
     text = repr(value)
     if isinstance(value, type) or len(text) > LONGEST or "\n" in text or ADDRESS in text:
         kind = value if isinstance(value, type) else type(value)
@@ -517,10 +522,10 @@ def _show(value: object) -> str:
 
 
 def check_lists(methods: Any, workers: Any) -> None:
-    """Refuse one algorithm, or one number of workers, where several are asked for.
+    """Reject a single algorithm or number of workers in place of a list.
 
     Raises:
-        UserError: it is no list, or not of whole numbers.
+        UserError: an argument is no list, or ``workers`` not of whole numbers.
     """
     if isinstance(methods, str) or not isinstance(methods, Sequence):
         raise UserError(f"algorithms: {methods!r}; allowed: a list of names or Algorithm objects")
@@ -529,15 +534,15 @@ def check_lists(methods: Any, workers: Any) -> None:
 
 
 def check_rates(given: Any, methods: Sequence[str], seeds: Sequence[int]) -> None:
-    """Refuse rates that are none, and to report the seed that rates are chosen with.
+    """Reject invalid learning rates, and reporting the seed that rates are chosen with.
 
     Args:
-        given: one for all, one for each method, or None: to be found.
-        methods: their labels.
-        seeds: that are reported.
+        given: one rate for all methods, a mapping with one for each, or None to search them.
+        methods: labels of the methods.
+        seeds: the reported seeds.
 
     Raises:
-        UserError: there are such.
+        UserError: a rate is missing or not positive, or `TUNING_SEED` is reported.
     """
     if given is None and TUNING_SEED in seeds:
         raise UserError(f"seeds: {TUNING_SEED} is what rates are chosen with; allowed: others")

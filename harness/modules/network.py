@@ -1,20 +1,17 @@
 """Any module as a network over the replica stack: gradients, parameters, inspection.
 
-The gradient of any module under any loss, over the replica stack.
+One replica at a time, gradients are those of ``loss(module(x), y).backward()``, to the bit: the
+module's parameters become views of the replica's row. Several replicas at once are one call of
+`torch.func.vmap`, whose products are batched, so that their sums may round differently.
 
-One replica at a time, gradients are what ``loss(module(x), y).backward()`` gives, to the bit:
-the module's parameters become views of the replica's row. Several at once are one call of
-`torch.func.vmap`, whose products are batched and whose sums therefore may round otherwise.
+To an algorithm, a user's minibatch is *one* frame, whose loss is the value of the user's function.
+So a learning rate multiplies the gradient of that loss, whether it is a sum or a mean.
 
-To an algorithm a minibatch of the user's is *one* frame, whose loss is what the user's function
-returns. So a rate multiplies the gradient of that loss, whether it is a sum or a mean.
+`Parameters` is the layout of a module's parameters in a vector ``[P]``. `inspect_module` runs a
+module once to find out if it draws random numbers, and if replicas can be batched. Random numbers
+come from PyTorch's generators with a seed; the user's state of them is restored.
 
-Where the parameters of a module lie in a vector ``[P]``.
-
-Shape letters, here and beside: W replicas, P parameters of one, B examples of a minibatch.
-
-PyTorch's own random numbers, from a seed, without a trace on the user's. What a module is like,
-found by running it: does it draw, does it batch, can it be shared?
+Shape letters in this package: W replicas, P parameters of one, B examples of a minibatch.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ from harness.base.errors import RAISED, UserError, describe_raised
 from harness.natural_gradient.layer_hooks import Affine, LayerHook, Reduction, is_affine
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""``loss(outputs, targets)``: one number a minibatch, a mean or a sum over its examples."""
+"""``loss(outputs, targets)``: one number for a minibatch, a mean or sum over its examples."""
 
 
 Metric = Callable[[Tensor, Tensor], Tensor]
@@ -51,7 +48,7 @@ class Drawing(NamedTuple):
 
     Args:
         x: ``[W, 1, B, ...]``.
-        keys: what each replica's generator is seeded with.
+        keys: seed of the generator for each replica, ``[W]``.
     """
 
     x: Tensor
@@ -63,12 +60,12 @@ class Drawing(NamedTuple):
 
 
 class ModuleNetwork:
-    """See `harness.networks.contract.Network`.
+    """A module under a loss as a network; see `harness.networks.contract.Network`.
 
     Args:
-        module: a copy is taken; it trains in the mode it has.
-        loss: what is descended on.
-        together: computed at once are so many replicas or more; None for one by one always.
+        module: copied; its mode (training or evaluation) is kept.
+        loss: the loss function.
+        together: from this number of replicas on, they are computed at once; None for never.
         reduction: whether the loss is the mean or the sum over examples.
     """
 
@@ -84,14 +81,14 @@ class ModuleNetwork:
         self.reduction: Reduction = reduction
         self.parameters = Parameters.from_module(self.module)
         self._trained = list(trainable_parameters(self.module).values())
-        self._take_gradients()  # what the copied module brought along
+        self._take_gradients()  # clears gradients that the user's module had
         tables = {id(m.weight) for m in self.module.modules() if isinstance(m, nn.Embedding)}
         self._matrices = [p.dim() == 2 and id(p) not in tables for p in self._trained]
         scalar = grad_and_value(self._loss_at)
         self._all = vmap(scalar, in_dims=(0, 0, 0))
 
     def gradient(self, stack: Tensor, x: Tensor, targets: Tensor, out: Tensor) -> Tensor:
-        """The gradient of each replica's loss on its minibatch.
+        """Compute the gradient of each replica's loss on its minibatch.
 
         Args:
             stack: parameters ``[W, P]``.
@@ -113,16 +110,16 @@ class ModuleNetwork:
         return cast(Tensor, losses)
 
     def matrices(self, stack: Tensor) -> list[Tensor]:
-        """Views ``[W, n, m]`` of parameters with two dimensions, but for those of embeddings."""
+        """Views ``[W, n, m]`` of two-dimensional parameters, except embeddings."""
         return list(compress(self.parameters.split(stack), self._matrices))
 
     @property
     def layers(self) -> list[LayerHook]:
-        """The affine layers whose parameters are trained, and are no other module's too."""
+        """Affine layers with all parameters trained, and none shared with another module."""
         return [layer for layer, _ in self._affine]
 
     def watchable(self) -> tuple[int, list[str]]:
-        """How many layers can be watched, and which parameters are of none."""
+        """Number of `layers`, and names of the trained parameters outside of them."""
         inside = {place for _, places in self._affine for place in places}
         names = enumerate(self.parameters.names)
         return len(self._affine), [name for place, name in names if place not in inside]
@@ -134,7 +131,7 @@ class ModuleNetwork:
 
     @cached_property
     def _affine(self) -> list[tuple[LayerHook, list[int]]]:
-        """Each layer, and where its weight and bias stand among what is trained."""
+        """Each layer of `layers`, with the indices of its weight and bias in `_trained`."""
         places, modules = {id(p): i for i, p in enumerate(self._trained)}, [*self.module.modules()]
         owned = Counter(id(p) for m in modules for p in m.parameters(recurse=False))
         found: list[tuple[LayerHook, list[int]]] = []
@@ -166,7 +163,7 @@ class ModuleNetwork:
         return torch.stack(losses)
 
     def bind_parameters(self, model: Tensor) -> nn.Module:
-        """The module with its parameters in ``model [P]``: what changes them changes it."""
+        """The module with its parameters as views of ``model [P]``, without a copy."""
         for parameter, view in zip(self._trained, self.parameters.views(model), strict=True):
             parameter.data = view
         return self.module
@@ -194,14 +191,14 @@ class ModuleNetwork:
         module = self.bind_parameters(row)
         with torch.enable_grad():
             loss = self.loss(module(x), targets)
-            # As a plain loop does: `torch.autograd.grad` looks at every input again, which takes as
+            # As in a plain loop: `torch.autograd.grad` checks every input again, which takes as
             # long as a small layer.
             torch.autograd.backward(loss, inputs=self._trained)
         torch.cat(self._take_gradients(), out=out)
         return loss.detach()
 
     def _take_gradients(self) -> list[Tensor]:
-        """The gradients that a backward pass left, flat; zeros where a parameter had no part."""
+        """Remove and return the flat gradients of a backward pass; zeros for unused parameters."""
         found = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._trained]
         for parameter in self._trained:
             parameter.grad = None
@@ -209,16 +206,16 @@ class ModuleNetwork:
 
 
 WITHOUT_NUMPY = {"torch.bfloat16", "torch.float8_e4m3fn", "torch.float8_e5m2"}
-"""Precisions of parameters that could not be stored."""
+"""Types without a NumPy equivalent, in which parameters could not be stored."""
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """The parameters that are trained, in the module's own order; tied ones count once.
+    """Layout of the trained parameters in a vector, in the module's order; tied ones count once.
 
     Args:
-        names: as ``module.named_parameters()`` has them.
-        shapes: of each.
+        names: names as in ``module.named_parameters()``.
+        shapes: shape of each parameter.
     """
 
     names: tuple[str, ...]
@@ -226,10 +223,10 @@ class Parameters:
 
     @classmethod
     def from_module(cls, module: nn.Module) -> Parameters:
-        """Those of a module that ask for a gradient.
+        """The layout of the parameters of a module that require a gradient.
 
         Raises:
-            UserError: there are none, or they are of several precisions.
+            UserError: there are none, they are of several precisions, or of one NumPy lacks.
         """
         found = trainable_parameters(module)
         kinds = {str(parameter.dtype) for parameter in found.values()}
@@ -243,7 +240,7 @@ class Parameters:
 
     @property
     def count(self) -> int:
-        """P."""
+        """P, the number of trained parameters."""
         return sum(self._lengths)
 
     @cached_property
@@ -251,21 +248,21 @@ class Parameters:
         return [prod(shape) for shape in self.shapes]
 
     def split(self, stack: Tensor) -> list[Tensor]:
-        """Views ``[W, *shape]`` of a stack ``[W, P]``, one a parameter."""
+        """Views ``[W, *shape]`` of a stack ``[W, P]``, one for each parameter."""
         parts = stack.split_with_sizes(self._lengths, 1)
         return [p.view(len(stack), *shape) for p, shape in zip(parts, self.shapes, strict=True)]
 
     def views(self, model: Tensor) -> Sequence[Tensor]:
-        """Views ``[*shape]`` of a vector ``[P]``, one a parameter."""
+        """Views ``[*shape]`` of a vector ``[P]``, one for each parameter."""
         return _unflattened(model, self._like)
 
     @cached_property
     def _like(self) -> list[Tensor]:
-        """Nothing but the shapes."""
+        """Tensors without data that carry the shapes."""
         return [torch.empty(shape, device="meta") for shape in self.shapes]
 
 
-# In one call: a view each takes as long as a small layer's product.
+# One call for all views: a call for each takes as long as a small layer's product.
 _unflattened = cast(
     Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor]],
     cast(Any, torch._C)._nn.unflatten_dense_tensors,  # pyright: ignore[reportPrivateUsage]
@@ -288,7 +285,7 @@ def copy_module(module: nn.Module) -> nn.Module:
 
 
 def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that ask for a gradient, by name.
+    """The parameters that require a gradient, by name.
 
     Raises:
         UserError: one of them has no shape yet.
@@ -301,46 +298,46 @@ def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:
-    """Tensors one after the other as a vector of their own."""
+    """Tensors flattened and concatenated in a new vector."""
     return torch.cat([each.detach().flatten() for each in tensors])
 
 
 @contextmanager
 def preserve_generators() -> Generator[None]:
-    """PyTorch's generators are afterwards what they were before."""
+    """Restore the state of PyTorch's generators at the end of the block."""
     with torch.random.fork_rng():  # pyright: ignore[reportUnknownMemberType]
         yield
 
 
 def seed_generators(seed: int) -> None:
-    """What is drawn next depends on ``seed``, of 63 bits, alone."""
+    """Seed PyTorch's generators with ``seed``, of 63 bits."""
     torch.manual_seed(seed)  # pyright: ignore[reportUnknownMemberType]
 
 
 def state_of_generator(device: torch.device) -> Tensor:
-    """Of the generator that a module on this device draws from."""
+    """State of the generator that modules on this device draw from."""
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
 AT_ONCE = 16
-"""Replicas from which a processor is quicker with all at once than one by one (docs/api.md)."""
+"""Replicas from which a CPU is faster with all at once than one by one (docs/api.md)."""
 
 AT_ONCE_ON_A_GPU = 2
 
 APART = 1e-3
-"""Relative difference between both ways beyond which they are taken to compute other things."""
+"""Largest relative difference between two computations that are taken to be the same."""
 
 SLOW = "batching rule"
-"""What PyTorch warns of where an operation is done replica by replica after all."""
+"""Part of PyTorch's warning about an operation that `vmap` computes replica by replica."""
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found.
+    """Properties of a module and its loss, as found by running them.
 
     Attributes:
-        draws: whether the module uses random numbers as it trains.
-        together: from how many replicas on they are computed at once; None for never.
+        draws: whether the module draws random numbers in training.
+        together: number of replicas from which on they are computed at once; None for never.
         reduction: whether the loss is the mean or the sum over examples.
     """
 
@@ -350,23 +347,23 @@ class Inspection:
 
 
 def inspect_module(module: nn.Module, loss: Loss, x: Tensor, targets: Tensor) -> Inspection:
-    """Run a module once or twice on one minibatch.
+    """Inspect a module by running a copy on one minibatch.
 
     Args:
-        module: left as it is.
-        loss: of its outputs.
+        module: the module, left unchanged.
+        loss: loss function of its outputs and targets.
         x: inputs ``[B, ...]``.
         targets: ``[B, ...]``.
 
     Raises:
-        UserError: it fails, its loss is no one number, or training changes one of its buffers.
+        UserError: it fails, its loss is not one number, or training changes one of its buffers.
     """
     draws, reduction = _run_module(copy_module(module), loss, x, targets)
     if draws:
         return Inspection(draws, None, reduction)
     on_cpu = x.device.type == "cpu"
     if on_cpu and any(parameter.dim() > 2 for parameter in module.parameters()):
-        return Inspection(draws, None, reduction)  # convolutions one by one are quicker there
+        return Inspection(draws, None, reduction)  # convolutions are faster one by one on a CPU
     least = AT_ONCE if on_cpu else AT_ONCE_ON_A_GPU
     return Inspection(draws, least if _is_batchable(module, loss, x, targets) else None, reduction)
 
@@ -374,10 +371,10 @@ def inspect_module(module: nn.Module, loss: Loss, x: Tensor, targets: Tensor) ->
 def _run_module(
     module: nn.Module, loss: Loss, x: Tensor, targets: Tensor
 ) -> tuple[bool, Reduction]:
-    """One step without its end; whether random numbers were drawn, and what the loss is.
+    """Compute one loss; returns whether random numbers were drawn, and the loss's reduction.
 
     Raises:
-        UserError: see `inspected`.
+        UserError: see `inspect_module`.
     """
     Parameters.from_module(module)
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
@@ -456,18 +453,19 @@ def _describe_shape(value: object) -> str:
 
 @torch.no_grad()
 def _is_summed(loss: Loss, outputs: object, targets: Tensor, once: float) -> bool:
-    """Whether a loss of every example twice is twice the loss: then it sums over examples."""
+    """Whether the loss doubles if every example is repeated: then it sums over examples."""
     if not isinstance(outputs, Tensor) or outputs.shape[:1] != targets.shape[:1]:
         return False
     try:
         twice = float(loss(torch.cat([outputs, outputs]), torch.cat([targets, targets])))
-    except Exception:  # a loss for minibatches of one size, which can be no sum over any
+    except Exception:  # a loss for one size of minibatches, taken as a mean
         return False
     return once != 0.0 and abs(twice - 2.0 * once) <= APART * abs(once)
 
 
 def _is_batchable(module: nn.Module, loss: Loss, x: Tensor, targets: Tensor) -> bool:
-    """Whether two replicas can be computed at once, and give what each gives alone."""
+    """Whether two replicas can be computed at once with the gradients of each alone."""
+    # Two different rows, so that a module that mixes up replicas is found.
     model = flat(list(trainable_parameters(module).values()))
     stack = torch.stack([model, 0.9 * model])
     xs, ys = (torch.stack([each, each]).unsqueeze(1) for each in (x, targets))
@@ -476,7 +474,7 @@ def _is_batchable(module: nn.Module, loss: Loss, x: Tensor, targets: Tensor) -> 
         warnings.simplefilter("always")
         try:
             ModuleNetwork(module, loss, together=2).gradient(stack, xs, ys, both)
-        except Exception:  # whatever vmap cannot follow
+        except Exception:  # any operation that vmap does not support
             return False
     if any(SLOW in str(warning.message) for warning in said):
         return False

@@ -1,7 +1,6 @@
-"""A user's problem: a module, a loss and data, and what of them identifies a run.
+"""A user's problem: module, loss, data and metrics, with the digests that identify a run.
 
-What a user wants trained: a module, a loss and data; and what of them a run's identity has.
-Examples that are no speech: two tensors, from arrays, a dataset or anything that can be read.
+`Arrays` holds the examples as two tensors, read from arrays, a dataset or any iterable of pairs.
 """
 
 from __future__ import annotations
@@ -47,18 +46,18 @@ from harness.tasks.order import Key, Minibatches
 
 
 class Problem(HasIdentity):
-    """A module, its loss, its data and what is measured of it.
+    """A module, its loss, its data and its metrics.
 
     Args:
-        model: a module, whose parameters every run starts from; or what makes one, called for
-            each seed under its own random numbers.
-        loss: of outputs and targets, one number a minibatch.
-        train: what is trained on.
-        dev: what decides: rates, and when a target is reached.
-        test: what is reported besides; None for nothing.
-        metrics: by name; the first judges. Without any, the loss does.
-        source: what makes it again, as plain JSON values: of one that a run file names; it is no
-            part of what identifies a run.
+        model: a module, from whose parameters every run starts; or a function that makes one,
+            called for each seed with random generators of that seed.
+        loss: function of outputs and targets, one number a minibatch.
+        train: training data.
+        dev: development data: they decide on learning rates and on reaching a target.
+        test: test data, reported only; None for none.
+        metrics: metrics by name; the first one decides, without any the loss.
+        source: plain JSON values to make the problem again, if a run file names it; not part of
+            a run's identity.
         place: the run file that names it, for messages.
     """
 
@@ -76,17 +75,18 @@ class Problem(HasIdentity):
         self.source, self.place = source, place
         self.model, self.loss, self.metrics = model, loss, metrics
         self.train, self.dev, self.test = train, dev, test
-        self._inspected: dict[tuple[int, str], Inspection] = {}  # goes along to other processes
+        self._inspected: dict[tuple[int, str], Inspection] = {}  # pickled with the problem
 
     def __hash__(self) -> int:
         return id(self)
 
     @lru_cache(maxsize=4)  # noqa: B019 (a problem lives as long as its runs)
     def module(self, seed: int) -> nn.Module:
-        """The module of a seed's runs, as it is before training.
+        """The module of a seed's runs, before training.
 
         Raises:
-            UserError: what makes it raises an error, or makes something that cannot be trained.
+            UserError: the user's function raises an error, or makes something that cannot be
+                trained.
         """
         with self.name_keys():
             made = self.model if isinstance(self.model, nn.Module) else self._make(self.model, seed)
@@ -112,7 +112,7 @@ class Problem(HasIdentity):
         return nullcontext() if self.place is None else self.place.name_keys()
 
     def initial(self, seed: int) -> Tensor:
-        """The parameters ``[P]`` that a seed's runs start from."""
+        """The initial parameters ``[P]`` of a seed's runs."""
         return flat(list(trainable_parameters(self.module(seed)).values()))
 
     @cached_property
@@ -121,11 +121,11 @@ class Problem(HasIdentity):
         return self.initial(0).numel()
 
     def parameters(self, seed: int = 0) -> Parameters:
-        """Where they lie."""
+        """The layout of the module's trained parameters in a vector ``[P]``."""
         return Parameters.from_module(self.module(seed))
 
     def inspect(self, minibatch: int, device: str) -> Inspection:
-        """What the module is like; see `harness.modules.network`."""
+        """Inspect the module by running it, once for each size and device; see `inspect_module`."""
         if (minibatch, device) not in self._inspected:
             self._inspected[minibatch, device] = self._inspect(minibatch, device)
         return self._inspected[minibatch, device]
@@ -140,7 +140,7 @@ class Problem(HasIdentity):
         return found
 
     def network(self, seed: int, minibatch: int, device: str) -> ModuleNetwork:
-        """What algorithms are given."""
+        """The network that algorithms compute gradients with."""
         found = self.inspect(minibatch, device)
         module = _to_device(self.module(seed), device)
         return ModuleNetwork(module, self.loss, together=found.together, reduction=found.reduction)
@@ -178,7 +178,7 @@ def _to_device(module: nn.Module, device: str) -> nn.Module:
 ALLOWED = "allowed: a pair of arrays (X, y), a dataset of pairs (x, y), or an iterable of them"
 
 READING_SEED = 0
-"""Of a `DataLoader` while it is read: one that shuffles gives the same examples every time."""
+"""Seed while a `DataLoader` is read, so that one that shuffles gives the same order each time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,49 +208,49 @@ class Arrays:
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """The device of the tensors."""
         return self.x.device
 
     @cached_property
     def sha256(self) -> str:
-        """Of types, shapes and content."""
+        """Digest of types, shapes and content of both tensors."""
         return f"{digest_of_tensor(self.x)[:32]}{digest_of_tensor(self.y)[:32]}"
 
     def to(self, device: str, floats: torch.dtype) -> Arrays:
-        """On a device, floating-point numbers in one precision."""
+        """A copy on a device, with floating-point tensors in one precision."""
         x, y = (t.to(floats) if t.is_floating_point() else t for t in (self.x, self.y))
         return Arrays(x.to(device), y.to(device))
 
     def take(self, rows: np.ndarray) -> Arrays:
-        """Some of them, in that order."""
+        """The examples of ``rows``, in that order."""
         index = torch.as_tensor(rows).to(self.device)
         return Arrays(self.x[index], self.y[index])
 
     def gather(self, rows: Tensor) -> Minibatch:
-        """Minibatches ``[W, 1, B, ...]`` of ``rows [W, B]``: to an algorithm, one frame each."""
+        """Minibatches ``[W, 1, B, ...]`` of ``rows [W, B]``; a minibatch counts as one frame."""
         index, shape = upload(rows.flatten(), self.x.device), (len(rows), 1, rows.shape[1])
         x, y = (part.index_select(0, index) for part in (self.x, self.y))
         return Minibatch(x.view(*shape, *x.shape[1:]), y.view(*shape, *y.shape[1:]))
 
     def split(self, share: float, seed: int = 0) -> tuple[Arrays, Arrays]:
-        """Two parts by chance; the second has about ``share``, and at least one example."""
+        """Split at random; the second part has about ``share``, and at least one example."""
         drawn = stream(seed, "development").permutation(len(self))
         held = max(1, round(share * len(self)))
         return self.take(np.sort(drawn[held:])), self.take(np.sort(drawn[:held]))
 
 
 def arrays_of(data: object, what: str) -> Arrays:
-    """Any kind of data as arrays; a dataset or an iterable is read once, to its end.
+    """Convert any kind of data to arrays; a dataset or an iterable is read once, to its end.
 
-    The batches of a `DataLoader` are taken apart, example by example in their order.
+    The batches of a `DataLoader` are split into examples, in their order.
 
     Args:
         data: a pair of arrays, a map-style dataset of pairs, an iterable of pairs, or a
             `DataLoader` of either.
-        what: which argument it is, for messages.
+        what: name of the user's argument, for messages.
 
     Raises:
-        UserError: it is something else, its parts have other lengths, or there is nothing.
+        UserError: another kind of data, parts of unequal length, or no examples.
     """
     if isinstance(data, Arrays):
         return data
@@ -267,7 +267,7 @@ def arrays_of(data: object, what: str) -> Arrays:
 
 
 def is_batched(data: object) -> bool:
-    """Whether it is a `DataLoader` that makes batches, and not one that gives single examples."""
+    """Whether ``data`` is a `DataLoader` that makes batches, not one of single examples."""
     return isinstance(data, DataLoader) and cast(Any, data).batch_sampler is not None
 
 
@@ -275,8 +275,8 @@ def _read_batches(loader: Any, what: str) -> Arrays:
     """The examples of a loader's batches.
 
     Raises:
-        UserError: a batch is no pair of as many examples as targets, there is none, or examples
-            are of unequal shape.
+        UserError: a batch is no pair with as many examples as targets, there are no batches, or
+            examples are of unequal shape.
     """
     sampler = getattr(loader.batch_sampler, "sampler", None)
     own = [g for g in (loader.generator, getattr(sampler, "generator", None)) if g is not None]
@@ -285,7 +285,7 @@ def _read_batches(loader: Any, what: str) -> Arrays:
         seed_generators(READING_SEED)
         batches = [_pair(item, what) for item in loader]
     for generator, state in zip(own, before, strict=True):
-        generator.set_state(state)  # so it gives the same when it is read again
+        generator.set_state(state)  # so that a second reading gives the same order
     for x, y in batches:
         if not (x.dim() and y.dim() and len(x) == len(y)):
             told = f"a batch of shapes {list(x.shape)} and {list(y.shape)}"
@@ -328,9 +328,9 @@ def _tensor(value: Any, what: str) -> Tensor:
 
 
 class DrawingMinibatches(Minibatches):
-    """Minibatches of a module that draws as it trains: each brings the seed of its draws.
+    """Minibatches for a module that draws random numbers in training: each has a seed for them.
 
-    So what is drawn depends on the run's seed, the worker and the step, and on nothing else.
+    So the random numbers depend on the run's seed, the worker and the step alone.
     """
 
     seed = 0

@@ -1,9 +1,9 @@
-"""Problems on their way to other processes: a problem once, its large data as a file that all map.
+"""Pickling of problems for other processes; large data go through a file that all processes map.
 
-A run's configuration holds the module, the loss and the data. A process that is given several runs
-of one problem unpacks it once, and gets with it the digests that identify a run: code that travels
-by value has no source there. Data of `SHARED_BYTES` or more lie in a file meanwhile, of which every
-process maps the same pages.
+A run's configuration holds the module, the loss and the data. A process that receives several runs
+of one problem unpacks it once. The digests that identify a run are sent along, because code that is
+pickled by value has no source in the other process. Data of `SHARED_BYTES` or more are written to a
+file, of which all processes map the same pages.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from harness.modules.problem import Arrays, Problem
 from harness.store.lease import is_running, process_id
 
 SHARED_BYTES = 2**20
-"""Smaller data travel with their problem."""
+"""Data with fewer bytes are pickled with their problem."""
 
 FOLDER = ".data-"
-"""How the name of a folder for such files begins; the process that made it follows."""
+"""Prefix of the folders for such files; the id of the process that made it follows."""
 
 
 def check_sendable(name: str, part: object) -> None:
-    """Refuse what no other process can be given.
+    """Reject a value that cannot be pickled for another process.
 
     Args:
-        name: of the argument that it came by.
+        name: name of the user's argument.
         part: a model, a function, or several.
 
     Raises:
-        UserError: it holds something that belongs to this process alone.
+        UserError: it holds something that is bound to this process, such as a lock.
     """
     try:
         pickle.dumps(Parcel(part))
@@ -60,19 +60,19 @@ def make_data_folder(store: Path) -> TemporaryDirectory[str]:
 
 
 def sweep_data(store: Path) -> None:
-    """Remove from a store the folders of processes of this machine that were killed."""
+    """Remove from a store the data folders of processes that were killed on this machine."""
     for folder in store.glob(f"{FOLDER}*"):
-        # The process of another machine, of which nothing is known here, may be alive.
+        # None for a process of another machine: it may be alive, so its folder stays.
         if is_running(folder.name.removeprefix(FOLDER).replace(",", ":")) is False:
             rmtree(folder, ignore_errors=True)  # another process may sweep, too
 
 
 def share(arrays: Arrays, folder: Path) -> Arrays:
-    """The same examples, in a file that other processes map if they are many bytes.
+    """Examples in a file that other processes map, if they have `SHARED_BYTES` or more.
 
     Args:
         arrays: examples.
-        folder: for the file, which must stay while runs are under way.
+        folder: folder of the file, which must exist until all runs have ended.
     """
     x, y = arrays.x, arrays.y
     if not (_is_mappable(x) and _is_mappable(y)) or x.nbytes + y.nbytes < SHARED_BYTES:
@@ -85,7 +85,7 @@ def share(arrays: Arrays, folder: Path) -> Arrays:
 
 
 def _is_mappable(tensor: Tensor) -> bool:
-    """Whether a file gives back the same tensor, to the order of its bytes in memory."""
+    """Whether a file restores the same tensor, including the order of its bytes in memory."""
     plain = tensor.device.type == "cpu" and not tensor.requires_grad
     return plain and tensor.is_contiguous() and not tensor.is_complex()
 
@@ -110,7 +110,7 @@ def _reduce_arrays(arrays: Arrays) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=4)
 def _pack(problem: Problem) -> bytes:
-    problem.to_identity()  # so that its digests go along, as what was seen of its module does
+    problem.to_identity()  # caches the digests, which are pickled like the module's inspection
     return pickle.dumps(Parcel(dict(vars(problem))))
 
 

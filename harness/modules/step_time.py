@@ -1,8 +1,9 @@
-"""How long a user's own step takes here, and how many operations that is worth.
+"""Measured time of a user's step, converted to operations of the cluster's devices.
 
-A device of a cluster file is known by the rate it reaches in large products. So a step of ``s``
-seconds on a machine that reaches ``r`` operations a second in large products is charged as
-``s r`` operations: another device takes them at its own rate.
+A cluster file gives a device's FLOP rate in large products. So a step of ``s`` seconds on a machine
+that reaches ``r`` operations a second in large products is charged as ``s r`` operations; a device
+with rate ``q`` takes ``s r / q`` seconds for them. Example: 10 ms at 100 GFLOP/s are 1 GFLOP, which
+take 0.5 ms at 2 TFLOP/s.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ from harness.store import Run, RunWriter, Store
 from harness.tasks.contract import Configuration, Watch
 
 FORMAT = 1
-"""Grows when the same step would be measured otherwise."""
+"""Version of the measurement: incremented when the same step is measured differently."""
 
 WARM, LEAST, LONGEST_S = 3, 10, 1.0
-"""Steps before timing, steps timed at least, and how long timing goes on."""
+"""Warm-up steps; smallest number of timed steps; timed seconds after which timing ends."""
 
 SIDE = 1024
-"""Of the square matrices whose product says what this machine reaches."""
+"""Rows and columns of the matrices in the product that measures this machine's FLOP rate."""
 
 
 @dataclass(frozen=True)
 class StepConfig(Configuration):
-    """A measurement of one machine, made once for each store.
+    """Configuration of a step-time measurement, made once for each machine and store.
 
     Args:
-        problem: whose step.
-        minibatch: examples in it.
+        problem: the module, loss and data of the step.
+        minibatch: examples in the step.
         device: ``"cpu"`` or ``"cuda"``.
     """
 
@@ -52,7 +53,7 @@ class StepConfig(Configuration):
     device: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values: what the identity hashes, the kind of processor among them."""
+        """Plain JSON values for the identity, including the processor's name."""
         step = {key: self.problem.to_identity()[key] for key in ("model", "loss")}
         size = {"minibatch": self.minibatch, "device": self.device, "format": FORMAT}
         return {"is": "StepConfig", **step, **size, "machine": machine(self.device)}
@@ -63,7 +64,7 @@ class StepConfig(Configuration):
 
 
 def measure_step(config: StepConfig, store: Store, watch: Watch) -> Run:
-    """The measurement: median seconds of a step and of a large product, operations of both."""
+    """Measure median seconds of a step, the FLOP rate of a large product, and their product."""
     del watch  # it takes seconds
 
     def execute(writer: RunWriter) -> None:
@@ -83,15 +84,15 @@ def measure_step(config: StepConfig, store: Store, watch: Watch) -> Run:
 
 @dataclass(frozen=True)
 class Charge:
-    """What a cluster is charged for a minibatch: computing, and the bytes of a copy.
+    """Settings for the simulated cost of a minibatch: operations, and bytes of a copy.
 
     Args:
-        charge_for: in place of the trained module another, which takes the same examples; a
-            `Workload`; or ``"cluster"`` for that of the cluster's file. None is the trained one.
-        parameter_bytes: of a copy of the parameters, in place of the module's own.
+        charge_for: a module that replaces the trained one for timing, and takes the same examples;
+            a `Workload`; or ``"cluster"`` for the cluster file's. None is the trained module.
+        parameter_bytes: bytes of a copy of the parameters; None for the module's own.
         flops_per_example: operations of a step for each example, in place of ``step_seconds``.
-        step_seconds: of a step on every device; or ``"count"`` for the operations that PyTorch
-            counts, or ``"measure"`` for those that the time of a step here is worth.
+        step_seconds: seconds of a step on every device; or ``"count"`` for the operations that
+            PyTorch counts, or ``"measure"`` for a step's measured time, converted to operations.
     """
 
     charge_for: Any = None
@@ -108,15 +109,15 @@ class Charge:
         measure: Callable[[Problem], float] | None = None,
         say: Callable[[str], None] = lambda line: None,
     ) -> tuple[Cluster, Workload]:
-        """The cluster and its workload.
+        """The cluster to simulate, and its workload.
 
         Args:
-            problem: what is trained.
+            problem: the trained problem.
             size: examples in a minibatch.
-            machine: the cluster.
-            work: that of ``"cluster"``; None for the machine's own.
-            measure: the operations that a step here is worth, for ``"measure"``.
-            say: receives a line where the cluster's devices have no rate.
+            machine: the user's cluster.
+            work: the workload for ``"cluster"``; None for that of ``machine``.
+            measure: returns the operations of a measured step, for ``"measure"``.
+            say: receives a line if no device of the cluster has a FLOP rate.
 
         Raises:
             UserError: a value that is not allowed.
@@ -155,11 +156,11 @@ class Charge:
 
 
 def check_charge(asked: Any, given: Mapping[str, Any], machine: Cluster) -> None:
-    """Refuse to charge a cluster for what is not there, or for two things at once.
+    """Reject charges that the cluster cannot have, and contradictory ones.
 
     Args:
-        asked: see `check_settings`.
-        given: those of them that the user gave.
+        asked: all settings, see `check_settings`.
+        given: the settings that the user gave.
         machine: the cluster.
 
     Raises:
@@ -190,13 +191,13 @@ def check_charge(asked: Any, given: Mapping[str, Any], machine: Cluster) -> None
 
 
 def is_finite(value: Any) -> bool:
-    """Whether a value is a finite number, and no truth value."""
+    """Whether a value is a finite number, and not a bool."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and math.isfinite(value)
 
 
 def count_flops(problem: Problem, minibatch: int) -> float:
-    """Operations of the products in one step, as PyTorch counts them."""
+    """Operations of the matrix products in one step, as counted by PyTorch."""
     step = _step(StepConfig(problem, minibatch, "cpu"))
     with FlopCounterMode(display=False) as counter:
         step()
@@ -204,7 +205,7 @@ def count_flops(problem: Problem, minibatch: int) -> float:
 
 
 def machine(device: str) -> str:
-    """What kind of processor this is."""
+    """Model name of the GPU or processor."""
     if device == "cuda":
         return torch.cuda.get_device_name()
     try:
@@ -216,7 +217,7 @@ def machine(device: str) -> str:
 
 
 def _step(config: StepConfig) -> Callable[[], object]:
-    """One plain step: forward, backward, and the parameters moved."""
+    """A function that does one plain step: forward, backward, SGD update."""
     problem, size = config.problem, config.minibatch
     network = problem.network(0, size, config.device)
     model = problem.initial(0).to(config.device)
@@ -238,7 +239,8 @@ def _product(device: str) -> Callable[[], object]:
 
 
 def _measure_seconds(work: Callable[[], object], device: str) -> float:
-    """Median seconds; on a processor its own time, which other programs do not lengthen."""
+    """Median seconds of some work."""
+    # CPU time of this process, which the load by other programs affects least.
     clock = time.process_time if device == "cpu" else time.perf_counter
     for _ in range(WARM):
         work()

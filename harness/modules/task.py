@@ -1,8 +1,4 @@
-"""Any module as a task: its configuration, its training, its measures.
-
-Training anybody's module: what such a run computes. Anybody's module as a task. What is measured
-of anybody's module: its loss, and metrics by name.
-"""
+"""A user's module as a task: configuration, minibatches, and evaluation by loss and metrics."""
 
 from __future__ import annotations
 
@@ -35,13 +31,13 @@ from harness.tasks.order import (
 )
 
 FORMAT = 1
-"""Grows when the same configuration would no longer give the same bytes."""
+"""Version of the results: incremented when the same configuration gives other bytes."""
 
 SUMMED = "summed over examples"
-"""Said in an identity of a loss that is no mean: what is measured of it is one."""
+"""Value in the identity of a loss that sums over examples; its measurements are means."""
 
 UNBROKEN = "over the end of a pass"
-"""Said in an identity of rounds, which once ended with each pass and left examples out."""
+"""Value in the identity of rounds; earlier versions ended rounds with each pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +46,7 @@ class ModuleConfig(TrainingConfig[Problem]):
 
     Args:
         problem: module, loss, data and metrics; its digests are part of the identity.
-        work: what the cluster is charged for a minibatch.
+        work: the workload of a minibatch on the cluster.
 
     Raises:
         UserError: settings that do not go together.
@@ -76,7 +72,7 @@ class ModuleConfig(TrainingConfig[Problem]):
         return self.stage(0).minibatch
 
     def to_dict(self) -> dict[str, Any]:
-        """See `TrainingConfig`; of what is from outside its code, and what the loss sums over."""
+        """See `TrainingConfig`; adds digests of the user's code, and whether the loss is a sum."""
         summed = self.problem.inspect(self._size, self.device).reduction == "sum"
         further = {"code": self._code} if self._code else {}
         further |= {"loss": SUMMED} if summed else {}
@@ -84,7 +80,7 @@ class ModuleConfig(TrainingConfig[Problem]):
 
     @cached_property
     def _code(self) -> dict[str, str]:
-        """Digests of what is from outside, which go along to another process."""
+        """Digests of parts in the user's code; cached, and pickled with the configuration."""
         parts = {"algorithm": self.algorithm, "protocol": self.protocol, "schedule": self.schedule}
         outside = {name: part for name, part in parts.items() if from_outside(part)}
         return {name: digest_of_code(part, name) for name, part in outside.items()}
@@ -93,14 +89,14 @@ class ModuleConfig(TrainingConfig[Problem]):
         """See `TaskConfig`."""
         yield from super().idle()
         if self.problem.test is None:
-            if self.tested not in ("every pass", "at the end"):  # what holds where nothing is said
+            if self.tested not in ("every pass", "at the end"):  # the defaults of file and class
                 yield "tested", "there are no test data"
             yield from (
                 (name, "there are no test data") for name in set_apart(self, "tested_models")
             )
 
     def network(self, data: Problem) -> ModuleNetwork:
-        """What is trained."""
+        """The network of the problem's module."""
         return data.network(self.seed, self._size, self.device)
 
     def pieces(self, data: Problem) -> Arrays:
@@ -121,7 +117,7 @@ class ModuleConfig(TrainingConfig[Problem]):
             return super().lay_out(stage, train)
 
     def order(self, stage: int, train: Pieces) -> Laid:
-        """See `TrainingConfig`; rounds leave nothing out."""
+        """See `TrainingConfig`; rounds leave no examples out."""
         found = self.lay_out(stage, train)
         if not self.rounds:
             return found
@@ -130,7 +126,7 @@ class ModuleConfig(TrainingConfig[Problem]):
         return ContinuousOrder(lambda number: self.lay_out(number, train), *cut)
 
     def minibatches(self, data: Problem, examples: Examples) -> Minibatches:
-        """See `TrainingConfig`; a module that draws is told what from."""
+        """See `TrainingConfig`; a module that draws random numbers gets their seeds."""
         if not data.inspect(self._size, self.device).draws:
             return super().minibatches(data, examples)
         found = DrawingMinibatches(lambda stage: self.order(stage, data.train), examples)
@@ -143,7 +139,7 @@ class ModuleConfig(TrainingConfig[Problem]):
         return float(self.passes * self.problem.size)
 
     def with_algorithm(self, algorithm: Algorithm, protocol: TimingProtocol | None) -> Self:
-        """See `TrainingConfig`; what travels is what the other algorithm sends."""
+        """See `TrainingConfig`; the bytes sent are scaled to the other algorithm's."""
         found = super().with_algorithm(algorithm, protocol)
         if algorithm.sent == self.algorithm.sent:
             return found
@@ -161,23 +157,23 @@ class ModuleConfig(TrainingConfig[Problem]):
         return f"dev_{next(iter(self.problem.metrics), 'loss')}"
 
     def show(self, error: float) -> str:
-        """See `TaskConfig`: a share of wrong classes is one of a hundred, others are numbers."""
+        """See `TaskConfig`; shares of wrong classes in percent, other metrics as numbers."""
         return f"{error:.2%}" if self.judged == "dev_error" else f"{error:.6g}"
 
     def stage_name(self, fold: int) -> str:
-        """Its algorithm, or before the first fold what it starts from."""
+        """Name of the algorithm; before the first fold ``"its initial parameters"``."""
         return type(self.algorithm).__name__ if fold > 0 else "its initial parameters"
 
 
 HELD_OUT = 2000
-"""Examples of the development set, evenly thinned, for schedules that ask often."""
+"""About this many examples of the development set, evenly spaced, give the held-out loss."""
 
 
 class ModuleTask:
-    """See `Task`.
+    """The opened task of a module; see `Task`.
 
     Args:
-        config: what is run.
+        config: configuration of the run.
     """
 
     unit = "a minibatch"
@@ -199,7 +195,7 @@ class ModuleTask:
         return self._start
 
     def losses_in(self, minibatch: int) -> int:
-        """One: what the user's function says of it."""
+        """One: the user's loss function returns one number a minibatch."""
         del minibatch
         return 1
 
@@ -224,7 +220,7 @@ class ModuleTask:
 
 
 BLOCK = 1024
-"""Examples evaluated at once."""
+"""Number of examples evaluated at once."""
 
 LOSS = "loss"
 
@@ -235,7 +231,7 @@ class ModuleScores:
 
     Attributes:
         loss: the mean over examples, also of a loss that sums over them.
-        further: metrics by name; the first judges, where there is one.
+        further: metrics by name; the first one decides.
     """
 
     loss: float
@@ -243,17 +239,17 @@ class ModuleScores:
 
     @property
     def error(self) -> float:
-        """What candidates are judged by."""
+        """The error that candidates are compared by: the first metric, or the loss."""
         return next(iter(self.further.values()), self.loss)
 
     @property
     def finite(self) -> bool:
-        """Whether the model still computes numbers."""
+        """Whether the model's loss is finite."""
         return math.isfinite(self.loss)
 
     @property
     def measured(self) -> dict[str, float]:
-        """All, by name."""
+        """Metrics and loss by name."""
         return {**self.further, LOSS: self.loss}
 
 
@@ -261,8 +257,8 @@ class ModuleEvaluator:
     """Scores models of one module.
 
     Args:
-        network: the module; a copy of it is put into evaluation mode.
-        problem: with the metrics.
+        network: network of the module; a copy of it is put into evaluation mode.
+        problem: the problem, with loss and metrics.
     """
 
     def __init__(self, network: ModuleNetwork, problem: Problem) -> None:
@@ -273,7 +269,7 @@ class ModuleEvaluator:
 
     @torch.no_grad()
     def scores(self, model: Tensor, examples: Arrays) -> ModuleScores:
-        """Scores of ``model [P]`` on a set."""
+        """Scores of ``model [P]`` on a data set, in blocks of `BLOCK` examples."""
         module, total = (
             self._network.bind_parameters(model),
             dict.fromkeys([LOSS, *self._metrics], 0.0),
@@ -293,7 +289,7 @@ def wrong(outputs: Tensor, targets: Tensor) -> Tensor:
     """The share of targets that are not the class with the largest output.
 
     Raises:
-        UserError: there are no several classes, of which one output could be the largest.
+        UserError: the shapes are not those of outputs for several classes.
     """
     shapes = (outputs.shape[:1] + outputs.shape[2:], outputs.shape[:-1])
     if outputs.dim() < 2 or targets.shape not in shapes or outputs.numel() == targets.numel():
@@ -316,11 +312,12 @@ def absolute(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _residuals(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Outputs less targets; other shapes would be spread over each other without a word.
+    """Outputs minus targets.
 
     Raises:
         UserError: their shapes differ.
     """
+    # Unequal shapes would be broadcast without an error, and give a wrong mean.
     if outputs.shape != targets.shape:
         told = f"outputs {list(outputs.shape)} for targets {list(targets.shape)}"
         raise UserError(f"metric: {told}; allowed: the same shape, or a function of one's own")
@@ -328,16 +325,16 @@ def _residuals(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 METRICS: dict[str, Metric] = {"error": wrong, "mse": squared, "mae": absolute}
-"""By name."""
+"""Metrics by name."""
 
 
 def metrics_of(asked: Any, train: Arrays) -> dict[str, Metric]:
-    """The metrics that are asked for.
+    """The metrics of the setting ``metric``, by name.
 
     Args:
-        asked: names, functions or several of them; None for the share of wrong classes where
+        asked: a name, a function, or several of them; None for the share of wrong classes if
             targets are whole numbers, else for the loss alone.
-        train: the data.
+        train: the training data.
 
     Raises:
         UserError: an unknown name.

@@ -1,4 +1,4 @@
-"""Reference pages, from the code that they describe: ``python -m harness.reference PAGE``."""
+"""Reference pages, generated from the code: ``python -m harness.reference PAGE``."""
 
 from harness.reference.keys import Key, keys_of
 from harness.reference.pages import PAGES, cluster_page, render_page

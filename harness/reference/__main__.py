@@ -1,4 +1,4 @@
-"""``python -m harness.reference docs/cli.md``: a page anew; without one, all of them."""
+"""``python -m harness.reference docs/cli.md``: regenerate a page; without one, all pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.reference.pages import PAGES, render_page
 
 
 def main(pages: list[str]) -> int:
-    """Write each page as it should be."""
+    """Regenerate each page in place."""
     for page in pages or list(PAGES):
         if page not in PAGES:
             raise name_error("page", page, PAGES)

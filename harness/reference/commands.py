@@ -1,4 +1,4 @@
-"""Every command's arguments and options, from the parsers that read them."""
+"""Reference of every command's arguments and options, from their parsers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["commands"]
 
 
 def commands() -> str:
-    """A section a command: of `lagbench`, then of the program for real processes."""
+    """A section for each command of `lagbench`, and one for `harness.train`."""
     sections: list[str] = []
     for name, (module, purpose) in COMMANDS.items():
         parser = Parser(prog=f"lagbench {name}", description=purpose)
@@ -55,7 +55,7 @@ def _row(action: Any) -> str:
 
 
 def _value(action: Any) -> str:
-    """What stands for an argument's value."""
+    """Placeholder of an argument's value."""
     if action.choices is not None:
         return "{" + ",".join(map(str, action.choices)) + "}"
     default = action.dest.upper() if action.option_strings else action.dest
@@ -63,7 +63,7 @@ def _value(action: Any) -> str:
 
 
 def _meaning(action: Any) -> str:
-    """The help text as argparse fills it in, in one cell."""
+    """The help text with its placeholders filled in, as one table cell."""
     values = cast(dict[str, object], vars(action))
     told: str = str(action.help or "") % values
     return " ".join(told.split()).replace("|", "\\|")

@@ -1,8 +1,4 @@
-"""Keys of settings files and run files, from the classes that read them.
-
-The keys of a settings file, from the classes that read it: for documentation and for tests. The
-keys of a run file, from the classes that a file is built into.
-"""
+"""Keys of cluster files and run files, from the classes that the files are built into."""
 
 from __future__ import annotations
 
@@ -46,14 +42,14 @@ class Key:
     """One key of a file.
 
     Attributes:
-        path: where it stands, e.g. ``("workers", "[]", "count")``; ``"[]"`` is any place in a
+        path: path of the key, e.g. ``("workers", "[]", "count")``; ``"[]"`` is any position in a
             list, ``"NAME"`` any name in a table.
-        kind: its type.
-        limits: what the type does not say.
-        required: whether it must be there.
-        default: its value where it is not.
-        meaning: in a sentence.
-        table: the settings class whose key it is.
+        kind: type of its value.
+        limits: limits of its value.
+        required: whether the key must be present.
+        default: its value if absent.
+        meaning: its description.
+        table: the settings class that has this field.
     """
 
     path: tuple[str, ...]
@@ -71,7 +67,7 @@ class Key:
 
     @property
     def takes(self) -> str:
-        """What is allowed, in words."""
+        """The allowed values in words."""
         return describe_allowed(self.kind, self.limits)
 
     @property
@@ -81,7 +77,7 @@ class Key:
 
 
 def keys_of(spec: type[Spec], path: tuple[str, ...] = ()) -> Iterator[Key]:
-    """Every key of a settings class, those of nested tables after the key of their table."""
+    """Every key of a settings class; keys of a nested table follow the table's own key."""
     hints, told = get_type_hints(spec), meanings(spec)
     for entry in fields(spec):
         key = Key(
@@ -116,7 +112,7 @@ def _inner(kind: Any, path: tuple[str, ...]) -> tuple[type[Spec], tuple[str, ...
 
 
 def markdown(spec: type[Spec]) -> str:
-    """One section a table of the file, one row a key."""
+    """The keys of a settings class in Markdown: a section for each table, a row for each key."""
     sections: dict[tuple[str, ...], list[Key]] = {}
     for key in keys_of(spec):
         sections.setdefault(key.path[:-1], []).append(key)
@@ -134,7 +130,7 @@ def _section(path: tuple[str, ...], keys: list[Key]) -> str:
 
 
 def _heading(path: tuple[str, ...]) -> str:
-    """``[link]`` for a table, ``[[workers]]`` for one that may stand several times."""
+    """``[link]`` for a table, ``[[workers]]`` for a list of tables."""
     if not path:
         return "At the top"
     if path[-1] == ANY_PLACE:
@@ -158,7 +154,7 @@ def _format_default(key: Key) -> str:
 
 
 def device_table(devices: Mapping[str, Device]) -> str:
-    """A row a device."""
+    """Devices of the catalogue in Markdown, a row each."""
     rows = [
         f"| `{name}` | {_rate(device.peak_flops_per_s)} | {_rate(device.achieved_flops_per_s)} |"
         f" {device.half_rate_frames:g} | {1e6 * device.launch_s:g} µs |"
@@ -174,24 +170,24 @@ def _rate(value: float | None, unit: str = "FLOP/s") -> str:
 
 
 OURS = "harness."
-"""What the modules of classes begin with that everybody's file may name."""
+"""Prefix of the modules whose classes are documented; a user's own classes are not."""
 
 
 def run_file_keys() -> str:
-    """One section a class, one row a key; a class stands after the first that has it as a table."""
+    """The keys of run files in Markdown: a section for each class, a row for each key."""
     return "\n".join(_section_of_run_files(each) for each in classes())
 
 
 def kinds() -> list[type[Any]]:
-    """The configurations of our own tasks, and the tables of their own that run files have."""
+    """Configuration classes of our own tasks, each followed by the task's further tables."""
     found = [load("tasks", name) for name, each in entries("tasks").items() if each.ours]
     return [kind for each in found for kind in (each.config, *each.tables)]
 
 
 def classes() -> list[type[Any]]:
-    """Every class that a run file may describe: the kinds of run, and what is in their tables."""
+    """Every class that a run file may describe: configurations, then classes of their fields."""
     found: list[type[Any]] = kinds()
-    for each in found:  # which grows
+    for each in found:  # grows in the loop: classes of fields have fields of their own
         hints = get_type_hints(each)
         for entry in entries_of(each):
             found += [inner for inner in tables_in(hints[entry.name]) if inner not in found]
@@ -199,7 +195,7 @@ def classes() -> list[type[Any]]:
 
 
 def tables_in(kind: Any) -> list[type[Any]]:
-    """The classes that a field of a type takes a table for; a cluster is a file of its own."""
+    """The classes that a table in this field may describe; none for a cluster, a file itself."""
     origin = get_origin(kind)
     if origin in (Union, types.UnionType, tuple):
         return [inner for part in get_args(kind) for inner in tables_in(part)]
@@ -214,18 +210,18 @@ def tables_in(kind: Any) -> list[type[Any]]:
 
 
 def _is_timing_only(kind: type[Any]) -> bool:
-    """Whether a protocol hands out no data that could be trained on."""
+    """Whether a class is a protocol that hands out no data, so that it cannot train."""
     return issubclass(kind, TimingProtocol) and kind.handing is TimingProtocol.handing
 
 
 def entries_of(table: type[Any]) -> Iterator[Field[Any]]:
-    """The fields that are keys."""
+    """The fields of a class that are keys of run files."""
     follows = _look_up(table, "follows", ("format",))
     return (entry for entry in fields(cast(Any, table)) if entry.name not in follows)
 
 
 def _look_up(table: type[Any], attribute: str, otherwise: Any) -> Any:
-    """What the application of a configuration says; something else of other tables."""
+    """An attribute of a configuration's application; ``otherwise`` for other classes."""
     applications = (load("tasks", name) for name in entries("tasks"))
     found = next((each for each in applications if each.config is table), None)
     return otherwise if found is None else getattr(found, attribute)
@@ -257,7 +253,7 @@ def _kinds(entry: Field[Any], kind: Any) -> str:
 
 
 def _usual(table: type[Any], entry: Field[Any]) -> str:
-    """The default; of a kind of run also what its reader fills in."""
+    """The default of a field: the application's, if it has one, else the class's."""
     usual: Mapping[str, Any] = _look_up(table, "usual", {})
     if entry.name == "timed_layers":
         return "those of the network"
@@ -275,7 +271,7 @@ def _usual(table: type[Any], entry: Field[Any]) -> str:
 
 
 def _plainly(value: object) -> str:
-    """As TOML has it."""
+    """A value in TOML's notation."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Which page has which part from the code, between markers or as a whole."""
+"""Generated parts of the reference pages, between markers or as a whole."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["PAGES", "cluster_page", "render_page"]
 
 
 def replace_parts(page: str, parts: Mapping[str, str]) -> str:
-    """A page with each named part between its own markers."""
+    """Replace each named part of a page between its own markers."""
     for name, content in parts.items():
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
         head, _, rest = page.partition(begin)
@@ -23,17 +23,17 @@ def replace_parts(page: str, parts: Mapping[str, str]) -> str:
 
 
 def cluster_page(page: str) -> str:
-    """``docs/clusters.md`` as it should be."""
+    """``docs/clusters.md`` with its generated parts."""
     return replace_parts(page, {"keys": markdown(Cluster), "devices": device_table(catalogue())})
 
 
 def command_page(page: str) -> str:
-    """``docs/cli.md`` as it should be."""
+    """``docs/cli.md`` with its generated part."""
     return replace_parts(page, {"commands": commands()})
 
 
 def run_file_page(page: str) -> str:
-    """``docs/run-files.md`` as it should be."""
+    """``docs/run-files.md`` with its generated part."""
     return replace_parts(page, {"keys": run_file_keys()})
 
 
@@ -43,14 +43,14 @@ PAGES: dict[str, Callable[[str], str]] = {
     "docs/cli.md": command_page,
     "docs/results.schema.json": lambda page: results_schema(),
 }
-"""What makes each page from itself."""
+"""Functions from the present text of each page to the regenerated one."""
 
 
 def render_page(name: str, page: str) -> str:
-    """A page with what comes from the code renewed.
+    """Regenerate a page.
 
     Args:
-        name: of a page of `PAGES`.
-        page: its present text.
+        name: a key of `PAGES`.
+        page: the page's present text.
     """
     return PAGES[name](page)

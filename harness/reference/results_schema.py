@@ -1,4 +1,4 @@
-"""The JSON Schema of ``results.json``, from the dataclasses that are the file.
+"""The JSON Schema of ``results.json``, from its dataclasses.
 
 A key is required if its field has no default: files of older commits lack what came later, and
 are read all the same (`harness.judge.makers`).
@@ -22,7 +22,7 @@ PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", types.
 
 
 def results_schema() -> str:
-    """The text of the schema."""
+    """The schema as JSON text."""
     definitions: dict[str, Any] = {}
     top = _object(Results, definitions)
     top["properties"]["schema"] = {"const": SCHEMA}
@@ -32,7 +32,7 @@ def results_schema() -> str:
 
 
 def _object(kind: type, definitions: dict[str, Any]) -> dict[str, Any]:
-    """One dataclass; those it holds are entered in ``definitions``."""
+    """The schema of a dataclass; nested dataclasses are entered in ``definitions``."""
     hints, told = get_type_hints(kind), meanings(kind)
     return {
         "description": (inspect.getdoc(kind) or "").splitlines()[0],
@@ -51,7 +51,7 @@ def _is_required(entry: Field[Any]) -> bool:
 
 
 def _kind(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    """What a value of an annotated type may be."""
+    """The schema of an annotated type."""
     origin, arguments = get_origin(hint), get_args(hint)
     if hint in PLAIN:
         return {"type": PLAIN[hint]}
@@ -67,7 +67,7 @@ def _kind(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _list(arguments: tuple[Any, ...], definitions: dict[str, Any]) -> dict[str, Any]:
-    """``tuple[X, ...]`` is a list of any length, ``tuple[X, Y]`` one of two."""
+    """The schema of a tuple: ``tuple[X, ...]`` of any length, ``tuple[X, Y]`` of exactly two."""
     if arguments[-1] is Ellipsis:
         return {"type": "array", "items": _kind(arguments[0], definitions)}
     places = [_kind(part, definitions) for part in arguments]
@@ -76,6 +76,6 @@ def _list(arguments: tuple[Any, ...], definitions: dict[str, Any]) -> dict[str, 
 
 def _reference(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     if kind.__name__ not in definitions:
-        definitions[kind.__name__] = {}  # known before it is made, should it hold itself
+        definitions[kind.__name__] = {}  # entered first, so that a recursive type ends
         definitions[kind.__name__] = _object(kind, definitions)
     return {"$ref": f"#/$defs/{kind.__name__}"}

@@ -1,9 +1,9 @@
-"""The configuration of training on a simulated cluster, and where its stages are cut.
+"""The configuration of training on a simulated cluster, and the boundaries of its stages.
 
-What every training on a simulated cluster is configured with, whatever is trained on what.
+`TrainingConfig` has the settings common to all training on a simulated cluster, for any task.
 
-Where a stage is cut: the folds at which training decides something, and what is idle then.
-Training and prediction cut alike, so that both ask the simulation for the same segments.
+`Boundaries` cuts a stage at the folds at which training decides something. Training and prediction
+cut in the same way, so that both request the same segments from the simulation.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from harness.tasks.contract import Reads, TaskConfig
 from harness.tasks.order import Examples, Laid, Minibatches, Order, Partition, Shuffling
 
 REPLAYED = "replay"
-"""Key of an identity that says by which version of the replay a run was trained."""
+"""Key of an identity for the version of the replay that trained the run."""
 
 REPLAY = 2
-"""In the identity of runs that earlier versions trained wrongly, so that these are made anew."""
+"""Version in the identity of runs that earlier versions trained wrongly, so that they run again."""
 
 Tested = Literal["every pass", "first pass", "at the end", "never"]
 
@@ -65,7 +65,7 @@ class Stage:
 
 
 class Pieces(Protocol):
-    """Training data in pieces that stay together when workers share them: utterances, say."""
+    """Training data in pieces that stay together when workers share them, such as utterances."""
 
     @property
     def start(self) -> np.ndarray:
@@ -82,7 +82,7 @@ Data = TypeVar("Data", contravariant=True)
 
 
 class HasIdentity(ABC):
-    """What a configuration holds and an identity knows by something else: digests, say."""
+    """A part of a configuration that enters identities by other values, such as digests."""
 
     @abstractmethod
     def to_identity(self) -> dict[str, Any]:
@@ -91,31 +91,31 @@ class HasIdentity(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig(TaskConfig, Generic[Data]):
-    """One training on a simulated cluster; what derives from it says what is trained on what.
+    """One training on a simulated cluster; subclasses add the task.
 
     Args:
-        algorithm: how contributions are made and folded.
-        schedule: at which rates.
-        stages: how the data are cut, a pass each; the last one repeats.
-        passes: over the data, at most.
-        chunk: what a search chooses a rate for, as a share of the training set.
-        evaluations: how often in a pass the development set is scored.
-        cluster: whose timing is simulated.
-        workers: how many train.
-        seed: of initialisation, data order and timing.
-        device: ``"cpu"`` or ``"cuda"``: results differ in their last bits, so it counts.
-        protocol: who waits for whom: averaging in rounds, in which each worker has its own
+        algorithm: computes contributions and folds.
+        schedule: learning rate over the run.
+        stages: minibatch sizes and shares of the data, one stage a pass; the last one repeats.
+        passes: largest number of passes over the data.
+        chunk: part of the training set that a search chooses one learning rate for, in (0, 1].
+        evaluations: evaluations of the development set in each pass.
+        cluster: the simulated cluster.
+        workers: number of workers.
+        seed: seed of initialisation, data order and timing.
+        device: ``"cpu"`` or ``"cuda"``: results differ in their last bits, so identities have it.
+        protocol: the timing protocol: averaging in rounds, in which each worker has its own
             part of the data; backup workers, whose slowest contributions are dropped; the
-            asynchronous parameter server with settings of its own; or whatever else derives
-            from `TimingProtocol` and hands out data. None is the plain server. In a file the
+            asynchronous parameter server with settings of its own; or any other subclass of
+            `TimingProtocol` that hands out data. None is the plain server. In a file the
             class follows from the algorithm, unless it is named.
         tested: when the test sets are scored: decoding takes long, and a search for settings on
             development data never needs it.
         tested_models: whether the test sets are scored with all candidates (average and
-            iterate), or the one that would be deployed.
-        shards: equal parts of the model, each with a server of its own; then workers wait for
+            iterate), or with the one that would be deployed.
+        shards: equal parts of the model, each with a server of its own; workers then wait for
             each other at every evaluation.
-        shuffling: of frames, as `Order` has it; all workers share the slots.
+        shuffling: order of frames, see `Order`; all workers share the slots.
 
     Raises:
         UserError: settings that do not go together.
@@ -137,25 +137,24 @@ class TrainingConfig(TaskConfig, Generic[Data]):
     shards: int = setting(1, at_least=1, at_most=1000, added=True)
     shuffling: Shuffling = setting("full", added=True)
 
-    """Whether an identity names the class."""
     unit: ClassVar[str] = "frames"
-    """What a user trains on, in messages."""
+    """The word for rows of training data, in messages."""
     cut_by: ClassVar[str] = "stages"
-    """The setting that cuts them into minibatches."""
+    """The setting that cuts the data into minibatches, in messages."""
     counts_examples: ClassVar[bool] = False
-    """Whether a run's epochs count what was trained on, or name the parts of a pass."""
+    """Whether epochs count the examples trained on; otherwise nominal parts of passes."""
 
     @abstractmethod
     def network(self, data: Data) -> Network:
-        """What is trained."""
+        """The network that is trained."""
 
     @abstractmethod
     def pieces(self, data: Data) -> Pieces:
-        """The training data."""
+        """The pieces of the training data."""
 
     @abstractmethod
     def zeros(self, data: Data) -> Tensor:
-        """Zeros ``[P]``, as many and of the type of the parameters, in host memory."""
+        """Zeros ``[P]`` with the shape and type of the parameters, in host memory."""
 
     @abstractmethod
     def examples(self, data: Data) -> Examples:
@@ -163,7 +162,7 @@ class TrainingConfig(TaskConfig, Generic[Data]):
 
     @abstractmethod
     def stage_name(self, fold: int) -> str:
-        """What the run does after so many folds, in words."""
+        """The stage of the run after ``fold`` folds, in words."""
 
     def __post_init__(self) -> None:
         self._check_protocol()
@@ -175,7 +174,7 @@ class TrainingConfig(TaskConfig, Generic[Data]):
             raise UserError(f"shuffling: {self.shuffling!r} is not allowed with rounds")
         kinds = {fault.kind for fault in self.cluster.faults}
         if self.rounds and (untrained := kinds & {"server", "message"}):
-            told = f"{min(untrained)!r} does not happen to rounds"
+            told = f"{min(untrained)!r} is not supported with rounds"
             raise UserError(f"cluster.faults: {told}; allowed: faults of workers")
         coder = self.cluster.compression
         if coder is not None and coder.ratio != 1.0 and self.algorithm.sent != 1.0:
@@ -189,10 +188,10 @@ class TrainingConfig(TaskConfig, Generic[Data]):
             raise UserError(f"shards: {self.shards} is not allowed with {found}; allowed: 1")
 
     def _check_protocol(self) -> None:
-        """Refuse one that does not go with the algorithm, or can be timed but not trained.
+        """Reject a protocol that does not fit the algorithm, or can be timed but not trained.
 
         Raises:
-            UserError: it is of that kind.
+            UserError: it is such a protocol.
         """
         protocol, name = self.protocol or ParameterServer(), type(self.algorithm).__name__
         handing = protocol.handing(self.workers)
@@ -214,7 +213,7 @@ class TrainingConfig(TaskConfig, Generic[Data]):
             raise UserError(f"protocol.push_every: {told}")
 
     def _protocols(self) -> Iterator[str]:
-        """The names of those that go with the algorithm, as far as their defaults tell."""
+        """Names of the protocols that, with their defaults, fit the algorithm."""
         for name in load_protocols():
             with suppress(UserError):  # it has a setting without a default
                 handing = protocol_named(name).handing(self.workers)
@@ -231,7 +230,7 @@ class TrainingConfig(TaskConfig, Generic[Data]):
         return replace(self, cluster=cluster or self.cluster, workers=count or self.workers)
 
     def with_algorithm(self, algorithm: Algorithm, protocol: TimingProtocol | None) -> Self:
-        """The same with another algorithm and its protocol."""
+        """A copy with another algorithm and its protocol."""
         return replace(self, algorithm=algorithm, protocol=protocol)
 
     def reads(self) -> Reads:
@@ -239,7 +238,7 @@ class TrainingConfig(TaskConfig, Generic[Data]):
         return {"inner": inner_lag}
 
     def find_simulation_only(self) -> tuple[str, str] | None:
-        """A setting that real processes do not have: (key, what is wrong and what is allowed)."""
+        """A setting without a counterpart on real processes: (key, mistake and allowed values)."""
         return None
 
     def idle(self) -> Iterator[tuple[str, str]]:
@@ -258,12 +257,12 @@ class TrainingConfig(TaskConfig, Generic[Data]):
 
     @property
     def timed(self) -> TimingProtocol:
-        """Who waits for whom, as the simulator has it."""
+        """The protocol that the simulator runs, with this configuration's `shards`."""
         return (self.protocol or ParameterServer()).with_shards(self.shards)
 
     @property
     def handing(self) -> Handing:
-        """How the protocol hands out the data of a pass."""
+        """The protocol's rule for handing out the data of a pass."""
         found = self.timed.handing(self.workers)
         assert found is not None  # checked
         return found
@@ -275,7 +274,7 @@ class TrainingConfig(TaskConfig, Generic[Data]):
 
     @property
     def may_be_lost(self) -> bool:
-        """Whether what a worker remembers may be of a contribution that is lost afterwards."""
+        """Whether a worker's memory may contain a contribution that is lost afterwards."""
         return self.missed_rounds or (bool(self.cluster.faults) and self.algorithm.remembers)
 
     def stage(self, number: int) -> Stage:
@@ -288,7 +287,7 @@ class TrainingConfig(TaskConfig, Generic[Data]):
         return due[self.tested]
 
     def order(self, stage: int, train: Pieces) -> Laid:
-        """Who trains on which frames in a stage.
+        """The minibatches of a stage, for each worker.
 
         Raises:
             UserError: ``train``, or with averaging a worker's part of it, does not fill one fold.
@@ -296,7 +295,7 @@ class TrainingConfig(TaskConfig, Generic[Data]):
         return self.lay_out(stage, train)
 
     def lay_out(self, stage: int, train: Pieces) -> Order | Partition:
-        """The frames of a stage, of which whatever fills no fold is left out.
+        """The frames of a stage in order, without the last ones if they do not fill a fold.
 
         Raises:
             UserError: see `order`.
@@ -315,21 +314,21 @@ class TrainingConfig(TaskConfig, Generic[Data]):
         return order
 
     def minibatches(self, data: Data, examples: Examples) -> Minibatches:
-        """The data of the run, whoever executes it.
+        """The minibatches of the run, equal for every executor.
 
         Args:
-            data: what it is trained on.
-            examples: the same on the run's device.
+            data: its training data.
+            examples: the same data on the run's device.
         """
         train = self.pieces(data)
         return Minibatches(lambda stage: self.order(stage, train), examples)
 
     def simulation(self, train: Pieces, cluster: Cluster | None = None) -> Simulation:
-        """Its workers at time 0, in the run's first stage.
+        """The run's simulation at time 0, at the beginning of the first stage.
 
         Args:
             train: the training data.
-            cluster: in place of the run's own.
+            cluster: replaces the run's own cluster; None keeps it.
         """
         machine = cluster or self.cluster
         found = Simulation(machine, self.timed, self.workload(0), self.workers, self.seed)
@@ -337,26 +336,27 @@ class TrainingConfig(TaskConfig, Generic[Data]):
         return found
 
     def begin_stage(self, simulation: Simulation, stage: int, order: Laid) -> None:
-        """Begin a stage in a simulation in which nothing is under way.
+        """Begin a stage in a simulation in which nothing is in flight.
 
-        A cluster's epochs are as long as the run's passes: what they cost is due once a pass.
+        A cluster's epochs are the run's passes: the cost of an epoch is charged once a pass.
 
         Args:
-            simulation: of this run.
-            stage: its number.
-            order: its minibatches.
+            simulation: simulation of this run.
+            stage: number of the stage, from 0.
+            order: minibatches of the stage.
         """
         simulation.change(self.workload(stage))
         if self.handing.own is not None:
             simulation.begin_epoch(order.steps)
 
     def search_s(self, stage: int, chunk_steps: int, left: int) -> float:
-        """Seconds that the search for a chunk's rate takes the cluster; 0 where none is made.
+        """Seconds that the search for a chunk's learning rate takes on the cluster; 0 without one.
 
-        The workers run one rung of the ladder each, as many at a time as there are workers.
+        Each worker runs one rung of the ladder at a time: L rungs of s minibatches on W workers
+        take ``ceil(L / W) * s`` minibatches' computing time.
 
         Args:
-            stage: the present one.
+            stage: number of the present stage.
             chunk_steps: minibatches of a chunk.
             left: minibatches until the stage ends.
         """
@@ -373,11 +373,11 @@ class TrainingConfig(TaskConfig, Generic[Data]):
 
     @property
     def _was_replayed_wrongly(self) -> bool:
-        """Whether earlier versions trained a run of these settings to other parameters.
+        """Whether earlier versions may have trained a run of these settings to other parameters.
 
-        Overlapped rounds gave workers each other's memories; a server that failed addressed its
-        state by version; a contribution that overtook a lost one was folded before it was computed.
-        It is asked for broadly: some of these runs had been right, and are made anew too.
+        Overlapped rounds mixed up the memories of workers; a failed server addressed its state by
+        version; a contribution that overtook a lost one was folded before it was computed. The
+        condition is broad: some runs that were right are run again too.
         """
         kinds = {fault.kind for fault in self.cluster.faults}
         overtaken = "message" in kinds and not self.algorithm.remembers
@@ -407,17 +407,18 @@ def plain_fields(value: Any) -> dict[str, Any]:
 
 
 SEARCH = "search"
-"""The kind of a cluster's pause in which the next chunk's rate is searched."""
+"""Kind of the cluster's pause for the search of the next chunk's learning rate."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """What is asked of the cluster between two boundaries.
+    """The folds between two boundaries, as requested from the cluster.
 
     Attributes:
-        begins, ends: folds since the stage began.
-        drain: whether nothing is under way at its end.
-        handing_out: minibatches, in folds, that may be handed out; None for its own folds'.
+        begins, ends: first and last fold, counted from the beginning of the stage.
+        drain: whether nothing is in flight at its end.
+        handing_out: folds whose minibatches may be handed out, from ``begins``; None for those of
+            the segment.
     """
 
     begins: int
@@ -427,7 +428,7 @@ class Segment:
 
     @property
     def folds(self) -> int:
-        """How many folds it has."""
+        """Number of folds in the segment."""
         return self.ends - self.begins
 
 
@@ -436,9 +437,9 @@ class Boundaries:
     """The boundaries of one stage.
 
     Args:
-        config: of the run.
-        order: of the stage.
-        stage: its number.
+        config: configuration of the run.
+        order: minibatches of the stage.
+        stage: number of the stage, from 0.
     """
 
     config: TrainingConfig[Any]
@@ -452,13 +453,13 @@ class Boundaries:
 
     @property
     def considerations(self) -> dict[int, float]:
-        """The folds after which the algorithm is told the candidates' scores."""
+        """The folds after which the algorithm receives the candidates' scores."""
         times = self.config.algorithm.considers
         return self._every(times) if times else {}
 
     @property
     def held_out_tests(self) -> dict[int, float]:
-        """The folds after which the schedule is told a held-out loss."""
+        """The folds after which the schedule receives a held-out loss."""
         times = self.config.schedule.held_out_tests
         return self._every(times) if times else {}
 
@@ -469,11 +470,11 @@ class Boundaries:
         return max(1, round(self.config.chunk * int(order.frames.sum()) / order.minibatch))
 
     def is_chunk(self, step: int) -> bool:
-        """Whether a chunk whose rate is searched begins after so many folds."""
+        """Whether a chunk begins after ``step`` folds, and with it a search for its rate."""
         return self.config.schedule.searches and step % self.chunk_steps == 0
 
     def segments(self, begun: int = 0) -> Iterator[Segment]:
-        """The rest of a stage that stands ``begun`` folds after its beginning."""
+        """The remaining segments of a stage after its first ``begun`` folds."""
         folds, chunk = self.order.folds, self.chunk_steps
         chunks = set(range(0, folds, chunk)) if self.config.schedule.searches else set[int]()
         asked = self.evaluations.keys() | self.considerations.keys() | self.held_out_tests.keys()
@@ -481,15 +482,15 @@ class Boundaries:
         for end in sorted(step for step in ends if step > begun):
             idle = next(step for step in sorted(chunks | {folds}) if step > begun)
             if self.config.shards > 1:
-                idle = end  # shards meet in one version only when nothing is under way
+                idle = end  # shards have one common version only when nothing is in flight
             yield Segment(begun, end, end == idle, None if end == idle else idle - begun)
             begun = end
 
     def _every(self, times: int) -> dict[int, float]:
         """Folds that divide a whole pass into ``times`` nearly equal parts, and the share done.
 
-        The share is nominal: a subset of whole utterances has other numbers of frames for
-        other seeds, and what is read at the same share is to be compared.
+        The share is nominal: a subset of whole utterances has different numbers of frames for
+        different seeds, and evaluations at the same share are compared between seeds.
         """
         parts = max(1, round(times * self.config.stage(self.stage).share))
         return {ceil(self.order.folds * (k + 1) / parts): (k + 1) / parts for k in range(parts)}

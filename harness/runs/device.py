@@ -1,4 +1,4 @@
-"""Which device a run executes on."""
+"""The device that a run executes on, from ``--device``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ CHOICES = ("auto", "cpu", "cuda")
 
 
 def known_device(choice: str) -> str:
-    """A choice that there is, whether or not this machine has it: known without torch.
+    """Check a choice of ``--device`` without importing torch, and return it.
 
     Raises:
-        UserError: it is none.
+        UserError: an unknown choice; a device that is missing here passes.
     """
     if choice not in CHOICES:
         raise name_error("--device", choice, CHOICES)
@@ -19,7 +19,7 @@ def known_device(choice: str) -> str:
 
 
 def resolve(choice: str) -> str:
-    """``"cpu"`` or ``"cuda"`` for ``--device auto|cpu|cuda``.
+    """The device, ``"cpu"`` or ``"cuda"``, for ``--device auto|cpu|cuda``.
 
     Raises:
         UserError: an unknown choice, or CUDA where PyTorch sees none.

@@ -1,11 +1,11 @@
 """A run from a TOML file: the user's own cluster, data and algorithm.
 
-The table ``task`` says by its ``is`` what is trained; its further keys are the application's. The
-other keys are the fields of the configuration's class, and what is one of several classes says
-which with an ``is`` of its own. A file leaves out what follows from the rest. ``cluster`` is a
-cluster that comes along, by name, or a file, relative to the run file. A file without ``task``
-has the keys of the application beside the others, and ``is`` may name the configuration's class;
-without it frames of speech are trained on.
+In table ``task``, the key ``is`` names the application; the table's further keys are the
+application's. The other keys are the fields of the configuration's class; a field that may be one
+of several classes is a table whose ``is`` names the class. Fields that follow from the rest are
+omitted. ``cluster`` is the name of a bundled cluster, or a file, relative to the run file. A file
+without ``task`` has the application's keys beside the others, and ``is`` may name the
+configuration's class; without it, the task is training on frames of speech.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ Config = TypeVar("Config", bound=TaskConfig)
 
 @dataclass(frozen=True)
 class RunFile(Generic[Config]):
-    """The configuration that a file asks for, and its data."""
+    """A run file that was read: its configuration, and its data."""
 
     config: Config
     data: Any
 
 
 def load_application(path: Path) -> Application[Any, Any]:
-    """The application whose run a file asks for.
+    """Read a run file's application.
 
     Raises:
-        UserError: it cannot be read, or names none.
+        UserError: the file cannot be read, or names no known application.
     """
     table = load_toml(path)
     _import(path, table.get(IMPORT, []))
@@ -67,11 +67,11 @@ def load_run(
 
     Args:
         path: the file.
-        spec: the class that its configuration has to be of.
-        seed: in place of the file's; not of the run that a sequence training starts from.
-        device: where it is executed.
+        spec: required class of its configuration.
+        seed: overrides the file's; not that of the run that a sequence training starts from.
+        device: device that executes the run.
         progress: receives lines while data are made.
-        changes: values in place of the file's, each with the way to its key.
+        changes: values that override the file's, each after the path to its key.
 
     Raises:
         UserError: a mistake in the file, its cluster file or its data.
@@ -109,10 +109,10 @@ def _find_task_keys(application: Application[Any, Any], table: Table) -> frozens
 
 
 def _flat(path: Path, table: Table) -> Table:
-    """The keys of ``task`` beside the others; none stands in both.
+    """Merge the keys of ``task`` with the others.
 
     Raises:
-        UserError: one does.
+        UserError: a key is in both.
     """
     task = table.pop(TASK, {})
     if not isinstance(task, dict):
@@ -120,12 +120,12 @@ def _flat(path: Path, table: Table) -> Table:
     own = {key: value for key, value in cast(Table, task).items() if key != KIND}
     for key in own:
         if key in table:
-            raise UserError(f"{path}: {TASK}.{key}: stands outside of {TASK} too; allowed: once")
+            raise UserError(f"{path}: {TASK}.{key}: is set outside of {TASK} too; allowed: once")
     return {**table, **own}
 
 
 def _put(path: Path, table: Table, steps: Sequence[str], value: object) -> None:
-    """Set a dotted key; tables on the way are made, and whether it is allowed is seen later."""
+    """Set a dotted key and create missing tables; `load_run` checks later if it is allowed."""
     here: Any = table
     for step in steps[:-1]:
         here = here.setdefault(step, {}) if isinstance(here, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
@@ -135,7 +135,8 @@ def _put(path: Path, table: Table, steps: Sequence[str], value: object) -> None:
 
 
 def _import(path: Path, names: object) -> list[str]:
-    """Import what the file names, and what is installed, before its classes are looked up."""
+    """Import the modules that the file names, and installed plugins."""
+    # Classes are found as subclasses, so their modules have to be imported before the look-up.
     if not isinstance(names, list):
         raise UserError(f"{path}: {IMPORT}: {names!r} is not allowed; allowed: a list of modules")
     import_modules(cast(list[object], names), f"{path}: {IMPORT}", path.parent)
@@ -159,14 +160,14 @@ def _import_protocol(path: Path, table: object) -> None:
 
 
 def complete_protocol(table: Table) -> Table:
-    """A table whose ``protocol`` names its class: that in which the algorithm trains, if none."""
+    """Name the class of the table ``protocol``, by default the protocol of the algorithm."""
     if not isinstance(table.get("protocol"), dict):
         return table
     return {**table, "protocol": {KIND: _usual_protocol(table), **table["protocol"]}}
 
 
 def _usual_protocol(table: Table) -> str:
-    """What a table ``protocol`` without ``is`` stands for: what the algorithm trains in."""
+    """Class of a table ``protocol`` without ``is``: averaging for algorithms in rounds."""
     algorithm = table.get("algorithm")
     named = cast(Table, algorithm).get(KIND) if isinstance(algorithm, dict) else None
     known: tuple[type[Algorithm], ...] = dataclasses_below(Algorithm)

@@ -1,4 +1,4 @@
-"""Settings of a run and keys of its cluster file that nothing comes of, for people to be told."""
+"""Settings of a run and keys of its cluster file without effect, as lines for the user."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def idle_lines(configs: Iterable[TaskConfig], further: str = "") -> list[str]:
     """A line for each key without effect on any of the runs.
 
     Args:
-        configs: runs that are compared; what counts for one of them is not named.
-        further: a key that is known to have none, and why, in the place of what is found.
+        configs: runs that are compared; a key with effect on one of them is not listed.
+        further: a key known to have no effect, and why; if given, it is listed alone.
     """
     if further:
         return [f"no effect: {further}"]
@@ -42,7 +42,7 @@ def _idle(config: TaskConfig) -> Idle:
 
 
 def _find_idle_in_tables(table: Any, before: str = "") -> Idle:
-    """Settings that another one of their table switches off, in all tables below one."""
+    """Settings switched off by another setting of their table, in all tables below ``table``."""
     for entry in fields(table):
         inner, name = getattr(table, entry.name), f"{before}{entry.name}."
         if is_dataclass(inner) and not isinstance(inner, Cluster):

@@ -34,7 +34,7 @@ NAMES: dict[str, Algorithm] = {
     "block-momentum": ModelAveraging(outer=BlockMomentum()),
     "diloco": ModelAveraging(outer=OuterNesterov()),
 }
-"""What short names stand for; every algorithm's class name stands for its defaults."""
+"""Algorithms by short name; the class name of any algorithm means that class with defaults."""
 
 OPTIMIZERS: dict[str, Descent] = {
     "momentum": Momentum(),
@@ -48,12 +48,12 @@ MOST_STEPS = 2**20
 
 @dataclass(frozen=True)
 class Method:
-    """How workers train together.
+    """A training algorithm with the protocol that times it.
 
     Attributes:
-        label: what people call it.
-        algorithm: what is contributed and folded.
-        protocol: who waits for whom.
+        label: name in tables and plots, one line.
+        algorithm: computes contributions and folds.
+        protocol: the timing protocol: order of reads, computations and folds.
     """
 
     label: str
@@ -80,16 +80,16 @@ def check_settings_class(name: str, part: object) -> None:
 
 
 Asked = str | Algorithm | tuple[Algorithm, TimingProtocol] | Method
-"""A name, after a colon how many minibatches make a contribution (``"averaging:10"``; else 1); an
-algorithm, alone or with its protocol; or a `Method`."""
+"""A name, optionally with the minibatches of a contribution after a colon (``"averaging:10"``,
+default 1); an algorithm, alone or with its protocol; or a `Method`."""
 
 
 def method_of(asked: Asked) -> Method:
-    """What is asked for.
+    """The method that a name, an algorithm, or an algorithm with its protocol describes.
 
     Args:
-        asked: a name, after a colon how many minibatches make a contribution (else 1); or an
-            algorithm, alone or with its protocol.
+        asked: a name, optionally with the minibatches of a contribution after a colon (default 1);
+            or an algorithm, alone or with its protocol.
 
     Raises:
         UserError: an unknown name, or a number that is none.
@@ -116,11 +116,11 @@ def method_of(asked: Asked) -> Method:
 
 
 def with_optimizer(method: Method, optimizer: str | Descent | None) -> Method:
-    """The same with an optimizer for its workers' steps; their rates are of its directions.
+    """A method with an optimizer for its workers' steps; rates then scale its directions.
 
     Args:
-        method: whose algorithm has a ``descent``, or is plain asynchronous SGD.
-        optimizer: a name, or one; None leaves the method as it is.
+        method: a method whose algorithm has a ``descent``, or is plain asynchronous SGD.
+        optimizer: a name of `OPTIMIZERS`, or an optimizer; None returns the method unchanged.
 
     Raises:
         UserError: an unknown name, or an algorithm whose workers take no steps of their own.
@@ -135,6 +135,7 @@ def with_optimizer(method: Method, optimizer: str | Descent | None) -> Method:
         if optimizer not in OPTIMIZERS:
             raise name_error("optimizer", optimizer, OPTIMIZERS)
         optimizer = OPTIMIZERS[optimizer]
+    # AsyncSgd itself has no descent to replace; a user's subclass may fold in its own way.
     if type(method.algorithm) is AsyncSgd:
         return replace(method, algorithm=AsyncDescent(optimizer))
     own = {entry.name for entry in fields(cast(Any, method.algorithm))}

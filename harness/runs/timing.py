@@ -20,7 +20,7 @@ from harness.store import Run, RunWriter, Store
 from harness.tasks.contract import Configuration, Watch
 
 FORMAT = 1
-"""Grows when the same configuration would no longer give the same figures."""
+"""Version of the figures: incremented when the same configuration gives other ones."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class TimingConfig(Configuration):
     """One simulation without training.
 
     Args:
-        cluster, workers: what is simulated.
-        layers: sizes of the network the cluster is charged for.
-        minibatch: frames a minibatch.
-        folds: how many folds to simulate.
-        seed: of jitter.
-        protocol: who waits for whom.
+        cluster, workers: the simulated cluster and its number of workers.
+        layers: layer sizes of the network whose workload is timed.
+        minibatch: frames in a minibatch.
+        folds: number of folds to simulate.
+        seed: seed of random durations.
+        protocol: the timing protocol.
     """
 
     cluster: Cluster
@@ -79,7 +79,7 @@ def _simulate(config: TimingConfig, writer: RunWriter) -> None:
 
 
 def _outer(timeline: Timeline) -> dict[str, float]:
-    """Of sequence training: age of the outer gradients when they are folded, and step times."""
+    """For sequence training: mean staleness and lag of outer gradients when they are folded."""
     if not len(timeline.decodes):
         return {}
     staleness, lag_s = outer_lag(timeline)

@@ -1,1 +1,1 @@
-"""Rates and tolerances: which value is best, and which breaks."""
+"""Searches for the best learning rate, and for the value at which training breaks."""

@@ -1,4 +1,4 @@
-"""Algorithms beside each other: each with every number of workers, at a rate of its own."""
+"""Comparison of algorithms: each with every number of workers, at its own learning rate."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from harness.search.search import (
 from harness.store import Cell, Run
 
 Configure = Callable[[Method, int, float, int], TrainingConfig[Any]]
-"""The configuration of a method with so many workers, at a rate, with a seed."""
+"""Makes a configuration from a method, a number of workers, a learning rate and a seed."""
 
 Try = tuple[str, TrainingConfig[Any]]
-"""A run that is wanted: what people call it, and its configuration."""
+"""A run to execute: its name for the user, and its configuration."""
 
 Rates = float | Mapping[str, float] | None
-"""One for all, one for each algorithm by what was asked for, or None: to be found."""
+"""Learning rates: one for all, one for each method by its label, or None to search them."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """What is compared.
+    """The runs of a comparison: every method, number of workers and seed.
 
     Args:
         configure: makes each run's configuration.
-        methods, workers, seeds: what is varied.
-        guess: the first rate that is tried with the fewest workers.
-        rates: see `Rates`.
+        methods, workers, seeds: the values that are varied.
+        guess: first learning rate that is tried, with the fewest workers.
+        rates: learning rates, see `Rates`.
 
     Raises:
-        UserError: two methods have one label, under which a table would show either.
+        UserError: two methods have the same label, so that a table could not tell them apart.
     """
 
     configure: Configure
@@ -65,13 +65,13 @@ class Grid:
                 raise UserError(f"algorithms: {label!r} more than once; {told}")
 
     def run(self, runner: Runner) -> list[Cell]:
-        """Every cell, methods in their order and workers from the fewest up.
+        """Run every cell; methods in their order, numbers of workers ascending.
 
-        What the searches for rates want next, and the runs of rates that are known, go side by
-        side; with more workers a search begins where that with the next fewer has ended.
+        The next runs of all searches, and the runs at known rates, are executed together. A search
+        starts at the rate found with the next smaller number of workers.
 
         Args:
-            runner: executes what its store lacks.
+            runner: executes runs that its store lacks.
         """
         searches: dict[Any, Steps[Try, Run, Any]] = {}
         for method in self.methods:
@@ -88,17 +88,19 @@ class Grid:
     def _find_rates(
         self, method: Method, searches: dict[Any, Steps[Try, Run, Any]]
     ) -> Steps[Try, Run, None]:
-        """The rates of a method, from the fewest workers up; each cell begins with its rate."""
+        """Find the rates of a method, workers ascending; adds each cell's search as it is known."""
         for workers in sorted(set(self.workers)):
             rate, at_edge = self._preset_rate(method), False
             if rate is None:
                 found = yield from self._sweep(method, workers)
                 self._found[method.label, workers] = found
                 rate, at_edge = found.rate, not found.inside
+            # `follow` starts a search that is added while it runs, so this cell's seeds run beside
+            # the search with more workers.
             searches[method.label, workers] = self._fill(method, workers, rate, at_edge)
 
     def _sweep(self, method: Method, workers: int) -> Steps[Try, Run, RateSweep]:
-        """The search for the rate of a cell, as runs."""
+        """Search the rate of a cell, with runs of the tuning seed."""
         called = f"{method.label}, {_workers(workers)}, trying rate"
         guess = self._guess(method, workers)
         judged = self.configure(method, workers, guess, TUNING_SEED).judged
@@ -118,11 +120,11 @@ class Grid:
         return Cell(method.label, workers, rate, tuple(runs), configs[0].judged, at_edge)
 
     def _preset_rate(self, method: Method) -> float | None:
-        """The rate that was given for a method; None if it is to be found."""
+        """The user's rate for a method; None if it is searched."""
         return self.rates[method.label] if isinstance(self.rates, Mapping) else self.rates
 
     def _guess(self, method: Method, workers: int) -> float:
-        """Linearly scaled from what was found with the nearest fewer workers."""
+        """First guess: the rate found with the next fewer workers, by the linear scaling rule."""
         known = [w for label, w in self._found if label == method.label and w < workers]
         if not known:
             return linearly_scaled(self.guess, method.algorithm, 1, workers)

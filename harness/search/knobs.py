@@ -1,4 +1,7 @@
-"""What can be turned up until training breaks, and the cluster and workers it makes of others."""
+"""Quantities that `tolerate` raises until training breaks: workers, staleness, delay, loss.
+
+Each knob maps a user's cluster and a value to the cluster and number of workers that are run.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +15,25 @@ from harness.runs.config import TrainingConfig
 from harness.simulator import Cluster, Fault, Network, Server, Simulation, WorkerGroup
 
 RETRY_OF_LATENCIES, LEAST_RETRY_S = 2.0, 1e-6
-"""A lost message is sent again after so many latencies of its way."""
+"""A lost message is sent again after this many latencies of its path, and at least this time."""
 
 FOLD_S = 1e-6
-"""Of equal workers: folds at one instant would be followed by reads of one version."""
+"""Fold time for equal workers: folds at one instant would be followed by reads of one version."""
 
 
 @dataclass(frozen=True)
 class Knob:
-    """What is turned up until training breaks.
+    """A quantity that is raised until training breaks.
 
     Attributes:
-        name: on the command line.
-        axis: in a picture, with its unit.
-        turned: the cluster at a value.
-        usual: the value that quality is compared with, and the largest, where none are given.
+        name: name on the command line.
+        axis: label of a plot's axis, with the unit.
+        turned: from the user's cluster and a value to the cluster that is run.
+        usual: default of the reference value and of the largest value.
         whole: whether its values are whole numbers.
-        workers: how many there are at a value; None for as many as are asked for.
-        one_by_one: whether it has a meaning only where contributions are folded one by one.
-        idle: keys of the user's cluster that count for nothing at any value, and why.
+        workers: number of workers at a value; None for the user's number.
+        one_by_one: whether it requires contributions that are folded one by one.
+        idle: keys of the user's cluster that have no effect at any value, and why.
     """
 
     name: str
@@ -47,24 +50,24 @@ class Knob:
         return self.turned(cluster, value), self.workers(value) if self.workers else workers
 
     def check(self, algorithm: Algorithm) -> None:
-        """Refuse an algorithm for which its values mean nothing.
+        """Reject an algorithm for which the knob has no meaning.
 
         Raises:
-            UserError: it is one.
+            UserError: the knob is `one_by_one`, and the algorithm folds in rounds.
         """
         if self.one_by_one and algorithm.rounds:
-            told = f"{type(algorithm).__name__} folds in rounds, which nothing comes between"
+            told = f"{type(algorithm).__name__} folds in rounds, not one by one"
             raise UserError(f"tolerate: {self.name}: {told}; allowed: asynchronous algorithms")
 
     def check_reach(self, least: TrainingConfig[Any], most: TrainingConfig[Any]) -> None:
-        """Refuse a delay that no message of a run meets: it would be tolerated without an end.
+        """Reject a delay that no message of the run meets: any delay would be tolerated.
 
         Args:
             least: the run at the first value.
             most: the run at the last value.
 
         Raises:
-            UserError: both take the same time.
+            UserError: the first folds of both take the same time.
         """
         if self.name == "delay" and _begin(least) == _begin(most):
             way = f"{least.timed.name} with {least.workers} of cluster {least.cluster.name!r}"
@@ -78,9 +81,10 @@ def _keep_cluster(cluster: Cluster, value: float) -> Cluster:
 
 
 def _build_stale(cluster: Cluster, value: float) -> Cluster:
-    """So many equal workers, whose turns nothing changes, that each misses the others' folds.
+    """A cluster of ``value + 1`` equal workers in a fixed order, with staleness exactly ``value``.
 
-    The card stays the user's, whose seconds are asked for; reproductions have none.
+    Between a worker's read and its fold, each other worker folds once. The device is the user's, so
+    that times are those of the user's device.
     """
     group = cluster.workers[0]
     device = {group.device: cluster.devices[group.device]}
@@ -89,16 +93,16 @@ def _build_stale(cluster: Cluster, value: float) -> Cluster:
 
 
 def _add_latency(cluster: Cluster, value: float) -> Cluster:
-    """Of every message once, over the link and over the network, of which one is used."""
+    """Add latency to every message once, on the link and on the network, of which one is used."""
     link = replace(cluster.link, latency_s=cluster.link.latency_s + value)
     network = cluster.network and _add_network_latency(cluster.network, value)
     return replace(cluster, link=link, network=network)
 
 
 def _add_network_latency(network: Network, value: float) -> Network:
-    """A network with further latency where every message passes exactly once.
+    """Add latency to a network where every message passes exactly once.
 
-    That is the lowest level that leads further, and below it every level for what stays inside;
+    That is the lowest level not ``inside``, and the levels below it for messages that stay inside;
     without levels, the server's link.
     """
     if not network.levels:
@@ -114,7 +118,7 @@ def _add_network_latency(network: Network, value: float) -> Network:
 
 
 def _add_message_loss(cluster: Cluster, value: float) -> Cluster:
-    if value == 0.0:
+    if value == 0.0:  # no fault of probability 0: the reference is the user's own cluster's run
         return cluster
     retry_s = max(LEAST_RETRY_S, RETRY_OF_LATENCIES * _to_server_s(cluster))
     fault = Fault("message", probability=value, retry_s=retry_s)
@@ -131,7 +135,7 @@ def _to_server_s(cluster: Cluster) -> float:
 
 
 def _begin(config: TrainingConfig[Any]) -> list[float]:
-    """Simulate a run's first folds, as many as it has workers: when each is complete."""
+    """Times of a run's first folds, one for each worker, in simulated seconds."""
     workload = config.workload(0)
     made = Simulation(
         config.cluster, config.timed, workload, config.workers, config.seed, spans=False
@@ -160,10 +164,10 @@ KNOBS = {
 
 
 def knob_of(name: str) -> Knob:
-    """What a name stands for.
+    """The knob of a name.
 
     Raises:
-        UserError: nothing.
+        UserError: an unknown name.
     """
     if name not in KNOBS:
         raise name_error("tolerate", name, KNOBS)

@@ -1,12 +1,13 @@
-"""Searches step by step: a ladder that is climbed, a bisection, and the runs that they ask for.
+"""Searches as generators: climbing a ladder of values, bisection, and searches that are runs.
 
-A search is a generator (`Steps`): it yields the values to try next, is sent what came of them, and
-returns what it has found. It knows no run. So several are followed side by side, and what all of
-them want next is tried together (`follow`).
+A search is a generator (`Steps`): it yields the values to try next, receives their outcomes, and
+returns its result. It is independent of runs. So several searches advance together, and the next
+values of all of them are tried at once (`follow`).
 
-Two searches are runs themselves, which ask for others: the rate that a training ends best with
-and the largest that it stands (`BestRateConfig`), and the largest at which a sequence training
-does not diverge (`LargestRateConfig`). `tolerance` finds the point at which something breaks.
+Two searches are runs themselves, which execute other runs: the learning rate with the lowest final
+loss and the largest stable one (`BestRateConfig`), and the largest rate at which a sequence
+training does not diverge (`LargestRateConfig`). `tolerance` finds the value at which training
+breaks.
 """
 
 from __future__ import annotations
@@ -35,26 +36,26 @@ Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
 
 Steps = Generator[list[Value], list[Outcome], Result]
-"""A search: yields values to try, is sent what came of each in their order, returns its result."""
+"""A search: yields values to try, receives the outcomes in their order, returns its result."""
 
 FACTOR = 2.0
-"""From one rung of a ladder to the next."""
+"""Ratio of neighbouring rungs of a ladder."""
 
 MOST_TRIES = 14
 
 TUNING_SEED = 100
-"""Rates are chosen with another seed than those that are reported."""
+"""Seed of the runs that learning rates are chosen with; reported runs have other seeds."""
 
 
 def follow(
     searches: dict[Key, Steps[Value, Outcome, Result]],
     try_all: Callable[[list[tuple[Key, Value]]], Sequence[Outcome]],
 ) -> dict[Key, Result]:
-    """Follow several searches side by side, to the end of the last.
+    """Advance several searches together, to the end of the last.
 
     Args:
-        searches: by name; one that is followed may add others, which begin at once.
-        try_all: tries what all of them want next; what came of each, in their order.
+        searches: searches by name; one of them may add others, which begin at once.
+        try_all: tries the next values of all searches; returns their outcomes in order.
     """
     results: dict[Key, Result] = {}
     answers: dict[Key, Any] = {}  # None for a search that begins
@@ -73,11 +74,11 @@ def follow(
 
 
 def solve(search: Steps[Value, Outcome, Result], ask: Callable[[Value], Outcome]) -> Result:
-    """Follow one search to its end.
+    """Run one search to its end.
 
     Args:
-        search: of values.
-        ask: tries one.
+        search: the search.
+        ask: tries one value and returns its outcome.
 
     Example:
         >>> from math import log2
@@ -92,12 +93,12 @@ def translate(
     ask: Callable[[Value], Asked],
     judge: Callable[[Answer], Outcome],
 ) -> Steps[Asked, Answer, Result]:
-    """The same search among other values.
+    """A search with its values and outcomes mapped.
 
     Args:
-        search: is followed.
-        ask: what to try for one of its values.
-        judge: what that says of the value.
+        search: the inner search.
+        ask: from a value of the inner search to the value to try.
+        judge: from the outcome of that to the outcome for the inner search.
     """
     values = next(search)
     while True:
@@ -116,16 +117,17 @@ def climb(
 ) -> Steps[int, float, dict[int, float]]:
     """Climb a ladder of rungs until both neighbours of the best are worse.
 
-    Of equals the lowest rung is the best. Where nothing has ended the search goes downwards.
+    Of equal errors the lowest rung is the best; so while all errors are infinite, the search moves
+    down.
 
     Args:
         first: the rungs to begin with.
         together: whether both neighbours are tried at once; else the lower one first.
-        reach: how far from rung 0.
-        tries: at most so many rungs, up to those that are tried at once.
+        reach: largest distance from rung 0.
+        tries: number of tried rungs after which the search stops.
 
     Returns:
-        The error of each rung that was tried.
+        Error by tried rung.
 
     Example:
         >>> solve(climb((-1, 0, 1)), lambda rung: abs(rung - 1.0))
@@ -142,18 +144,18 @@ def climb(
 
 
 def lowest(errors: dict[int, float]) -> int:
-    """The rung with the lowest error, of equals the lowest."""
+    """The rung with the lowest error; of equal errors the lowest rung."""
     return min(errors, key=lambda rung: (errors[rung], rung))
 
 
 @dataclass(frozen=True)
 class RateSweep:
-    """A rate, and what was tried to find it.
+    """Result of a search for a learning rate.
 
     Attributes:
-        rate: the one with the lowest final error.
-        tried: error by rate, infinite where training diverged.
-        inside: whether a lower and a higher rate were both worse.
+        rate: the rate with the lowest final error.
+        tried: final error by rate; infinite if training diverged.
+        inside: whether both neighbouring rates were tried, so that the best is at no edge.
     """
 
     rate: float
@@ -162,10 +164,10 @@ class RateSweep:
 
 
 def sweep(guess: float) -> Steps[float, float, RateSweep]:
-    """Climb a ladder of rates; what comes of one is its final error, infinite if it diverged.
+    """Climb a ladder of rates; the outcome of a rate is its final error, infinite if it diverged.
 
     Args:
-        guess: where to begin.
+        guess: the first rate.
     """
 
     def judge(error: float) -> float:
@@ -180,15 +182,15 @@ def sweep(guess: float) -> Steps[float, float, RateSweep]:
 def bisect(
     low: float, high: float, halvings: int, middle: Callable[[float, float], float | None]
 ) -> Steps[float, bool, tuple[float, float]]:
-    """Halve the distance between what holds and what breaks.
+    """Halve the distance between a value that holds and one that breaks.
 
-    What comes of a value is whether it breaks; then all larger ones are taken to break as well.
+    The outcome of a value is whether it breaks; all larger values are then assumed to break.
 
     Args:
-        low: is taken to hold.
-        high: is taken to break.
-        halvings: at most.
-        middle: the value to try between two; None if there is none.
+        low: a value assumed to hold.
+        high: a value assumed to break.
+        halvings: largest number of values to try.
+        middle: the value to try between two others; None if there is none.
 
     Returns:
         The largest value that holds and the smallest that breaks.
@@ -207,27 +209,28 @@ def geometric_mean(low: float, high: float) -> float:
 
 
 def linearly_scaled(rate: float, algorithm: Algorithm, workers: int, then: int) -> float:
-    """The first guess for other workers: a rate grows with the examples behind one step.
+    """First guess of a learning rate for another number of workers, by the linear scaling rule.
 
-    Goyal et al., arXiv 1706.02677, section 2.1, the linear scaling rule. The mean of W workers'
-    gradients is a step with W times the examples; a gradient that is folded alone, and a worker's
-    own step, has as many as before.
+    ``rate * then / workers`` for gradient averaging, else ``rate``. Goyal et al., arXiv 1706.02677,
+    section 2.1: a rate grows with the examples of one step. The mean of W workers' gradients is a
+    step with W times the examples; a gradient folded alone, or a worker's own step, has the
+    examples of one minibatch for any W.
 
     Args:
-        rate: found with ``workers``.
-        algorithm: what it is a rate of.
-        workers: how many there were.
-        then: how many there are to be.
+        rate: the rate found with ``workers``.
+        algorithm: its algorithm.
+        workers: number of workers of ``rate``.
+        then: the other number of workers.
     """
     return rate * then / workers if algorithm.averages_gradients else rate
 
 
 def final_error(run: Run, judged: str) -> float:
-    """The last error of the candidate that would be deployed; infinite without one.
+    """The last error of the candidate that would be deployed; infinite if the run diverged.
 
     Args:
-        run: finished.
-        judged: the metric's name without the candidate's.
+        run: a finished run.
+        judged: name of the metric, without a candidate's.
     """
     if run.status != "done":
         return math.inf
@@ -235,26 +238,26 @@ def final_error(run: Run, judged: str) -> float:
 
 
 BEST_RATE_FORMAT = 1
-"""Grows when the same configuration would no longer give the same bytes."""
+"""Version of the results: incremented when the same configuration gives other bytes."""
 
 LOSS = "dev_loss/iterate"
 
 TRIED = "loss_at_the_end"
-"""The metric that is logged once a rate: the loss there, with the rate."""
+"""Metric that is logged once for each rate: the final loss, with the rate."""
 
 
 @dataclass(frozen=True)
 class BestRateConfig(Configuration):
-    """A training, and where the search for its rates begins.
+    """Configuration of a search for the best and the largest stable learning rate of a training.
 
-    Every rate that is tried is a run of its own. A training *stands* a rate if it ends with a
-    smaller loss on the development set than it began with; what it does not stand it is taken
-    not to stand at larger rates either.
+    Every rate that is tried is a run of its own. A rate is *stable* if training ends with a smaller
+    loss on the development set than it began with; all rates above an unstable one are assumed
+    unstable.
 
     Args:
-        training: at any rate.
+        training: the training, at any rate.
         guess: the first rate.
-        most: rungs above the best rate that are tried, to find the largest that training stands.
+        most: number of rungs above the best rate that are tried for the largest stable one.
     """
 
     training: TrainingConfig[Any]
@@ -275,13 +278,13 @@ class BestRateConfig(Configuration):
 
 @dataclass(frozen=True)
 class RateSearchResult:
-    """What a search says.
+    """Result of `climb_to_edge`.
 
     Attributes:
-        rate: with the smallest loss at the end.
-        stable: the largest that training stood below the first that it did not.
-        diverged: the smallest above ``rate`` that it did not stand; infinite if none was met.
-        tried: loss at the end by rate; infinite where training diverged.
+        rate: the rate with the smallest final loss.
+        stable: the largest stable rate below the first unstable one; 0 if ``rate`` is unstable.
+        diverged: the smallest unstable rate above ``rate``; infinite if none was found.
+        tried: final loss by rate; infinite if training diverged.
     """
 
     rate: float
@@ -291,10 +294,10 @@ class RateSearchResult:
 
 
 def best_rate(config: BestRateConfig, store: Store, watch: Watch) -> Run:
-    """The finished search of a configuration, and before it the runs that it asks for.
+    """Run the search of a configuration with all its trainings, or load it from the store.
 
-    Its summary has ``first_loss``, and where training stands any rate at all ``rate``, ``loss``,
-    ``stable`` and, unless the search ended before, ``diverged``.
+    Its summary has ``first_loss`` and ``tried``; if a stable rate was found, also ``rate``,
+    ``loss`` and ``stable``; and ``diverged`` if an unstable one was found above.
     """
     name = identity(config.to_dict())
 
@@ -326,13 +329,13 @@ def best_rate(config: BestRateConfig, store: Store, watch: Watch) -> Run:
 def climb_to_edge(
     config: BestRateConfig, began: Callable[[], float]
 ) -> Steps[float, float, RateSearchResult]:
-    """Climb to the best rate and from there upwards to the first that training does not stand.
+    """Climb to the best rate, and from there up to the first unstable one.
 
-    What comes of a rate is the loss at the end.
+    The outcome of a rate is the final loss.
 
     Args:
-        config: where to begin, and how far to go.
-        began: the loss at the beginning, asked after the first rates.
+        config: first rate and number of rungs.
+        began: returns the initial loss; called after the first rates were tried.
     """
     best = yield from sweep(config.guess)
     tried, first = dict(best.tried), began()
@@ -358,18 +361,18 @@ def _losses(run: Run) -> tuple[float, float]:
 
 
 LARGEST_RATE_FORMAT = 1
-"""Grows when the same configuration would no longer give the same bytes."""
+"""Version of the results: incremented when the same configuration gives other bytes."""
 
 TOLD = ("outer_staleness_mean", "kept_frames")
-"""What the summary has of the run at the largest stable rate."""
+"""Values of the run at the largest stable rate that the search's summary repeats."""
 
 
 class HasRate(Protocol):
-    """A configuration that has a rate of its own, as a dataclass."""
+    """A configuration with a field ``rate``, as a dataclass."""
 
     @property
     def rate(self) -> float:
-        """Of its training."""
+        """Learning rate of its training."""
         ...
 
     def to_dict(self) -> dict[str, Any]:
@@ -383,15 +386,15 @@ class HasRate(Protocol):
 
 @dataclass(frozen=True)
 class LargestRateConfig(Configuration):
-    """A training, and between which rates its largest stable one is looked for.
+    """Configuration of a search for the largest learning rate that does not diverge.
 
-    Every rate that is tried is a run of its own. What diverges at a rate is taken to diverge at
-    all larger ones.
+    Every rate that is tried is a run of its own. A training that diverges at a rate is assumed to
+    diverge at all larger ones.
 
     Args:
-        training: at any rate.
-        lowest, highest: an end is tried only if the search comes to lie next to it.
-        halvings: of the distance between their logarithms.
+        training: the training, at any rate.
+        lowest, highest: ends of the search; an end is tried only if the search converges to it.
+        halvings: number of halvings of the distance between their logarithms.
     """
 
     training: HasRate
@@ -416,10 +419,10 @@ class LargestRateConfig(Configuration):
 
 
 def largest_rate(config: LargestRateConfig, store: Store, watch: Watch) -> Run:
-    """The finished search of a configuration, and before it the runs that it asks for.
+    """Run the search of a configuration with all its trainings, or load it from the store.
 
-    Its summary has ``stable``, the largest rate that was, and ``diverged``, the smallest that did;
-    a key is missing where no such rate was found.
+    Its summary has ``stable``, the largest stable rate, and ``diverged``, the smallest rate that
+    diverged; a key is missing if no such rate was found.
     """
     name = identity(config.to_dict())
 
@@ -443,15 +446,16 @@ def largest_rate(config: LargestRateConfig, store: Store, watch: Watch) -> Run:
 
 
 def find_largest(config: LargestRateConfig) -> Steps[float, bool, tuple[float, float]]:
-    """The largest rate that is stable and the smallest that is not; 0 or inf beyond the ends.
+    """Find the largest stable rate and the smallest unstable one; 0 or inf beyond the ends.
 
-    What comes of a rate is whether training diverges.
+    The outcome of a rate is whether training diverges.
 
     Args:
-        config: the ends and how often to halve.
+        config: ends of the search and number of halvings.
     """
     ends = config.lowest, config.highest
     low, high = yield from bisect(*ends, config.halvings, geometric_mean)
+    # `bisect` assumes both ends, so an end that it returns has not been tried yet.
     if low == config.lowest and (yield [low])[0]:
         return 0.0, low
     if high == config.highest and not (yield [high])[0]:
@@ -461,18 +465,18 @@ def find_largest(config: LargestRateConfig) -> Steps[float, bool, tuple[float, f
 
 @dataclass(frozen=True)
 class Search:
-    """What is turned up, and how far.
+    """Range and precision of a search for the value at which training breaks.
 
     Args:
-        what: e.g. ``"workers"``.
-        axis: the same with its unit.
+        what: name of the quantity, e.g. ``"workers"``.
+        axis: label of the quantity with its unit.
         whole: whether its values are whole numbers.
-        between: the value that quality is compared with, and the largest that is tried.
-        margin: relative; a mean error above the first one by more counts as broken.
-        halvings: of the distance between the logarithms, at most.
+        between: reference value, and the largest value that is tried.
+        margin: relative increase of the mean error over the reference's that counts as broken.
+        halvings: largest number of halvings of the distance between the logarithms.
 
     Raises:
-        UserError: no search can go on between these, or a margin that is none.
+        UserError: an invalid range, or an invalid margin.
     """
 
     what: str
@@ -505,15 +509,15 @@ class Search:
 
 
 def bracket(search: Search) -> Steps[float, bool, tuple[float, float]]:
-    """The largest value that was tolerated and the smallest that was not.
+    """Find the largest tolerated value and the smallest broken one.
 
     The last value is tried first; the first is tolerated by definition.
 
     Args:
-        search: between which values.
+        search: range of the search.
 
     Returns:
-        The two; infinity for the second if even the last value is tolerated.
+        Both values; infinity for the second if even the last value is tolerated.
 
     Example:
         >>> search = Search("workers", "workers", True, (1, 64), halvings=10)
@@ -531,15 +535,15 @@ def tolerance(
     cell: Callable[[float], Cell],
     watch: Callable[[Point], object] = lambda point: None,
 ) -> Tolerance:
-    """Turn something up until the error at the end breaks.
+    """Raise a quantity until the final error breaks the margin.
 
     Args:
-        search: what, and how far.
-        cell: the finished runs at a value.
-        watch: told of every point as it is known.
+        search: quantity, range and margin.
+        cell: returns the finished runs at a value.
+        watch: receives every point when it is known.
 
     Raises:
-        UserError: training diverged where the search begins.
+        UserError: training diverged at the reference value.
     """
     low, what = search.between[0], search.what
     first = cell(low)

@@ -1,7 +1,7 @@
-"""The contract of an application: what is trained, on which data, and how it is measured.
+"""The contract of an application: configuration, task and the object that runs them.
 
-An application has three parts. Its configuration (`TaskConfig`) says what a run is and holds no
-tensor. The `Task` is the same opened: network, data and measures, for training by folds. The
+An application has three parts. Its configuration (`TaskConfig`) defines a run and holds no tensor.
+The `Task` is an opened configuration: network, data and measures, for training by folds. The
 `Application` is one object, found by name in the registry, that reads configurations from run
 files and stored runs, loads their data, and trains, times and replays them. The core imports no
 application.
@@ -35,25 +35,25 @@ from harness.tasks.order import Minibatches
 Table = dict[str, Any]
 
 EXECUTED = "executed"
-"""Key of a stored configuration that says the run was not executed on a simulated cluster."""
+"""Key of a stored configuration for runs not executed on a simulated cluster, and how instead."""
 
 TASK, IMPORT = "task", "import"
 """Keys of a run file that are no application's: what is trained, and modules to import."""
 
 DEFAULT = "frames"
-"""The task of a run file that names none."""
+"""Name of the task of a run file without ``[task]``."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run is.
+    """Progress of a run.
 
     Attributes:
-        run: its name.
+        run: hash of the run.
         done: passes so far.
-        passes: at most.
-        measured: the last value of the judged metric, with the metric's name, for people to read;
-            empty for a run that trains nothing.
+        passes: largest number of passes.
+        measured: name and last value of the judged metric, formatted for the user; empty for a
+            run that trains nothing.
     """
 
     run: str
@@ -65,10 +65,10 @@ class Progress:
 Watch = Callable[[Progress], None]
 
 Say = Callable[[str], None]
-"""Receives a line for people to read."""
+"""Prints one line to the user."""
 
 Reads = Mapping[str, Callable[[Timeline], Lag]]
-"""The reads of a run by name, each as a function that takes its lags from a timeline."""
+"""Kinds of parameter reads by name, each with the function from a timeline to their lags."""
 
 
 class Configuration(Protocol):
@@ -84,25 +84,25 @@ class Configuration(Protocol):
         ...
 
     def execute(self, store: Store, watch: Watch) -> Run:
-        """The finished run: the stored one, or made now, or gone on with.
+        """Load the finished run from the store, or run it, resuming from a checkpoint if any.
 
         Args:
-            store: where it is kept.
+            store: the store of the run.
             watch: receives progress.
 
         Raises:
-            UserError: the run met bad input.
+            UserError: bad input.
         """
         ...
 
 
 class TaskConfig(ABC):
-    """One training as it is configured: what is trained, on which cluster, by which rules."""
+    """Configuration of one training run: task, cluster and training settings."""
 
     task: ClassVar[str]
-    """The name of its application in the registry."""
+    """Name of its application in the registry."""
     charge: ClassVar[str]
-    """What time is charged for in place of the cluster file's ``[workload]``, in words."""
+    """The workload used in place of the cluster file's ``[workload]``, in words for messages."""
     cluster: Cluster
     seed: int
     device: str
@@ -110,7 +110,7 @@ class TaskConfig(ABC):
 
     @property
     def application(self) -> Application[Any, Any]:
-        """The application that trains it."""
+        """The application of this configuration, from the registry."""
         return load("tasks", self.task)
 
     @property
@@ -129,28 +129,28 @@ class TaskConfig(ABC):
     @property
     @abstractmethod
     def count(self) -> int:
-        """How many workers train."""
+        """Number of workers that train."""
 
     @abstractmethod
     def with_cluster(self, cluster: Cluster | None = None, count: int | None = None) -> Self:
-        """The same on another cluster, or with another number of workers; None keeps its own."""
+        """A copy with another cluster or number of workers; None keeps the present one."""
 
     @property
     @abstractmethod
     def timed(self) -> TimingProtocol:
-        """The protocol in which the simulator times it."""
+        """The protocol that the simulator runs for this configuration."""
 
     @abstractmethod
     def workload(self, number: int = 0) -> Workload:
-        """What the cluster is charged for a minibatch in a stage."""
+        """The workload of one minibatch in stage ``number``: operations and bytes sent."""
 
     @property
     @abstractmethod
     def judged(self) -> str:
-        """The metric, without a candidate's name, that settings are judged by: less is better."""
+        """Name of the metric that settings are compared by, without a candidate; less is better."""
 
     def show(self, error: float) -> str:
-        """An error of the judged metric, for people to read."""
+        """Format an error of the judged metric for the user."""
         return f"{error:.2%}"
 
     @property
@@ -160,7 +160,7 @@ class TaskConfig(ABC):
 
     @abstractmethod
     def reads(self) -> Reads:
-        """The reads whose staleness is measured; ``inner`` is the trainer's."""
+        """The kinds of reads that staleness is measured of; ``inner`` are the trainer's."""
 
     @abstractmethod
     def idle(self) -> Iterator[tuple[str, str]]:
@@ -168,14 +168,14 @@ class TaskConfig(ABC):
 
 
 class Serving(NamedTuple):
-    """What rank 0 trains a run with.
+    """The arguments of `Roles.serve` from the command that runs rank 0.
 
     Attributes:
         asked: the command line of `harness.train`.
         watch: receives progress.
-        how: what sets the record apart from a simulated run, as part of its identity.
-        begin: announces the run, and makes its executor by a function, whose ``close`` sends the
-            others home at the end; not called where the store has the run.
+        how: the part of the run's identity that separates it from a simulated run.
+        begin: announces the run and makes its executor with the given function; the executor's
+            ``close`` ends the other processes. Not called if the store has the run.
     """
 
     asked: Any
@@ -185,15 +185,15 @@ class Serving(NamedTuple):
 
 
 class Roles(NamedTuple):
-    """What the real processes of an application do once all of them have read the same run.
+    """The roles of an application's real processes, once all of them have read the same run.
 
     Attributes:
-        check: refuses what they cannot do, of a configuration, the command line and the number of
-            processes.
-        serve: rank 0: of a configuration and its data, the finished run.
-        take_part: another rank, of a configuration, its data, the rank, the command line and
-            whether it comes late; the exit code. A `ServerGone` passes through.
-        name: of a configuration and a rank, the process in words.
+        check: raises a `UserError` for an unsupported configuration, from the configuration, the
+            command line and the number of processes.
+        serve: runs rank 0, from configuration, data and `Serving`; returns the finished run.
+        take_part: runs another rank, from configuration, data, rank, command line and whether it
+            joins late; returns the exit code. A `ServerGone` passes through.
+        name: the process in words, from configuration and rank.
     """
 
     check: Callable[[Any, Any, int], None]
@@ -207,15 +207,15 @@ Data = TypeVar("Data")
 
 
 class Application(ABC, Generic[Config, Data]):
-    """How the runs of one task are read, trained, timed and replayed.
+    """Reads, trains, times and replays the runs of one task.
 
     Attributes:
-        config: the class of its configurations.
-        worker: one of those that train, in words.
-        workers: the key of a run file that says how many there are.
-        usual: keys that a run file may leave out, besides those with a default.
+        config: class of its configurations.
+        worker: the word for a worker, in messages.
+        workers: key of a run file for the number of workers.
+        usual: defaults of further keys that a run file may omit.
         tables: further classes whose fields are keys of its run files.
-        follows: fields that follow from the rest of a run file, and are refused there.
+        follows: fields that are derived from the rest of a run file, and rejected in it.
     """
 
     config: type[Config]
@@ -238,7 +238,7 @@ class Application(ABC, Generic[Config, Data]):
 
     @abstractmethod
     def read(self, asked: RunRequest) -> tuple[Config, Data]:
-        """The configuration that a run file asks for, and its data.
+        """Build the configuration of a run file, and load its data.
 
         Raises:
             UserError: a mistake in the file or in its data.
@@ -246,22 +246,22 @@ class Application(ABC, Generic[Config, Data]):
 
     @abstractmethod
     def load(self, config: Config, say: Say) -> Data:
-        """The data that a configuration names.
+        """Load the data that a configuration names.
 
         Raises:
-            UserError: they cannot be had, or are not those that the run was configured with.
+            UserError: the data are missing, or differ from those the run was configured with.
         """
 
     def restore(self, run: Run, table: Table, where: str) -> Config:
-        """The configuration of a stored run.
+        """Build the configuration of a stored run.
 
         Args:
             run: the run.
-            table: its configuration, without what says how it was executed.
+            table: its stored configuration, without the key `EXECUTED`.
             where: the file it is from, for messages.
 
         Raises:
-            UserError: it is none of this application's.
+            UserError: it is no configuration of this application.
         """
         del run
         return build(cast(Any, self.config), table, where)
@@ -272,21 +272,21 @@ class Application(ABC, Generic[Config, Data]):
 
     @abstractmethod
     def replay(self, config: Config, data: Data, run: Run, store: Store, watch: Watch) -> Run:
-        """A recorded run, executed again on one device in its recorded order."""
+        """Execute a recorded run again on one device, in its recorded order."""
 
     @abstractmethod
     def pieces(self, config: Config, data: Data) -> Any:
-        """The training data as far as timing needs them: which pieces there are."""
+        """The part of the training data that timing depends on: start and length of each piece."""
 
     @abstractmethod
     def time(self, config: Config, pieces: Any, share: float, most: int) -> Whole:
-        """A run from its beginning to its end in simulated time, without training it.
+        """Time a whole run on the simulated cluster, without training it.
 
         Args:
-            config: of the run.
+            config: configuration of the run.
             pieces: its training data, see `pieces`.
             share: the share of the data that enters minibatches.
-            most: folds that are simulated.
+            most: largest number of folds that are simulated.
 
         Raises:
             UserError: too many workers for the data, or a run that cannot be predicted.
@@ -294,29 +294,29 @@ class Application(ABC, Generic[Config, Data]):
 
     @abstractmethod
     def time_again(self, config: Config, pieces: Any, run: Run, timeline: Timeline) -> Timeline:
-        """A recorded run as its cluster is simulated, over the same data.
+        """Simulate the timeline of a recorded run, over the same data.
 
         Args:
-            config: of the run, on the cluster that predicts.
-            pieces: its training data.
-            run: the record.
-            timeline: the recorded one.
+            config: configuration of the run, on the cluster to simulate.
+            pieces: its training data, see `pieces`.
+            run: the recorded run.
+            timeline: its recorded timeline.
         """
 
     def sampled(self, config: Config) -> tuple[Config, int]:
-        """The same run with one healthy worker, and how many of its folds say enough."""
+        """A copy with one worker and no faults, and the number of its folds to time."""
         return config, WITHOUT_LIMIT
 
     def share(self, config: Config, finished: Run | None, asked: float | None) -> float:
         """The share of the data that enters minibatches; 1 unless decoders leave some out.
 
         Args:
-            config: of the run.
-            finished: a run of the same settings, where there is one.
-            asked: the share that the user says.
+            config: configuration of the run.
+            finished: a finished run of the same settings, or None.
+            asked: the share from the command line, or None.
 
         Raises:
-            UserError: the application leaves nothing out and a share is asked for.
+            UserError: ``asked`` is given, and the application leaves no data out.
         """
         del config, finished
         if asked is not None:
@@ -325,10 +325,10 @@ class Application(ABC, Generic[Config, Data]):
 
     @abstractmethod
     def describe(self, config: Config, share: float) -> Iterator[tuple[str, str]]:
-        """Lines of a prediction that say what is timed: label and value."""
+        """Lines of a prediction about the timed workload: label and value."""
 
     def roles(self) -> Roles | None:
-        """What its real processes do; None for a server that folds and its workers."""
+        """The roles of its real processes; None for the common ones, a server and its workers."""
         return None
 
 
@@ -338,11 +338,11 @@ WITHOUT_LIMIT = 10**9
 def application_of(table: Mapping[str, object], where: str) -> Application[Any, Any]:
     """The application of a run file, or of a stored run.
 
-    A file names its task in ``[task]``; a stored run, and a file of before, the class of its
-    configuration.
+    A file names its task in ``[task]``; a stored run, and a file of the former format, names the
+    class of its configuration.
 
     Args:
-        table: the file's.
+        table: the parsed file.
         where: the file, for messages.
 
     Raises:
@@ -358,6 +358,7 @@ def application_of(table: Mapping[str, object], where: str) -> Application[Any, 
         return load("tasks", str(named))
     if (named := table.get(KIND)) is None:
         return load("tasks", DEFAULT)
+    # Loads every application, since only a loaded one knows its configuration's class.
     applications = [load("tasks", name) for name in entries("tasks")]
     for each in applications:
         if each.config.__name__ == named:
@@ -415,15 +416,15 @@ class Place:
 
 @dataclass(frozen=True)
 class RunRequest:
-    """A run file as an application reads it.
+    """A run file, parsed, with the options of the command that reads it.
 
     Args:
         path: the file.
-        table: its keys, those of ``[task]`` among them.
-        device: where the run is executed.
+        table: its keys, with those of ``[task]`` merged in.
+        device: device that executes the run.
         say: receives progress while data are made.
-        imports: modules that it imports for their algorithms and protocols.
-        task: keys that belong into ``[task]``; none of a file without that table.
+        imports: modules that the file imports for their algorithms and protocols.
+        task: keys that belong into ``[task]``; none for a file without that table.
     """
 
     path: Path
@@ -457,10 +458,10 @@ class RunRequest:
         return application.keys - self.task | {TASK, IMPORT}
 
     def refuse(self, names: Sequence[str]) -> None:
-        """Refuse keys that follow from the rest.
+        """Reject keys that are derived from the rest of the file.
 
         Raises:
-            UserError: there is one.
+            UserError: ``names`` is not empty.
         """
         if names:
             raise UserError(f"{self.path}: {names[0]}: not allowed; it follows from the rest")
@@ -490,10 +491,10 @@ class RunRequest:
         return value
 
     def cluster(self) -> Cluster:
-        """The cluster that the file names, which may lie beside it.
+        """Load the cluster that the file names; its path is relative to the run file.
 
         Raises:
-            UserError: there is none of the name, or a mistake is in its file.
+            UserError: an unknown name, or a mistake in the cluster file.
         """
         try:
             found = cluster_file(self.word("cluster"), self.path.parent)
@@ -505,16 +506,16 @@ class RunRequest:
 
 
 class Scores(Protocol):
-    """What is measured of a model on one set."""
+    """Measurements of a model on one data set."""
 
     @property
     def error(self) -> float:
-        """What candidates are judged by; less is better."""
+        """The error that candidates are compared by; less is better."""
         ...
 
     @property
     def finite(self) -> bool:
-        """Whether the model still computes numbers."""
+        """Whether the model's loss is finite."""
         ...
 
     @property
@@ -525,12 +526,12 @@ class Scores(Protocol):
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """What is measured of a model on the test sets.
+    """Measurements of a model on the test sets.
 
     Attributes:
-        measured: by the name under which it is logged.
-        word_errors: for each test set the errors ``[utterances]`` and, as ``"lengths"``, the
-            words that were said; none where nothing is recognised.
+        measured: values by the name that they are logged under.
+        word_errors: for each test set the word errors ``[utterances]`` and the numbers of words
+            spoken ``[utterances]``; empty without recognition.
     """
 
     measured: Mapping[str, float]
@@ -540,21 +541,21 @@ class EvaluationResult:
 
 
 class Task(Protocol):
-    """A network, its data, and how its models are scored."""
+    """A network, its data, and the scores of its models."""
 
     @property
     def network(self) -> Network:
-        """What is trained."""
+        """The trained network."""
         ...
 
     @property
     def minibatches(self) -> Minibatches:
-        """On what."""
+        """The training data."""
         ...
 
     @property
     def unit(self) -> str:
-        """Of the loss, in words."""
+        """Unit of the loss, in words."""
         ...
 
     def initial(self) -> Tensor:
@@ -562,7 +563,7 @@ class Task(Protocol):
         ...
 
     def losses_in(self, minibatch: int) -> int:
-        """How many losses are summed in a minibatch of so many rows."""
+        """Number of losses summed in a minibatch of ``minibatch`` rows."""
         ...
 
     def dev(self, model: Tensor) -> Scores:
@@ -570,9 +571,9 @@ class Task(Protocol):
         ...
 
     def held_out_loss(self, model: Tensor) -> float:
-        """Its loss on some of the development set, for schedules that ask often."""
+        """Loss of ``model [P]`` on a part of the development set, for frequent evaluation."""
         ...
 
     def tested(self, model: Tensor, name: str) -> EvaluationResult:
-        """What a candidate of this name is worth on the test sets."""
+        """Scores of the candidate ``name``, ``model [P]``, on the test sets."""
         ...

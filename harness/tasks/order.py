@@ -1,15 +1,14 @@
 """Order of training data: minibatches stage by stage, and each worker's own part.
 
-The data of workers that train in rounds: each has its own part of them. As paper 2's program does
-it: utterances in order of length go, one by one, to the worker that has the fewest frames so far;
-each worker shuffles its frames anew for every pass; a pass ends for all after as many rounds as
-the worker with the fewest frames can fill, and what is left over is dropped.
+Without rounds, all workers share one shuffled order of the stage's frames (`Order`).
+
+In rounds, each worker has its own part of the data (`Partition`), as in paper 2's program:
+utterances in order of length go, one by one, to the worker with the fewest frames so far; each
+worker shuffles its frames again for every pass; a pass ends for all workers after as many rounds as
+the worker with the fewest frames can fill, and the remaining frames are dropped.
 
 Examples that are not speech are dealt and shuffled in the same way, and none is dropped: rounds
-run over the end of a pass.
-
-Which frames a minibatch has: the training data of a run, stage by stage. Frames on a device, and
-the order in which a run sees them.
+continue over the end of a pass (`ContinuousOrder`).
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ class Order:
 
     Args:
         seed: the run's seed; ``stage`` numbers the stage, so that every pass differs.
-        start, frames: first row and length of each training utterance.
-        minibatch: frames a minibatch.
-        share: the share of the utterances used.
+        start, frames: first row and length of each training utterance, ``[utterances]``.
+        minibatch: frames in a minibatch.
+        share: the share of the utterances used, in (0, 1].
         a_fold: minibatches that are handed out for a fold.
-        shuffling: ``"full"`` as above; ``"none"`` leaves frames in the order of their utterances;
-            ``"on the fly"`` has in a minibatch a frame of each slot's utterance (`slotted`);
+        shuffling: ``"full"`` permutes all frames; ``"none"`` keeps the order of utterances;
+            ``"on the fly"`` takes one frame of each slot's utterance (`interleave_slots`);
             ``"in blocks"`` shuffles pieces, and frames within each (`InBlocks`).
     """
 
@@ -65,13 +64,13 @@ class Order:
     @cached_property
     def folds(self) -> int:
         """Folds in the stage."""
-        slots = self.shuffling == "on the fly"  # which leave frames out at the end
+        slots = self.shuffling == "on the fly"  # leaves out the last frames, see `interleave_slots`
         rows = len(self._shuffled) if slots else self.size
         return rows // (self.minibatch * self.a_fold)
 
     @property
     def size(self) -> int:
-        """Frames of the stage, with those that fill no fold."""
+        """Number of frames of the stage, including those that fill no fold."""
         return int(self.frames[self._subset].sum())
 
     def sequence(self, worker: int) -> np.ndarray | InBlocks:
@@ -82,26 +81,27 @@ class Order:
     def rows(self, step: int) -> np.ndarray:
         """The frames (row numbers, ``[B]``) of minibatch ``step``.
 
-        After the last comes the first: where contributions are lost, more are handed out.
+        Steps wrap around at the end of the stage: more minibatches than it has are handed out if
+        contributions are lost.
         """
         first = self.minibatch * (step % self.steps)
         return self._shuffled[first : first + self.minibatch]
 
     def rows_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
-        """The frames (``[W, B]``) of minibatches named by (worker, step), whoever the worker."""
+        """The frames (``[W, B]``) of minibatches named by (worker, step); the worker is ignored."""
         if len(keys) == 1:  # without a copy
             return self.rows(keys[0][1])[None]
         return np.stack([self.rows(step) for _, step in keys])
 
     @cached_property
     def _subset(self) -> np.ndarray:
-        """Numbers of the utterances used: a pass over 25% is the same 25% whichever stage asks."""
+        """Indices of the utterances used; a share of 25% is the same 25% in every stage."""
         every = stream(self.seed, "subset").permutation(len(self.start))
         return every[: max(1, round(self.share * len(every)))]
 
     @cached_property
     def _shuffled(self) -> np.ndarray | InBlocks:
-        """Every row of the stage in the order it is trained on."""
+        """All rows of the stage in the order of training."""
         chosen = stream(self.seed, "utterance order", self.stage).permutation(self._subset)
         if self.shuffling == "in blocks":
             named = (self.seed, "frame order", self.stage)
@@ -111,16 +111,18 @@ class Order:
             return rows
         if self.shuffling == "on the fly":
             return rows[interleave_slots(self.frames[chosen], self.minibatch)]
-        # 0, because frames were once shuffled piece by piece: one piece keeps its bytes.
+        # The key 0 numbers the only piece; it stays, so that stored runs keep their order.
         return stream(self.seed, "frame order", self.stage, 0).permutation(rows)
 
 
 class InBlocks:
-    """Rows of pieces, shuffled within each: made as they are asked for, and not all at once.
+    """A lazy sequence of rows, shuffled within each piece, in the order of the pieces.
+
+    Only the rows of the pieces that a slice touches are computed.
 
     Args:
-        start, frames: first row and length of each piece, in the order they are taken.
-        named: seed, purpose and keys of the random numbers; a piece adds its place.
+        start, frames: first row and length of each piece, in the order of training.
+        named: seed, purpose and keys of the random stream; each piece appends its position.
     """
 
     def __init__(
@@ -146,7 +148,7 @@ class InBlocks:
 
 
 def row_numbers(start: np.ndarray, frames: np.ndarray) -> np.ndarray:
-    """The row numbers of utterances, one after the other."""
+    """Row numbers of utterances, concatenated."""
     before = np.cumsum(frames) - frames
     return np.arange(int(frames.sum())) + np.repeat(start - before, frames)
 
@@ -154,16 +156,20 @@ def row_numbers(start: np.ndarray, frames: np.ndarray) -> np.ndarray:
 def interleave_slots(frames: np.ndarray, slots: int) -> np.ndarray:
     """Paper 3's on-the-fly shuffling (section 3.1), of frames that need no decoding.
 
-    Each slot has an utterance and gives one frame to every minibatch; a slot that has run out
-    takes the next utterance, the first slot first. What is left when no slot can take another
-    and one has run out fills no minibatch and is left out.
+    Each slot holds an utterance and gives one frame to every minibatch; a slot that has run out
+    takes the next utterance, lower slots first. When a slot has run out and no utterance is left,
+    the remaining frames of the others are dropped.
 
     Args:
         frames: length of each utterance, in the order they are taken.
-        slots: frames of a minibatch.
+        slots: number of slots, the frames of a minibatch.
 
     Returns:
-        Positions in the utterances laid end to end, int64, minibatch after minibatch.
+        Positions in the concatenated utterances, int64, minibatch after minibatch.
+
+    Example:
+        >>> interleave_slots(np.array([3, 1, 2]), slots=2).reshape(-1, 2).tolist()
+        [[0, 3], [1, 4], [2, 5]]
     """
     free = [(0, slot) for slot in range(slots)]
     given: list[list[np.ndarray]] = [[] for _ in free]
@@ -183,13 +189,13 @@ class Partition:
 
     Args:
         seed: the run's seed; ``stage`` numbers the pass, so that every pass differs.
-        start, frames: first row and length of each training utterance.
-        workers: how many share them.
-        minibatch: frames a minibatch.
-        every: minibatches a round.
-        share: the share of the utterances used.
+        start, frames: first row and length of each training utterance, ``[utterances]``.
+        workers: number of workers that share them.
+        minibatch: frames in a minibatch.
+        every: minibatches of a worker in a round.
+        share: the share of the utterances used, in (0, 1].
         shuffling: of a worker's frames: ``"full"``, or ``"in blocks"`` within each piece.
-        unit: what a user calls the frames.
+        unit: the word for frames in messages.
 
     Raises:
         UserError: a worker's part does not fill one round.
@@ -216,7 +222,7 @@ class Partition:
 
     @property
     def size(self) -> int:
-        """Frames of the pass, with those that fill no round."""
+        """Number of frames of the pass, including those that fill no round."""
         return sum(self._sizes)
 
     @property
@@ -232,7 +238,7 @@ class Partition:
     def rows_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
         """The frames (row numbers, ``[W, B]``) of minibatches named by (worker, step).
 
-        After the last step comes the first: a round that is given up is handed out anew.
+        Steps wrap around at the end of the pass: a round that is abandoned is handed out again.
         """
         size = self.minibatch
         at = [(worker, size * (step % self.steps)) for worker, step in keys]
@@ -244,7 +250,7 @@ class Partition:
 
     @property
     def _sizes(self) -> list[int]:
-        """How many frames each worker has."""
+        """Number of frames of each worker."""
         return [int(self.frames[own].sum()) for own in self._owned]
 
     @cached_property
@@ -256,7 +262,7 @@ class Partition:
 
     @cached_property
     def _shuffled(self) -> list[np.ndarray | InBlocks]:
-        """Every worker's frames of this pass in the order they are trained on."""
+        """Each worker's frames of this pass in the order of training."""
         return [self._order_of(worker, own) for worker, own in enumerate(self._owned)]
 
     def _order_of(self, worker: int, own: np.ndarray) -> np.ndarray | InBlocks:
@@ -270,22 +276,22 @@ class Partition:
 
 @dataclass(frozen=True, eq=False)
 class ContinuousOrder:
-    """The minibatches of one pass of rounds that run over the ends of passes.
+    """The minibatches of one pass of rounds that continue over the ends of passes.
 
-    A worker's examples of all passes are one sequence, shuffled anew for each pass. Pass k
-    (from 1) of P ends for all with round ``ceil(k N / (B m))``: N examples, B in a minibatch and m
-    minibatches in a round of all workers. So every example is trained on once a pass, but for what
-    the last minibatches take of one more, and for a worker with an example more than another: both
-    make as many minibatches, so the former is that much behind.
+    A worker's examples of all passes form one sequence, shuffled again for each pass. Pass k
+    (from 1) of P ends for all workers with round ``ceil(k N / (B m))``: N examples, B in a
+    minibatch, m minibatches in a round of all workers. So every example is trained on once a pass,
+    with two exceptions: the last minibatches take examples of one pass more, and a worker with one
+    example more than another makes as many minibatches, so it falls behind by that example.
 
     Args:
-        pass_of: the examples of a pass by its number, from 0.
-        stage: the number of this pass.
+        pass_of: from the number of a pass, from 0, to its examples.
+        stage: number of this pass, from 0.
         passes: P.
-        workers: how many train.
-        own: a worker's minibatches in a round, where it counts them itself; the last round of the
-            last pass is as much shorter as it takes. None where one counter hands out all.
-        a_fold: what that counter hands out for a round.
+        workers: number of workers.
+        own: minibatches of one worker in a round, if each worker counts its own; the last round of
+            the last pass is shorter as needed. None if one counter hands out all minibatches.
+        a_fold: minibatches that this counter hands out for a round.
     """
 
     pass_of: Callable[[int], Order | Partition]
@@ -326,8 +332,8 @@ class ContinuousOrder:
     def rows_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
         """The examples (row numbers, ``[W, B]``) of minibatches named by (worker, step).
 
-        Steps beyond the pass are of the next one: where contributions are lost, more are handed
-        out.
+        Steps beyond the pass belong to the next one: more minibatches are handed out if
+        contributions are lost.
         """
         before = self._rounds(self.stage) * self._each
         return np.stack([self._rows(worker, before + step) for worker, step in keys])
@@ -338,12 +344,13 @@ class ContinuousOrder:
         return self.own or self.a_fold
 
     def _rounds(self, passes: int) -> int:
-        """Rounds that have ended with so many passes."""
+        """Number of rounds after ``passes`` passes: their examples over a round's, rounded up."""
         at_once = self.workers * self.own if self.own else self.a_fold
         return -(-passes * self.size // (at_once * self.minibatch))
 
     def _rows(self, worker: int, step: int) -> np.ndarray:
-        """The rows of a minibatch by its number since the run began."""
+        """The rows of a worker's minibatch by its number since the run began."""
+        # The number says which pass it begins in; its last rows may be the first of the next pass.
         size, length = self.minibatch, len(self._pass(self.stage).sequence(worker))
         number, first = divmod(step * size, length)
         rows = self._pass(number).sequence(worker)[first : first + size]
@@ -354,12 +361,12 @@ class ContinuousOrder:
 
     @cached_property
     def _pass(self) -> Callable[[int], Order | Partition]:
-        """`pass_of`, which keeps the two or three passes that are being asked about."""
+        """`pass_of` with a cache: a minibatch needs this stage, its own pass and the next one."""
         return lru_cache(maxsize=3)(self.pass_of)
 
 
 Laid = Order | Partition | ContinuousOrder
-"""The minibatches of one stage, laid out."""
+"""The minibatches of one stage in their order."""
 
 
 def balance_utterances(frames: np.ndarray, chosen: np.ndarray, workers: int) -> list[np.ndarray]:
@@ -367,11 +374,15 @@ def balance_utterances(frames: np.ndarray, chosen: np.ndarray, workers: int) -> 
 
     Args:
         frames: length of every utterance.
-        chosen: numbers of those to hand out.
-        workers: how many share them; the first of equals comes first.
+        chosen: indices of the utterances to hand out.
+        workers: number of workers; of equally loaded ones the first gets the next utterance.
 
     Returns:
         The utterances of each worker, in the order they were handed out.
+
+    Example:
+        >>> [own.tolist() for own in balance_utterances(np.array([5, 3, 1]), np.arange(3), 2)]
+        [[0], [1, 2]]
     """
     longest_first = chosen[np.argsort(-frames[chosen], kind="stable")]
     least = [(0, worker) for worker in range(workers)]
@@ -384,7 +395,7 @@ def balance_utterances(frames: np.ndarray, chosen: np.ndarray, workers: int) -> 
 
 
 Key = tuple[int, int]
-"""A contribution's name: (worker, first_step)."""
+"""Key of a contribution: (worker, first_step)."""
 
 
 class Examples(Protocol):
@@ -392,25 +403,25 @@ class Examples(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """The device of the data."""
         ...
 
     def gather(self, rows: Tensor) -> Minibatch:
-        """The minibatches of ``rows [W, B]``, which may be on the host."""
+        """The minibatches of ``rows [W, B]``, which may be in host memory."""
         ...
 
 
 class Minibatches:
-    """The minibatches of one run; all who execute the run make themselves the same.
+    """The minibatches of one run; equal in every process that executes it.
 
     Args:
-        order_of: the order of each stage, by its number.
+        order_of: from the number of a stage to its order.
         examples: the training data on its device.
 
     Attributes:
-        order: of the present stage.
-        stage: its number.
-        before: the steps of all stages before it.
+        order: order of the present stage.
+        stage: number of the present stage, from 0.
+        before: steps of all earlier stages together.
     """
 
     def __init__(self, order_of: Callable[[int], Laid], examples: Examples) -> None:
@@ -418,10 +429,10 @@ class Minibatches:
         self.begin(0, 0)
 
     def begin(self, stage: int, before: int) -> None:
-        """Lay out a stage that begins after so many steps."""
+        """Begin stage ``stage``, with ``before`` steps in all earlier stages."""
         self.stage, self.before, self.order = stage, before, self._order_of(stage)
 
     def fetch(self, keys: Sequence[Key]) -> Minibatch:
-        """The frames of the minibatches named by worker and by step since the run began."""
+        """Gather the minibatches named by worker and by step since the run began."""
         rows = self.order.rows_of([(worker, step - self.before) for worker, step in keys])
         return self._examples.gather(torch.as_tensor(rows))

@@ -1,7 +1,7 @@
-"""Executors on one device: of a simulated cluster, and of a recorded run.
+"""Executors on one device: of a simulated cluster, and of a recorded timeline.
 
-Training by folds on a simulated cluster, whose every segment is replayed at once. A run that has
-been recorded, executed again on one device in the recorded order.
+`SimulationExecutor` simulates the cluster segment by segment, and replays each segment at once.
+`TimelineExecutor` executes a recorded run again, in the recorded order.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from harness.tasks.order import Minibatches
 Replay = TypeVar("Replay", bound=StaleReplay | ShardedReplay | BlockReplay)
 
 IN_BLOCKS = ("cuda",)
-"""Devices that are told of folds block by block; a processor has nothing to be told of at once."""
+"""Devices on which folds are launched in blocks; a CPU has no launch cost to save."""
 
 
 class OnSimulation(Generic[Replay]):
-    """What every executor on a simulated cluster has: when things happen, and what they do."""
+    """Base of executors on a simulated cluster: a simulation for time, a replay for gradients."""
 
     simulation: Simulation
     replay: Replay
@@ -48,13 +48,13 @@ class OnSimulation(Generic[Replay]):
 
 
 class SimulationExecutor(OnSimulation[StaleReplay | ShardedReplay | BlockReplay]):
-    """See `FrameExecutor`.
+    """Executes folds on a simulated cluster; see `FrameExecutor`.
 
     Args:
-        config: what is run.
-        data: what it is trained on.
+        config: configuration of the run.
+        data: its training data.
         model: initial parameters ``[P]``.
-        minibatches: the data.
+        minibatches: the minibatches of ``data``.
     """
 
     def __init__(
@@ -111,12 +111,12 @@ def _replay(
     parts = algorithm, network, server, minibatches.fetch
     if config.shards > 1:
         return ShardedReplay(*parts, config.shards)
-    # Who comes back to rounds remembers what it knew: each worker by itself.
+    # A worker that rejoins rounds keeps its own memory, so workers are computed one by one.
     return StaleReplay(*parts, slots=config.handing.under_way, alone=config.may_be_lost)
 
 
 def is_blockwise(config: TrainingConfig[Any]) -> bool:
-    """Whether a run's folds are all alike, and its device is to be told of them in blocks."""
+    """Whether all folds of a run are alike, so that its device can launch them in blocks."""
     handing = config.handing
     if not config.algorithm.repeats:
         return False
@@ -127,18 +127,18 @@ def is_blockwise(config: TrainingConfig[Any]) -> bool:
 
 
 class TimelineExecutor:
-    """An executor that walks a timeline which is there already.
+    """Executes the folds of a recorded timeline; see `FrameExecutor`.
 
-    Every contribution is computed by itself, as its worker did it, so that on the CPU the
-    parameters come out the same, bit for bit; but a sum over more than two workers was taken
-    in whatever order the all-reduce had.
+    Every contribution is computed by itself, as on its worker, so that on the CPU the parameters
+    are equal bit for bit. The exception are sums over more than two workers, which were taken in
+    the order of the all-reduce.
 
     Args:
-        config: what was run.
-        data: what it was trained on.
+        config: configuration of the recorded run.
+        data: its training data.
         model: initial parameters ``[P]``.
-        minibatches: the data.
-        timeline: what happened.
+        minibatches: the minibatches of ``data``.
+        timeline: the recorded timeline.
     """
 
     def __init__(
@@ -177,10 +177,10 @@ class TimelineExecutor:
         return self.replay.loss.item()
 
     def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
-        """See `Executor`; what was in flight is on record.
+        """See `FrameExecutor`; contributions in flight are taken from the record.
 
         Raises:
-            UserError: the record ends before.
+            UserError: the record has fewer folds.
         """
         del drain, handing_out
         first = self.server.version
@@ -191,7 +191,7 @@ class TimelineExecutor:
         return segment
 
     def pause(self, seconds: float, kind: str) -> Timeline:
-        """Nothing: the pause is on record."""
+        """Do nothing: the recorded times contain the pause."""
         del seconds, kind
         return Timeline()
 
@@ -212,7 +212,7 @@ def slice_timeline(timeline: Timeline, first: int, end: int) -> Timeline:
     """The segment of a timeline from fold ``first`` to before fold ``end``, without its spans."""
     rows, folds = timeline.contributions, timeline.folds
     entering = (rows.fold >= first) & (rows.fold < end)
-    # Who had read by the end and folds later is under way; what was lost is of no consequence.
+    # Read in this segment but folded later: in flight. Lost contributions change no parameter.
     under_way = (rows.fold >= end) & (rows.read_version <= end) & (rows.fold != LOST)
     kept: Contributions = rows.where(entering | under_way)
     kept = replace(kept, fold=np.where(kept.fold >= end, IN_FLIGHT, kept.fold))

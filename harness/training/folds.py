@@ -1,7 +1,7 @@
-"""Training by folds, whatever is trained: stages, chunks, schedules, and measuring at boundaries.
+"""Training by folds, for any task: stages, chunks, schedules, and measuring at boundaries.
 
-Cheap decisions leave the workers running; a rate search and the end of a stage wait until
-everybody is idle.
+Workers keep running during an evaluation; a rate search and the end of a stage wait until all
+workers are idle.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from harness.tasks.order import Laid, Minibatches
 from harness.training.loop import Diverged, FrameExecutor, Training, describe_divergence
 
 MakesExecutor = Callable[[Tensor, Minibatches], FrameExecutor]
-"""From the initial parameters ``[P]`` and the data."""
+"""Makes an executor from initial parameters ``[P]`` and minibatches."""
 
 
 @dataclass
 class Position:
-    """Where a run stands: everything besides tensors and the simulation that a resume needs."""
+    """Counters of a run in progress: all that a resume needs besides tensors and simulation."""
 
     stage: int = 0
     step: int = 0
@@ -41,12 +41,12 @@ class Position:
 
 @dataclass
 class FrameTraining(Training[FrameExecutor]):
-    """A run in progress.
+    """A run in progress that trains by folds.
 
     Args:
-        config: what to run.
-        task: what is trained and measured.
-        watch: told of progress.
+        config: configuration of the run.
+        task: its network, data and measures.
+        watch: receives progress.
         executed_by: makes the executor.
     """
 
@@ -66,7 +66,7 @@ class FrameTraining(Training[FrameExecutor]):
     # -- the way through a run -----------------------------------------------------------
 
     def step(self) -> bool:
-        """See `Training`; the end of a stage is dealt with when the next boundary is asked for."""
+        """See `Training`; a stage ends here, when its next boundary is requested and none is."""
         while (segment := next(self._boundaries.segments(self.position.step), None)) is None:
             self._end_stage()
             if self.pace.stop or self.position.stage >= self.config.passes:
@@ -79,14 +79,14 @@ class FrameTraining(Training[FrameExecutor]):
         return True
 
     def finish(self) -> None:
-        """Nothing: the last stage has ended."""
+        """Do nothing: `step` has ended the last stage."""
 
     @property
     def _boundaries(self) -> Boundaries:
         return Boundaries(self.config, self.order, self.position.stage)
 
     def _advance(self, asked: Segment) -> None:
-        """Search if a chunk begins here, then simulate and execute up to the next boundary."""
+        """Search a rate if a chunk begins here, then execute up to the next boundary."""
         position = self.position
         if self._boundaries.is_chunk(asked.begins):
             self.pace.rate = self._search()
@@ -100,7 +100,7 @@ class FrameTraining(Training[FrameExecutor]):
         position.step = asked.ends
 
     def _end_stage(self) -> None:
-        """Test, let the schedule judge the pass, and lay out the next one."""
+        """Let the schedule judge the pass, score the test sets if due, and begin the next pass."""
         position, schedule, accuracy = self.position, self.config.schedule, None
         if schedule.judges_passes:
             accuracy = 1.0 - self.task.dev(self.executor.server.model).error
@@ -116,9 +116,9 @@ class FrameTraining(Training[FrameExecutor]):
         self.executor.begin_stage()
 
     def _search(self) -> float:
-        """Find the next chunk's rate from trial descents on its first minibatches.
+        """Find the next chunk's learning rate by trial descents on its first minibatches.
 
-        The simulated cluster runs one rung on each worker at a time.
+        The simulated cluster runs one rung of the ladder on each worker at a time.
         """
         schedule, chunk_steps = self.config.schedule, self._boundaries.chunk_steps
         left = self.order.steps - self.position.step
@@ -143,7 +143,7 @@ class FrameTraining(Training[FrameExecutor]):
         self._tell(self._score_candidates())
 
     def _score(self, step: int) -> None:
-        """Score the candidates where a reading is due, or where the algorithm considers them."""
+        """Score the candidates if an evaluation is due, or if the algorithm considers scores."""
         read, considered = (
             step in each for each in (self._boundaries.evaluations, self._boundaries.considerations)
         )
@@ -166,7 +166,7 @@ class FrameTraining(Training[FrameExecutor]):
         return scores
 
     def _tell(self, scores: Mapping[str, Scores]) -> None:
-        """Log the scores, and show where the run stands."""
+        """Log the scores, and report progress."""
         for name, s in scores.items():
             for metric, value in s.measured.items():
                 self.log(f"dev_{metric}/{name}", value)
@@ -177,7 +177,7 @@ class FrameTraining(Training[FrameExecutor]):
         self.watch(Progress(self.writer.hash, self._passed, passes, measured))
 
     def _test(self) -> None:
-        """Score candidate models on the test sets; the errors of each utterance are kept."""
+        """Score candidate models on the test sets; keep the errors of each utterance."""
         for name, model in self.executor.server.candidates().items():
             if self.config.tested_models == "deployed" and name != self._deployed:
                 continue
@@ -203,7 +203,7 @@ class FrameTraining(Training[FrameExecutor]):
 
     @property
     def _passed(self) -> float:
-        """Passes so far, each of which ends as 1, whatever it left out or took of the next one."""
+        """Passes so far; each counts as 1 at its end, also if it left out or added minibatches."""
         step, share = self.position.step, self.config.stage(self.position.stage).share
         named = self._boundaries.considerations | self._boundaries.evaluations
         return self.position.epoch_before + share * named.get(step, step / self.order.folds)
@@ -216,12 +216,12 @@ class FrameTraining(Training[FrameExecutor]):
     # -- the end, and resuming -----------------------------------------------------------
 
     def model_to_deploy(self) -> Tensor:
-        """See `Training`; sequence training starts from them."""
+        """See `Training`; sequence training starts from these parameters."""
         return self.executor.server.candidates()[self._deployed]
 
     @property
     def _deployed(self) -> str:
-        """Which candidate would be used: the average, where there is one."""
+        """Name of the candidate to deploy: the average if the algorithm has one."""
         return "average" if "average" in self.executor.server.candidates() else "iterate"
 
     def summarise(self, status: Outcome, timeline: Timeline) -> tuple[dict[str, Any], str]:
@@ -237,10 +237,10 @@ class FrameTraining(Training[FrameExecutor]):
         )
 
     def _progress(self) -> dict[str, float]:
-        """Epochs and passes, and the share trained on of what the passes had.
+        """Epochs and passes, and the share of the passes' rows that was trained on.
 
-        Where epochs are not counted, the share is given only where each pass left out more than a
-        minibatch, as rounds do.
+        Without counted examples, the share is given only if the passes left out more than a
+        minibatch each, as rounds do.
         """
         position, counted = self.position, self.config.counts_examples
         epochs = self.epoch if counted else position.epoch_before

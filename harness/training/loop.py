@@ -1,18 +1,12 @@
 """One run from its configuration to the store: loop, executors' contract, checkpoints.
 
-One run from its configuration to the store: what all training shares. A training moves from
-boundary to boundary. Its executor does what lies between two of them: a simulated cluster whose
-timeline is replayed on one device, a recorded timeline, or real workers. What is decided and
-measured at a boundary is up to the kind of training (`frames`, `sequence`).
+A `Training` moves from boundary to boundary. At a boundary it decides and measures, by its kind
+(`FrameTraining`, sequence training). Between two boundaries its `Executor` computes contributions
+and folds, and returns their times: a simulated cluster whose timeline is replayed on one device, a
+recorded timeline, or real workers.
 
-One file that holds a run in progress: tensors and numbers, no pickle, replaced atomically. It
-carries a digest of all it holds: a checkpoint that is not as it was written is not gone on from.
-
-Where a run diverged, in one line: its stage, fold, last criterion and rate.
-
-What executes a run's contributions and folds, and says when they happened. Training decides at
-boundaries and leaves the way between them to an executor: a simulated cluster whose timeline is
-replayed on one device, a recorded timeline, or real workers.
+A checkpoint is one file of tensors and JSON, without pickle, replaced atomically. It carries a
+digest of its content; a checkpoint that does not match its digest is not resumed from.
 """
 
 from __future__ import annotations
@@ -48,7 +42,7 @@ class Executor(Protocol):
 
     @property
     def server(self) -> Server:
-        """The model, and how often it was folded into."""
+        """The server's state: model, version (number of folds) and the algorithm's tensors."""
         ...
 
     @property
@@ -57,59 +51,59 @@ class Executor(Protocol):
         ...
 
     def capture(self) -> tuple[Arrays, Facts]:
-        """Everything a resume needs."""
+        """The state that a resume needs: arrays, and JSON values."""
         ...
 
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
-        """Undo `capture`."""
+        """Restore the state that `capture` returned."""
         ...
 
 
 class FrameExecutor(Executor, Protocol):
-    """Of training on frames, whose boundaries are folds."""
+    """Executor of training by folds, whose boundaries are numbers of folds."""
 
     @property
     def loss(self) -> float:
-        """Loss of everything computed so far, summed over frames, in nats."""
+        """Sum of the losses of all minibatches so far (of speech, in nats over frames)."""
         ...
 
     def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
-        """Execute so many further folds at one rate.
+        """Execute further folds at one learning rate.
 
         Args:
-            folds: how many.
-            drain: whether nothing is to be in flight afterwards.
+            folds: number of folds.
+            drain: whether to wait until nothing is in flight afterwards.
             handing_out: contributions that may be handed out, counted from the first of these
                 folds; None for as many as there are folds.
-            rate: of folds and local steps.
+            rate: learning rate of folds and local steps.
         """
         ...
 
     def pause(self, seconds: float, kind: str) -> Timeline:
-        """Let everybody wait, idle, while something else takes so long on the cluster."""
+        """Keep all workers idle for ``seconds`` of the run's clock, in a span named ``kind``."""
         ...
 
     def begin_stage(self) -> None:
-        """The minibatches have begun their next stage, and nothing is in flight."""
+        """Begin the next stage, which the minibatches have begun; nothing is in flight."""
         ...
 
 
 CHECKPOINT_EVERY_S = 5.0
 
 CHECKPOINT_SHARE = 0.02
-"""Checkpoints are as rare as it takes to spend at most this share of the time on them."""
+"""Largest share of the time spent on checkpoints; the interval grows with the time of one."""
 
 LAYOUT = 9
-"""Grows when checkpoints hold other things than before: an older one is not taken up.
+"""Version of the checkpoint's content; a checkpoint of another version is not resumed from.
 
-What a simulation holds is part of it: `tests/harness/training/test_layout.py`.
+The fields of a simulation's state are part of it: `tests/harness/training/test_layout.py`.
 """
 
 Executing = TypeVar("Executing", bound=Executor)
 
 
 class Diverged(Exception):  # noqa: N818 (what happened, not what was wrong)
-    """The parameters give no numbers any more, or far worse ones than at the start."""
+    """The parameters give no finite error, or a far worse one than at the start."""
 
 
 @dataclass
@@ -117,11 +111,11 @@ class Training(ABC, Generic[Executing]):
     """A run in progress.
 
     Args:
-        writer: where its metrics go.
+        writer: receives its metrics.
 
     Attributes:
-        executor: does what lies between boundaries.
-        segments: what happened, from boundary to boundary.
+        executor: executes the folds between boundaries.
+        segments: timelines between boundaries, in order.
         word_errors: errors ``[utterances]`` for each ``test/candidate/stage``, and lengths.
     """
 
@@ -134,23 +128,23 @@ class Training(ABC, Generic[Executing]):
 
     @abstractmethod
     def step(self) -> bool:
-        """Execute up to the next boundary and do what is due there; False if none is left.
+        """Execute up to the next boundary and do its work; False if no boundary is left.
 
         Raises:
-            Diverged: it makes no sense to go on.
+            Diverged: see `evaluate`.
         """
 
     @abstractmethod
     def evaluate(self) -> None:
-        """Measure the model as it is now.
+        """Measure the present model.
 
         Raises:
-            Diverged: it gives no numbers, or far worse ones than at the start.
+            Diverged: its error is not finite, or far worse than at the start.
         """
 
     @abstractmethod
     def finish(self) -> None:
-        """Do what is due after the last boundary.
+        """Do the work after the last boundary.
 
         Raises:
             Diverged: see `evaluate`.
@@ -163,24 +157,24 @@ class Training(ABC, Generic[Executing]):
 
     @abstractmethod
     def model_to_deploy(self) -> Tensor:
-        """The parameters ``[P]`` that the tests are about."""
+        """The parameters ``[P]`` that the run stores as its result."""
 
     @abstractmethod
     def summarise(self, status: Outcome, timeline: Timeline) -> tuple[dict[str, Any], str]:
-        """The run's summary, and where it diverged if it did, in words.
+        """The run's summary, and a note about its divergence, empty if it did not diverge.
 
         Args:
-            status: how it ended.
-            timeline: of the whole run.
+            status: the run's outcome.
+            timeline: timeline of the whole run.
         """
 
     @abstractmethod
     def loop_state(self) -> Facts:
-        """What a resume needs besides the executor, the timeline and what was measured."""
+        """The state that a resume needs besides executor, timeline and measurements."""
 
     @abstractmethod
     def restore_loop_state(self, facts: Facts) -> None:
-        """Undo `decided`; the executor is reinstated afterwards."""
+        """Restore the state that `loop_state` returned; the executor is reinstated afterwards."""
 
     def attachments(self) -> dict[str, Arrays | bytes]:
         """Further files of the run, by name: arrays, or their content."""
@@ -203,22 +197,22 @@ class Training(ABC, Generic[Executing]):
         return "done"
 
     def moment(self) -> Moment:
-        """Where the run stands."""
+        """Folds, passes and time of the run so far."""
         return Moment(self.executor.server.version, self.epoch, self.executor.now_s)
 
     def log(self, name: str, value: float) -> None:
-        """Keep a measurement of this moment."""
+        """Log a measurement with the present fold, time and epoch."""
         now = self.moment()
         self.writer.log(name, value, fold=now.fold, time_s=now.time_s, epoch=now.passes)
 
     def last_measured(self) -> dict[str, float]:
-        """The last value of everything that was logged."""
+        """The last value of each logged metric, by name."""
         return {row["name"]: row["value"] for row in self.writer.rows()}
 
     # -- resuming ------------------------------------------------------------------------
 
     def _save(self) -> None:
-        """Write a checkpoint of everything the rest of the run depends on."""
+        """Write a checkpoint: executor, timeline so far, measurements and the loop's state."""
         began = time.monotonic()
         executor_arrays, executor_facts = self.executor.capture()
         self.segments = [concat(self.segments)]
@@ -241,12 +235,12 @@ class Training(ABC, Generic[Executing]):
         self._next_save = now + max(CHECKPOINT_EVERY_S, (now - began) / CHECKPOINT_SHARE)
 
     def resume(self) -> None:
-        """Take up the last checkpoint, if there is one; once everything is set up."""
+        """Restore the last checkpoint, if there is one; called at the end of the set-up."""
         found = load(self.writer.checkpoint)
         if found is None:
             return
         arrays, facts = found
-        run = self.writer.hash  # an older checkpoint does not say whose it is
+        run = self.writer.hash  # checkpoints of older versions do not name their run
         if facts.get("layout") != LAYOUT or facts.get("run", run) != run:
             whose = "version" if facts.get("layout") != LAYOUT else "run"
             told = f"another {whose}'s checkpoint; the run begins again"
@@ -263,11 +257,11 @@ class Training(ABC, Generic[Executing]):
 NAME = "checkpoint.safetensors"
 
 FOLDS = "timeline/folds.time_s"
-"""The column of a checkpoint that has an element a fold."""
+"""An array of a checkpoint with one element for each fold."""
 
 
 def save(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
-    """Write arrays and JSON facts as the folder's checkpoint; the last one stays until then."""
+    """Write arrays and JSON facts as the folder's checkpoint, replacing the last atomically."""
     make_folder(folder)
     text = json.dumps(facts)
     metadata = {"facts": text, "sha256": _digest(arrays, text)}
@@ -276,10 +270,10 @@ def save(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any
 
 
 def load(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
-    """The last checkpoint in ``folder``; None where there is none or it is not as it was written.
+    """The last checkpoint in ``folder``; None without one, or if it is damaged.
 
-    A damaged checkpoint costs the work since the run began, never the run: a line says so, and it
-    is recomputed, to the same bytes.
+    A damaged checkpoint costs the work since the run began: the run starts again, with a warning,
+    and computes the same bytes.
     """
     path = folder / NAME
     if not path.exists():
@@ -295,9 +289,9 @@ def load(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
 
 
 def last_rows(folder: Path) -> dict[str, Any]:
-    """What was measured last before a checkpoint, by name, and where the run stood; {} without.
+    """The last measurements in a checkpoint by name, with fold, time and epoch; {} without one.
 
-    Reads no tensor, and may be asked of a run that goes on.
+    Reads no tensor, and may be called while the run is in progress.
     """
     try:
         with cast(Any, safe_open)(folder / NAME, framework="numpy") as file:
@@ -310,7 +304,7 @@ def last_rows(folder: Path) -> dict[str, Any]:
 
 
 def folds(folder: Path) -> int:
-    """How many folds there were before a checkpoint; 0 without one. Reads no tensor."""
+    """Number of folds in a checkpoint's timeline; 0 without a checkpoint. Reads no tensor."""
     try:
         with cast(Any, safe_open)(folder / NAME, framework="numpy") as file:
             return int(file.get_slice(FOLDS).get_shape()[0])
@@ -319,13 +313,13 @@ def folds(folder: Path) -> int:
 
 
 def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    with cast(Any, safe_open)(path, framework="numpy") as file:  # it says no types
+    with cast(Any, safe_open)(path, framework="numpy") as file:  # untyped
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         return arrays, file.metadata() or {}
 
 
 def _digest(arrays: Mapping[str, np.ndarray], facts: str) -> str:
-    """SHA-256 of facts, names, kinds, shapes and content."""
+    """SHA-256 of the facts, and of names, types, shapes and content of the arrays."""
     digest = hashlib.sha256(facts.encode())
     for name in sorted(arrays):
         array = arrays[name]
@@ -340,12 +334,12 @@ STAGES = {
     "smbr": "minimum Bayes risk",
     "numerator": "training without a denominator",
 }
-"""Sequence training by its criterion."""
+"""Criteria of sequence training in words, by their setting."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """When a run diverged: folds and passes done, and seconds since it began."""
+    """A moment of a run: folds and passes done, and seconds of its clock since it began."""
 
     fold: int
     passes: float
@@ -360,15 +354,15 @@ def describe_divergence(
     rate: float,
     unit: str = "nats a frame",
 ) -> str:
-    """Which stage, when, the last criterion that was a number, and the rate.
+    """Describe a divergence: stage, moment, last finite value of the criterion, learning rate.
 
     Args:
-        stage: as a person calls it.
-        moment: of the divergence.
-        rows: everything the run has logged.
-        metric: ``"dev_loss"`` or ``"held_out_criterion"``; of several models the first is told.
-        rate: in force.
-        unit: of the criterion.
+        stage: the stage in words.
+        moment: time of the divergence.
+        rows: all measurements of the run.
+        metric: ``"dev_loss"`` or ``"held_out_criterion"``; of several models the first is used.
+        rate: the learning rate at that moment.
+        unit: unit of the criterion.
 
     Example:
         >>> row = {"name": "dev_loss/iterate", "value": 3.5, "fold": 40, "epoch": 0.1}
@@ -380,7 +374,7 @@ def describe_divergence(
 
 
 def _last(rows: Sequence[MetricRow], metric: str, unit: str) -> str:
-    """The last number of a metric, and the first, from which it came, if that is another."""
+    """The last finite value of a metric with its fold, and the first value if it is another row."""
     known = [r for r in rows if r["name"].partition("/")[0] == metric and math.isfinite(r["value"])]
     if not known:
         return "never a number"
@@ -394,8 +388,8 @@ def _format_signed(value: float) -> str:
     return f"{'−' if value < 0 else ''}{abs(value):.3g}"
 
 
-def carry_out(training: Training[Any]) -> None:  # whatever executes it
-    """Train to the end and keep what came of it."""
+def carry_out(training: Training[Any]) -> None:
+    """Train to the end, and write timeline, attachments, model and summary to the store."""
     writer, status = training.writer, training.run()
     timeline = concat(training.segments)
     summary, note = training.summarise(status, timeline)

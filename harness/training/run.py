@@ -1,4 +1,4 @@
-"""Training by folds as an application: executed, replayed and timed, whatever is trained."""
+"""Training by folds as an application: runs, replays and timing, for any task."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from harness.training.folds import FrameTraining
 from harness.training.loop import FrameExecutor, carry_out
 
 MOST_FOLDS = 200_000
-"""Folds that are simulated; a longer run goes on at the rate that it has after its start."""
+"""Folds that are simulated; a longer run is extrapolated at its rate after the start."""
 
 Config = TypeVar("Config", bound=TrainingConfig[Any])
 Data = TypeVar("Data")
 
 ExecutedBy = Callable[[Any, Any, Tensor, Minibatches], FrameExecutor]
-"""Makes an executor of a configuration, its data, initial parameters ``[P]`` and minibatches."""
+"""Makes an executor from a configuration, its data, initial parameters ``[P]`` and minibatches."""
 
 
 class FoldApplication(Application[Config, Data]):
-    """An application whose runs train by folds; what derives from it opens tasks."""
+    """An application whose runs train by folds; subclasses open its tasks."""
 
     @abstractmethod
     def open(self, config: Config, data: Data, store: Store, writer: RunWriter) -> Task:
-        """Network, minibatches and measures of a run.
+        """Open the task of a run: network, minibatches and measures.
 
         Args:
-            config: of the run.
-            data: what it names.
-            store: where runs are kept that this one needs.
-            writer: of the run.
+            config: configuration of the run.
+            data: its data.
+            store: the store of other runs that this one needs.
+            writer: writer of the run.
         """
 
     @abstractmethod
     def computing(self, config: Config) -> AbstractContextManager[None]:
-        """The state of a process in which a run computes: threads, rounding, generators."""
+        """Set up the process for computing a run: threads, rounding, random generators."""
 
     def execute(self, config: Config, store: Store, watch: Watch) -> Run:
         """See `Configuration`."""
@@ -75,7 +75,7 @@ class FoldApplication(Application[Config, Data]):
         return time_passes(config, pieces, len(timeline.folds)).timeline
 
     def sampled(self, config: Config) -> tuple[Config, int]:
-        """See `Application`; a search is paid once a chunk, so a whole pass is timed."""
+        """See `Application`; a rate search costs time once a chunk, so a whole pass is timed."""
         alone, healthy = config.algorithm.with_workers(1), replace(config.cluster, faults=())
         return replace(config, cluster=healthy, algorithm=alone, workers=1, passes=1), MOST_FOLDS
 
@@ -88,15 +88,15 @@ def train(
     executed_by: ExecutedBy = SimulationExecutor,
     how: Mapping[str, object] | None = None,
 ) -> Run:
-    """The finished run of a configuration: the stored one, or trained now, or resumed.
+    """Load the finished run of a configuration from the store, or train or resume it.
 
     Args:
-        config: what to run.
-        data: what it is trained on.
-        store: where it is kept.
+        config: configuration of the run.
+        data: its training data.
+        store: the store of the run.
         watch: receives progress.
         executed_by: makes the executor, by default a simulated cluster.
-        how: what sets this executor apart, as part of the run's identity.
+        how: the part of the identity that names another executor; None for a simulated cluster.
 
     Raises:
         UserError: this machine cannot compute as the configuration asks.
@@ -113,17 +113,17 @@ def train(
 
 
 def identity_config(config: TaskConfig, how: Mapping[str, object] | None) -> dict[str, Any]:
-    """What the identity of a run hashes, executed in some way; None is on a simulated cluster."""
+    """The values that a run's identity hashes; ``how`` is None on a simulated cluster."""
     return config.to_dict() | ({EXECUTED: dict(how)} if how else {})
 
 
 def time_passes(config: TrainingConfig[Any], pieces: Pieces, most: int = MOST_FOLDS) -> Whole:
-    """A run that trains every pass, timed as its executor times it.
+    """Time a run over all its passes, with the segments that its executor would simulate.
 
     Args:
-        config: of the run.
+        config: configuration of the run.
         pieces: its training data.
-        most: folds that are simulated.
+        most: largest number of folds that are simulated.
 
     Raises:
         UserError: too many workers for the data.
@@ -146,7 +146,7 @@ def time_passes(config: TrainingConfig[Any], pieces: Pieces, most: int = MOST_FO
 def _stage(
     config: TrainingConfig[Any], simulation: Simulation, order: Laid, stage: int, most: int
 ) -> Iterator[Timeline]:
-    """The segments of one stage, cut as training cuts them, until there are ``most`` folds."""
+    """Simulate the segments of one stage, cut as in training, until there are ``most`` folds."""
     config.begin_stage(simulation, stage, order)
     boundaries = Boundaries(config, order, stage)
     for asked in boundaries.segments():

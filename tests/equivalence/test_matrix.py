@@ -52,7 +52,7 @@ FAULTS = {
 SHARDS = (1, 2)
 REFUSED = {
     r"protocol: of another kind than \w+; allowed: .*",
-    r"cluster.faults: '(message|server)' does not happen to rounds; allowed: faults of workers",
+    r"cluster.faults: '(message|server)' is not supported with rounds; allowed: faults of workers",
     r"protocol.overlap: false is not allowed with EagerDiLoCo; allowed: true",
     r"shards: 2 is not allowed with (rounds|faults); allowed: 1",
     r"shards: 2 is not allowed with \w+; allowed: 1",

@@ -447,7 +447,7 @@ def test_ctrl_c_ends_a_call_in_a_short_traceback_that_says_where_the_work_is(
         asked(mlp, functional.cross_entropy, points(), **usual)
     lines = "".join(traceback.format_exception(stopped.value)).splitlines()
     assert len(lines) <= 12
-    assert lines[-1].endswith(f"what is done is in {str(usual['store'])!r}, the same call goes on")
+    assert lines[-1].endswith(f"runs are in {str(usual['store'])!r}, the same call resumes")
 
 
 def test_a_killed_process_ends_a_call_as_other_errors_do(usual, monkeypatch):
@@ -455,7 +455,7 @@ def test_a_killed_process_ends_a_call_as_other_errors_do(usual, monkeypatch):
         raise ProcessDied(forks.KILLED)
 
     monkeypatch.setattr(Experiment, "run", killed)
-    with pytest.raises(lagbench.UserError, match=r"killed.*the same call goes on") as ended:
+    with pytest.raises(lagbench.UserError, match=r"killed.*the same call resumes") as ended:
         lagbench.train(mlp, functional.cross_entropy, points(), **usual)
     assert len("".join(traceback.format_exception(ended.value)).splitlines()) <= 12
 

@@ -178,7 +178,7 @@ def test_a_fragment_is_what_a_cluster_is_charged_for():
 def test_a_server_that_fails_is_refused_where_there_is_none():
     config = load_run(EXAMPLES / "model-averaging.toml").config
     fails = Fault("server", mean_s=5.0, down_s=1.0, checkpoint_s=1.0)
-    with pytest.raises(UserError, match=r"cluster\.faults: 'server' does not happen to rounds"):
+    with pytest.raises(UserError, match=r"cluster\.faults: 'server' is not supported with rounds"):
         replace(config, cluster=replace(config.cluster, faults=(fails,)))
 
 

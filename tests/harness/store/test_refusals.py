@@ -95,7 +95,7 @@ def test_whatever_library_writes_a_file_what_the_machine_refuses_is_one_line(
     with Store(tmp_path).begin(CONFIG) as writer:
         with pytest.raises(
             UserError,
-            match=rf"^{tmp_path}/.*/{name}: .*File too large; once that is mended the same command",
+            match=rf"^{tmp_path}/.*/{name}: .*File too large; after a repair the same command",
         ):
             WRITERS[name](writer)
         assert not list(tmp_path.rglob(".unfinished-*"))
@@ -146,6 +146,6 @@ def test_a_refusal_is_no_result_of_a_run(tmp_path, monkeypatch, error):
         raise error
 
     monkeypatch.setattr(Config, "execute", refused, raising=False)
-    with pytest.raises(UserError, match="a/b: No space left on device; once that is mended"):
+    with pytest.raises(UserError, match="a/b: No space left on device; after a repair"):
         grid._execute(RUN, store=Store(tmp_path), keeps_faults=True)
     assert not Store(tmp_path).has(identity(CONFIG))
