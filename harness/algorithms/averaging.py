@@ -221,7 +221,7 @@ class ModelAveraging(Repeating):
 def _mean_start_model(server: Server, staleness: Sequence[int]) -> Tensor:
     """The mean ``[P]`` of the models at which contributions started."""
     if max(staleness) > 1:
-        raise ValueError(f"a contribution {max(staleness)} versions old meets a memory of one")
+        raise ValueError(f"a contribution is {max(staleness)} versions old; allowed: at most 1")
     return torch.lerp(server.model, server.tensors[BEFORE], sum(staleness) / len(staleness))
 
 

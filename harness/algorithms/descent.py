@@ -250,7 +250,7 @@ def _check_plain(descent: NaturalGradient) -> None:
         UserError: the descent is not `PLAIN`.
     """
     if descent != PLAIN:
-        raise UserError("descent: natural gradient needs a network whose layers can be seen")
+        raise UserError("descent: natural gradient needs a network with accessible layers")
 
 
 def _compute_directions(
@@ -498,8 +498,8 @@ def initial_estimates(
         UserError: the module has no layer that can be preconditioned.
     """
     if not network.layers:
-        told = "none of this module can be watched; allowed: Linear, Conv1d, Conv2d of one group"
-        raise UserError(f"descent: natural gradient is of layers; {told}")
+        told = "none of this module can be hooked; allowed: Linear, Conv1d, Conv2d of one group"
+        raise UserError(f"descent: natural gradient needs layers; {told}")
     one = state_tensors([layer.start(descent) for layer in network.layers])
     return concat_rows([one] * workers)
 

@@ -129,7 +129,7 @@ def _load(path: Path, target_context: Any) -> Any:
         content = read(path)
         return content and CompileResult._rebuild(target_context, *pickle.loads(content))
     except Exception as error:  # any: the kernel can be compiled instead
-        notice.complain(f"{path} is damaged ({error}); it is thrown away and compiled anew")
+        notice.complain(f"{path} is damaged ({error}); it is deleted and the kernel compiled again")
         with contextlib.suppress(OSError):
             path.unlink()
         return None
@@ -186,7 +186,7 @@ def read(path: Path) -> bytes | None:
         return None
     length = hashlib.sha256().digest_size
     if stored[:length] != _digest(path, stored[length:]):
-        raise ValueError("not as it was written")
+        raise ValueError("its content does not match its digest")
     with contextlib.suppress(OSError):
         os.utime(path)  # the time of the last read, by which `_drop` decides
     return stored[length:]

@@ -50,7 +50,7 @@ class NGSGD(torch.optim.Optimizer):
         roots = [modules] if isinstance(modules, nn.Module) else list(modules)
         given: list[object] = [*roots]  # a user may well pass parameters
         if not given or not all(isinstance(root, nn.Module) for root in given):
-            raise UserError("NGSGD: modules are what it needs to see; allowed: a model or modules")
+            raise UserError("NGSGD: it needs modules, not parameters; allowed: a model or modules")
         if reduction not in ("mean", "sum"):
             raise name_error("NGSGD: reduction", str(reduction), ("mean", "sum"))
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}

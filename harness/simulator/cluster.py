@@ -383,7 +383,7 @@ def cluster_from(table: dict[str, object], path: Path) -> Cluster:
     """
     if isinstance(table.get("cluster"), str):
         told = f"lagbench train {path}, or the cluster that it names, {table['cluster']!r}"
-        raise UserError(f"{path}: a run file and no cluster file; allowed: {told}")
+        raise UserError(f"{path}: a run file, not a cluster file; allowed: {told}")
     with_durations(table, path)
     with_catalogue(table)
     return build(Cluster, table, str(path))

@@ -157,5 +157,5 @@ def test_a_layer_that_only_some_workers_use_is_refused():
 def test_a_module_without_such_layers_is_refused():
     network = ModuleNetwork(nn.LayerNorm(7).double(), cross_entropy)
     stack = parameters_of(network.module)[None].clone()
-    with pytest.raises(UserError, match="none of this module can be watched"):
+    with pytest.raises(UserError, match="none of this module can be hooked"):
         local_steps(NaturalGradient(), network, stack, [as_one(data(0, 1))], RATE, Memory())
