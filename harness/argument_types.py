@@ -41,7 +41,7 @@ def seed(text: str) -> int:
 
 
 def count(text: str) -> int:
-    """A number of jobs, seeds, ….
+    """A number of jobs or seeds.
 
     Raises:
         ArgumentTypeError: it is no whole number from 1 to 1000.

@@ -98,7 +98,7 @@ class Parser(argparse.ArgumentParser):
         return super().format_help() + format_examples(self.prog)
 
     def error(self, message: str) -> NoReturn:
-        """Refuse bad usage; `exit_code` prints the line."""
+        """Reject bad usage; `exit_code` prints the line."""
         shown = message if len(message) <= MOST_SAID else f"{message[: MOST_SAID - 3]}..."
         raise UserError(f"{self.prog}: {shown} (see {self.prog} --help)")
 

@@ -21,11 +21,11 @@ LONGEST = 2000
 
 
 RAISED = (Exception, SystemExit)
-"""What code of a user's may raise, but for Ctrl-C."""
+"""Exceptions that a user's code may raise, except KeyboardInterrupt."""
 
 
 def describe_raised(error: BaseException) -> str:
-    """An error of a user's code, with its class."""
+    """Class and message of an error raised by a user's code."""
     return f"{type(error).__name__}: {error}"
 
 

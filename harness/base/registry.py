@@ -155,16 +155,16 @@ def import_modules(names: Iterable[object], where: str, folder: Path) -> None:
 
 @contextmanager
 def undo_imports(folder: Path) -> Generator[None]:
-    """Undo what a block imports from a folder if it ends in a `UserError`.
+    """Undo a block's imports from a folder if the block raises a `UserError`.
 
     A module of the same name can then be imported from another folder.
 
     Args:
-        folder: as given to `import_modules`. What is installed below it stays imported, as
-            packages in machine code cannot be imported twice.
+        folder: folder of the modules, as for `import_modules`. Packages installed below it stay
+            imported, because extension modules cannot be imported twice.
 
     Raises:
-        UserError: that of the block.
+        UserError: the error of the block.
     """
     paths, before = [*sys.path], set(sys.modules)
     try:
@@ -172,7 +172,7 @@ def undo_imports(folder: Path) -> Generator[None]:
     except UserError:
         sys.path[:] = paths
         for name in sys.modules.keys() - before:
-            file = getattr(sys.modules[name], "__file__", None)  # a folder without one has none
+            file = getattr(sys.modules[name], "__file__", None)  # None for a namespace package
             top = folder.resolve() / name.partition(".")[0]
             if file and any(Path(file).is_relative_to(own) for own in (top, f"{top}.py")):
                 del sys.modules[name]

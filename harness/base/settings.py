@@ -222,7 +222,7 @@ def build(spec: type[_Built], table: object, where: str, key: str = "") -> _Buil
         _explain_trouble(spec, built, where, key)
     try:
         return spec(**built)
-    except UserError as error:  # of several settings that do not go together
+    except UserError as error:  # from `__post_init__`: settings that contradict each other
         raise UserError(f"{where}: {f'{key}: ' if key else ''}{error}") from error
 
 

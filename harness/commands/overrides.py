@@ -125,9 +125,10 @@ def base_of(arguments: argparse.Namespace) -> tuple[TrainingConfig[Any], Method]
 
 
 def named_methods(words: Sequence[str], base: TrainingConfig[Any]) -> list[Method]:
-    """Methods by their names, in the file's protocol where that hands out data as theirs does.
+    """Methods by name, with the file's protocol if it hands out data in the same way as theirs.
 
-    A line on the standard error names those that keep their own, if the file sets anything of its.
+    Other methods keep their own protocol; a line on stderr names them, if the file's protocol is
+    not a default one.
 
     Raises:
         UserError: an unknown name.

@@ -139,10 +139,10 @@ class Source:
         return arrays_of(found, f"{self.where}: {key}")
 
     def call(self, key: str, name: str, function: Callable[[], Any]) -> Any:
-        """The value of a function of a name.
+        """Call a user's function without arguments.
 
         Raises:
-            UserError: it raises an error.
+            UserError: the function raises an error.
         """
         try:
             return function()
@@ -227,7 +227,7 @@ class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
         said = build(ModuleTable, task, where)
         source = Source(asked.place, asked.path.parent, said, asked.imports)
         problem, machine = source.problem(), asked.cluster()
-        problem.inspect(said.minibatch, asked.device)  # so mistakes in its parts come first
+        problem.inspect(said.minibatch, asked.device)  # reports mistakes in its parts first
         cluster, work = source.charge(machine).apply(problem, said.minibatch, machine)
         cut = {"minibatch": said.minibatch, "timed_minibatch": said.minibatch}
         table |= {"cluster": cluster, "problem": problem, "work": work, "stages": [cut]}
@@ -245,8 +245,8 @@ class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
     def restore(self, run: Run, table: Table, where: str) -> ModuleConfig:
         """See `Application`; module, loss and data are imported again, and have to be the same.
 
-        They are looked for in the working folder, then where the run file was: a project may
-        have been moved or copied since.
+        They are searched in the working folder, then in the run file's former folder, because a
+        project may have been moved or copied.
 
         Raises:
             UserError: the run was not made from a run file, or its code or data have changed.
@@ -271,7 +271,7 @@ class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
     def _restore_from(
         self, folder: Path, kept: Table, run: Run, table: Table, where: str
     ) -> ModuleConfig:
-        """The configuration of a run with the code that lies in a folder."""
+        """The configuration of a run with the code in ``folder``."""
         place = f"in {folder}"
         import_modules(kept["import"], place, folder)
         said = build(ModuleTable, kept["task"], place)

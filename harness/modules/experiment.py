@@ -313,14 +313,14 @@ class Experiment:
 
     @cached_property
     def _draws_data(self) -> bool:
-        """Whether the data are a function of the seed."""
+        """Whether the data are a function with the seed as its argument."""
         return callable(self.data) and _takes_one(self.data)
 
     def _make_data(self, seed: int) -> Any:
         """The data of a seed.
 
         Raises:
-            UserError: the function that gives them raises an error.
+            UserError: the user's function raises an error.
         """
         if not callable(self.data):
             return self.data
@@ -372,7 +372,7 @@ class Experiment:
 
 
 def _takes_one(function: Callable[..., Any]) -> bool:
-    """Whether a function takes an argument; one that does not say is taken to."""
+    """Whether a function takes one argument; assumed of functions without a signature."""
     try:
         signature(function).bind(0)
     except TypeError:

@@ -39,8 +39,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 Metric = Callable[[Tensor, Tensor], Tensor]
-"""``metric(outputs, targets)``: one number for a minibatch, a mean over its examples; less is
-better."""
+"""``metric(outputs, targets)``: one number, the mean over a minibatch; less is better."""
 
 
 class Drawing(NamedTuple):
@@ -270,7 +269,7 @@ _unflattened = cast(
 
 
 def copy_module(module: nn.Module) -> nn.Module:
-    """A module of its own, with equal parameters.
+    """A deep copy of a module.
 
     Raises:
         UserError: the module holds something that cannot be copied.
@@ -404,16 +403,16 @@ def _run_module(
 def try_metrics(
     module: nn.Module, metrics: Mapping[str, Metric], x: Tensor, targets: Tensor
 ) -> None:
-    """Measure a module once on one minibatch, as an evaluation does.
+    """Evaluate all metrics once on one minibatch, to find mistakes before training.
 
     Args:
-        module: left as it is.
-        metrics: by name.
+        module: the module, left unchanged.
+        metrics: metrics by name.
         x: inputs ``[B, ...]``.
         targets: ``[B, ...]``.
 
     Raises:
-        UserError: a metric fails, or gives no one number.
+        UserError: a metric fails, or does not return one number.
     """
     if not metrics:
         return
@@ -432,10 +431,10 @@ def try_metrics(
 
 @contextmanager
 def _name_failure(part: str, count: int) -> Generator[None]:
-    """An error that a part of the user's raises on the minibatch that is tried first, in a line.
+    """Report an error of the user's code on the first minibatch in one line.
 
     Raises:
-        UserError: so.
+        UserError: the code raised an error.
     """
     try:
         yield
@@ -447,7 +446,7 @@ def _name_failure(part: str, count: int) -> Generator[None]:
 
 
 def _describe_shape(value: object) -> str:
-    """The shape of a tensor, of others the class."""
+    """The shape of a tensor; the class of any other value."""
     return f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 

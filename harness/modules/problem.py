@@ -108,7 +108,7 @@ class Problem(HasIdentity):
         return made
 
     def name_keys(self) -> AbstractContextManager[None]:
-        """Errors name the run file, if one names the problem."""
+        """A context in which errors name the run file, if the problem is from one."""
         return nullcontext() if self.place is None else self.place.name_keys()
 
     def initial(self, seed: int) -> Tensor:
@@ -117,7 +117,7 @@ class Problem(HasIdentity):
 
     @cached_property
     def size(self) -> int:
-        """How many parameters are trained."""
+        """Number of trained parameters."""
         return self.initial(0).numel()
 
     def parameters(self, seed: int = 0) -> Parameters:

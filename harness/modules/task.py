@@ -262,7 +262,7 @@ class ModuleEvaluator:
     """
 
     def __init__(self, network: ModuleNetwork, problem: Problem) -> None:
-        reduction = network.reduction  # a loss may hold what cannot be copied
+        reduction = network.reduction  # the loss is not copied: it may hold objects that cannot be
         self._network = ModuleNetwork(network.module, network.loss, reduction=reduction)
         self._network.module.eval()
         self._loss, self._metrics = problem.loss, dict(problem.metrics)

@@ -402,7 +402,7 @@ def plain(value: object) -> Any:
 
 
 def plain_fields(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass that count, as JSON values."""
+    """The fields of a dataclass that are part of identities, as JSON values."""
     return {f.name: plain(getattr(value, f.name)) for f in fields(value) if counts(value, f)}
 
 

@@ -91,16 +91,16 @@ def load_run(
     try:
         config, data = application.read(asked)
     except UserError as error:
-        if str(error).startswith(f"{path}: "):  # and not with another file, as its cluster's
+        if str(error).startswith(f"{path}: "):  # not with another file, such as the cluster's
             raise UserError(asked.place.locate(str(error))) from error
         raise
     return RunFile(config, data)
 
 
 def _find_task_keys(application: Application[Any, Any], table: Table) -> frozenset[str]:
-    """Keys that belong into ``task``: those that stand there, and whichever may and stand nowhere.
+    """Keys of the table ``task``: those it has, and the application's own that the file omits.
 
-    A file without the table has all of them at the top.
+    Empty for a file without the table, which has them at the top.
     """
     task = table.get(TASK)
     if not isinstance(task, dict):
@@ -149,7 +149,7 @@ def _import_protocol(path: Path, table: object) -> None:
     """Import the protocol that a table names, so that its class is found.
 
     Raises:
-        UserError: there is none of the name.
+        UserError: an unknown protocol.
     """
     named = cast(Table, table).get(KIND) if isinstance(table, dict) else None
     if isinstance(named, str):

@@ -68,7 +68,7 @@ class Method:
 
 
 def check_settings_class(name: str, part: object) -> None:
-    """Refuse an object of a class without fields, by which runs could not be known.
+    """Reject an object whose class is no dataclass: its fields would be missing in identities.
 
     Raises:
         UserError: its class is no dataclass.

@@ -38,7 +38,7 @@ EXECUTED = "executed"
 """Key of a stored configuration for runs not executed on a simulated cluster, and how instead."""
 
 TASK, IMPORT = "task", "import"
-"""Keys of a run file that are no application's: what is trained, and modules to import."""
+"""Keys of a run file common to all applications: the task's table, and modules to import."""
 
 DEFAULT = "frames"
 """Name of the task of a run file without ``[task]``."""
@@ -76,7 +76,7 @@ class Configuration(Protocol):
 
     @property
     def effort(self) -> float:
-        """How much there is to do, beside others of a grid; 0 for what takes seconds."""
+        """Amount of work, to order the runs of a grid; 0 for a run of seconds."""
         return 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -384,18 +384,18 @@ def _default_application(task: Mapping[str, object], where: str) -> Application[
 
 @dataclass(frozen=True)
 class Place:
-    """Where the keys of a run file stand, for messages.
+    """The location of a run file's keys, for messages.
 
     Args:
-        path: of the file.
-        task: keys that belong into its table ``[task]``.
+        path: path of the file.
+        task: keys of its table ``[task]``.
     """
 
     path: str
     task: frozenset[str] = frozenset()
 
     def locate(self, told: str) -> str:
-        """A message that begins with a key, with the file and the key's table before it."""
+        """Prefix a message that begins with a key by the file and the key's table."""
         rest = told.removeprefix(f"{self.path}: ")
         key = re.match(r"[\w-]*", rest)
         table = f"{TASK}." if key is not None and key[0] in self.task else ""
@@ -403,10 +403,10 @@ class Place:
 
     @contextmanager
     def name_keys(self) -> Generator[None]:
-        """Errors say where the key stands that they begin with.
+        """Prefix an error that begins with a key by the file and the key's table.
 
         Raises:
-            UserError: so.
+            UserError: the error of the block, prefixed.
         """
         try:
             yield
@@ -436,14 +436,14 @@ class RunRequest:
 
     @property
     def place(self) -> Place:
-        """Where its keys stand."""
+        """The location of its keys, for messages."""
         return Place(str(self.path), self.task)
 
     def check_keys(self, application: Application[Any, Any]) -> None:
-        """Refuse keys that follow from the rest, and those that the application does not have.
+        """Reject keys that are derived from the rest, and keys that the application does not have.
 
         Raises:
-            UserError: there is one.
+            UserError: there is such a key.
         """
         self.refuse([name for name in application.follows if name in self.table])
         for name in self.table:

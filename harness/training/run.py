@@ -150,6 +150,7 @@ def _stage(
     config.begin_stage(simulation, stage, order)
     boundaries = Boundaries(config, order, stage)
     for asked in boundaries.segments():
+        # In the order of `FrameTraining._advance`: a search pauses the cluster, then come folds.
         left = order.folds - asked.begins
         if boundaries.is_chunk(asked.begins) and (
             search_s := config.search_s(stage, boundaries.chunk_steps, left)
