@@ -248,7 +248,7 @@ def test_a_metric_of_ones_own_judges(write: Written, tmp_path: Path) -> None:
         (
             "[algorithm]",
             "[protocol]\nis = 'sequence'\n[algorithm]",
-            "run.toml: protocol: 'sequence' hands out no examples to train on; allowed: averaging",
+            "run.toml: protocol: 'sequence' hands out no examples to train on; allowed: parameter_server",
         ),
         ("passes = 2", "minibatch = 8", "task.minibatch: stands outside of task too"),
         ("passes = 2", "work = 8", "work: not allowed; it follows from the rest"),
