@@ -1,1 +1,1 @@
-"""What is trained: networks over the replica stack, hidden Markov models, scoring."""
+"""Hidden Markov models, language models, decoding, sequence criteria and scoring."""

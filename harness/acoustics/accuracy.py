@@ -1,12 +1,12 @@
-"""Expected state accuracy: what minimum Bayes risk training raises.
+"""Expected state accuracy, the objective of minimum Bayes risk training.
 
 With A(π) the frames in which path π is in the reference's state, and P(π) its share of Z,
 
     Ā = Σ_π P(π) A(π) = Σ_t γ_t(r_t),    ∂Ā/∂l_t(s) = γ_t(s) (Ā_t(s) - Ā),
 
 where Ā_t(s) is the expected accuracy of the paths that are in state s in frame t (Povey's
-c_arc - c_avg; Gibson and Hain 2006, Kingsbury 2009). Each node carries a second number, the
-expected accuracy of its beginnings or endings.
+c_arc - c_avg; Gibson and Hain 2006, Kingsbury 2009). Beside α or β, each node carries the
+expected accuracy of the path prefixes that end, or suffixes that begin, there.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Accuracies(NamedTuple):
 
 
 def accuracies(graph: Graph, scores: np.ndarray, targets: np.ndarray) -> Accuracies:
-    """Over all paths of a graph.
+    """Expected accuracy and its derivative over all paths of a graph.
 
     Args:
         graph: from ``decoding_graph`` or ``transcript_graph``.
@@ -50,20 +50,21 @@ def accuracies(graph: Graph, scores: np.ndarray, targets: np.ndarray) -> Accurac
         targets: int [T], the reference's target in every frame.
 
     Raises:
-        ValueError: as ``forward_backward.occupancies``.
+        ValueError: as ``sums.occupancies``.
     """
     check_scores(scores)
     scores = np.ascontiguousarray(scores, np.float64)
     said = np.ascontiguousarray(targets, np.int64)
     ends = graph.start, graph.end, graph.nodes
     log_z, gamma, through, least = _expectations(*likelihoods(scores), said, get_arcs(graph), *ends)
+    # below LEAST the product of α and β may have lost paths to underflow: redo it on logarithms
     if least > LEAST:
         return _centre_accuracies(log_z, gamma, through, said)
     return lattice_accuracies(lattice(graph, scores, EVERYTHING), targets, scores.shape[1])
 
 
 def lattice_accuracies(found: Lattice, targets: np.ndarray, n_targets: int) -> Accuracies:
-    """Over all paths of a lattice; see ``accuracies``."""
+    """Expected accuracy and its derivative over all paths of a lattice; see ``accuracies``."""
     shape = found.frames, n_targets
     if found.empty:
         return Accuracies(-math.inf, 0.0, np.zeros(shape), np.zeros(shape))
@@ -93,7 +94,7 @@ def _centre_accuracies(
 def _prefix_accuracy(
     first: np.ndarray, to: np.ndarray, score: np.ndarray, alpha: np.ndarray, hit: np.ndarray
 ) -> np.ndarray:
-    """Expected accuracy of the beginnings that end in each node, the node's own included."""
+    """Expected accuracy of the path prefixes up to each node, the node's own included."""
     expected = np.zeros(len(alpha))
     for i in range(len(alpha)):
         expected[i] += hit[i]
@@ -106,7 +107,7 @@ def _prefix_accuracy(
 def _suffix_accuracy(
     first: np.ndarray, to: np.ndarray, score: np.ndarray, beta: np.ndarray, hit: np.ndarray
 ) -> np.ndarray:
-    """Expected accuracy of the endings that follow each node, the node's own left out."""
+    """Expected accuracy of the path suffixes after each node, the node's own left out."""
     expected = np.zeros(len(beta))
     for i in range(len(beta) - 1, -1, -1):
         for a in range(first[i], first[i + 1]):
@@ -119,11 +120,12 @@ def _suffix_accuracy(
 def _observe(
     b: np.ndarray, g: np.ndarray, likely: np.ndarray, hit: np.ndarray, scale: float
 ) -> float:
-    """Let states consume a frame: weights ``b``, weights times accuracy ``g``; the sum of b."""
+    """Multiply ``b`` (weights) and ``g`` (weights times accuracy) by a frame; returns b's sum."""
     total = 0.0
     for s in range(len(likely)):
         factor = likely[s] * scale
         x = b[s] * factor
+        # g reads the old b: the frame's own hit counts once for all its paths
         g[s] = (g[s] + hit[s] * b[s]) * factor if x > TINY else 0.0
         b[s] = x if x > TINY else 0.0
         total += b[s]
@@ -134,7 +136,7 @@ def _observe(
 def _frame(
     row: np.ndarray, said: int, target: np.ndarray, seen: np.ndarray, hit: np.ndarray
 ) -> None:
-    """Each state's likelihood, and 1 where it is the reference's."""
+    """Fill ``seen`` with each state's likelihood, ``hit`` with 1 for states of target ``said``."""
     for s in range(len(target)):
         seen[s] = row[target[s]]
         hit[s] = 1.0 if target[s] == said else 0.0
@@ -144,7 +146,7 @@ def _frame(
 def _beginnings(
     likely: np.ndarray, said: np.ndarray, arcs: Arcs, start: int, nodes: int
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """α and α times accuracy of every layer, scaled; and the logarithm of the scales."""
+    """α, α times accuracy of every layer, both scaled, and the log of the product of scales."""
     seen, hit = np.empty(len(arcs.target)), np.empty(len(arcs.target))
     alpha, gain = np.empty((len(likely) + 1, nodes)), np.empty((len(likely) + 1, nodes))
     alpha[0], gain[0] = 0.0, 0.0
@@ -174,7 +176,7 @@ def _expectations(
     end: int,
     nodes: int,
 ) -> tuple[float, np.ndarray, np.ndarray, float]:
-    """Log Z, γ, γ times expected accuracy, and the least that α and β shared."""
+    """Log Z, γ, γ times expected accuracy, and the smallest Σ α β of any frame."""
     frames, states = len(likely), len(arcs.target)
     gamma, through = np.zeros_like(likely), np.zeros_like(likely)
     alpha, gain, grown = _beginnings(likely, said, arcs, start, nodes)

@@ -1,7 +1,7 @@
 """Outer gradients of many utterances at once, on a GPU or the CPU: ``mmi``'s, to rounding.
 
-What a batch cannot do (lattices; an utterance with something wrong; sums beyond a double's
-range) is done one by one by ``mmi`` itself.
+``mmi`` itself processes, one by one, utterances that a batch cannot: with lattices, with given
+alignments, with unusable scores or words, or with sums beyond a double's range.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Outers:
     """The outer gradients of a batch; see ``mmi.Outer`` for each.
 
     Attributes:
-        value: float64 [B].
+        value: float64 [B], values of the criterion.
         gradient: float64 [B, T, K], on the device; zero behind an utterance's end.
-        kept: bool [B, T].
-        rejected, cancelled: int64 [B].
-        trouble: one an utterance.
-        lengths: int64 [B].
+        kept: bool [B, T], whether a frame has a gradient.
+        rejected, cancelled: int64 [B], frames left out.
+        trouble: one entry per utterance, None if there is none.
+        lengths: int64 [B], frames.
     """
 
     value: np.ndarray
@@ -57,7 +57,7 @@ class BatchedCriterion:
 
     Args:
         single: the criterion for one utterance.
-        device: where log posteriors lie and gradients are wanted.
+        device: torch device of the log posteriors and gradients.
     """
 
     def __init__(self, single: SequenceCriterion, device: str = "cpu") -> None:
@@ -83,14 +83,15 @@ class BatchedCriterion:
         Args:
             log_posteriors: [B, T, K] on the device, any values behind an utterance's end.
             lengths: frames of each utterance.
-            references: what was said in each.
-            alignments: numerators' paths, where they are not to be found anew.
+            references: words of each utterance's transcript.
+            alignments: the numerator's path of each utterance; None to search for it.
         """
         words, given = [tuple(r) for r in references], list(alignments or [None] * len(lengths))
         out = _empty(log_posteriors, np.array(lengths, np.int64))
         together = self._select_batch(log_posteriors, out.lengths, words, given)
         if len(together):
             self._fill(out, together, log_posteriors, [words[i] for i in together])
+        # NaN: a sum left a double's range; that utterance falls back to the lattice
         done = {i for i in together.tolist() if not math.isnan(out.value[i])}
         for i in range(len(out)):
             if i not in done:
@@ -105,7 +106,7 @@ class BatchedCriterion:
         words: list[Words],
         given: list[Alignment | None],
     ) -> np.ndarray:
-        """Which utterances go as a batch."""
+        """Indices of the utterances that can be processed as a batch."""
         if self.single.criterion.denominator == "lattice":
             return np.zeros(0, np.int64)
         frames = torch.arange(log_posteriors.shape[1], device=self.device)
@@ -118,9 +119,9 @@ class BatchedCriterion:
     def _fill(
         self, out: Outers, chosen: np.ndarray, log_posteriors: Tensor, words: list[Words]
     ) -> None:
-        """Do the utterances ``chosen`` [b] together; those it cannot do keep their NaN.
+        """Process the utterances ``chosen`` [b] together; inexact ones keep a value of NaN.
 
-        The host waits for their values and for what became of their frames, whatever their number.
+        The host synchronises with the device twice per batch, whatever its size.
         """
         at, frames = torch.as_tensor(chosen, device=self.device), int(out.lengths[chosen].max())
         lengths = torch.as_tensor(out.lengths[chosen], device=self.device)
@@ -175,7 +176,7 @@ class BatchedCriterion:
 
 
 class _Batch(NamedTuple):
-    """Scores [B, T, K], 0 behind an utterance's end; lengths [B]; which frames there are."""
+    """Scores [B, T, K], 0 behind an utterance's end; lengths [B]; mask [B, T] of the frames."""
 
     scores: Tensor
     lengths: Tensor
@@ -183,7 +184,10 @@ class _Batch(NamedTuple):
 
 
 class _NumeratorBatch(NamedTuple):
-    """Numerators; ``hot`` [B, T, K] and ``targets`` [B, T] are the best path's, where needed."""
+    """Numerators' log Z [B], γ [B, T, K], exactness [B]; one-hot and targets of the best path.
+
+    The last two, [B, T, K] and [B, T], are None if the criterion does not compare states.
+    """
 
     log_z: Tensor
     gamma: Tensor
@@ -193,7 +197,7 @@ class _NumeratorBatch(NamedTuple):
 
 
 class _BatchGradients(NamedTuple):
-    """Values [B], o / κ [B, T, K], frames rejected and not cancelled, and who is exact [B]."""
+    """Values [B], o / κ [B, T, K], masks [B, T] of rejected and of live frames, exactness [B]."""
 
     value: Tensor
     direction: Tensor
@@ -203,7 +207,7 @@ class _BatchGradients(NamedTuple):
 
 
 def _hot(targets: Tensor, like: Tensor, inside: Tensor) -> Tensor:
-    """One in each frame's target, [B, T, K]."""
+    """One-hot targets [B, T, K], zero behind an utterance's end."""
     hot = torch.zeros_like(like)
     return hot.scatter_(2, targets[:, :, None], inside[:, :, None].double())
 

@@ -1,8 +1,8 @@
 """Beam search over a decoding graph: token passing, frame by frame.
 
 A layer's tokens are the states that survive the beam and the junctions reached from them.
-Only tokens are touched, so a frame costs what survives, not what the graph holds; a
-junction's arcs are tried heaviest first and left when no later one can enter the beam.
+Only tokens are expanded, so the cost of a frame grows with the tokens, not with the graph. A
+junction's arcs are tried heaviest first, until none of the rest can enter the beam.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from harness.base.errors import UserError
 
 EXHAUSTIVE = 2**31 - 1
 ROOM = 512
-"""Tokens a frame that there is room for at once: to make more room they are copied."""
+"""Tokens per frame in the first allocation; growing it copies them."""
 BINS = 256
-"""Of the histogram that finds the score of the last state to survive."""
+"""Bins of the histogram that finds the score of the last state to survive."""
 
 
 @dataclass(frozen=True)
 class Beam:
-    """What a search keeps.
+    """Limits of a beam search.
 
     Args:
-        width: nats below the best token of a frame at which others are dropped.
-        max_active: how many states survive a frame at most (more if they tie).
-        lattice: nats below the best path at which a lattice's arcs are dropped.
+        width: tokens more than this below the best of their frame are dropped, in nats.
+        max_active: largest number of states that survive a frame (more if they tie).
+        lattice: arcs on no path within this of the best one leave the lattice, in nats.
     """
 
     width: float = 14.0
@@ -48,15 +48,15 @@ EVERYTHING = Beam(math.inf, EXHAUSTIVE, math.inf)
 
 
 def decode(graph: Graph, scores: np.ndarray, beam: Beam | None = None) -> BestPath:
-    """The best path the search finds.
+    """Search for the best path.
 
-    Where no token reaches the graph's end, the best token's beginning of a path is
-    returned, and marked as not complete.
+    If no token reaches the graph's end, the partial path of the best last token is returned,
+    marked as not complete.
 
     Args:
         graph: from ``decoding_graph``, perhaps ``with_insertion_penalty``.
         scores: float [T, K], scaled acoustic scores κ (log p(s|x_t) - log p(s)).
-        beam: what to keep; by default ``Beam()``.
+        beam: limits of the search; by default ``Beam()``.
 
     Raises:
         ValueError: there are no frames, a score is NaN or +inf, or every score of a frame
@@ -75,14 +75,14 @@ def decode(graph: Graph, scores: np.ndarray, beam: Beam | None = None) -> BestPa
 
 
 def lattice(graph: Graph, scores: np.ndarray, beam: Beam | None = None) -> Lattice:
-    """All arcs between tokens that survive, then those within the lattice beam.
+    """Search for a lattice: the arcs between surviving tokens that lie within the lattice beam.
 
-    Empty where no token reaches the graph's end.
+    Empty if no token reaches the graph's end.
 
     Args:
         graph: from ``decoding_graph`` or ``transcript_graph``.
         scores: float [T, K], scaled acoustic scores.
-        beam: what to keep; by default ``Beam()``.
+        beam: limits of the search; by default ``Beam()``.
 
     Raises:
         ValueError: there are no frames, a score is NaN or +inf, or every score of a frame
@@ -111,7 +111,7 @@ class _Tokens:
 
     @property
     def last_layer(self) -> np.ndarray:
-        """The tokens of the last layer that has any."""
+        """Indices of the tokens of the last layer that has any."""
         layer = int(np.flatnonzero(np.diff(self.layer_first))[-1])
         return np.arange(int(self.layer_first[layer]), len(self.node))
 
@@ -131,7 +131,7 @@ def _arcs(graph: Graph) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray,
 
 
 def check_scores(scores: np.ndarray) -> None:
-    """Refuse scores no search can use.
+    """Reject scores that no search can use.
 
     Raises:
         ValueError: there are no frames, a score is NaN or +inf, or every score of a frame
@@ -160,7 +160,7 @@ def _longer(array: np.ndarray, size: int) -> np.ndarray:
 
 @part
 def _threshold(values: np.ndarray, width: float, max_active: int) -> float:
-    """The lowest score that survives among a layer's states."""
+    """Lowest score with which a state of the layer survives."""
     if len(values) == 0:
         return -np.inf
     lowest = values.max() - width
@@ -170,7 +170,7 @@ def _threshold(values: np.ndarray, width: float, max_active: int) -> float:
 
 @part
 def _select_kth(values: np.ndarray, rank: int) -> float:
-    """What ``np.sort(values)[rank]`` is: by a histogram, then among its bin's values alone."""
+    """``np.sort(values)[rank]``: finds its histogram bin, then partitions that bin's values."""
     lowest, highest = values.min(), values.max()
     if lowest == highest:
         return lowest
@@ -196,7 +196,7 @@ def _bound(
     weight: np.ndarray,
     consumed: np.ndarray,
 ) -> float:
-    """A score that a state of the next frame is sure to reach: that of the heaviest token."""
+    """Lower bound of the next frame's best score, from the successors of the heaviest token."""
     if len(tokens) == 0:
         return -np.inf
     heaviest = tokens.start
@@ -226,10 +226,10 @@ def _advance(
     via: np.ndarray,
     found: np.ndarray,
 ) -> int:
-    """Let tokens enter the states of the next frame; returns how many states were found."""
-    # Unsigned indices spare the test for a negative one, which this loop would feel.
+    """Move tokens into the states of the next frame; returns the number of states reached."""
+    # Numba wraps negative indices: unsigned ones spare that test in this inner loop.
     count, top = 0, row.max()
-    beam = width < np.inf  # without one, scores beyond all numbers are no reason to end
+    beam = width < np.inf  # without a beam, infinite scores must not end the loop over arcs
     bound = _bound(row, tokens, node, score, first, split, weight, consumed)
     lowest = bound - width if beam else -np.inf
     for i in tokens:
@@ -263,7 +263,7 @@ def _search(
     width: float,
     max_active: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Node, score, predecessor and arc of all tokens, and where each layer begins."""
+    """Node, score, predecessor and arc of all tokens, and the first token of each layer."""
     frames, nodes = len(scores), len(split)
     value = np.full(nodes, -np.inf)  # the layer under construction, by node
     came, via = np.empty(nodes, np.int64), np.empty(nodes, np.int32)
@@ -288,7 +288,7 @@ def _search(
         most = size + count + nodes - states
         node, score = _longer(node, most), _longer(score, most)
         origin, arc = _longer(origin, most), _longer(arc, most)
-        # What the last frame leads to is not pruned: an end may be dear and still the only one.
+        # Junctions after the last frame are not pruned: a costly end may be the only one.
         floor = lowest if layer < frames else -np.inf
         for wave in range(-1, levels):  # states first, then junctions in topological order
             i = 0 if wave < 0 else entered
@@ -309,6 +309,7 @@ def _search(
                             count += 1
                         value[d], came[d], via[d] = here + weight[a], size, a
                 size += 1
+        # clear only the entries that were set: a frame costs its tokens, not the graph's nodes
         for i in range(count):
             value[np.uint32(found[i])] = -np.inf
         layer_first[layer + 1] = size

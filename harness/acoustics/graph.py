@@ -1,13 +1,13 @@
 """Decoding graphs: hidden Markov models, lexicon and n-gram model as one set of arrays.
 
-Two kinds of nodes. A *state* belongs to a target and consumes a frame when it is entered. A
-*junction* consumes nothing: all words that end in one history of the language model meet
-there, and those that may follow leave from there, so arcs grow with the words, not with
-their square. Each history has two junctions, one before and one after the silence that may
-stand between words. A word that leads to a history has one copy there, whatever came before.
+There are two kinds of nodes. A *state* belongs to a target and consumes a frame when it is
+entered. A *junction* consumes nothing: all words that end in one history of the language model
+lead to it, and all words that may follow leave from it, so the number of arcs is linear in the
+number of words, not quadratic. Each history has two junctions, before and after the optional
+silence between words. A word that leads to a history has one copy there, for all predecessors.
 
 Backing off is an epsilon arc, as in Kaldi's graphs: a word that was seen after a history
-can also be reached through the shorter history, at the backed-off price. With a unigram
+can also be reached through the shorter history, with the backed-off weight. With a unigram
 model there is no backing off, and a path's weight is exactly log P(W).
 """
 
@@ -28,22 +28,22 @@ NO_WORD = -1
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Nodes 0 … S-1 are states; S … N-1 are junctions, each before those it leads to.
+    """A decoding graph in compressed rows of arcs.
 
-    The arcs of node n are ``first[n] … first[n+1]-1``: up to ``split[n]`` those to states, the
-    heaviest first, then those to junctions.
+    Nodes 0 … S-1 are states; S … N-1 are junctions, each before those it leads to. The arcs of
+    node n are ``first[n] … first[n+1]-1``: first those to states, in order of falling weight,
+    then from ``split[n]`` on those to junctions.
 
     Attributes:
-        target: int32 [S], the target whose score a state consumes.
+        target: int32 [S], target of a state, as an index into the scores of a frame.
         level: int32 [N], junctions only lead to junctions of a higher level; states have 0.
-        first: int64 [N+1].
-        split: int64 [N].
-        to: int32 [A], where an arc leads.
+        first: int64 [N+1], first arc of each node.
+        split: int64 [N], first arc of each node that leads to a junction.
+        to: int32 [A], node that an arc leads to.
         weight: float64 [A], log weight of an arc.
         label: int32 [A], the word that begins with this arc, an index into ``words``, or -1.
         words: the vocabulary.
-        start, end: the junctions where every path begins and ends; no other has the
-            level of the end, the highest.
+        start, end: first and last junction of every path; only ``end`` has the highest level.
     """
 
     target: np.ndarray
@@ -59,12 +59,12 @@ class Graph:
 
     @property
     def states(self) -> int:
-        """S, how many nodes consume a frame."""
+        """Number S of nodes that consume a frame."""
         return len(self.target)
 
     @property
     def nodes(self) -> int:
-        """N, states and junctions."""
+        """Number N of states and junctions."""
         return len(self.split)
 
     @cached_property
@@ -79,9 +79,9 @@ class Graph:
 
 
 def decoding_graph(model: LanguageModel, lexicon: Lexicon) -> Graph:
-    """The graph of everything that can be said.
+    """Build the graph of all word sequences that the model and the lexicon allow.
 
-    Words that only one of model and lexicon has cannot be said, and are left out.
+    Words that are missing from the model or the lexicon are left out.
 
     Raises:
         UserError: model and lexicon have no word in common.
@@ -110,7 +110,7 @@ def decoding_graph(model: LanguageModel, lexicon: Lexicon) -> Graph:
 
 
 def transcript_graph(words: Sequence[str], model: LanguageModel, lexicon: Lexicon) -> Graph:
-    """The graph of one sentence: its words with their language model weights, in order.
+    """Build the graph of one sentence: its words in order, with their language model weights.
 
     With a unigram model its paths are among those of ``decoding_graph``, weight for weight.
 
@@ -133,7 +133,7 @@ def transcript_graph(words: Sequence[str], model: LanguageModel, lexicon: Lexico
 
 
 def _longest_suffix(words: Ngram, known: Mapping[Ngram, int], longest: int) -> Ngram:
-    """The longest of the last words that is a history; the empty one always is."""
+    """The longest suffix of at most ``longest`` words that is in ``known``; () always is."""
     suffix = words[max(0, len(words) - longest) :]
     while suffix not in known:
         suffix = suffix[1:]
@@ -141,14 +141,14 @@ def _longest_suffix(words: Ngram, known: Mapping[Ngram, int], longest: int) -> N
 
 
 def _backoff(model: LanguageModel, history: Ngram, shorter: Ngram) -> float:
-    """Log weight of backing off, through histories that have no junction if need be."""
+    """Log weight of backing off to a shorter history, summed over skipped histories."""
     steps = range(len(history) - len(shorter))
     return sum(model.backoffs.get(history[i:], 0.0) for i in steps)
 
 
 @dataclass
 class _Draft:
-    """A graph being drawn: states are numbered 0, 1, …; junctions -1, -2, … until it is done."""
+    """A graph under construction: states are numbered 0, 1, …, junctions -1, -2, …."""
 
     lexicon: Lexicon
     words: tuple[str, ...]
@@ -174,10 +174,10 @@ class _Draft:
             self.arcs.append((source, to, weight, label))
 
     def histories(self, names: Iterable[Ngram]) -> dict[Ngram, int]:
-        """Two junctions a history with silence between; where words of each history end."""
+        """Add two junctions per history with silence between; returns the first of each."""
         ends = {name: self.junction() for name in names}
         for end in ends.values():
-            # Without silence the two are one.
+            # Without silence one junction serves as both.
             leave = self.leaves[end] = self.junction() if self.lexicon.silence else end
             if self.lexicon.silence:
                 p = self.lexicon.silence_prob
@@ -186,7 +186,7 @@ class _Draft:
         return ends
 
     def chain(self, targets: Sequence[int], goal: int) -> int:
-        """A row of states that leads to ``goal``; returns its first."""
+        """Add a left-to-right chain of states that leads to ``goal``; returns its first state."""
         first = len(self.targets)
         last = first + len(targets) - 1
         for state, target in enumerate(targets, first):
@@ -197,7 +197,7 @@ class _Draft:
         return first
 
     def say(self, word: str, source: int, goal: int, weight: float) -> None:
-        """Let ``word`` be said between two junctions."""
+        """Add arcs from ``source`` to the word's pronunciations, which lead to ``goal``."""
         said = self.lexicon.words[word]
         if (word, goal) not in self.copies:
             self.copies[word, goal] = [self.chain(targets, goal) for targets in said]
@@ -205,7 +205,7 @@ class _Draft:
             self.arc(source, state, weight - math.log(len(said)), self.number[word])
 
     def graph(self, start: int, end: int) -> Graph:
-        """The finished arrays; junctions come after the states, in the order they were made."""
+        """Build the arrays; junctions are numbered after the states, in order of creation."""
         states = len(self.targets)
         table = np.array(self.arcs, np.float64).reshape(-1, 4)
         source, to, label = (table[:, i].astype(np.int64) for i in (0, 1, 3))
@@ -230,7 +230,8 @@ class _Draft:
 
 
 def _levels(source: np.ndarray, to: np.ndarray, states: int, nodes: int) -> np.ndarray:
-    """The longest row of junctions that leads to each junction."""
+    """Length of the longest chain of junctions that leads to each junction."""
+    # arcs come by source, and junctions before those they lead to: one pass suffices
     level = np.zeros(nodes, np.int32)
     between = (source >= states) & (to >= states)
     for a, b in zip(source[between].tolist(), to[between].tolist(), strict=True):

@@ -1,8 +1,8 @@
 """Left-to-right hidden Markov models: forced alignment and scoring of single words.
 
-A chain of states is walked from its first to its last, one frame at a time, staying
-or advancing by one. Stays and advances weigh nothing here: at one state every few frames
-the acoustic scores decide. Decoding graphs can weigh them, with ``stay_probabilities``.
+A path runs through a chain of states from the first to the last; each frame it stays or
+advances by one. Transitions have weight 0 here: with a few frames per state the acoustic
+scores decide. Decoding graphs can weight them with ``stay_probabilities``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from harness.acoustics.compiling import kernel
 
 @kernel
 def _align(scores: np.ndarray, skippable: int) -> tuple[np.ndarray, float]:
-    """Best walk over the columns of [frames, positions] scores.
+    """Best path over the columns of [frames, positions] scores.
 
-    The first and the last ``skippable`` positions may be left out (all or none of
-    each end). Position of every frame, and the walk's score; -inf if none fits.
+    The first and the last ``skippable`` positions may be left out (all or none of each end).
+    Returns the position in every frame and the path's score, -inf if no path fits.
     """
     frames, positions = scores.shape
     best = np.full(positions, -np.inf)
@@ -28,6 +28,7 @@ def _align(scores: np.ndarray, skippable: int) -> tuple[np.ndarray, float]:
     best[0] = scores[0, 0]
     best[skippable] = scores[0, skippable]
     for t in range(1, frames):
+        # from the last position down: best[j - 1] is still the previous frame's
         for j in range(positions - 1, -1, -1):
             stay = best[j]
             advance = best[j - 1] if j > 0 else -np.inf
@@ -50,14 +51,14 @@ def align(
     states: Sequence[int],
     silence: Sequence[int] = (),
 ) -> tuple[np.ndarray, float]:
-    """The best walk through a chain of states: Viterbi alignment.
+    """Viterbi alignment: the best path through a chain of states.
 
     Ties are resolved by staying.
 
     Args:
         loglik: float [frames, n_targets], log-likelihood of each frame in each state.
         states: the chain, e.g. a word's entry in the lexicon.
-        silence: states that may stand before and after the chain, or be left out.
+        silence: states that may precede and follow the chain, all or none at each end.
 
     Returns:
         The target of every frame, int32 [frames], and the sum of their log-likelihoods.
@@ -77,9 +78,10 @@ class Chains:
     """The state chains of a lexicon laid end to end, silence included.
 
     Attributes:
-        words: the names, in the order of the scores.
-        states: int64 [sum of lengths]; ``ends`` int64 [words], where each chain stops.
-        skippable: how many states of silence stand at both ends of every chain.
+        words: words in the order of the scores.
+        states: int64 [sum of lengths], states of all chains.
+        ends: int64 [words], end of each chain in ``states``, exclusive.
+        skippable: number of silence states at each end of every chain.
     """
 
     words: tuple[str, ...]
@@ -89,7 +91,7 @@ class Chains:
 
 
 def chains(lexicon: Mapping[str, Sequence[int]], silence: Sequence[int] = ()) -> Chains:
-    """Lays out a lexicon for ``chain_scores``."""
+    """Lay out a lexicon for ``chain_scores``."""
     full = [[*silence, *states, *silence] for states in lexicon.values()]
     ends = np.cumsum([len(states) for states in full])
     return Chains(tuple(lexicon), np.concatenate(full).astype(np.int64), ends, len(silence))
@@ -117,7 +119,7 @@ def _chain_scores(
 
 
 def chain_scores(loglik: np.ndarray, words: Chains) -> np.ndarray:
-    """Score of the best walk through each word's chain, -inf where the word is too long.
+    """Score of the best path through each word's chain, -inf where the word is too long.
 
     Args:
         loglik: float [frames, n_targets]: log-likelihoods, or a network's log posterior
@@ -132,15 +134,15 @@ def chain_scores(loglik: np.ndarray, words: Chains) -> np.ndarray:
 
 
 def stay_probabilities(targets: np.ndarray, starts: np.ndarray, n_targets: int) -> np.ndarray:
-    """How likely a frame's target is followed by itself, from an alignment.
+    """Probability that each target is followed by itself, estimated from an alignment.
 
     Laplace's estimate (stays + 1) / (frames + 2), so always between 0 and 1. A target
     that follows itself in a chain counts as staying.
 
     Args:
-        targets: int [frames], all utterances after one another.
+        targets: int [frames], all utterances concatenated.
         starts: the first frame of each utterance.
-        n_targets: K.
+        n_targets: number K of targets.
 
     Returns:
         float64 [K].

@@ -1,15 +1,15 @@
 """N-gram language models, ARPA files and pronunciations.
 
-N-gram language models, estimated from text. Both smoothings are interpolated, so both are back-off
+N-gram models are estimated from text. Both smoothings are interpolated, so both are back-off
 models in the ARPA sense: with h' the history h without its oldest word,
 
     p(w | h) = p*(w | h)          where the n-gram (h, w) was seen,
     p(w | h) = b(h) p(w | h')     where it was not.
 
-Language models as ARPA files, plain or gzip-compressed: base-10 logarithms in text.
+ARPA files hold a model as text, with base-10 logarithms; they may be gzip-compressed.
 
-How words are said: pronunciations, each a sequence of targets. In a lexicon ``"word"``,
-``"word(2)"``, ... are entries of one word, said differently.
+A pronunciation is a sequence of targets. In a lexicon ``"word"``, ``"word(2)"``, ... are
+different pronunciations of one word.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MARKS = (BEGIN, END, UNKNOWN)
 Ngram = tuple[str, ...]
 
 Counts = Mapping[Ngram, Mapping[str, int]]
-"""History -> word -> how often; the histories of one order have one length."""
+"""History -> word -> count; the histories of one order have one length."""
 
 Smoothing = Literal["kneser-ney", "witten-bell"]
 
@@ -48,10 +48,10 @@ class LanguageModel:
     """A back-off n-gram model.
 
     Attributes:
-        order: the longest n-gram's length.
-        log_probs: n-gram -> log p(last word | the words before); ``<s>`` stands before a
-            sentence and is never predicted, ``</s>`` ends one.
-        backoffs: history -> log b(history); 0 where a history is missing.
+        order: length of the longest n-grams.
+        log_probs: n-gram -> log p(last word | the words before); ``<s>`` begins a sentence and
+            is never predicted, ``</s>`` ends one.
+        backoffs: history -> log b(history); 0 if a history is missing.
     """
 
     order: int
@@ -60,7 +60,7 @@ class LanguageModel:
 
     @cached_property
     def words(self) -> tuple[str, ...]:
-        """The words that can be said, in the model's order: no ``<s>``, ``</s>``, ``<unk>``."""
+        """The vocabulary in the model's order, without ``<s>``, ``</s>`` and ``<unk>``."""
         return tuple(g[0] for g in self.log_probs if len(g) == 1 and g[0] not in MARKS)
 
     @cached_property
@@ -72,7 +72,7 @@ class LanguageModel:
         return dict(table)
 
     def map_unknown(self, word: str) -> str:
-        """The word itself, or ``<unk>`` where the model does not have it."""
+        """The word itself, or ``<unk>`` if it is not in the model."""
         return word if (word,) in self.log_probs else UNKNOWN
 
     def log_prob(self, word: str, history: Sequence[str] = ()) -> float:
@@ -82,8 +82,8 @@ class LanguageModel:
 
         Args:
             word: any word, or ``</s>``.
-            history: the words before, oldest first; begin a sentence with ``<s>``. Only
-                the last ``order - 1`` count.
+            history: preceding words, oldest first, from ``<s>`` at the start of a sentence.
+                Only the last ``order - 1`` are used.
         """
         context = tuple(map(self.map_unknown, history))[max(0, len(history) - self.order + 1) :]
         word, penalty = self.map_unknown(word), 0.0
@@ -104,8 +104,8 @@ def train(
 ) -> LanguageModel:
     """Estimate an n-gram model from sentences.
 
-    Single words are interpolated with the uniform distribution over the vocabulary, ``</s>``
-    and ``<unk>``, so that every one of them can follow anything.
+    Unigrams are interpolated with the uniform distribution over the vocabulary, ``</s>`` and
+    ``<unk>``, so that each of these has a positive probability after any history.
 
     - ``"kneser-ney"`` (Kneser and Ney 1995, interpolated as in Chen and Goodman 1998,
       section 2.7): p(w|h) = max(c(hw) - D, 0) / c(h) + b(h) p(w|h'), with
@@ -118,9 +118,9 @@ def train(
     Args:
         text: sentences, each a sequence of words.
         order: 1 for unigrams, 2 for bigrams, and so on.
-        smoothing: which of the two.
-        vocabulary: the words to know; others count as ``<unk>``. All of the text's words
-            if left out.
+        smoothing: one of the two above.
+        vocabulary: words of the model; others count as ``<unk>``. All words of the text if
+            left out.
 
     Raises:
         ValueError: there is no text, the order is not positive, the smoothing is unknown or
@@ -144,7 +144,7 @@ def train(
 
 
 def _counts(sentences: Sequence[Ngram], words: set[str], order: int) -> list[Counts]:
-    """How often each word follows each history, for every order from 1 up."""
+    """Counts of each word after each history, for every order from 1 up."""
     tables: list[dict[Ngram, Counter[str]]] = [defaultdict(Counter) for _ in range(order)]
     for sentence in sentences:
         said = (BEGIN, *(w if w in words else UNKNOWN for w in sentence), END)
@@ -155,13 +155,13 @@ def _counts(sentences: Sequence[Ngram], words: set[str], order: int) -> list[Cou
 
 
 def _continuations(counts: list[Counts]) -> list[Counts]:
-    """Kneser-Ney's counts: below the highest order, the number of distinct words in front."""
+    """Kneser-Ney's counts: below the highest order, the number of distinct preceding words."""
     out: list[Counts] = []
     for lower, higher in pairwise(counts):
         table: dict[Ngram, Counter[str]] = defaultdict(Counter)
         for history, followers in higher.items():
             table[history[1:]].update(followers.keys())
-        # Nothing can stand in front of <s>: those n-grams keep their own counts.
+        # No word precedes <s>: those n-grams keep their own counts.
         table.update({h: Counter(f) for h, f in lower.items() if h[:1] == (BEGIN,)})
         out.append(table)
     return [*out, counts[-1]]
@@ -174,7 +174,7 @@ def _discount(counts: Counts) -> float:
 
 
 def _interpolate(counts: list[Counts], vocabulary: Ngram, smoothing: Smoothing) -> LanguageModel:
-    """Mix every order with the one below it, from the uniform distribution upwards."""
+    """Interpolate every order with the one below it, from the uniform distribution upwards."""
     probs: dict[Ngram, float] = {(): 1.0}
     log_probs: dict[Ngram, float] = {(BEGIN,): -math.inf}
     backoffs: dict[Ngram, float] = {}
@@ -199,7 +199,7 @@ def _interpolate(counts: list[Counts], vocabulary: Ngram, smoothing: Smoothing) 
 LN10 = math.log(10.0)
 
 NEVER = -99.0
-"""What ARPA files have for the logarithm of zero."""
+"""Logarithm of zero in ARPA files."""
 
 
 def read_arpa(path: Path) -> LanguageModel:
@@ -221,7 +221,7 @@ def read_arpa(path: Path) -> LanguageModel:
 
 
 class _Reader:
-    """Reads one file, line by line, knowing where it is."""
+    """Reads one ARPA file line by line; keeps the line number for error messages."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.number = path, 0
@@ -230,7 +230,7 @@ class _Reader:
         self.backoffs: dict[Ngram, float] = {}
 
     def model(self, lines: Iterator[str]) -> LanguageModel:
-        """The model in the file; what stands around the data is ignored."""
+        """Read the model; lines before ``\\data\\`` and after ``\\end\\`` are ignored."""
         section: int | None = None
         for self.number, raw in enumerate(lines, 1):
             line = raw.strip()
@@ -289,7 +289,7 @@ class _Reader:
 
 
 def word_of(entry: str) -> str:
-    """The word of a lexicon entry, which may be a second or third pronunciation of it.
+    """The word of a lexicon entry, without the number of a further pronunciation.
 
     Example:
         >>> word_of("either"), word_of("either(2)"), word_of("f(x)")
@@ -314,15 +314,15 @@ def variants(pronunciations: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 @dataclass(frozen=True, eq=False)
 class Lexicon:
-    """How words are said, and what may stand between them.
+    """Pronunciations of words, and the optional silence between them.
 
     Args:
         words: word -> its pronunciations, each a left-to-right sequence of targets; they
             share the word's probability equally.
-        silence: the targets of the silence that may stand between words and at both ends.
-        silence_prob: how likely silence is at each of these places.
+        silence: targets of the optional silence between words and at both ends.
+        silence_prob: probability of silence at each of these places.
         stay: probability [K] that a target's state is followed by itself, in (0, 1); if
-            left out, staying and advancing weigh nothing.
+            left out, staying and advancing have weight 0.
     """
 
     words: Mapping[str, Sequence[Sequence[int]]]
@@ -344,7 +344,7 @@ class Lexicon:
         silence: Sequence[int] = (),
         stay: np.ndarray | None = None,
     ) -> Lexicon:
-        """From a corpus's lexicon, where ``"word(2)"`` is another way to say ``"word"``."""
+        """From a corpus's lexicon, where ``"word(2)"`` is a second pronunciation of ``"word"``."""
         said = {w: tuple(entries[e] for e in found) for w, found in variants(entries).items()}
         return cls(said, silence, stay=stay)
 

@@ -1,8 +1,8 @@
-"""Lattices: every path a beam search kept, with what can be asked of all of them at once.
+"""Lattices: the paths that a beam search kept, and sums and maxima over all of them.
 
 A node is a graph node at a layer; layer k holds the states that consumed frame k-1 and the
 junctions reached after it, so layer 0 holds junctions only. Nodes are in topological order.
-Nothing is determinised: one alignment a word sequence would not sum to what the graph does.
+Lattices are not determinised: with one alignment per word sequence, sums would not be the graph's.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from harness.acoustics.graph import NO_WORD, Graph
 
 @dataclass(frozen=True)
 class BestPath:
-    """A best path read out.
+    """The best path of a search.
 
     Attributes:
-        words: what was said.
+        words: recognised words.
         start, end: each word's first frame, and the frame after its last.
         targets: int32 [T], the target of each frame.
         score: log weight of the path, acoustic scores included.
-        complete: False if no path reached the graph's end, and this is the best beginning.
+        complete: False if no path reached the graph's end and this is the best partial path.
     """
 
     words: tuple[str, ...]
@@ -42,15 +42,15 @@ class Lattice:
     """Paths from the first node to the last; empty if no path reached the graph's end.
 
     Attributes:
-        graph: what was searched.
-        frames: T.
-        layer: int32 [n], nodes ascend in it.
+        graph: the graph that was searched.
+        frames: number T of frames.
+        layer: int32 [n], layer of each node, ascending.
         node: int32 [n], the graph's node.
         first: int64 [n+1], the arcs of node i are ``first[i] … first[i+1]-1``.
-        to: int32 [a], a node of the lattice.
+        to: int32 [a], node of the lattice that an arc leads to.
         arc: int32 [a], the graph's arc.
-        score: float64 [a], the graph's weight plus the scaled acoustic score of what is
-            entered.
+        score: float64 [a], the arc's weight in the graph plus the scaled acoustic score of the
+            state it enters, if it enters one.
     """
 
     graph: Graph
@@ -69,7 +69,7 @@ class Lattice:
 
 
 def prune_lattice(lattice: Lattice, beam: float = math.inf) -> Lattice:
-    """Only the arcs on paths within ``beam`` nats of the best; infinite keeps all whole paths."""
+    """Keep the arcs on paths within ``beam`` nats of the best; infinite keeps all whole paths."""
     if lattice.empty:
         return lattice
     forward = _best_forward(lattice.first, lattice.to, lattice.score)
@@ -101,19 +101,19 @@ def posteriors(lattice: Lattice, n_targets: int) -> tuple[float, np.ndarray]:
 
     Args:
         lattice: from ``decoder.lattice``.
-        n_targets: K.
+        n_targets: number K of targets.
 
     Returns:
-        log Z, the log of the summed weights of all paths, and the occupancies
-        γ [T, K]: the share of it that passes through each target in each frame, float64.
-        An empty lattice has log Z = -inf and no occupancy at all.
+        log Z, the log of the summed weights of all paths, and the occupancies γ [T, K], float64:
+        the share of Z of the paths through each target in each frame. An empty lattice has
+        log Z = -inf and γ = 0.
     """
     if lattice.empty:
         return -math.inf, np.zeros((lattice.frames, n_targets))
     alpha, beta = log_sums(lattice)
     state = lattice.node < lattice.graph.states
     target = lattice.graph.target[lattice.node[state]]
-    with np.errstate(over="ignore"):  # of a diverged network; callers check that γ is finite
+    with np.errstate(over="ignore"):  # a diverged network overflows; callers check γ is finite
         share = np.exp(alpha[state] + beta[state] - beta[0])
     cell = (lattice.layer[state].astype(np.int64) - 1) * n_targets + target
     gamma = np.bincount(cell, share, lattice.frames * n_targets)
@@ -123,15 +123,15 @@ def posteriors(lattice: Lattice, n_targets: int) -> tuple[float, np.ndarray]:
 def reference_posteriors(
     lattice: Lattice, reference: Sequence[str], n_targets: int
 ) -> tuple[float, np.ndarray]:
-    """Log Z and γ of those paths of a lattice that say the reference, and nothing else.
+    """Log Z and γ of the paths of a lattice with exactly the reference's words.
 
     Args:
         lattice: from ``decoder.lattice``.
-        reference: what was said.
-        n_targets: K.
+        reference: words of the transcript.
+        n_targets: number K of targets.
 
     Returns:
-        As ``posteriors``: -inf and zeros where no path says it.
+        As ``posteriors``: -inf and zeros if there is no such path.
     """
     gamma = np.zeros((lattice.frames, n_targets))
     if lattice.empty:
@@ -151,7 +151,7 @@ def reference_posteriors(
 
 
 def log_sums(lattice: Lattice) -> tuple[np.ndarray, np.ndarray]:
-    """Log summed weights float64 [n] of all beginnings up to, and all endings from, each node."""
+    """Log α and log β, float64 [n]: summed weights of path prefixes to, suffixes from a node."""
     arcs = lattice.first, lattice.to, lattice.score
     return _sum_forward(*arcs), _sum_backward(*arcs)
 
@@ -163,7 +163,7 @@ def read_path(graph: Graph, arcs: np.ndarray, score: float) -> BestPath:
     after = np.cumsum(enters)  # frames consumed once each arc is taken
     begins = np.flatnonzero(label != NO_WORD)
     junctions = np.flatnonzero(~enters)
-    # A path cut short inside a word ends that word where it ends itself.
+    # In a partial path the last word may lack its junction: it ends with the path.
     leaves = np.append(after[junctions], after[-1:])[np.searchsorted(junctions, begins)]
     return BestPath(
         tuple(graph.words[int(i)] for i in label[begins]),
@@ -235,7 +235,7 @@ def _log_add(x: float, y: float) -> float:
 def _reference_forward(
     first: np.ndarray, to: np.ndarray, score: np.ndarray, label: np.ndarray, said: np.ndarray
 ) -> np.ndarray:
-    """Log sums [n, words+1] of the beginnings that said so many words of the reference."""
+    """Log α [n, words+1] of the path prefixes to a node with the first j reference words."""
     alpha = np.full((len(first) - 1, len(said) + 1), -np.inf)
     alpha[0, 0] = 0.0
     for i in range(len(alpha)):
@@ -261,7 +261,7 @@ def _reference_backward(
     said: np.ndarray,
     alpha: np.ndarray,
 ) -> np.ndarray:
-    """Log sums of the endings that say the rest, where any beginning is at all."""
+    """Log β [n, words+1] of the path suffixes with the remaining words, where α is finite."""
     beta = np.full_like(alpha, -np.inf)
     beta[-1, -1] = 0.0
     for i in range(len(beta) - 2, -1, -1):

@@ -1,6 +1,6 @@
 """Sequence criteria: numerator, denominator, outer and inner gradients.
 
-Sequence criteria: from an utterance's log posteriors to its outer gradient (paper 3, eq. 2, 3).
+A criterion maps an utterance's log posteriors to its outer gradient (paper 3, eq. 2, 3).
 With scores l_t(s) = κ (log p(s|x_t) - log p(s)) and Z the sum over paths of exp(Σ_t l_t + log
 transitions + log P(W)),
 
@@ -8,30 +8,30 @@ transitions + log P(W)),
 
 The reference's paths are among the denominator's, so F ≤ 0. Rows of o sum to 0, so the
 gradient of -Σ o log p(s|x) at the logits is -o itself: whole rows may be left out, single
-entries may not. Gradients here point uphill.
+entries may not. Gradients here are ascent directions.
 
 Beside MMI: boosted MMI (Povey et al. 2008), which counts a path as e^b likelier for each frame
 in which its state is not the reference's; state-level minimum Bayes risk (``accuracy``); and
 MMI's numerator alone, paper 3's control, whose rows of o sum to κ.
 
-The numerator of sequence training: what was said, aligned or summed over all alignments.
+The numerator is the reference's best alignment, or the sum over all its alignments.
 
-The denominator of sequence training: all that could have been said, two ways. A lattice, made on
-the fly by a beam search with the current parameters, as in paper 3; or the whole graph, which is
-what an infinitely wide beam would find.
+The denominator covers all competing word sequences, in one of two ways: a lattice, made on the
+fly by a beam search with the current parameters, as in paper 3; or the whole graph, the limit of
+an infinitely wide beam.
 
-The auxiliary function of paper 3, section 3.3: what a replica climbs between two decodes. With the
-outer gradient o of θ' held fixed,
+The auxiliary function of paper 3, section 3.3, is the objective of a replica between two decodes.
+With the outer gradient o of θ' held fixed,
 
     A(θ; θ') = F(θ') + Σ_t Σ_s o_t(s; θ') (log p_θ(s|x_t) - log p_θ'(s|x_t))
 
-touches the criterion F at θ': it has F's value there (paper 3 leaves the constant out) and,
-by the chain rule, F's gradient. It looks like a frame criterion with o as its targets.
+is tangent to the criterion F at θ': it has F's value there (paper 3 leaves the constant out)
+and, by the chain rule, F's gradient. It has the form of a frame criterion with targets o.
 
-The inner gradient of sequence training: a frame loss whose targets are outer gradients. Paper 3,
-section 2: with the outer gradient o_t(s) held fixed, the loss is -Σ_t Σ_s o_t(s) log p(s|x_t). Its
-derivative at the logits is softmax(z_t) Σ_s o_t(s) - o_t: where the rows of o sum to zero, as in
-MMI, it is -o_t whatever the parameters.
+The inner gradient is that of this frame loss (paper 3, section 2): with the outer gradient o_t(s)
+held fixed, the loss is -Σ_t Σ_s o_t(s) log p(s|x_t). Its derivative at the logits is
+softmax(z_t) Σ_s o_t(s) - o_t: where the rows of o sum to zero, as in MMI, it is -o_t for any
+parameters.
 """
 
 from __future__ import annotations
@@ -66,41 +66,41 @@ Numerator = Literal["alignment", "sum"]
 Lost = Literal["reject", "skip", "add"]
 
 Trouble = Literal[
-    "no frames",  # an utterance of none
+    "no frames",  # an utterance without frames
     "not finite",  # a log posterior is NaN or +inf, or a frame has nothing above -inf; or they
-    # are so large that sums of them are no numbers
-    "out of lexicon",  # a word of the reference cannot be said
-    "unreachable",  # the reference cannot be said in so few frames
+    # are so large that sums of them overflow
+    "out of lexicon",  # a word of the reference is not in the word loop
+    "unreachable",  # the reference's states need more frames than there are
     "no end",  # the beam search reached no final state
     "lost",  # the lattice does not hold the reference
     "nothing kept",  # every frame was rejected or cancelled
 ]
 
 ROUNDING = 1e-9
-"""How far, of log Z, rounding may lift one sum above another."""
+"""Relative rounding error of log Z that is tolerated when two sums are compared."""
 
 TROUBLES: tuple[Trouble, ...] = get_args(Trouble)
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """What sequence training raises, as plain values.
+    """Settings of the criterion that sequence training maximises.
 
     Args:
         kind: ``"mmi"``, ``"bmmi"``, ``"smbr"``, or ``"numerator"`` for MMI without denominator.
         kappa: κ, the acoustic scale; the gradient carries it.
         denominator: ``"lattice"``, made on the fly, or the whole ``"graph"``.
-        beam: what the search for lattices keeps.
+        beam: limits of the search for lattices.
         numerator: the reference's best ``"alignment"``, or the ``"sum"`` over all of them.
             Minimum Bayes risk and boosting compare states with the best one either way.
-        reject_below: ε: a frame is rejected where the denominator gives the numerator's
-            state a smaller occupancy (paper 3: 0.001). Of a summed numerator, most must lie
-            on states at or above it. Minimum Bayes risk has no logarithm and rejects nothing.
-        cancel_below: τ: a frame is passed over where Σ_s |o_t(s)| / κ is smaller.
-        lost: where the lattice does not hold the reference, ``"reject"`` only the frames that
-            ε rejects (paper 3), ``"skip"`` the utterance, or ``"add"`` the reference's paths
-            to the denominator.
-        boost: b of boosted MMI, in nats a frame.
+        reject_below: ε: a frame is rejected if the denominator gives the numerator's state a
+            smaller occupancy (paper 3: 0.001). At least half of a summed numerator must lie on
+            states at or above ε. Minimum Bayes risk has no logarithm and rejects nothing.
+        cancel_below: τ: a frame is left out if Σ_s |o_t(s)| / κ is smaller.
+        lost: treatment of utterances whose lattice lacks the reference: ``"reject"`` only the
+            frames that ε rejects (paper 3), ``"skip"`` the utterance, or ``"add"`` the
+            reference's paths to the denominator.
+        boost: b of boosted MMI, in nats per frame.
     """
 
     kind: Kind = "mmi"
@@ -125,7 +125,7 @@ class Criterion:
                 raise UserError(f"criterion: {name}: {getattr(self, name)}; allowed: 0 or more")
 
     def idle(self) -> Iterator[tuple[str, str]]:
-        """Settings that another one switches off, and why."""
+        """Settings without effect because of another setting, each with the reason."""
         if self.kind != "bmmi":
             yield from ((name, f"kind is {self.kind!r}") for name in set_apart(self, "boost"))
         if self.denominator == "graph":
@@ -150,9 +150,9 @@ class Outer:
             numerator alone. NaN where nothing could be computed; above 0 for MMI only where
             the lattice lost the reference.
         gradient: float64 [T, K], ascent direction; rows that are not kept are 0.
-        kept: bool [T].
-        rejected, cancelled: frames left out by ε, and of the others by τ.
-        trouble: what was wrong, or None.
+        kept: bool [T], whether a frame has a gradient.
+        rejected, cancelled: numbers of frames left out by ε, and of the others by τ.
+        trouble: reason for a missing or partial gradient, or None.
     """
 
     value: float
@@ -164,12 +164,12 @@ class Outer:
 
     @property
     def frames(self) -> int:
-        """T."""
+        """Number T of frames."""
         return len(self.kept)
 
     @property
     def used(self) -> int:
-        """How many rows are kept."""
+        """Number of frames that are kept."""
         return int(self.kept.sum())
 
 
@@ -189,11 +189,11 @@ class _NumeratorSums(NamedTuple):
 
 
 class SequenceCriterion:
-    """Turns log posteriors into outer gradients, utterance by utterance.
+    """Computes outer gradients from log posteriors, utterance by utterance.
 
     Args:
-        criterion: which one.
-        references: makes the graphs of references, and has the loop they compete in.
+        criterion: settings of the criterion.
+        references: graphs of references, and the word loop of their competitors.
         log_prior: float [K], log p(s).
     """
 
@@ -203,7 +203,7 @@ class SequenceCriterion:
 
     @property
     def graph(self) -> Graph:
-        """The loop of everything that can be said."""
+        """The word loop of the denominator."""
         return self.references.loop
 
     def scores(self, log_posteriors: np.ndarray) -> np.ndarray:
@@ -211,7 +211,7 @@ class SequenceCriterion:
         return self.criterion.kappa * (np.asarray(log_posteriors, np.float64) - self.log_prior)
 
     def align(self, log_posteriors: np.ndarray, reference: Sequence[str]) -> Alignment | None:
-        """The reference's best path; None where it has none, whatever the reason."""
+        """The reference's best path; None if it has none, for any reason in `Trouble`."""
         scores, words = self.scores(log_posteriors), tuple(reference)
         if self._unusable(scores, words):
             return None
@@ -224,19 +224,19 @@ class SequenceCriterion:
         alignment: Alignment | None = None,
         paths: Denominator | None = None,
     ) -> Outer:
-        """Value and outer gradient of one utterance; whatever is wrong with it is named.
+        """Value and outer gradient of one utterance, with its `Trouble` if any.
 
         Args:
             log_posteriors: float [T, K], log p(s|x_t).
-            reference: what was said.
-            alignment: the numerator's path, where it is not to be found anew.
-            paths: the denominator's, of any scores, where they are not to be found anew.
+            reference: words of the transcript.
+            alignment: the numerator's path; None to search for it.
+            paths: the denominator's paths, with any scores; None to search for them.
         """
         scores, words = self.scores(log_posteriors), tuple(reference)
         trouble = self._unusable(scores, words)
         if trouble:
             return _nothing(scores, trouble)
-        # Numerator and denominator sum over the same frames.
+        # Numerator and denominator sum over the same frames: exponentiate the scores once.
         shares = likelihoods(scores) if self._sums_twice(alignment) else None
         said = self._compute_numerator(words, scores, alignment, shares)
         if said is None or said.log_z == -math.inf:
@@ -303,6 +303,7 @@ class SequenceCriterion:
         said, lost = _match_numerator(competing, words, said, log_den)
         if lost and self.criterion.lost == "skip":
             return _nothing(said.gamma, "lost", said.log_z - log_den)
+        # "add": a mixture of both sets of paths, each weighted by its share of the joint Z
         if lost and self.criterion.lost == "add":
             log_all = float(np.logaddexp(log_den, said.log_z))
             share = math.exp(said.log_z - log_all)
@@ -330,9 +331,9 @@ def _outer(
 def _match_numerator(
     competing: Denominator, words: Words, said: _NumeratorSums, log_den: float
 ) -> tuple[_NumeratorSums, bool]:
-    """The numerator whose paths are among the denominator's, and whether there is none.
+    """Restrict the numerator to the denominator's paths; also whether the reference is lost.
 
-    What a lattice pruned from the denominator is summed in neither; so F ≤ 0.
+    A lattice prunes a path from both sums, so F ≤ 0.
     """
     if isinstance(competing, WholeGraph):
         return said, False
@@ -348,13 +349,13 @@ def _match_numerator(
 def _weigh_frames(
     gamma_num: np.ndarray, gamma_den: np.ndarray, reject: float, cancel: float, kappa: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """κ (γ_num - γ_den) [T, K] of the frames that are kept, and which are rejected, and alive.
+    """Gradient κ (γ_num - γ_den) [T, K], zero in frames left out; masks [T] rejected and alive.
 
-    Rejected is a frame whose numerator lies, for the most part, where the denominator has nothing:
-    Σ_s γ_num(s) [γ_den(s) ≥ ε] < ½; for an alignment, γ_den of its state is below ε. Alive is
-    one whose occupancies differ by τ or more, Σ_s |γ_num - γ_den|. One pass: all of it is
-    asked of every frame of every utterance.
+    A frame is rejected if Σ_s γ_num(s) [γ_den(s) ≥ ε] < ½: most of the numerator lies on states
+    that the denominator scarcely has; for an alignment, γ_den of its state is below ε. A frame is
+    alive if Σ_s |γ_num - γ_den| ≥ τ.
     """
+    # one pass over the frames instead of one per numpy expression: this runs on every utterance
     gradient = np.zeros_like(gamma_num)
     rejected = np.zeros(len(gamma_num), np.bool_)
     alive = np.zeros(len(gamma_num), np.bool_)
@@ -373,7 +374,7 @@ def _weigh_frames(
 
 
 def _is_finite(log_z: float, found: np.ndarray) -> bool:
-    """Whether sums of scores that are numbers are numbers too."""
+    """Whether sums of finite scores are finite too."""
     return math.isfinite(log_z) and bool(np.isfinite(found).all())
 
 
@@ -382,7 +383,7 @@ def _nothing(like: np.ndarray, trouble: Trouble, value: float = math.nan) -> Out
 
 
 REMEMBERED = 16_384
-"""Transcripts whose graphs are kept."""
+"""Number of transcript graphs in the cache."""
 
 Words = tuple[str, ...]
 
@@ -404,21 +405,21 @@ class Alignment:
         return self.weight + float(scores[np.arange(len(scores)), self.targets].sum())
 
     def occupancies(self, n_targets: int) -> np.ndarray:
-        """γ [T, K], float64: one in each frame's target."""
+        """γ [T, K], float64: 1 at each frame's target."""
         gamma = np.zeros((len(self.targets), n_targets))
         gamma[np.arange(len(self.targets)), self.targets] = 1.0
         return gamma
 
 
 class References:
-    """Makes the graphs of references, arc for arc those of the word loop they compete in.
+    """Builds the graphs of references, with the arcs and weights of the word loop.
 
     Args:
         model: a unigram model: with it a path's weight is the same in both graphs.
-        lexicon: how words are said.
+        lexicon: pronunciations.
 
     Attributes:
-        loop: the graph of everything that can be said.
+        loop: the graph of all word sequences of the lexicon.
     """
 
     def __init__(self, model: LanguageModel, lexicon: Lexicon) -> None:
@@ -433,18 +434,18 @@ class References:
         self._graph = get_graph
 
     def unsayable(self, reference: Words) -> Words:
-        """The words of a reference that the loop does not have."""
+        """The words of a reference that the word loop lacks."""
         return tuple(w for w in reference if w not in self._sayable)
 
     def graph(self, reference: Words) -> Graph:
-        """The graph of one reference, whose words must all be sayable."""
+        """The graph of one reference, which has no `unsayable` word."""
         return self._graph(reference)
 
     def align(self, reference: Words, scores: np.ndarray) -> Alignment | None:
         """The heaviest path of a reference (Viterbi); None if none has T frames.
 
         Args:
-            reference: what was said.
+            reference: words of the transcript.
             scores: float64 [T, K], scaled acoustic scores.
         """
         found = decode(self.graph(reference), scores, EVERYTHING)
@@ -503,11 +504,11 @@ class OnTheFly:
         return lattice_accuracies(self.lattice, targets, self.n_targets)
 
     def reference(self, words: tuple[str, ...]) -> tuple[float, np.ndarray]:
-        """Log Z and γ [T, K] of the paths that say ``words``; -inf where none does."""
+        """Log Z and γ [T, K] of the paths with exactly ``words``; -inf if there is none."""
         return reference_posteriors(self.lattice, words, self.n_targets)
 
     def rescore(self, scores: np.ndarray) -> OnTheFly:
-        """The same paths, none searched for anew, with other ``scores`` [T, K]."""
+        """The same paths, without a new search, with other ``scores`` [T, K]."""
         weighed = replace(self.lattice, score=self.lattice.graph.weight[self.lattice.arc])
         return replace(self, lattice=boost_lattice(weighed, scores))
 
@@ -518,12 +519,12 @@ Denominator = WholeGraph | OnTheFly
 def denominator(
     graph: Graph, scores: np.ndarray, beam: Beam | None, shares: Shares | None = None
 ) -> Denominator:
-    """What stands in the denominator of one utterance.
+    """The denominator of one utterance.
 
     Args:
         graph: the word loop.
         scores: float64 [T, K], scaled acoustic scores.
-        beam: what the search for a lattice keeps; None for the whole graph.
+        beam: limits of the search for a lattice; None for the whole graph.
         shares: the scores' ``likelihoods``, if they are known.
     """
     if beam is None:
@@ -532,7 +533,7 @@ def denominator(
 
 
 def boost_lattice(found: Lattice, boost: np.ndarray) -> Lattice:
-    """The same paths with ``boost[t, s]`` nats more wherever target s is entered in frame t."""
+    """The same paths with ``boost[t, s]`` nats added where target s is entered in frame t."""
     entered = found.node[found.to]
     gain = np.zeros(len(entered))
     state = entered < found.graph.states
@@ -546,8 +547,8 @@ class Auxiliary:
     """A tangent of the criterion for one utterance.
 
     Args:
-        outer: value and outer gradient at θ'. Where frames were rejected or cancelled, the
-            tangent is that of what is left.
+        outer: value and outer gradient at θ'. With frames rejected or cancelled, the slope is
+            that of the kept frames.
         log_posteriors: float [T, K], log p_θ'(s|x_t).
     """
 
@@ -560,16 +561,16 @@ class Auxiliary:
         return self.outer.value + float((self.outer.gradient * moved).sum())
 
     def slope(self) -> np.ndarray:
-        """∂A/∂log p, float64 [T, K]: the same everywhere."""
+        """∂A/∂log p, float64 [T, K], the same at every θ."""
         return self.outer.gradient
 
 
 @dataclass(frozen=True)
 class InnerLoss:
-    """A network under the inner loss, as algorithms take it: outer gradients are its targets.
+    """A network with the inner loss, whose targets are outer gradients.
 
     Args:
-        net: what maps a frame's input to logits.
+        net: network from a frame's input to logits.
         balanced: whether every row of the outer gradients sums to zero.
         frozen: targets whose outputs get no update.
     """
@@ -580,7 +581,7 @@ class InnerLoss:
 
     @property
     def layout(self) -> Layout:
-        """Where the network's layers lie."""
+        """Layout of the network's layers in its parameter vector."""
         return self.net.layout
 
     def matrices(self, stack: Tensor) -> list[Tensor]:
@@ -588,20 +589,21 @@ class InnerLoss:
         return self.net.matrices(stack)
 
     def gradient(self, stack: Tensor, x: Tensor, targets: Tensor, out: Tensor) -> Tensor:
-        """The gradient summed over each minibatch, into ``out``; returns zeros ``[R]``.
+        """Write the gradient, summed over each minibatch, to ``out``; returns zeros ``[R]``.
 
-        The loss's value says nothing: outer gradients change with the parameters.
+        The loss's value is not computed: outer gradients change with the parameters, so values
+        are not comparable.
 
         Args:
             stack: parameters ``[R, P]``.
             x: inputs ``[R, B, D]``.
-            targets: outer gradients ``[R, B, K]``, uphill; a frame to leave out is a row of zeros.
+            targets: outer gradients ``[R, B, K]``, ascent; zeros for a frame to leave out.
             out: ``[R, P]``, overwritten.
         """
         return self.backward(stack, x, targets, self.net.gradient_writer(out))
 
     def backward(self, stack: Tensor, x: Tensor, targets: Tensor, visit: Visit) -> Tensor:
-        """Show every layer's inputs and derivatives to ``visit``; see ``Dnn.backward``."""
+        """Call ``visit`` with every layer's inputs and derivatives; see ``Dnn.backward``."""
         return self.net.backward_from(stack, x, self._derivative(targets), visit)
 
     def _derivative(self, outer: Tensor) -> Callable[[Tensor], Tensor]:

@@ -1,6 +1,4 @@
-"""First weights of a network: restricted Boltzmann machines, or drawn at random.
-
-Restricted Boltzmann machines that give a sigmoid network its first weights.
+"""Initial weights of a sigmoid network: restricted Boltzmann machines, or random draws.
 
 Each hidden layer is trained as a machine on the activations of the layer below (Hinton,
 Osindero and Teh 2006) by one step of contrastive divergence (Hinton 2002), all replicas at
@@ -9,10 +7,8 @@ once. The input layer's visible units are Gaussian with unit variance, the other
     E(v, h) = |v - a|² / 2 - b·h - h·Wv      (Gaussian)
     E(v, h) = -a·v - b·h - h·Wv              (Bernoulli)
 
-Letters as in ``stack``; here V visible and H hidden units. The recipe is that of Kaldi's
-nnet1, which paper 2 used.
-
-The parameters that training starts from where no machine has pretrained them.
+Letters as in ``networks.feedforward``, and V visible and H hidden units. The recipe is that of
+Kaldi's nnet1, which paper 2 used; so is `WideRandom`, the start without pretraining.
 """
 
 from __future__ import annotations
@@ -33,13 +29,13 @@ from harness.networks.feedforward import Affine, Dnn, Layout
 Kind = Literal["gaussian", "bernoulli"]
 
 CLIP = 1e-4
-"""Mean activations are kept this far from 0 and 1 before their logit is taken."""
+"""Smallest distance of a mean activation from 0 and 1 before its logit is taken."""
 
 SHRINK = 0.9
-"""What a diverging machine's rate is multiplied with."""
+"""Factor of a diverging machine's learning rate."""
 
 MEAN_OVER = 100
-"""Minibatches that mean activations are taken over."""
+"""Largest number of minibatches that mean activations are averaged over."""
 
 
 class Machine(NamedTuple):
@@ -52,14 +48,14 @@ class Machine(NamedTuple):
 
 @dataclass(frozen=True)
 class Recipe:
-    """How machines are trained.
+    """Settings for training the machines.
 
     Args:
-        gaussian_rate, bernoulli_rate: learning rates a frame, before ``1 - momentum``.
+        gaussian_rate, bernoulli_rate: learning rates for a minibatch's mean, times 1 - momentum.
         gaussian_epochs, bernoulli_epochs: passes over the frames.
         momentum: at the first and at the last minibatch of a layer, linear in between.
         decay: λ of the weights' L2 penalty.
-        spread: standard deviation of the first weights.
+        spread: standard deviation of the initial weights.
     """
 
     gaussian_rate: float = 0.01
@@ -71,7 +67,7 @@ class Recipe:
     spread: float = 0.1
 
     def rate_and_epochs(self, kind: Kind) -> tuple[float, int]:
-        """Rate and epochs of a kind of machine."""
+        """Learning rate and number of epochs of a kind of machine."""
         if kind == "gaussian":
             return self.gaussian_rate, self.gaussian_epochs
         return self.bernoulli_rate, self.bernoulli_epochs
@@ -79,7 +75,7 @@ class Recipe:
 
 @dataclass(frozen=True, eq=False)
 class PretrainingResult:
-    """The outcome.
+    """Result of pretraining R networks.
 
     Attributes:
         stack: parameters ``[R, P]`` of the network, its output layer still random.
@@ -103,7 +99,7 @@ def visible_mean(machine: Machine, h: Tensor, kind: Kind) -> Tensor:
 
 
 def statistics(machine: Machine, v: Tensor, kind: Kind) -> Machine:
-    """-∂F/∂(W, b, a), summed over the B frames ``[R, B, V]``: what both phases collect."""
+    """-∂F/∂(W, b, a), F the free energy, summed over the B frames ``v`` ``[R, B, V]``."""
     return _collect_statistics(machine, v, hidden_mean(machine, v), kind)
 
 
@@ -114,7 +110,7 @@ def contrast(machine: Machine, v: Tensor, uniforms: Tensor, kind: Kind) -> tuple
         machine: R machines.
         v: visible units ``[R, B, V]``.
         uniforms: uniform draws ``[R, B, H]``; a hidden unit is on where its draw is below p.
-        kind: which sort of visible units.
+        kind: kind of visible units.
 
     Returns:
         The summed difference, in which hidden units count with their probabilities, not
@@ -138,26 +134,27 @@ def step_(
 ) -> Tensor:
     """One minibatch, in place: M ← m M + (ε/N) (kept - lost) - ε λ W, then W ← W + M.
 
-    ε is the rate times ``1 - momentum``. A machine whose reconstruction spreads more than
-    twice as wide as its frames is about to diverge: its parameters are scaled by the ratio,
-    its rate shrinks, its velocity is cleared and the minibatch is skipped.
+    ε is the learning rate times ``1 - momentum``, N the number of frames. A machine is about to
+    diverge if the standard deviation of its reconstruction exceeds twice that of its frames: its
+    parameters are scaled by the ratio, its rate shrinks, its velocity is cleared and the minibatch
+    is skipped.
 
     Args:
         machine: R machines, changed.
         velocity: M, of the same shapes, changed.
-        rate: ``[R]``, changed where a machine diverges.
+        rate: learning rates ``[R]``, changed where a machine diverges.
         momentum: m.
         decay: λ, of the weights only.
         v: visible units ``[R, B, V]``.
         uniforms: uniform draws ``[R, B, H]``.
-        kind: which sort of visible units.
+        kind: kind of visible units.
 
     Returns:
         ``[R]``: mean squared error of a reconstructed unit before the step.
     """
     gain, again = contrast(machine, v, uniforms, kind)
     ratio = v.std((1, 2)) / again.std((1, 2)).clamp_min(torch.finfo(v.dtype).tiny)
-    wild = ratio < 0.5
+    wild = ratio < 0.5  # a mask, not a branch: the host need not wait for the device
     pace = rate * (1.0 - momentum)
     penalty = (decay * machine.weight, 0.0, 0.0)
     for x, m, g, shrunk in zip(machine, velocity, gain, penalty, strict=True):
@@ -177,18 +174,18 @@ def pretrain(
     seeds: Sequence[int],
     recipe: Recipe | None = None,
 ) -> PretrainingResult:
-    """Train a machine a hidden layer and put their weights into networks.
+    """Train one machine per hidden layer and copy their weights into networks.
 
     Visible biases are dropped; the output layer is drawn as ``random_parameters`` draws it,
     biases zero. Draws depend on the seed alone, not on the device or on other replicas.
 
     Args:
-        net: a network of sigmoids.
+        net: a network with sigmoid hidden units.
         inputs: (epoch, minibatch) -> frames ``[R, B, D]``, or ``[1, B, D]`` shared by all,
             spliced and normalised to mean 0 and variance 1, on the device to train on.
-        minibatches: how many there are an epoch; the recipe expects about 100 frames in each.
+        minibatches: number per epoch; the recipe expects about 100 frames in each.
         seeds: one for each of the R replicas.
-        recipe: rates, epochs and the rest; by default ``Recipe()``.
+        recipe: settings; by default ``Recipe()``.
 
     Raises:
         ValueError: the network's units are not sigmoids, or there is no minibatch.
@@ -201,6 +198,7 @@ def pretrain(
     for depth, layer in enumerate(layers[:-1]):
         below = layers[:depth]
 
+        # the default binds this depth's layers: a closure would see the loop's last value
         def visible(epoch: int, number: int, below: Sequence[Affine] = below) -> Tensor:
             v = inputs(epoch, number).expand(len(seeds), -1, -1)
             for w, b in below:
@@ -226,7 +224,7 @@ def _train_layer(
     seeds: Sequence[int],
     recipe: Recipe | None,
 ) -> tuple[Machine, Tensor]:
-    """The machines of one layer, and their reconstruction errors ``[epochs, R]``."""
+    """Train the R machines of one layer; also their reconstruction errors ``[epochs, R]``."""
     recipe = recipe or Recipe()
     kind: Kind = "bernoulli" if depth else "gaussian"
     rate, epochs = recipe.rate_and_epochs(kind)
@@ -275,7 +273,7 @@ def _collect_statistics(machine: Machine, v: Tensor, p: Tensor, kind: Kind) -> M
 
 
 def _normal(seeds: Sequence[int], purpose: str, shape: tuple[int, int], like: Tensor) -> Tensor:
-    """Standard normal draws ``[R, *shape]``: on the CPU, so that all devices get the same."""
+    """Standard normal draws ``[R, *shape]``, made on the CPU, so equal for all devices."""
     drawn = np.stack([stream(seed, purpose).normal(size=shape) for seed in seeds])
     return torch.as_tensor(drawn).to(like)
 
@@ -290,15 +288,15 @@ def _uniform(
 
 @dataclass(frozen=True)
 class WideRandom:
-    """The random start of Kaldi's nnet1 for sigmoid networks, which paper 2 used.
+    """Random initialisation of Kaldi's nnet1 for sigmoid networks, which paper 2 used.
 
     ``W ~ N(0, (gain sqrt(2 / (in + out)))²)``, that of the first layer times ``first``; biases
     of hidden units uniform from ``low_bias`` to 0, of the outputs zero.
 
     Args:
-        gain: 3.5 there (0.1 of Glorot's, times 35).
-        first: factor of the first layer, sqrt(1/12) there.
-        low_bias: the lowest bias of a hidden unit, -4 there.
+        gain: factor of Glorot's standard deviation; in nnet1 3.5 (0.1 times 35).
+        first: further factor of the first layer; in nnet1 sqrt(1/12).
+        low_bias: lowest bias of a hidden unit; in nnet1 -4.
     """
 
     gain: float = 3.5
@@ -306,7 +304,7 @@ class WideRandom:
     low_bias: float = -4.0
 
     def parameters(self, layout: Layout, generator: torch.Generator) -> Tensor:
-        """A ``[1, P]`` stack, drawn in float64 on the CPU and rounded to float32."""
+        """Draw a ``[1, P]`` stack in float64 on the CPU, rounded to float32."""
         stack = torch.zeros(1, layout.parameters, dtype=torch.float64)
         layers = layout.views(stack)
         for i, ((m, n), layer) in enumerate(zip(pairwise(layout.sizes), layers, strict=True)):

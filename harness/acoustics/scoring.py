@@ -1,7 +1,7 @@
-"""Word and character errors, and the tuning of recognition on development data.
+"""Word, character and phone errors, and the tuning of recognition on development data.
 
-Word and character errors: what was recognised against what was said. Recognising whole sets, and
-tuning what only a development set may decide.
+Errors compare recognised sentences with references. The acoustic scale and the insertion penalty
+are tuned on a development set.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Sentence = Sequence[str]
 
 
 class Edits(NamedTuple):
-    """The fewest changes that turn what was said into what was recognised."""
+    """Numbers of a smallest set of edits that turns the reference into the hypothesis."""
 
     substitutions: int
     insertions: int
@@ -31,7 +31,7 @@ class Edits(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ErrorCounts:
-    """Errors of each utterance, as ``harness.judge.utterances`` takes them.
+    """Errors of each utterance, in the form that ``harness.judge.utterances`` takes.
 
     Attributes:
         edits: int64 [U, 3], columns as in ``Edits``.
@@ -53,7 +53,7 @@ class ErrorCounts:
 
 
 def edits(reference: Sentence, hypothesis: Sentence) -> Edits:
-    """Levenshtein's distance by kinds; of equally few edits, those with most substitutions.
+    """Levenshtein distance by kind of edit; ties go to the most substitutions.
 
     Example:
         >>> edits(["the", "cat", "sat"], ["the", "mat", "sat", "down"])
@@ -71,11 +71,11 @@ def word_errors(references: Iterable[Sentence], hypotheses: Iterable[Sentence]) 
     """Count the edits of every utterance.
 
     Args:
-        references: what was said, a sequence of words (or characters) an utterance.
-        hypotheses: what was recognised, in the same order.
+        references: a sequence of words (or characters) per utterance.
+        hypotheses: recognised words, in the same order.
 
     Raises:
-        ValueError: there are not as many of the one as of the other.
+        ValueError: the numbers of references and hypotheses differ.
 
     Example:
         >>> word_errors([["yes", "no"], ["no"]], [["yes"], ["no"]]).rate == 1 / 3
@@ -90,9 +90,9 @@ def characters(words: Sentence, separator: str = "") -> tuple[str, ...]:
     """A sentence as characters.
 
     Args:
-        words: its words.
-        separator: what stands between words and counts as a character: nothing in
-            Mandarin, a space where words are written apart.
+        words: words of the sentence.
+        separator: character between words, counted as one: empty in Mandarin, a space where
+            words are written apart.
     """
     return tuple(separator.join(words))
 
@@ -109,8 +109,8 @@ def phones(words: Sentence, pronunciations: Mapping[str, Sentence]) -> tuple[str
     """A sentence as phones, each word in its first pronunciation.
 
     Args:
-        words: its words.
-        pronunciations: word -> phones; a word that is not among them counts as one phone.
+        words: words of the sentence.
+        pronunciations: word -> phones; a word that is missing there counts as one phone.
 
     Example:
         >>> phones(["no", "uh"], {"no": ("n", "ow")})
@@ -141,8 +141,8 @@ def _edits(said: np.ndarray, heard: np.ndarray) -> tuple[int, int, int]:
         for j in range(1, len(heard) + 1):
             change = cost[i - 1, j - 1] + (said[i - 1] != heard[j - 1])
             cost[i, j] = min(change, cost[i - 1, j] + 1, cost[i, j - 1] + 1)
-    # Insertions minus deletions is the difference in length, so the fewest of both go with
-    # the most substitutions: found by counting substitutions along best ways only.
+    # Insertions minus deletions is the difference in length, so fewest edits with the most
+    # substitutions have the fewest of both: count substitutions along optimal paths only.
     most = np.full(cost.shape, -1, np.int64)
     most[0, 0] = 0
     for i in range(len(said) + 1):
@@ -167,7 +167,7 @@ SCALES = (*(round(decade * step, 3) for decade in (0.01, 0.1, 1.0) for step in _
 INSERTIONS = tuple(float(nats) for nats in range(-12, 13, 2))
 
 TELLS = 2.0
-"""Standard errors of a paired difference beyond which one setting is clearly worse."""
+"""Standard errors of the paired difference above which a setting is clearly worse."""
 
 UNITS = {"words": word_errors, "characters": character_errors}
 
@@ -175,13 +175,13 @@ UNITS = {"words": word_errors, "characters": character_errors}
 def recognise(
     graph: Graph, scores: Iterable[np.ndarray], scale: float, beam: Beam | None = None
 ) -> list[BestPath]:
-    """The best path of every utterance.
+    """Search for the best path of every utterance.
 
     Args:
         graph: from ``decoding_graph``, perhaps ``with_insertion_penalty``.
         scores: for each utterance ``[T, K]``: log p(s | x_t) - log prior(s).
-        scale: κ, what these are multiplied with.
-        beam: what to keep; by default ``Beam()``.
+        scale: κ, factor of the scores.
+        beam: limits of the search; by default ``Beam()``.
     """
     return [decode(graph, scale * each, beam) for each in scores]
 
@@ -200,10 +200,10 @@ class Plateau:
     """Neighbouring settings that development data cannot tell from the best one.
 
     Attributes:
-        middle: the one to use.
-        low, high: the first and the last of them.
-        decided: whether the next ones on both sides were tried and are clearly worse, or there
-            was nothing to choose from.
+        middle: setting to use.
+        low, high: first and last setting of the plateau.
+        decided: whether the next settings on both sides were tried and are clearly worse, or
+            there was only one setting.
     """
 
     middle: float
@@ -214,7 +214,7 @@ class Plateau:
 
 @dataclass(frozen=True)
 class TuningResult:
-    """The setting to use, all that were tried, and which others are as good."""
+    """Settings to use, all trials, and the plateaus of scale and insertion penalty."""
 
     best: Trial
     trials: tuple[Trial, ...]
@@ -223,7 +223,7 @@ class TuningResult:
 
     @property
     def decided(self) -> bool:
-        """Whether development data could tell where the good settings end."""
+        """Whether development data bound both plateaus."""
         return self.scale.decided and self.insertion.decided
 
 
@@ -242,11 +242,11 @@ def tune(
     Args:
         said: words of each utterance of the development set, or of a part of it.
         scores: ``[T, K]`` log p(s | x_t) - log prior(s) of each.
-        graph: what to search.
-        scales: values of κ that may be tried, as `plateau` has them.
-        insertions: penalties that may be tried, in nats a word; less than 0 favours more words.
-        unit: what the error rate counts.
-        beam: what the search keeps.
+        graph: decoding graph without a penalty.
+        scales: candidate values of κ, ascending; see `plateau`.
+        insertions: candidate penalties in nats per word, ascending; below 0 favours more words.
+        unit: unit of the error rate.
+        beam: limits of the search.
 
     Raises:
         ValueError: there is no scale or no penalty to try.
@@ -269,18 +269,18 @@ def tune(
 
 
 def plateau(settings: Sequence[float], errors_of: Callable[[float], np.ndarray]) -> Plateau:
-    """The best setting and its neighbours that are as good as far as utterances can tell.
+    """Find the settings that are not clearly worse than the best one, and their middle.
 
-    From the middle of the settings the search goes on in both directions until the next one is
-    clearly worse than the best: it makes more errors, by more than `TELLS` standard errors of
-    the difference utterance by utterance. The rest is not tried. What is used is the middle of
-    the plateau: the best one itself is often the best by chance (Breiman et al., Classification
-    and Regression Trees, section 3.4.3, have the rule of one standard error). Of two middles
-    it is the one with fewer errors, then the one nearer to where the search began.
+    The search starts at the middle of the settings and proceeds in both directions until the next
+    setting is clearly worse than the best: its excess of errors exceeds `TELLS` standard errors of
+    the difference utterance by utterance. The middle of the plateau is used, because the best
+    setting is often the best by chance (compare the rule of one standard error in Breiman et al.,
+    Classification and Regression Trees, section 3.4.3). Of two middles it is the one with fewer
+    errors, then the one nearer to the start of the search.
 
     Args:
-        settings: in ascending order, such that steps change the errors about equally.
-        errors_of: the errors ``[U]`` of each utterance with a setting.
+        settings: in ascending order, with steps that change the errors about equally.
+        errors_of: function from a setting to the errors ``[U]`` of each utterance.
 
     Raises:
         ValueError: there are no settings.
@@ -301,7 +301,7 @@ def plateau(settings: Sequence[float], errors_of: Callable[[float], np.ndarray])
 
 
 def _as_good(tried: Mapping[int, np.ndarray]) -> tuple[int, int]:
-    """The first and the last of the settings in a row with the best that are as good."""
+    """First and last index of the tried settings around the best that are not clearly worse."""
     low = high = best = min(sorted(tried), key=lambda i: tried[i].sum())
     while low - 1 in tried and not is_clearly_worse(tried[low - 1], tried[best]):
         low -= 1
@@ -311,7 +311,7 @@ def _as_good(tried: Mapping[int, np.ndarray]) -> tuple[int, int]:
 
 
 def is_clearly_worse(errors: np.ndarray, fewest: np.ndarray) -> bool:
-    """Whether utterances tell that errors ``[U]`` are more than the fewest, ``[U]``."""
+    """Whether ``errors`` [U] exceed ``fewest`` [U] by more than `TELLS` standard errors."""
     more = errors - fewest
     if len(more) < 2:
         return False

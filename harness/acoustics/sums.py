@@ -1,17 +1,15 @@
 """Forward-backward over decoding graphs: one utterance, or many at once.
 
-Forward-backward over a whole decoding graph: what an infinitely wide lattice would give.
-Probabilities, not logarithms, with each frame's sum taken out in the next: one multiplication and
-one addition an arc. Junctions factor the graph, so a frame costs its arcs, about two a state and
-one a word, where a graph without junctions would cost the square of the words. Of those two,
-staying and stepping to the next state, neither asks where it leads: a processor takes several at a
-time.
+For one utterance, sums run over the whole decoding graph, the limit of an infinitely wide
+lattice. They use probabilities, not logarithms, and divide by each frame's sum in the next frame:
+one multiplication and one addition per arc. Junctions factor the graph, so a frame costs about
+two arcs per state and one per word; without junctions it would cost the square of the number of
+words. Staying and stepping to the next state need no index, so they are vectorised.
 
-Forward-backward for many utterances at once, on whatever device torch has. A machine has no
-junctions: what leads from state to state through them is either factored (one word loop for all
-utterances: two products of states with a few junctions a frame) or multiplied out (a small matrix
-for each reference). Letters: B utterances, T frames of the longest, S states, J junctions, K
-targets. Everything is float64.
+For many utterances at once, on any torch device, a machine has no junctions. Transitions through
+them are either factored (one word loop for all utterances: two matrix products with a few
+junctions per frame) or multiplied out (a small matrix for each reference). Letters: B utterances,
+T frames of the longest, S states, J junctions, K targets. Everything is float64.
 """
 
 from __future__ import annotations
@@ -31,13 +29,13 @@ from harness.acoustics.graph import Graph
 from harness.acoustics.lattice import posteriors
 
 TINY = 1e-290
-"""Shares below this count as zero: numbers just above zero take a processor many times as long."""
+"""Shares below this count as zero: arithmetic on subnormal numbers is many times slower."""
 
 LEAST = 1e-250
-"""Where forward and backward scarcely meet, their product may have lost paths to underflow."""
+"""Smallest Σ α β of a frame that is trusted: below it, underflow may have lost paths."""
 
 Shares = tuple[np.ndarray, float]
-"""What ``likelihoods`` gives."""
+"""Result of ``likelihoods``: scores as shares [T, K], and the log of their common factor."""
 
 
 def occupancies(
@@ -47,13 +45,12 @@ def occupancies(
 
     With l_t(s) the scores: Z = Σ_paths exp(Σ_t l_t(s_t) + log weights of its arcs), and
     γ_t(s) is the share of Z of the paths that are in target s in frame t. Exact up to
-    rounding: where frames differ by more than a double's range holds, the sums are done
-    again on logarithms.
+    rounding: where sums leave a double's range, they are repeated on logarithms.
 
     Args:
         graph: from ``decoding_graph`` or ``transcript_graph``.
         scores: float [T, K], scaled acoustic scores.
-        shares: their ``likelihoods``, where several graphs are summed over.
+        shares: their ``likelihoods``, if known from another graph's sums.
 
     Returns:
         log Z, and γ float64 [T, K], whose rows sum to 1. If no path has T frames, -inf and
@@ -73,11 +70,11 @@ def occupancies(
 
 
 class Arcs(NamedTuple):
-    """A graph's arcs as the sums want them.
+    """A graph's arcs in the layout of the sums.
 
     Attributes:
         target: uint32 [S], the states' targets.
-        stay, step: float64 [S], weight of staying in a state, and of going on to state s+1.
+        stay, step: float64 [S], weight of staying in a state, and of advancing to state s+1.
         entering: (source, to, weight) of all other arcs to states.
         passing: the same of the arcs to junctions, by source, so in topological order.
     """
@@ -93,14 +90,14 @@ _FLAT: WeakKeyDictionary[Graph, Arcs] = WeakKeyDictionary()
 
 
 def get_arcs(graph: Graph) -> Arcs:
-    """A graph's arcs as the sums want them; made once for each graph."""
+    """A graph's arcs in the layout of the sums; built once for each graph."""
     if graph not in _FLAT:
         _FLAT[graph] = _build_arcs(graph)
     return _FLAT[graph]
 
 
 def _build_arcs(graph: Graph) -> Arcs:
-    # Unsigned, because numba counts a negative index from the end and asks every time.
+    # Unsigned indices, because numba tests every signed one for wrap-around from the end.
     source = np.repeat(np.arange(graph.nodes), np.diff(graph.first))
     to, enters, weight = graph.to.astype(np.int64), graph.to < graph.states, np.exp(graph.weight)
     stays, steps = (enters & (to == source + ahead) for ahead in (0, 1))
@@ -113,7 +110,7 @@ def _build_arcs(graph: Graph) -> Arcs:
 
 
 def likelihoods(scores: np.ndarray) -> Shares:
-    """Each frame's scores float64 [T, K] as shares of its best, and the sum of the best scores."""
+    """``exp(scores - best)`` [T, K] with each frame's best score, and the sum of these."""
     most = scores.max(axis=1, keepdims=True)
     likely = scores - most
     return np.exp(likely, out=likely), float(most.sum())
@@ -121,7 +118,7 @@ def likelihoods(scores: np.ndarray) -> Shares:
 
 @summing_part
 def advance(a: np.ndarray, b: np.ndarray, arcs: Arcs) -> None:
-    """Fill ``b`` [N]: what the nodes ``a`` of the last layer give to this one's states."""
+    """Fill ``b`` [N]: weights of the next layer's states, from the nodes ``a`` of this layer."""
     states = len(arcs.target)
     b[0] = a[0] * arcs.stay[0]
     for s in range(1, states):
@@ -134,7 +131,7 @@ def advance(a: np.ndarray, b: np.ndarray, arcs: Arcs) -> None:
 
 @part
 def pass_on(b: np.ndarray, arcs: Arcs) -> None:
-    """Let a layer's junctions collect what leads to them."""
+    """Add to a layer's junctions the weights of the nodes that lead to them."""
     source, to, weight = arcs.passing
     for i in range(len(to)):
         b[to[i]] += b[source[i]] * weight[i]
@@ -142,9 +139,9 @@ def pass_on(b: np.ndarray, arcs: Arcs) -> None:
 
 @summing_part
 def retreat(b: np.ndarray, entered: np.ndarray, arcs: Arcs) -> None:
-    """β of a layer, from the next frame's states ``entered`` [S+1], of which the last is 0.
+    """Fill ``b`` [N] with a layer's β, from the next frame's states ``entered`` [S+1].
 
-    ``b`` [N] holds, for the junctions, what ends there.
+    The last entry of ``entered`` is 0; ``b`` of the junctions holds the weight of ending there.
     """
     for s in range(len(arcs.target)):
         b[s] = entered[s] * arcs.stay[s] + entered[s + 1] * arcs.step[s]
@@ -158,14 +155,14 @@ def retreat(b: np.ndarray, entered: np.ndarray, arcs: Arcs) -> None:
 
 @part
 def _each(row: np.ndarray, target: np.ndarray, out: np.ndarray) -> None:
-    """What a frame says of each state's target; by itself, so that products go several at once."""
+    """Gather a frame's likelihood of each state; apart, so that the products vectorise."""
     for s in range(len(target)):
         out[s] = row[target[s]]
 
 
 @summing_part
 def _observe(b: np.ndarray, likely: np.ndarray, scale: float) -> float:
-    """Multiply a layer's states by their likelihoods and ``scale``; the sum of the products."""
+    """Multiply a layer's states by their likelihoods and ``scale``; returns the sum."""
     total = 0.0
     for s in range(len(likely)):
         x = b[s] * (likely[s] * scale)
@@ -176,7 +173,7 @@ def _observe(b: np.ndarray, likely: np.ndarray, scale: float) -> float:
 
 @part
 def _forward(likely: np.ndarray, arcs: Arcs, start: int, nodes: int) -> tuple[np.ndarray, float]:
-    """α of every layer, divided by the sum of the one before; the divisors' logarithms."""
+    """α of every layer, divided by the sum of the previous one; the log of all divisors."""
     alpha = np.empty((len(likely) + 1, nodes))
     alpha[0] = 0.0
     alpha[0, start] = 1.0
@@ -196,7 +193,7 @@ def _forward(likely: np.ndarray, arcs: Arcs, start: int, nodes: int) -> tuple[np
 
 @summing_part
 def _meet(a: np.ndarray, b: np.ndarray, share: np.ndarray) -> float:
-    """Forward times backward of every state; their sum."""
+    """Fill ``share`` with α β of every state; returns the sum."""
     total = 0.0
     for s in range(len(share)):
         share[s] = a[s] * b[s]
@@ -208,7 +205,7 @@ def _meet(a: np.ndarray, b: np.ndarray, share: np.ndarray) -> float:
 def _sums(
     likely: np.ndarray, log_scale: float, arcs: Arcs, start: int, end: int, nodes: int
 ) -> tuple[float, np.ndarray, float]:
-    """Log Z, γ, and the least that forward and backward shared in any frame."""
+    """Log Z, γ, and the smallest Σ α β of any frame."""
     frames, states = len(likely), len(arcs.target)
     gamma = np.zeros_like(likely)
     alpha, grown = _forward(likely, arcs, start, nodes)
@@ -240,12 +237,12 @@ class Factors(NamedTuple):
     """A graph as matrices of weights.
 
     Attributes:
-        stay, step: [S], weight of staying, and of going on to state s+1.
-        leave: [S, J], from states to junctions.
-        between: [J, J], from junction to junction by any way, the empty one included.
-        enter: [J, S], from junctions to states.
-        start, end: junctions.
-        target: [S].
+        stay, step: [S], weight of staying, and of advancing to state s+1.
+        leave: [S, J], weights from states to junctions.
+        between: [J, J], summed weights of all junction paths, the empty one included.
+        enter: [J, S], weights from junctions to states.
+        start, end: first and last junction, as indices from 0 to J-1.
+        target: [S], the states' targets.
     """
 
     stay: np.ndarray
@@ -259,7 +256,7 @@ class Factors(NamedTuple):
 
 
 def factors(graph: Graph) -> Factors:
-    """A graph's weights by what they join.
+    """Factor a graph's weights by the kinds of nodes that they join.
 
     Raises:
         ValueError: a state leads to a state that is neither itself nor the next.
@@ -287,7 +284,7 @@ def factors(graph: Graph) -> Factors:
         sum_diagonal(0),
         sum_diagonal(1),
         matrix(emitting, junctions),
-        np.linalg.inv(np.eye(len(passing)) - passing),  # 1 + A + A² + …: junctions have no circle
+        np.linalg.inv(np.eye(len(passing)) - passing),  # 1 + A + A² + …: junctions have no cycle
         matrix(junctions, emitting),
         graph.start - states,
         graph.end - states,
@@ -299,7 +296,7 @@ class Machine(Protocol):
     """States that consume frames.
 
     Attributes:
-        target: int64 [B or 1, S].
+        target: int64 [B or 1, S], the states' targets.
         first, last: [B or 1, S], weight of beginning and of ending in a state.
     """
 
@@ -308,16 +305,16 @@ class Machine(Protocol):
     last: Tensor
 
     def step_forward(self, a: Tensor) -> Tensor:
-        """What weights [B, S] of one frame give to the states of the next."""
+        """Weights [B, S] of the next frame's states, before their likelihoods, from one frame's."""
         ...
 
     def step_backward(self, b: Tensor) -> Tensor:
-        """The transposed of ``step_forward``."""
+        """The transpose of ``step_forward``."""
         ...
 
 
 class Loop:
-    """One graph for all utterances, its junctions kept."""
+    """One graph for all utterances, with transitions factored through its junctions."""
 
     def __init__(self, parts: Factors, device: str) -> None:
         def tensor(x: np.ndarray) -> Tensor:
@@ -360,7 +357,7 @@ def chain(graph: Graph) -> Chain:
 
 
 class Chains:
-    """A reference's machine for each utterance, padded to the largest."""
+    """The references' machines, one per utterance, padded to the largest."""
 
     def __init__(self, chains: Sequence[Chain], device: str) -> None:
         most = max(len(c.target) for c in chains)
@@ -386,14 +383,14 @@ class Chains:
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """What forward-backward finds.
+    """Result of forward-backward.
 
     Attributes:
         log_z: [B], -inf where no path has the utterance's frames.
         gamma: [B, T, K], zero behind the utterance's end.
-        exact: bool [B], False where nothing was found or a double's range may have lost paths.
-        through: [B, T, K], γ times the expected accuracy of the paths that pass; None unless
-            asked for.
+        exact: bool [B], False where no path was found or underflow may have lost paths.
+        through: [B, T, K], γ times the expected accuracy of the paths through a target; None
+            without reference targets.
     """
 
     log_z: Tensor
@@ -406,10 +403,10 @@ def sums(machine: Machine, scores: Tensor, lengths: Tensor, said: Tensor | None 
     """Log Z and γ of every utterance.
 
     Args:
-        machine: what may be said.
-        scores: [B, T, K], finite maxima in every frame of an utterance.
+        machine: states and transitions of the paths.
+        scores: [B, T, K], with a finite maximum in every frame of an utterance.
         lengths: int64 [B], frames of each utterance, at least 1.
-        said: int64 [B, T], the reference's targets, where accuracy is asked for.
+        said: int64 [B, T], the reference's targets, to compute expected accuracies.
     """
     top = scores.amax(dim=2, keepdim=True)
     likely = torch.exp(scores - top)
@@ -457,7 +454,7 @@ class _Walk:
                 a = self.machine.step_forward(a)
             seen, inside = self.frame_likelihoods(t), self.inside[:, t, None]
             total = (b := a * seen).sum(1, keepdim=True)
-            # Behind its end an utterance stands still: its last α stays where it can be read.
+            # Behind an utterance's end its last α is copied on, so that alpha[-1] holds it.
             a = torch.where(inside, b / total.clamp_min(LEAST), alpha[t - 1] if t else b)
             if gain is not None:
                 g = self.machine.step_forward(g) if t else g
@@ -471,7 +468,7 @@ class _Walk:
     def backward(
         self, alpha: Tensor, gain: Tensor | None, lengths: Tensor
     ) -> tuple[Tensor, Tensor | None, Tensor]:
-        """γ [B, T, K], γ times expected accuracy, and the least that α and β shared."""
+        """γ [B, T, K], γ times expected accuracy, and the smallest Σ α β of any frame [B]."""
         frames, batch, _ = alpha.shape
         last = self.machine.last.expand(batch, -1)
         b, r = last, torch.zeros_like(last)
@@ -491,14 +488,14 @@ class _Walk:
             part = torch.where(inside, 1.0 / shared.clamp_min(LEAST), 0.0)
             if gain is not None:
                 gain[t] = (gain[t] * b + alpha[t] * r) * part
-            alpha[t] = share * part
+            alpha[t] = share * part  # γ overwrites α: a frame's α is not read again
         gamma = self._sum_by_target(alpha)
         return gamma, None if gain is None else self._sum_by_target(gain), least
 
     def _sum_by_target(self, shares: Tensor) -> Tensor:
         """Sum [T, B, S] over the states of each target: [B, T, K]."""
         states, targets = shares.shape[2], self.likely.shape[2]
-        # A product, not an index_add: on a GPU the order of that one's sums is not fixed.
+        # A product, not index_add, whose order of summation on a GPU is not fixed.
         which = torch.zeros(
             len(self.machine.target), states, targets, dtype=shares.dtype, device=shares.device
         )
@@ -508,7 +505,7 @@ class _Walk:
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """Best paths: targets int64 [B, T] and their whole log weights [B]; -inf where none fits."""
+    """Best paths: targets int64 [B, T] and total log weights [B], -inf where none fits."""
 
     targets: Tensor
     score: Tensor

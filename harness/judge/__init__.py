@@ -2,9 +2,9 @@
 
 ``statistics`` turns values over seeds into 95% intervals, ``utterances`` does so
 for errors over seeds and test utterances, ``claims`` turns intervals into verdicts,
-``parts`` says what could have been seen, ``parts`` judges whole claims, ``makers``
-turns finished runs into exhibits and claims, and ``results`` is what a reproduction
-writes and a report reads.
+``parts`` judges whole claims and computes the power of their design, ``makers`` turns
+finished runs into exhibits and claims, and ``results`` defines the file that a
+reproduction writes and a report reads.
 """
 
 from harness.judge.claims import (

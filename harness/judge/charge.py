@@ -1,4 +1,4 @@
-"""For what work the time of runs is charged, read from their configurations."""
+"""Work that the simulated time of runs is charged for, read from their configurations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.store import Cell, Run
 
 
 def charge_line(cells: Sequence[Cell]) -> str:
-    """A line about a minibatch and a copy of the parameters; empty where runs do not say it."""
+    """A line on the size of a minibatch and of a parameter copy; empty if no run records them."""
     found = dict.fromkeys(_charge(run) for cell in cells for run in cell.runs[:1])
     said = " or ".join(each for each in found if each)
     return f"time is charged for {said}" if said else ""

@@ -24,11 +24,11 @@ VERDICTS: tuple[Verdict, ...] = ("reproduced", "contradicted", "undecided", "not
 
 @dataclass(frozen=True)
 class Rule:
-    """Where a quantity lies if the paper holds.
+    """Band that a quantity lies in if the paper's statement holds.
 
     Attributes:
-        low, high: the band; an end may be infinite.
-        open: whether an end itself is outside, as zero is for a direction.
+        low, high: ends of the band, in the quantity's unit; either may be infinite.
+        open: whether a finite end itself is outside, as zero is for a direction.
 
     Raises:
         ValueError: the band is empty.
@@ -45,7 +45,7 @@ class Rule:
     def judge(self, found: Interval) -> Verdict:
         """``reproduced`` if the whole interval lies in the band, ``contradicted`` if none of it.
 
-        An interval across an end is too wide to say.
+        An interval that contains an end of the band is ``undecided``.
 
         Example:
             >>> BELOW.judge(Interval(-0.2, -0.3, -0.1))
@@ -61,12 +61,12 @@ class Rule:
         return self._inside(value)
 
     def p_values(self, found: Interval) -> tuple[float, float]:
-        """How surprising the interval is if the quantity lies outside the band, and if inside.
+        """P-values of two hypotheses: the quantity lies outside the band, and inside it.
 
-        Two-sided, so that the first is below 5% exactly when the verdict is ``reproduced``,
-        the second when it is ``contradicted``, for intervals of Student's t and Fieller's.
+        Two-sided: for intervals of Student's t and Fieller's, the first is below 5% exactly when
+        the verdict is ``reproduced``, the second when it is ``contradicted``.
         """
-        if math.isnan(found.estimate):  # of an interval with an open end no more can be said
+        if math.isnan(found.estimate):  # an open end leaves no standard error, only the verdict
             verdict = self.judge(found)
             return (
                 ALPHA if verdict == "reproduced" else 1.0,
@@ -79,12 +79,15 @@ class Rule:
         return outside, inside
 
     def _p(self, found: Interval, end: float, side: float, beyond: bool = False) -> float:
-        """That the quantity lies on the other side of an end than the estimate does."""
+        """P-value of the quantity lying across ``end``; ``side`` is 1 for an estimate above it.
+
+        ``beyond``: the hypothesis lies strictly across the end.
+        """
         away = side * (found.estimate - end)
         half = found.estimate - found.low if side > 0 else found.high - found.estimate
         if away < 0 or math.isinf(half):
             return 1.0
-        if half == 0:
+        if half == 0:  # an exact quantity: certain either way
             return 0.0 if away > 0 or not (self.open or beyond) else 1.0
         return 2.0 * tail(errors_from(found, end), found.degrees)
 
@@ -95,41 +98,41 @@ class Rule:
         )
 
     def _is_open_at(self, end: float) -> bool:
-        """Whether an end is itself outside; an infinite one is no end."""
+        """Whether an end is itself outside; an infinite end never is."""
         return self.open and math.isfinite(end)
 
 
 def rule_above(end: float) -> Rule:
-    """More than so much."""
+    """Band of the values above ``end``, which is outside."""
     return Rule(low=end, open=True)
 
 
 def rule_below(end: float) -> Rule:
-    """Less than so much."""
+    """Band of the values below ``end``, which is outside."""
     return Rule(high=end, open=True)
 
 
 BELOW, ABOVE = rule_below(0.0), rule_above(0.0)
-"""On which side of zero a difference lies."""
+"""The two directions of a difference."""
 
 
 def rule_at_most(most: float) -> Rule:
-    """No more than so much."""
+    """Band of the values up to and including ``most``."""
     return Rule(high=most)
 
 
 def rule_at_least(least: float) -> Rule:
-    """No less than so much."""
+    """Band of the values from ``least`` on, ``least`` included."""
     return Rule(low=least)
 
 
 def rule_between(low: float, high: float) -> Rule:
-    """In a band."""
+    """Band from ``low`` to ``high``, both ends included."""
     return Rule(low, high)
 
 
 def rule_near(paper: float, band: float = 0.10) -> Rule:
-    """A prediction: within a relative error of the reported figure.
+    """Band of a prediction: ``paper (1 ± band)``, ends included.
 
     Raises:
         ValueError: the paper's figure is zero or not finite.
@@ -152,7 +155,9 @@ def relative_error(predicted: Interval | float, paper: float) -> Interval:
 
 
 def all_of(verdicts: Iterable[Verdict]) -> Verdict:
-    """A claim of several parts: it holds if all do, and falls with any one of them.
+    """Verdict of a claim of several parts: ``reproduced`` if all parts are.
+
+    Otherwise ``contradicted`` if any part is, else ``undecided``.
 
     Raises:
         ValueError: there are no parts.
@@ -177,10 +182,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def significant(p: float) -> bool:
-    """Whether a p-value reaches the level of every interval here."""
+    """Whether a p-value is at most 5%, one minus the level of every interval here."""
     return p <= ALPHA
 
 
 def tail(t: float, degrees: float) -> float:
-    """The chance that Student's t exceeds ``t``; a normal's where the degrees are infinite."""
+    """Probability that Student's t exceeds ``t``; of a normal if the degrees are infinite."""
     return float(ndtr(-t)) if math.isinf(degrees) else float(stdtr(degrees, -t))

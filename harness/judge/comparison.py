@@ -1,8 +1,8 @@
-"""Comparisons and tolerances in rows, and where their results come from.
+"""Tables of comparisons and tolerance searches, and the provenance of their results.
 
-From the runs of a comparison to its rows: errors and seconds to a target, with intervals. Whether
-quality has broken: errors at one value beside those where a search began. Where results come from:
-the program, the command, and the runs behind them.
+A comparison table has a row per cell: errors and seconds to a target error, with intervals. A
+tolerance search compares the errors at one value with those at the reference value. Provenance is
+the program's version, its command line and the runs behind the results.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from harness.store import Cell, Run
 from harness.store.schema import TIMELINE
 
 MARGIN = 0.05
-"""Above the error of the reference, relative: the target where none is given."""
+"""Relative margin of the default target above the error of the reference."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What is reported of a cell; intervals are over seeds, 95%.
+    """One row of a comparison table; intervals are 95% over seeds.
 
     Attributes:
-        cell: whose.
-        error: at the end, on development data; of runs that did not diverge, None if all did.
+        cell: the cell that the row reports.
+        error: final error on development data, over runs that did not diverge; None if all did.
         test: the same on the test set; None without one.
-        seconds: simulated, of the whole training.
+        seconds: simulated seconds of the whole training, over runs that did not diverge.
         target_s: simulated seconds to the target; None unless every seed reached it.
-        reached: how many seeds did.
-        diverged: how many seeds did.
-        staleness: mean over contributions, of the first seed's run.
+        reached: number of seeds that reached the target.
+        diverged: number of seeds that did not end as ``done``.
+        staleness: mean over the contributions of the first seed's run, in folds.
         trained: mean share of the passes' examples that entered folds; above 1 where the last
             minibatches are of one more pass.
     """
@@ -60,13 +60,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A comparison.
+    """Table of a comparison.
 
     Attributes:
-        rows: one a cell.
-        judged: what errors are of, e.g. ``"dev_error"``.
-        target: the error that is to be reached.
-        reason: where the target comes from, in words.
+        rows: one per cell.
+        judged: metric of the errors, e.g. ``"dev_error"``.
+        target: error to be reached, in the metric's unit.
+        reason: origin of the target, in words.
     """
 
     rows: Sequence[Row]
@@ -76,12 +76,12 @@ class Table:
 
 
 def build_table(cells: Sequence[Cell], target: float | None = None) -> Table:
-    """The rows of a comparison.
+    """Build the table of a comparison.
 
     Args:
-        cells: as they were run, all judged by one metric.
-        target: the error that is to be reached. None for 5% above the lowest mean error that the
-            fewest workers end with.
+        cells: cells with their runs, all judged by one metric.
+        target: error to be reached. None for 5% above the lowest mean final error among the
+            methods at the smallest number of workers.
     """
     judged, reason = cells[0].judged, "given"
     if target is None:
@@ -97,7 +97,7 @@ def time_to(run: Run, metric: str, target: float) -> float:
 
 
 def last(run: Run, judged: str) -> float:
-    """The last value of a metric of the deployed candidate."""
+    """Final value of a metric, of the candidate that the run deploys."""
     return float(run.summary[run.deployed(judged)])
 
 
@@ -139,9 +139,9 @@ def _select_done(cell: Cell) -> list[Run]:
 
 
 def _trained_share(runs: Sequence[Run]) -> float:
-    """The mean share of the passes' data that runs trained on; NaN where one does not say it.
+    """Mean share of the passes' data that runs trained on; NaN where a run does not record it.
 
-    Runs of modules always say it, but those of earlier versions; others where it is not everything.
+    Runs of modules (``problem``) always record it; other runs only where it is not 1.
     """
     shares = [
         run.summary.get("trained_share", math.nan if "problem" in run.config else 1.0)
@@ -159,16 +159,16 @@ def _staleness(run: Run) -> float:
 
 @dataclass(frozen=True)
 class Point:
-    """One value that was tried.
+    """One value that a tolerance search tried.
 
     Attributes:
-        value: of what is turned up.
-        cell: its runs.
-        errors: at the end, one a seed; infinite where training diverged.
-        ratio: of the mean error to that of the reference, 95% over seeds; None where a seed
+        value: value of the axis, e.g. the number of workers.
+        cell: the runs at this value.
+        errors: final errors, one per seed; infinite where training diverged.
+        ratio: mean error over that of the reference, 95% over seeds; None where a seed
             diverged.
-        broken: whether the ratio exceeds 1 by more than the margin.
-        decided: whether its whole interval lies on that side.
+        broken: whether the ratio's estimate exceeds 1 by more than the margin.
+        decided: whether the whole interval lies on the same side of that limit.
     """
 
     value: float
@@ -181,15 +181,15 @@ class Point:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What a search found.
+    """Result of a tolerance search.
 
     Attributes:
-        what: was turned up, e.g. ``"workers"``.
+        what: name of the axis, e.g. ``"workers"``.
         axis: the same with its unit.
-        margin: relative, above which quality counts as broken.
+        margin: relative increase of the error above which quality counts as broken.
         points: every value tried, in order; the first is the reference.
-        tolerated, broken: the largest value that was and the smallest that was not; the second is
-            infinite if none was found.
+        tolerated, broken: the largest value with intact quality and the smallest with broken
+            quality; ``broken`` is infinite if none was found.
     """
 
     what: str
@@ -201,12 +201,12 @@ class Tolerance:
 
     @property
     def target(self) -> float:
-        """The error beyond which quality counts as broken."""
+        """Error above which quality counts as broken."""
         errors = self.points[0].errors
         return (1.0 + self.margin) * sum(errors) / len(errors)
 
     def seconds(self, point: Point) -> list[float]:
-        """Simulated seconds to ``target``, one a seed; infinite if it is not reached."""
+        """Simulated seconds to ``target``, one per seed; infinite if it is not reached."""
         metric = point.cell.judged
         return [
             time_to(run, run.deployed(metric), self.target) if run.status == "done" else math.inf
@@ -215,15 +215,16 @@ class Tolerance:
 
 
 def point(value: float, cell: Cell, reference: Sequence[float], margin: float) -> Point:
-    """One value's errors beside the reference's.
+    """Compare the errors at one value with those of the reference.
 
     Args:
-        value: of what is turned up.
-        cell: its runs.
-        reference: errors where the search began, one a seed.
-        margin: relative.
+        value: value of the axis.
+        cell: the runs at this value.
+        reference: errors at the reference value, one per seed.
+        margin: relative increase of the error above which quality counts as broken.
     """
     errors = errors_of(cell)
+    # a diverged seed has no finite ratio: quality is broken beyond doubt
     if not all(math.isfinite(each) for each in errors):
         return Point(value, cell, errors, None, broken=True, decided=True)
     ratio = ratio_ci(errors, reference)
@@ -235,7 +236,7 @@ def point(value: float, cell: Cell, reference: Sequence[float], margin: float) -
 
 
 def errors_of(cell: Cell) -> list[float]:
-    """The errors at the end, one a seed; infinite where training diverged."""
+    """Final errors, one per seed; infinite where training diverged."""
     return [last(run, cell.judged) if run.status == "done" else math.inf for run in cell.runs]
 
 
@@ -243,10 +244,11 @@ PACKAGES = ("lagbench", "torch", "numpy", "numba", "scipy", "matplotlib", "typst
 
 
 def describe_program(command: str) -> dict[str, Any]:
-    """Commit, versions, and what was asked for.
+    """Provenance of the program: commit, package versions and command line.
 
     Args:
-        command: as it is called, e.g. ``"python -m reproductions"``; its arguments are added.
+        command: command without arguments, e.g. ``"python -m reproductions"``; those of this
+            process are added.
     """
     return {
         "git": _commit(),
@@ -256,14 +258,15 @@ def describe_program(command: str) -> dict[str, Any]:
 
 
 def describe_runs(runs: Runs, before: Collection[str]) -> dict[str, Any]:
-    """Which runs each setting has, how long they took together, and how many were reused.
+    """Provenance of runs: hashes by setting, their total wall time, the number reused.
 
-    Processor time is left out if a run's is not known: earlier versions did not keep it.
+    Total processor time is included only if every run recorded its own.
 
     Args:
-        runs: by setting.
-        before: hashes of the runs that were finished before.
+        runs: runs by setting.
+        before: hashes of the runs that were finished before this command.
     """
+    # settings share runs: each run's time counts once
     distinct = {run.hash: run for group in runs.values() for run in group}
     moments = [run.provenance for run in distinct.values()]
     found = {

@@ -1,6 +1,6 @@
-"""An estimate with its interval, and the values it comes from.
+"""An estimate with its interval, and the values it is computed from.
 
-Whoever holds a ``Sample`` can compute the interval again: ``statistics.interval_of``.
+``statistics.interval_of`` computes the interval of a ``Sample`` again.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ Matrix = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True)
 class Sample:
-    """What an interval is computed from.
+    """Values that an interval is computed from.
 
     Attributes:
-        statistic: of the columns: the ``mean`` of the one, the ``ratio`` of the means of two, the
-            mean of what lies between the ``bounds`` that two give, or the mean ``rank
-            correlation`` of a row with ``at``.
-        values: a row for each seed, [S, K].
+        statistic: ``mean`` of the one column, ``ratio`` of the means of two columns, mean of a
+            value between the two columns ``bounds``, or mean ``rank correlation`` of the rows
+            with ``at``.
+        values: one row per seed, [S, K].
         tests: covariance over test utterances of the columns' means, [K, K], where all seeds were
-            tested on the same utterances; empty where each seed has a corpus of its own, whose
-            utterances are part of what varies from seed to seed.
-        utterances: how many, where they are the same.
-        at: the settings that a rank correlation is with, [K].
+            tested on the same utterances; empty where each seed has a corpus of its own, since
+            its utterances then vary with the seed.
+        utterances: number of test utterances that all seeds share; 0 if none.
+        at: settings that outcomes are rank-correlated with, [K].
     """
 
     statistic: Statistic
@@ -41,7 +41,7 @@ class Sample:
         return all(math.isfinite(x) for row in self.values for x in row)
 
     def rescale(self, factor: float, shift: float) -> Sample | None:
-        """The sample of ``factor x + shift``; None where there is none."""
+        """The sample of ``factor x + shift``; None if values behind it cannot be rescaled."""
         if self.statistic == "mean":
             values = tuple((factor * x + shift,) for (x,) in self.values)
             tests = tuple((factor**2 * v,) for (v,) in self.tests)
@@ -52,12 +52,13 @@ class Sample:
         if self.statistic == "bounds":
             ends = ([factor * x + shift for x in row] for row in self.values)
             return replace(self, values=tuple((min(row), max(row)) for row in ends))
+        # ranks keep no scale: only the sign of a correlation maps to values
         if shift == 0 and factor in (1.0, -1.0):
             return replace(self, values=tuple(tuple(factor * x for x in r) for r in self.values))
         return None
 
     def _map_covariance(self, f: float, s: float) -> Matrix:
-        """The covariance of (f a + s b, b)."""
+        """Covariance of (f a + s b, b) from that of (a, b)."""
         if not self.tests:
             return ()
         (aa, ab), (_, bb) = self.tests
@@ -70,10 +71,10 @@ class Interval:
     """An estimate with its 95% interval, ``low <= high``; the whole line if unbounded.
 
     Attributes:
-        estimate: the estimate.
-        low, high: the interval's ends.
-        degrees: of freedom of its Student's t; infinite for a normal.
-        sample: what it was computed from, if that is known.
+        estimate: the estimate; NaN if undefined.
+        low, high: ends of the interval, in the estimate's unit.
+        degrees: degrees of freedom of its Student's t; infinite for a normal.
+        sample: values that it was computed from; None if they are not known.
     """
 
     estimate: float
@@ -84,19 +85,19 @@ class Interval:
 
     @classmethod
     def exact(cls, value: float) -> Interval:
-        """A quantity without chance in it, e.g. a simulated time without jitter."""
+        """Interval of zero width, of a quantity without randomness: a time without jitter, say."""
         return cls(value, value, value) if math.isfinite(value) else cls(value)
 
     @property
     def ci95(self) -> tuple[float, float]:
-        """The bounds, as ``results.json`` has them."""
+        """The pair ``(low, high)``, as in ``results.json``."""
         return self.low, self.high
 
     def __neg__(self) -> Interval:
         return self._rescale(-1.0, 0.0)
 
     def __sub__(self, other: Interval | float) -> Interval:
-        """From the smallest to the largest difference that the bounds allow."""
+        """Interval from the smallest to the largest difference that the bounds allow."""
         if not isinstance(other, Interval):
             return self._rescale(1.0, -other)
         low, high = self.low - other.high, self.high - other.low
@@ -106,7 +107,7 @@ class Interval:
         return self._rescale(-1.0, other)
 
     def __rmul__(self, factor: float) -> Interval:
-        """So many times the interval, e.g. 100 for percent."""
+        """The interval scaled by ``factor``, e.g. 100 for percent."""
         return self._rescale(factor, 0.0)
 
     def _rescale(self, factor: float, shift: float) -> Interval:

@@ -1,8 +1,8 @@
-"""From finished runs to exhibits and claims, and back from ``results.json``.
+"""Build exhibits and claims from finished runs, and read ``results.json``.
 
-From finished runs to exhibits and claims, whatever paper they are of. Runs that did not end have a
-name and nothing to read: what rests on them is missing. Reading ``results.json``: every mistake in
-it is named by file, key and value.
+A maker builds one exhibit or claim of any paper. A run that diverged or failed has a hash and a
+configuration, but its metrics cannot be read: values that need them are missing. An error in
+``results.json`` is reported with file, key and value.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Runs = Mapping[str, Sequence[Run]]
 """Finished runs by setting, one for each seed, in the order of the seeds."""
 
 ASKED = "divergence_asked_of"
-"""In the provenance of results: runs of which nothing is asked but whether they diverge."""
+"""Provenance key of the runs that serve only to find out whether training diverges."""
 
 Subject = TypeVar("Subject")
 
@@ -45,16 +45,16 @@ Made = TypeVar("Made", Exhibit, Claim)
 
 @dataclass(frozen=True)
 class Maker(Generic[Subject, Made]):
-    """One exhibit or claim: its id, the settings it is made from, and how.
+    """Recipe of one exhibit or claim: its id, the settings it needs and a function.
 
     Args:
         id: as in the list of exhibits and claims, e.g. ``"p1.table2"``.
-        needs: names of settings; empty for what needs no runs.
-        make: from what the report is about and the finished runs to the result.
+        needs: names of settings; empty if no runs are needed.
+        make: function of the report's subject and the finished runs by setting.
         smoke: whether it is made at smoke scale, which has two minutes for everything.
-        divergence: whether a run that diverges is what it asks about: then it is made from
-            diverged runs too, and they do not make the whole report a failure.
-        timelines: of so many runs of each setting it reads the timeline, in the order of the seeds.
+        divergence: whether the question is if training diverges: then it is made from diverged
+            runs too, and a diverged run does not make the report a failure.
+        timelines: number of runs per setting, in the order of seeds, that it reads timelines of.
     """
 
     id: str
@@ -65,11 +65,11 @@ class Maker(Generic[Subject, Made]):
     timelines: float = 0
 
     def sound(self, run: Run) -> bool:
-        """Whether the run ended in a way that this can be made from."""
+        """Whether the run ended with a status that the maker can use."""
         return run.status == "done" or (self.divergence and run.status == "diverged")
 
     def readable(self, runs: Runs) -> Runs:
-        """The runs it needs; those that are not sound can be named, and not read."""
+        """The needed runs by setting, each unsound one as `Unreadable`."""
         return {
             setting: [run if self.sound(run) else Unreadable.from_run(run) for run in runs[setting]]
             for setting in self.needs
@@ -77,7 +77,7 @@ class Maker(Generic[Subject, Made]):
 
 
 def build_exhibit(maker: Maker[Subject, Exhibit], subject: Subject, runs: Runs) -> Exhibit:
-    """The exhibit, and why it lacks something if a run it needs did not end."""
+    """Build the exhibit; its note names the runs that did not end, if any."""
     try:
         made = maker.make(subject, maker.readable(runs))
     except DidNotEnd:
@@ -86,10 +86,10 @@ def build_exhibit(maker: Maker[Subject, Exhibit], subject: Subject, runs: Runs) 
 
 
 def build_claim(maker: Maker[Subject, Claim], subject: Subject, runs: Runs) -> Claim:
-    """The claim; of parts whose runs did not all end, those that can be judged, and why not all."""
+    """Build the claim from the parts that can be judged; its note names runs that did not end."""
     try:
         made = maker.make(subject, maker.readable(runs))
-    except DidNotEnd:
+    except DidNotEnd:  # no part is left: the first line of the maker's docstring is the statement
         hashes = tuple(run.hash for setting in maker.needs for run in runs[setting])
         make: Any = maker.make
         make = make.func if isinstance(make, partial) else make
@@ -102,7 +102,7 @@ def build_claim(maker: Maker[Subject, Claim], subject: Subject, runs: Runs) -> C
 
 
 def divergence_hashes(makers: Sequence[Maker[Any, Any]], runs: Runs) -> list[str]:
-    """Hashes of the runs that are needed only where divergence is the question."""
+    """Hashes of the runs that only makers with ``divergence`` need."""
     asked, others = (
         {run.hash for m in makers if m.divergence == asks for s in m.needs for run in runs[s]}
         for asks in (True, False)
@@ -111,9 +111,9 @@ def divergence_hashes(makers: Sequence[Maker[Any, Any]], runs: Runs) -> list[str
 
 
 def failures(store: Store, results: Results) -> list[str]:
-    """One line for each run behind the results that diverged or failed: which, where and why.
+    """Error lines, one per run behind the results that diverged or failed.
 
-    Runs of which nothing is asked but whether they diverge are not among them.
+    A diverged run is left out if only makers with ``divergence`` need it (see `ASKED`).
     """
     asked = set(results.provenance.get(ASKED, ()))
     names: dict[str, str] = {}
@@ -131,7 +131,7 @@ def failures(store: Store, results: Results) -> list[str]:
 def _explain_missing(
     note: str, maker: Maker[Any, Any], runs: Runs, missing: Sequence[str] = ()
 ) -> str:
-    """A note, and which runs did not end, so that something is missing."""
+    """Append to a note the parts that were not measured and the runs that did not end."""
     broken = {
         run.ending(_name_run(setting, run)): None
         for setting in maker.needs
@@ -153,23 +153,23 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 UNKNOWN = Interval(math.nan)
-"""A statistic of runs that did not end: the whole line."""
+"""Statistic of runs that did not end: no estimate, an unbounded interval."""
 
 NO_ROWS = tuple[Row, ...]()
-"""A curve of runs that did not end."""
+"""Curve of runs that did not end: no points."""
 
 
 class DidNotEnd(Exception):  # noqa: N818 (what happened, not what was wrong)
-    """Something was to be read of a run that diverged or failed."""
+    """A maker read the results of a run that diverged or failed."""
 
 
 @dataclass(frozen=True)
 class Unreadable(Run):
-    """A run that did not end, as a maker sees it."""
+    """Stand-in for a run that did not end: reading its results raises `DidNotEnd`."""
 
     @classmethod
     def from_run(cls, run: Run) -> Unreadable:
-        """This run, closed."""
+        """The same run, unreadable."""
         return cls(*(getattr(run, each.name) for each in fields(run)))
 
     def __getattribute__(self, name: str) -> Any:
@@ -179,10 +179,10 @@ class Unreadable(Run):
 
 
 def unless_missing(otherwise: T) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a reading: if one of its runs did not end, it gives this, and others still count.
+    """Decorator of a function of runs: return ``otherwise`` if one of its runs did not end.
 
     Args:
-        otherwise: NaN, or an interval that is the whole line: what no verdict rests on.
+        otherwise: NaN or an unbounded interval, which decides no verdict.
     """
 
     def decorate(reading: Callable[P, T]) -> Callable[P, T]:
@@ -202,7 +202,7 @@ def read_results(path: Path) -> Results:
     """Read and check a results file.
 
     Raises:
-        UserError: naming the file, the key, its value and what is allowed.
+        UserError: the file does not fit the schema; names file, key, value and allowed values.
     """
     data = read_json(path)
     if data.get("schema") != SCHEMA:
@@ -258,7 +258,7 @@ def _part(reader: _Reader) -> Part:
 
 
 def _sample(reader: _Reader) -> Sample | None:
-    """The values behind an interval, if they are told."""
+    """The values behind an interval; None if the file has none."""
     if not (told := reader.table("sample")):
         return None
     inner = _Reader(f"{reader.where}: sample", told)
@@ -278,7 +278,7 @@ def _read_measured(reader: _Reader, kind: type[Any], **given: object) -> Any:
 
 @dataclass(frozen=True)
 class _Reader:
-    """One JSON object of the file, with its place in it for error messages."""
+    """One JSON object of the file, with its path in the file for error messages."""
 
     where: str
     data: dict[str, Any]
@@ -294,7 +294,7 @@ class _Reader:
                 self._expect(name, str, "a string")
         try:
             return kind(**(self.data | given))
-        except TypeError as error:
+        except TypeError as error:  # unknown keys are refused above: an argument is missing
             lacks = str(error).partition("argument")[2].lstrip("s: ")
             raise UserError(f"{self.where}: missing {lacks}") from None
 

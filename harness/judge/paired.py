@@ -1,11 +1,11 @@
 """Paired differences: curves seed by seed, recognisers utterance by utterance.
 
-Curves against one of them: differences seed by seed, where what the seeds share cancels.
+A curve is compared with a reference curve by differences seed by seed, so that effects common to
+both cancel.
 
-Is one recogniser better than another on the same utterances? The matched-pairs test of Gillick and
-Cox (ICASSP 1989): errors are compared utterance by utterance, so what makes an utterance hard for
-both cancels. An utterance is a segment in their sense, errors in one taken as independent of those
-in the next.
+Two recognisers are compared on the same utterances by the matched-pairs test of Gillick and Cox
+(ICASSP 1989): errors are subtracted utterance by utterance, so an utterance's difficulty cancels.
+An utterance is a segment in their sense: its errors are taken as independent of the next one's.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ __all__ = ["MatchedPairs", "matched_pairs", "seeds_of", "subtract_reference"]
 def subtract_reference(rows: Sequence[Row], reference: str) -> tuple[Row, ...]:
     """Each row minus the reference's, with its paired 95% interval, at the row's column.
 
-    The first reading of a curve is taken from the first of the reference, and so on, where both
-    have equally many, as they have at nearly the same times; else readings of equal columns are.
+    Curves with equally many points, measured at nearly the same times, are subtracted point by
+    point in order; otherwise points of equal columns are.
 
     Args:
-        rows: of which some have one value for each seed, the same seeds in the same order.
-        reference: label of the rows that are taken off.
+        rows: points of curves, with one value per seed, the same seeds in the same order.
+        reference: label of the rows to subtract.
 
     Returns:
-        A row for each of another label that has its counterpart; none where the seeds' values are
-        not known, or not equally many.
+        A row per point of another label that has a counterpart; none where the seeds' values are
+        not known, or their numbers differ.
     """
     base = [row for row in rows if row.label == reference]
     labels = dict.fromkeys(row.label for row in rows if row.label != reference)
@@ -54,7 +54,7 @@ def subtract_reference(rows: Sequence[Row], reference: str) -> tuple[Row, ...]:
 
 
 def seeds_of(row: Row) -> list[float]:
-    """A value for each seed, where the row is their mean; else nothing.
+    """One value per seed, if the row is their mean; else an empty list.
 
     Example:
         >>> seeds_of(Row("a", 1.0))
@@ -74,7 +74,7 @@ def _counterparts(curve: Sequence[Row], base: Sequence[Row]) -> list[tuple[Row, 
 
 @dataclass(frozen=True)
 class MatchedPairs:
-    """The outcome for system a against system b.
+    """Outcome of the matched-pairs test of system a against system b.
 
     Attributes:
         difference: error rate of a minus that of b, with its 95% bootstrap interval.
@@ -112,6 +112,7 @@ def matched_pairs(
     difference = bootstrap_rate_ci(z, lengths, rng, resamples)
     if len(z) < 2 or not z.any():
         return MatchedPairs(difference, math.nan, 1.0)
+    # every utterance differs alike: no scatter, so t is infinite and p is 0
     mean, error = float(z.mean()), math.sqrt(float(z.var(ddof=1)) / len(z))
     t = mean / error if error else math.copysign(math.inf, mean)
     return MatchedPairs(difference, t, 2.0 * float(stdtr(len(z) - 1, -abs(t))))

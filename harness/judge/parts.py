@@ -1,12 +1,10 @@
 """A claim made of judged quantities, and the power of its design.
 
-A claim made of judged quantities: what every paper's claims end in.
-
-What a design could have seen: the chance of ``reproduced`` if the paper is right. An estimate is
-taken as normal about the true value with the measured standard error, and that error itself as
-measured with the interval's degrees of freedom: the estimate's distance from an end, in measured
-errors, is then a noncentral Student's t. The true error is taken to be the measured one, so of
-designs with few seeds about half are told too much power and half too little.
+The power is the probability of ``reproduced`` if the paper is right. An estimate is taken as
+normal about the true value with the measured standard error, and that error itself as measured
+with the interval's degrees of freedom: the estimate's distance from an end, in measured errors,
+is then a noncentral Student's t. The true error is taken to be the measured one, so for designs
+with few seeds the computed power is too high about as often as it is too low.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ __all__ = [
 ]
 
 LOOKS = "looks"
-"""Among the facts of results: how often their claims were judged, where that is more than once."""
+"""Provenance key of the number of times the claims were judged, where that is more than one."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +43,12 @@ class Quantity:
     """One measured quantity of a claim.
 
     Attributes:
-        label: which of the claim's.
+        label: name among the claim's quantities.
         paper: the paper's figure as it is printed, or a word.
-        value: ours.
-        rule: where the paper has it; None for what is shown and not judged.
-        true: the paper's figure in the unit of ``value``, where it prints one: power is asked
-            there.
+        value: measured value.
+        rule: band according to the paper; None if the quantity is shown and not judged.
+        true: the paper's figure in the unit of ``value``, at which power is computed; None if
+            the paper prints none.
     """
 
     label: str
@@ -61,7 +59,7 @@ class Quantity:
 
     @property
     def part(self) -> Part:
-        """What the results file keeps of it."""
+        """Entry of the results file for this quantity."""
         made = Part(self.label, self.paper, self.value.estimate, self.value.ci95)
         made = replace(made, sample=self.value.sample)
         if self.rule is None:
@@ -73,7 +71,7 @@ class Quantity:
 
     @property
     def power(self) -> float | None:
-        """The chance of ``reproduced`` with the paper's figure true; None if it cannot be known."""
+        """Probability of ``reproduced`` if the paper's figure is true; None if not computable."""
         if self.rule is None or self.true is None or math.isnan(self.true + self.value.estimate):
             return None
         return power(self.value, self.rule, self.true)
@@ -81,12 +79,12 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Precondition:
-    """What the paper's statement presupposes, as the runs have it.
+    """A condition that the paper's statement presupposes, measured on the runs.
 
     Attributes:
-        what: in words, with its unit.
-        value: computed from the runs.
-        rule: where it must lie; its estimate decides.
+        what: the condition in words, with the unit.
+        value: measured value.
+        rule: band that the estimate must lie in.
     """
 
     what: str
@@ -95,7 +93,7 @@ class Precondition:
 
     @property
     def condition(self) -> Condition:
-        """What the results file keeps of it."""
+        """Entry of the results file for this precondition."""
         ends, holds = (self.rule.low, self.rule.high), self.rule.holds(self.value.estimate)
         return Condition(self.what, self.value.estimate, self.value.ci95, ends, holds)
 
@@ -103,7 +101,7 @@ class Precondition:
 def side_of_zero(
     label: str, difference: Interval, side: str, true: float | None = None
 ) -> Quantity:
-    """A difference that the paper has ``"below"`` or ``"above"`` zero, judged by where it lies."""
+    """Quantity of a difference that is ``"below"`` or ``"above"`` zero according to the paper."""
     return Quantity(label, f"{side} 0", difference, {"below": BELOW, "above": ABOVE}[side], true)
 
 
@@ -120,24 +118,23 @@ def claim_of(
     undetermined: str = "",
     cannot_fail: str = "",
 ) -> Claim:
-    """A claim of one quantity, or of several whose judged ones must all hold.
+    """Judge a claim of one or more quantities; all those with a rule must hold.
 
-    It is ``not testable`` where the paper leaves open what would decide, where a precondition
-    does not hold, or where it would come out as ``reproduced`` with less than even chance if the
-    paper were right. It is contradicted if a part is, after Holm's correction for their number.
-    The first quantity is the headline; more than one are told one by one.
+    It is ``not testable`` where the paper leaves a deciding choice open, where a precondition
+    does not hold, or where its power is below one half. It is contradicted if a part is, after
+    Holm's correction for the number of parts. The first quantity is the headline.
 
     Args:
         id_: as in the list of claims.
-        statement: what the paper says.
+        statement: the paper's statement.
         where: section, table or page.
-        statistic: what is measured.
+        statistic: description of the measured statistic.
         quantities: at least one.
         runs: hashes of the runs behind them.
         note: a sentence for the reader.
         presumes: the paper's conditions.
-        undetermined: what the paper does not say, if both answers follow from choices of ours.
-        cannot_fail: why it holds by construction, if it does.
+        undetermined: choice that the paper leaves open, if the answer depends on it.
+        cannot_fail: reason why it holds by construction, if it does.
     """
     conditions = tuple(each.condition for each in presumes)
     known = [each.power for each in quantities if each.power is not None]
@@ -156,12 +153,12 @@ def claim_of(
 def correct_verdicts(claims: Sequence[Claim], looks: int = 1) -> tuple[Claim, ...]:
     """The same claims, each with its verdict after a correction over all of them.
 
-    The family are those that were tested and can fail; Holm's correction of the p-values.
+    The family is the claims that were tested and can fail; their p-values are corrected by Holm.
 
     Args:
-        claims: of one paper.
-        looks: how often they were judged while seeds were added, this time included: Bonferroni's
-            correction, which holds whatever was decided after the earlier ones.
+        claims: claims of one paper.
+        looks: number of times they were judged while seeds were added, this time included.
+            P-values are multiplied by it (Bonferroni), valid for any rule of adding seeds.
     """
     family = [c for c in claims if c.p_value is not None and not c.cannot_fail]
     p_values = holm([looks * (c.p_value or 0.0) for c in family])
@@ -170,7 +167,7 @@ def correct_verdicts(claims: Sequence[Claim], looks: int = 1) -> tuple[Claim, ..
 
 
 def _judge_all(quantities: Sequence[Quantity]) -> tuple[Verdict, float]:
-    """The verdict of all, and its p-value; what is undecided has that of the nearer verdict."""
+    """Joint verdict and its p-value; an undecided one has the p-value of the nearer verdict."""
     each = [(q.rule or ABOVE).p_values(q.value) for q in quantities]
     against = holm([inside for _, inside in each])
     verdicts: list[Verdict] = []
@@ -185,7 +182,7 @@ def _judge_all(quantities: Sequence[Quantity]) -> tuple[Verdict, float]:
 
 
 def _format_unmet(conditions: Sequence[Condition]) -> str:
-    """Which preconditions do not hold, or could not be computed."""
+    """Sentences on the preconditions that do not hold or could not be computed."""
     unknown = [each.what for each in conditions if each.measured is None]
     failed = [each.what for each in conditions if not each.holds and each.measured is not None]
     told = [
@@ -200,7 +197,7 @@ def _format_unmet(conditions: Sequence[Condition]) -> str:
 
 
 def _too_weak(chance: float | None) -> str:
-    """That the design could not have told."""
+    """Sentence on a power that is too low for a test; empty if it is enough or unknown."""
     if chance is None or chance >= ENOUGH:
         return ""
     percent = math.floor(100 * chance)  # never rounded up to what would be enough
@@ -208,22 +205,25 @@ def _too_weak(chance: float | None) -> str:
 
 
 ENOUGH = 0.5
-"""Below this chance of being reproduced a claim is not testable."""
+"""A claim with a power below this is not testable."""
 
 WANTED = 0.8
-"""The chance with which an effect counts as one that the design finds."""
+"""Power at which an effect counts as detectable."""
 
 POINTS = 400
-"""Of the midpoint rule over the distribution of the measured error."""
+"""Points of the midpoint rule over the distribution of the measured error."""
 
 
 def power(found: Interval, rule: Rule, true: float) -> float:
-    """The probability that a quantity is judged ``reproduced``.
+    """Probability that a quantity is judged ``reproduced``.
+
+    Mean over ratios r of measured to true standard error of Φ((high - a r - true) / e) - Φ((low +
+    b r - true) / e), with a, b the interval's upper and lower half widths and e its error.
 
     Args:
-        found: its interval, for the scatter; 0 is answered where it has no bounds.
-        rule: where it should lie.
-        true: where it does lie, in its own unit.
+        found: measured interval, for the scatter; the power is 0 if it is unbounded.
+        rule: band according to the paper.
+        true: assumed true value, in the quantity's unit.
     """
     below, above = found.estimate - found.low, found.high - found.estimate
     if not math.isfinite(below + above):
@@ -240,9 +240,9 @@ def power(found: Interval, rule: Rule, true: float) -> float:
 
 
 def finds(found: Interval) -> float:
-    """How far beyond an end a quantity must lie to be told from it with 80% power.
+    """Smallest distance from an end of a band that is detected with 80% power.
 
-    In the quantity's own unit; infinite where the interval has no bounds.
+    In the quantity's own unit; infinite if the interval is unbounded.
     """
     half = max(found.high - found.estimate, found.estimate - found.low)  # a rank's ends at 1
     return half * _detectable_half_widths(found.degrees) if math.isfinite(half) else math.inf
@@ -250,7 +250,7 @@ def finds(found: Interval) -> float:
 
 @lru_cache(maxsize=256)
 def _detectable_half_widths(degrees: float) -> float:
-    """The same, in half widths of the interval."""
+    """The distance that `finds` computes, in half widths of the interval."""
     unit = Interval(0.0, -1.0, 1.0, degrees)
     low, high = 0.0, 1.0
     while power(unit, ABOVE, high) < WANTED:

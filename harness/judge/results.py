@@ -1,8 +1,7 @@
-"""``results.json``: what a reproduction found, as a program reads it (schema 1).
+"""``results.json``: the results of a reproduction, machine-readable (schema 1).
 
-The dataclasses are the file: field by field, in this order. A number that is not
-finite has no place in JSON; it becomes None when the object is made, so what is
-in memory is what is on disk.
+The dataclasses are the file: field by field, in this order. JSON has no number that
+is not finite: it becomes None at construction, so that memory and file agree.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ class Row:
     Attributes:
         label: the row of a table, or the series of a figure.
         column: the column of a table, or the x value of a figure.
-        paper: what the paper prints, if anything.
-        measured: what the runs gave; None if they diverged.
+        paper: the paper's figure; None if it prints none.
+        measured: value measured on the runs; None if they diverged.
         ci95: 95% interval of ``measured``; None, or None at an end, if unbounded.
         runs: hashes of the runs it comes from.
         sample: the values of each seed that the interval is computed from.
@@ -66,13 +65,13 @@ class Exhibit:
     Attributes:
         id: as in the list of exhibits, e.g. ``"p1.table2"``.
         kind: ``"table"`` or ``"figure"``.
-        title: what it shows, with the unit of a table's figures.
+        title: title, with the unit of a table's figures.
         rows: its content.
         files: paths relative to the output folder; the report fills them in.
         note: a sentence for the reader.
         axes: of a figure, ``{"x": "epoch", "y": "frame error (%)"}``, with units.
-        draw: how to draw a figure; see ``reports.figures``.
-        paper_label: what the paper calls it, e.g. ``"Table 2"``.
+        draw: options for drawing a figure; see ``reports.figures``.
+        paper_label: its name in the paper, e.g. ``"Table 2"``.
     """
 
     id: str
@@ -91,15 +90,15 @@ class Part:
     """One of the quantities behind a claim, e.g. one test set.
 
     Attributes:
-        label: which one.
+        label: name among the claim's parts.
         paper: the paper's figure, or a word.
-        measured: ours.
+        measured: measured value.
         ci95: its 95% interval.
-        verdict: by itself, without a correction; None for what is shown and not judged.
-        band: where the paper has it; an open end is None.
-        power: the chance of ``reproduced`` if the paper's figure is true; None if that is not
-            known.
-        finds: how far beyond an end of the band it must lie to be told with 80% power.
+        verdict: verdict without a correction; None if the part is shown and not judged.
+        band: band according to the paper; an unbounded end is None.
+        power: probability of ``reproduced`` if the paper's figure is true; None if not
+            computable.
+        finds: distance beyond an end of the band that is detected with 80% power.
         sample: the values of each seed that the interval is computed from.
     """
 
@@ -119,14 +118,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Condition:
-    """A precondition of a claim, as the runs have it.
+    """A precondition of a claim, measured on the runs.
 
     Attributes:
-        what: in words.
-        measured: computed from the runs.
+        what: the condition in words, with the unit.
+        measured: measured value.
         ci95: its 95% interval.
-        band: where it must lie; an open end is None.
-        holds: whether it does, by its estimate.
+        band: band that it must lie in; an unbounded end is None.
+        holds: whether the measured value lies in the band.
     """
 
     what: str
@@ -145,23 +144,23 @@ class Claim:
 
     Attributes:
         id: as in the list of claims, e.g. ``"p1.chunk-size"``.
-        statement: what the paper says, in one sentence.
+        statement: the paper's statement, in one sentence.
         where: section, table or page of the paper.
-        statistic: what is measured, and the band if there is one.
+        statistic: description of the measured statistic, and the band if there is one.
         paper: the paper's figure, or a word such as ``"holds"``.
-        measured: ours; None if a run diverged or the parts say it all.
+        measured: measured value of the headline; None if a run diverged.
         ci95: its 95% interval.
         verdict: ``reproduced``, ``contradicted``, ``undecided`` or ``not testable``.
         runs: hashes of the runs it comes from.
         note: a sentence for the reader.
         parts: the quantities behind it; the first is the headline.
-        power: the chance of ``reproduced`` if the paper's figures are true, taking the parts as
-            independent: the product over those parts whose figure it prints, so no less than that
-            of all; None where it prints none.
-        preconditions: of the paper's statement.
-        because: why it is not testable.
-        cannot_fail: why it holds by construction, if it does.
-        p_value: of the verdict; None if it is not testable.
+        power: probability of ``reproduced`` if the paper's figures are true, taking the parts as
+            independent: the product over the parts with a printed figure, so an upper bound of
+            that of all; None where the paper prints none.
+        preconditions: preconditions of the paper's statement.
+        because: reason for ``not testable``; otherwise empty.
+        cannot_fail: reason why it holds by construction, if it does.
+        p_value: p-value of the verdict; None if it is not testable.
         corrected: the verdict after a correction over all claims of the paper.
     """
 
@@ -188,24 +187,24 @@ class Claim:
 
     @property
     def decided(self) -> bool:
-        """Whether its verdict says yes or no."""
+        """Whether its verdict is ``reproduced`` or ``contradicted``."""
         return self.verdict in ("reproduced", "contradicted")
 
 
 @dataclass(frozen=True)
 class Results:
-    """Everything a reproduction found.
+    """All results of a reproduction.
 
     Attributes:
-        paper: e.g. ``"paper1"``.
+        paper: name of the paper, e.g. ``"paper1"``.
         scale: ``smoke``, ``laptop``, ``overnight``, ``gpu`` or ``paper``.
         corpus: name of the corpus.
         seeds: the seeds that the verdicts rest on.
         provenance: ``git``, ``versions``, ``device``, ``wall_s``, ``started``,
-            ``command``, and what else the report should print.
-        exhibits: in the paper's order.
-        claims: in the order of the list of claims.
-        schema: of the file.
+            ``command``, and further facts for the report.
+        exhibits: exhibits in the paper's order.
+        claims: claims in the order of the list of claims.
+        schema: version of the file's schema.
     """
 
     paper: str
@@ -219,9 +218,9 @@ class Results:
 
 
 LEVELS = 4
-"""Of ``results.json`` that are laid out: exhibits, an exhibit, its rows, and a row is one line.
+"""Levels of ``results.json`` that are indented: from the exhibits down to a row, on one line.
 
-Indented throughout, the hashes of a report of nine seeds took as much space as all else."""
+With full indentation the hashes of nine seeds would take as much space as everything else."""
 
 
 def write_results(path: Path, results: Results) -> None:
@@ -230,7 +229,7 @@ def write_results(path: Path, results: Results) -> None:
 
 
 def _finite(value: object) -> Any:
-    """Plain finite numbers, strings and None as they are; what is not finite as None."""
+    """Convert to a plain number, or to None if it is not finite; strings and None pass."""
     if value is None or isinstance(value, str):
         return value
     number = cast(float, value)
@@ -241,6 +240,7 @@ def _finite(value: object) -> Any:
 
 def _tidy(item: Row | Part | Condition | Claim) -> None:
     """Make the numbers of a frozen ``item`` plain and finite, once, at construction."""
+    # frozen dataclasses refuse assignment; object.__setattr__ bypasses that
     for name in ("paper", "measured", "power", "finds", "p_value"):
         if hasattr(item, name):
             object.__setattr__(item, name, _finite(getattr(item, name)))

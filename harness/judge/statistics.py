@@ -30,7 +30,7 @@ Bounds = tuple[Values, Values]
 
 
 def interval_of(sample: Sample) -> Interval:
-    """The interval that a sample gives: how every one here is made, and can be made again.
+    """Compute the interval of a sample; every interval of this module comes from here.
 
     Raises:
         ValueError: there are no values.
@@ -77,12 +77,12 @@ def paired_difference_ci(a: Values, b: Values) -> Interval:
 def bounded_difference_ci(a: Bounds, b: Bounds) -> Interval:
     """Mean of ``a - b``, paired by seed, of values known only to lie between bounds.
 
-    Below it ends where the interval of the smallest possible differences does, above where that of
-    the largest does: so, where these are about normal, it holds the mean with 95% wherever the
-    values lie within their bounds (partial identification: Horowitz and Manski, 2000). Bounds on
-    a grid that are alike for each of a few seeds show no scatter: then it is too sure. Its
-    estimate is the middle of what the bounds allow. An open bound leaves its side open; where
-    bounds meet it is ``paired_difference_ci``.
+    The lower end is that of the interval of the smallest possible differences, the upper end that
+    of the largest. So, where these are about normal, it covers the mean with 95% wherever the
+    values lie within their bounds (partial identification: Horowitz and Manski, 2000). It is too
+    narrow if bounds on a grid are equal for all of a few seeds, which shows no scatter. The
+    estimate is the middle of the range. An infinite bound leaves its side unbounded; where all
+    bounds meet the result is that of ``paired_difference_ci``.
 
     Args:
         a: lowest and highest possible value of each seed, two of [S].
@@ -229,10 +229,10 @@ def t_quantile(degrees: float) -> float:
 
 
 def errors_from(found: Interval, end: float) -> float:
-    """How many standard errors an estimate lies from a number.
+    """Distance of an estimate from ``end``, in standard errors.
 
-    Where a ratio's values are known it is the statistic of Fieller's test, in which the error
-    depends on that number; else the half width towards it gives the error.
+    For a ratio with known values it is the statistic of Fieller's test, whose standard error
+    depends on ``end``; otherwise the half width towards ``end`` gives the error.
     """
     if found.sample is not None and found.sample.statistic == "ratio":
         values = np.asarray(found.sample.values, np.float64)
@@ -244,7 +244,7 @@ def errors_from(found: Interval, end: float) -> float:
 
 
 def quotient(a: float, b: float) -> float:
-    """A / b, or NaN where that has no value."""
+    """A / b, or NaN if b is zero."""
     return a / b if b != 0 else math.nan
 
 
@@ -256,7 +256,7 @@ def _seeds(values: Values) -> Array:
 
 
 def _columns(*columns: Array) -> Matrix:
-    """A row for each seed."""
+    """Matrix with one row per seed, from one array [S] per column."""
     return tuple(tuple(map(float, row)) for row in zip(*columns, strict=True))
 
 
@@ -297,7 +297,7 @@ def _rank_half_width(points: int, seeds: int) -> float:
 
 
 def _rank_null(points: int) -> Counter[int]:
-    """How often each value of 4 Σ (r - r̄)(s - s̄), an integer, occurs over all orders."""
+    """Counts of each value of 4 Σ (r - r̄)(s - s̄), an integer, over all orders."""
     centred = [2 * rank - points + 1 for rank in range(points)]
     return Counter(
         sum(r * s for r, s in zip(centred, order, strict=True)) for order in permutations(centred)

@@ -1,15 +1,14 @@
 """95% intervals of error rates over seeds, test utterances and corpora.
 
-Where each seed has a corpus of its own, with test utterances of its own, one rate a seed holds all
-that varies: seed, corpus and utterances, and the interval is Student's over these rates.
+Where each seed has a corpus and test utterances of its own, one rate per seed reflects everything
+that varies: seed, corpus and utterances. The interval is then Student's over these rates.
 
 Where all seeds are tested on the same utterances (a recorded corpus), a rate varies for two
 reasons: another seed, and another test set. Both are counted: with per-utterance errors
 E[s, u] and lengths L[u], the variance of the mean rate is the variance over
 seeds plus the variance over utterances (each linearised as a ratio of sums), and
-the degrees of freedom are Satterthwaite's (1946). What seed and utterance do
-jointly is counted in both, so the interval errs on the wide side. Other corpora are then not
-counted.
+the degrees of freedom are Satterthwaite's (1946). The interaction of seed and utterance
+is counted in both, so the interval errs on the wide side. It does not cover other corpora.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ def bootstrap_rate_ci(
 
 
 def _interval(statistic: Statistic, lengths: Counts, *columns: Counts) -> Interval:
-    """The interval of one statistic of the rates of some settings."""
+    """Interval of a statistic of the error rates of one setting per column [S, U]."""
     checked = [_check_counts(each, lengths, like=columns[0]) for each in columns]
     rates = np.stack([seed_rates(each, lengths) for each in checked], axis=1)
     values = tuple(tuple(map(float, row)) for row in rates)
