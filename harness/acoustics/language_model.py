@@ -230,7 +230,7 @@ class _Reader:
         self.backoffs: dict[Ngram, float] = {}
 
     def model(self, lines: Iterator[str]) -> LanguageModel:
-        r"""Read the model; lines before ``\\data\\`` and after ``\\end\\`` are ignored."""
+        r"""Read the model; lines before ``\data\`` and after ``\end\`` are ignored."""
         section: int | None = None
         for self.number, raw in enumerate(lines, 1):
             line = raw.strip()
