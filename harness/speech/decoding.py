@@ -1,7 +1,7 @@
 """Decoding while training: from utterances and stale parameters to outer gradients.
 
-What the transcripts of a corpus compete with in sequence training. Which utterances: those of each
-replica and in what order, and an even choice of some.
+Also the decoding graphs of a corpus for sequence training, the utterances of each replica with
+their order, and an even sample of utterances.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from harness.networks.feedforward import Dnn, Layout
 from harness.tasks.order import Examples
 
 TOGETHER = 64
-"""Utterances of a batch on a GPU."""
+"""Largest number of utterances in a batch on a GPU."""
 
 
 @dataclass(frozen=True)
 class Halves:
-    """A network in two: a trunk that is never updated, and what is trained on its outputs.
+    """A network in two parts: a trunk that is never updated, and the trained layers above it.
 
     Args:
-        trunk: the levels below, with their parameters [1, P]; None where all are trained.
-        net: what is trained.
+        trunk: the lower layers with their parameters [1, P]; None if all layers are trained.
+        net: the trained layers.
     """
 
     trunk: tuple[Dnn, Tensor] | None
@@ -44,7 +44,7 @@ class Halves:
 
     @classmethod
     def split(cls, net: Dnn, model: Tensor, layers: str) -> tuple[Halves, Tensor]:
-        """The two halves, and the trained one's part [P'] of ``model [P]``."""
+        """Split a network; also the trained half's part [P'] of its parameters ``model [P]``."""
         if layers == "all":
             return cls(None, net), model
         top = Dnn(Layout(net.layout.sizes[-2:]), net.activation)
@@ -53,7 +53,7 @@ class Halves:
         return cls((below, model[:size].unsqueeze(0).clone()), top), model[size:]
 
     def inputs(self, x: Tensor) -> Tensor:
-        """What the trained half sees [B, D'] of frames [B, D]."""
+        """Inputs [B, D'] of the trained half for frames [B, D]."""
         if self.trunk is None:
             return x
         net, model = self.trunk
@@ -61,12 +61,12 @@ class Halves:
         return level.sigmoid_() if net.activation == "sigmoid" else level.relu_()
 
     def whole(self, part: Tensor) -> Tensor:
-        """The parameters [P] of the network whose trained half is ``part [P']``."""
+        """Parameters [P] of the whole network, from those of the trained half, ``part [P']``."""
         return part if self.trunk is None else torch.cat([self.trunk[1][0], part])
 
 
 class DecodeStats(NamedTuple):
-    """How decoding the split's utterance of this number went; see ``mmi.Outer``."""
+    """Statistics of one decoded utterance, an index into its split; see ``mmi.Outer``."""
 
     utterance: int
     frames: int
@@ -78,32 +78,33 @@ class DecodeStats(NamedTuple):
 
     @classmethod
     def from_outer(cls, utterance: int, outer: Outer) -> DecodeStats:
-        """Of one utterance."""
+        """Statistics of an utterance's outer gradient."""
         counts = (outer.used, outer.rejected, outer.cancelled)
         return cls(utterance, outer.frames, outer.value, *counts, outer.trouble)
 
     @classmethod
     def from_batch(cls, utterance: int, batch: Outers, i: int) -> DecodeStats:
-        """Of an utterance, the ``i``-th of a batch."""
+        """Statistics of an utterance, the ``i``-th of a batch."""
         counts = (int(batch.kept[i].sum()), int(batch.rejected[i]), int(batch.cancelled[i]))
         frames, value = int(batch.lengths[i]), float(batch.value[i])
         return cls(utterance, frames, value, *counts, batch.trouble[i])
 
 
 TOLD = 20
-"""How many utterances are named for each trouble."""
+"""Largest number of utterances that are listed for each trouble."""
 
 
 @dataclass
 class Tally:
-    """What decoding came across since the last look.
+    """Sums of decoding statistics since the last evaluation.
 
     Attributes:
-        utterances, frames: how many were decoded.
-        value: the criterion summed over those that have one, and their frames.
-        kept, rejected, cancelled: frames.
-        troubles: how many utterances had each.
-        troubled: the first utterances of the split that had each, up to ``TOLD``.
+        utterances, frames: numbers of decoded utterances and frames.
+        value: sum of the criterion over the utterances with a finite value.
+        value_frames: frames of these utterances.
+        kept, rejected, cancelled: numbers of frames.
+        troubles: number of utterances with each trouble.
+        troubled: lowest indices of utterances with each trouble, at most ``TOLD``.
     """
 
     utterances: int = 0
@@ -117,7 +118,7 @@ class Tally:
     troubled: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
 
     def add(self, seen: DecodeStats) -> None:
-        """Count an utterance."""
+        """Add the statistics of an utterance."""
         self.utterances += 1
         self.frames += seen.frames
         if np.isfinite(seen.value):
@@ -131,7 +132,7 @@ class Tally:
             self._tell(seen.trouble, [seen.utterance])
 
     def take_in(self, other: Tally) -> None:
-        """Count everything of another tally."""
+        """Add another tally."""
         for name, value in vars(other).items():
             if name != "troubled":
                 setattr(self, name, getattr(self, name) + value)
@@ -139,12 +140,12 @@ class Tally:
             self._tell(trouble, utterances)
 
     def _tell(self, trouble: str, utterances: Sequence[int]) -> None:
-        # The smallest numbers, so that it does not matter who was decoded first.
+        # The smallest numbers, so that the list does not depend on the order of decoding.
         known = self.troubled.get(trouble, [])
         self.troubled[trouble] = sorted({*known, *utterances})[:TOLD]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Convert to plain JSON values."""
         return {**asdict(self), "troubles": dict(self.troubles)}
 
     @classmethod
@@ -157,12 +158,12 @@ class Tally:
 
 @dataclass(frozen=True, eq=False)
 class DecodeResult:
-    """What an utterance's trainers get.
+    """A decoded utterance, as its trainer receives it.
 
     Attributes:
         x: inputs [F, D'] of the frames that enter minibatches.
         outer: their outer gradients [F, K].
-        seen: how the utterance went.
+        seen: decoding statistics.
     """
 
     x: Tensor
@@ -175,12 +176,12 @@ class Decoder:
     """Decodes training utterances: one by one on a CPU, in batches on a GPU.
 
     Args:
-        device: where it computes: ``"cpu"`` or ``"cuda"``.
-        every_frame: whether frames that are rejected enter minibatches too.
+        device: ``"cpu"`` or ``"cuda"``.
+        every_frame: whether rejected and cancelled frames enter minibatches too.
         halves: the network.
         frames: the corpus on its device.
         train: its training utterances.
-        criterion: gives outer gradients.
+        criterion: computes outer gradients.
     """
 
     device: str
@@ -192,7 +193,7 @@ class Decoder:
 
     @torch.no_grad()
     def decode(self, models: Sequence[Tensor], utterances: Sequence[int]) -> list[DecodeResult]:
-        """Each utterance with its own parameters ``[P']``."""
+        """Decode each utterance with parameters ``[P']`` of its own."""
         if self.device == "cpu":
             return [self._decode_one(m, u) for m, u in zip(models, utterances, strict=True)]
         return [
@@ -216,7 +217,7 @@ class Decoder:
     def decode_batch(
         self, models: Sequence[Tensor], utterances: Sequence[int]
     ) -> list[DecodeResult]:
-        """As one batch, padded to the longest utterance."""
+        """Decode utterances as one batch, padded to the longest one."""
         stack, chosen = torch.stack(list(models)), np.asarray(utterances)
         lengths = self.train.frames[chosen]
         within = np.minimum(np.arange(int(lengths.max())), lengths[:, None] - 1)
@@ -244,7 +245,7 @@ class Decoder:
         return BatchedCriterion(self.criterion, self.device)
 
     def _entering(self, kept: np.ndarray) -> np.ndarray:
-        """Numbers of the frames that enter minibatches, of those ``kept [T]``."""
+        """Indices of the frames that enter minibatches, from the mask ``kept [T]``."""
         if self.every_frame and kept.any():
             return np.arange(len(kept))
         return np.flatnonzero(kept)
@@ -260,13 +261,9 @@ def log_posteriors(net: Dnn, model: Tensor, x: Tensor) -> np.ndarray:
 def references_of(corpus: Corpus) -> References:
     """Paper 3's graphs for a corpus: a unigram over its lexicon, transitions from its alignment.
 
-    Made once for all runs of a process on a corpus: their graphs of transcripts are the same.
-
     The unigram is estimated from the corpus's text, or from its training transcripts if it
-    has none.
+    has none. Built once per process and corpus: all its runs share the graphs of transcripts.
     """
-    # Corpora are validated by decoding, so these would import each other.
-
     train = corpus.split("train")
     words = {word_of(entry) for entry in corpus.lexicon}
     model = language_model.train(corpus.lm_text or train.words, 1, vocabulary=words)
@@ -276,7 +273,7 @@ def references_of(corpus: Corpus) -> References:
 
 
 def parts(seed: int, utterances: int, replicas: int) -> list[np.ndarray]:
-    """The training utterances dealt out to replicas, as evenly as they go.
+    """Partition the training utterances among replicas; sizes differ by at most one.
 
     Paper 3, section 3: "We partition the training data into a number of subsets and run
     training with a replica of the model for each of these subsets."
@@ -286,7 +283,7 @@ def parts(seed: int, utterances: int, replicas: int) -> list[np.ndarray]:
 
 
 def orders(seed: int, utterances: int, replicas: int, passes: int) -> np.ndarray:
-    """Utterances in each replica's own order: its part again and again, shuffled every time.
+    """Utterances in each replica's order: its part once per pass, reshuffled for each pass.
 
     Returns:
         int64 [replicas, most of any replica], -1 after a replica's last utterance.
@@ -303,6 +300,6 @@ def orders(seed: int, utterances: int, replicas: int, passes: int) -> np.ndarray
 
 
 def sample_evenly(part: Utterances, at_most: int) -> Utterances:
-    """About ``at_most`` utterances, which lie evenly: neighbours are often of one speaker."""
+    """At most ``at_most`` utterances, evenly spaced: neighbours are often of one speaker."""
     chosen = np.linspace(0, len(part) - 1, min(at_most, len(part)))
     return part.take(chosen.round().astype(np.int64))

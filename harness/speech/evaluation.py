@@ -1,4 +1,4 @@
-"""Measures of a model on frames and words: scores of frames, and what is recognised in speech."""
+"""Measures of a model: loss and error on frames, and recognised words with their errors."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ HELD_OUT_FRAMES = 2000
 
 @dataclass(frozen=True)
 class Scores:
-    """Loss a frame (nats) and share of frames wrong."""
+    """Loss per frame (nats) and share of wrong frames."""
 
     loss: float
     frame_error: float
 
     @property
     def finite(self) -> bool:
-        """Whether the model still computes numbers."""
+        """Whether the loss is finite."""
         return bool(np.isfinite(self.loss))
 
     @property
     def error(self) -> float:
-        """What candidates are judged by."""
+        """Metric for comparing candidates: the frame error."""
         return self.frame_error
 
     @property
     def measured(self) -> dict[str, float]:
-        """Both, by name."""
+        """Frame error and loss by name."""
         return {"frame_error": self.frame_error, "loss": self.loss}
 
 
@@ -93,7 +93,7 @@ class FrameEvaluator:
         return frame_scores(self.net, model, self.frames, self._dev)
 
     def held_out_loss(self, model: Tensor) -> float:
-        """Loss on an even thinning of the development set, for schedules that ask often."""
+        """Loss on a thinned development set, for schedules that evaluate often."""
         return frame_scores(self.net, model, self.frames, self._held_out).loss
 
     def frames_of(self, split: str, model: Tensor) -> Scores:
@@ -101,7 +101,7 @@ class FrameEvaluator:
         return frame_scores(self.net, model, self.frames, rows_of(self.corpus, split))
 
     def tune_decoding(self, model: Tensor) -> TuningResult | None:
-        """What development data say ``model [P]`` is best decoded with, if it is decoded."""
+        """Tune the decoding of ``model [P]`` on development data; None without decoding."""
         return self._transcriber.tune_decoding(lambda part: self.likelihoods(model, part))
 
     def word_errors(self, split: str, model: Tensor, tuned: TuningResult | None) -> ErrorCounts:
@@ -110,7 +110,7 @@ class FrameEvaluator:
         Args:
             split: the test set.
             model: the parameters.
-            tuned: of the same model.
+            tuned: from ``tune_decoding`` of the same model.
         """
         heard = self._transcriber.hear(split, lambda part: self.likelihoods(model, part), tuned)
         return word_errors(self.corpus.split(split).words, heard)
@@ -154,28 +154,28 @@ def _outputs(
 
 
 ORDER = 2
-"""Of the language model that tests are decoded with."""
+"""Order of the language model that test sets are decoded with."""
 
 TUNED_ON = 100
-"""How many development utterances, evenly chosen, decide a model's acoustic scale."""
+"""Number of development utterances, evenly chosen, for tuning a model's acoustic scale."""
 
 BEAM = Beam(12.0, max_active=1500)
 
 ScoresOf = Callable[[Utterances], Iterable[np.ndarray]]
-"""Gives ``[T, K]`` log p(s|x_t) - log prior(s) of each utterance, by one model."""
+"""Function from utterances to each one's ``[T, K]`` log p(s|x_t) - log prior(s)."""
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """How test sets are decoded.
+    """Settings for decoding test sets.
 
     Args:
-        order: of the n-gram model estimated on the corpus's ``lm_text``.
-        closed: the model knows every word of the lexicon; else those of its text alone.
+        order: order of the n-gram model estimated on the corpus's ``lm_text``.
+        closed: whether the model has every word of the lexicon; else those of its text alone.
         arpa: SHA-256 of an ARPA file used in its place; empty for none.
-        scales, insertions: acoustic scales and word insertion penalties that dev may choose.
-        dev: how many development utterances decide, evenly chosen.
-        beam: what the search keeps.
+        scales, insertions: candidate acoustic scales and word insertion penalties.
+        dev: number of development utterances for tuning, evenly chosen.
+        beam: limits of the search.
     """
 
     order: int = ORDER
@@ -188,18 +188,19 @@ class Decoding:
 
 
 WHILE_TRAINING = Decoding(insertions=(0.0,))
-"""How a run tests what it trains: without a penalty for words."""
+"""Decoding by a training run: without a word insertion penalty."""
 
 
 class Transcriber:
-    """Turns frame scores into words: sentences by beam search, single words by the best model.
+    """Recognises words from frame scores: sentences by beam search, or isolated words.
 
-    It remembers no model. Words come one by one where there is no text for a language model.
+    A corpus without text for a language model has isolated words: each utterance is one. No
+    network is stored here.
 
     Args:
-        corpus: whose lexicon, language model text and development set are used.
-        decoding: how.
-        arpa: a language model's file in place of the corpus's text.
+        corpus: source of the lexicon, the language model's text and the development set.
+        decoding: settings.
+        arpa: file of a language model in place of the corpus's text.
     """
 
     def __init__(self, corpus: Corpus, decoding: Decoding, arpa: Path | None = None) -> None:
@@ -214,15 +215,15 @@ class Transcriber:
         self._graph = None if model is None else decoding_graph(model, lexicon)
         known = set(lexicon.words)
         self.vocabulary = frozenset(known if model is None else known & set(model.words))
-        """The words that can be recognised."""
+        """Words that can be recognised."""
 
     def oov_rate(self, split: str) -> float:
-        """The share of a set's words that cannot be recognised."""
+        """Share of a set's words that cannot be recognised."""
         words = [word for said in self.corpus.split(split).words for word in said]
         return sum(word not in self.vocabulary for word in words) / len(words)
 
     def tune_decoding(self, scores_of: ScoresOf) -> TuningResult | None:
-        """A model's scale and penalty, by development data; None where words come one by one."""
+        """Tune scale and penalty for a model on development data; None for isolated words."""
         if self._graph is None:
             return None
         dev, decoding = sample_evenly(self.corpus.split("dev"), self.decoding.dev), self.decoding
@@ -236,7 +237,7 @@ class Transcriber:
         )
 
     def hear(self, split: str, scores_of: ScoresOf, tuned: TuningResult | None) -> list[Sentence]:
-        """The words that are recognised in each utterance, as tuned for the same model."""
+        """Recognised words of each utterance, with the settings tuned for the same model."""
         part = self.corpus.split(split)
         if tuned is None:
             laid = chains(self.corpus.lexicon, self.corpus.silence)

@@ -1,14 +1,9 @@
-"""Frames of a corpus: the configuration of training on them, and how they are made.
+"""Frames of a corpus: the configuration of training on them, and their copy on a device.
 
-Training on the frames of a corpus: what such a run computes, and nothing else.
-
-Frames of a corpus whose training speech is made as it is asked for, block by block. A block is so
-many consecutive utterances. Those asked for last are kept on the device, as many as there is room
-for. Utterances are alike in distribution whatever their numbers, so frames that are shuffled
-within blocks go past as well mixed as in a corpus of a block's size, and each block is made once a
-pass, or once in all if there is room.
-
-The corpus that a configuration names, as it was when the run was configured.
+A corpus may generate its training speech on demand, in blocks of consecutive utterances. The
+blocks used last are kept on the device, as many as fit. Utterances have the same distribution
+whatever their numbers, so frames that are shuffled within blocks are mixed as well as in a corpus
+of a block's size, and each block is generated once per pass, or once in all if everything fits.
 """
 
 from __future__ import annotations
@@ -64,10 +59,10 @@ __all__ = [
 ]
 
 FORMAT = 4
-"""Grows when the same configuration would no longer give the same bytes."""
+"""Version of the results; raised when the same configuration would give other bytes."""
 
 ALIGNMENT_FORMAT = 1
-"""The same of an alignment."""
+"""Version of the results of an alignment."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,18 +70,17 @@ class RunConfig(TrainingConfig[Corpus], HasIdentity):
     """One training on the frames of a corpus, on a simulated cluster.
 
     Args:
-        corpus: which, by name, or the folder of one (docs/corpora.md).
-        scale: how much of it.
-        corpus_seed: what it is made with, if it is made.
+        corpus: name of a corpus, or the folder of a saved one (docs/corpora.md).
+        scale: size of the corpus.
+        corpus_seed: seed of a generated corpus.
         fingerprint: the SHA-256 of its content.
         hidden: units of each hidden layer; inputs and targets follow from the corpus.
         activation: nonlinearity of the hidden layers.
         initial: the machines that pretrain the network, or `WideRandom`; None for narrower
             random parameters.
-        timed_layers: sizes of the network the cluster is charged for (units a level).
-        precision: of the products in gradients; see `harness.networks.feedforward`.
-        targets: what frames are trained towards and scored against in place of the corpus's own
-            targets.
+        timed_layers: sizes of the network that the cluster is charged for (units per layer).
+        precision: precision of products in gradients; see `harness.networks.feedforward`.
+        targets: alignment whose targets replace the corpus's own in training and scoring.
 
     Raises:
         UserError: settings that do not go together.
@@ -112,7 +106,7 @@ class RunConfig(TrainingConfig[Corpus], HasIdentity):
         check(self.precision, self.device)
 
     def to_identity(self) -> dict[str, Any]:
-        """See `HasIdentity`: without its class, as it was there before all others."""
+        """See `HasIdentity`: without the class, which identities of frame runs do not contain."""
         return plain_fields(self)
 
     def idle(self) -> Iterator[tuple[str, str]]:
@@ -124,11 +118,11 @@ class RunConfig(TrainingConfig[Corpus], HasIdentity):
                 yield f"initial.{name}", "the machine of the first hidden layer is Gaussian"
 
     def network(self, data: Corpus) -> Dnn:
-        """What is trained."""
+        """The network to train."""
         return Dnn(Layout(data.layers(self.hidden)), self.activation, self.precision)
 
     def pieces(self, data: Corpus) -> Pieces:
-        """The training utterances, or where frames are shuffled in blocks, blocks of them."""
+        """The training utterances, or blocks of them if frames are shuffled in blocks."""
         train = data.split("train")
         return Blocks.from_utterances(train) if self.shuffling == "in blocks" else train
 
@@ -163,11 +157,11 @@ class RunConfig(TrainingConfig[Corpus], HasIdentity):
 
     @property
     def judged(self) -> str:
-        """Frames wrong on the development set."""
+        """Name of the metric: share of wrong frames on the development set."""
         return "dev_frame_error"
 
     def stage_name(self, fold: int) -> str:
-        """Its algorithm, or before the first fold what it starts from."""
+        """Name of the algorithm, or before the first fold that of the initial parameters."""
         if fold > 0:
             return type(self.algorithm).__name__
         return "pretraining" if isinstance(self.initial, Recipe) else "its initial parameters"
@@ -175,11 +169,11 @@ class RunConfig(TrainingConfig[Corpus], HasIdentity):
 
 @dataclass(frozen=True)
 class ForcedAlignment(Configuration):
-    """The targets that a trained network finds for what was said in a corpus.
+    """Forced alignment of a corpus's transcripts by a trained network.
 
     Args:
-        network: the training whose last model scores the frames.
-        kappa: what its acoustic scores are multiplied with; transitions and words weigh 1.
+        network: the training that produces the network.
+        kappa: factor of its acoustic scores; transitions and words have factor 1.
     """
 
     network: RunConfig
@@ -187,7 +181,7 @@ class ForcedAlignment(Configuration):
     format: int = ALIGNMENT_FORMAT
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values, canonical: what the alignment's identity hashes."""
+        """Canonical plain JSON values, which the alignment's identity hashes."""
         return plain(self)
 
     def execute(self, store: Store, watch: Watch) -> Run:
@@ -196,10 +190,10 @@ class ForcedAlignment(Configuration):
 
 
 BLOCK = 500
-"""Utterances made together, and whose frames are shuffled together."""
+"""Utterances in a block: generated together, and their frames shuffled together."""
 
 ROOM = 2 << 30
-"""Bytes of features kept by a processor; a GPU keeps half of what it has."""
+"""Bytes of features kept in a CPU's memory; on a GPU half of its memory is used."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,16 +205,16 @@ class Blocks:
 
     @classmethod
     def from_utterances(cls, train: Utterances) -> Blocks:
-        """Consecutive utterances, whose rows follow each other."""
+        """Group consecutive utterances into blocks of consecutive rows."""
         first = np.arange(0, len(train), BLOCK)
         return cls(train.start[first], np.add.reduceat(train.frames, first))
 
 
 def frames_of(corpus: Corpus, device: str, shuffling: Shuffling = "full") -> Frames | MadeFrames:
-    """A corpus on a device: all of it, or its stored part and what makes the rest.
+    """Copy a corpus to a device: all of it, or its stored part if it generates the rest.
 
     Raises:
-        UserError: speech that is made does not fit, and is asked for in any order.
+        UserError: generated speech does not fit on the device, and is not shuffled in blocks.
     """
     if corpus.speech is None:
         return Frames.from_corpus(corpus, device)
@@ -234,18 +228,18 @@ def frames_of(corpus: Corpus, device: str, shuffling: Shuffling = "full") -> Fra
 
 
 def shuffling_of(corpus: Corpus) -> Shuffling:
-    """How the frames of a corpus are shuffled where nobody asks for anything else."""
+    """Default shuffling of a corpus's frames."""
     return "full" if corpus.speech is None else "in blocks"
 
 
 class MadeFrames:
-    """See `Frames`.
+    """Frames of a corpus that generates its training speech block by block; see `Frames`.
 
     Args:
-        corpus: whose frames.
-        speech: what makes its training utterances.
+        corpus: the corpus.
+        speech: generator of its training utterances.
         device: ``"cpu"`` or ``"cuda"``.
-        room: bytes of features to keep, at least a block's.
+        room: bytes of features to keep; at least one block is kept.
     """
 
     def __init__(
@@ -263,12 +257,12 @@ class MadeFrames:
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """Device of the frames."""
         return self._stored.device
 
     @property
     def bytes_of_all(self) -> int:
-        """Of all training features together."""
+        """Bytes of all training features together."""
         return len(self._blocks.start) * self._longest * self._row_bytes
 
     @property
@@ -277,7 +271,7 @@ class MadeFrames:
         return self._kept == len(self._blocks.start)
 
     def gather(self, rows: Tensor) -> Minibatch:
-        """See `Frames`; makes the blocks that ``rows [W, B]`` lie in, unless they are kept."""
+        """See `Frames`; generates the blocks of ``rows [W, B]`` that are not kept."""
         flat = rows.cpu().numpy().ravel()
         if not len(flat) or flat.max() < self._first:
             return self._stored.gather(rows)
@@ -285,7 +279,7 @@ class MadeFrames:
         return Minibatch(found.x.view(*rows.shape, -1), found.targets.view(rows.shape))
 
     def _gather(self, flat: np.ndarray) -> Minibatch:
-        """Of rows ``[N]``: made, or stored, or in more blocks than are kept at a time."""
+        """Gather rows ``[N]``, halved while they mix stored rows or need too many blocks."""
         block = np.searchsorted(self._blocks.start, flat, side="right") - 1
         needed = np.unique(block).tolist()
         if needed[0] < 0 or len(needed) > self._kept:
@@ -302,7 +296,8 @@ class MadeFrames:
         return Minibatch(found.x[0], found.targets[0])
 
     def _ensure(self, needed: list[int]) -> list[int]:
-        """Where the blocks lie, all of them kept from now on; those not used longest give way."""
+        """Slots of the blocks; missing ones are generated, replacing the least recently used."""
+        # first mark the present ones as used: a missing block must not replace a needed one
         for block in needed:
             if block in self._slots:
                 self._slots.move_to_end(block)
@@ -339,7 +334,7 @@ class MadeFrames:
 
     @cached_property
     def _first(self) -> int:
-        """The first row that is made."""
+        """First row that is generated."""
         return int(self._blocks.start[0])
 
     @cached_property
@@ -349,19 +344,19 @@ class MadeFrames:
 
     @property
     def _longest(self) -> int:
-        """The same with the ends of its utterances repeated."""
+        """Rows of the longest block, with the ends of its utterances repeated."""
         return self._most + 2 * self._context * BLOCK
 
 
 def room_on(device: str) -> int:
-    """Bytes that speech may take on a device."""
+    """Bytes of features that may be kept on a device."""
     if device == "cpu":
         return ROOM
     return torch.cuda.mem_get_info(device)[1] // 2
 
 
 def find_idle_of_folder(config: NamesCorpus) -> Iterator[tuple[str, str]]:
-    """What a corpus would be made with, where it is the folder of one that is made."""
+    """Settings without effect because the corpus is a folder, each with the reason."""
     if is_folder(config.corpus):
         for name, usual in (("scale", "smoke"), ("corpus_seed", 0)):
             if getattr(config, name) != usual:
@@ -369,21 +364,21 @@ def find_idle_of_folder(config: NamesCorpus) -> Iterator[tuple[str, str]]:
 
 
 class NamesCorpus(Protocol):
-    """A configuration that says which corpus, and the SHA-256 of its content."""
+    """A configuration that names a corpus, with the SHA-256 of its content."""
 
     @property
     def corpus(self) -> str:
-        """Its name."""
+        """Name of the corpus, or its folder."""
         ...
 
     @property
     def scale(self) -> str:
-        """How much of it."""
+        """Size of the corpus."""
         ...
 
     @property
     def corpus_seed(self) -> int:
-        """What it was made with."""
+        """Seed of a generated corpus."""
         ...
 
     @property
@@ -393,14 +388,16 @@ class NamesCorpus(Protocol):
 
 
 def corpus_of(config: NamesCorpus, say: Callable[[str], None] = lambda line: None) -> Corpus:
-    """The corpus; the last two are kept, so that what is made of one is made once a process.
+    """Load the corpus of a configuration.
+
+    The last two corpora are cached, so that objects derived from one are built once per process.
 
     Args:
-        config: whose.
-        say: told when it is made anew.
+        config: the configuration.
+        say: callback for lines of progress if the corpus is generated.
 
     Raises:
-        UserError: it cannot be made, or its content is another.
+        UserError: it cannot be generated, or its content has another fingerprint.
     """
     corpus = _load_cached(config.corpus, config.scale, config.corpus_seed, say)
     if corpus.fingerprint != config.fingerprint:
@@ -415,15 +412,15 @@ def _load_cached(name: str, scale: str, seed: int, say: Callable[[str], None]) -
 
 @dataclass(frozen=True)
 class Frames:
-    """A corpus on one device, the ends of every utterance repeated as splicing wants them.
+    """A corpus on one device, with the ends of every utterance repeated for splicing.
 
-    A spliced frame is then one piece of memory, and is copied as one. Spliced beforehand, the
-    eleven-frame inputs of paper 1 would take eleven times the memory.
+    A spliced frame is then a contiguous piece of memory, copied at once. If all frames were
+    spliced in advance, the eleven-frame inputs of paper 1 would take eleven times the memory.
 
     Args:
         features: ``[N + 2 context U, dim]`` of N frames in U utterances.
-        before: where the first frame lies that is spliced with each, ``[N]``.
-        targets: ``[N]``.
+        before: row in ``features`` of the first frame of each frame's window, ``[N]``.
+        targets: target of each frame, ``[N]``.
         context: frames that are spliced on either side.
     """
 
@@ -434,7 +431,7 @@ class Frames:
 
     @classmethod
     def from_corpus(cls, corpus: Corpus, device: str) -> Frames:
-        """Copy a corpus, as far as it is stored, to ``device`` (``"cpu"`` or ``"cuda"``)."""
+        """Copy the stored part of a corpus to ``device`` (``"cpu"`` or ``"cuda"``)."""
         stored, table = len(corpus.features), corpus.utterances
         there = table.start < stored
         parts = corpus.features, corpus.targets[:stored], table.start[there], table.frames[there]
@@ -453,10 +450,10 @@ class Frames:
         """Copy frames ``[N, dim]`` and targets ``[N]`` of utterances to a device.
 
         Args:
-            features: of every frame.
-            targets: of every frame.
+            features: features of every frame.
+            targets: target of every frame.
             start: first row of each utterance.
-            frames: its length.
+            frames: number of frames of each utterance.
             context: frames that are spliced on either side.
             device: ``"cpu"`` or ``"cuda"``.
         """
@@ -468,31 +465,31 @@ class Frames:
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """Device of the frames."""
         return self.features.device
 
     def gather(self, rows: Tensor) -> Minibatch:
-        """The spliced frames ``[W, B, (2c+1) dim]`` and targets ``[W, B]`` of ``rows [W, B]``."""
+        """Spliced frames ``[W, B, (2c+1) dim]`` and targets ``[W, B]`` of rows ``[W, B]``."""
         rows = upload(rows, self.device)
         spliced = self._spliced.index_select(0, self.before[rows].flatten())
         return Minibatch(spliced.view(*rows.shape, -1), self.targets[rows])
 
     @cached_property
     def _spliced(self) -> Tensor:
-        """All that can be spliced: rows that overlap in memory."""
+        """View of all windows of consecutive frames, as rows that overlap in memory."""
         length, dim = self.features.shape
         window = 2 * self.context + 1
         return self.features.as_strided((length - window + 1, window * dim), (dim, 1))
 
 
 def longer_rows(start: np.ndarray, frames: np.ndarray, context: int) -> np.ndarray:
-    """Row numbers of utterances whose first and last frames are repeated ``context`` times."""
+    """Row numbers of utterances, with first and last frames repeated ``context`` times more."""
     longer = frames + 2 * context
     first, last = np.repeat(start, longer), np.repeat(start + frames - 1, longer)
     return np.clip(row_numbers(start - context, longer), first, last)
 
 
 def splice_offsets(frames: np.ndarray, context: int) -> np.ndarray:
-    """Where among such rows the first one lies that is spliced with each frame."""
+    """Index among the rows of ``longer_rows`` of the first row of each frame's window."""
     longer = frames + 2 * context
     return row_numbers(np.cumsum(longer) - longer, frames)

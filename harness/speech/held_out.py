@@ -1,8 +1,4 @@
-"""Measures of a model in sequence training, and lags of its reads.
-
-What is measured of a model in sequence training. Which reads each kind of run has, by name, and
-how long before the folds they were.
-"""
+"""Measures of a model in sequence training, and lags from a run's reads to its folds."""
 
 from __future__ import annotations
 
@@ -30,14 +26,14 @@ from harness.tasks.order import Examples
 
 @dataclass(frozen=True)
 class HoldoutScores:
-    """A model on the held-out utterances.
+    """Measures of a model on the held-out utterances.
 
     Attributes:
-        criterion: its value a frame, in nats (accuracy a frame for minimum Bayes risk).
-        frame_error: share of frames whose target is not the most probable one.
-        words: decoded with the criterion's own graph at the model's own acoustic scale; None
-            where nobody asked.
-        tally: of the criterion.
+        criterion: value per frame, in nats (accuracy per frame for minimum Bayes risk).
+        frame_error: share of frames with a most probable target that is wrong.
+        words: tuning of the acoustic scale with the criterion's own graph, with its word error;
+            None if not requested.
+        tally: decoding statistics of the criterion.
     """
 
     criterion: float
@@ -48,7 +44,7 @@ class HoldoutScores:
 
 @dataclass(frozen=True)
 class SplitErrors:
-    """A model on a test set: errors and words of each utterance, and share of frames wrong."""
+    """Measures of a model on a test set: errors and words per utterance, share of wrong frames."""
 
     errors: np.ndarray
     lengths: np.ndarray
@@ -56,13 +52,13 @@ class SplitErrors:
 
     @property
     def word_error(self) -> float:
-        """Errors over words."""
+        """Errors over words, all utterances pooled."""
         return float(self.errors.sum() / self.lengths.sum())
 
 
 @lru_cache(maxsize=2)
 def _test_graph(corpus: Corpus, order: int) -> Graph:
-    """What test sets are decoded with; made once for all runs of a process on a corpus."""
+    """Decoding graph of test sets; built once per process, corpus and order."""
     text = corpus.lm_text or corpus.split("train").words
     return decoding_graph(language_model.train(text, order), references_of(corpus).lexicon)
 
@@ -74,8 +70,8 @@ class SequenceEvaluator:
         net: the whole network.
         frames: the corpus on its device.
         corpus: the corpus.
-        criterion: what is trained.
-        held_out: how many utterances of the development set, evenly chosen.
+        criterion: the criterion of training.
+        held_out: number of utterances of the development set, evenly chosen.
     """
 
     def __init__(
@@ -90,14 +86,14 @@ class SequenceEvaluator:
         self._held_out = sample_evenly(corpus.split("dev"), held_out)
 
     def evaluate_held_out(self, model: Tensor, words: bool = True) -> HoldoutScores:
-        """Criterion, frame error and, if asked, word error of ``model [P]`` on held-out speech."""
+        """Criterion, frame error and, if ``words``, word error of ``model [P]``."""
         part, tally, wrong = self._held_out, Tally(), 0
         scores: list[np.ndarray] = []
         for i, posteriors in enumerate(self._posteriors(model, part)):
             outer = self.criterion.outer(posteriors, part.words[i])
             tally.add(DecodeStats.from_outer(i, outer))
             wrong += self._wrong(part, i, posteriors)
-            if outer.trouble == "not finite":
+            if outer.trouble == "not finite":  # the run has diverged: no other value counts
                 return HoldoutScores(np.nan, np.nan, None, tally)
             if words:
                 scores.append(posteriors - self.criterion.log_prior)
@@ -107,24 +103,24 @@ class SequenceEvaluator:
         return HoldoutScores(value, wrong / part.total_frames, tuned, tally)
 
     def tune_decoding(self, model: Tensor, order: int) -> TuningResult:
-        """What held-out speech says ``model [P]`` is best decoded with: scale and penalty.
+        """Tune the acoustic scale and the insertion penalty of ``model [P]`` on held-out speech.
 
         Args:
             model: the parameters.
-            order: of the language model.
+            order: order of the language model.
         """
         part = self._held_out
         graph = _test_graph(self.corpus, order)
         return tune(part.words, self._scores(model, part), graph, beam=BEAM)
 
     def test(self, split: str, model: Tensor, order: int, tuned: TuningResult) -> SplitErrors:
-        """``model [P]`` on a test set, decoded with a language model of some order.
+        """Measure ``model [P]`` on a test set.
 
         Args:
             split: the test set.
             model: the parameters.
-            order: of the language model.
-            tuned: of the same model and order.
+            order: order of the language model.
+            tuned: from ``tune_decoding`` of the same model and order.
         """
         graph = _test_graph(self.corpus, order).with_insertion_penalty(tuned.best.insertion)
         part, wrong = self.corpus.split(split), 0
@@ -151,7 +147,7 @@ class SequenceEvaluator:
 
 
 def lags(timeline: Timeline, config: RunConfig | SequenceConfig) -> dict[str, float]:
-    """Mean and percentiles of a run's lags from each of its reads, in folds and in seconds."""
+    """Mean, median and 95th percentile of the lags from each kind of read, in folds and seconds."""
     return {
         f"{name}_{unit}_{figure}": value
         for name, read in config.reads().items()

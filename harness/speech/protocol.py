@@ -1,24 +1,24 @@
 """Sequence training: a decoder and a trainer at each worker, each with reads of its own.
 
 A worker's decoder takes one utterance after another: it reads the shared model (at the start of
-each utterance, or at multiples of the fetch interval, everybody at once), decodes, and passes the
-frames it keeps on; so many decoded utterances may wait, then it waits itself. The worker's trainer
-has a minibatch of slots, an utterance in each, and takes one frame of each slot at a time; a slot
-that has run out takes the next decoded utterance (on-the-fly shuffling). When all slots are
-filled the trainer reads, fetches, computes, and sends a piece of its contribution to each shard
-of the server, one after the other, beginning with a different shard than its neighbour. Shards
-fold their pieces first come first served. The fold is complete, and the version one more, when
-the last shard has folded; then the trainer goes on. A read at an instant between two shards'
-folds sees one new piece and one old one: the version read is that of complete folds.
+each utterance, or at the first start after a multiple of the fetch interval, the same for all
+workers), decodes, and queues the kept frames; when ``waiting`` decoded utterances are in the queue
+it blocks. The worker's trainer has a minibatch of slots, each with an utterance, and takes one
+frame of each slot at a time; an empty slot takes the next decoded utterance (on-the-fly
+shuffling). When all slots are filled the trainer reads, fetches, computes, and sends a piece of
+its contribution to each shard of the server, one after the other, starting at a different shard
+for each worker. Shards fold their pieces first come first served. The fold is complete, and the
+version grows by one, when the last shard has folded; then the trainer takes its next minibatch. A
+read between two shards' folds gets one new piece and one old one: its version is that of the
+complete folds.
 
-Lengths are drawn, and a fixed part of an utterance is kept; or lengths are given (`Sequence.give`),
-and how much is kept of an utterance is asked before its decoding ends: then a segment ends where
-the next event needs the answer (see `Simulation.asked`). Of given utterances there is a last one:
-after it the remaining frames are trained on in smaller minibatches.
+Lengths are drawn, and a fixed share of an utterance is kept. Or lengths are given
+(`Sequence.give`), and training supplies the number of kept frames of an utterance before its
+decoding ends: a segment of the simulation ends where the next event needs it (see
+`Simulation.asked`). After the last given utterance, the remaining frames are trained on in
+smaller minibatches.
 
-Below the protocol: the state that moves, and the kernel that moves it.
-
-Of events at one instant: folds, pieces, ends of computing and of decoding, trainers' reads,
+Order of events at one instant: folds, pieces, ends of computing and of decoding, trainers' reads,
 decoders' reads.
 """
 
@@ -53,8 +53,10 @@ FOLDED, PIECE, COMPUTED, DECODED, TRAINER_READ, DECODER_READ = range(6)
 PARKED, ABOUT_TO_READ, STARVED, UNDER_WAY = range(4)
 BLOCKED, DECODING, NEVER_STARTED, FINISHED = range(4)
 UNTOLD = -1
-"""Stands for the number of kept frames until training has answered."""
+"""Number of kept frames that training has not supplied yet."""
 NONE_YET = 1 << 62
+# An event's key, compared as one integer: its kind, then its number in order of planning, so that
+# equal events run first planned first, then its leaf. 24 bits of leaf bound the workers.
 PRIORITY, SEQUENCE, LEAF = 60, 24, (1 << 24) - 1
 
 CLOCK = np.dtype(
@@ -86,7 +88,7 @@ DECODE = np.dtype(
 
 
 class Rules(NamedTuple):
-    """The protocol's settings as a kernel takes them; ``fetch_s`` is 0 for every utterance."""
+    """The protocol's settings for the kernel; ``fetch_s`` is 0 for a read at each utterance."""
 
     shards: int
     fetch_s: float
@@ -99,19 +101,19 @@ class Rules(NamedTuple):
 
 
 class State(NamedTuple):
-    """Everything that moves.
+    """State of the simulation.
 
     Attributes:
         clock: [1] of `CLOCK`.
-        events: tournament of decoders, then trainers.
+        events: tournament of the next events of decoders, then of trainers.
         trainers: [N] of `TRAINER`.
         decoders: [N] of `DECODER`.
         waiting: [N, W + 1] rings of decoded utterances; the last entry is the one in the decoder.
         slots: [N, B] the utterances in the minibatches.
-        shard_free_s: [S] until when each shard is busy.
+        shard_free_s: [S] end of each shard's last planned fold, in virtual seconds.
         pieces: [N, S] of `PIECE_SPAN`: the pieces of each contribution.
-        lengths: [N, Q] frames of each decoder's utterances in its order, 0 where there are no
-            more; Q is 0 where lengths are drawn.
+        lengths: [N, Q] frames of each decoder's utterances in its order, then zeros; Q is 0 if
+            lengths are drawn.
     """
 
     clock: Any
@@ -126,7 +128,7 @@ class State(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What happened: [M] folded, [M, S] their pieces, [D] decodes, how many folds and decodes."""
+    """Buffers of recorded events: [M] folds, [M, S] their pieces, [D] decodes, both counts [2]."""
 
     folded: Any
     pieces: Any
@@ -135,14 +137,14 @@ class Record(NamedTuple):
 
 
 class CountQueries(NamedTuple):
-    """[U] utterances in decoders, of which it is open how many frames are kept.
+    """[U] utterances in decoders with an unknown number of kept frames.
 
     Attributes:
-        worker: whose decoder.
-        number: which of this worker's utterances, counted from 0.
+        worker: index of the decoder's worker.
+        number: index among this worker's utterances.
         utterance: number, counted over all workers in order of decoding.
         decode_version: the version it is decoded with.
-        decode_time_s: when that version was read.
+        decode_time_s: time at which that version was read, in virtual seconds.
     """
 
     worker: np.ndarray
@@ -157,14 +159,14 @@ class Sequence(Spec, TimingProtocol):
     """Asynchronous sequence training.
 
     Attributes:
-        slots: utterances, and frames, in a minibatch; what the workload calls a minibatch.
-        frames: mean length of an utterance.
+        slots: utterances, and frames, in a minibatch; the workload's minibatch.
+        frames: mean length of an utterance, in frames.
         frames_cv: standard deviation of the length over its mean (a gamma law).
-        kept: the part of an utterance's frames that the decoder passes on.
-        decode_cost: decoding a frame takes as long as training on so many.
+        kept: share of an utterance's frames that the decoder passes on.
+        decode_cost: time of decoding a frame over the time of training on one.
         fetch_s: interval of the decoders' fetches; None is at the start of each utterance.
         fetch_every: minibatches from one fetch of a trainer to the next.
-        waiting: decoded utterances that may wait for a slot.
+        waiting: largest number of decoded utterances in a worker's queue.
         shards: parts of the model, each with a queue of its own.
         shuffled: whether a minibatch has a frame of each slot's utterance; if not, it has
             frames of one utterance after another.
@@ -174,7 +176,7 @@ class Sequence(Spec, TimingProtocol):
     can = frozenset({"questions"})
 
     lengths: ClassVar[np.ndarray | None] = None
-    """Of one object: what `give` was given; no setting, and no part of an identity."""
+    """Lengths set by `give` on one object; neither a setting nor part of an identity."""
 
     slots: int = setting(32, at_least=1, at_most=100_000)
     frames: float = setting(240.0, at_least=1.0, at_most=1e6)
@@ -199,7 +201,7 @@ class Sequence(Spec, TimingProtocol):
 
     @property
     def rules(self) -> Rules:
-        """The settings as the kernel takes them."""
+        """The settings for the kernel."""
         return Rules(
             shards=self.shards,
             fetch_s=self.fetch_s or 0.0,
@@ -212,11 +214,11 @@ class Sequence(Spec, TimingProtocol):
         )
 
     def start(self, cluster: Cluster, workers: int) -> State:
-        """Every trainer idle with empty slots, every decoder about to begin.
+        """Initial state: trainers idle with empty slots, decoders before their first utterance.
 
         Raises:
             UserError: the cluster's workers share a link, or there are too many.
-            ValueError: utterances were given for another number of workers.
+            ValueError: lengths were given for another number of workers.
         """
         lengths = np.zeros((workers, 0), np.int64)
         if self.lengths is not None:
@@ -245,7 +247,7 @@ class Sequence(Spec, TimingProtocol):
         )
 
     def promised(self, state: State) -> int:
-        """A trainer's contribution counts from its read on."""
+        """Number of folds and of contributions read but not folded."""
         clock = state.clock[0]
         return int(clock["version"] + clock["under_way"])
 
@@ -254,7 +256,7 @@ class Sequence(Spec, TimingProtocol):
         return UnitCosts(50e-6, 3700.0, 10e-6)
 
     def asked(self, state: State) -> CountQueries:
-        """The given utterances whose decoding has begun: how many of their frames are kept?"""
+        """Utterances in decoders for which the simulation needs the number of kept frames."""
         entry, decoders = state.waiting[:, -1], state.decoders
         worker = np.flatnonzero((decoders["phase"] == DECODING) & (entry["kept"] == UNTOLD))
         return CountQueries(
@@ -266,24 +268,24 @@ class Sequence(Spec, TimingProtocol):
         )
 
     def answer(self, state: State, who: np.ndarray, values: np.ndarray) -> None:
-        """So many frames are kept of the utterances in the decoders of these workers.
+        """Set the number of kept frames of the utterances in the decoders of these workers.
 
         Raises:
-            ValueError: it is not open, or no number of frames.
+            ValueError: a number is already known, or is negative.
         """
         entry = state.waiting[:, -1]
         if not (np.all(entry["kept"][who] == UNTOLD) and np.all(values >= 0)):
-            raise ValueError("what an utterance kept is told once, and is at least 0")
+            raise ValueError("an utterance's kept frames are set once, to 0 or more")
         entry["kept"][who] = entry["left"][who] = values
 
     def wake(self, state: State) -> None:
-        """Idle trainers are about to read; decoders begin if they have not."""
+        """Plan reads of idle trainers, and of decoders that have not started."""
         wake(state)
 
     def advance(
         self, state: State, costs: Costs, limits: Limits, room: int, spans: bool
     ) -> tuple[int, Timeline]:
-        """Run until a limit or until ``room`` folds are recorded: (why it stopped, what was)."""
+        """Run to a limit or until ``room`` folds are recorded: reason of the stop, timeline."""
         room = min(room, 1 << 13)
         first = int(state.clock[0]["version"])
         record = Record(
@@ -328,7 +330,7 @@ def _decodes(rows: np.ndarray) -> Decodes:
 
 
 def _spans(trainers: np.ndarray, pieces: np.ndarray) -> Spans:
-    """Fetch, compute, push of each contribution and the fold of each of its pieces."""
+    """Spans of fetch, compute and push of each contribution, and of the folds of its pieces."""
     names = ("fetch_start_s", "fetch_end_s", "compute_end_s", "push_end_s")
     instants = np.stack([trainers[name] for name in names], axis=1)
     start_s = np.concatenate([instants[:, :-1], pieces["start_s"]], axis=1).reshape(-1)
@@ -343,9 +345,10 @@ def _spans(trainers: np.ndarray, pieces: np.ndarray) -> Spans:
 
 @kernel
 def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record) -> int:
-    """Move ``state`` until a limit is met or the record is full; returns why it stopped."""
+    """Advance ``state`` to a limit or until the record is full; returns the reason of the stop."""
     clock, counts = state.clock[0], record.counts
     while clock.version < limits.version:
+        # one event adds at most one fold, and a decode for each slot of one worker
         full = counts[1] + state.slots.shape[1] > len(record.decodes)
         if counts[0] == len(record.folded) or full:
             return FULL
@@ -353,6 +356,7 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
         if clock.busy == 0:
             return DONE
         key = state.events[1].key
+        # before the clock moves: the event stays planned, and is met again with its answer
         if is_awaiting_count(state, key >> PRIORITY, key & LEAF):
             return ASKS
         if time_s > limits.time_s:
@@ -368,7 +372,7 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
 
 @kernel
 def is_awaiting_count(state: State, kind: int, leaf: int) -> bool:
-    """Whether an event ends a decoding whose number of kept frames is not known yet."""
+    """Whether an event is the end of a decoding with an unknown number of kept frames."""
     return kind == DECODED and state.waiting[leaf, state.waiting.shape[1] - 1].kept == UNTOLD
 
 
@@ -376,7 +380,7 @@ def is_awaiting_count(state: State, kind: int, leaf: int) -> bool:
 def happen(
     state: State, costs: Costs, rules: Rules, limits: Limits, record: Record, kind: int, leaf: int
 ) -> None:
-    """The first event takes place."""
+    """Remove the first event of the tournament and run its handler."""
     set_leaf(state.events, leaf, np.inf, 1 << 62)
     who = leaf % len(state.trainers)
     if kind == FOLDED:
@@ -397,7 +401,7 @@ def happen(
 
 @kernel
 def plan(state: State, leaf: int, time_s: float, kind: int) -> None:
-    """The next event of a leaf; of equal time and kind, the one planned first comes first."""
+    """Plan a leaf's next event; of equal time and kind, the one planned first runs first."""
     clock = state.clock[0]
     set_leaf(state.events, leaf, time_s, (kind << PRIORITY) | (clock.sequence << SEQUENCE) | leaf)
     clock.sequence += 1
@@ -405,7 +409,7 @@ def plan(state: State, leaf: int, time_s: float, kind: int) -> None:
 
 @kernel
 def wake(state: State) -> None:
-    """Idle trainers are about to read, in order of their numbers; so are new decoders."""
+    """Plan reads of idle trainers and new decoders at once, in order of worker index."""
     count, now_s = len(state.trainers), state.clock[0].now_s
     for who in range(count):
         if state.decoders[who].phase == NEVER_STARTED:
@@ -418,7 +422,7 @@ def wake(state: State) -> None:
 
 @kernel
 def read(state: State, costs: Costs, rules: Rules, who: int) -> None:
-    """The decoder begins its next utterance, if there is one."""
+    """Start the decoder's next utterance; without one the decoder has finished."""
     decoder, trainer = state.decoders[who], state.trainers[who]
     given = state.lengths.shape[1]
     if given == 0:
@@ -430,6 +434,7 @@ def read(state: State, costs: Costs, rules: Rules, who: int) -> None:
         decode(state, costs, rules, who, state.lengths[who, decoder.decoded], UNTOLD)
     else:
         decoder.phase = FINISHED
+        # a starved trainer would wait for ever: it trains on the frames that are left
         if trainer.phase == STARVED:
             trainer.phase = ABOUT_TO_READ
             plan(state, len(state.trainers) + who, state.clock[0].now_s, TRAINER_READ)
@@ -437,7 +442,7 @@ def read(state: State, costs: Costs, rules: Rules, who: int) -> None:
 
 @kernel
 def decode(state: State, costs: Costs, rules: Rules, who: int, frames: int, kept: int) -> None:
-    """Begin an utterance, with the newest parameters if it is time for them."""
+    """Start decoding an utterance, with the newest parameters if a fetch is due."""
     clock, decoder = state.clock[0], state.decoders[who]
     due = rules.fetch_s == 0.0 or decoder.phase == NEVER_STARTED
     if not due:
@@ -461,9 +466,9 @@ def decode(state: State, costs: Costs, rules: Rules, who: int, frames: int, kept
 
 @kernel
 def hand_over(state: State, costs: Costs, rules: Rules, who: int) -> None:
-    """The decoded utterance joins those that wait, if there is room; a starved trainer goes on.
+    """Queue the decoded utterance and wake a starved trainer; block if the queue is full.
 
-    An utterance of which nothing was kept is done with.
+    An utterance without kept frames is dropped.
     """
     decoder, trainer = state.decoders[who], state.trainers[who]
     room = state.waiting.shape[1] - 1
@@ -484,7 +489,7 @@ def hand_over(state: State, costs: Costs, rules: Rules, who: int) -> None:
 
 @kernel
 def load(state: State, costs: Costs, rules: Rules, record: Record, who: int, place: int) -> bool:
-    """Whether a slot has an utterance; if it has run out, it takes the one that waits longest."""
+    """Refill an empty slot from the head of the queue; returns whether it has an utterance."""
     decoder, room = state.decoders[who], state.waiting.shape[1] - 1
     slot = state.slots[who, place]
     if slot.left > 0:
@@ -499,7 +504,7 @@ def load(state: State, costs: Costs, rules: Rules, record: Record, who: int, pla
     row.decode_version, row.decode_time_s = slot.version, slot.read_at_s
     row.first_step, row.steps = state.trainers[who].step, slot.kept
     record.counts[1] += 1
-    if decoder.phase == BLOCKED:
+    if decoder.phase == BLOCKED:  # the queue has room again for the utterance in the decoder
         decoder.phase = DECODING
         hand_over(state, costs, rules, who)
     return True
@@ -507,7 +512,7 @@ def load(state: State, costs: Costs, rules: Rules, record: Record, who: int, pla
 
 @kernel
 def gather(state: State, costs: Costs, rules: Rules, record: Record, who: int) -> bool:
-    """Frames for a minibatch; whether it is full, or as full as it can ever be."""
+    """Gather a minibatch; returns whether it is full, or the decoder has finished."""
     trainer, size = state.trainers[who], state.slots.shape[1]
     if rules.shuffled:
         trainer.gathered = 0
@@ -521,7 +526,7 @@ def gather(state: State, costs: Costs, rules: Rules, record: Record, who: int) -
 
 @kernel
 def take(state: State, who: int, place: int, most: int) -> None:
-    """At most so many frames of a slot enter the minibatch."""
+    """Move at most ``most`` frames of a slot into the minibatch."""
     trainer, slot = state.trainers[who], state.slots[who, place]
     count = min(most, slot.left)
     if count > 0:
@@ -534,7 +539,7 @@ def take(state: State, who: int, place: int, most: int) -> None:
 def train(
     state: State, costs: Costs, rules: Rules, limits: Limits, record: Record, who: int
 ) -> None:
-    """Read, and take a frame of every slot; or wait for the decoder, or idle."""
+    """Read and take a frame of every slot; park at a limit, starve without enough frames."""
     clock, trainer = state.clock[0], state.trainers[who]
     if clock.version + clock.under_way >= limits.dispatch or clock.now_s > limits.dispatch_s:
         trainer.phase = PARKED
@@ -576,7 +581,7 @@ def train(
 
 @kernel
 def plan_piece(state: State, costs: Costs, rules: Rules, who: int) -> None:
-    """The next piece is on its way: pieces leave one after the other."""
+    """Plan the arrival of the next piece; pieces are sent one after the other."""
     trainer = state.trainers[who]
     sent_s = trainer.compute_end_s + trainer.copy_s * ((trainer.pieces + 1) / rules.shards)
     plan(state, len(state.trainers) + who, sent_s + costs.latency_s, PIECE)
@@ -584,8 +589,9 @@ def plan_piece(state: State, costs: Costs, rules: Rules, who: int) -> None:
 
 @kernel
 def arrive(state: State, costs: Costs, rules: Rules, who: int) -> None:
-    """A piece queues at its shard; after the last one the end of the fold is known."""
+    """Queue a piece at its shard; the last piece fixes the end of the fold."""
     clock, trainer = state.clock[0], state.trainers[who]
+    # neighbours start at different shards, so that equal workers do not queue at one
     shard = (who + trainer.pieces) % rules.shards
     piece = state.pieces[who, trainer.pieces]
     piece.shard = shard
@@ -605,7 +611,7 @@ def arrive(state: State, costs: Costs, rules: Rules, who: int) -> None:
 
 @kernel
 def fold(state: State, record: Record, who: int) -> None:
-    """All shards have folded: a new version, and the trainer goes on."""
+    """Record the fold that all shards have completed; the trainer takes its next minibatch."""
     clock, trainer = state.clock[0], state.trainers[who]
     row = record.counts[0]
     record.folded[row] = trainer

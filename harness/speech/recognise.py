@@ -1,4 +1,4 @@
-"""A trained network recognises a corpus's test sets: tuned on dev alone, every error kept."""
+"""Recognition of a corpus's test sets by a trained network, tuned on development data."""
 
 from __future__ import annotations
 
@@ -34,17 +34,16 @@ from harness.tasks.contract import Configuration, Watch
 from harness.training.run import train
 
 FORMAT = 2
-"""Grows when the same configuration would no longer give the same errors."""
+"""Version of the results; raised when the same configuration would give other errors."""
 
 ERRORS, HEARD = "errors.safetensors", "heard.json"
-"""Attached files: edits ``[U, 3]`` and lengths ``[U]`` of words, characters and phones (where
-words are made of phones) for each test set; and what was recognised, a list of words for each
-utterance."""
+"""Attached files: edits ``[U, 3]`` and lengths ``[U]`` of words, characters and phones (if the
+corpus has pronunciations) for each test set; and the recognised words of each utterance."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a corpus comes from: a folder, or a name and what it is made with."""
+    """Source of a corpus: a folder, or a name with scale and seed."""
 
     name: str
     scale: str
@@ -57,10 +56,10 @@ class Place:
         return Path(self.name) if (Path(self.name) / "corpus.json").exists() else None
 
     def load(self) -> Corpus:
-        """The corpus; a named one is made if it is not in the cache.
+        """Load the corpus; a named one is generated if it is not in the cache.
 
         Raises:
-            UserError: no such corpus, or it cannot be made.
+            UserError: no such corpus, or it cannot be generated.
         """
         if self.folder is not None:
             return load(self.folder)
@@ -69,13 +68,13 @@ class Place:
 
 @dataclass(frozen=True)
 class RecognitionConfig(Configuration):
-    """A training run, and how what it trained is tested.
+    """A training run, and the recognition of test sets with its model.
 
     Args:
-        training: the run that makes the model; a run of its own in the store.
-        decoding: how.
-        place: where the corpus is; no part of the identity, which has its fingerprint.
-        arpa: where the ARPA file of ``decoding.arpa`` is.
+        training: the run that trains the model; a run of its own in the store.
+        decoding: settings of the recognition.
+        place: source of the corpus; not part of the identity, which has its fingerprint.
+        arpa: path of the ARPA file of ``decoding.arpa``.
     """
 
     training: RunConfig
@@ -84,7 +83,7 @@ class RecognitionConfig(Configuration):
     arpa: Path | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values: what the run's identity hashes."""
+        """Plain JSON values, which the run's identity hashes."""
         training, decoding = self.training.to_dict(), plain(self.decoding)
         body = {"training": training, "decoding": decoding, "format": FORMAT}
         return {"is": "RecognitionConfig", **body}
@@ -95,17 +94,17 @@ class RecognitionConfig(Configuration):
 
 
 def arpa_sha256(path: Path) -> str:
-    """What ``Decoding.arpa`` has for a file."""
+    """SHA-256 of an ARPA file, as in ``Decoding.arpa``."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def run_recognition(config: RecognitionConfig, store: Store, watch: Watch) -> Run:
-    """The finished run of a configuration: the stored one, or trained and tested now.
+    """Run a recognition, after its training, or load the finished run from the store.
 
-    Progress of the training is told in the name of the whole.
+    Progress of the training is reported under this run's hash.
 
     Raises:
-        UserError: the corpus cannot be loaded, or is another than when it was configured.
+        UserError: the corpus cannot be loaded, or has changed since the configuration.
     """
     corpus = config.place.load()
     if corpus.fingerprint != config.training.fingerprint:
@@ -127,6 +126,7 @@ def _test(config: RecognitionConfig, corpus: Corpus, trained: Run, writer: RunWr
         writer.finish(how, {"trained": trained.hash}, trained.note)
         return
     net, device = config.training.network(corpus), config.training.device
+    # without text the evaluator builds no decoding graph of its own: the transcriber has one
     evaluator = FrameEvaluator(
         net, frames_of(corpus, device, config.training.shuffling), replace(corpus, lm_text=())
     )
@@ -155,7 +155,7 @@ def _test(config: RecognitionConfig, corpus: Corpus, trained: Run, writer: RunWr
 
 
 def _tuning_to_dict(tuned: TuningResult) -> dict[str, Any]:
-    """What was chosen, and between which settings development data could not."""
+    """Summary of the tuning: chosen settings, the plateaus' ends, whether they are bounded."""
     best = tuned.best
     return {
         "scale": best.scale,

@@ -1,9 +1,9 @@
-"""A sequence training that has been recorded, executed again on one device.
+"""Replay of a recorded sequence training on one device.
 
-All three stalenesses are as they were: every utterance is decoded with the version its decoder had,
-every gradient is computed at the version its trainer had read, and folds follow in the recorded
-order. What entered which minibatch is on record as well, so on the CPU the parameters come out the
-same, bit for bit.
+All three stalenesses are those of the record: every utterance is decoded with the version of its
+decoder, every gradient is computed at the version that its trainer read, and folds have the
+recorded order. The frames of each minibatch are recorded as well, so on the CPU the parameters
+are equal bit for bit.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from harness.training.run import identity_config
 
 @dataclass
 class DecoderReplay(StaleReplay):
-    """A `StaleReplay` that shows the model at the versions that decoders had.
+    """A `StaleReplay` with a callback at the model versions that decoders used.
 
     Args:
-        due: what is to be shown at versions; emptied.
-        shown: told of it when the model has its version.
+        due: version -> rows of the record to decode with it; entries are removed.
+        shown: called with these rows when the model has that version.
     """
 
     due: dict[int, list[int]] = field(kw_only=True)
@@ -58,13 +58,13 @@ class DecoderReplay(StaleReplay):
 
 
 class SequenceRecordExecutor:
-    """An executor that walks a record.
+    """Executor that replays a record.
 
     Args:
-        config: what was run.
+        config: configuration of the run.
         setup: its parts.
-        timeline: what happened.
-        record: what decoders said.
+        timeline: recorded timeline.
+        record: recorded decoding of utterances.
     """
 
     def __init__(
@@ -104,14 +104,15 @@ class SequenceRecordExecutor:
 
     @property
     def epoch(self) -> float:
-        """Passes over the training utterances so far, as the server was told."""
+        """Passes over the training utterances so far, by the reports to the server."""
         return self._decoded / len(self._setup.train)
 
     def advance(self, rate: float, until: Fraction) -> Step:
-        """See `SequenceExecutor`: until a fold found so many passes told of, or to the end."""
+        """See `SequenceExecutor`: to the first fold after ``until`` passes were reported."""
         first, folds = self.server.version, len(self._timeline.folds)
         end, ended, due = folds, True, ceil(until * len(self._setup.train))
         if due <= len(self.record.rows):
+            # a row reported at version v was counted by fold v, whose result is version v + 1
             told = max(1, due) - 1
             end = max(self.record.rows[told].told_version + 1, first + 1)
             end, ended = (end, False) if end <= folds else (folds, True)
@@ -122,15 +123,15 @@ class SequenceRecordExecutor:
         return Step([segment], seen, ended)
 
     def capture(self) -> tuple[Arrays, Facts]:
-        """Nothing: a replay that is stopped begins anew."""
+        """No state: an interrupted replay starts again from the beginning."""
         return {}, {}
 
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
         """See `capture`."""
-        raise ValueError("a replay begins anew")
+        raise ValueError("a replay cannot be resumed")
 
     def _take_stats_before(self, version: int, all_of_them: bool) -> list[DecodeStats]:
-        """What was told before a version, or at all, and has not been returned."""
+        """Statistics not yet returned of utterances reported before ``version``, or of all."""
         rows, first = self.record.rows, self._returned
         while self._returned < len(rows) and (
             all_of_them or rows[self._returned].told_version < version
@@ -139,10 +140,10 @@ class SequenceRecordExecutor:
         return [seen for seen in self._found[first : self._returned] if seen is not None]
 
     def _decode(self, rows: list[int]) -> None:
-        """Decode utterances with the present model.
+        """Decode the utterances of these rows with the present model.
 
         Raises:
-            UserError: something else is kept of one than was recorded.
+            UserError: the number of kept frames differs from the record.
         """
         for at in rows:
             row = self.record.rows[at]
@@ -157,8 +158,9 @@ class SequenceRecordExecutor:
             self._batcher.add(KeptFrames(row.number, found.x, found.outer))
 
     def _minibatch(self, keys: Sequence[Key]) -> Minibatch:
-        """The frames of a contribution; those of all that were read before are chosen first."""
+        """The frames of a contribution, after those of all contributions read before it."""
         ((_, last),) = keys
+        # slots depend on every earlier read, also of contributions that were lost with a replica
         while self._reads and self._reads[0][0] <= last:
             step, worker = self._reads.popleft()
             while self._restarts and self._restarts[0] <= step:
@@ -169,10 +171,10 @@ class SequenceRecordExecutor:
 
 
 def replay(config: SequenceConfig, corpus: Corpus, run: Run, store: Store, watch: Watch) -> Run:
-    """A run on real processes, again, into another store.
+    """Replay a run on real processes into another store.
 
     Raises:
-        UserError: it was not one, or its record is not whole.
+        UserError: the run was simulated, or its record is incomplete.
     """
     timeline = load_timeline(run.path(TIMELINE))
     record, start = load_decode_log(run.path(RECORD))
@@ -191,6 +193,6 @@ def replay(config: SequenceConfig, corpus: Corpus, run: Run, store: Store, watch
 
 
 def _reads(timeline: Timeline) -> list[tuple[int, int]]:
-    """(number, worker) of all contributions that began, also of those that were lost."""
+    """(number, worker) of all contributions that were read, lost ones included."""
     rows = timeline.contributions
     return sorted(zip(rows.first_step.tolist(), rows.worker.tolist(), strict=True))

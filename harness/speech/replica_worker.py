@@ -1,12 +1,11 @@
 """Sequence training on real processes: a replica's trainer, decoder and messages.
 
-Sequence training on real processes: what a replica's trainer and its decoder do. Between the two
-is a queue of bounded length: when it is full, the decoder waits. Each reads the model from the
-server for itself: the decoder for each utterance (or once an interval), the trainer for each
-minibatch.
+A replica is two processes, a decoder and a trainer. Between them is a queue of bounded length:
+when it is full, the decoder waits. Each reads the model from the server: the decoder for each
+utterance (or once per interval), the trainer for each minibatch.
 
-A replica of sequence training as its server knows it: two processes and their work. Rank 0 is the
-server; replica r has two ranks, the trainer 1 + 2r and its decoder 2 + 2r.
+Rank 0 is the server; replica r has two ranks, the trainer 1 + 2r and its decoder 2 + 2r. The
+server keeps a `Replica` for the two.
 """
 
 from __future__ import annotations
@@ -47,19 +46,19 @@ from harness.speech.sequence import SequenceConfig, Setup, inner_loss
 from harness.speech.streams import Batcher, Frame, KeptFrames, pad_minibatches
 
 TO_DECODERS = (Kind.DECODE, Kind.AGAIN, Kind.PAUSE, Kind.STOP)
-"""What a server says to a decoder that has asked."""
+"""Kinds of the server's answers to a decoder's request."""
 
 
 class PartnerGone(Exception):  # noqa: N818 (what happened)
-    """The other process of this replica is dead, and the replica with it; says why."""
+    """The other process of this replica has failed, which ends the replica; has the reason."""
 
 
 def contribute(config: SequenceConfig, corpus: Corpus, rank: int, pace: Pacing) -> None:
-    """Be a trainer or a decoder until the server says stop: what ranks from 1 do.
+    """Run a trainer or a decoder, by its rank, until the server stops it.
 
     Raises:
-        ServerGone: its connection closed.
-        PartnerGone: the other process of the replica is dead.
+        ServerGone: the connection to the server closed.
+        PartnerGone: the other process of the replica failed.
     """
     size = config.start.network(corpus).layout.parameters
     replica = (rank - 1) // 2
@@ -71,11 +70,11 @@ def contribute(config: SequenceConfig, corpus: Corpus, rank: int, pace: Pacing) 
 
 
 def decode(config: SequenceConfig, setup: Setup, replica: int, pace: Pacing) -> None:
-    """Decode what the server hands out, for a trainer.
+    """Decode the utterances that the server assigns, and send them to the trainer.
 
     Raises:
-        ServerGone: its connection closed.
-        PartnerGone: so did the trainer's.
+        ServerGone: the connection to the server closed.
+        PartnerGone: the connection to the trainer closed.
     """
     trainer, room = trainer_rank(replica), Room(config.waiting, trainer_rank(replica))
     received, model = reuse_buffer(like(setup.part)), setup.part
@@ -96,13 +95,14 @@ def decode(config: SequenceConfig, setup: Setup, replica: int, pace: Pacing) -> 
         frames = found.seen.frames * config.decode_cost
         sleep_until(began + pace.plain_s(replica, frames / config.slots))
         told = _build_report(header, found, began)
+        # an utterance without frames takes no place in the queue: the trainer only reports it
         if told.entering:
             room.take()
         _pass_on(told, trainer, torch.cat([found.x, found.outer], 1) if told.entering else None)
 
 
 def _build_report(asked: SequenceHeader, found: DecodeResult, began: float) -> SequenceHeader:
-    """What a trainer is told of a decoded utterance."""
+    """Header of a decoded utterance for the trainer."""
     seen = found.seen
     return replace(
         asked,
@@ -120,11 +120,11 @@ def _build_report(asked: SequenceHeader, found: DecodeResult, began: float) -> S
 
 
 class Room:
-    """Places in the trainer's queue, as its decoder knows them.
+    """Free places in the trainer's queue, counted by its decoder.
 
     Args:
-        places: how many there are.
-        trainer: where the trainer is, which says when one is free again.
+        places: length of the queue.
+        trainer: address of the trainer, which reports each place that becomes free.
     """
 
     def __init__(self, places: int, trainer: Address) -> None:
@@ -135,7 +135,7 @@ class Room:
         """Wait for a free place.
 
         Raises:
-            PartnerGone: there will be none.
+            PartnerGone: the trainer failed while the queue was full.
         """
         while not self._free:
             _partner(self._mailbox.get(), Kind.ROOM)
@@ -144,14 +144,14 @@ class Room:
 
 
 class Trainer:
-    """A trainer at work.
+    """The trainer of a replica.
 
     Args:
-        config: what is run.
+        config: configuration of the run.
         corpus: the corpus it names.
-        initial: the parameters ``[P]`` it starts from.
-        replica: its number.
-        pace: slows it.
+        initial: initial parameters ``[P]`` of the whole network.
+        replica: index of the replica.
+        pace: throttle of the computation.
     """
 
     def __init__(
@@ -181,15 +181,15 @@ class Trainer:
         """Contribute one minibatch after another.
 
         Raises:
-            ServerGone: its connection closed.
-            PartnerGone: so did the decoder's.
+            ServerGone: the connection to the server closed.
+            PartnerGone: the connection to the decoder closed.
         """
         count = 0
         while frames := self._gather_minibatch():
             oldest = min(self._versions[kept.utterance] for kept, _ in frames)
             _say(SequenceHeader(Kind.READ, version=oldest, frames=len(frames)))
             header, model = _hear(self._received, Kind.MODEL, Kind.STOP)
-            if header.kind is Kind.STOP:
+            if header.kind is Kind.STOP:  # the server has given up this replica
                 raise PartnerGone
             self._contribute(header.number, model, frames, count)
             count += 1
@@ -206,7 +206,7 @@ class Trainer:
         _say(done, self._out[0])
 
     def _gather_minibatch(self) -> list[Frame]:
-        """A full minibatch; the rest, while the decoder has nothing; none at the end."""
+        """A full minibatch; a partial one while the decoder is paused; none at the end."""
         while (slot := self._batcher.slot_to_fill(0)) is not None and not self._stopped:
             arrival = self._decoded.get_before(0.0)
             if arrival is None:
@@ -217,10 +217,10 @@ class Trainer:
         return self._batcher.take(0)
 
     def _take_in(self, arrival: Arrival[SequenceHeader], slot: int) -> None:
-        """Hear what the decoder has to say.
+        """Process a message of the decoder.
 
         Raises:
-            PartnerGone: nothing any more.
+            PartnerGone: its connection closed, or the message is unexpected.
         """
         header = _partner(arrival, Kind.DECODED, Kind.PAUSE, Kind.STOP)
         self._paused, self._stopped = header.kind is Kind.PAUSE, header.kind is Kind.STOP
@@ -236,10 +236,10 @@ class Trainer:
 
 
 def frames_of(longest: int, width: int) -> BodyOf[SequenceHeader]:
-    """Fresh rows for kept frames ``[F, width]`` of an utterance, which has ``longest`` at most."""
+    """Allocator of kept frames ``[F, width]`` of an utterance, with F at most ``longest``."""
 
     def rows(header: SequenceHeader) -> Tensor:
-        if header.entering > longest:
+        if header.entering > longest:  # checked before the allocation: the size is the sender's
             raise MalformedMessage(f"{header.entering} frames of an utterance; allowed: {longest}")
         return torch.empty(header.entering, width)
 
@@ -247,7 +247,7 @@ def frames_of(longest: int, width: int) -> BodyOf[SequenceHeader]:
 
 
 def _hear(body_of: BodyOf[SequenceHeader], *expected: Kind) -> tuple[SequenceHeader, Tensor]:
-    """The server's next order, which is one of these."""
+    """Receive the server's next order, which must be of an ``expected`` kind."""
     header, body = receive_order(SERVER_RANK, SequenceHeader, body_of)
     if header.kind not in expected:
         raise ServerGone(f"sent garbage: {header.kind.name} at the wrong time")
@@ -268,10 +268,10 @@ def _pass_on(header: SequenceHeader, rank: int, body: Tensor | None = None) -> N
 
 
 def _partner(arrival: Arrival[SequenceHeader], *expected: Kind) -> SequenceHeader:
-    """What the other process of this replica says, which is one of these.
+    """Header from the other process of this replica, which must be of an ``expected`` kind.
 
     Raises:
-        PartnerGone: it says nothing any more, or something else.
+        PartnerGone: its connection closed, or the kind is another.
     """
     if arrival.header is None:
         raise PartnerGone(arrival.trouble)
@@ -282,18 +282,18 @@ def _partner(arrival: Arrival[SequenceHeader], *expected: Kind) -> SequenceHeade
 
 @dataclass(frozen=True)
 class SequenceHeader(Header):
-    """Of sequence training; the version of a minibatch is the oldest its frames are decoded with.
+    """Header of sequence training; a minibatch has the oldest version of its frames' decoding.
 
     Args:
-        number: of an utterance's decoding, or of a minibatch; each counted over all replicas.
-        utterance: which training utterance.
-        slot: of the minibatch that an utterance enters.
-        frames: of an utterance, or of a minibatch.
+        number: number of a decoding, or of a minibatch, each counted over all replicas.
+        utterance: index of the training utterance.
+        slot: slot of the minibatch that an utterance enters.
+        frames: number of frames of an utterance, or of a minibatch.
         entering: frames of an utterance that enter minibatches.
-        kept, rejected, cancelled: frames of an utterance.
-        trouble: 0, or 1 more than its place in `TROUBLES`.
-        value: the criterion; of an utterance with a trouble it may be no number.
-        read_s: when the model was read, on the server's clock.
+        kept, rejected, cancelled: numbers of frames of an utterance.
+        trouble: 0 for none, or 1 more than its index in `TROUBLES`.
+        value: criterion of the utterance; may be NaN with a trouble.
+        read_s: time of the model's read, in seconds of the server's clock.
     """
 
     magic = 7_105_683
@@ -319,34 +319,34 @@ class SequenceHeader(Header):
         """See `Header`."""
         super().check()
         if self.trouble > len(TROUBLES):
-            raise MalformedMessage("a trouble nobody knows")
+            raise MalformedMessage(f"unknown trouble {self.trouble}")
         if not self.trouble and not math.isfinite(self.value):
-            raise MalformedMessage("a value that is no number")
+            raise MalformedMessage("a value that is not finite")
 
     def decode_stats(self) -> DecodeStats:
-        """How the decoding went."""
+        """Decoding statistics of the utterance."""
         trouble = TROUBLES[self.trouble - 1] if self.trouble else None
         counts = (self.kept, self.rejected, self.cancelled)
         return DecodeStats(self.utterance, self.frames, self.value, *counts, trouble)
 
 
 def trouble_of(seen: DecodeStats) -> int:
-    """What ``SequenceHeader.trouble`` has for a decoding."""
+    """Code of a decoding's trouble in ``SequenceHeader.trouble``."""
     return 1 + TROUBLES.index(seen.trouble) if seen.trouble in TROUBLES else 0
 
 
 def trainer_rank(replica: int) -> int:
-    """Of a replica's trainer."""
+    """Rank of a replica's trainer."""
     return 1 + 2 * replica
 
 
 def decoder_rank(replica: int) -> int:
-    """Of a replica's decoder."""
+    """Rank of a replica's decoder."""
     return 2 + 2 * replica
 
 
 class Assignment(NamedTuple):
-    """A training utterance that a decoder was given, the model's version, and when it was read."""
+    """An utterance assigned to a decoder, the model's version, and the time of its read."""
 
     utterance: int
     version: int
@@ -355,19 +355,19 @@ class Assignment(NamedTuple):
 
 @dataclass
 class Replica:
-    """A trainer and its decoder, as the server knows them.
+    """The server's state of a trainer and its decoder.
 
     Attributes:
-        todo: training utterances it has not been handed.
-        handed: those that have not entered a minibatch, by number of decoding.
-        taken: those of them that enter its next one.
-        version, read_s: of its decoder's model.
-        left: frames in its slots.
-        under_way: frames in its contribution.
-        work: its contribution under way.
-        reads, folds: how many.
-        waits: whether its decoder has asked and there was nothing.
-        gone: whether it is dead.
+        todo: training utterances that are not assigned yet.
+        handed: assigned utterances that have not entered a minibatch, by number of decoding.
+        taken: headers of those of them that enter the next minibatch.
+        version, read_s: version of the decoder's model, and the time of its read.
+        left: frames in the trainer's slots.
+        under_way: frames in the contribution in flight.
+        work: contribution in flight, or None.
+        reads, folds: numbers of reads and folds.
+        waits: whether the decoder's last request was answered with a pause.
+        gone: whether the replica has failed.
     """
 
     todo: deque[int]
@@ -385,11 +385,11 @@ class Replica:
 
     @property
     def done(self) -> bool:
-        """Whether it has trained on all it was ever given."""
+        """Whether all its utterances have been trained on."""
         return not (self.todo or self.handed or self.left or self.work)
 
     def give_up(self) -> tuple[list[int], int]:
-        """Everything it had: utterances that may be handed out again, and frames lost."""
+        """Clear its work; returns utterances for other replicas, and the number of frames lost."""
         utterances = [*(each.utterance for each in self.handed.values()), *self.todo]
         lost = self.left + self.under_way
         self.todo, self.handed, self.taken = deque(), {}, []

@@ -1,19 +1,16 @@
 """Sequence training on real processes: its server, its command and its record.
 
-Sequence training on real processes: the server, and what it knows of every replica. A decoder asks
-for one utterance after another and gets it with the newest model; what it keeps goes to its
-trainer. A trainer says which utterances enter its slots, reads, and sends gradients, which are
-folded in the order they come.
+A decoder requests one utterance after another and receives it with the newest model; the frames
+it keeps go to its trainer. A trainer reports the utterances that enter its slots, reads, and sends
+gradients, which the server folds in order of arrival.
 
-A replica is both processes: if one dies, the other ends. Its utterances that have not entered a
+A replica is both processes: if one fails, the other ends. Its utterances that have not entered a
 minibatch go to other replicas. Frames in its slots and in its contribution are lost, and counted.
 
-The processes of a sequence training, as `harness.train` starts them.
-
-The record of sequence training on real processes: a timeline, and what decoders said. Beside the
-timeline one file holds a row for every utterance that entered a minibatch, or of which nothing was
-kept: who decoded it, with which version, how much was kept, and at which version the server was
-told. With the model that training started from, that is all a replay needs.
+The record has a file beside the timeline, with a row for every utterance that entered a minibatch
+or had no kept frame: the worker that decoded it, the version it was decoded with, the number of
+frames that entered, and the version at which the server received the report. With the initial
+model, that is all a replay needs.
 """
 
 from __future__ import annotations
@@ -72,14 +69,14 @@ from harness.tasks.contract import Roles, Serving
 
 
 class SequenceServerExecutor:
-    """An executor on the processes of a group, as their server.
+    """Executor on a group of processes, as their server.
 
     Args:
-        config: what is run.
+        config: configuration of the run.
         setup: its parts.
-        initial: the parameters ``[P]`` it starts from.
-        pace: slows the folds.
-        say: told what happens to replicas.
+        initial: initial parameters ``[P]``.
+        pace: throttle of the folds.
+        say: callback for lines on failed replicas.
     """
 
     def __init__(
@@ -114,11 +111,11 @@ class SequenceServerExecutor:
 
     @property
     def epoch(self) -> float:
-        """Passes over the training utterances so far, as the server was told."""
+        """Passes over the training utterances so far, by the reports received."""
         return len(self.record.rows) / len(self._frames)
 
     def _greet(self, rank: int, initial: Tensor) -> None:
-        """Ask for a process's clock and tell it the model that training starts from."""
+        """Request a process's clock and send it the initial model."""
         try:
             self._clock.ask(rank, rank)
             send(SequenceHeader(Kind.START), rank, initial)
@@ -128,10 +125,10 @@ class SequenceServerExecutor:
     # -- the way through a run ----------------------------------------------------------
 
     def advance(self, rate: float, until: Fraction) -> Step:
-        """See `SequenceExecutor`: until a fold finds so many passes told of, or to the end.
+        """See `SequenceExecutor`: to the first fold after ``until`` passes were reported.
 
         Raises:
-            NoWorkersLeft: nobody is there to decode and train.
+            NoWorkersLeft: every replica has failed.
         """
         self._recorder.go_on(self.now_s)
         ended = False
@@ -146,11 +143,11 @@ class SequenceServerExecutor:
         return Step([self._recorder.segment(works)], seen, ended)
 
     def _has_decoded(self, until: Fraction) -> bool:
-        """Whether so many passes have been told of."""
+        """Whether decoders have reported at least ``until`` passes."""
         return len(self.record.rows) >= until * len(self._frames)
 
     def close(self) -> None:
-        """Send home whoever waits; when all is done, everybody does."""
+        """Stop the replicas that wait for work; if training is complete, wait for all of them."""
         while self._is_finished() and not self._broken and any(not r.waits for r in self._living()):
             self._take_in(self._mailbox.get(), 0.0)
         for worker, replica in enumerate(self.replicas):
@@ -158,7 +155,7 @@ class SequenceServerExecutor:
                 self._tell(SequenceHeader(Kind.STOP), decoder_rank(worker))
 
     def _is_finished(self) -> bool:
-        """Whether there is nothing left to do, or no sense in it."""
+        """Whether all utterances are trained on, or a decoder met values that are not finite."""
         done = not self._orphans and all(replica.done for replica in self._living())
         return self._broken or done
 
@@ -166,10 +163,10 @@ class SequenceServerExecutor:
         return [replica for replica in self.replicas if not replica.gone]
 
     def _take_in(self, arrival: Arrival[SequenceHeader], rate: float) -> bool:
-        """Answer one message; whether it was folded."""
+        """Process one message; returns whether it was a gradient and folded."""
         worker = (arrival.sender - 1) // 2
         header, replica = arrival.header, self.replicas[worker]
-        if replica.gone:
+        if replica.gone:  # the surviving half: stop it at its next request
             if header is not None and header.kind in (Kind.ASK, Kind.READ):
                 self._tell(SequenceHeader(Kind.STOP), arrival.sender)
             return False
@@ -185,10 +182,10 @@ class SequenceServerExecutor:
     def _understand(
         self, worker: int, rank: int, header: SequenceHeader, body: Tensor, rate: float
     ) -> bool:
-        """Do what a header asks for; whether that was a fold.
+        """Execute a request; returns whether it was a fold.
 
         Raises:
-            MalformedMessage: it makes no sense now, or not from there.
+            MalformedMessage: the request is invalid in the replica's state or from this rank.
         """
         if not self._is_sensible(worker, rank, header):
             raise MalformedMessage(f"{header.kind.name} at the wrong time")
@@ -203,7 +200,7 @@ class SequenceServerExecutor:
         return header.kind is Kind.GRADIENT
 
     def _is_sensible(self, worker: int, rank: int, header: SequenceHeader) -> bool:
-        """Whether a header may come now, and from there, and may say what it says."""
+        """Whether a header is valid from this rank in the replica's present state."""
         replica = self.replicas[worker]
         if rank != trainer_rank(worker):
             return header.kind is Kind.ASK
@@ -219,13 +216,13 @@ class SequenceServerExecutor:
         return header.kind is Kind.GRADIENT and work is not None and header.number == work.step
 
     def _is_valid_report(self, header: SequenceHeader, handed: Assignment) -> bool:
-        """Whether this is what can be said of an utterance that was handed out."""
+        """Whether a report agrees with the assignment of its utterance."""
         same = (header.utterance, header.version) == (handed.utterance, handed.version)
         frames = int(self._frames[handed.utterance])
         return same and header.entering <= frames and header.slot < self._config.slots
 
     def _hand_out(self, worker: int) -> None:
-        """Give a decoder its next utterance, or one that a dead replica left, or none."""
+        """Assign a decoder its next utterance, or one of a failed replica, or pause it."""
         replica = self.replicas[worker]
         source = replica.todo or self._orphans
         if not source:
@@ -247,21 +244,21 @@ class SequenceServerExecutor:
         self._send(header, worker, decoder_rank(worker), self.server.model if due else None)
 
     def _is_model_due(self, read_s: float) -> bool:
-        """Whether a decoder whose model was read at a time needs a new one."""
+        """Whether a decoder must receive a new model, given the time of its last read."""
         fetch_s = self._config.fetch_s
         if fetch_s is None or read_s == float("-inf"):
             return True
         return int(self.now_s / fetch_s) > int(read_s / fetch_s)
 
     def _on_taken(self, worker: int, header: SequenceHeader) -> None:
-        """An utterance has been decoded and enters the next minibatch, or none if it is empty."""
+        """Note a decoded utterance for the next minibatch; count it now if it has no frames."""
         if header.entering:
             self.replicas[worker].taken.append(header)
         else:
             self._count(worker, header)
 
     def _count(self, worker: int, header: SequenceHeader) -> None:
-        """An utterance is told of."""
+        """Append an utterance to the record and to the statistics."""
         handed = self.replicas[worker].handed.pop(header.number)
         which = header.number, worker, handed.utterance, handed.version
         self.record.rows.append(Row(*which, header.entering, self.server.version))
@@ -308,19 +305,19 @@ class SequenceServerExecutor:
     def _send(
         self, header: SequenceHeader, worker: int, rank: int, body: Tensor | None = None
     ) -> None:
-        """Send to one of a replica's two, which may turn out to be gone."""
+        """Send to a process of a replica; a closed connection loses the replica."""
         try:
             send(header, rank, body)
         except RuntimeError:
             self._lose(worker, rank, CLOSED)
 
     def _tell(self, header: SequenceHeader, rank: int) -> None:
-        """Send to somebody of whom nothing is expected any more."""
+        """Send to a process that no answer is expected from; errors are ignored."""
         with suppress(RuntimeError):
             send(header, rank)
 
     def _lose(self, worker: int, rank: int, why: str) -> None:
-        """Do without a replica from now on."""
+        """Mark a replica as failed, record its loss and give its utterances to others."""
         replica = self.replicas[worker]
         if replica.gone:
             return
@@ -342,7 +339,7 @@ class SequenceServerExecutor:
     # -- resuming -----------------------------------------------------------------------
 
     def capture(self) -> tuple[Arrays, Facts]:
-        """See `Executor`; what is in flight is remembered as to be given up."""
+        """See `Executor`; contributions in flight are stored as work that a resume gives up."""
         works = [replica.work for replica in self.replicas if replica.work is not None]
         arrays, facts = capture_server(self.server)
         facts |= {
@@ -361,7 +358,7 @@ class SequenceServerExecutor:
         return arrays, facts
 
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
-        """See `Executor`: everybody begins anew, with empty slots."""
+        """See `Executor`: all replicas start again with empty slots."""
         reinstate_server(self.server, arrays, {"numbers": {}, **facts})  # older ones have none
         self._decodings, self._steps = facts["decodings"], facts["steps"]
         self._orphans = deque(facts["orphans"])
@@ -382,16 +379,18 @@ class SequenceServerExecutor:
 
 
 def check(config: SequenceConfig, asked: argparse.Namespace, ranks: int) -> None:
-    """Refuse what these processes cannot do; see `Roles`.
+    """Reject options and configurations that these processes do not support; see `Roles`.
 
     Raises:
-        UserError: so.
+        UserError: an option or a setting is not supported.
     """
     require_gloo(asked.backend)
     if asked.device not in (None, "cpu"):
         raise UserError(f"--device {asked.device}: sequence training on processes: cpu")
     if asked.restarts:
-        raise UserError(f"--restarts {asked.restarts}: nobody comes back to sequence training")
+        raise UserError(
+            f"--restarts {asked.restarts}: workers cannot rejoin sequence training; allowed: 0"
+        )
     if config.shuffling == "full":
         raise UserError(
             "shuffling: 'full' is not allowed on real processes; allowed: none, on the fly"
@@ -406,10 +405,10 @@ def check(config: SequenceConfig, asked: argparse.Namespace, ranks: int) -> None
 
 
 def serve(config: SequenceConfig, corpus: Corpus, serving: Serving) -> Run:
-    """The finished run, with this process as its server; see `Roles`.
+    """Run or load a training, with this process as its server; see `Roles`.
 
     Raises:
-        NoWorkersLeft: every replica is dead.
+        NoWorkersLeft: every replica has failed.
     """
 
     def make_executor(
@@ -425,9 +424,9 @@ def serve(config: SequenceConfig, corpus: Corpus, serving: Serving) -> Run:
 def take_part(
     config: SequenceConfig, corpus: Corpus, rank: int, asked: argparse.Namespace, late: bool
 ) -> int:
-    """Be a trainer or a decoder; see `Roles`."""
+    """Run a trainer or a decoder; see `Roles`."""
     if late:
-        raise UserError(f"RANK={rank}: the run goes on; nobody comes back to sequence training")
+        raise UserError(f"RANK={rank}: workers cannot rejoin a running sequence training")
     with denormals_flushed():
         try:
             contribute(config, corpus, rank, Pacing.from_config(config, asked.paced))
@@ -439,7 +438,7 @@ def take_part(
 
 
 def name(config: SequenceConfig, rank: int) -> str:
-    """A process in words; see `Roles`."""
+    """Name of a process in messages; see `Roles`."""
     del config
     return f"replica {(rank - 1) // 2}: {'trainer' if rank % 2 else 'decoder'}"
 
@@ -449,15 +448,15 @@ ROLES = Roles(check, serve, take_part, name)
 
 
 class Row(NamedTuple):
-    """An utterance that the server was told of.
+    """A decoded utterance that was reported to the server.
 
     Attributes:
-        number: counted over all replicas in order of decoding.
-        worker: whose decoder.
-        utterance: which training utterance.
+        number: number of the decoding, counted over all replicas.
+        worker: index of the replica that decoded it.
+        utterance: index of the training utterance.
         decode_version: the version it was decoded with.
         entering: frames that enter minibatches.
-        told_version: how many folds there had been when the server was told.
+        told_version: number of folds when the server counted the report.
     """
 
     number: int
@@ -470,12 +469,12 @@ class Row(NamedTuple):
 
 @dataclass
 class DecodeLog:
-    """Which utterances were decoded, with what, and what of them was trained on.
+    """Record of the decoded utterances of a sequence training.
 
     Attributes:
-        rows: in the order of telling.
-        restarts: the minibatches with whose number all replicas began anew with empty slots.
-        lost_frames: kept frames that were lost with whoever held them.
+        rows: one per utterance, in the order the server counted them.
+        restarts: numbers of the first minibatches after a resume, when all slots were empty.
+        lost_frames: kept frames that were lost with failed or resumed replicas.
     """
 
     rows: list[Row] = field(default_factory=list[Row])
@@ -483,7 +482,7 @@ class DecodeLog:
     lost_frames: int = 0
 
     def arrays(self) -> Arrays:
-        """As columns."""
+        """The record as columns."""
         table = np.array(self.rows, np.int64).reshape(-1, len(Row._fields))
         return {
             **{name: table[:, at].copy() for at, name in enumerate(Row._fields)},
@@ -500,10 +499,10 @@ class DecodeLog:
 
 
 def load_decode_log(path: Path) -> tuple[DecodeLog, Tensor]:
-    """A run's decode log, and the parameters ``[P]`` it started from.
+    """Load a run's decode log and its initial parameters ``[P]``.
 
     Raises:
-        UserError: the file is missing, as of a simulated run, or another one.
+        UserError: the file is missing, as in a simulated run, or is not a decode log.
     """
     if not path.exists():
         raise UserError(f"{path.parent}: has no {path.name}; allowed: a run on real processes")
@@ -511,11 +510,11 @@ def load_decode_log(path: Path) -> tuple[DecodeLog, Tensor]:
         arrays = load_file(path)
         return DecodeLog.from_arrays(arrays), torch.as_tensor(arrays["start"])
     except (OSError, SafetensorError, KeyError) as error:
-        raise UserError(f"{path}: cannot be read as what decoders said: {error}") from error
+        raise UserError(f"{path}: cannot be read as a record of decoding: {error}") from error
 
 
 class SequenceRecorder(Recorder):
-    """A `Recorder` that knows what each contribution's frames were decoded with."""
+    """A `Recorder` that also records decodes and the contributions' decode versions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -523,18 +522,18 @@ class SequenceRecorder(Recorder):
         self._decodes: list[tuple[float, ...]] = []
 
     def record_read(self, work: Work, oldest: int) -> None:
-        """A contribution begins whose frames were decoded with versions from ``oldest`` on."""
+        """Record a contribution's read, with the oldest version its frames were decoded with."""
         self._oldest[work.step] = oldest
 
     def record_entry(
         self, worker: int, slot: int, number: int, version: int, *, read_s: float, step: int,
         kept: int,
     ) -> None:  # fmt: skip
-        """An utterance enters its replica's step ``step``; see `Decodes`."""
+        """Record an utterance that enters its replica's step ``step``; see `Decodes`."""
         self._decodes.append((worker, slot, number, version, read_s, step, kept))
 
     def oldest(self, works: Iterable[Work]) -> list[int]:
-        """Of contributions, the oldest version that frames were decoded with."""
+        """The oldest decode version of each contribution's frames."""
         return [self._oldest[work.step] for work in works]
 
     def segment(self, in_flight: Iterable[Work]) -> Timeline:

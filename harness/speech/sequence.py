@@ -1,10 +1,7 @@
-"""The configuration of sequence training, and the networks and losses made from it.
+"""The configuration of sequence training, and the networks, losses and decoder built from it.
 
-The full configuration of a sequence training run.
-
-What a sequence training's configuration and corpus make: networks, losses, a decoder. Everybody
-who takes part needs some of it: the one process of a simulated run, or the server, the trainers
-and the decoders of a real one.
+Every process that takes part builds some of them: the one process of a simulated run, or the
+server, the trainers and the decoders of a real one.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ from harness.tasks.order import Examples
 from harness.training.loop import Executor
 
 FORMAT = 3
-"""Grows when the same configuration would no longer give the same bytes."""
+"""Version of the results; raised when the same configuration would give other bytes."""
 
 SHUFFLINGS = ("none", "on the fly", "full")
 
@@ -46,24 +43,24 @@ LAYERS = ("all", "last")
 FRAMES = ("kept", "all")
 
 STEPWISE = ("fetch_s", "waiting", "shards")
-"""Settings of decoders that work while frames are trained on."""
+"""Settings that need decoders beside the trainers: no effect if frames are shuffled fully."""
 
 OF_THE_WHOLE = ("parallel.epoch_minibatches", "scale", "corpus_seed")
-"""Keys that a run and the one it starts from have in common."""
+"""Keys that the run and its start share, reported once."""
 
 
 @dataclass(frozen=True)
 class Plateau:
-    """A rate that falls once the held-out criterion has flattened for a while.
+    """Learning rate schedule: the rate falls when the held-out criterion flattens.
 
     Paper 3, section 4.2: "decays by a factor of 10 after the convergence curve flattens".
 
     Args:
-        patience: evaluations in a row that gain too little.
-        least_gain: what the best of them must add to the best before, as a share of all
-            that was gained until then.
-        factor: what the rate is multiplied with.
-        most: how often, at most.
+        patience: number of evaluations in a row that gain too little.
+        least_gain: least gain of the best of them over the best before, as a share of the
+            total gain until then.
+        factor: factor of the rate at each fall.
+        most: largest number of falls.
     """
 
     patience: int = 3
@@ -72,11 +69,11 @@ class Plateau:
     most: int = 2
 
     def rate(self, first: float, values: list[float]) -> float:
-        """The rate after evaluations that found the criterion at ``values``, oldest first.
+        """The learning rate after evaluations of the criterion, oldest first.
 
         Args:
-            first: the rate at the beginning.
-            values: the criterion, larger is better; the first one is of the start.
+            first: the initial rate.
+            values: the criterion, larger is better; the first value is that of the start.
         """
         rate, fallen, since = first, 0, 1
         for now in range(1, len(values)):
@@ -93,39 +90,39 @@ class SequenceConfig(TaskConfig):
     """One asynchronous sequence training on a simulated cluster.
 
     Args:
-        corpus: which, by name, or the folder of one (docs/corpora.md).
-        scale: how much of it.
-        corpus_seed: what it is made with, if it is made.
+        corpus: name of a corpus, or the folder of a saved one (docs/corpora.md).
+        scale: size of the corpus.
+        corpus_seed: seed of a generated corpus.
         fingerprint: the SHA-256 of its content.
-        start: the training whose final model this one starts from.
-        criterion: what an utterance's outer gradient is the gradient of.
-        cluster: the machine.
-        timed_layers: sizes of the network it is charged for (units a level).
-        seed: of timing and of the data's order; ``start`` has one of its own.
-        device: ``"cpu"`` or ``"cuda"``: results differ in their last bits, so it counts.
+        start: the training that provides the initial model.
+        criterion: criterion of the outer gradients.
+        cluster: the simulated cluster.
+        timed_layers: sizes of the network that the cluster is charged for (units per layer).
+        seed: seed of timing and of the data's order; ``start`` has one of its own.
+        device: ``"cpu"`` or ``"cuda"``, part of the identity: results differ in their last bits.
         replicas: workers, each with a decoder, a trainer and a part of the utterances.
         slots: frames of a minibatch.
-        rate: multiplies gradients that are summed over a minibatch.
-        plateau: when the rate falls; None is never.
-        passes: how often every utterance is decoded; 0 measures the start.
+        rate: learning rate for gradients summed over a minibatch.
+        plateau: schedule of the rate; None for a constant one.
+        passes: number of times that every utterance is decoded; 0 only measures the start.
         shuffling: ``"none"`` trains on one utterance after another, ``"on the fly"`` on a
             frame of each slot's utterance (paper 3, section 3.1), ``"full"`` on frames of all
-            utterances, which are decoded together when a pass begins.
-        fetch_s: interval of the decoders' fetches, the same moments for all, each as its next
-            utterance begins; None is at the start of each utterance.
+            utterances, which are decoded together at the start of a pass.
+        fetch_s: interval of the decoders' fetches, in virtual seconds; a decoder fetches at its
+            first utterance after each multiple. None is at the start of each utterance.
         layers: ``"all"`` are updated, or the ``"last"`` alone.
         update_silence: whether the outputs of silence are updated.
-        frames: which enter minibatches: those ``"kept"`` by rejection and cancellation, or
+        frames: frames that enter minibatches: those ``"kept"`` by rejection and cancellation, or
             ``"all"``, the others with an outer gradient of zero.
-        evaluations: how often in a pass the model is measured.
-        held_out: utterances of the development set it is measured on, evenly chosen.
-        order: of the language model that the test sets are decoded with.
-        test: whether words are recognised: of held-out speech whenever the model is measured, and
-            of the test sets at the end.
-        decode_cost: decoding a frame takes as long as training on so many.
-        waiting: decoded utterances of a replica that may wait for a slot.
+        evaluations: evaluations of the model per pass.
+        held_out: utterances of the development set for evaluations, evenly chosen.
+        order: order of the language model that the test sets are decoded with.
+        test: whether words are recognised: of held-out speech at each evaluation, and of the test
+            sets at the end.
+        decode_cost: time of decoding a frame over the time of training on one.
+        waiting: largest number of decoded utterances in a replica's queue.
         shards: parts of the server, for timing; a fold is complete with its last piece.
-        algorithm: how the server folds gradients: `AsyncSgd`, or what derives from `Gradients`.
+        algorithm: rule of the server's folds: `AsyncSgd`, or a class derived from `Gradients`.
             Its staleness is that of inner gradients.
 
     Raises:
@@ -190,20 +187,20 @@ class SequenceConfig(TaskConfig):
 
     @property
     def judged(self) -> str:
-        """Frames wrong on the development set."""
+        """Name of the metric: share of wrong frames on the development set."""
         return "dev_frame_error"
 
     def reads(self) -> Reads:
         """See `TaskConfig`.
 
         ``push`` is the end of computing; ``outer`` is the decoder's read, frame by frame, or
-        minibatch by minibatch where everything is decoded as a pass begins.
+        minibatch by minibatch if everything is decoded at the start of a pass.
         """
         outer: Reads = {}
         if self.shuffling != "full":
             slots = None if self.shuffling == "on the fly" else self.slots
             outer = {"outer": partial(outer_lag, slots=slots)}
-        elif self.decode_cost or self.passes == 1:  # else nothing says where a pass begins
+        elif self.decode_cost or self.passes == 1:  # else no pause in the timeline marks a pass
             outer = {"outer": pass_lag}
         return {"inner": inner_lag, **outer, "push": push_lag}
 
@@ -231,7 +228,7 @@ class SequenceConfig(TaskConfig):
 
     @property
     def timed(self) -> Sequence | ParameterServer:
-        """Who waits for whom: frames that are shuffled over whole passes need no decoders."""
+        """The simulated protocol; frames shuffled over whole passes need no decoders in it."""
         if self.shuffling == "full":
             return ParameterServer()
         return Sequence(
@@ -244,15 +241,15 @@ class SequenceConfig(TaskConfig):
         )
 
     def orders(self, train: Utterances) -> np.ndarray:
-        """Which utterances each replica decodes, in its order: int64 [replicas, most], then -1."""
+        """Utterances of each replica in order of decoding: int64 [replicas, most], then -1."""
         return orders(self.seed, len(train), self.replicas, max(1, self.passes))
 
     def simulation(self, train: Utterances, cluster: Cluster | None = None) -> Simulation:
-        """Its replicas at time 0, with the utterances that they will decode.
+        """Build the simulation at time 0, with the lengths of the utterances to decode.
 
         Args:
             train: the training utterances.
-            cluster: in place of the run's own.
+            cluster: cluster in place of the run's own.
         """
         machine, protocol = cluster or self.cluster, self.timed
         if isinstance(protocol, Sequence):
@@ -260,21 +257,21 @@ class SequenceConfig(TaskConfig):
         return Simulation(machine, protocol, self.workload(), self.replicas, self.seed)
 
     def lengths(self, train: Utterances) -> np.ndarray:
-        """Frames of the utterances in ``orders``, 0 where there is none."""
+        """Frames of the utterances in ``orders``, 0 where it has -1."""
         order = self.orders(train)
         return np.where(order < 0, 0, train.frames[order])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values, canonical: what the run's identity hashes."""
+        """Canonical plain JSON values, which the run's identity hashes."""
         body = {f.name: plain(getattr(self, f.name)) for f in fields(self) if counts(self, f)}
         return {"is": "SequenceConfig", **body, "start": self.start.to_dict()}
 
 
 def _check_algorithm(algorithm: object, shards: int) -> None:
-    """Refuse one that sequence training cannot fold with.
+    """Reject an algorithm that sequence training cannot fold with.
 
     Raises:
-        UserError: its contributions are no gradients, or its server cannot be in shards.
+        UserError: its contributions are not gradients, or its server cannot be in shards.
     """
     name = type(algorithm).__name__
     if not isinstance(algorithm, AsyncSgd | Gradients) or algorithm.remembers:
@@ -290,12 +287,12 @@ class Setup:
 
     Attributes:
         net: the whole network.
-        halves: what is trained of it, and what is not.
+        halves: its trained and its fixed layers.
         part: the trained half's initial parameters [P'].
-        loss: what trainers descend on.
+        loss: loss of the trainers.
         frames: the corpus on its device.
         train: its training utterances.
-        criterion: gives outer gradients.
+        criterion: computes outer gradients.
         decoder: decodes training utterances.
     """
 
@@ -310,7 +307,7 @@ class Setup:
 
     @classmethod
     def from_config(cls, config: SequenceConfig, corpus: Corpus, initial: Tensor) -> Setup:
-        """The parts of a training that starts from ``initial [P]``."""
+        """Build the parts of a training with initial parameters ``initial [P]``."""
         net = config.start.network(corpus)
         halves, part = Halves.split(net, initial.to(config.device), config.layers)
         frames, train = frames_of(corpus, config.device), corpus.split("train")
@@ -322,18 +319,18 @@ class Setup:
 
 
 def inner_loss(config: SequenceConfig, corpus: Corpus, halves: Halves) -> InnerLoss:
-    """What trainers descend on."""
+    """Build the loss of the trainers."""
     frozen = () if config.update_silence else tuple(dict.fromkeys(corpus.silence))
     return InnerLoss(halves.net, config.criterion.mass == 0.0, frozen)
 
 
 class Step(NamedTuple):
-    """What an executor of sequence training did.
+    """Result of one advance of an executor of sequence training.
 
     Attributes:
-        happened: when, as successive segments.
-        seen: what decoders came across, in the order of telling.
-        ended: whether nothing is left to do.
+        happened: successive segments of the timeline.
+        seen: decoding statistics, in the order of the reports.
+        ended: whether training is complete.
     """
 
     happened: list[Timeline]
@@ -342,20 +339,20 @@ class Step(NamedTuple):
 
 
 class Record(Protocol):
-    """What is known of a sequence training that really happened, besides its timeline."""
+    """Record of a sequence training on real processes, besides its timeline."""
 
     lost_frames: int
-    """Kept frames that were lost with whoever held them."""
+    """Kept frames that were lost with failed or resumed replicas."""
     restarts: list[int]
-    """The minibatches with whose number all replicas began anew with empty slots."""
+    """Numbers of the first minibatches after a resume, when all slots were empty."""
 
     def arrays(self) -> Arrays:
-        """All of it, as columns."""
+        """The record as columns."""
         ...
 
 
 class SequenceExecutor(Executor, Protocol):
-    """Of sequence training, whose boundaries are shares of a pass as its decoders count."""
+    """Executor of sequence training; its boundaries are shares of a pass of the decoders."""
 
     @property
     def epoch(self) -> float:
@@ -364,9 +361,9 @@ class SequenceExecutor(Executor, Protocol):
 
     @property
     def record(self) -> Record | None:
-        """What a replay needs besides the timeline; None where the configuration says it all."""
+        """Record for a replay besides the timeline; None if the configuration determines it."""
         ...
 
     def advance(self, rate: float, until: Fraction) -> Step:
-        """Go on at one rate, as far as suits the executor but not beyond so many passes."""
+        """Advance at one learning rate, by the executor's own step, up to ``until`` passes."""
         ...

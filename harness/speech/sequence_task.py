@@ -1,4 +1,4 @@
-"""Speech in sequences as an application: its run files, real processes, replay and prediction."""
+"""Sequence training as an application: its run files, real processes, replay and prediction."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from harness.store import Run, Store
 from harness.tasks.contract import WITHOUT_LIMIT, Application, Roles, RunRequest, Say, Watch
 
 SHARED = ("corpus", "scale", "corpus_seed", "cluster", "timed_layers")
-"""Fields that a sequence training and its start have in common."""
+"""Fields that a sequence training and its start share."""
 
 SAMPLE = 2000
-"""Folds of a single replica, for the speed-up."""
+"""Folds of the single-replica simulation that speed-ups are computed from."""
 
 KeptOf = Callable[[int], int]
-"""How many frames of an utterance, by its number, enter minibatches."""
+"""Function from a training utterance's index to the number of its frames that enter minibatches."""
 
 
 class SequenceApplication(Application[SequenceConfig, Corpus]):
-    """Speech in sequences: see `Application`."""
+    """Sequence training of speech: see `Application`."""
 
     config = SequenceConfig
     worker, workers = "replica", "replicas"
@@ -51,10 +51,10 @@ class SequenceApplication(Application[SequenceConfig, Corpus]):
     follows = FOLLOWS
 
     def read(self, asked: RunRequest) -> tuple[SequenceConfig, Corpus]:
-        """See `Application`; the table ``start`` leaves out what it shares with the whole.
+        """See `Application`; the table ``start`` omits the keys it shares with the run.
 
         Raises:
-            UserError: it is missing, or sets what follows from the whole.
+            UserError: ``start`` is missing, or sets a shared or derived key.
         """
         asked.check_keys(self)
         asked = replace(asked, table={**self.usual, **asked.table})
@@ -94,8 +94,8 @@ class SequenceApplication(Application[SequenceConfig, Corpus]):
     def time(self, config: SequenceConfig, pieces: Utterances, share: float, most: int) -> Whole:
         """See `Application`; a pass ends with its share of the folds.
 
-        Which frames decoders keep follows from parameters, which nothing says before training:
-        how many they keep is given as ``share``.
+        The frames that decoders keep depend on the parameters, which are unknown before training:
+        ``share`` gives the kept share of each utterance.
 
         Raises:
             UserError: frames are shuffled over whole passes, or there are no folds.
@@ -108,7 +108,7 @@ class SequenceApplication(Application[SequenceConfig, Corpus]):
         folds = len(timeline.folds)
         if not folds:
             raise UserError(f"frames kept: {share:.3g} of all fill no minibatch")
-        if folds >= most:
+        if folds >= most:  # simulated in part: the run's folds follow from the kept frames
             folds = round(config.passes * float(pieces.frames.sum()) * share / config.slots)
         each = np.diff(np.linspace(0, folds, config.passes + 1).round().astype(int))
         return Whole.from_timeline(timeline, steady_rate(timeline), each.tolist())
@@ -116,10 +116,10 @@ class SequenceApplication(Application[SequenceConfig, Corpus]):
     def time_again(
         self, config: SequenceConfig, pieces: Utterances, run: Run, timeline: Timeline
     ) -> Timeline:
-        """See `Application`; each utterance keeps as many frames as it did.
+        """See `Application`; each utterance keeps as many frames as in the record.
 
         Raises:
-            UserError: a process died in the recorded training.
+            UserError: a process failed in the recorded training.
         """
         said, _ = load_decode_log(run.path(RECORD))
         return time_record(config, pieces, timeline, said)
@@ -129,10 +129,10 @@ class SequenceApplication(Application[SequenceConfig, Corpus]):
         return config.with_cluster(replace(config.cluster, faults=()), 1), SAMPLE
 
     def share(self, config: SequenceConfig, finished: Run | None, asked: float | None) -> float:
-        """See `Application`; of what is not asked for, the finished run's, or the usual one.
+        """See `Application`; without ``asked``, the finished run's share, or the default.
 
         Raises:
-            UserError: of the finished run nothing was kept.
+            UserError: the finished run kept no frame.
         """
         if config.frames == "all":
             return 1.0
@@ -161,13 +161,16 @@ SEQUENCE = SequenceApplication()
 def time_record(
     config: SequenceConfig, train: Utterances, recorded: Timeline, said: replicas.DecodeLog
 ) -> Timeline:
-    """A recorded training as its cluster is simulated, with as many frames of each utterance.
+    """Simulate the cluster of a recorded training, with the recorded kept frames per utterance.
 
     Raises:
-        UserError: a process died in it.
+        UserError: a process failed in it.
     """
     if said.restarts or len(recorded.lost()):
-        raise UserError("timeline: somebody died in this run; a simulated run has no deaths")
+        raise UserError(
+            "timeline: a worker failed during this run; "
+            "predictions cover runs without failures only"
+        )
     queues: dict[int, deque[int]] = {}
     for row in sorted(said.rows):
         queues.setdefault(row.utterance, deque()).append(row.entering)
@@ -175,7 +178,7 @@ def time_record(
 
 
 def share_frames(train: Utterances, share: float) -> KeptOf:
-    """A function that keeps the share of every utterance's frames, whole frames only."""
+    """Function that keeps a share of every utterance's frames, rounded to whole frames."""
     counts = np.rint(share * train.frames).astype(np.int64)
     return lambda utterance: int(counts[utterance])
 
@@ -183,13 +186,13 @@ def share_frames(train: Utterances, share: float) -> KeptOf:
 def time_decoded(
     config: SequenceConfig, train: Utterances, kept_of: KeptOf, most: int = WITHOUT_LIMIT
 ) -> Timeline:
-    """The timeline of a run whose decoders keep so many frames of every utterance.
+    """Simulate the timeline of a run with given numbers of kept frames.
 
     Args:
-        config: of the run.
+        config: configuration of the run.
         train: the training utterances.
-        kept_of: asked once for each utterance that is decoded, in the order of decoding.
-        most: folds after which it ends, if the run is longer.
+        kept_of: called once for each utterance that is decoded, in the order of decoding.
+        most: largest number of folds to simulate.
     """
     simulation, order = config.simulation(train), config.orders(train)
     segments: list[Timeline] = []

@@ -1,7 +1,7 @@
-"""Sequence training: evaluations by shares of a pass, a rate that falls on plateaus, troubles.
+"""Sequence training: evaluations at shares of a pass, the learning rate on plateaus, troubles.
 
-Who decodes and trains when is up to the executor: decoders and trainers side by side (`streams`),
-everything decoded as a pass begins (`passes`), real processes, or a record of them.
+The executor determines when utterances are decoded and trained on: `Streams` (decoders and
+trainers side by side), `Passes` (all decoded at the start of a pass), real processes, or a record.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ from harness.training.loop import STAGES, Diverged, Training, carry_out, describ
 from harness.training.run import identity_config, train
 
 RECORD = "told.safetensors"
-"""The attached file with what a replay of real processes needs besides the timeline."""
+"""Attached file with the record that a replay of real processes needs besides the timeline."""
 
 TROUBLES = "troubles.json"
-"""Which utterances had what wrong with them; only where any had."""
+"""Attached file with the utterances of each trouble, if there was any."""
 
 ExecutedBy = Callable[[SequenceConfig, Setup, Tensor], SequenceExecutor]
-"""Makes an executor from a configuration, its parts and the parameters ``[P]`` it starts from."""
+"""Function from a configuration, its parts and initial parameters ``[P]`` to an executor."""
 
 
 def build_simulated_executor(
     config: SequenceConfig, setup: Setup, initial: Tensor
 ) -> SequenceExecutor:
-    """A simulated cluster, whose every segment is replayed at once."""
+    """Build the executor of a simulated cluster, which replays each segment after simulating it."""
     del initial  # the trained half of it is in the setup
     return Passes(config, setup) if config.shuffling == "full" else Streams(config, setup)
 
 
 @dataclass
 class SequenceTraining(Training[SequenceExecutor]):
-    """A run in progress.
+    """A sequence training in progress.
 
     Args:
-        config: what to run.
+        config: configuration of the run.
         corpus: the corpus it names.
-        initial: the parameters ``[P]`` it starts from.
-        watch: told of progress.
-        executed_by: makes the executor.
+        initial: initial parameters ``[P]``.
+        watch: callback for progress.
+        executed_by: builds the executor.
 
     Attributes:
         measured: the held-out criterion of every evaluation.
-        tally: what decoders came across since the last one.
-        total: the same, since the beginning.
+        tally: decoding statistics since the last evaluation.
+        total: decoding statistics from the start to the last evaluation.
     """
 
     config: SequenceConfig
@@ -101,7 +101,7 @@ class SequenceTraining(Training[SequenceExecutor]):
         return not self.ended
 
     def finish(self) -> None:
-        """Score the last model on the test sets; the errors of each utterance are kept."""
+        """Score the final model on the test sets, and store the errors of each utterance."""
         if self.executor.server.version > self._last_measured_version():
             self.evaluate()
         if not self.config.test:
@@ -125,7 +125,7 @@ class SequenceTraining(Training[SequenceExecutor]):
 
     @property
     def rate(self) -> float:
-        """The rate after all evaluations so far."""
+        """The learning rate after all evaluations so far."""
         plateau = self.config.plateau
         return plateau.rate(self.config.rate, self.measured) if plateau else self.config.rate
 
@@ -134,10 +134,10 @@ class SequenceTraining(Training[SequenceExecutor]):
         return self.setup.halves.whole(self.executor.server.model)
 
     def _count(self, decoded: Sequence[DecodeStats]) -> None:
-        """Take note of decoded utterances.
+        """Add the statistics of decoded utterances.
 
         Raises:
-            Diverged: the parameters gave no numbers for one of them.
+            Diverged: an utterance had values that are not finite.
         """
         for each in decoded:
             self.tally.add(each)
@@ -147,7 +147,7 @@ class SequenceTraining(Training[SequenceExecutor]):
     # -- what is measured ----------------------------------------------------------------
 
     def evaluate(self) -> None:
-        """Measure the server's model, and tell what went on since the last time; see `Training`."""
+        """Measure the server's model and log the statistics since the last time; see `Training`."""
         found = self.evaluator.evaluate_held_out(self.model_to_deploy(), words=self.config.test)
         self.measured.append(found.criterion)
         self._log_held_out(found)
@@ -160,7 +160,7 @@ class SequenceTraining(Training[SequenceExecutor]):
             raise Diverged
 
     def _last_measured_version(self) -> int:
-        """The version that was measured last; -1 before the first evaluation."""
+        """Version of the last evaluation; -1 before the first one."""
         rows = self.writer.rows()
         return int(rows[-1]["fold"]) if rows else -1
 
@@ -172,7 +172,7 @@ class SequenceTraining(Training[SequenceExecutor]):
             self.log("dev_acoustic_scale/iterate", found.words.best.scale)
 
     def _log_tally(self) -> None:
-        """Log what decoding came across, and begin to count anew."""
+        """Log the decoding statistics since the last evaluation, and reset them."""
         seen = self.tally
         if seen.frames:
             if seen.value_frames:
@@ -185,7 +185,7 @@ class SequenceTraining(Training[SequenceExecutor]):
     # -- the end, and resuming -----------------------------------------------------------
 
     def summarise(self, status: Outcome, timeline: Timeline) -> tuple[dict[str, Any], str]:
-        """See `Training`: the last measurements, shares of decoded frames, times, stalenesses."""
+        """See `Training`: final measurements, shares of decoded frames, times, stalenesses."""
         self.total.take_in(self.tally)
         self.tally, total, now = Tally(), self.total, self.moment()
         frames, shares = max(1, total.frames), ("kept", "rejected", "cancelled")
@@ -204,11 +204,11 @@ class SequenceTraining(Training[SequenceExecutor]):
         return summary, "" if status == "done" else self._describe_divergence()
 
     def _staleness_summary(self, timeline: Timeline) -> dict[str, float]:
-        """The three stalenesses, and what really happened besides."""
+        """The three stalenesses, and lost frames of a run on real processes."""
         late, record = lags(timeline, self.config), self.executor.record
         if record is None:
             return late
-        if record.restarts:  # nobody knows whose frames were lost
+        if record.restarts:  # frames in slots were lost at a resume: outer lags cannot be assigned
             late = {name: value for name, value in late.items() if not name.startswith("outer")}
         return {"lost_frames": record.lost_frames, **late}
 
@@ -243,11 +243,11 @@ class SequenceTraining(Training[SequenceExecutor]):
 
 
 def has_collapsed(kind: str, start: float, value: float) -> bool:
-    """Whether a criterion that began at ``start`` is far worse than that, or no number.
+    """Whether a criterion has fallen far below its value at ``start``, or is not finite.
 
-    The best value of both is 0 (a share of 1): half the accuracy, or twice the nats away, is no
-    noise. The numerator alone has no best value, and neither has a criterion above 0, whose
-    lattices lost the reference.
+    For minimum Bayes risk: below half the accuracy. For (boosted) MMI, which is at most 0: below
+    twice the start. Neither is noise. No bound is known for the numerator alone, or for MMI above
+    0, where lattices lost the reference.
     """
     if not math.isfinite(value):
         return True
@@ -264,20 +264,20 @@ def train_sequence(
     executed_by: ExecutedBy = build_simulated_executor,
     how: Mapping[str, object] | None = None,
 ) -> Run:
-    """The finished run of a configuration, and before it the one that it starts from.
+    """Run a sequence training after its start, or load finished runs from the store.
 
-    Where the start diverged, so did the run.
+    If the start diverged or failed, the run has the same status.
 
     Args:
-        config: what to run.
+        config: configuration of the run.
         corpus: the corpus it names.
-        store: where it is kept.
-        watch: told of progress.
-        executed_by: makes the executor, by default a simulated cluster.
-        how: what sets this executor apart, as part of the run's identity.
+        store: store of both runs.
+        watch: callback for progress.
+        executed_by: builds the executor, by default that of a simulated cluster.
+        how: properties of the executor that are part of the run's identity.
 
     Raises:
-        UserError: the run to start from has kept no model.
+        UserError: the start has stored no model.
     """
 
     def execute(writer: RunWriter) -> None:

@@ -1,23 +1,20 @@
 """Executors of sequence training on a simulated cluster: streams of utterances, or passes.
 
-Sequence training as paper 3 has it: decoders and trainers side by side, utterance by utterance.
-Time and training advance together. How long an utterance stays in its slot depends on how many of
-its frames are kept, and that on the parameters it is decoded with. So the utterances in decoders,
-whose parameters are known, are decoded and their counts told; then the simulation moves to the
-first end of a decoding whose count is unknown, and every fold up to there is executed.
+`Streams` is paper 3's scheme: decoders and trainers side by side, utterance by utterance.
+Simulated time and training advance together. The time of an utterance in its slot depends on the
+number of its kept frames, and that on the parameters it is decoded with. So the executor decodes
+the utterances in decoders, whose parameters are known, and gives their counts to the simulation;
+the simulation then advances to the first end of a decoding with an unknown count, and the executor
+replays every fold up to there.
 
-Sequence training with fully shuffled frames, which paper 3 compares its shuffling with. As a pass
-begins, all utterances are decoded with the same parameters, each replica its part. Then the frames
-that were kept are shuffled and trained on asynchronously, as in frame training; outer gradients
-stay as they are until the next pass.
+`Passes` shuffles frames fully, for comparison in paper 3. At the start of a pass, all utterances
+are decoded with the same parameters, each replica its part. Then the kept frames are shuffled and
+trained on asynchronously, as in frame training; outer gradients are fixed until the next pass.
 
-From decoded utterances to minibatches: which kept frame is trained on in which step. Paper 3,
-section 3.1. With shuffling on the fly, each slot of a replica's minibatch has an utterance and
-gives one frame a step; a slot that has run out takes the next decoded one. Without, a replica's
-minibatches are cut from one utterance after another. The simulator decides when; this follows it
-row by row.
-
-The replay of a timeline in which replicas have decoders with reads of their own.
+`Batcher` assigns kept frames to steps (paper 3, section 3.1). With shuffling on the fly, each slot
+of a replica's minibatch has an utterance and gives one frame per step; an empty slot takes the
+next decoded one. Without, a replica's minibatches are cut from one utterance after another. The
+times come from the simulator's timeline, row by row.
 """
 
 from __future__ import annotations
@@ -55,10 +52,10 @@ from harness.training.executors import OnSimulation
 
 @dataclass
 class SequenceReplay(StaleReplay):
-    """A `StaleReplay` that also keeps the parameters every decoder has read.
+    """A `StaleReplay` that also keeps the parameters that every decoder has read.
 
-    A replica has one contribution under way at most, and its decoder one utterance, so there are
-    as many rows of each as ``slots``.
+    A replica has at most one contribution in flight, and its decoder one utterance, so each has
+    ``slots`` rows.
     """
 
     decoders: Tensor = field(init=False)
@@ -71,7 +68,7 @@ class SequenceReplay(StaleReplay):
         self.decoder_versions = [-1] * self.slots
 
     def follow(self, segment: Timeline, rate: float, begun: CountQueries) -> None:
-        """Execute a segment at whose end the utterances ``begun`` are being decoded."""
+        """Execute a segment; ``begun`` are the utterances in decoders at its end."""
         for worker, version in zip(
             begun.worker.tolist(), begun.decode_version.tolist(), strict=True
         ):
@@ -119,11 +116,11 @@ class Streams(OnSimulation[SequenceReplay]):
 
     @property
     def epoch(self) -> float:
-        """Passes over the training utterances so far, as the decoders count."""
+        """Passes over the training utterances so far, by the decoders' progress."""
         return self._decoded / len(self._setup.train)
 
     def advance(self, rate: float, until: Fraction) -> Step:
-        """See `SequenceExecutor`: to the end of the decodings that the decoders are at."""
+        """See `SequenceExecutor`: to the next end of a decoding with an unknown count."""
         del until
         seen = self._decode()
         if any(each.trouble == "not finite" for each in seen):
@@ -136,7 +133,7 @@ class Streams(OnSimulation[SequenceReplay]):
         return Step([segment], seen, ended=not len(begun.worker))
 
     def _decode(self) -> list[DecodeStats]:
-        """Decode what is in decoders, and tell how much is kept."""
+        """Decode the utterances in decoders, and give the simulation their kept frames."""
         begun = self.simulation.asked()
         models = [self.replay.decoders[worker] for worker in begun.worker.tolist()]
         utterances = self._orders[begun.worker, begun.number].tolist()
@@ -198,7 +195,7 @@ class Passes(OnSimulation[StaleReplay]):
 
     @property
     def epoch(self) -> float:
-        """Passes over the frames that were kept."""
+        """Passes over the kept frames so far."""
         return self._pass + self._step / max(1, self._steps)
 
     @property
@@ -207,7 +204,7 @@ class Passes(OnSimulation[StaleReplay]):
         return -(-len(self._shuffled) // self._config.slots)
 
     def advance(self, rate: float, until: Fraction) -> Step:
-        """See `SequenceExecutor`: to ``until`` or the end of the pass, and decode at its begin."""
+        """See `SequenceExecutor`: to ``until`` or the end of the pass; decodes at its start."""
         happened, seen = list[Timeline](), list[DecodeStats]()
         if not len(self._shuffled):
             self._decoded_with = self.server.model.clone()
@@ -234,7 +231,7 @@ class Passes(OnSimulation[StaleReplay]):
         self._shuffled = self._shuffled[:0]
 
     def _pause(self) -> list[Timeline]:
-        """Decoding everything takes as long as the replica that has most to decode."""
+        """Pause for decoding: the time of the replica with the most frames to decode."""
         config, train = self._config, self._setup.train
         if not config.decode_cost:
             return []
@@ -246,7 +243,7 @@ class Passes(OnSimulation[StaleReplay]):
         return [self.simulation.pause(seconds, "decode")] if seconds else []
 
     def _decode(self) -> list[DecodeStats]:
-        """Fill in the frames of this pass from the parameters it began with."""
+        """Decode all frames of this pass with the parameters at its start."""
         every = range(len(self._setup.train))
         decoded = self._setup.decoder.decode([self._decoded_with] * len(every), every)
         self._x = torch.cat([each.x for each in decoded])
@@ -265,7 +262,7 @@ class Passes(OnSimulation[StaleReplay]):
         return Minibatch(self._x[at], self._outer[at] * (at >= 0).unsqueeze(2))
 
     def capture(self) -> tuple[stale_Arrays, stale_Facts]:
-        """See `Executor`; the frames are decoded again from the parameters they came from."""
+        """See `Executor`; stores the decoding parameters, from which a resume decodes again."""
         replay, facts = self.replay.capture()
         arrays = {
             **resume.add_prefix(self.simulation.state(), "simulation/"),
@@ -293,7 +290,7 @@ Facts = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class KeptFrames:
-    """What is kept of an utterance.
+    """The kept frames of an utterance.
 
     Attributes:
         utterance: its number, counted over all replicas in order of decoding.
@@ -311,7 +308,7 @@ class KeptFrames:
 
 @dataclass
 class Cursor:
-    """The next frame of an utterance that is being trained on."""
+    """An utterance that is being trained on, with the index of its next frame."""
 
     kept: KeptFrames
     at: int = 0
@@ -321,7 +318,7 @@ Frame = tuple[KeptFrames, int]
 
 
 class Entry(NamedTuple):
-    """An utterance enters a slot in its replica's step ``first_step``."""
+    """Entry of an utterance into a slot, in its replica's step ``first_step``."""
 
     slot: int
     utterance: int
@@ -330,7 +327,7 @@ class Entry(NamedTuple):
 
 @dataclass
 class Batcher:
-    """Minibatches in the order their replicas read.
+    """Builds minibatches in the order of the replicas' reads.
 
     Args:
         slots: frames of a minibatch.
@@ -349,7 +346,7 @@ class Batcher:
     last_step: int = -1
 
     def add(self, kept: KeptFrames) -> None:
-        """An utterance that will enter a minibatch; of one without frames nothing is kept."""
+        """Store an utterance that will enter a minibatch, unless it has no frames."""
         if len(kept):
             self.decoded[kept.utterance] = kept
 
@@ -361,7 +358,7 @@ class Batcher:
                 self.read(worker, step)
 
     def expect(self, decodes: Decodes) -> None:
-        """These utterances will enter slots."""
+        """Queue the entries of utterances into slots."""
         for worker, *entry in _rows(decodes):
             self.entering.setdefault(worker, deque()).append(Entry(*entry))
 
@@ -369,7 +366,7 @@ class Batcher:
         """Choose the frames of a worker's next minibatch, which has the number ``step``."""
         own = self.steps.get(worker, 0)
         self.steps[worker] = own + 1
-        # A replica may take an utterance well before it has all it needs for a step.
+        # A replica may take an utterance well before it has all frames of that step.
         entering = self.entering.get(worker, deque())
         while entering and entering[0].first_step == own:
             entry = entering.popleft()
@@ -378,11 +375,11 @@ class Batcher:
         self.last_step = step
 
     def empty(self) -> None:
-        """All slots are free: whoever was in them is lost."""
+        """Clear all slots; the frames left in them are lost."""
         self.current.clear()
 
     def minibatch(self, keys: Sequence[Key]) -> Minibatch:
-        """The frames of several replicas' steps; where one has fewer, zeros fill it up.
+        """The frames of several replicas' steps, padded with zeros to equal numbers.
 
         Returns:
             ``x [W, B, D]`` and, in place of targets, outer gradients ``[W, B, K]``.
@@ -390,7 +387,7 @@ class Batcher:
         return pad_minibatches([self.chosen.pop(key) for key in keys])
 
     def enter(self, worker: int, slot: int, kept: KeptFrames) -> None:
-        """An utterance enters a slot that is free; without shuffling, any."""
+        """Put an utterance into a free slot, or without shuffling at the end of the queue."""
         place = self._place(worker)
         if isinstance(place, deque):
             place.append(Cursor(kept))
@@ -406,7 +403,7 @@ class Batcher:
         return next((slot for slot, cursor in enumerate(place) if cursor is None), None)
 
     def take(self, worker: int) -> list[Frame]:
-        """The frames of a worker's next minibatch, which leave their slots."""
+        """Remove the frames of a worker's next minibatch from its slots."""
         return list(self._choose(worker))
 
     def _place(self, worker: int) -> deque[Cursor] | list[Cursor | None]:
@@ -430,7 +427,7 @@ class Batcher:
     # -- to go on later -----------------------------------------------------------------
 
     def capture(self) -> tuple[Arrays, Facts]:
-        """Everything above as arrays and facts."""
+        """The state as arrays and facts."""
         every = {kept.utterance: kept for kept in self._iter_kept_frames()}
         arrays = {
             f"{kept.utterance}/{name}": tensor.cpu().numpy()
@@ -484,7 +481,7 @@ class Batcher:
 
 
 def _consecutive(queue: deque[Cursor], most: int) -> Iterable[Frame]:
-    """The next frames of a queue of utterances, which shrinks as they run out."""
+    """Take the next frames of a queue of utterances; exhausted utterances are removed."""
     for _ in range(most):
         if not queue:
             return
@@ -496,7 +493,7 @@ def _consecutive(queue: deque[Cursor], most: int) -> Iterable[Frame]:
 
 
 def pad_minibatches(minibatches: Sequence[Sequence[Frame]]) -> Minibatch:
-    """Several minibatches of frames; where one has fewer, zeros fill it up.
+    """Stack several minibatches of frames, padded with zeros to the longest.
 
     Returns:
         ``x [W, B, D]`` and, in place of targets, outer gradients ``[W, B, K]``.
@@ -508,7 +505,7 @@ def pad_minibatches(minibatches: Sequence[Sequence[Frame]]) -> Minibatch:
 
 
 def _pad_rows(rows: list[Tensor], size: int) -> Tensor:
-    """Rows as one tensor, with rows of zeros below them."""
+    """Stack rows, followed by rows of zeros up to ``size``."""
     return torch.stack(rows + [torch.zeros_like(rows[0])] * (size - len(rows)))
 
 

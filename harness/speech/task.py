@@ -1,13 +1,13 @@
 """Frames of a corpus as a task: initial parameters, targets, training, alignment.
 
-Frames of a corpus as a task: a network over spliced frames, scored in frames and words.
+The task trains a network on spliced frames and scores it in frames and words.
 
-What a run starts from: drawn, pretrained, or what another has trained. RBM pretraining is a run of
-its own, which all of a seed share.
+Initial parameters are drawn, pretrained, or those of another run. RBM pretraining is a run of its
+own, shared by all runs of a seed.
 
-Forced alignments: the targets that a trained network finds for what was said. Paper 3 bootstraps
-its network "using alignments from a standard HMM-based system", and its control without
-denominator goes on with alignments by the network itself. Both are made here by one rule.
+A forced alignment gives the targets of transcripts by a trained network. Paper 3 bootstraps its
+network "using alignments from a standard HMM-based system", and its control without denominator
+continues with alignments by the network itself. Both are computed here by one rule.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from harness.training.run import FoldApplication, train
 
 
 class Acoustic:
-    """See `Task`.
+    """Training on the frames of a corpus; see `Task`.
 
     Args:
-        config: what is run.
+        config: configuration of the run.
         corpus: the corpus it names.
-        store: where pretrained networks are kept.
+        store: store of pretraining runs.
     """
 
     unit = "nats a frame"
@@ -69,7 +69,7 @@ class Acoustic:
         return initial_parameters(*parts).to(self.config.device)
 
     def losses_in(self, minibatch: int) -> int:
-        """One for each frame."""
+        """Number of losses in a minibatch: one per frame."""
         return minibatch
 
     def dev(self, model: Tensor) -> Scores:
@@ -81,7 +81,7 @@ class Acoustic:
         return self.evaluator.held_out_loss(model)
 
     def tested(self, model: Tensor, name: str) -> EvaluationResult:
-        """Frame and word errors, at the acoustic scale that development data give the model."""
+        """Frame and word errors, at the acoustic scale tuned on development data."""
         measured: dict[str, float] = {}
         errors: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         tuned = self.evaluator.tune_decoding(model)
@@ -100,30 +100,30 @@ class Acoustic:
 
 
 MINIBATCH = 100
-"""Frames a minibatch, as the recipe's rates expect."""
+"""Frames per minibatch of pretraining, as the recipe's rates expect."""
 
 ENOUGH = 1_000_000
-"""Frames that machines are trained on, of speech in blocks: draws are made on the host, 0.7
-ms a minibatch, which over 500 h is hours; and a pretraining that ends early begins anew."""
+"""Largest number of frames for pretraining on speech in blocks: draws on the host take 0.7 ms
+per minibatch, hours over 500 h of speech; and an interrupted pretraining starts again."""
 
 SIGMOID_GAIN = 4.0
 
 FORMAT = 1
-"""Grows when the same configuration would no longer pretrain to the same bytes."""
+"""Version of the results; raised when the same configuration would pretrain to other bytes."""
 
 
 @dataclass(frozen=True)
 class PretrainingConfig:
-    """What the pretrained parameters are a function of.
+    """Configuration of a pretraining run: everything that its parameters depend on.
 
     Args:
         corpus, scale, fingerprint: the corpus and the SHA-256 of its content.
         hidden: units of each hidden layer.
         recipe: rates and epochs of the machines.
-        seed: of data order and draws.
+        seed: seed of data order and draws.
         device: ``"cpu"`` or ``"cuda"``.
-        share: of the training utterances, the same as the run trains on.
-        shuffling: ``"in blocks"``, or ``"full"`` however the run shuffles otherwise.
+        share: share of the training utterances to pretrain on.
+        shuffling: ``"in blocks"`` if the run shuffles so, else ``"full"``.
     """
 
     corpus: str
@@ -138,17 +138,17 @@ class PretrainingConfig:
     shuffling: Shuffling = setting("full", added=True)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values: what the run's identity hashes."""
+        """Plain JSON values, which the run's identity hashes."""
         counted = {entry.name for entry in fields(self) if counts(self, entry)}
         plain = {name: value for name, value in asdict(self).items() if name in counted}
         return {"is": "PretrainingConfig", "minibatch": MINIBATCH, **plain}
 
 
 def final_model(run: Run) -> Tensor:
-    """The final parameters ``[P]`` of a run.
+    """Load the final parameters ``[P]`` of a run.
 
     Raises:
-        UserError: it has kept none.
+        UserError: the run has stored none.
     """
     return load_file(run.path(MODEL))["model"]
 
@@ -156,7 +156,7 @@ def final_model(run: Run) -> Tensor:
 def initial_parameters(
     config: RunConfig, net: Dnn, frames: Examples, corpus: Corpus, store: Store
 ) -> Tensor:
-    """The parameters ``[P]`` that a run starts from: pretrained, or drawn."""
+    """Initial parameters ``[P]`` of a run: pretrained, or drawn."""
     if isinstance(config.initial, Recipe):
         asked = PretrainingConfig(
             config.corpus,
@@ -178,7 +178,7 @@ def initial_parameters(
 
 
 def _share(config: RunConfig, corpus: Corpus) -> float:
-    """Of the utterances. Asynchronous runs pretrain on all, whatever share they train on."""
+    """Share of utterances to pretrain on: of runs in rounds their first stage's, else all."""
     share = config.stages[0].share if config.rounds else 1.0
     if config.shuffling != "in blocks":
         return share
@@ -188,9 +188,9 @@ def _share(config: RunConfig, corpus: Corpus) -> float:
 def pretrain_or_load(
     config: PretrainingConfig, net: Dnn, frames: Examples, corpus: Corpus, store: Store
 ) -> Tensor:
-    """The pretrained parameters ``[P]``: from the store, or made now.
+    """Pretrain, or load the pretrained parameters ``[P]`` from the store.
 
-    Several processes may ask at once: one makes them, the others wait.
+    Of several processes that call this at once, one pretrains and the others wait.
     """
     run = store.needing(MODEL).obtain(
         config.to_dict(), lambda writer: _pretrain(config, net, frames, corpus, writer)
@@ -204,7 +204,7 @@ def _pretrain(
     train = corpus.split("train")
     if config.shuffling == "in blocks":
         train = Blocks.from_utterances(train)
-    # Stages of training count from 0: these orders are of no stage.
+    # Stages of training count from 0: negative numbers give orders that no stage has.
     parts = (train.start, train.frames, MINIBATCH, config.share)
     orders = [
         Order(config.seed, -1 - epoch, *parts, shuffling=config.shuffling)
@@ -225,15 +225,15 @@ def _pretrain(
 
 
 def load_corpus_with_targets(config: RunConfig, store: Store, watch: Watch) -> Corpus:
-    """The corpus that a configuration names, with the targets that it names.
+    """Load the corpus of a configuration, with the targets of its alignment if it names one.
 
     Args:
-        config: of the training.
-        store: where the alignment is kept, and the network that makes it.
-        watch: told of progress.
+        config: configuration of the training.
+        store: store of the alignment and of its network's training.
+        watch: callback for progress.
 
     Raises:
-        UserError: that network did not train to its end.
+        UserError: the training of the alignment's network diverged or failed.
     """
     corpus = corpus_of(config)
     if config.targets is None:
@@ -246,14 +246,14 @@ def load_corpus_with_targets(config: RunConfig, store: Store, watch: Watch) -> C
 
 @lru_cache(maxsize=4)
 def _with_targets(corpus: Corpus, path: Path) -> Corpus:
-    """One object a process: what is made of a corpus is kept by the object."""
+    """Replace a corpus's targets; one object per process, since caches are keyed by the object."""
     return replace(corpus, targets=numpy_load_file(path)["targets"], stored_fingerprint=None)
 
 
 def align(config: ForcedAlignment, store: Store, watch: Watch) -> Run:
-    """The finished alignment of a configuration, and before it the training of its network.
+    """Run an alignment after its network's training, or load finished runs from the store.
 
-    Its summary has the shares of each split's frames that it moved to another target.
+    The summary has the share of each split's frames with another target than the corpus's.
     """
 
     def execute(writer: RunWriter) -> None:
@@ -276,16 +276,16 @@ def align(config: ForcedAlignment, store: Store, watch: Watch) -> Run:
 def compute_forced_targets(
     net: Dnn, model: Tensor, corpus: Corpus, rule: ForcedAlignment
 ) -> np.ndarray:
-    """The best path of every transcript; where one has none, the targets stay as they are.
+    """Align every transcript by its best path; without a path, targets stay unchanged.
 
     Args:
         net: the network.
         model: its parameters ``[P]``.
-        corpus: whose transcripts; priors and transitions are those of its targets.
-        rule: how acoustic scores weigh.
+        corpus: source of transcripts, and of targets for priors and transitions.
+        rule: settings of the alignment.
 
     Returns:
-        int32 [N].
+        Targets of all frames, int32 [N].
     """
     criterion = SequenceCriterion(
         Criterion(kappa=rule.kappa), references_of(corpus), log_prior(corpus)
@@ -304,27 +304,27 @@ def compute_forced_targets(
 
 
 def target_change_rate(corpus: Corpus, targets: np.ndarray, split: str) -> float:
-    """The share of a split's frames whose target is not the corpus's own."""
+    """Share of a split's frames with another target than the corpus's own."""
     rows = frame_edges(corpus.split(split))[0]
     return float((targets[rows] != corpus.targets[rows]).mean())
 
 
 CORPUS = {"scale": "smoke", "corpus_seed": 0, "seed": 0}
-"""What a run file on a corpus may leave out."""
+"""Defaults of the keys that a run file on a corpus may omit."""
 
 USUAL = {"activation": "sigmoid", "initial": None, "chunk": 1.0, "evaluations": 10, "passes": 1}
-"""What a run file on frames may leave out besides."""
+"""Defaults of further keys that a run file on frames may omit."""
 
 FOLLOWS = ("fingerprint", "device", "format")
-"""Fields that follow from the rest of a run file."""
+"""Fields that are derived from the rest of a run file."""
 
 
 def read_corpus(asked: RunRequest, hidden: object) -> tuple[Table, Corpus]:
-    """The keys of a run file on a corpus, completed by what follows from the corpus.
+    """Load the corpus of a run file and complete the file's table with keys derived from it.
 
     Args:
-        asked: the file.
-        hidden: units of the network's hidden layers, as the file has them.
+        asked: the run file.
+        hidden: units of the network's hidden layers, as in the file.
 
     Raises:
         UserError: a mistake in the file, its cluster file or its corpus.
@@ -336,14 +336,14 @@ def read_corpus(asked: RunRequest, hidden: object) -> tuple[Table, Corpus]:
         progress=asked.say,
     )
     table = {**asked.table, "cluster": asked.cluster()}
-    # A list of something else is refused with the rest of the table.
+    # A list with other elements is rejected with the rest of the table.
     sizes = corpus.layers(cast(list[int], hidden) if isinstance(hidden, list) else ())
     table.setdefault("timed_layers", list(sizes))
     return {**table, "fingerprint": corpus.fingerprint, "device": asked.device}, corpus
 
 
 def complete_frames(table: Table) -> Table:
-    """The table of a run on frames, with its protocol's class and its format."""
+    """Complete the table of a run on frames with defaults, its protocol's class and its format."""
     return complete_protocol({**USUAL, **table, "format": frames.FORMAT})
 
 
@@ -362,7 +362,7 @@ class FramesApplication(FoldApplication[RunConfig, Corpus]):
         return build(RunConfig, complete_frames(table), str(asked.path)), corpus
 
     def load(self, config: RunConfig, say: Say) -> Corpus:
-        """See `Application`; the corpus's own targets."""
+        """See `Application`; the corpus has its own targets."""
         return corpus_of(config, say)
 
     def open(self, config: RunConfig, data: Corpus, store: Store, writer: RunWriter) -> Acoustic:
@@ -375,7 +375,7 @@ class FramesApplication(FoldApplication[RunConfig, Corpus]):
         """See `FoldApplication`.
 
         Raises:
-            UserError: this machine cannot compute in the precision asked for.
+            UserError: this machine does not support the configured precision.
         """
         check_here(config.precision, config.device)
         with denormals_flushed():
@@ -384,14 +384,14 @@ class FramesApplication(FoldApplication[RunConfig, Corpus]):
     def execute(self, config: RunConfig, store: Store, watch: Watch) -> Run:
         """See `Configuration`.
 
-        Gradients of speech are written out. Where autograd cannot be asked, calls are a tenth to
-        a fifth cheaper, with the same bits; on real processes threads share tensors, and may not.
+        Gradients of speech need no autograd. In inference mode calls are a tenth to a fifth
+        cheaper, with the same bits; on real processes threads share tensors, which excludes it.
         """
         with torch.inference_mode():
             return train(config, load_corpus_with_targets(config, store, watch), store, watch)
 
     def align(self, config: ForcedAlignment, store: Store, watch: Watch) -> Run:
-        """The finished alignment of a configuration; see `align`."""
+        """Run or load the alignment of a configuration; see `align`."""
         return align(config, store, watch)
 
     def describe(self, config: RunConfig, share: float) -> Iterator[tuple[str, str]]:
@@ -404,7 +404,7 @@ FRAMES = FramesApplication()
 
 
 def name_timed(timed: tuple[int, ...], hidden: tuple[int, ...]) -> str:
-    """The network whose minibatches the cluster computes: often larger than the trained one."""
+    """Describe the network that time is charged for, often larger than the trained one."""
     sizes = "-".join(map(str, timed))
     if timed[1:-1] == tuple(hidden):
         return f"{sizes}, as trained"
@@ -412,10 +412,10 @@ def name_timed(timed: tuple[int, ...], hidden: tuple[int, ...]) -> str:
 
 
 def train_or_load_start(config: RunConfig, corpus: Corpus, store: Store, watch: Watch) -> Tensor:
-    """The final parameters ``[P]`` of a run, which is trained if the store does not have it.
+    """Final parameters ``[P]`` of a run, which is trained unless the store has it.
 
     Raises:
-        UserError: it diverged, or has kept no model.
+        UserError: the run diverged or failed, or has stored no model.
     """
     run = train(config, corpus, store.needing(MODEL), watch)
     if run.status != "done":

@@ -271,5 +271,5 @@ def test_what_cannot_be_is_one_line_and_nobody_waits(tmp_path: Path, more: str, 
 
 def test_nobody_comes_back_to_sequence_training(tmp_path: Path) -> None:
     asked = parser().parse_args([str(asked_for(tmp_path, 0.01)), "--restarts", "2"])
-    with pytest.raises(UserError, match="--restarts 2: nobody comes back"):
+    with pytest.raises(UserError, match="--restarts 2: workers cannot rejoin"):
         serve(asked, 5)

@@ -223,7 +223,7 @@ def test_a_record_in_which_somebody_died_is_not_compared(
     fold = np.where(rows.fold == 3, LOST, rows.fold)
     lost = replace(timeline, contributions=replace(rows, fold=fold))
     for record, said in ((timeline, replace(told, restarts=[5])), (lost, told)):
-        with pytest.raises(UserError, match="somebody died in this run"):
+        with pytest.raises(UserError, match="a worker failed during this run"):
             time_record(config, corpus.split("train"), record, said)
 
 
@@ -261,5 +261,5 @@ def test_a_run_without_such_a_file_or_with_another_is_refused(tmp_path: Path) ->
     with pytest.raises(UserError, match=r"has no told\.safetensors; allowed: a run on real"):
         load_decode_log(tmp_path / RECORD)
     (tmp_path / RECORD).write_bytes(b"something else")
-    with pytest.raises(UserError, match="cannot be read as what decoders said"):
+    with pytest.raises(UserError, match="cannot be read as a record of decoding"):
         load_decode_log(tmp_path / RECORD)
