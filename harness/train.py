@@ -81,11 +81,11 @@ def _check(asked: argparse.Namespace) -> None:
         UserError: an option that is not allowed.
     """
     if asked.backend != "gloo":
-        from harness.processes.group import check
+        from harness.processes.rendezvous import check
 
         check(asked.backend)
     if asked.device is not None:
-        from harness.processes.group import device_of
+        from harness.processes.rendezvous import device_of
 
         asked.device = device_of(asked.backend, asked.device)
     if asked.processes is not None and "RANK" not in os.environ:
@@ -101,9 +101,9 @@ def _take_part(asked: argparse.Namespace) -> int:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     import torch
 
-    from harness.processes.group import is_joining_late, join, leave, read_env_int
     from harness.processes.messages import SERVER_RANK
     from harness.processes.rank_main import serve, take_part
+    from harness.processes.rendezvous import is_joining_late, join, leave, read_env_int
 
     torch.set_num_threads(1)
     if os.environ.get("RANK", "0") != "0":
@@ -174,7 +174,7 @@ def _member(
 ) -> None:
     """Run as one process of a group; rank 0 receives the listening socket of the store."""
     from harness.base import forks
-    from harness.processes.group import LISTENING
+    from harness.processes.rendezvous import LISTENING
 
     forks.die_with_parent()
     os.environ |= environment

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from harness.base.errors import UserError
 from harness.judge import Results
-from harness.judge.makers import ASKED
+from harness.judge.builders import ASKED
 from harness.store import Run, Store, files
 from reports import numbers
 

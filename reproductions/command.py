@@ -167,7 +167,7 @@ def _corpus(name: str, scale: str, out: Path, seed: int) -> Corpus:
 
 def _print_results(results: Results, out: Path) -> int:
     """Print the verdicts and what failed; returns the exit code."""
-    from harness.judge.makers import failures
+    from harness.judge.builders import failures
     from harness.store import Store
 
     if results.scale == "smoke":

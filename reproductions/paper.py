@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from data_synth.corpus import Corpus
 from harness.base.errors import name_error
-from harness.judge.makers import Maker
+from harness.judge.builders import Maker
 from harness.judge.results import Claim, Exhibit
 from harness.tasks.contract import Configuration
 

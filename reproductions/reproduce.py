@@ -16,7 +16,7 @@ from harness.base.seeds import identity
 from harness.grid.carriers import Submission
 from harness.grid.display import execute_named
 from harness.judge import comparison
-from harness.judge.makers import ASKED, Maker, Runs, build_claim, build_exhibit, divergence_hashes
+from harness.judge.builders import ASKED, Maker, Runs, build_claim, build_exhibit, divergence_hashes
 from harness.judge.parts import LOOKS, correct_verdicts
 from harness.judge.results import Results
 from harness.store import Bucket, Run, Store

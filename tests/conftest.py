@@ -24,8 +24,8 @@ pytest_plugins = ["tests.invariants", "tests.portable.flips"]
 
 forks.context(
     "harness.processes.rounds",
-    "harness.speech.replicas",
-    "harness.processes.shards",
+    "harness.speech.sequence_server",
+    "harness.processes.sharded_server",
     "harness.processes.worker",
     "harness.grid.grid",
     "lagbench",

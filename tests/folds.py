@@ -42,12 +42,12 @@ from harness.algorithms.catalogue import (
 )
 from harness.algorithms.contract import Repeating
 from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
-from harness.natural_gradient import joint as natural_steps
+from harness.natural_gradient import batched_layers as natural_steps
 from harness.natural_gradient.estimate import FIRST_CALLS
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
-from harness.replay.blocks import BLOCK, BlockReplay
-from harness.replay.stale import StaleReplay
+from harness.replay.block_replay import BLOCK, BlockReplay
+from harness.replay.fold_replay import StaleReplay
 from harness.simulator import Averaging, ParameterServer, Simulation, Workload, load_cluster
 from harness.speech.frames import Frames
 from harness.tasks.order import Minibatches, Order

@@ -20,7 +20,7 @@ from subprocess import CompletedProcess
 from types import ModuleType
 
 from harness.base import forks
-from harness.processes.group import LISTENING
+from harness.processes.rendezvous import LISTENING
 
 PATIENCE_S = 600.0
 """What hangs fails after this; what is slow, on a machine with much to do, does not."""

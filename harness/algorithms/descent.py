@@ -33,7 +33,7 @@ from harness.algorithms.contract import Memory, concat_rows, rows_of
 from harness.base.errors import UserError
 from harness.base.settings import setting
 from harness.natural_gradient import NaturalGradient
-from harness.natural_gradient.joint import join, may_join, part, step_
+from harness.natural_gradient.batched_layers import join, may_join, part, step_
 from harness.natural_gradient.layer import Sides, state_from_tensors, state_tensors
 from harness.natural_gradient.layer import part as part_of
 from harness.natural_gradient.layer_hooks import HookableNetwork, naturalise_

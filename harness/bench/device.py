@@ -52,7 +52,7 @@ from harness.bench.steps import (
     time_work,
 )
 from harness.networks.feedforward import Dnn, Layout, Precision, denormals_flushed, products_in
-from harness.replay.blocks import BLOCK, capture_graph
+from harness.replay.block_replay import BLOCK, capture_graph
 from harness.speech.frames import room_on
 from harness.store.files import replacing, writable_folder, write_json
 from harness.store.schema import CHECKPOINT, RUN

@@ -33,8 +33,8 @@ from harness.algorithms.async_sgd import AveragedSgd
 from harness.bench.comparison import Measurement, read
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, Precision, products_in, random_parameters
-from harness.replay.blocks import BlockReplay
-from harness.replay.stale import StaleReplay
+from harness.replay.block_replay import BlockReplay
+from harness.replay.fold_replay import StaleReplay
 from harness.simulator import Simulation, Workload, load_cluster
 from harness.speech.frames import Frames
 from harness.tasks.order import Order

@@ -26,7 +26,7 @@ from harness.algorithms.contract import (
 from harness.base.errors import UserError
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
-from harness.replay.stale import (
+from harness.replay.fold_replay import (
     StaleReplay,
     capture_server,
     memory_from_arrays,

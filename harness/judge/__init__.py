@@ -7,6 +7,7 @@ finished runs into exhibits and claims, and ``results`` defines the file that a
 reproduction writes and a report reads.
 """
 
+from harness.judge.builders import read_results
 from harness.judge.claims import (
     ABOVE,
     BELOW,
@@ -21,7 +22,6 @@ from harness.judge.claims import (
     rule_near,
 )
 from harness.judge.interval import Interval, Sample
-from harness.judge.makers import read_results
 from harness.judge.parts import finds, power
 from harness.judge.results import Claim, Condition, Exhibit, Part, Results, Row, write_results
 from harness.judge.statistics import (

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from harness.base.files import version_of
+from harness.judge.builders import Runs
 from harness.judge.interval import Interval
-from harness.judge.makers import Runs
 from harness.judge.statistics import mean_ci, ratio_ci
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Cell, Run

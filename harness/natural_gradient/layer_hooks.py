@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from harness.natural_gradient.batched_layers import Call, precondition_all
 from harness.natural_gradient.estimate import (
     Factor,
     Moment,
@@ -29,7 +30,6 @@ from harness.natural_gradient.estimate import (
     per_sample_share,
     scale_,
 )
-from harness.natural_gradient.joint import Call, precondition_all
 from harness.natural_gradient.layer import NaturalGradient, Sides, project_
 from harness.networks.contract import Network
 

@@ -40,7 +40,7 @@ from harness.processes.transport import (
     current_runtime,
     now_s,
 )
-from harness.replay.stale import vectors_of
+from harness.replay.fold_replay import vectors_of
 
 
 class Kind(IntEnum):

@@ -13,7 +13,8 @@ from torch import Tensor
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.base.seeds import identity
 from harness.processes.console import GOES_ON, print_result, say, show_progress
-from harness.processes.group import (
+from harness.processes.messages import ServerGone
+from harness.processes.rendezvous import (
     DONE,
     GLOO,
     admission_to,
@@ -25,11 +26,10 @@ from harness.processes.group import (
     device_of,
     require_gloo,
 )
-from harness.processes.messages import ServerGone
 from harness.processes.rounds import Rounds, work_in_rounds
 from harness.processes.server import NoWorkersLeft, ServerExecutor
-from harness.processes.shards import ShardedServerExecutor, ShardGone
-from harness.processes.shards import serve as serve_shard
+from harness.processes.sharded_server import ShardedServerExecutor, ShardGone
+from harness.processes.sharded_server import serve as serve_shard
 from harness.processes.transport import CLOSED
 from harness.processes.worker import Contributor, Pacing, work, work_in_shards
 from harness.runs.config import TrainingConfig

@@ -22,7 +22,6 @@ from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImport
 
 from harness.algorithms.contract import Fold, Server
 from harness.processes import messages
-from harness.processes.group import GLOO, MPI, attempt, connect_to_store, staging_device
 from harness.processes.messages import (
     SERVER_RANK,
     Arrival,
@@ -38,10 +37,11 @@ from harness.processes.messages import (
     talking,
 )
 from harness.processes.recorder import Work
+from harness.processes.rendezvous import GLOO, MPI, attempt, connect_to_store, staging_device
 from harness.processes.server import NoWorkersLeft, OnProcesses
 from harness.processes.transport import BEAT_EVERY_S, MalformedMessage, PeerGone, now_s
 from harness.processes.worker import Clock, Contributor, Pacing
-from harness.replay.stale import Arrays, Facts, capture_server, part, reinstate_server
+from harness.replay.fold_replay import Arrays, Facts, capture_server, part, reinstate_server
 from harness.runs.config import TrainingConfig
 from harness.simulator import Timeline
 from harness.tasks.order import Minibatches

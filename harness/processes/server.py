@@ -24,12 +24,12 @@ from typing import Any
 from torch import Tensor
 
 from harness.algorithms.contract import Fold, Server
-from harness.processes.group import Admission
 from harness.processes.messages import Address, FrameHeader, Kind, Mailbox, bodies, line_to, send
 from harness.processes.recorder import Recorder, Work
+from harness.processes.rendezvous import Admission
 from harness.processes.transport import CLOSED, MalformedMessage, PeerGone
 from harness.processes.worker import Clock, Pacing
-from harness.replay.stale import Arrays, Facts, capture_server, reinstate_server
+from harness.replay.fold_replay import Arrays, Facts, capture_server, reinstate_server
 from harness.runs.config import TrainingConfig
 from harness.simulator import Timeline
 from harness.tasks.order import Minibatches

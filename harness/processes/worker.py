@@ -29,7 +29,7 @@ from harness.processes.messages import (
     talking,
 )
 from harness.processes.transport import MalformedMessage, now_s, sleep_until
-from harness.replay.sharded import edges
+from harness.replay.sharded_replay import edges
 from harness.runs.config import TrainingConfig
 from harness.simulator.costs import Costs, computation_s, costs_of, folding_s
 from harness.tasks.contract import TaskConfig

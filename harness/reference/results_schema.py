@@ -1,7 +1,7 @@
 """The JSON Schema of ``results.json``, from its dataclasses.
 
 A key is required if its field has no default: files of older commits lack what came later, and
-are read all the same (`harness.judge.makers`).
+are read all the same (`harness.judge.builders`).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from harness.algorithms.async_sgd import AsyncSgd, Gradients
 from harness.base.errors import UserError, name_error
 from harness.base.settings import counts, set_apart, setting
 from harness.networks.feedforward import Dnn
-from harness.replay.stale import Arrays
+from harness.replay.fold_replay import Arrays
 from harness.runs.config import plain
 from harness.simulator import Cluster, ParameterServer, Simulation, Timeline, Workload
 from harness.simulator.timeline import inner_lag, outer_lag, pass_lag, push_lag

@@ -13,13 +13,13 @@ from data_synth.corpus import Corpus, Utterances
 from harness.base.errors import UserError
 from harness.base.settings import build
 from harness.simulator import Timeline, concat
-from harness.simulator.whole import Whole, steady_rate
-from harness.speech import replicas, sequence
+from harness.simulator.full_run import Whole, steady_rate
+from harness.speech import sequence, sequence_server
 from harness.speech.frames import corpus_of
 from harness.speech.protocol import Sequence
-from harness.speech.recorded import replay
-from harness.speech.replicas import load_decode_log
+from harness.speech.recorded_executor import replay
 from harness.speech.sequence import SequenceConfig
+from harness.speech.sequence_server import load_decode_log
 from harness.speech.sequence_training import RECORD, train_sequence
 from harness.speech.task import (
     CORPUS,
@@ -152,14 +152,14 @@ class SequenceApplication(Application[SequenceConfig, Corpus]):
 
     def roles(self) -> Roles:
         """A server, and for each replica a trainer and a decoder."""
-        return replicas.ROLES
+        return sequence_server.ROLES
 
 
 SEQUENCE = SequenceApplication()
 
 
 def time_record(
-    config: SequenceConfig, train: Utterances, recorded: Timeline, said: replicas.DecodeLog
+    config: SequenceConfig, train: Utterances, recorded: Timeline, said: sequence_server.DecodeLog
 ) -> Timeline:
     """Simulate the cluster of a recorded training, with the recorded kept frames per utterance.
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from data_synth.corpus import Corpus
 from harness.base.seeds import SHORT
 from harness.networks.feedforward import denormals_flushed
-from harness.replay.stale import Arrays, Facts
+from harness.replay.fold_replay import Arrays, Facts
 from harness.simulator import Timeline
 from harness.speech.decoding import DecodeStats, Tally
 from harness.speech.held_out import HoldoutScores, SequenceEvaluator, lags

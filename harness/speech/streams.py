@@ -32,10 +32,10 @@ from torch import Tensor
 
 from harness.base.seeds import stream
 from harness.networks.contract import Minibatch
-from harness.replay import stale as resume
-from harness.replay.stale import Arrays as stale_Arrays
-from harness.replay.stale import Facts as stale_Facts
-from harness.replay.stale import StaleReplay
+from harness.replay import fold_replay as resume
+from harness.replay.fold_replay import Arrays as stale_Arrays
+from harness.replay.fold_replay import Facts as stale_Facts
+from harness.replay.fold_replay import StaleReplay
 from harness.simulator import (
     Contributions,
     Decodes,

@@ -25,8 +25,8 @@ Example:
     ('done', {'loss': 0.5}, [1.0, 0.5])
 """
 
-from harness.store.gathered import Bucket, BucketStore
 from harness.store.read import Cell, Run, folder_of_run, is_run, verify_run
+from harness.store.shared_store import Bucket, BucketStore
 from harness.store.store import AlreadyFinished, Store
 from harness.store.write import RunWriter
 

@@ -26,9 +26,9 @@ from harness.base.registry import entries, load
 from harness.base.settings import KIND, build
 from harness.networks.contract import Network
 from harness.simulator import Cluster, Timeline, Workload, load_cluster
+from harness.simulator.full_run import Whole
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.simulator.timeline import Lag
-from harness.simulator.whole import Whole
 from harness.store import Run, Store
 from harness.tasks.order import Minibatches
 

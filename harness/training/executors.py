@@ -15,10 +15,10 @@ from torch import Tensor
 from harness.algorithms.contract import Repeating, Server
 from harness.base.errors import UserError
 from harness.networks.contract import Network, RepeatingNetwork
-from harness.replay import stale as resume
-from harness.replay.blocks import BlockReplay
-from harness.replay.sharded import ShardedReplay
-from harness.replay.stale import Arrays, Facts, StaleReplay
+from harness.replay import fold_replay as resume
+from harness.replay.block_replay import BlockReplay
+from harness.replay.fold_replay import Arrays, Facts, StaleReplay
+from harness.replay.sharded_replay import ShardedReplay
 from harness.runs.config import Data, TrainingConfig
 from harness.simulator import LOST, Simulation, Timeline
 from harness.simulator.timeline import IN_FLIGHT, Contributions, Spans

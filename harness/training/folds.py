@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from harness.algorithms.schedules import Pace, trial_losses
-from harness.replay.stale import Facts
+from harness.replay.fold_replay import Facts
 from harness.runs.config import SEARCH, Boundaries, Segment, TrainingConfig
 from harness.simulator import Timeline
 from harness.store.schema import Outcome

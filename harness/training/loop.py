@@ -28,8 +28,8 @@ from torch import Tensor
 
 from harness.algorithms.contract import Server
 from harness.base.log import LOG
-from harness.replay import stale as resume
-from harness.replay.stale import Arrays, Facts
+from harness.replay import fold_replay as resume
+from harness.replay.fold_replay import Arrays, Facts
 from harness.simulator import Timeline, concat
 from harness.simulator.timeline_file import save_timeline
 from harness.store import RunWriter

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from harness.runs.config import SEARCH, Boundaries, Pieces, TrainingConfig
 from harness.simulator import Simulation, Timeline, concat
+from harness.simulator.full_run import Whole, overall_rate
 from harness.simulator.timeline_file import load_timeline
-from harness.simulator.whole import Whole, overall_rate
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import TIMELINE
 from harness.tasks.contract import EXECUTED, Application, Task, TaskConfig, Watch

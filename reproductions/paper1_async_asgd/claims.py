@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from harness.judge.builders import UNKNOWN, Maker, Runs, unless_missing
 from harness.judge.claims import (
     BELOW,
     relative_error,
@@ -16,7 +17,6 @@ from harness.judge.claims import (
     rule_between,
     rule_near,
 )
-from harness.judge.makers import UNKNOWN, Maker, Runs, unless_missing
 from harness.judge.parts import Precondition, Quantity, claim_of, side_of_zero
 from harness.judge.results import Claim
 from harness.judge.statistics import (
@@ -43,7 +43,7 @@ from reproductions.paper1_async_asgd.experiments import (
     chunk_name,
     setting,
 )
-from reproductions.readings import (
+from reproductions.run_metrics import (
     errors_of_utterances,
     format_change,
     hashes,

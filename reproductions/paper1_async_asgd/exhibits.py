@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.judge.makers import UNKNOWN, Maker, Runs, unless_missing
+from harness.judge.builders import UNKNOWN, Maker, Runs, unless_missing
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import Interval, mean_ci, ratio_ci
 from harness.judge.utterances import rate_ci
@@ -42,7 +42,7 @@ from reproductions.paper1_async_asgd.experiments import (
     reading,
     setting,
 )
-from reproductions.readings import (
+from reproductions.run_metrics import (
     AS_FAR,
     curve_rows,
     errors_of_utterances,

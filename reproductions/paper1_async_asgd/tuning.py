@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from harness.judge.builders import Maker, Runs, unless_missing
 from harness.judge.interval import Interval
-from harness.judge.makers import Maker, Runs, unless_missing
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import mean_ci
 from harness.speech.frames import RunConfig
@@ -28,7 +28,7 @@ from reproductions.paper1_async_asgd.experiments import (
     RATE,
     MethodSettings,
 )
-from reproductions.readings import hashes
+from reproductions.run_metrics import hashes
 
 RATES = tuple(RATE * 2.0**octave for octave in range(-2, 4))
 OTHERS: Mapping[str, tuple[str, tuple[float, ...]]] = {

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from harness.judge.builders import Maker, Runs
 from harness.judge.claims import (
     relative_error,
     rule_at_least,
@@ -17,7 +18,6 @@ from harness.judge.claims import (
     rule_between,
     rule_near,
 )
-from harness.judge.makers import Maker, Runs
 from harness.judge.parts import Precondition, Quantity, claim_of, side_of_zero
 from harness.judge.results import Claim
 from harness.judge.statistics import Interval, mean_ci, ratio_ci
@@ -34,7 +34,7 @@ from reproductions.paper2_ng_averaging.exhibits import speedup
 from reproductions.paper2_ng_averaging.experiments import gpus
 from reproductions.paper2_ng_averaging.law import Excess, paper_averages, settings_of_step
 from reproductions.paper2_ng_averaging.prediction import REPORTED
-from reproductions.readings import format_change, hashes, summary_value
+from reproductions.run_metrics import format_change, hashes, summary_value
 
 BAND = 0.05
 

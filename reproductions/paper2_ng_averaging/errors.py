@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.judge.makers import UNKNOWN, Runs, unless_missing
+from harness.judge.builders import UNKNOWN, Runs, unless_missing
 from harness.judge.parts import Quantity
 from harness.judge.results import Row
 from harness.judge.statistics import Array, Interval
@@ -26,7 +26,7 @@ from harness.judge.utterances import Counts, rate_ci, rate_difference_ci, rate_r
 from harness.store import Run
 from reproductions.paper import Subject
 from reproductions.paper2_ng_averaging.prediction import REPORTED
-from reproductions.readings import errors_of_utterances, hashes, lengths_of_utterances
+from reproductions.run_metrics import errors_of_utterances, hashes, lengths_of_utterances
 
 LABELS = {
     "swb": "SWB",

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from harness.judge.makers import Maker, Runs, unless_missing
+from harness.judge.builders import Maker, Runs, unless_missing
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import Interval, mean_ci, ratio_ci
 from harness.store import Run
@@ -26,7 +26,7 @@ from reproductions.paper2_ng_averaging.experiments import (
     trial_name,
 )
 from reproductions.paper2_ng_averaging.prediction import FITTED_UP_TO, REPORTED, load_fit
-from reproductions.readings import curve_rows, hashes, summary_value
+from reproductions.run_metrics import curve_rows, hashes, summary_value
 
 PRINTED = {16: REPORTED["claims"]["speedup_16"], 32: REPORTED["claims"]["speedup_32"]}
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from harness.judge.makers import NO_ROWS, UNKNOWN, Maker, Runs, unless_missing
+from harness.judge.builders import NO_ROWS, UNKNOWN, Maker, Runs, unless_missing
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import Interval, mean_ci, ratio_ci
 from harness.store import Run
@@ -36,7 +36,7 @@ from reproductions.paper2_ng_averaging.experiments import (
     serial,
 )
 from reproductions.paper2_ng_averaging.prediction import REPORTED, averaging, cluster, load_fit
-from reproductions.readings import hashes
+from reproductions.run_metrics import hashes
 
 WORKERS, AVERAGES = 16.0, 100.0
 """Units of both, so that A is the excess of 16 workers after 100 averages."""

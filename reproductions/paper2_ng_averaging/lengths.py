@@ -27,7 +27,7 @@ from reproductions.paper2_ng_averaging.experiments import (
     with_rate,
 )
 from reproductions.paper2_ng_averaging.sweep import CORPUS, frame_error
-from reproductions.tried import parse_options
+from reproductions.trial_options import parse_options
 
 LENGTHS = (1, 5, 20)
 """Passes of each machine, the first layer's twice as many: Kaldi has 1 for 300 h, 20 for 3 h."""

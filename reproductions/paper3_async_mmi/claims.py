@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from harness.judge.builders import Maker, Runs
 from harness.judge.claims import ABOVE, BELOW, rule_at_least, rule_at_most, rule_between, rule_near
 from harness.judge.interval import Interval
-from harness.judge.makers import Maker, Runs
 from harness.judge.parts import Precondition, Quantity, claim_of
 from harness.judge.results import Claim
 from harness.judge.statistics import bounded_difference_ci, mean_ci, paired_difference_ci, ratio_ci
@@ -50,7 +50,7 @@ from reproductions.paper3_async_mmi.quantities import (
     tolerance_ratio,
     tolerances,
 )
-from reproductions.readings import hashes, summary_value
+from reproductions.run_metrics import hashes, summary_value
 
 FIGURES, PAPER = REPORTED["claims"], REPORTED["paper"]
 

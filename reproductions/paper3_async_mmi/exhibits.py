@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from harness.base.seeds import identity
+from harness.judge.builders import NO_ROWS, UNKNOWN, Maker, Runs, unless_missing
 from harness.judge.interval import Interval
-from harness.judge.makers import NO_ROWS, UNKNOWN, Maker, Runs, unless_missing
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import mean_ci
 from harness.judge.utterances import rate_ci
@@ -48,7 +48,7 @@ from reproductions.paper3_async_mmi.quantities import (
     test_errors,
     tolerances,
 )
-from reproductions.readings import hashes, summary_value
+from reproductions.run_metrics import hashes, summary_value
 
 PATHS = {
     "outer": "decoder's read to fold (outer gradient)",

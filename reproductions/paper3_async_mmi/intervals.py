@@ -31,7 +31,7 @@ from reproductions.paper3_async_mmi.quantities import (
     log_tolerances,
     shape_told,
 )
-from reproductions.tried import parse_options
+from reproductions.trial_options import parse_options
 
 TRIED = (0.0075, 0.015, 0.03, 0.06, 0.12, 0.24, 0.48)
 """Intervals in passes; longer than half a pass leaves hardly a fetch in a run of one pass."""

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from harness.judge.builders import Maker, Runs, unless_missing
 from harness.judge.interval import Interval
-from harness.judge.makers import Maker, Runs, unless_missing
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import Array, Values, t_quantile
 from harness.store import Run
@@ -42,7 +42,7 @@ from reproductions.paper3_async_mmi.experiments import (
     STRENGTHENED_BY,
     Cell,
 )
-from reproductions.readings import hashes
+from reproductions.run_metrics import hashes
 
 AGES = np.geomspace(1e-5, 1.0, 501)
 """Grid of b, for one update."""

@@ -18,14 +18,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from harness.judge.builders import UNKNOWN, Runs, unless_missing
 from harness.judge.interval import Interval
-from harness.judge.makers import UNKNOWN, Runs, unless_missing
 from harness.judge.statistics import Array, mean_ci, paired_difference_ci, ratio_ci
 from harness.judge.utterances import rate_ratio_ci
 from harness.store import Run
 from reproductions.paper import Subject
 from reproductions.paper3_async_mmi.experiments import PRESETS, fetch_name, fetch_s
-from reproductions.readings import errors_of_utterances, lengths_of_utterances
+from reproductions.run_metrics import errors_of_utterances, lengths_of_utterances
 
 COSTS_NOTHING = 0.05
 """The share of the criterion's gain that a fetch interval may cost and still cost nothing."""

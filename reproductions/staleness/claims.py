@@ -15,6 +15,7 @@ from itertools import product
 
 import numpy as np
 
+from harness.judge.builders import Maker, Runs
 from harness.judge.claims import (
     Rule,
     rule_above,
@@ -24,13 +25,12 @@ from harness.judge.claims import (
     rule_between,
 )
 from harness.judge.interval import Interval
-from harness.judge.makers import Maker, Runs
 from harness.judge.parts import Precondition, Quantity, claim_of
 from harness.judge.results import Claim
 from harness.judge.statistics import Bounds, bounded_difference_ci
 from harness.store import Run
 from reproductions.paper import Subject
-from reproductions.readings import hashes
+from reproductions.run_metrics import hashes
 from reproductions.staleness.experiments import (
     CLUSTERS,
     MOMENTUM,

@@ -9,12 +9,12 @@ from itertools import product
 
 import numpy as np
 
-from harness.judge.makers import Maker, Runs
+from harness.judge.builders import Maker, Runs
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import Array, mean_ci
 from harness.store import Run
 from reproductions.paper import Subject
-from reproductions.readings import hashes
+from reproductions.run_metrics import hashes
 from reproductions.staleness.experiments import (
     CLUSTER_TAUS,
     CLUSTERS,

@@ -15,8 +15,8 @@ from functools import cache
 
 import numpy as np
 
+from harness.judge.builders import Runs, unless_missing
 from harness.judge.interval import Interval
-from harness.judge.makers import Runs, unless_missing
 from harness.judge.statistics import Array, Bounds, mean_ci, rank_correlation_ci
 from harness.store import Run
 from reproductions.staleness.experiments import TAUS, cell

@@ -29,9 +29,7 @@ TOLD_BY_FOLDER = {
     "files.py": "of anybody, and of a stored run",
     "keys.py": "of cluster files, and their reference page",
     "network.py": "a module's, and a simulated network",
-    "recorded.py": "speech that was recorded, and timelines of sequence training",
     "rounds.py": "simulated, and on real processes",
-    "stale.py": "algorithms for stale gradients, and their replay",
     "task.py": "of speech, and of a module",
     "validate.py": "of the simulator, and of a corpus",
 }

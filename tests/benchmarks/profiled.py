@@ -35,10 +35,10 @@ ROWS = 25
 NATURAL, GRADIENT = ("layer.py", "_factors"), ("dnn.py", "backward_from")
 PARTS = {
     "gradients": (GRADIENT, NATURAL),
-    "natural gradient": (("joint.py", "step_"), GRADIENT),
+    "natural gradient": (("batched_layers.py", "step_"), GRADIENT),
     "the same by layer": (NATURAL, None),
     "gathering minibatches": (("frames.py", "gather"), None),
-    "folds and reads": (("stale.py", "_fold"), None),
+    "folds and reads": (("fold_replay.py", "_fold"), None),
     "simulating time": (("simulation.py", "advance"), None),
     "pretraining": (("rbm.py", "pretrain"), None),
     "forward passes alone": (("dnn.py", "logits"), None),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.replay.blocks import BLOCK
+from harness.replay.block_replay import BLOCK
 from tests.folds import (
     ALGORITHMS,
     NETWORKS,

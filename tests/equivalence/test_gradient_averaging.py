@@ -11,7 +11,7 @@ from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.base.settings import build
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout
-from harness.replay.stale import StaleReplay
+from harness.replay.fold_replay import StaleReplay
 from harness.simulator import Simulation, Workload
 from harness.simulator.cluster import Cluster
 from harness.simulator.protocols.averaging import Averaging

@@ -24,7 +24,7 @@ from harness.algorithms.schedules import Constant
 from harness.base.errors import UserError
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
-from harness.replay.sharded import ShardedReplay
+from harness.replay.sharded_replay import ShardedReplay
 from harness.runs.config import Stage, TrainingConfig
 from harness.simulator import (
     Cluster,

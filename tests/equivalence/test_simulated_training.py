@@ -14,7 +14,7 @@ from harness.algorithms.averaging import ModelAveraging
 from harness.base.errors import UserError
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout
-from harness.replay.stale import StaleReplay
+from harness.replay.fold_replay import StaleReplay
 from harness.simulator import (
     Contributions,
     Folds,

@@ -28,7 +28,7 @@ from data_synth.storage import load as load_corpus
 from data_synth.storage import save as save_corpus
 from harness.acoustics.language_model import read_arpa
 from harness.base.seeds import identity
-from harness.judge.makers import read_results
+from harness.judge.builders import read_results
 from harness.processes.messages import FrameHeader, Kind, pack_header, receive, reuse_buffer
 from harness.processes.transport import MalformedMessage, PeerConnection, PeerGone
 from harness.runs import file as run_file
@@ -37,13 +37,13 @@ from harness.simulator.timeline import Contributions, Folds, Timeline
 from harness.simulator.timeline_file import load_timeline, save_timeline
 from harness.speech import task
 from harness.speech.replica_worker import SequenceHeader
-from harness.speech.replicas import load_decode_log
+from harness.speech.sequence_server import load_decode_log
 from harness.store import Bucket, BucketStore, Store
 from harness.store.files import columns_of, read_columns, write_columns
-from harness.store.gathered import Objects
-from harness.store.gathered import pack_run as packed_run
 from harness.store.lease import Lease
 from harness.store.read import read_run, verify_run
+from harness.store.shared_store import Objects
+from harness.store.shared_store import pack_run as packed_run
 from harness.training import loop
 from tests.data_synth.small import small_corpus
 

@@ -10,7 +10,7 @@ import pytest
 
 from harness.judge import read_results
 from harness.store import schema
-from harness.store.gathered import unpack_run
+from harness.store.shared_store import unpack_run
 from reports import provenance, verdict_notes
 from reports.provenance import cited_runs, source_digests
 

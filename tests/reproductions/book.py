@@ -13,8 +13,8 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from harness.base.seeds import identity
+from harness.judge.builders import Maker, build_claim, build_exhibit
 from harness.judge.claims import Verdict, all_of
-from harness.judge.makers import Maker, build_claim, build_exhibit
 from harness.judge.results import Claim
 from harness.simulator import Timeline
 from harness.simulator.timeline_file import save_timeline

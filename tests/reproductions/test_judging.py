@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from harness.judge.makers import Maker
+from harness.judge.builders import Maker
 from harness.networks.feedforward import Dnn
 from harness.simulator import Simulation
 from harness.simulator.collectives import AllReduce

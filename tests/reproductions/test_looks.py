@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from data_synth import load_corpus
+from harness.judge.builders import Maker, Runs
 from harness.judge.claims import ABOVE
-from harness.judge.makers import Maker, Runs
 from harness.judge.parts import LOOKS, Quantity, claim_of
 from harness.judge.results import Claim
 from harness.judge.statistics import mean_ci

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from harness.judge import statistics
+from harness.judge.builders import Maker
 from harness.judge.claims import all_of
-from harness.judge.makers import Maker
 from harness.judge.results import Claim
 from harness.judge.statistics import Array
 from reproductions.paper import Paper

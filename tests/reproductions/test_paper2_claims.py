@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from harness.judge.makers import Unreadable
+from harness.judge.builders import Unreadable
 from harness.judge.utterances import rate_difference_ci
 from harness.store import Run, Store
 from harness.store.schema import WORD_ERRORS

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.judge.makers import Maker
+from harness.judge.builders import Maker
 from harness.store.schema import TIMELINE
 from reproductions import reproduce
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from harness.algorithms.contract import Algorithm
 from harness.networks.contract import Minibatch
-from harness.replay.stale import StaleReplay
+from harness.replay.fold_replay import StaleReplay
 from harness.simulator import Contributions, Folds, Timeline
 from harness.training.executors import slice_timeline
 

@@ -9,7 +9,7 @@ from harness.algorithms.descent import AdamW, Momentum, Muon
 from harness.algorithms.stale import ServerDescent
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
-from harness.replay.stale import StaleReplay
+from harness.replay.fold_replay import StaleReplay
 from tests.theory.bowl import stale
 
 LAYOUT, FRAMES, FOLDS, RATE = Layout((5, 6, 4)), 3, 20, 0.02

@@ -13,7 +13,7 @@ COUNTS = "tests/benchmarks/test_counts.py::test_what_a_replay_executes[one by on
 EVENTS = "tests/benchmarks/test_counts.py::test_a_simulated_segment[server]"
 
 COPY_IN_THE_READ = """
-from harness.replay.stale import StaleReplay
+from harness.replay.fold_replay import StaleReplay
 
 admit = StaleReplay._admit
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from harness.cli import main
-from harness.store import Store, gathered, schema
+from harness.store import Store, schema, shared_store
 
 
 def execute(writer, loss=0.5):
@@ -101,7 +101,7 @@ def test_what_is_damaged_or_different_is_told_and_what_is_damaged_there_is_repla
     ],
 )
 def test_what_cannot_be_reached_is_one_line(address, told, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(gathered, "TRIED_FOR", timedelta(milliseconds=50))
+    monkeypatch.setattr(shared_store, "TRIED_FOR", timedelta(milliseconds=50))
     for name, value in {
         "AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ALLOW_HTTP": "true",
         "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "a",
@@ -111,7 +111,7 @@ def test_what_cannot_be_reached_is_one_line(address, told, tmp_path, capsys, mon
 
 
 def test_who_has_no_credentials_is_told_so_in_one_line(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(gathered, "TRIED_FOR", timedelta(milliseconds=50))
+    monkeypatch.setattr(shared_store, "TRIED_FOR", timedelta(milliseconds=50))
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1")
@@ -129,7 +129,7 @@ def test_who_has_no_credentials_is_told_so_in_one_line(tmp_path, capsys, monkeyp
 )
 def test_nobody_is_told_of_a_machine_that_was_asked_for_credentials(address, error, told):
     with pytest.raises(OSError, match=f"{address}: no credentials; allowed: {told}"):  # noqa: SIM117
-        with gathered.Objects(address)._convert_errors():
+        with shared_store.Objects(address)._convert_errors():
             raise ValueError(error)
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from harness.judge.makers import DidNotEnd, Maker, build_claim
+from harness.judge.builders import DidNotEnd, Maker, build_claim
 
 
 def claimed(subject, runs, *, problem):

@@ -17,8 +17,8 @@ from harness.grid import grid
 from harness.grid.display import Display
 from harness.grid.grid import RemainingTime
 from harness.kernels import notice
-from harness.processes import group, rank_main
-from harness.processes import group as rejoining
+from harness.processes import rank_main, rendezvous
+from harness.processes import rendezvous as rejoining
 from harness.store import Store
 
 CLUSTER = Path(__file__).parents[3] / "reproductions" / "clusters" / "k20m-server.toml"
@@ -96,7 +96,7 @@ def test_of_a_group_of_processes_the_server_says_what_is_compiled(
     rank, monkeypatch, capsys, compiled
 ):
     monkeypatch.setattr(rejoining, "is_joining_late", lambda: False)
-    monkeypatch.setattr(group, "join", lambda: (rank, 3))
+    monkeypatch.setattr(rendezvous, "join", lambda: (rank, 3))
     monkeypatch.setattr(rank_main, "serve" if rank == 0 else "take_part", compiled[0])
     assert train.main(["async-averaged"]) == 0
     said = capsys.readouterr().err.splitlines()

@@ -10,10 +10,10 @@ from harness.natural_gradient import (
     PerComponent,
     PerSample,
     Preconditioner,
-    joint,
+    batched_layers,
 )
+from harness.natural_gradient.batched_layers import FEW, join, may_join, part, step_
 from harness.natural_gradient.estimate import Rows, materialise, precondition
-from harness.natural_gradient.joint import FEW, join, may_join, part, step_
 from harness.natural_gradient.layer import state_tensors
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout
@@ -100,7 +100,9 @@ def test_sides_alike_and_sides_unlike_are_preconditioned_as_each_alone(monkeypat
     moments = [options.start(1, m + one, FLOAT64) for m, one, _ in kinds]
     alone, counted = list(moments), list[int]()
     monkeypatch.setattr(
-        joint, "precondition", lambda *a: (counted.append(len(a[1].x)), precondition(*a))[1]
+        batched_layers,
+        "precondition",
+        lambda *a: (counted.append(len(a[1].x)), precondition(*a))[1],
     )
     for _ in range(15):
         rows = [
@@ -108,7 +110,9 @@ def test_sides_alike_and_sides_unlike_are_preconditioned_as_each_alone(monkeypat
             for m, one, _ in kinds
         ]
         scales = [scale for *_, scale in kinds]
-        done = joint.precondition_all([*map(joint.Call, moments, rows, scales)], options)
+        done = batched_layers.precondition_all(
+            [*map(batched_layers.Call, moments, rows, scales)], options
+        )
         moments = [moment for moment, _ in done]
         for i, (_, factor) in enumerate(done):
             alone[i], expected = precondition(alone[i], rows[i], options, scales[i])

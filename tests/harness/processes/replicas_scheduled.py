@@ -32,7 +32,7 @@ from harness.speech.replica_worker import (
     frames_of,
     trainer_rank,
 )
-from harness.speech.replicas import SequenceServerExecutor
+from harness.speech.sequence_server import SequenceServerExecutor
 from harness.speech.streams import Batcher, Frame
 from tests.harness.processes.schedules import RATE, SIZE, Kept, Schedule
 from tests.harness.processes.town import Place

@@ -27,17 +27,17 @@ from torch import Tensor
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import LocalWork, Memory, Server
 from harness.base.errors import UserError
-from harness.processes import group
-from harness.processes import shards as shard
+from harness.processes import rendezvous
+from harness.processes import sharded_server as shard
 from harness.processes import worker as pace
-from harness.processes.group import Admission, come_back
 from harness.processes.messages import UNREAD, FrameHeader, Mailbox, ServerGone
+from harness.processes.rendezvous import Admission, come_back
 from harness.processes.server import NoWorkersLeft, ServerExecutor
-from harness.processes.shards import ShardedServerExecutor, ShardGone
+from harness.processes.sharded_server import ShardedServerExecutor, ShardGone
 from harness.processes.transport import PeerConnection, PeerInfo, start_heartbeats, use_runtime
 from harness.processes.worker import Pacing, work, work_in_shards
-from harness.replay.sharded import ShardedReplay
-from harness.replay.stale import StaleReplay
+from harness.replay.fold_replay import StaleReplay
+from harness.replay.sharded_replay import ShardedReplay
 from harness.simulator import Timeline
 from tests.harness.processes.town import Here, Pipe, Place, Town, connect, in_process
 
@@ -335,12 +335,12 @@ class Schedule:
             wanted.late_arrivals().notify_all()
             return ours
 
-        before = group.reach, group.connect_to_store, pace.QUESTIONS
-        group.reach, group.connect_to_store, pace.QUESTIONS = reach, lambda: None, 2  # type: ignore[assignment]
+        before = rendezvous.reach, rendezvous.connect_to_store, pace.QUESTIONS
+        rendezvous.reach, rendezvous.connect_to_store, pace.QUESTIONS = reach, lambda: None, 2  # type: ignore[assignment]
         try:
             yield
         finally:
-            group.reach, group.connect_to_store, pace.QUESTIONS = before
+            rendezvous.reach, rendezvous.connect_to_store, pace.QUESTIONS = before
 
     # -- what must hold -------------------------------------------------------------------
 

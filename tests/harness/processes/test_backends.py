@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from harness.base.errors import UserError
-from harness.processes.group import assign_device, check, device_of, staging_device
+from harness.processes.rendezvous import assign_device, check, device_of, staging_device
 from harness.train import main
 from tests.run_files import ROUNDS, written
 

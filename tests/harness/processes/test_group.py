@@ -19,12 +19,11 @@ import pytest
 
 from harness.base import forks
 from harness.base.errors import EXIT_BAD_INPUT, ProcessDied, UserError
-from harness.processes import group
-from harness.processes import group as rendezvous
+from harness.processes import rendezvous
 from harness.processes import transport as world_module
-from harness.processes.group import announce_run, await_run, check_same_run, is_joining_late
 from harness.processes.messages import FrameHeader, Kind, line_to, pack_header, unpack_header
 from harness.processes.rank_main import serve
+from harness.processes.rendezvous import announce_run, await_run, check_same_run, is_joining_late
 from harness.processes.transport import HEADER_BYTES, Machine, PeerConnection, Socket, use_runtime
 from harness.train import NEEDED, _start, _supervise, main, parser
 from tests.run_files import OUTER_LOOP, ROUNDS, written
@@ -141,7 +140,7 @@ def test_a_server_that_never_answers_is_one_line(
     def refused() -> None:
         raise RuntimeError("timed out\nafter many lines")
 
-    monkeypatch.setattr(group, "connect_to_store", refused)
+    monkeypatch.setattr(rendezvous, "connect_to_store", refused)
     with pytest.raises(UserError, match=f":{port}$"):
         is_joining_late()
 

@@ -13,13 +13,13 @@ import torch
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Server
 from harness.networks.feedforward import Dnn, Layout
-from harness.processes import server, shards
+from harness.processes import server, sharded_server
 from harness.processes import server as membership
 from harness.processes import worker as pace
 from harness.processes.messages import Arrival, FrameHeader, Kind, Mailbox, ServerGone, talking
 from harness.processes.rounds import Rounds
 from harness.processes.server import NoWorkersLeft, ServerExecutor
-from harness.processes.shards import Shard, ShardedServerExecutor, ShardGone
+from harness.processes.sharded_server import Shard, ShardedServerExecutor, ShardGone
 from harness.processes.transport import CLOSED, MalformedMessage
 from harness.processes.worker import Pacing
 from harness.simulator import Averaging
@@ -39,7 +39,7 @@ GONE_AND_BACK_OF_SHARDS = ["worker 0 is gone; 2 left", "worker 0 is back; 3 at w
 def config(configure: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch) -> RunConfig:
     """Of three workers nobody has to be there for."""
     monkeypatch.setattr(pace, "clock_offset", lambda *told: 0.0)
-    for module in (membership, server, shards):
+    for module in (membership, server, sharded_server):
         monkeypatch.setattr(module, "send", lambda header, address, body=None: None)
     monkeypatch.setattr(Mailbox, "listen", lambda self, sender, source, body_of: None)
     return configure(algorithm=AsyncSgd())

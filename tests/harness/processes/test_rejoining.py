@@ -13,16 +13,7 @@ import torch
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from harness.base.errors import UserError
-from harness.processes import group
-from harness.processes.group import (
-    OPEN,
-    Admission,
-    admission_to,
-    attempt,
-    come_back,
-    is_joining_late,
-    reach,
-)
+from harness.processes import rendezvous
 from harness.processes.messages import (
     FrameHeader,
     Kind,
@@ -31,6 +22,15 @@ from harness.processes.messages import (
     receive,
     reuse_buffer,
     send,
+)
+from harness.processes.rendezvous import (
+    OPEN,
+    Admission,
+    admission_to,
+    attempt,
+    come_back,
+    is_joining_late,
+    reach,
 )
 from harness.processes.transport import (
     CLOSED,
@@ -55,7 +55,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[TCPStore]:
     for name, value in {**named, "RANK": "2", "WORLD_SIZE": "3"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    monkeypatch.setattr(group, "NOTICED_S", 0.1)
+    monkeypatch.setattr(rendezvous, "NOTICED_S", 0.1)
     with use_runtime(Machine()):
         yield made
 
@@ -131,7 +131,7 @@ def test_the_number_of_a_worker_that_lives_is_not_let_in_and_the_next_is(store: 
 def test_who_is_back_before_its_death_is_noticed_is_let_in(
     store: TCPStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group, "NOTICED_S", 20.0)
+    monkeypatch.setattr(rendezvous, "NOTICED_S", 20.0)
     looks = iter([False, False])
     door = shard(store, 0, 1, lambda worker: next(looks, True))
     come_back(2, 1)
@@ -188,7 +188,7 @@ def test_who_comes_back_to_a_server_that_is_gone_hears_so(
     def gone() -> TCPStore:
         raise RuntimeError("closed")
 
-    monkeypatch.setattr(group, "connect_to_store", gone)
+    monkeypatch.setattr(rendezvous, "connect_to_store", gone)
     with pytest.raises(ServerGone):
         come_back(2, 1)
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from harness.base.errors import UserError
 from harness.processes import messages
-from harness.processes.group import check_same_run
 from harness.processes.messages import NOTHING, Kind, ServerGone
 from harness.processes.rank_main import _identity
+from harness.processes.rendezvous import check_same_run
 from harness.processes.transport import CLOSED, MalformedMessage
 from harness.processes.worker import Pacing
 from harness.speech import replica_worker as module

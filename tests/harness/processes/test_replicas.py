@@ -20,10 +20,10 @@ from harness.processes.server import NoWorkersLeft
 from harness.processes.transport import CLOSED
 from harness.processes.worker import Pacing
 from harness.simulator import LOST
-from harness.speech import replicas as module
+from harness.speech import sequence_server as module
 from harness.speech.replica_worker import SequenceHeader, decoder_rank, trainer_rank
-from harness.speech.replicas import SequenceServerExecutor
 from harness.speech.sequence import Setup
+from harness.speech.sequence_server import SequenceServerExecutor
 
 NOTHING = torch.empty(0)
 WHOLE = 28

@@ -20,8 +20,8 @@ from harness.processes.rank_main import serve
 from harness.simulator import LOST, Timeline
 from harness.simulator.timeline_file import load_timeline
 from harness.speech.frames import corpus_of
-from harness.speech.recorded import replay
-from harness.speech.replicas import DecodeLog, load_decode_log
+from harness.speech.recorded_executor import replay
+from harness.speech.sequence_server import DecodeLog, load_decode_log
 from harness.speech.sequence_training import RECORD
 from harness.store import Run, Store
 from harness.store.schema import MODEL, TIMELINE
@@ -39,7 +39,7 @@ CHECKPOINT = "*/checkpoint/checkpoint.safetensors"
 OFTEN = """
 import math, os, sys
 from harness.processes import rank_main as command
-from harness.speech import replicas as sequence_command
+from harness.speech import sequence_server as sequence_command
 from harness.training import loop
 from harness.train import main
 words = sys.argv[1:]

@@ -17,7 +17,7 @@ from harness.base.seeds import identity
 from harness.fidelity.replay import replay_run
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout
-from harness.replay.sharded import ShardedReplay, ShardedServer, edges
+from harness.replay.sharded_replay import ShardedReplay, ShardedServer, edges
 from harness.simulator import (
     LOST,
     Cluster,
@@ -206,7 +206,7 @@ def test_a_worker_that_dies_between_two_shards_leaves_what_it_has_sent_and_may_c
     tmp_path: Path, launch: Callable[..., Any], waiting_server: Callable[[str, str], Path]
 ) -> None:
     (tmp_path / "dies.py").write_text(DIES, encoding="utf-8")
-    server = waiting_server("shards", "ShardedServerExecutor")
+    server = waiting_server("sharded_server", "ShardedServerExecutor")
     instead = {0: server, 3: tmp_path / "dies.py"}
     running = launch(written(tmp_path, SHARDED, 0.005), 4, instead=instead)
     running.wait_until_told("worker 1 is gone with its contribution at 1 of 2 shards; 1 left")

@@ -17,7 +17,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from harness.processes import group
+from harness.processes import rendezvous
 from harness.processes.console import SECRET
 from harness.processes.messages import (
     NOTHING,
@@ -462,7 +462,7 @@ def test_a_process_that_ends_waits_until_the_others_have_got_what_it_said(
             return left.pop(0)
 
     ours, _ = kept = socket.socketpair()
-    monkeypatch.setattr(group, "_kept", [Slow(ours)])
-    group.leave()
+    monkeypatch.setattr(rendezvous, "_kept", [Slow(ours)])
+    rendezvous.leave()
     assert not left
     del kept

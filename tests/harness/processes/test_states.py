@@ -6,7 +6,7 @@ import torch
 
 from harness.algorithms.stale import ServerDescent
 from harness.processes.messages import FrameHeader, Kind, bodies, take_state
-from harness.replay.stale import vectors_of
+from harness.replay.fold_replay import vectors_of
 
 
 def test_every_part_of_a_servers_state_lands_in_one_of_its_size_and_type():

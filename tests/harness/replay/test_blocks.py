@@ -13,8 +13,8 @@ from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.averaging import ModelAveraging
 from harness.base.errors import UserError
 from harness.networks.feedforward import Dnn, Layout, random_parameters
-from harness.replay.blocks import BlockReplay
-from harness.replay.stale import StaleReplay
+from harness.replay.block_replay import BlockReplay
+from harness.replay.fold_replay import StaleReplay
 from harness.simulator import Averaging, ParameterServer, Simulation, Workload, load_cluster
 from harness.speech.frames import Frames
 from harness.tasks.order import Minibatches, Order

@@ -6,8 +6,8 @@ import torch
 
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import Memories, Memory, Server
-from harness.replay.sharded import ShardedReplay
-from harness.replay.stale import Pending, StaleReplay
+from harness.replay.fold_replay import Pending, StaleReplay
+from harness.replay.sharded_replay import ShardedReplay
 
 
 def server(value: float) -> Server:

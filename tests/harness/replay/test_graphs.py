@@ -7,8 +7,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from harness.replay import blocks
-from harness.replay.blocks import capture_graph
+from harness.replay import block_replay
+from harness.replay.block_replay import capture_graph
 
 
 class Cuda:
@@ -63,7 +63,7 @@ def cuda(monkeypatch):
     stand_in = Cuda()
     for name in ("Stream", "stream", "current_stream", "CUDAGraph", "graph"):
         assert hasattr(torch.cuda, name)
-        monkeypatch.setattr(blocks.torch.cuda, name, getattr(stand_in, name))
+        monkeypatch.setattr(block_replay.torch.cuda, name, getattr(stand_in, name))
     return stand_in
 
 

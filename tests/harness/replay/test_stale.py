@@ -7,8 +7,8 @@ import torch
 
 from harness.algorithms.contract import Server
 from harness.networks.contract import Minibatch
-from harness.replay.sharded import ShardedReplay
-from harness.replay.stale import StaleReplay
+from harness.replay.fold_replay import StaleReplay
+from harness.replay.sharded_replay import ShardedReplay
 from harness.simulator import Contributions, Folds, Timeline
 from harness.simulator.timeline import IN_FLIGHT, SERVER, Pieces
 from harness.speech.protocol import CountQueries

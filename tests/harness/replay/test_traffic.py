@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from harness.networks.feedforward import Layout
-from harness.replay.blocks import BLOCK
+from harness.replay.block_replay import BLOCK
 from tests.folds import NETWORKS, moved
 from tests.traffic import Traffic, floor
 

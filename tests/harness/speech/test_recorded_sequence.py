@@ -20,10 +20,10 @@ from harness.processes.recorder import PAUSE
 from harness.simulator import LOST, Cluster, Simulation, Timeline, concat
 from harness.simulator.timeline import Spans
 from harness.speech.decoding import orders
-from harness.speech.recorded import SequenceRecordExecutor
+from harness.speech.recorded_executor import SequenceRecordExecutor
 from harness.speech.replica_worker import Assignment, Replica
-from harness.speech.replicas import DecodeLog, Row, load_decode_log
 from harness.speech.sequence import SequenceConfig, Setup
+from harness.speech.sequence_server import DecodeLog, Row, load_decode_log
 from harness.speech.sequence_task import time_record
 from harness.speech.sequence_training import RECORD, SequenceTraining
 from harness.store import Store

@@ -18,11 +18,11 @@ from datetime import timedelta
 import pytest
 
 from harness.base.errors import UserError
-from harness.store import AlreadyFinished, Bucket, BucketStore, Store, gathered, schema
-from harness.store import gathered as objects
-from harness.store.gathered import Objects, pack_run, unpack_run
+from harness.store import AlreadyFinished, Bucket, BucketStore, Store, schema, shared_store
+from harness.store import shared_store as objects
 from harness.store.lease import PATIENCE_S, Host, Lease
 from harness.store.read import read_run
+from harness.store.shared_store import Objects, pack_run, unpack_run
 from tests import processes, s3
 
 RESULTS = ("config.json", "run.json", "metrics.parquet", "model.bin", "provenance.json")
@@ -367,7 +367,7 @@ def test_who_fetches_a_run_that_is_held_here_is_told_of_it(bucket, tmp_path, mon
         told.append(what)
         return lambda *_: holder.release()
 
-    monkeypatch.setattr(gathered, "Waiting", waiting)
+    monkeypatch.setattr(shared_store, "Waiting", waiting)
     assert here.pull(run.hash)
     assert told == [f"run {run.hash[:12]}"]
 

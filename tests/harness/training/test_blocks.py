@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.schedules import Constant
-from harness.replay.blocks import BlockReplay
+from harness.replay.block_replay import BlockReplay
 from harness.simulator import ParameterServer
 from harness.store import Store
 from harness.training import executors

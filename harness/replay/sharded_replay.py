@@ -21,7 +21,7 @@ from torch import Tensor
 from harness.algorithms.contract import Algorithm, Fold, LocalWork, Memory, Server
 from harness.base.errors import UserError
 from harness.networks.contract import Network
-from harness.replay.stale import (
+from harness.replay.fold_replay import (
     Arrays,
     Facts,
     MinibatchOf,

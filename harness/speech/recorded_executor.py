@@ -21,12 +21,12 @@ from harness.algorithms.contract import Server
 from harness.base.errors import UserError
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import denormals_flushed
-from harness.replay.stale import Arrays, Facts, StaleReplay
+from harness.replay.fold_replay import Arrays, Facts, StaleReplay
 from harness.simulator import Timeline
 from harness.simulator.timeline_file import load_timeline
 from harness.speech.decoding import DecodeStats
-from harness.speech.replicas import DecodeLog, load_decode_log
 from harness.speech.sequence import SequenceConfig, Setup, Step
+from harness.speech.sequence_server import DecodeLog, load_decode_log
 from harness.speech.sequence_training import RECORD, SequenceTraining
 from harness.speech.streams import Batcher, KeptFrames
 from harness.store import Run, RunWriter, Store

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
 
-from harness.judge.makers import NO_ROWS, unless_missing
+from harness.judge.builders import NO_ROWS, unless_missing
 from harness.judge.results import Row
 from harness.judge.statistics import mean_ci
 from harness.store import Run

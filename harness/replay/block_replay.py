@@ -26,7 +26,7 @@ from torch import Tensor
 from harness.algorithms.contract import LocalWork, Memory, Repeating, Server
 from harness.base.errors import UserError
 from harness.networks.contract import Minibatch, Network, pin_for_device
-from harness.replay.stale import Arrays, Facts, MinibatchOf, capture_server, reinstate_server
+from harness.replay.fold_replay import Arrays, Facts, MinibatchOf, capture_server, reinstate_server
 from harness.simulator import Timeline
 
 Work = Callable[[], None]

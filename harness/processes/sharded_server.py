@@ -30,7 +30,6 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from harness.algorithms.contract import Algorithm, Fold, Server
-from harness.processes.group import Admission
 from harness.processes.messages import (
     NOTHING,
     SERVER_RANK,
@@ -49,11 +48,12 @@ from harness.processes.messages import (
     talking,
 )
 from harness.processes.recorder import Piece
+from harness.processes.rendezvous import Admission
 from harness.processes.server import Asynchronous, Membership
 from harness.processes.transport import MalformedMessage, PeerGone, now_s
 from harness.processes.worker import Pacing
-from harness.replay.sharded import ShardedServer, edges
-from harness.replay.stale import Arrays, Facts
+from harness.replay.fold_replay import Arrays, Facts
+from harness.replay.sharded_replay import ShardedServer, edges
 from harness.runs.config import TrainingConfig
 from harness.simulator import LOST, Timeline
 from harness.tasks.order import Minibatches

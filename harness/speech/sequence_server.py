@@ -35,7 +35,6 @@ from harness.algorithms.contract import Fold
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.networks.feedforward import denormals_flushed
 from harness.processes.console import say
-from harness.processes.group import require_gloo
 from harness.processes.messages import (
     Arrival,
     Kind,
@@ -46,10 +45,11 @@ from harness.processes.messages import (
     send,
 )
 from harness.processes.recorder import Recorder, Work, table
+from harness.processes.rendezvous import require_gloo
 from harness.processes.server import NoWorkersLeft
 from harness.processes.transport import CLOSED, MalformedMessage
 from harness.processes.worker import Clock, Pacing
-from harness.replay.stale import Arrays, Facts, capture_server, reinstate_server
+from harness.replay.fold_replay import Arrays, Facts, capture_server, reinstate_server
 from harness.simulator import Timeline
 from harness.simulator.timeline import Decodes
 from harness.speech.decoding import DecodeStats, orders
