@@ -37,11 +37,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links to what is outside `docs/` lead to the site's copy."""
     here = page.file.src_uri
-    if here.startswith(FILES):
-        return markdown
 
     def moved(found: re.Match[str]) -> str:
-        target = _target(here, found[1])
+        # A copied page keeps its links to other copies; pages of the site lie elsewhere for it.
+        target = _page_of(here, found[1]) if here.startswith(FILES) else _target(here, found[1])
         return found[1] if target is None else relpath(_in_site(target), str(Path(here).parent))
 
     return LINK.sub(moved, markdown)
@@ -53,6 +52,13 @@ def _target(page: str, link: str) -> Path | None:
     target = Path(normpath(f"{folder}/{link}"))
     inside = target.is_relative_to("docs") and (ROOT / target).is_file() and page not in PAGES
     return None if inside or not (ROOT / target).exists() else target
+
+
+def _page_of(copy: str, link: str) -> Path | None:
+    """The page of the site that a copied page links to, relative to the root, if it is one."""
+    target = Path(normpath(Path(copy).relative_to(FILES).parent / link))
+    is_page = str(target) in PAGES or target.is_relative_to("docs")
+    return target if is_page and (ROOT / target).is_file() else None
 
 
 def _in_site(target: Path) -> str:
