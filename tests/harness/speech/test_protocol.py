@@ -266,7 +266,7 @@ def test_what_was_kept_is_told_once():
     simulation = given([[10]], slots=1)
     simulation.advance(folds=1)
     simulation.answer(np.array([0]), np.array([1]))
-    with pytest.raises(ValueError, match="told once"):
+    with pytest.raises(ValueError, match="set once"):
         simulation.answer(np.array([0]), np.array([1]))
 
 
