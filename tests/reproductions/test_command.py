@@ -19,9 +19,14 @@ from tests.run_files import few_words
 
 COMMAND = ["-m", "reproductions"]
 SAVES_OFTEN = """
-import math
+import math, time
 from harness.training import loop
 loop.CHECKPOINT_EVERY_S, loop.CHECKPOINT_SHARE = 0.0, math.inf
+save = loop.save
+def save_and_wait(*parts):
+    save(*parts)
+    time.sleep(0.5)  # the run is not over before the kill
+loop.save = save_and_wait
 """
 OFTEN = """
 import runpy, sys
