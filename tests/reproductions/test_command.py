@@ -15,34 +15,10 @@ import torch
 
 from harness.store import Store
 from tests.processes import PATIENCE_S, Started
-from tests.run_files import few_words
 
 COMMAND = ["-m", "reproductions"]
-SAVES_OFTEN = """
-import math, time
-from harness.training import loop
-loop.CHECKPOINT_EVERY_S, loop.CHECKPOINT_SHARE = 0.0, math.inf
-save = loop.save
-def save_and_wait(*parts):
-    save(*parts)
-    time.sleep(0.5)  # the run is not over before the kill
-loop.save = save_and_wait
-"""
-OFTEN = """
-import runpy, sys
-sys.path.insert(0, {folder!r})
-from harness.base import forks
-forks.context("saves_often")
-runpy.run_module("reproductions", run_name="__main__", alter_sys=True)
-"""
-"""The command, whose runs write a checkpoint at every boundary."""
-
-
-def small() -> list[str]:
-    """The arguments of a reproduction that trains three runs on few words."""
-    corpus = few_words(60)
-    asked = ["paper1", "--scale", "smoke", "--corpus", corpus, "--seeds", "1"]
-    return [*asked, "--only", "fig1,table3", "--jobs", "2"]
+SMALL = ["paper1", "--scale", "smoke", "--corpus", "parametric", "--seeds", "1"]
+SMALL += ["--only", "fig1,table3", "--jobs", "2"]
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +63,7 @@ def measured(out: Path) -> dict[str, Any]:
 def whole(cache, tmp_path_factory) -> Path:
     """The output of one uninterrupted reproduction."""
     out = tmp_path_factory.mktemp("whole") / "out"
-    done = run(cache, *small(), "--out", out)
+    done = run(cache, *SMALL, "--out", out)
     assert done.returncode == 0, done.stderr
     return out
 
@@ -111,28 +87,26 @@ def test_the_report_and_its_files_exist(whole):
 def test_the_same_command_again_reuses_every_run(whole, cache):
     before = {path: path.stat().st_mtime_ns for path in whole.glob("runs/*/run.json")}
     results = measured(whole)
-    assert run(cache, *small(), "--out", whole).returncode == 0
+    assert run(cache, *SMALL, "--out", whole).returncode == 0
     assert {path: path.stat().st_mtime_ns for path in whole.glob("runs/*/run.json")} == before
     assert measured(whole) == results
 
 
 def test_a_killed_reproduction_resumes_to_the_same_results(whole, cache, tmp_path):
     out = tmp_path / "out"
-    (tmp_path / "saves_often.py").write_text(SAVES_OFTEN)
-    (often := tmp_path / "often.py").write_text(OFTEN.format(folder=str(tmp_path)))
-    process = Started([often, *small(), "--out", out], environment(cache))
+    process = begun(cache, *SMALL, "--out", out)
     wait_for(out, "runs/*/checkpoint/checkpoint.safetensors")
     process.kill()
     process.ended()
     assert not (out / "results.json").exists()
     # One process instead of two: how many there are must not show in the result.
-    assert run(cache, *small(), "--jobs", "1", "--out", out).returncode == 0
+    assert run(cache, *SMALL, "--jobs", "1", "--out", out).returncode == 0
     assert measured(out) == measured(whole)
 
 
 def test_an_interrupt_exits_with_130_and_can_be_resumed(cache, tmp_path):
     out = tmp_path / "out"
-    process = begun(cache, *small(), "--out", out, leads=True)
+    process = begun(cache, *SMALL, "--out", out, leads=True)
     wait_for(out, "runs/*/config.json")
     os.killpg(process.pid, signal.SIGINT)
     done = process.ended()
@@ -142,7 +116,7 @@ def test_an_interrupt_exits_with_130_and_can_be_resumed(cache, tmp_path):
 
 
 def test_a_spent_budget_stops_resumably(cache, tmp_path):
-    done = run(cache, *small(), "--budget", "0.0001", "--out", tmp_path / "out")
+    done = run(cache, *SMALL, "--budget", "0.0001", "--out", tmp_path / "out")
     assert done.returncode == 130
     assert not (tmp_path / "out" / "results.json").exists()
 
@@ -194,7 +168,7 @@ def test_an_output_folder_without_a_name_is_refused(cache):
 
 def test_a_process_that_is_killed_is_one_clear_line_and_exit_code_3(cache, tmp_path):
     out = tmp_path / "out"
-    process = begun(cache, *small(), "--out", out)
+    process = begun(cache, *SMALL, "--out", out)
     wait_for(out, "runs/*/config.json")
     for server in children(process.pid):
         for worker in children(server):
