@@ -1,8 +1,8 @@
 """Rules that hold of every simulated timeline and every message, checked in every test.
 
 While a test runs, each part of a timeline that a `Simulation` gives in its process goes through
-`check_timeline`, and what an all-reduce or `transfer` sends through `check_messages`. Nothing here
-asks a kernel of the simulator for a time: ways are found again, link by link, in `way_of`.
+`check_timeline`, and what an all-reduce, `transfer` or `travel` sends through `check_messages`.
+Nothing here asks a kernel of the simulator for a time: `way_of` finds ways again, link by link.
 """
 
 from __future__ import annotations
@@ -175,9 +175,9 @@ def _checked(request, monkeypatch):
     from harness.simulator.protocols import client_sampling
 
     simulation, all_reduce = module.Simulation, collectives.AllReduce
-    run, change, messages, transfer = (
+    run, change, messages, transfer, travel = (
         *(simulation._run, simulation.change),
-        *(all_reduce._run, network.transfer),
+        *(all_reduce._run, network.transfer, client_sampling.travel),
     )
 
     def checked_run(self, limits, most):
@@ -206,8 +206,20 @@ def _checked(request, monkeypatch):
             check_messages(wiring, source, target, *columns)
         return arrived_s
 
+    def checked_travel(costs, traffic, heap, tasks, who, server, sizes, prepare_s):
+        travel(costs, traffic, heap, tasks, who, server, sizes, prepare_s)
+        if traffic.wiring.fair:
+            there = np.full(len(who), server)
+            columns = (
+                np.repeat(sizes, len(who)),
+                np.concatenate([tasks["read_at_s"], tasks["join_s"]]),
+                np.concatenate([tasks["start_s"], tasks["pushed_s"]]),
+            )
+            ends = np.concatenate([there, who]), np.concatenate([who, there])
+            check_messages(traffic.wiring, *ends, *columns)
+
     monkeypatch.setattr(simulation, "_run", checked_run)
     monkeypatch.setattr(simulation, "change", checked_change)
     monkeypatch.setattr(all_reduce, "_run", checked_messages)
-    for place in (network, client_sampling):
-        monkeypatch.setattr(place, "transfer", checked_transfer)
+    monkeypatch.setattr(network, "transfer", checked_transfer)
+    monkeypatch.setattr(client_sampling, "travel", checked_travel)

@@ -30,8 +30,17 @@ from harness.base.settings import Spec, duration, find_changed, setting
 from harness.simulator import laws
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs, computation_s, own_links
-from harness.simulator.events import kernel
-from harness.simulator.network import Level, Wiring, transfer, wire
+from harness.simulator.events import Heap, kernel, new_heap, push
+from harness.simulator.network import (
+    Level,
+    Traffic,
+    Wiring,
+    new_traffic,
+    next_event,
+    reserve,
+    start,
+    wire,
+)
 from harness.simulator.protocols.absences import (
     Absences,
     begin,
@@ -139,12 +148,9 @@ class ClientSampling(Spec, TimingProtocol):
         """All clients idle at time 0, version 0.
 
         Raises:
-            UserError: a fault that does not concern workers, half-duplex links, or pageable
-                buffers.
+            UserError: a fault that does not concern workers, or pageable buffers.
         """
         network = network_of(cluster)
-        if any(level.duplex == "half" for level in (*network.levels, network.server or Level())):
-            raise UserError("duplex: 'half' is not simulated in client_sampling; allowed: 'full'")
         if cluster.host.staging == "pageable":
             raise UserError("host.staging: 'pageable' is not simulated in client_sampling")
         joined = replace(network, server=network.server or Level())
@@ -231,7 +237,7 @@ class ClientSampling(Spec, TimingProtocol):
 
     def _train(self, state: State, costs: Costs, who: Any) -> None:
         """Compute the instants at which drawn clients have the model, compute and answer."""
-        clock, tasks, server = state.clock[0], state.tasks, np.full(len(who), len(state.tasks))
+        clock, tasks = state.clock[0], state.tasks
         tasks[:] = np.zeros((), TASK)
         mine = tasks[who]
         mine["is_read"], mine["read_version"] = 1, clock["version"]
@@ -239,13 +245,10 @@ class ClientSampling(Spec, TimingProtocol):
         mine["first_step"] = state.steps[who]
         state.steps[who] += self.every
         (wiring,), size = state.wiring, costs.parameter_bytes
-        # Down and up are separate runs of the network: full-duplex links carry both at once.
-        mine["start_s"] = transfer(wiring, mine["read_at_s"], server, who, np.full(len(who), size))
-        compute_end_times(costs, mine, who)
+        sizes = float(size), float(wire_bytes(state.machine, size))
         prepare_s = state.machine.parallel.average_s + coding_s(state.machine, size)[0]
-        mine["join_s"] = mine["compute_end_s"] + prepare_s
-        sent = np.full(len(who), wire_bytes(state.machine, size))
-        mine["pushed_s"] = transfer(wiring, mine["join_s"], who, server, sent)
+        traffic = new_traffic(wiring, 2 * len(who))
+        travel(costs, traffic, new_heap(len(who)), mine, who, len(tasks), sizes, prepare_s)
         tasks[who] = mine
 
     def _end(self, state: State, costs: Costs) -> None:
@@ -311,11 +314,61 @@ def lots(costs: Costs, there: Any, number: int, scores: Any) -> None:
 
 
 @kernel
-def compute_end_times(costs: Costs, tasks: Any, who: Any) -> None:
-    """Compute the ends of the computations of K clients, from ``start_s`` on."""
-    for place in range(len(tasks)):
-        task = tasks[place]
-        time_s = task.start_s
-        for step in range(task.first_step, task.first_step + task.steps):
-            time_s += computation_s(costs, who[place], step)
-        task.compute_end_s = time_s
+def travel(
+    costs: Costs,
+    traffic: Traffic,
+    heap: Heap,
+    tasks: Any,
+    who: Any,
+    server: int,
+    sizes: Any,
+    prepare_s: float,
+) -> None:
+    """Send the model to K clients, compute, and send theirs back: all instants of the tasks.
+
+    Args:
+        costs: durations.
+        traffic: an idle network for 2 K messages: K models, then K answers.
+        heap: an empty heap for K events, the beginnings of messages.
+        tasks: [K] of `TASK`, with ``read_at_s``, ``first_step`` and ``steps``.
+        who: [K] clients.
+        server: the server's endpoint.
+        sizes: bytes of a model and of an answer.
+        prepare_s: seconds between a client's last minibatch and its answer.
+    """
+    # One run of the network for both directions: half-duplex links and a limited core carry both,
+    # so an early client's answer delays a late client's model.
+    for place in range(len(who)):
+        push(heap, tasks[place].read_at_s, 0, place)
+    now_s, slot, departs = next_event(traffic, heap, -np.inf)
+    while now_s < np.inf:
+        arrival_s, arrives = now_s, departs
+        place = slot % len(who)
+        if departs:
+            arrival_s = now_s + traffic.flows[slot].latency_s
+        else:
+            source, target, size = server, who[place], sizes[0]
+            if slot >= len(who):
+                source, target, size = who[place], server, sizes[1]
+            if traffic.wiring.fair:
+                start(traffic, slot, source, target, size, now_s)
+            else:
+                _, _, arrival_s = reserve(traffic, slot, source, target, size, now_s)
+                arrives = True
+        if arrives and slot >= len(who):
+            tasks[place].pushed_s = arrival_s
+        elif arrives:
+            tasks[place].start_s = arrival_s
+            compute(costs, tasks[place], who[place], prepare_s)
+            push(heap, tasks[place].join_s, 0, len(who) + place)
+        now_s, slot, departs = next_event(traffic, heap, now_s)
+
+
+@kernel
+def compute(costs: Costs, task: Any, client: int, prepare_s: float) -> None:
+    """Compute a client's minibatches from ``start_s`` on: their end, and the start of its answer."""
+    time_s = task.start_s
+    for step in range(task.first_step, task.first_step + task.steps):
+        time_s += computation_s(costs, client, step)
+    task.compute_end_s = time_s
+    task.join_s = time_s + prepare_s
