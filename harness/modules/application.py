@@ -26,7 +26,7 @@ from harness.base.settings import build, setting
 from harness.modules.network import Metric, preserve_generators
 from harness.modules.problem import Arrays, Problem, arrays_of
 from harness.modules.step_time import Charge, check_charge, is_finite
-from harness.modules.task import ModuleConfig, ModuleTask, metrics_of
+from harness.modules.task import ModuleConfig, ModuleTask, is_maximised, metrics_of
 from harness.runs.config import plain
 from harness.runs.file import complete_protocol
 from harness.simulator import Cluster
@@ -52,8 +52,10 @@ class ModuleTable:
             without arguments that returns one.
         test: test data of the same kinds, reported on and used for nothing else.
         dev: development data of the same kinds, or the share of the training data held out for it.
-        metric: ``"error"``, ``"mse"``, ``"mae"``, ``"loss"``, or the name of a function of outputs
-            and targets: one number for a minibatch, less is better; of several the first decides.
+        metric: ``"error"``, ``"accuracy"``, ``"mse"``, ``"mae"``, ``"loss"``, or the name of a
+            function of outputs and targets, one number for a minibatch; of several the first
+            decides.
+        maximise: whether more of the metric is better; without it only ``"accuracy"`` is.
         charge_for: workload that is timed in place of the trained module's: the name of another
             module, or ``"cluster"`` for the ``[workload]`` of the cluster's file.
         parameter_bytes: bytes of a copy of the parameters, in place of the module's own.
@@ -69,6 +71,7 @@ class ModuleTable:
     test: str | None = None
     dev: float | str = 0.1
     metric: str | tuple[str, ...] | None = None
+    maximise: bool | None = None
     charge_for: str | None = None
     parameter_bytes: float | None = setting(None, at_least=0.0)
     flops_per_example: float | None = setting(None, at_least=0.0)
@@ -174,7 +177,9 @@ class Source:
         source = {**place, "task": plain(asked)}
         with self.place.name_keys():
             metrics = self._metrics(train)
-        return Problem(model, loss, train, dev, test, metrics, source, self.place)
+            more = is_maximised(asked.maximise, metrics)
+        parts = train, dev, test, metrics, source, self.place
+        return Problem(model, loss, *parts, maximise=more)
 
     def _metrics(self, train: Arrays) -> dict[str, Metric]:
         asked = self.asked.metric

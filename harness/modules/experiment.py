@@ -30,7 +30,7 @@ from harness.modules.network import Loss, ModuleNetwork
 from harness.modules.problem import Arrays, Problem, arrays_of, is_batched
 from harness.modules.sending import check_sendable, make_data_folder, share, sweep_data
 from harness.modules.step_time import Charge, StepConfig, check_charge, is_finite
-from harness.modules.task import ModuleConfig, metrics_of
+from harness.modules.task import ModuleConfig, is_maximised, metrics_of
 from harness.natural_gradient import NaturalGradient
 from harness.runs.config import Stage
 from harness.runs.device import resolve
@@ -66,8 +66,9 @@ class Settings(TypedDict, total=False):
         test: test data, reported on and used for nothing else.
         dev: development data, or the share of the training data that is held out for them:
             they decide on learning rates and on times to a target.
-        metric: ``"error"``, ``"mse"``, ``"mae"``, ``"loss"``, or a function of outputs and targets:
-            one number for a minibatch, less is better; of several the first one decides.
+        metric: ``"error"``, ``"accuracy"``, ``"mse"``, ``"mae"``, ``"loss"``, or a function of
+            outputs and targets, one number for a minibatch; of several the first one decides.
+        maximise: whether more of the metric is better; None where only ``"accuracy"`` is.
         minibatch: examples in a worker's minibatch.
         passes: passes over the training data, the same for every number of workers.
         evaluations: evaluations on the development data in each pass.
@@ -101,6 +102,7 @@ class Settings(TypedDict, total=False):
     test: Annotated[Any, None]
     dev: Annotated[Any, 0.1]
     metric: Annotated[Any, None]
+    maximise: Annotated[bool | None, None]
     minibatch: Annotated[int, 32]
     passes: Annotated[int, 5]
     evaluations: Annotated[int, 10]
@@ -308,7 +310,9 @@ class Experiment:
             metrics = metrics_of(self.settings.metric, train)
             train, dev = self._share_data(train), self._share_data(dev)
             test = test and self._share_data(test)
-            self._problems[key] = Problem(self.model, self.loss, train, dev, test, metrics)
+            more = is_maximised(self.settings.maximise, metrics)
+            parts = train, dev, test, metrics
+            self._problems[key] = Problem(self.model, self.loss, *parts, maximise=more)
         return self._problems[key]
 
     @cached_property

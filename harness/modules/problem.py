@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader
 
 from harness.base.errors import RAISED, UserError, describe_raised
 from harness.base.seeds import stream, stream_key
+from harness.judge.direction import BETTER, MORE
 from harness.modules.digests import (
     digest_of_code,
     digest_of_part,
@@ -59,6 +60,7 @@ class Problem(HasIdentity):
         source: plain JSON values to make the problem again, if a run file names it; not part of
             a run's identity.
         place: the run file that names it, for messages.
+        maximise: whether more of the first metric is better.
     """
 
     def __init__(
@@ -71,7 +73,10 @@ class Problem(HasIdentity):
         metrics: Mapping[str, Metric],
         source: Mapping[str, Any] | None = None,
         place: Place | None = None,
+        *,
+        maximise: bool = False,
     ) -> None:
+        self.maximise = maximise
         self.source, self.place = source, place
         self.model, self.loss, self.metrics = model, loss, metrics
         self.train, self.dev, self.test = train, dev, test
@@ -162,6 +167,7 @@ class Problem(HasIdentity):
                 [name, digest_of_part(metric, "metric")] for name, metric in self.metrics.items()
             ],
             "data": {name: part and part.sha256 for name, part in data.items()},
+            **({BETTER: MORE} if self.maximise else {}),
         }
 
     def to_identity(self) -> dict[str, Any]:

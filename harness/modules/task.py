@@ -14,6 +14,7 @@ from torch import Tensor
 from harness.algorithms.catalogue import Algorithm
 from harness.base.errors import UserError, name_error
 from harness.base.settings import set_apart
+from harness.judge.bounds import SHARES
 from harness.modules.digests import digest_of_code, from_outside
 from harness.modules.network import Metric, ModuleNetwork
 from harness.modules.problem import Arrays, DrawingMinibatches, Problem
@@ -156,9 +157,15 @@ class ModuleConfig(TrainingConfig[Problem]):
         """The first metric on the development set; without one, the loss."""
         return f"dev_{next(iter(self.problem.metrics), 'loss')}"
 
+    @property
+    def example_weight(self) -> float:
+        """See `TaskConfig`; shares of right or wrong classes have one."""
+        return 1.0 / len(self.problem.dev) if self.judged in SHARES else 0.0
+
     def show(self, error: float) -> str:
-        """See `TaskConfig`; shares of wrong classes in percent, other metrics as numbers."""
-        return f"{error:.2%}" if self.judged == "dev_error" else f"{error:.6g}"
+        """See `TaskConfig`; shares of classes in percent, other metrics as numbers."""
+        value = -error if self.problem.maximise else error
+        return f"{value:.2%}" if self.judged in SHARES else f"{value:.6g}"
 
     def stage_name(self, fold: int) -> str:
         """Name of the algorithm; before the first fold ``"its initial parameters"``."""
@@ -232,15 +239,18 @@ class ModuleScores:
     Attributes:
         loss: the mean over examples, also of a loss that sums over them.
         further: metrics by name; the first one decides.
+        maximise: whether more of the first metric is better.
     """
 
     loss: float
     further: Mapping[str, float]
+    maximise: bool = False
 
     @property
     def error(self) -> float:
-        """The error that candidates are compared by: the first metric, or the loss."""
-        return next(iter(self.further.values()), self.loss)
+        """The first metric, or the loss; negated where more is better."""
+        value = next(iter(self.further.values()), self.loss)
+        return -value if self.maximise else value
 
     @property
     def finite(self) -> bool:
@@ -266,6 +276,7 @@ class ModuleEvaluator:
         self._network = ModuleNetwork(network.module, network.loss, reduction=reduction)
         self._network.module.eval()
         self._loss, self._metrics = problem.loss, dict(problem.metrics)
+        self._maximise = problem.maximise
 
     @torch.no_grad()
     def scores(self, model: Tensor, examples: Arrays) -> ModuleScores:
@@ -282,7 +293,7 @@ class ModuleEvaluator:
             for name, metric in self._metrics.items():
                 total[name] += len(x) * float(metric(outputs, y))
         means = {name: value / len(examples) for name, value in total.items()}
-        return ModuleScores(means.pop(LOSS), means)
+        return ModuleScores(means.pop(LOSS), means, self._maximise)
 
 
 def wrong(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -299,6 +310,11 @@ def wrong(outputs: Tensor, targets: Tensor) -> Tensor:
         )
     classes = -1 if outputs.shape[:-1] == targets.shape else 1
     return (outputs.argmax(classes) != targets).double().mean()
+
+
+def right(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The share of targets that are the class with the largest output; see `wrong`."""
+    return 1.0 - wrong(outputs, targets)
 
 
 def squared(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -324,8 +340,36 @@ def _residuals(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets).double()
 
 
-METRICS: dict[str, Metric] = {"error": wrong, "mse": squared, "mae": absolute}
+METRICS: dict[str, Metric] = {
+    "error": wrong,
+    "accuracy": right,
+    "mse": squared,
+    "mae": absolute,
+}
 """Metrics by name."""
+
+MAXIMISED = "accuracy"
+"""The metric of ours of which more is better."""
+
+
+def is_maximised(asked: Any, metrics: Mapping[str, Metric]) -> bool:
+    """Whether more of the first metric is better.
+
+    Args:
+        asked: the setting ``maximise``; None where only `MAXIMISED` is.
+        metrics: metrics by name.
+
+    Raises:
+        UserError: no bool; or the loss decides, which training makes less.
+    """
+    first = next(iter(metrics), LOSS)
+    if asked is None:
+        return first == MAXIMISED and metrics[first] is right
+    if not isinstance(asked, bool):
+        raise UserError(f"maximise: {asked!r}; allowed: True or False")
+    if asked and first == LOSS:
+        raise UserError("maximise: training makes the loss less; allowed: with a metric")
+    return asked
 
 
 def metrics_of(asked: Any, train: Arrays) -> dict[str, Metric]:

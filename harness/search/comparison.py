@@ -90,14 +90,15 @@ class Grid:
     ) -> Steps[Try, Run, None]:
         """Find the rates of a method, workers ascending; adds each cell's search as it is known."""
         for workers in sorted(set(self.workers)):
-            rate, at_edge = self._preset_rate(method), False
+            rate, at_edge, tried = self._preset_rate(method), False, {}
             if rate is None:
                 found = yield from self._sweep(method, workers)
                 self._found[method.label, workers] = found
                 rate, at_edge = found.rate, not found.inside
+                tried = {each: [error] for each, error in found.tried.items()}
             # `follow` starts a search that is added while it runs, so this cell's seeds run beside
             # the search with more workers.
-            searches[method.label, workers] = self._fill(method, workers, rate, at_edge)
+            searches[method.label, workers] = self._fill(method, workers, rate, at_edge, tried)
 
     def _sweep(self, method: Method, workers: int) -> Steps[Try, Run, RateSweep]:
         """Search the rate of a cell, with runs of the tuning seed."""
@@ -111,13 +112,20 @@ class Grid:
         return translate(sweep(guess), ask, lambda run: final_error(run, judged))
 
     def _fill(
-        self, method: Method, workers: int, rate: float, at_edge: bool
+        self,
+        method: Method,
+        workers: int,
+        rate: float,
+        at_edge: bool,
+        tried: Mapping[float, Sequence[float]],
     ) -> Steps[Try, Run, Cell]:
         """One cell: a run for each seed."""
         configs = [self.configure(method, workers, rate, seed) for seed in self.seeds]
         called = f"{method.label}, {_workers(workers)}, rate {rate:.3g}, seed"
         runs = yield [(f"{called} {config.seed}", config) for config in configs]
-        return Cell(method.label, workers, rate, tuple(runs), configs[0].judged, at_edge)
+        first = configs[0]
+        judged = first.judged, at_edge, first.example_weight, tried
+        return Cell(method.label, workers, rate, tuple(runs), *judged)
 
     def _preset_rate(self, method: Method) -> float | None:
         """The user's rate for a method; None if it is searched."""

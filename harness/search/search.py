@@ -24,6 +24,7 @@ from harness.base.errors import UserError
 from harness.base.seeds import identity
 from harness.base.settings import setting
 from harness.judge.comparison import Point, Tolerance, errors_of, point
+from harness.judge.direction import as_error
 from harness.runs.config import TrainingConfig
 from harness.store import Cell, Run, RunWriter, Store
 from harness.tasks.contract import Configuration, Progress, Watch
@@ -228,13 +229,15 @@ def linearly_scaled(rate: float, algorithm: Algorithm, workers: int, then: int) 
 def final_error(run: Run, judged: str) -> float:
     """The last error of the candidate that would be deployed; infinite if the run diverged.
 
+    Of a metric of which more is better, the error is the negated value.
+
     Args:
         run: a finished run.
         judged: name of the metric, without a candidate's.
     """
     if run.status != "done":
         return math.inf
-    return float(run.summary[run.deployed(judged)])
+    return as_error(run, float(run.summary[run.deployed(judged)]))
 
 
 BEST_RATE_FORMAT = 1

@@ -279,6 +279,9 @@ class Cell:
         runs: one run per seed.
         judged: metric for comparisons, e.g. ``"dev_error"``.
         edge: whether ``rate`` is the best of a sweep and at its edge.
+        example_weight: change of ``judged`` by one development example; 0 if there is no fixed one.
+        tried: final errors of the search by rate, one per development seed, infinite if it
+            diverged; empty if the rate was given.
     """
 
     method: str
@@ -287,3 +290,5 @@ class Cell:
     runs: Sequence[Run]
     judged: str
     edge: bool = False
+    example_weight: float = 0.0
+    tried: Mapping[float, Sequence[float]] = field(default_factory=dict[float, Sequence[float]])

@@ -147,7 +147,12 @@ class TaskConfig(ABC):
     @property
     @abstractmethod
     def judged(self) -> str:
-        """Name of the metric that settings are compared by, without a candidate; less is better."""
+        """Name of the metric that settings are compared by, without a candidate."""
+
+    @property
+    def example_weight(self) -> float:
+        """Change of the judged metric by one development example; 0 if there is no fixed one."""
+        return 0.0
 
     def show(self, error: float) -> str:
         """Format an error of the judged metric for the user."""

@@ -1,0 +1,40 @@
+"""The direction of a run's metric: whether less of it is better, or more.
+
+Comparisons, searches and targets work on *errors*, of which less is better: the values of the
+metric, negated where more is better.
+"""
+
+from __future__ import annotations
+
+import math
+
+from harness.store import Run
+
+BETTER, MORE = "better", "more"
+"""Key and value in the identity of a problem whose first metric is better when it is more."""
+
+
+def is_maximised(run: Run) -> bool:
+    """Whether more of the run's metric is better."""
+    return run.config.get("problem", {}).get(BETTER) == MORE
+
+
+def as_error(run: Run, value: float) -> float:
+    """A value of the run's metric as an error, of which less is better; its own inverse."""
+    return -value if is_maximised(run) else value
+
+
+def excess(error: float, reference: float) -> float:
+    """How much an error is above another, relative to the size of that one, whatever its sign.
+
+    Args:
+        error: an error, of which less is better.
+        reference: another one.
+
+    Example:
+        >>> excess(-9.5, -10.0), excess(0.21, 0.2) < 0.06
+        (0.05, True)
+    """
+    if reference == 0.0:
+        return 0.0 if error == 0.0 else math.copysign(math.inf, error)
+    return (error - reference) / abs(reference)

@@ -1,0 +1,73 @@
+"""A metric of which more is better: what is chosen, and what the identity of a run has of it."""
+
+from __future__ import annotations
+
+import pytest
+from torch.nn import functional
+
+import lagbench
+from harness.judge.direction import is_maximised
+from harness.search.search import TUNING_SEED, final_error
+from tests.modules import mlp, points
+
+
+@pytest.fixture
+def usual(tmp_path) -> dict:
+    few = {"store": tmp_path / "store", "minibatch": 8, "passes": 2, "workers": 2}
+    return {"cluster": "k20m-server", "step_seconds": 0.01, **few}
+
+
+def hits(outputs, targets):
+    return (outputs.argmax(1) == targets).double().mean()
+
+
+def test_the_rate_of_an_accuracy_is_that_with_the_largest_one(usual):
+    found = lagbench.train(
+        mlp, functional.cross_entropy, points(), seeds=1, metric=hits, maximise=True, **usual
+    )
+
+    (cell,) = (row.cell for row in found.rows)
+    assert max(cell.tried.values()) != min(cell.tried.values())
+    assert cell.tried[cell.rate] == min(cell.tried.values())  # of errors, which are negated
+    assert all(-1.0 <= error <= 0.0 for errors in cell.tried.values() for error in errors)
+    assert TUNING_SEED not in {run.config["seed"] for run in found.runs}
+    assert final_error(found.runs[0], cell.judged) == -found.runs[0].summary["dev_hits/iterate"]
+
+
+def test_our_accuracy_is_one_minus_our_error_and_needs_no_word(usual):
+    data = points()
+    more, less = (
+        lagbench.train(mlp, functional.cross_entropy, data, rate=0.1, seeds=1, metric=name, **usual)
+        for name in ("accuracy", "error")
+    )
+
+    accuracy = more.runs[0].summary["dev_accuracy/iterate"]
+    assert accuracy == pytest.approx(1.0 - less.runs[0].summary["dev_error/iterate"], abs=1e-12)
+    assert is_maximised(more.runs[0])
+    assert not is_maximised(less.runs[0])
+
+
+def test_the_direction_is_in_the_identity_only_where_it_is_set(usual):
+    data = points()
+    plain, less, more = (
+        lagbench.train(
+            mlp, functional.cross_entropy, data, rate=0.1, seeds=1, metric=hits, **usual, **asked
+        ).runs[0]
+        for asked in ({}, {"maximise": False}, {"maximise": True})
+    )
+
+    assert plain.hash == less.hash != more.hash
+    assert "better" not in plain.config["problem"]
+    assert more.config["problem"]["better"] == "more"
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"maximise": "yes"}, "maximise: 'yes'; allowed: True or False"),
+        ({"maximise": True, "metric": "loss"}, "maximise: training makes the loss less"),
+    ],
+)
+def test_a_wrong_direction_is_one_line(asked, told, usual):
+    with pytest.raises(lagbench.UserError, match=told):
+        lagbench.train(mlp, functional.cross_entropy, points(), rate=0.1, seeds=1, **usual, **asked)
