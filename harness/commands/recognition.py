@@ -19,6 +19,7 @@ from harness.store import Run
 __all__ = ["compute_figures", "text"]
 
 UNITS = ("words", "characters", "phones")
+KINDS = ("substitutions", "insertions", "deletions")
 
 
 def compute_figures(
@@ -96,12 +97,13 @@ def _test(corpus: Corpus, test: str, runs: Sequence[Run]) -> dict[str, Any]:
         # One seed gives a bootstrap over utterances; only several tell the variation of seeds.
         each = [bootstrap_rate_ci(own, lengths, _stream(test)) for own in errors]
         pooled = rate_ci(errors, lengths) if len(runs) > 1 else each[0]
-        kinds = np.sum([_edits(test, unit, run).sum(0) for run in runs], axis=0) / len(runs)
+        kinds = np.array([_edits(test, unit, run).sum(0) for run in runs])
+        counts = [dict(zip(KINDS, own, strict=True)) for own in kinds.tolist()]
         found[unit] = {
             **_interval(pooled),
-            "of_seeds": [_interval(one) for one in each],
+            "of_seeds": [{**_interval(one), **own} for one, own in zip(each, counts, strict=True)],
             "length": int(lengths.sum()),
-            **dict(zip(("substitutions", "insertions", "deletions"), kinds.tolist(), strict=True)),
+            **dict(zip(KINDS, kinds.mean(axis=0).tolist(), strict=True)),
         }
     return found
 
@@ -161,7 +163,8 @@ def text(found: dict[str, Any]) -> str:
     if _unit(found) != "words wrong":
         rows = [row[:6] + row[7:] for row in rows]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
-    lines += ["", *(_tuning(system) for system in found["systems"])]
+    lines += ["", *(line for system in found["systems"] for line in _count_lines(system)), ""]
+    lines += [_tuning(system) for system in found["systems"]]
     for test, own in found.get("difference", {}).items():
         first, second = (system["system"] for system in found["systems"])
         low, high = own["ci95"]
@@ -204,6 +207,20 @@ def _rate(own: dict[str, Any]) -> str:
     low, high = own["ci95"]
     bounds = f" [{100 * low:.1f}, {100 * high:.1f}]" if np.isfinite([low, high]).all() else ""
     return f"{100 * own['rate']:.1f}%{bounds}"
+
+
+def _count_lines(system: dict[str, Any]) -> list[str]:
+    """Word errors of each test set and seed as counts, in the notation of Kaldi and sclite."""
+    lines: list[str] = []
+    for test, own in system["tests"].items():
+        length = own["words"]["length"]
+        for seed, one in zip(system["seeds"], own["words"]["of_seeds"], strict=True):
+            substituted, inserted, deleted = (round(one[kind]) for kind in KINDS)
+            counted = f"{inserted} ins, {deleted} del, {substituted} sub"
+            errors = f"{substituted + inserted + deleted} / {length}, {counted}"
+            rate = f"%WER {100 * one['rate']:.2f} [ {errors} ]"
+            lines.append(f"{system['system']}, {test}, seed {seed}: {rate}")
+    return lines
 
 
 def _tuning(system: dict[str, Any]) -> str:

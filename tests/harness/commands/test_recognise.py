@@ -177,6 +177,14 @@ def test_the_command_compares_two_systems_over_seeds(folder, tmp_path, capsys):
     assert difference["difference"] == pytest.approx(near["words"]["rate"] - other)
     low, high = difference["ci95"]
     assert low <= difference["difference"] <= high
+    for seed, one in zip((11, 12), near["words"]["of_seeds"], strict=True):
+        inserted, deleted, replaced = (
+            int(one[kind]) for kind in ("insertions", "deletions", "substitutions")
+        )
+        wrong, length = inserted + deleted + replaced, near["words"]["length"]
+        counted = f"[ {wrong} / {length}, {inserted} ins, {deleted} del, {replaced} sub ]"
+        assert one["rate"] == pytest.approx(wrong / length)
+        assert f"random 12, near, seed {seed}: %WER {100 * wrong / length:.2f} {counted}" in said
     assert "near: random 12 less linear: " in said
     assert "matched pairs p = " in said
     assert near["phones"]["rate"] <= 1.0
