@@ -366,7 +366,7 @@ def travel(
 
 @kernel
 def compute(costs: Costs, task: Any, client: int, prepare_s: float) -> None:
-    """Compute a client's minibatches from ``start_s`` on: their end, and the start of its answer."""
+    """Compute a client's minibatches from ``start_s`` on; sets their end and its answer's start."""
     time_s = task.start_s
     for step in range(task.first_step, task.first_step + task.steps):
         time_s += computation_s(costs, client, step)
