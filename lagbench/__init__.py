@@ -31,7 +31,7 @@ from harness.modules.experiment import (
     cluster_of,
     pair_of,
 )
-from harness.modules.network import Loss
+from harness.modules.network import AskedLoss
 from harness.networks.contract import Minibatch, Network
 from harness.runs.idle import idle_lines
 from harness.runs.methods import Asked, Method, method_of
@@ -129,7 +129,7 @@ def simulate(
 @resumable
 def train(
     model: Model,
-    loss: Loss,
+    loss: AskedLoss,
     data: Any,
     *,
     cluster: Cluster | str | Path,
@@ -144,9 +144,10 @@ def train(
         model: a module, from whose parameters every run starts; or a function that makes one for
             each seed.
         loss: function of outputs and targets, one number a minibatch; learning rates multiply its
-            gradient.
+            gradient. ``"model"`` is the ``loss`` of the model's outputs.
         data: a pair of arrays, a map-style dataset, an iterable of pairs, or a function that
-            returns one of them, with the seed as its argument or without arguments.
+            returns one of them, with the seed as its argument or without arguments. Several inputs
+            come as a tuple, ``model(*x)``, or as a dict, ``model(**x)``.
         cluster: a cluster, its file, or the name of a bundled one.
         algorithm: a name such as ``"async"`` or ``"averaging:10"``, or an `Algorithm`.
         workers: number of workers.
@@ -164,7 +165,7 @@ def train(
 @resumable
 def compare(
     model: Model,
-    loss: Loss,
+    loss: AskedLoss,
     data: Any,
     *,
     cluster: Cluster | str | Path,
@@ -202,7 +203,7 @@ def compare(
 @resumable
 def tolerate(
     model: Model,
-    loss: Loss,
+    loss: AskedLoss,
     data: Any,
     *,
     cluster: Cluster | str | Path,

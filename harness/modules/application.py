@@ -23,7 +23,7 @@ from harness.base.log import LOG
 from harness.base.registry import import_modules, undo_imports
 from harness.base.seeds import identity
 from harness.base.settings import build, setting
-from harness.modules.network import Metric, preserve_generators
+from harness.modules.network import OWN_LOSS, Metric, preserve_generators
 from harness.modules.problem import Arrays, Problem, arrays_of
 from harness.modules.step_time import Charge, check_charge, is_finite
 from harness.modules.task import ModuleConfig, ModuleTask, is_maximised, metrics_of
@@ -47,7 +47,8 @@ class ModuleTable:
     Args:
         model: a `torch.nn.Module`, from whose parameters every run starts; or a function that
             makes one, called for each seed.
-        loss: a function of outputs and targets: one number for a minibatch.
+        loss: a function of outputs and targets: one number for a minibatch; ``"model"`` for the
+            ``loss`` of the model's outputs.
         data: training data: a pair of arrays, a dataset, an iterable of pairs, or a function
             without arguments that returns one.
         test: test data of the same kinds, reported on and used for nothing else.
@@ -160,9 +161,10 @@ class Source:
             UserError: a mistake in one of them.
         """
         asked = self.asked
-        model, loss = self.find("model", asked.model), self.find("loss", asked.loss)
+        model = self.find("model", asked.model)
+        loss = OWN_LOSS if asked.loss == OWN_LOSS else self.find("loss", asked.loss)
         for key, found in {"model": model, "loss": loss}.items():
-            if not callable(found):
+            if not (callable(found) or found == OWN_LOSS):
                 told = f"{key}: a {type(found).__name__}; allowed: a module or a function"
                 raise UserError(f"{self.where}: {told}")
         train = self.data("data", asked.data)

@@ -26,7 +26,7 @@ from harness.base.log import LOG
 from harness.grid.carriers import Submission
 from harness.grid.carriers import check as check_carrier
 from harness.grid.grid import Runner
-from harness.modules.network import Loss, ModuleNetwork
+from harness.modules.network import OWN_LOSS, AskedLoss, ModuleNetwork
 from harness.modules.problem import Arrays, Problem, arrays_of, is_batched
 from harness.modules.sending import check_sendable, make_data_folder, share, sweep_data
 from harness.modules.step_time import Charge, StepConfig, check_charge, is_finite
@@ -135,7 +135,7 @@ class Experiment:
 
     Args:
         model: a module, or a function that makes one for each seed.
-        loss: ``loss(outputs, targets)``: one number for a minibatch.
+        loss: ``loss(outputs, targets)``: one number for a minibatch; ``"model"`` for its own.
         data: arrays, a dataset or an iterable; or a function that returns one, with the seed as
             its argument or without arguments.
         cluster: a `Cluster`, its file, or the name of a bundled one.
@@ -146,7 +146,7 @@ class Experiment:
     """
 
     model: Model
-    loss: Loss
+    loss: AskedLoss
     data: Any
     cluster: Cluster | str | Path
     given: Settings
@@ -439,9 +439,10 @@ def check_settings(model: object, loss: object, asked: Any) -> None:
     if not callable(model):
         told = "allowed: a torch.nn.Module, or a function that makes one"
         raise UserError(f"model: {type(model).__name__}; {told}")
-    for name, value in {"loss": loss, "schedule": asked.schedule}.items():
-        if not callable(value):
-            raise UserError(f"{name}: {value!r}; allowed: a function")
+    if not (callable(loss) or loss == OWN_LOSS):
+        raise UserError(f"loss: {_show(loss)}; allowed: a function, or 'model' for its own")
+    if not callable(asked.schedule):
+        raise UserError(f"schedule: {asked.schedule!r}; allowed: a function")
     for name in ("minibatch", "passes", "evaluations", "jobs", "runs_per_job"):
         check_whole(name, getattr(asked, name))
     told = "'momentum', 'adamw', 'muon', 'ngsgd', a LocalOptimizer or NaturalGradient of lagbench"

@@ -25,32 +25,56 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
 from math import prod
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from harness.base.errors import RAISED, UserError, describe_raised
+from harness.modules.trees import Call, Parts, Value, join, map_tensors, unwrap
 from harness.natural_gradient.layer_hooks import Affine, LayerHook, Reduction, is_affine
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[[Any, Any], Tensor]
 """``loss(outputs, targets)``: one number for a minibatch, a mean or sum over its examples."""
 
 
-Metric = Callable[[Tensor, Tensor], Tensor]
+Metric = Callable[[Any, Any], Tensor]
 """``metric(outputs, targets)``: one number, the mean over a minibatch; less is better."""
+
+OWN_LOSS = "model"
+"""Name of the loss that a model computes itself."""
+
+AskedLoss = Loss | Literal["model"]
+"""A loss function, or `OWN_LOSS`."""
+
+
+def own_loss(outputs: Any, targets: object) -> Tensor:
+    """The ``loss`` of a model's outputs, as Hugging Face's models have it.
+
+    Raises:
+        UserError: the outputs have none.
+    """
+    del targets  # the model got them as ``labels``
+    if isinstance(outputs, Mapping):
+        found = cast("Mapping[str, Any]", outputs).get("loss")
+    else:
+        found = getattr(outputs, "loss", None)
+    if found is None:
+        told = f"a {type(cast('object', outputs)).__name__} without 'loss'"
+        raise UserError(f"loss: 'model': {told}; allowed: a function of outputs and targets")
+    return cast(Tensor, found)
 
 
 class Drawing(NamedTuple):
     """Inputs of a module that draws at random, in place of ``Minibatch.x``.
 
     Args:
-        x: ``[W, 1, B, ...]``.
+        x: ``[W, 1, B, ...]``, or several inputs as one.
         keys: seed of the generator for each replica, ``[W]``.
     """
 
-    x: Tensor
+    x: Value
     keys: Sequence[int]
 
     def expand(self, *shape: int) -> Drawing:
@@ -78,6 +102,7 @@ class ModuleNetwork:
     ) -> None:
         self.module, self.loss, self.together = copy_module(module), loss, together
         self.reduction: Reduction = reduction
+        self.call = Call.of(self.module, needs_labels=loss is own_loss)
         self.parameters = Parameters.from_module(self.module)
         self._trained = list(trainable_parameters(self.module).values())
         self._take_gradients()  # clears gradients that the user's module had
@@ -86,13 +111,13 @@ class ModuleNetwork:
         scalar = grad_and_value(self._loss_at)
         self._all = vmap(scalar, in_dims=(0, 0, 0))
 
-    def gradient(self, stack: Tensor, x: Tensor, targets: Tensor, out: Tensor) -> Tensor:
+    def gradient(self, stack: Tensor, x: Value | Drawing, targets: Value, out: Tensor) -> Tensor:
         """Compute the gradient of each replica's loss on its minibatch.
 
         Args:
             stack: parameters ``[W, P]``.
-            x: inputs ``[W, 1, B, ...]``, or a `Drawing`.
-            targets: ``[W, 1, B, ...]``.
+            x: inputs ``[W, 1, B, ...]``, several as one, or a `Drawing`.
+            targets: ``[W, 1, B, ...]``, or several.
             out: gradients ``[W, P]``, overwritten.
 
         Returns:
@@ -103,7 +128,7 @@ class ModuleNetwork:
         if self.together is None or len(stack) < self.together:
             return self._one_by_one(stack, x, targets, out, [None] * len(stack))
         parts = self.parameters.split(stack)
-        gradients, losses = self._all(parts, x[:, 0], targets[:, 0])
+        gradients, losses = self._all(parts, unwrap(x[:, 0]), unwrap(targets[:, 0]))
         for view, gradient in zip(self.parameters.split(out), gradients, strict=True):
             view.copy_(gradient)
         return cast(Tensor, losses)
@@ -144,7 +169,12 @@ class ModuleNetwork:
         return found
 
     def watch_gradient(
-        self, stack: Tensor, x: Tensor, targets: Tensor, out: Tensor, visit: Callable[[int], None]
+        self,
+        stack: Tensor,
+        x: Value | Drawing,
+        targets: Value,
+        out: Tensor,
+        visit: Callable[[int], None],
     ) -> Tensor:
         """See `harness.natural_gradient.layer_hooks.WatchedNetwork`."""
         keys = x.keys if isinstance(x, Drawing) else [None] * len(stack)
@@ -167,15 +197,20 @@ class ModuleNetwork:
             parameter.data = view
         return self.module
 
-    def _loss_at(self, parts: Sequence[Tensor], x: Tensor, targets: Tensor) -> Tensor:
+    def loss_of(self, module: nn.Module, x: Value, targets: Value) -> Tensor:
+        """The loss of a module's outputs for one minibatch."""
+        return self.loss(self.call.run(module, x, targets), unwrap(targets))
+
+    def _loss_at(self, parts: Sequence[Tensor], x: Parts, targets: Parts) -> Tensor:
         named = dict(zip(self.parameters.names, parts, strict=True))
-        return self.loss(functional_call(self.module, named, (x,)), targets)
+        outputs = functional_call(self.module, named, *self.call.arguments(x, targets))
+        return self.loss(outputs, targets)
 
     def _one_by_one(
         self,
         stack: Tensor,
-        x: Tensor,
-        targets: Tensor,
+        x: Value,
+        targets: Value,
         out: Tensor,
         keys: Sequence[int | None],
     ) -> Tensor:
@@ -184,12 +219,12 @@ class ModuleNetwork:
         ]
         return torch.stack(losses)
 
-    def _one(self, row: Tensor, x: Tensor, targets: Tensor, out: Tensor, key: int | None) -> Tensor:
+    def _one(self, row: Tensor, x: Value, targets: Value, out: Tensor, key: int | None) -> Tensor:
         if key is not None:
             seed_generators(key)
         module = self.bind_parameters(row)
         with torch.enable_grad():
-            loss = self.loss(module(x), targets)
+            loss = self.loss_of(module, x, targets)
             # As in a plain loop: `torch.autograd.grad` checks every input again, which takes as
             # long as a small layer.
             torch.autograd.backward(loss, inputs=self._trained)
@@ -345,14 +380,14 @@ class Inspection:
     reduction: Reduction = "mean"
 
 
-def inspect_module(module: nn.Module, loss: Loss, x: Tensor, targets: Tensor) -> Inspection:
+def inspect_module(module: nn.Module, loss: Loss, x: Value, targets: Value) -> Inspection:
     """Inspect a module by running a copy on one minibatch.
 
     Args:
         module: the module, left unchanged.
         loss: loss function of its outputs and targets.
-        x: inputs ``[B, ...]``.
-        targets: ``[B, ...]``.
+        x: inputs ``[B, ...]``, or several.
+        targets: ``[B, ...]``, or several.
 
     Raises:
         UserError: it fails, its loss is not one number, or training changes one of its buffers.
@@ -367,9 +402,7 @@ def inspect_module(module: nn.Module, loss: Loss, x: Tensor, targets: Tensor) ->
     return Inspection(draws, least if _is_batchable(module, loss, x, targets) else None, reduction)
 
 
-def _run_module(
-    module: nn.Module, loss: Loss, x: Tensor, targets: Tensor
-) -> tuple[bool, Reduction]:
+def _run_module(module: nn.Module, loss: Loss, x: Value, targets: Value) -> tuple[bool, Reduction]:
     """Compute one loss; returns whether random numbers were drawn, and the loss's reduction.
 
     Raises:
@@ -377,12 +410,12 @@ def _run_module(
     """
     Parameters.from_module(module)
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    known = state_of_generator(x.device)
+    known, call = state_of_generator(x.device), Call.of(module, needs_labels=loss is own_loss)
     with preserve_generators(), torch.enable_grad():
         with _name_failure("model", len(x)):
-            outputs = module(x)
+            outputs = call.run(module, x, targets)
         with _name_failure("loss", len(x)):
-            found = loss(outputs, targets)
+            found: Any = loss(outputs, unwrap(targets))
         drawn = not torch.equal(known, state_of_generator(x.device))
     if not torch.is_tensor(found) or found.dim() != 0 or not found.is_floating_point():
         told = _describe_shape(found)
@@ -396,20 +429,23 @@ def _run_module(
                 " allowed: layers without running statistics (LayerNorm, GroupNorm,"
                 " track_running_stats=False)"
             )
-    return drawn, "sum" if _is_summed(loss, outputs, targets, float(found.detach())) else "mean"
+    return drawn, "sum" if _is_summed(
+        loss, outputs, unwrap(targets), float(found.detach())
+    ) else "mean"
 
 
 @torch.no_grad()
 def try_metrics(
-    module: nn.Module, metrics: Mapping[str, Metric], x: Tensor, targets: Tensor
+    module: nn.Module, metrics: Mapping[str, Metric], x: Value, targets: Value, call: Call
 ) -> None:
     """Evaluate all metrics once on one minibatch, to find mistakes before training.
 
     Args:
         module: the module, left unchanged.
         metrics: metrics by name.
-        x: inputs ``[B, ...]``.
-        targets: ``[B, ...]``.
+        x: inputs ``[B, ...]``, or several.
+        targets: ``[B, ...]``, or several.
+        call: the way the module is called.
 
     Raises:
         UserError: a metric fails, or does not return one number.
@@ -418,10 +454,10 @@ def try_metrics(
         return
     with preserve_generators():
         with _name_failure("model", len(x)):
-            outputs = copy_module(module).eval()(x)
+            outputs = call.run(copy_module(module).eval(), x, targets)
         for name, metric in metrics.items():
             with _name_failure(f"metric: {name}", len(x)):
-                found: Any = metric(outputs, targets)
+                found: Any = metric(outputs, unwrap(targets))
             try:
                 float(found)
             except (TypeError, ValueError, RuntimeError) as error:
@@ -451,9 +487,11 @@ def _describe_shape(value: object) -> str:
 
 
 @torch.no_grad()
-def _is_summed(loss: Loss, outputs: object, targets: Tensor, once: float) -> bool:
+def _is_summed(loss: Loss, outputs: object, targets: Parts, once: float) -> bool:
     """Whether the loss doubles if every example is repeated: then it sums over examples."""
-    if not isinstance(outputs, Tensor) or outputs.shape[:1] != targets.shape[:1]:
+    if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor)):
+        return False
+    if outputs.shape[:1] != targets.shape[:1]:
         return False
     try:
         twice = float(loss(torch.cat([outputs, outputs]), torch.cat([targets, targets])))
@@ -462,12 +500,13 @@ def _is_summed(loss: Loss, outputs: object, targets: Tensor, once: float) -> boo
     return once != 0.0 and abs(twice - 2.0 * once) <= APART * abs(once)
 
 
-def _is_batchable(module: nn.Module, loss: Loss, x: Tensor, targets: Tensor) -> bool:
+def _is_batchable(module: nn.Module, loss: Loss, x: Value, targets: Value) -> bool:
     """Whether two replicas can be computed at once with the gradients of each alone."""
     # Two different rows, so that a module that mixes up replicas is found.
     model = flat(list(trainable_parameters(module).values()))
     stack = torch.stack([model, 0.9 * model])
-    xs, ys = (torch.stack([each, each]).unsqueeze(1) for each in (x, targets))
+    xs, ys = (join(torch.stack, [each, each]) for each in (x, targets))
+    xs, ys = (map_tensors(lambda t: t.unsqueeze(1), each) for each in (xs, ys))
     alone, both = torch.empty_like(stack), torch.empty_like(stack)
     with warnings.catch_warnings(record=True) as said, torch.no_grad():
         warnings.simplefilter("always")

@@ -1,10 +1,13 @@
 """A user's problem: module, loss, data and metrics, with the digests that identify a run.
 
-`Arrays` holds the examples as two tensors, read from arrays, a dataset or any iterable of pairs.
+`Arrays` holds the examples as inputs and targets, each a tensor or a `Tree` of tensors, read from
+arrays, a dataset or any iterable of pairs.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -26,6 +29,8 @@ from harness.modules.digests import (
     digest_of_tensor,
 )
 from harness.modules.network import (
+    OWN_LOSS,
+    AskedLoss,
     Drawing,
     Inspection,
     Loss,
@@ -35,10 +40,24 @@ from harness.modules.network import (
     copy_module,
     flat,
     inspect_module,
+    own_loss,
     preserve_generators,
     seed_generators,
     trainable_parameters,
     try_metrics,
+)
+from harness.modules.trees import (
+    LABELS,
+    Call,
+    Tree,
+    Value,
+    describe_structure,
+    has_arrays,
+    join,
+    leaves,
+    map_tensors,
+    read_value,
+    unwrap,
 )
 from harness.networks.contract import Minibatch, upload
 from harness.runs.config import HasIdentity
@@ -52,7 +71,8 @@ class Problem(HasIdentity):
     Args:
         model: a module, from whose parameters every run starts; or a function that makes one,
             called for each seed with random generators of that seed.
-        loss: function of outputs and targets, one number a minibatch.
+        loss: function of outputs and targets, one number a minibatch; ``"model"`` for the model's
+            own, the ``loss`` of its outputs.
         train: training data.
         dev: development data: they decide on learning rates and on reaching a target.
         test: test data, reported only; None for none.
@@ -66,7 +86,7 @@ class Problem(HasIdentity):
     def __init__(
         self,
         model: nn.Module | Callable[[], nn.Module],
-        loss: Loss,
+        loss: AskedLoss,
         train: Arrays,
         dev: Arrays,
         test: Arrays | None,
@@ -78,7 +98,8 @@ class Problem(HasIdentity):
     ) -> None:
         self.maximise = maximise
         self.source, self.place = source, place
-        self.model, self.loss, self.metrics = model, loss, metrics
+        self.model, self.metrics = model, metrics
+        self.loss: Loss = own_loss if loss == OWN_LOSS else loss
         self.train, self.dev, self.test = train, dev, test
         self._inspected: dict[tuple[int, str], Inspection] = {}  # pickled with the problem
 
@@ -138,10 +159,11 @@ class Problem(HasIdentity):
     def _inspect(self, minibatch: int, device: str) -> Inspection:
         module = self.module(0)
         floats = next(iter(trainable_parameters(module).values())).dtype
-        some = Arrays(self.train.x[:minibatch], self.train.y[:minibatch]).to(device, floats)
+        some = self.train[:minibatch].to(device, floats)
         with self.name_keys():
             found = inspect_module(_to_device(module, device), self.loss, some.x, some.y)
-            try_metrics(_to_device(module, device), self.metrics, some.x, some.y)
+            call = Call.of(module, needs_labels=self.loss is own_loss)
+            try_metrics(_to_device(module, device), self.metrics, some.x, some.y, call)
         return found
 
     def network(self, seed: int, minibatch: int, device: str) -> ModuleNetwork:
@@ -181,7 +203,10 @@ def _to_device(module: nn.Module, device: str) -> nn.Module:
     return copy_module(module).to(device)
 
 
-ALLOWED = "allowed: a pair of arrays (X, y), a dataset of pairs (x, y), or an iterable of them"
+ALLOWED = (
+    "allowed: a pair of arrays (X, y), a dataset of pairs (x, y) or of dicts with labels, or an"
+    " iterable of them"
+)
 
 READING_SEED = 0
 """Seed while a `DataLoader` is read, so that one that shuffles gives the same order each time."""
@@ -192,15 +217,19 @@ class Arrays:
     """Examples and their targets, row by row.
 
     Args:
-        x: ``[N, ...]``.
-        y: ``[N, ...]``.
+        x: ``[N, ...]``, or several inputs as one; they are passed to the module as `Call` says.
+        y: ``[N, ...]``, or several.
     """
 
-    x: Tensor
-    y: Tensor
+    x: Value
+    y: Value
 
     def __len__(self) -> int:
         return len(self.x)
+
+    def __getitem__(self, some: slice) -> Arrays:
+        """Some of the examples, without a copy."""
+        return Arrays(self.x[some], self.y[some])
 
     @property
     def start(self) -> np.ndarray:
@@ -219,24 +248,31 @@ class Arrays:
 
     @cached_property
     def sha256(self) -> str:
-        """Digest of types, shapes and content of both tensors."""
-        return f"{digest_of_tensor(self.x)[:32]}{digest_of_tensor(self.y)[:32]}"
+        """Digest of types, shapes and content of all tensors, and of their names if several."""
+        return f"{_digest_of(self.x)[:32]}{_digest_of(self.y)[:32]}"
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Arrays:
+        """Inputs and targets of the function's results."""
+        return Arrays(map_tensors(function, self.x), map_tensors(function, self.y))
 
     def to(self, device: str, floats: torch.dtype) -> Arrays:
         """A copy on a device, with floating-point tensors in one precision."""
-        x, y = (t.to(floats) if t.is_floating_point() else t for t in (self.x, self.y))
-        return Arrays(x.to(device), y.to(device))
+        return self.map(lambda t: (t.to(floats) if t.is_floating_point() else t).to(device))
 
     def take(self, rows: np.ndarray) -> Arrays:
         """The examples of ``rows``, in that order."""
         index = torch.as_tensor(rows).to(self.device)
-        return Arrays(self.x[index], self.y[index])
+        return self.map(lambda tensor: tensor[index])
 
     def gather(self, rows: Tensor) -> Minibatch:
         """Minibatches ``[W, 1, B, ...]`` of ``rows [W, B]``; a minibatch counts as one frame."""
-        index, shape = upload(rows.flatten(), self.x.device), (len(rows), 1, rows.shape[1])
-        x, y = (part.index_select(0, index) for part in (self.x, self.y))
-        return Minibatch(x.view(*shape, *x.shape[1:]), y.view(*shape, *y.shape[1:]))
+        index, shape = upload(rows.flatten(), self.device), (len(rows), 1, rows.shape[1])
+
+        def gather(part: Tensor) -> Tensor:
+            return part.index_select(0, index).view(*shape, *part.shape[1:])
+
+        found = self.map(gather)
+        return Minibatch(cast(Tensor, found.x), cast(Tensor, found.y))
 
     def split(self, share: float, seed: int = 0) -> tuple[Arrays, Arrays]:
         """Split at random; the second part has about ``share``, and at least one example."""
@@ -245,14 +281,25 @@ class Arrays:
         return self.take(np.sort(drawn[held:])), self.take(np.sort(drawn[:held]))
 
 
+def _digest_of(value: Value) -> str:
+    """Digest of a tensor, or of the structure of several and of each."""
+    if isinstance(value, Tensor):
+        return digest_of_tensor(value)
+    sha = hashlib.sha256(json.dumps(describe_structure(value, "")).encode())
+    for tensor in leaves(value):
+        sha.update(digest_of_tensor(tensor).encode())
+    return sha.hexdigest()
+
+
 def arrays_of(data: object, what: str) -> Arrays:
     """Convert any kind of data to arrays; a dataset or an iterable is read once, to its end.
 
     The batches of a `DataLoader` are split into examples, in their order.
 
     Args:
-        data: a pair of arrays, a map-style dataset of pairs, an iterable of pairs, or a
-            `DataLoader` of either.
+        data: arrays ``(X, y)`` or ``(X, M, y)``, with the targets last and each of them an array,
+            or a tuple or dict of several; a dict of arrays with ``labels``; a map-style dataset or
+            an iterable of pairs, of such tuples or of such dicts; or a `DataLoader` of either.
         what: name of the user's argument, for messages.
 
     Raises:
@@ -263,18 +310,47 @@ def arrays_of(data: object, what: str) -> Arrays:
     given = cast(Any, data)
     if is_batched(given):
         return _read_batches(given, what)
-    is_pair = isinstance(data, tuple | list) and len(given) == 2 and hasattr(given[0], "shape")
-    x, y = (_tensor(each, what) for each in given) if is_pair else _read(given, what)
-    if len(x) != len(y):
-        raise UserError(f"{what}: {len(x)} examples with {len(y)} targets; allowed: as many")
-    if not len(x):
+    found = _pair(given, what) if _has_columns(given) else _read(given, what)
+    _check_lengths(found, what)
+    if not len(found):
         raise UserError(f"{what}: empty; {ALLOWED}")
-    return Arrays(x, y)
+    return found
 
 
 def is_batched(data: object) -> bool:
     """Whether ``data`` is a `DataLoader` that makes batches, not one of single examples."""
     return isinstance(data, DataLoader) and cast(Any, data).batch_sampler is not None
+
+
+def _has_columns(data: Any) -> bool:
+    """Whether data are arrays of all examples, not a sequence of examples."""
+    if isinstance(data, Mapping):
+        return True
+    if not isinstance(data, tuple | list) or len(cast("Sequence[Any]", data)) < 2:
+        return False
+    first, last = cast(Any, data[0]), cast(Any, data[-1])
+    if hasattr(first, "shape"):
+        return True
+    are_named = isinstance(first, Mapping), isinstance(last, Mapping)
+    several = are_named[0] or has_arrays(first)
+    return several and (hasattr(last, "shape") or are_named[0] != are_named[1])
+
+
+def _check_lengths(arrays: Arrays, what: str) -> None:
+    """Reject tensors of unequal length.
+
+    Raises:
+        UserError: there are such.
+    """
+    tensors = leaves(arrays.x) + leaves(arrays.y)
+    if not all(tensor.dim() for tensor in tensors):
+        raise UserError(f"{what}: a number in place of an array; {ALLOWED}")
+    for tensor in tensors:
+        if len(tensor) != len(arrays):
+            told = f"{len(arrays)} examples with {len(tensor)} targets"
+            if not any(tensor is each for each in leaves(arrays.y)):
+                told = f"inputs of {len(arrays)} and of {len(tensor)} examples"
+            raise UserError(f"{what}: {told}; allowed: as many")
 
 
 def _read_batches(loader: Any, what: str) -> Arrays:
@@ -292,38 +368,65 @@ def _read_batches(loader: Any, what: str) -> Arrays:
         batches = [_pair(item, what) for item in loader]
     for generator, state in zip(own, before, strict=True):
         generator.set_state(state)  # so that a second reading gives the same order
-    for x, y in batches:
-        if not (x.dim() and y.dim() and len(x) == len(y)):
-            told = f"a batch of shapes {list(x.shape)} and {list(y.shape)}"
+    for batch in batches:
+        tensors = leaves(batch.x) + leaves(batch.y)
+        if not all(t.dim() and len(t) == len(tensors[0]) for t in tensors):
+            told = f"a batch of shapes {' and '.join(str(list(t.shape)) for t in tensors)}"
             raise UserError(f"{what}: {told}; allowed: as many examples as targets in each")
-    if not batches:
-        raise UserError(f"{what}: empty; {ALLOWED}")
-    try:
-        return Arrays(*(torch.cat(parts) for parts in zip(*batches, strict=True)))
-    except RuntimeError as error:
-        raise UserError(f"{what}: examples of unequal shape; allowed: all of one shape") from error
+    return _join(torch.cat, batches, what)
 
 
-def _read(data: Any, what: str) -> tuple[Tensor, Tensor]:
+def _read(data: Any, what: str) -> Arrays:
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         items: Iterable[Any] = (data[i] for i in range(len(data)))
     elif isinstance(data, Iterable):
         items = cast(Iterable[Any], data)
     else:
         raise UserError(f"{what}: {type(data).__name__} is not allowed; {ALLOWED}")
-    pairs = [_pair(item, what) for item in items]
-    if not pairs:
+    return _join(torch.stack, [_pair(item, what) for item in items], what)
+
+
+def _join(function: Any, parts: Sequence[Arrays], what: str) -> Arrays:
+    """Stack examples, or concatenate batches.
+
+    Raises:
+        UserError: there are none, or they are of unequal shape.
+    """
+    if not parts:
         raise UserError(f"{what}: empty; {ALLOWED}")
     try:
-        return torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
+        return Arrays(join(function, [p.x for p in parts]), join(function, [p.y for p in parts]))
     except RuntimeError as error:
         raise UserError(f"{what}: examples of unequal shape; allowed: all of one shape") from error
 
 
-def _pair(item: Any, what: str) -> tuple[Tensor, Tensor]:
-    if not isinstance(item, tuple | list) or len(cast(Sequence[Any], item)) != 2:
+def _pair(item: Any, what: str) -> Arrays:
+    """Inputs and targets of an example, of a batch, or of all examples.
+
+    Raises:
+        UserError: it is neither a pair, nor a tuple of several inputs and the targets, nor a dict
+            with labels.
+    """
+
+    def tensor_of(value: Any) -> Tensor:
+        return _tensor(value, what)
+
+    if isinstance(item, Mapping):
+        named = cast("Mapping[Any, Any]", item)
+        x = dict(named)
+        y = x.pop(LABELS, x.pop(LABEL, None))
+        if y is None or not x:
+            told = f"a dict of {', '.join(map(repr, named)) or 'nothing'}"
+            raise UserError(f"{what}: {told}; allowed: inputs by name, and {LABELS!r}")
+        return Arrays(read_value(x, tensor_of), read_value(y, tensor_of))
+    if not isinstance(item, tuple | list) or len(cast("Sequence[Any]", item)) < 2:
         raise UserError(f"{what}: an item that is no pair (x, y); {ALLOWED}")
-    return _tensor(item[0], what), _tensor(item[1], what)
+    *inputs, y = [read_value(each, tensor_of) for each in cast("Sequence[Any]", item)]
+    return Arrays(inputs[0] if len(inputs) == 1 else Tree(tuple(map(unwrap, inputs))), y)
+
+
+LABEL = "label"
+"""Another name of targets in data sets, which their models call ``labels``."""
 
 
 def _tensor(value: Any, what: str) -> Tensor:

@@ -9,13 +9,14 @@ file, of which all processes map the same pages.
 from __future__ import annotations
 
 import copyreg
+import json
 import pickle
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from shutil import rmtree
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 from safetensors.torch import (
     load_file,  # pyright: ignore[reportUnknownVariableType]
@@ -26,6 +27,7 @@ from torch import Tensor
 from harness.base.errors import UserError
 from harness.grid.carriers import Parcel
 from harness.modules.problem import Arrays, Problem
+from harness.modules.trees import describe_structure, leaves, restore_structure
 from harness.store.lease import is_running, process_id
 
 SHARED_BYTES = 2**20
@@ -74,14 +76,27 @@ def share(arrays: Arrays, folder: Path) -> Arrays:
         arrays: examples.
         folder: folder of the file, which must exist until all runs have ended.
     """
-    x, y = arrays.x, arrays.y
-    if not (_is_mappable(x) and _is_mappable(y)) or x.nbytes + y.nbytes < SHARED_BYTES:
+    structures = [describe_structure(arrays.x, "x"), describe_structure(arrays.y, "y")]
+    tensors = leaves(arrays.x) + leaves(arrays.y)
+    if not all(map(_is_mappable, tensors)) or sum(t.nbytes for t in tensors) < SHARED_BYTES:
         return arrays
     path = folder / f"{arrays.sha256}.safetensors"
     if not path.exists():
-        is_one = x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
-        save_file({"x": x, "y": y.clone() if is_one else y}, path)
-    return _open(str(path), arrays.sha256)
+        held, parts = set[int](), dict[str, Tensor]()
+        for name, tensor in zip(_names(structures), tensors, strict=True):
+            place = tensor.untyped_storage().data_ptr()
+            parts[name] = tensor.clone() if place in held else tensor
+            held.add(place)
+        save_file(parts, path)
+    return _open(str(path), arrays.sha256, json.dumps(structures))
+
+
+def _names(described: Any) -> list[str]:
+    """All names in a structure, in the order of its tensors."""
+    if isinstance(described, str):
+        return [described]
+    several = cast("list[Any]", [*described.values()] if isinstance(described, dict) else described)
+    return [name for part in several for name in _names(part)]
 
 
 def _is_mappable(tensor: Tensor) -> bool:
@@ -90,21 +105,21 @@ def _is_mappable(tensor: Tensor) -> bool:
     return plain and tensor.is_contiguous() and not tensor.is_complex()
 
 
-def _open(path: str, sha256: str) -> Arrays:
+def _open(path: str, sha256: str, structures: str) -> Arrays:
     tensors = load_file(path)
-    found = Arrays(tensors["x"], tensors["y"])
-    vars(found).update(sha256=sha256, file=path)
+    found = Arrays(*(restore_structure(each, tensors) for each in json.loads(structures)))
+    vars(found).update(sha256=sha256, file=(path, sha256, structures))
     return found
 
 
 @lru_cache(maxsize=16)
-def _map(path: str, sha256: str) -> Arrays:
-    return _open(path, sha256)
+def _map(path: str, sha256: str, structures: str) -> Arrays:
+    return _open(path, sha256, structures)
 
 
 def _reduce_arrays(arrays: Arrays) -> tuple[Any, ...]:
     if "file" in vars(arrays):
-        return _map, (vars(arrays)["file"], arrays.sha256)
+        return _map, vars(arrays)["file"]
     return Arrays, (arrays.x, arrays.y), {"sha256": arrays.sha256}
 
 

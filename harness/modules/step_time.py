@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from harness.base.errors import UserError
 from harness.modules.network import preserve_generators, trainable_parameters
-from harness.modules.problem import Arrays, Problem
+from harness.modules.problem import Problem
 from harness.simulator import Cluster, Device, Workload
 from harness.store import Run, RunWriter, Store
 from harness.tasks.contract import Configuration, Watch
@@ -222,12 +222,12 @@ def _step(config: StepConfig) -> Callable[[], object]:
     network = problem.network(0, size, config.device)
     model = problem.initial(0).to(config.device)
     module = network.bind_parameters(model)
-    some = Arrays(problem.train.x[:size], problem.train.y[:size]).to(config.device, model.dtype)
+    some = problem.train[:size].to(config.device, model.dtype)
     optimizer = torch.optim.SGD(trainable_parameters(module).values(), 1e-6)
 
     def step() -> None:
         optimizer.zero_grad()
-        problem.loss(module(some.x), some.y).backward()  # pyright: ignore[reportUnknownMemberType]
+        network.loss_of(module, some.x, some.y).backward()  # pyright: ignore[reportUnknownMemberType]
         optimizer.step()  # pyright: ignore[reportUnknownMemberType]
 
     return step

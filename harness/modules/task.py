@@ -18,6 +18,7 @@ from harness.judge.bounds import SHARES
 from harness.modules.digests import digest_of_code, from_outside
 from harness.modules.network import Metric, ModuleNetwork
 from harness.modules.problem import Arrays, DrawingMinibatches, Problem
+from harness.modules.trees import unwrap
 from harness.runs.config import Pieces, TrainingConfig
 from harness.simulator import Workload
 from harness.simulator.protocols.contract import TimingProtocol
@@ -215,8 +216,7 @@ class ModuleTask:
         """See `Task`."""
         assert self._dev is not None
         stride = max(1, len(self._dev) // HELD_OUT)
-        some = Arrays(self._dev.x[::stride], self._dev.y[::stride])
-        return self._evaluator.scores(model, some).loss
+        return self._evaluator.scores(model, self._dev[::stride]).loss
 
     def tested(self, model: Tensor, name: str) -> EvaluationResult:
         """The same scores on the test set, if there is one."""
@@ -286,12 +286,12 @@ class ModuleEvaluator:
             dict.fromkeys([LOSS, *self._metrics], 0.0),
         )
         for begin in range(0, len(examples), BLOCK):
-            x, y = examples.x[begin : begin + BLOCK], examples.y[begin : begin + BLOCK]
-            outputs = module(x)
-            each = 1 if self._network.reduction == "sum" else len(x)
+            block = examples[begin : begin + BLOCK]
+            outputs, y = self._network.call.run(module, block.x, block.y), unwrap(block.y)
+            each = 1 if self._network.reduction == "sum" else len(block)
             total[LOSS] += each * float(self._loss(outputs, y))
             for name, metric in self._metrics.items():
-                total[name] += len(x) * float(metric(outputs, y))
+                total[name] += len(block) * float(metric(outputs, y))
         means = {name: value / len(examples) for name, value in total.items()}
         return ModuleScores(means.pop(LOSS), means, self._maximise)
 
@@ -384,7 +384,8 @@ def metrics_of(asked: Any, train: Arrays) -> dict[str, Metric]:
         UserError: an unknown name.
     """
     if asked is None:
-        return {} if train.y.is_floating_point() else {"error": wrong}
+        whole = isinstance(train.y, Tensor) and not train.y.is_floating_point()
+        return {"error": wrong} if whole else {}
     several: list[Any] = [*asked] if isinstance(asked, list | tuple) else [asked]  # pyright: ignore[reportUnknownVariableType]
     found: dict[str, Metric] = {}
     for each in several:

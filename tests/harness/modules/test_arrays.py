@@ -55,7 +55,7 @@ def test_a_loader_that_shuffles_gives_the_same_examples_every_time(own):
 @pytest.mark.parametrize(
     ("collate", "told"),
     [
-        (lambda batch: [x for x, _ in batch], "no pair"),
+        (lambda batch: 3.0, "no pair"),
         (lambda batch: (X[: len(batch), len(batch) // 4 :], Y[: len(batch)]), "unequal shape"),
         (lambda batch: (X, Y[: len(batch)]), r"a batch of shapes \[6, 2\] and \[4\]; allowed: as"),
         (lambda batch: (X[0].sum(), Y[0]), r"a batch of shapes \[\] and \[\]"),

@@ -1,0 +1,211 @@
+"""Several tensors as one: the inputs or targets of a module in a tuple, a dict, or nested.
+
+A `Tree` has the methods of a tensor that concern its leading dimensions, which all its tensors
+share. So the examples of a module with several inputs are gathered, split and sent as one tensor
+is. `Call` passes them to the module.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+Parts = Tensor | tuple["Parts", ...] | dict[str, "Parts"]
+"""A tensor, or tensors in tuples and dicts, as a module takes them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """Tensors in tuples or dicts, whose leading dimensions are the same.
+
+    Args:
+        parts: the tuple or dict; it may be nested.
+    """
+
+    parts: Parts
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def __getitem__(self, index: Any) -> Tree:
+        return self.map(lambda tensor: tensor[index])
+
+    @property
+    def first(self) -> Tensor:
+        """The first tensor."""
+        return leaves(self)[0]
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of the first tensor; only leading dimensions are those of all."""
+        return self.first.shape
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the tensors."""
+        return self.first.device
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Tree:
+        """A tree of the function's results."""
+        return Tree(_map(function, self.parts))
+
+    def expand(self, times: int, *_: int) -> Tree:
+        """One row as ``times`` equal rows, without a copy."""
+        return self.map(lambda tensor: tensor.expand(times, *(-1 for _ in tensor.shape[1:])))
+
+    def contiguous(self) -> Tree:
+        """The tree with each tensor contiguous in memory."""
+        return self.map(lambda tensor: tensor.contiguous())
+
+
+Value = Tensor | Tree
+"""Inputs or targets: a tensor, or several as one."""
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], value: Value) -> Value:
+    """The function's result for a tensor, or a tree of its results."""
+    return value.map(function) if isinstance(value, Tree) else function(value)
+
+
+def unwrap(value: Value) -> Parts:
+    """A tensor itself, or the tuple or dict of a tree."""
+    return value.parts if isinstance(value, Tree) else value
+
+
+def leaves(value: Value) -> list[Tensor]:
+    """All tensors, in their order."""
+    found: list[Tensor] = []
+    map_tensors(lambda tensor: found.append(tensor) or tensor, value)
+    return found
+
+
+def describe_structure(value: Value, name: str) -> Any:
+    """The tuple or dict with the path of each tensor in its place, in plain JSON values.
+
+    Example:
+        >>> describe_structure(Tree({"ids": torch.zeros(1), "sizes": (torch.ones(1),)}), "x")
+        {'ids': 'x/ids', 'sizes': ['x/sizes/0']}
+    """
+    return _describe(unwrap(value), name)
+
+
+def restore_structure(described: Any, tensors: Mapping[str, Tensor]) -> Value:
+    """A value from the result of `describe_structure`, and its tensors by path."""
+
+    def restore(part: Any) -> Parts:
+        if isinstance(part, str):
+            return tensors[part]
+        if isinstance(part, list):
+            return tuple(restore(each) for each in cast("list[Any]", part))
+        return {key: restore(each) for key, each in part.items()}
+
+    return _wrap(restore(described))
+
+
+def join(function: Callable[[list[Tensor]], Tensor], values: Sequence[Value]) -> Value:
+    """Stack or concatenate values, tensor by tensor.
+
+    Raises:
+        RuntimeError: their structures differ, or the shapes of their tensors do.
+    """
+    first = values[0]
+    if isinstance(first, Tensor) and all(isinstance(value, Tensor) for value in values):
+        return function(cast("list[Tensor]", list(values)))
+    structure = describe_structure(first, "")
+    if any(describe_structure(value, "") != structure for value in values):
+        raise RuntimeError("values of unequal structure")
+    columns = zip(*map(leaves, values), strict=True)
+    joined = iter([function(list(column)) for column in columns])
+    return map_tensors(lambda _: next(joined), first)
+
+
+def read_value(given: Any, tensor_of: Callable[[Any], Tensor]) -> Value:
+    """A user's value as tensors: an array, or a tuple, list or dict with arrays in it.
+
+    Args:
+        given: the value; a tuple or list of plain numbers is one array.
+        tensor_of: converts one array.
+    """
+    return _wrap(_read(given, tensor_of))
+
+
+def _read(given: Any, tensor_of: Callable[[Any], Tensor]) -> Parts:
+    if isinstance(given, Mapping):
+        named = cast("Mapping[Any, Any]", given)
+        return {str(key): _read(each, tensor_of) for key, each in named.items()}
+    if has_arrays(given):
+        return tuple(_read(each, tensor_of) for each in given)
+    return tensor_of(given)
+
+
+def has_arrays(given: Any) -> bool:
+    """Whether a value is a tuple or list with arrays, tensors or dicts in it, not of numbers."""
+    if not isinstance(given, tuple | list):
+        return False
+    several = cast("Sequence[Any]", given)
+    return any(isinstance(e, Tensor | np.ndarray | Mapping) or has_arrays(e) for e in several)
+
+
+def _wrap(parts: Parts) -> Value:
+    return parts if isinstance(parts, Tensor) else Tree(parts)
+
+
+def _map(function: Callable[[Tensor], Tensor], parts: Parts) -> Parts:
+    if isinstance(parts, Tensor):
+        return function(parts)
+    if isinstance(parts, tuple):
+        return tuple(_map(function, part) for part in parts)
+    return {key: _map(function, part) for key, part in parts.items()}
+
+
+def _describe(parts: Parts, name: str) -> Any:
+    if isinstance(parts, Tensor):
+        return name
+    if isinstance(parts, tuple):
+        return [_describe(part, f"{name}/{place}") for place, part in enumerate(parts)]
+    return {key: _describe(part, f"{name}/{key}") for key, part in parts.items()}
+
+
+LABELS = "labels"
+"""Name of targets among the inputs of a module, as in Hugging Face's models."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """The way a module is called: ``model(x)``, ``model(*x)`` or ``model(**x)``.
+
+    Args:
+        takes_labels: whether inputs in a dict are accompanied by ``labels``, the targets.
+        needs_labels: whether all inputs are.
+    """
+
+    takes_labels: bool = False
+    needs_labels: bool = False
+
+    @classmethod
+    def of(cls, module: nn.Module, *, needs_labels: bool = False) -> Call:
+        """The way of a module, by the parameters of its ``forward``."""
+        try:
+            named = inspect.signature(module.forward).parameters
+        except (TypeError, ValueError):  # a function without a signature
+            named = {}
+        return cls(LABELS in named, needs_labels)
+
+    def arguments(self, x: Parts, targets: Parts) -> tuple[tuple[Parts, ...], dict[str, Parts]]:
+        """Positional and keyword arguments of the module."""
+        if isinstance(x, dict):
+            labels = self.takes_labels or self.needs_labels
+            return (), ({**x, LABELS: targets} if labels else x)
+        labelled = {LABELS: targets} if self.needs_labels else {}
+        return (x if isinstance(x, tuple) else (x,)), labelled
+
+    def run(self, module: nn.Module, x: Value, targets: Value) -> Any:
+        """The module's outputs for a minibatch."""
+        args, named = self.arguments(unwrap(x), unwrap(targets))
+        return module(*args, **named)
