@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.judge import comparison as provenance
 from harness.judge.comparison import Row, Table, Tolerance
+from harness.search.rates import TUNING_SEEDS
 from harness.store import Cell, Run
 from reports import comparison
 
@@ -32,6 +33,24 @@ class Result:
     def runs(self) -> list[Run]:
         """All runs, row by row and seed by seed."""
         return [run for row in self.rows for run in row.cell.runs]
+
+    def rates(self) -> list[dict[str, Any]]:
+        """Learning rates that were tried: a record for each row, rate and tuning seed.
+
+        Returns:
+            Records with ``algorithm``, ``workers``, ``rate``, ``seed``, ``error`` (final error on
+            development data; infinite if training diverged) and ``chosen``; none for rows whose
+            rate was given.
+        """
+        return [
+            {
+                **{"algorithm": row.cell.method, "workers": row.cell.workers, "rate": rate},
+                **{"seed": seed, "error": error, "chosen": rate == row.cell.rate},
+            }
+            for row in self.rows
+            for rate, errors in row.cell.tried.items()
+            for seed, error in zip(TUNING_SEEDS, errors, strict=False)
+        ]
 
     def report(self, out: str | Path) -> list[Path]:
         """Write a page, its table as CSV, a plot, and all values as JSON.

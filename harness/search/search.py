@@ -44,9 +44,6 @@ FACTOR = 2.0
 
 MOST_TRIES = 14
 
-TUNING_SEED = 100
-"""Seed of the runs that learning rates are chosen with; reported runs have other seeds."""
-
 
 def follow(
     searches: dict[Key, Steps[Value, Outcome, Result]],

@@ -7,7 +7,8 @@ from torch.nn import functional
 
 import lagbench
 from harness.judge.direction import is_maximised
-from harness.search.search import TUNING_SEED, final_error
+from harness.search.rates import TUNING_SEEDS
+from harness.search.search import final_error
 from tests.modules import mlp, points
 
 
@@ -28,9 +29,11 @@ def test_the_rate_of_an_accuracy_is_that_with_the_largest_one(usual):
 
     (cell,) = (row.cell for row in found.rows)
     assert max(cell.tried.values()) != min(cell.tried.values())
-    assert cell.tried[cell.rate] == min(cell.tried.values())  # of errors, which are negated
+    best = min((e for e in cell.tried.values() if len(e) == len(TUNING_SEEDS)), key=sum)
+    pairs = zip(cell.tried[cell.rate], best, strict=True)  # of errors, which are negated
+    assert any(mine <= least for mine, least in pairs)
     assert all(-1.0 <= error <= 0.0 for errors in cell.tried.values() for error in errors)
-    assert TUNING_SEED not in {run.config["seed"] for run in found.runs}
+    assert not {*TUNING_SEEDS} & {run.config["seed"] for run in found.runs}
     assert final_error(found.runs[0], cell.judged) == -found.runs[0].summary["dev_hits/iterate"]
 
 

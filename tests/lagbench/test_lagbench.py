@@ -21,7 +21,7 @@ from harness.algorithms.compression import Compressed, TopK
 from harness.base import forks
 from harness.base.errors import ProcessDied
 from harness.modules.experiment import Experiment
-from harness.search.search import TUNING_SEED
+from harness.search.rates import TUNING_SEEDS
 from tests.modules import mlp, points
 
 CLUSTER = """
@@ -90,7 +90,7 @@ def test_the_same_call_again_trains_nothing_and_says_the_same(usual, monkeypatch
     assert run.summary == first.runs[0].summary
 
 
-def test_a_swept_rate_is_chosen_with_a_seed_that_is_not_reported(usual):
+def test_a_swept_rate_is_chosen_with_seeds_that_are_not_reported(usual, capsys):
     x, y = points()
     loss = functional.cross_entropy
     result = lagbench.compare(
@@ -99,9 +99,14 @@ def test_a_swept_rate_is_chosen_with_a_seed_that_is_not_reported(usual):
     folder = result.runs[0].dir.parent
     seeds = [json.loads((each / "config.json").read_text())["seed"] for each in folder.iterdir()]
     assert seeds.count(0) == 1
-    assert set(seeds) == {0, TUNING_SEED}
+    assert set(seeds) == {0, *TUNING_SEEDS}
     assert len(seeds) >= 4
     assert result.runs[0].config["seed"] == 0
+    tried = result.rates()
+    assert len(tried) == len(seeds) - 1
+    assert {each["rate"] for each in tried if each["chosen"]} == {result.rows[0].cell.rate}
+    assert {each["seed"] for each in tried} == set(TUNING_SEEDS)
+    assert f"trainings each, then 1 seed each: {5} to" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("changed", ["model", "loss", "data", "seed"])
