@@ -8,271 +8,31 @@
 ``model`` is any `torch.nn.Module`, or a function that makes one; ``loss(outputs, targets)`` returns
 one number for a minibatch. Every run is stored under the hash of all its inputs: the same call
 again loads finished runs and resumes interrupted ones. See ``docs/api.md``.
+
+All names are those of `lagbench.calls`, which is imported when the first of them is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Unpack
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from harness.algorithms.async_sgd import Gradients
-from harness.algorithms.contract import Algorithm, Fold, LocalWork, Memory, Server
-from harness.algorithms.schedules import Constant, Exponential, Halving, Schedule
-from harness.base.errors import UserError
-from harness.judge.comparison import build_table
-from harness.modules.experiment import (
-    Experiment,
-    Model,
-    Settings,
-    check_kind,
-    check_number,
-    check_whole,
-    cluster_of,
-    pair_of,
-)
-from harness.modules.network import AskedLoss
-from harness.networks.contract import Minibatch, Network
-from harness.runs.idle import idle_lines
-from harness.runs.methods import Asked, Method, method_of
-from harness.search.comparison import Rates
-from harness.search.knobs import knob_of
-from harness.search.search import Search, tolerance
-from harness.simulator import (
-    Averaging,
-    Cluster,
-    Fault,
-    ParameterServer,
-    Simulation,
-    Timeline,
-    Workload,
-)
-from harness.simulator.protocols.contract import TimingProtocol
-from harness.store import Cell, Run, Store
-from lagbench.result import Result, Tolerated
-from lagbench.stopping import resumable
+if TYPE_CHECKING:
+    from lagbench.calls import *  # noqa: F403
 
-__all__ = [
-    "Algorithm",
-    "Averaging",
-    "Cluster",
-    "Constant",
-    "Exponential",
-    "Fault",
-    "Fold",
-    "Gradients",
-    "Halving",
-    "LocalWork",
-    "Memory",
-    "Method",
-    "Minibatch",
-    "Network",
-    "ParameterServer",
-    "Result",
-    "Run",
-    "Schedule",
-    "Server",
-    "Settings",
-    "Timeline",
-    "TimingProtocol",
-    "Tolerated",
-    "UserError",
-    "Workload",
-    "cluster_of",
-    "compare",
-    "load",
-    "simulate",
-    "tolerate",
-    "train",
-]
+    __version__: str
 
 
-def simulate(
-    cluster: Cluster | str | Path,
-    workload: Workload | None = None,
-    *,
-    protocol: TimingProtocol | str = "parameter_server",
-    workers: int | None = None,
-    folds: int = 1000,
-    seed: int = 0,
-) -> Timeline:
-    """Simulate a cluster's timing without training; returns reads, computations, sends and folds.
-
-    Args:
-        cluster: a cluster, its file, or the name of a bundled one.
-        workload: operations and bytes of one minibatch; None for the cluster's own.
-        protocol: a timing protocol, or the name of one or of its class.
-        workers: number of workers; None for all of the cluster.
-        folds: number of folds to simulate.
-        seed: seed of all random durations.
-
-    Raises:
-        UserError: a mistake in the cluster, or no workload in it.
-
-    Examples:
-        >>> timeline = simulate("k20m-server", workers=4, folds=100)
-        >>> len(timeline.folds), float(timeline.staleness()[10:].mean())
-        (100, 3.0)
-    """
-    machine = cluster_of(cluster)
-    check_whole("folds", folds)
-    check_whole("seed", seed, least=0)
-    check_whole("workers", machine.size if workers is None else workers)
-    check_kind("workload", workload, (Workload, type(None)), "a lagbench.Workload or None")
-    check_kind("protocol", protocol, (TimingProtocol, str), "a protocol or the name of one")
-    work = workload or machine.workload
-    if work is None:
-        raise UserError(f"workload: none given, and cluster {machine.name!r} has none")
-    return Simulation(machine, protocol, work, workers, seed).advance(folds=folds)
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("harness.base.files").version_of("lagbench")
+    if name.startswith("__") and name != "__all__":  # what Python and its tools look for
+        raise AttributeError(f"module 'lagbench' has no attribute {name!r}")
+    calls = import_module("lagbench.calls")
+    if name not in ("__all__", *calls.__all__):
+        raise AttributeError(f"module 'lagbench' has no attribute {name!r}", name=name, obj=calls)
+    return getattr(calls, name)
 
 
-@resumable
-def train(
-    model: Model,
-    loss: AskedLoss,
-    data: Any,
-    *,
-    cluster: Cluster | str | Path,
-    algorithm: Asked = "async",
-    workers: int = 1,
-    rate: float | None = None,
-    **settings: Unpack[Settings],
-) -> Result:
-    """Train a module on a simulated cluster, once for each seed.
-
-    Args:
-        model: a module, from whose parameters every run starts; or a function that makes one for
-            each seed.
-        loss: function of outputs and targets, one number a minibatch; learning rates multiply its
-            gradient. ``"model"`` is the ``loss`` of the model's outputs.
-        data: a pair of arrays, a map-style dataset, an iterable of pairs, or a function that
-            returns one of them, with the seed as its argument or without arguments. Several inputs
-            come as a tuple, ``model(*x)``, or as a dict, ``model(**x)``.
-        cluster: a cluster, its file, or the name of a bundled one.
-        algorithm: a name such as ``"async"`` or ``"averaging:10"``, or an `Algorithm`.
-        workers: number of workers.
-        rate: learning rate; None to search it on development data.
-        settings: see `Settings`.
-
-    Raises:
-        UserError: a mistake, in one line that says what is allowed.
-    """
-    with Experiment(model, loss, data, cluster, settings) as experiment:
-        found = experiment.run([algorithm], [workers], rate)
-    return Result(build_table(found, experiment.settings.target))
-
-
-@resumable
-def compare(
-    model: Model,
-    loss: AskedLoss,
-    data: Any,
-    *,
-    cluster: Cluster | str | Path,
-    algorithms: Sequence[Asked] = ("async", "sync"),
-    workers: Sequence[int] = (1, 4, 16),
-    rates: Rates | str = "sweep",
-    **settings: Unpack[Settings],
-) -> Result:
-    """Compare algorithms with several numbers of workers, each at its own learning rate.
-
-    Args:
-        model: see `train`.
-        loss: see `train`.
-        data: see `train`.
-        cluster: see `train`.
-        algorithms: names such as ``"async"`` or ``"averaging:10"``, or `Algorithm` objects.
-        workers: numbers of workers.
-        rates: ``"sweep"`` searches a learning rate for each algorithm and number of workers on
-            development data, with a seed that is not reported, starting at the guess of the linear
-            scaling rule; a number is used for all; a mapping has one for each algorithm.
-        settings: see `Settings`.
-
-    Raises:
-        UserError: a mistake, in one line that says what is allowed.
-    """
-    if isinstance(rates, str):
-        if rates != "sweep":
-            raise UserError(f"rates: {rates!r}; allowed: 'sweep', a number, or one by algorithm")
-        rates = None
-    with Experiment(model, loss, data, cluster, settings) as experiment:
-        found = experiment.run(algorithms, workers, rates)
-    return Result(build_table(found, experiment.settings.target))
-
-
-@resumable
-def tolerate(
-    model: Model,
-    loss: AskedLoss,
-    data: Any,
-    *,
-    cluster: Cluster | str | Path,
-    algorithm: Asked = "async",
-    what: str = "workers",
-    between: tuple[float, float] | None = None,
-    workers: int = 4,
-    margin: float = 0.01,
-    halvings: int = 6,
-    rate: float | None = None,
-    **settings: Unpack[Settings],
-) -> Tolerated:
-    """Find the number of workers, staleness, delay or message loss at which training breaks.
-
-    Args:
-        model: see `train`.
-        loss: see `train`.
-        data: see `train`.
-        cluster: see `train`.
-        algorithm: see `train`.
-        what: ``"workers"``, ``"staleness"`` (exactly this number of folds, with equal workers),
-            ``"delay"`` (seconds added to every message) or ``"loss"`` (the share of messages that
-            are lost).
-        between: reference value, and the largest value that is tried; None for (1, 64) workers,
-            (0, 64) folds, (0, 1) seconds or a loss of (0, 0.5).
-        workers: number of workers, unless ``what`` sets it.
-        margin: relative increase of the error over the reference's that counts as broken.
-        halvings: halvings of the distance between the logarithms, at most.
-        rate: learning rate for all values; None to search one for each.
-        settings: see `Settings`.
-
-    Raises:
-        UserError: a mistake, in one line that says what is allowed; or training diverged at the
-            reference value.
-    """
-    check_kind("what", what, str, "'workers', 'staleness', 'delay' or 'loss'")
-    check_whole("workers", workers)
-    check_whole("halvings", halvings, least=0)
-    check_number("margin", margin)
-    knob, method = knob_of(what), method_of(algorithm)
-    ends = pair_of("between", between or knob.usual)
-    search = Search(knob.name, knob.axis, knob.whole, ends, margin, halvings)
-    knob.check(method.algorithm)
-    # Both ends are configured before any run, so that a mistake is reported before training.
-    with Experiment(model, loss, data, cluster, settings) as experiment:
-        ends = [knob.apply(experiment.machine, workers, value) for value in search.between]
-        least, most = (
-            experiment.with_cluster(machine).first(method, count) for machine, count in ends
-        )
-        knob.check_reach(least, most)
-        for line in idle_lines([least, most], knob.idle):
-            experiment.say(line)
-
-        def cell(value: float) -> Cell:
-            machine, count = knob.apply(experiment.machine, workers, value)
-            return experiment.with_cluster(machine).run([method], [count], rate)[0]
-
-        return Tolerated(tolerance(search, cell))
-
-
-def load(run: str | Path) -> Run:
-    """Load a stored run: ``status``, ``summary``, ``curve(metric)``, ``path(file)``.
-
-    Args:
-        run: the run's folder in a store.
-
-    Raises:
-        UserError: the folder holds no run.
-    """
-    check_kind("run", run, (str, Path), "the folder of a run in a store")
-    folder = Path(run).resolve()
-    return Store(folder.parent).load(folder.name)
+def __dir__() -> list[str]:
+    return ["__version__", *import_module("lagbench.calls").__all__]

@@ -13,12 +13,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from typing import TYPE_CHECKING, Any
 
 from harness.base.settings import format_seconds
 from harness.judge.charge import charge_line
@@ -31,11 +26,15 @@ from reports.style import (
     INK,
     MARKERS,
     MUTED,
-    WIDTH_IN,
     cycle,
+    empty_figure,
     render_figure,
     use_style,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 HEAD = (
     *("algorithm", "workers", "rate", "error", "error_low", "error_high"),
@@ -205,8 +204,9 @@ def _finite_or_none(value: Any) -> Any:
 
 def figure(table: Table) -> Figure:
     """Two panels over workers: the final error, and simulated seconds to the target."""
-    drawn = Figure(figsize=(WIDTH_IN, HEIGHT_IN), layout="constrained")
-    FigureCanvasAgg(drawn)
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    drawn = empty_figure(HEIGHT_IN)
     errors, times = drawn.subplots(1, 2)
     ends = _panel(errors, table, lambda row: row.error)
     seconds = _panel(times, table, lambda row: row.target_s)
@@ -229,6 +229,8 @@ def _format_tick(seconds: float, _: float) -> str:
 
 def _panel(axes: Axes, table: Table, value: Callable[[Row], Interval | None]) -> list[float]:
     """Draw a line a method; returns the estimates."""
+    from matplotlib.ticker import NullFormatter
+
     methods = list(dict.fromkeys(row.cell.method for row in table.rows))
     drawn: list[float] = []
     for place, method in enumerate(methods):
@@ -404,8 +406,7 @@ def _record_of_point(found: Tolerance, point: Point) -> dict[str, Any]:
 
 def tolerance_figure(found: Tolerance) -> Figure:
     """Two panels over the varied quantity: the error, and simulated seconds to the target."""
-    drawn = Figure(figsize=(WIDTH_IN, TOLERANCE_HEIGHT_IN), layout="constrained")
-    FigureCanvasAgg(drawn)
+    drawn = empty_figure(TOLERANCE_HEIGHT_IN)
     errors, times = drawn.subplots(1, 2)
     ordered = sorted(found.points, key=lambda point: point.value)
     _curve(errors, found, [(p.value, p.errors) for p in ordered])

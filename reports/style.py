@@ -7,11 +7,10 @@ from __future__ import annotations
 import io
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 WIDTH_IN, HEIGHT_IN = 6.7, 3.1
 INK, MUTED, GRID = "#222222", "#6b6b6b", "#dddddd"
@@ -65,6 +64,8 @@ UNSTEADY = {"svg": "Date", "png": "Software", "pdf": "CreationDate"}
 @contextmanager
 def use_style() -> Generator[None]:
     """The house style, whatever a user's own matplotlib settings are."""
+    import matplotlib as mpl  # when needed: it takes a third of a second
+
     with mpl.rc_context():
         mpl.rcdefaults()
         mpl.rcParams.update(RC)
@@ -81,10 +82,19 @@ def canvas(height_in: float = HEIGHT_IN, panels: int = 1) -> Generator[tuple[Any
     """
     with use_style():
         shares = [1.0] + [0.55] * (panels - 1)
-        figure = Figure(figsize=(WIDTH_IN, height_in * sum(shares)), layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = empty_figure(height_in * sum(shares))
         axes = figure.subplots(panels, sharex=True, height_ratios=shares, squeeze=False)
         yield (figure, *axes[:, 0])
+
+
+def empty_figure(height_in: float) -> Figure:
+    """A figure of the width of a page, without axes."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH_IN, height_in), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def render_figure(figure: Figure, form: str) -> bytes:

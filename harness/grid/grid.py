@@ -148,7 +148,8 @@ class Runner:
             folder = self.store.path.parent / "jobs"
             self._carrier = carrier(self.submit.where, folder, self.jobs)
         elif self._carrier is None:
-            self._carrier = Processes(self.jobs, _begin, __name__, here=self.here).carrier
+            needed = (__name__, "pyarrow.parquet")  # the latter is imported by the first write
+            self._carrier = Processes(self.jobs, _begin, *needed, here=self.here).carrier
         return self._carrier
 
 

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from scipy.special import ndtr, stdtr  # pyright: ignore[reportMissingTypeStubs]
-
 from harness.judge.interval import Interval
 from harness.judge.statistics import ALPHA, errors_from
 
@@ -188,4 +186,6 @@ def significant(p: float) -> bool:
 
 def tail(t: float, degrees: float) -> float:
     """Probability that Student's t exceeds ``t``; of a normal if the degrees are infinite."""
+    from scipy.special import ndtr, stdtr  # pyright: ignore[reportMissingTypeStubs]
+
     return float(ndtr(-t)) if math.isinf(degrees) else float(stdtr(degrees, -t))

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtr  # pyright: ignore[reportMissingTypeStubs]
 
 from harness.judge.results import Row
 from harness.judge.statistics import Interval, paired_difference_ci
@@ -106,6 +105,8 @@ def matched_pairs(
     Raises:
         ValueError: shapes do not fit, or nothing was tested.
     """
+    from scipy.special import stdtr  # pyright: ignore[reportMissingTypeStubs]
+
     if a.shape != b.shape:
         raise ValueError(f"errors {a.shape} and {b.shape} cannot be paired")
     z: npt.NDArray[np.floating[Any]] = np.asarray(a, np.float64) - np.asarray(b, np.float64)

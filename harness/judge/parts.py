@@ -16,7 +16,6 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import chdtri, ndtr  # pyright: ignore[reportMissingTypeStubs]
 
 from harness.judge.claims import ABOVE, BELOW, Rule, Verdict, all_of, holm, significant
 from harness.judge.interval import Interval
@@ -225,6 +224,8 @@ def power(found: Interval, rule: Rule, true: float) -> float:
         rule: band according to the paper.
         true: assumed true value, in the quantity's unit.
     """
+    from scipy.special import ndtr  # pyright: ignore[reportMissingTypeStubs]
+
     below, above = found.estimate - found.low, found.high - found.estimate
     if not math.isfinite(below + above):
         return 0.0
@@ -265,6 +266,8 @@ def _detectable_half_widths(degrees: float) -> float:
 @lru_cache(maxsize=256)
 def _standard_error_ratios(degrees: float) -> npt.NDArray[np.float64]:
     """Equally likely ratios of a measured to the true standard error."""
+    from scipy.special import chdtri  # pyright: ignore[reportMissingTypeStubs]
+
     if math.isinf(degrees):
         return np.ones(1)
     shares = (np.arange(POINTS) + 0.5) / POINTS

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtri, stdtrit  # pyright: ignore[reportMissingTypeStubs]
 
 from harness.judge.interval import Interval, Matrix, Sample
 
@@ -224,6 +223,8 @@ def _degrees(seeds: float, tests: float, S: int, U: int) -> float:
 
 def t_quantile(degrees: float) -> float:
     """Two-sided 95% quantile of Student's t; of a normal if the degrees are infinite."""
+    from scipy.special import ndtri, stdtrit  # pyright: ignore[reportMissingTypeStubs]
+
     level = (1 + LEVEL) / 2
     return float(ndtri(level)) if math.isinf(degrees) else float(stdtrit(degrees, level))
 
@@ -282,6 +283,8 @@ def _spearman(x: Array, y: Array) -> float:
 
 def _rank_half_width(points: int, seeds: int) -> float:
     """Half width of the interval of a mean rank correlation, at most 1."""
+    from scipy.special import ndtri  # pyright: ignore[reportMissingTypeStubs]
+
     if points > EXACT_RANKS:  # Var ρ = 1 / (K - 1) in random order
         return min(1.0, float(ndtri((1 + LEVEL) / 2)) / math.sqrt(seeds * (points - 1)))
     one = _rank_null(points)

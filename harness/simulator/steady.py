@@ -34,7 +34,6 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats  # pyright: ignore[reportMissingTypeStubs]
 
 from harness.base.errors import UserError
 from harness.base.seeds import stream
@@ -275,6 +274,8 @@ def ratio(above: Floats, below: Floats) -> Estimate:
         above: [B] sums of the numerator in at least two batches.
         below: [B] sums of the denominator.
     """
+    from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
+
     value, count = float(above.sum()) / float(below.sum()), len(above)
     rest = above - value * below
     squares = float(rest @ rest)
@@ -282,7 +283,7 @@ def ratio(above: Floats, below: Floats) -> Estimate:
     follows = min(max(follows, 0.0), MOST_FOLLOWING)
     error = math.sqrt(squares / (count - 1) / count) / float(below.mean())
     error *= math.sqrt((1.0 + follows) / (1.0 - follows))
-    half = float(cast(Any, stats.t).ppf(0.5 + CONFIDENCE / 2.0, count - 1)) * error
+    half = float(cast(Any, stdtrit)(count - 1, 0.5 + CONFIDENCE / 2.0)) * error
     half += ROUNDING * abs(value)
     return Estimate(value, value - half, value + half)
 

@@ -24,11 +24,9 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from harness.base.errors import UserError
 from harness.simulator.timeline import (
@@ -42,6 +40,9 @@ from harness.simulator.timeline import (
     Spans,
     Timeline,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = [
     "STANDARD",
@@ -64,25 +65,31 @@ _TABLES: dict[str, Any] = {
 }
 
 _TYPES = {
-    "fold": pa.int64(),
-    "time_s": pa.float64(),
-    "worker": pa.int32(),
-    "read_version": pa.int64(),
-    "read_time_s": pa.float64(),
-    "first_step": pa.int64(),
-    "steps": pa.int32(),
-    "decode_version": pa.int64(),
-    "kind": pa.int32(),
-    "start_s": pa.float64(),
-    "end_s": pa.float64(),
-    "version": pa.int64(),
-    "restored_version": pa.int64(),
-    "slot": pa.int32(),
-    "utterance": pa.int64(),
-    "decode_time_s": pa.float64(),
+    "fold": "int64",
+    "time_s": "float64",
+    "worker": "int32",
+    "read_version": "int64",
+    "read_time_s": "float64",
+    "first_step": "int64",
+    "steps": "int32",
+    "decode_version": "int64",
+    "kind": "int32",
+    "start_s": "float64",
+    "end_s": "float64",
+    "version": "int64",
+    "restored_version": "int64",
+    "slot": "int32",
+    "utterance": "int64",
+    "decode_time_s": "float64",
 }
 
-_SCHEMA = pa.schema([("table", pa.string()), *_TYPES.items()])
+
+def _schema() -> pa.Schema:
+    """Columns of the file: the name of the table, and all columns of all tables."""
+    import pyarrow as pa  # when needed: it takes a tenth of a second
+
+    kinds = {"table": "string", **_TYPES}
+    return pa.schema([(name, pa.type_for_alias(kind)) for name, kind in kinds.items()])
 
 
 def save_timeline(timeline: Timeline, path: str | Path) -> str:
@@ -103,10 +110,12 @@ def save_segments(parts: Iterable[Timeline], path: str | Path) -> str:
     Raises:
         ValueError: parts differ in their span kinds.
     """
+    from pyarrow.parquet import ParquetWriter
+
     digest, kinds, last, lost = Digest(), None, Contributions(), list[Contributions]()
     with (
         atomic_output(Path(path), "the timeline") as draft,
-        pq.ParquetWriter(draft, _SCHEMA, compression="zstd") as writer,
+        ParquetWriter(draft, _schema(), compression="zstd") as writer,
     ):
 
         def put(table: str, rows: Any) -> None:
@@ -134,11 +143,13 @@ def save_segments(parts: Iterable[Timeline], path: str | Path) -> str:
 
 def _long(name: str, columns: dict[str, Any], rows: int) -> pa.Table:
     """A table with all columns of the file; those that it lacks are null."""
+    import pyarrow as pa
+
     arrays = [pa.array([name], pa.string()).take(pa.array(np.zeros(rows, np.int64)))]
     for column, kind in _TYPES.items():
         values = columns.get(column)
         arrays.append(pa.nulls(rows, kind) if values is None else pa.array(values, kind))
-    return pa.Table.from_arrays(arrays, schema=_SCHEMA)
+    return pa.Table.from_arrays(arrays, schema=_schema())
 
 
 def load_timeline(path: str | Path) -> Timeline:
@@ -147,13 +158,16 @@ def load_timeline(path: str | Path) -> Timeline:
     Raises:
         UserError: not a timeline, or its content does not match its hash.
     """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         everything = pq.read_table(path)
         notes = pq.read_metadata(path).metadata or {}
     except (OSError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{path}: cannot read a timeline ({reason})") from error
-    if not everything.schema.equals(_SCHEMA) or not {b"kinds", b"sha256"} <= set(notes):
+    if not everything.schema.equals(_schema()) or not {b"kinds", b"sha256"} <= set(notes):
         raise UserError(f"{path}: not a timeline; allowed: a file that lagbench saved")
     names = everything.column("table").to_numpy()
     parts = {name: _rows(kind, everything, names == name) for name, kind in _TABLES.items()}
@@ -165,6 +179,8 @@ def load_timeline(path: str | Path) -> Timeline:
 
 def _rows(kind: Any, everything: pa.Table, keep: Any) -> Any:
     """Extract one table from the long one."""
+    import pyarrow as pa
+
     rows = everything.filter(pa.array(keep))
     columns = kind.__dataclass_fields__
     found = {name: rows.column(name).combine_chunks() for name in columns}

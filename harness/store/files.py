@@ -23,8 +23,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from safetensors import SafetensorError
 from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariableType]
 
@@ -232,8 +230,6 @@ TYPES: dict[str, type] = {
     "epoch": np.float64,
 }
 
-ARROW = {"name": pa.string(), "fold": pa.int64()}
-
 
 def columns_of(rows: Sequence[MetricRow]) -> Columns:
     """Convert rows to arrays of equal length: the common columns, then the further ones by name."""
@@ -246,12 +242,16 @@ def columns_of(rows: Sequence[MetricRow]) -> Columns:
 
 def write_columns(path: Path, columns: Columns) -> None:
     """Write columns as one Parquet file, atomically."""
+    import pyarrow as pa
+    from pyarrow.parquet import write_table
+
+    kinds = {"name": pa.string(), "fold": pa.int64()}
     arrays = {
-        key: pa.array(array.tolist(), ARROW.get(key, pa.float64()))
+        key: pa.array(array.tolist(), kinds.get(key, pa.float64()))
         for key, array in columns.items()
     }
     with replacing(path) as temporary:
-        pq.write_table(pa.table(arrays), temporary)
+        write_table(pa.table(arrays), temporary)
 
 
 def read_columns(path: Path) -> Columns:
@@ -260,8 +260,11 @@ def read_columns(path: Path) -> Columns:
     Raises:
         UserError: the file is damaged.
     """
+    import pyarrow as pa
+    from pyarrow.parquet import read_table
+
     try:
-        table = pq.read_table(path)
+        table = read_table(path)
     except (pa.ArrowException, OSError) as error:
         first = str(error).splitlines()[0]
         raise UserError(f"{path}: not a whole file of metrics ({first})") from None

@@ -10,11 +10,19 @@ SPEECH = ("harness.speech", "harness.acoustics", "data_synth")
 MOST = 130
 
 
+HEAVY = ("matplotlib", "numba", "pyarrow", "rich", "scipy")
+"""Libraries that take a tenth of a second or more to import."""
+
+
 def loaded(code: str) -> set[str]:
-    """Our own modules that a fresh interpreter has after some code."""
+    """Modules that a fresh interpreter has after some code."""
     told = f"{code}\nimport sys\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
-    return {name for name in done.stdout.split() if name.partition(".")[0] in PACKAGES}
+    return set(done.stdout.split())
+
+
+def own(modules: set[str]) -> set[str]:
+    return {name for name in modules if name.partition(".")[0] in PACKAGES}
 
 
 def speech_of(modules: set[str]) -> list[str]:
@@ -22,10 +30,22 @@ def speech_of(modules: set[str]) -> list[str]:
 
 
 def test_importing_lagbench_loads_no_speech_and_few_modules() -> None:
-    modules = loaded("import lagbench")
+    modules = own(loaded("import lagbench; lagbench.train"))
     assert speech_of(modules) == []
     assert len(modules) <= MOST
     assert "harness.modules.task" in modules
+
+
+def test_importing_lagbench_loads_nothing_heavy() -> None:
+    modules = loaded("import lagbench; lagbench.__doc__")
+    assert own(modules) == {"lagbench"}
+    assert modules.isdisjoint({*HEAVY, "torch"})
+
+
+def test_naming_a_function_loads_nothing_that_only_writing_and_drawing_need() -> None:
+    modules = loaded("import lagbench; lagbench.train")
+    assert modules.isdisjoint({"matplotlib", "pyarrow", "scipy.special", "scipy.stats"})
+    assert "numba" in modules
 
 
 def test_speech_that_is_loaded_is_seen() -> None:

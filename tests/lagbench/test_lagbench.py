@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import threading
+import tomllib
 import traceback
 from pathlib import Path
 
@@ -21,7 +22,12 @@ from harness.algorithms.compression import Compressed, TopK
 from harness.base import forks
 from harness.base.errors import ProcessDied
 from harness.modules.experiment import Experiment
+<<<<<<< HEAD
 from harness.search.rates import TUNING_SEEDS
+=======
+from harness.search.search import TUNING_SEED
+from harness.store import Store
+>>>>>>> 75acc0cb (import lagbench takes half a millisecond: its parts, matplotlib, pyarrow and scipy are loaded when they are used; lagbench.__version__)
 from tests.modules import mlp, points
 
 CLUSTER = """
@@ -520,7 +526,7 @@ def test_a_loss_that_cannot_be_sent_trains_in_one_process_and_is_refused_with_tw
     with pytest.raises(lagbench.UserError, match=r"loss: cannot be sent .* allowed: jobs=1"):
         lagbench.train(mlp, Locked(), points(), jobs=2, **asked)
     lagbench.train(mlp, Locked(), points(), **asked)
-    assert [run.status for run in lagbench.Store(usual["store"]).runs()] == ["done"]
+    assert [run.status for run in Store(usual["store"]).runs()] == ["done"]
     model = mlp()
     model.lock = threading.Lock()
     for jobs in (1, 2):
@@ -538,3 +544,12 @@ def test_a_loss_that_keeps_what_it_is_given_is_refused_before_anything_is_traine
     with pytest.raises(lagbench.UserError, match="loss: Tensor in it: it is of a call"):
         lagbench.train(mlp, loss, points(), rate=0.1, seeds=1, **usual)
     assert not list(usual["store"].glob("*"))
+
+
+def test_the_version_is_that_of_the_project_and_every_name_is_found():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert lagbench.__version__ in (project["project"]["version"], "not installed")
+    assert set(lagbench.__all__) < set(dir(lagbench))
+    assert all(hasattr(lagbench, name) for name in dir(lagbench))
+    with pytest.raises(AttributeError, match="module 'lagbench' has no attribute 'Experiment'"):
+        _ = lagbench.Experiment
