@@ -22,12 +22,8 @@ from harness.algorithms.compression import Compressed, TopK
 from harness.base import forks
 from harness.base.errors import ProcessDied
 from harness.modules.experiment import Experiment
-<<<<<<< HEAD
 from harness.search.rates import TUNING_SEEDS
-=======
-from harness.search.search import TUNING_SEED
 from harness.store import Store
->>>>>>> 75acc0cb (import lagbench takes half a millisecond: its parts, matplotlib, pyarrow and scipy are loaded when they are used; lagbench.__version__)
 from tests.modules import mlp, points
 
 CLUSTER = """
