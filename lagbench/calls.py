@@ -9,6 +9,7 @@ from typing import Any, Unpack
 from harness.algorithms.async_sgd import Gradients
 from harness.algorithms.contract import Algorithm, Fold, LocalWork, Memory, Server
 from harness.algorithms.schedules import Constant, Exponential, Halving, Schedule
+from harness.algorithms.share_schedules import Cosine, Linear, Steps, Warmup
 from harness.base.errors import UserError
 from harness.judge.comparison import build_table
 from harness.modules.experiment import (
@@ -47,11 +48,13 @@ __all__ = [
     "Averaging",
     "Cluster",
     "Constant",
+    "Cosine",
     "Exponential",
     "Fault",
     "Fold",
     "Gradients",
     "Halving",
+    "Linear",
     "LocalWork",
     "Memory",
     "Method",
@@ -63,10 +66,12 @@ __all__ = [
     "Schedule",
     "Server",
     "Settings",
+    "Steps",
     "Timeline",
     "TimingProtocol",
     "Tolerated",
     "UserError",
+    "Warmup",
     "Workload",
     "cluster_of",
     "compare",

@@ -34,6 +34,7 @@ from harness.algorithms.contract import (
 )
 from harness.algorithms.descent import PLAIN, Descent, local_direction
 from harness.algorithms.folding import is_fit_for_blocks, step_and_average, step_and_draw
+from harness.algorithms.share_schedules import rates_of
 from harness.base.settings import set_apart, setting
 
 Scaling = Literal["plain", "memory_of_one"]
@@ -78,8 +79,8 @@ class AsyncSgd(FoldsInARow, Repeating):
         network, replicas, minibatches, out, rate, _ = work
         losses = network.gradient(replicas, *minibatches[0], out)
         latest = out
-        for minibatch in minibatches[1:]:
-            self._step(replicas, latest, rate)
+        for minibatch, each in zip(minibatches[1:], rates_of(rate, len(minibatches)), strict=False):
+            self._step(replicas, latest, each)
             latest = torch.empty_like(out)
             losses = losses + network.gradient(replicas, *minibatch, latest)
             out += latest

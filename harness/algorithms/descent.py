@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.contract import Memory, concat_rows, rows_of
+from harness.algorithms.share_schedules import rates_of
 from harness.base.errors import UserError
 from harness.base.settings import setting
 from harness.natural_gradient import NaturalGradient
@@ -104,7 +105,7 @@ def local_steps(
         network: the network that is trained.
         stack: parameters, changed in place.
         minibatches: one for each step, each with W minibatches.
-        rate: learning rate for the mean gradient.
+        rate: learning rate for the mean gradient; a `StepRates` has one for each step.
         memory: the workers' memories, changed in place.
         restart: reset of the memories: ``"never"``, before each ``"pass"`` over the data, or before
             each ``"round"``.
@@ -112,15 +113,16 @@ def local_steps(
     Returns:
         The losses ``[W]``, summed over all frames.
     """
-    if direct := _select_direction(descent, network, stack, rate, memory, restart):
+    rates = rates_of(rate, len(minibatches))
+    if direct := _select_direction(descent, network, stack, memory, restart):
         losses, direction = stack.new_zeros(len(stack)), torch.empty_like(stack)
-        for minibatch in minibatches:
-            losses += direct(minibatch, direction)
-            stack.sub_(direction, alpha=rate)
+        for minibatch, each in zip(minibatches, rates, strict=True):
+            losses += direct(minibatch, direction, each)
+            stack.sub_(direction, alpha=each)
         return losses
     assert isinstance(descent, NaturalGradient)
     if not isinstance(network, LayeredNetwork):
-        return _descend_plainly(descent, network, stack, minibatches, rate)
+        return _descend_plainly(descent, network, stack, minibatches, rates)
     known = restore_estimates(descent, network, stack, memory, restart)
     losses, known = descend(descent, network, stack, minibatches, rate, known)
     remember(memory, known)
@@ -151,9 +153,9 @@ def local_direction(
     Returns:
         ``[W, P]``, and the losses ``[W]``, summed over all frames.
     """
-    if direct := _select_direction(descent, network, stack, rate, memory, restart):
+    if direct := _select_direction(descent, network, stack, memory, restart):
         mean = torch.empty_like(stack)
-        return mean, mean_over(direct, minibatches, mean)
+        return mean, mean_over(lambda each, out: direct(each, out, rate), minibatches, mean)
     direction, total = torch.empty_like(stack), torch.zeros_like(stack)
     losses = stack.new_zeros(len(stack))
     assert isinstance(descent, NaturalGradient)
@@ -202,13 +204,8 @@ def mean_gradient(network: Network, stack: Tensor, minibatch: Minibatch, out: Te
 
 
 def _select_direction(
-    descent: Descent,
-    network: Network,
-    stack: Tensor,
-    rate: float,
-    memory: Memory,
-    restart: Restart,
-) -> Callable[[Minibatch, Tensor], Tensor] | None:
+    descent: Descent, network: Network, stack: Tensor, memory: Memory, restart: Restart
+) -> Callable[[Minibatch, Tensor, float], Tensor] | None:
     """A function that writes one minibatch's directions to ``out [W, P]`` and returns its losses.
 
     None for natural gradient of a `LayeredNetwork` and for plain gradients, which callers compute
@@ -224,7 +221,7 @@ def _select_direction(
     if _is_restart_due(memory, restart) or not part_of(memory.tensors, "0"):
         memory.tensors |= initial_estimates(descent, network, len(stack))
     _check(memory, len(stack))
-    return partial(direction_of_module, descent, network, stack, memory, rate)
+    return partial(direction_of_module, descent, network, stack, memory)
 
 
 def _descend_plainly(
@@ -232,12 +229,12 @@ def _descend_plainly(
     network: Network,
     stack: Tensor,
     minibatches: Sequence[Minibatch],
-    rate: float,
+    rates: Sequence[float],
 ) -> Tensor:
     """`descend` along plain gradients, for networks without access to their layers."""
     _check_plain(descent)
     losses, slope = stack.new_zeros(len(stack)), torch.empty_like(stack)
-    for minibatch in minibatches:
+    for minibatch, rate in zip(minibatches, rates, strict=True):
         losses += network.gradient(stack, *minibatch, slope)
         stack.sub_(slope, alpha=rate / minibatch.targets.shape[1])
     return losses
@@ -260,8 +257,10 @@ def _compute_directions(
     state: State,
     minibatch: Minibatch,
     out: Tensor,
+    rate: float,
 ) -> Tensor:
     """Write one minibatch's directions to ``out [W, P]``; returns the summed losses ``[W]``."""
+    del rate
     losses = mean_gradient(network, stack, minibatch, out)
     descent.direct_(out, stack, state, network)
     return losses
@@ -298,17 +297,17 @@ def descend(
     # Replicas are independent, so chunks that fit a CPU's caches give the same result.
     if stack.device.type == "cpu" and len(stack) > most:
         return _descend_in_chunks(descent, network, stack, minibatches, rate, state, most)
-    losses = stack.new_zeros(len(stack))
+    losses, rates = stack.new_zeros(len(stack)), rates_of(rate, len(minibatches))
     if may_join(descent, network.layout.sizes, len(stack), frames, stack.device):
         joint = join(state)
-        for minibatch in minibatches:
-            step = rate / minibatch.targets.shape[1]
+        for minibatch, each in zip(minibatches, rates, strict=True):
+            step = each / minibatch.targets.shape[1]
             loss, joint = step_(descent, network, stack, minibatch, joint, step)
             losses += loss
         return losses, part(joint)
     room = torch.empty_like(stack)
-    for minibatch in minibatches:
-        step = rate / minibatch.targets.shape[1]
+    for minibatch, each in zip(minibatches, rates, strict=True):
+        step = each / minibatch.targets.shape[1]
         loss, state = descent.descend_(network, stack, minibatch, state, step, room)
         losses += loss
     return losses, state
@@ -509,9 +508,9 @@ def direction_of_module(
     network: HookableNetwork,
     stack: Tensor,
     memory: Memory,
-    rate: float,
     minibatch: Minibatch,
     out: Tensor,
+    rate: float,
 ) -> Tensor:
     """Compute one minibatch's directions; parameters outside affine layers get plain gradients.
 
@@ -520,9 +519,9 @@ def direction_of_module(
         network: the module.
         stack: parameters ``[W, P]``, not changed.
         memory: the workers' memories, changed in place.
-        rate: learning rate of the coming step, which the limit of changes needs.
         minibatch: W minibatches.
         out: ``[W, P]``, overwritten.
+        rate: learning rate of the coming step, which the limit of changes needs.
 
     Returns:
         The losses ``[W]``.

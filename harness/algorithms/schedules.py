@@ -60,6 +60,20 @@ class Schedule:
         """Whether each chunk begins with trial descents."""
         return False
 
+    @property
+    def varies(self) -> bool:
+        """Whether learning rates follow `factor_at`, from fold to fold."""
+        return type(self).factor_at is not Schedule.factor_at
+
+    def factor_at(self, share: float) -> float:
+        """The factor of the learning rate at a moment of training.
+
+        Args:
+            share: the share of training that is done, in [0, 1); see `share_schedules`.
+        """
+        del share
+        return 1.0
+
     def trial_steps(self, chunk_steps: int) -> int:
         """Number of minibatches of a trial descent.
 

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, TypedDict, cast, get_args, get_type_
 from torch import nn
 
 from harness.algorithms.descent import PLAIN, Descent
-from harness.algorithms.schedules import Constant, Schedule
+from harness.algorithms.schedules import Constant
 from harness.base.errors import RAISED, UserError, describe_raised, name_error
 from harness.base.files import cluster_file
 from harness.base.log import LOG
@@ -28,6 +28,7 @@ from harness.grid.carriers import check as check_carrier
 from harness.grid.grid import Runner
 from harness.modules.network import OWN_LOSS, AskedLoss, ModuleNetwork
 from harness.modules.problem import Arrays, Problem, arrays_of, is_batched
+from harness.modules.recipe import AskedSchedule, schedule_of
 from harness.modules.sending import check_sendable, make_data_folder, share, sweep_data
 from harness.modules.step_time import Charge, StepConfig, check_charge, is_finite
 from harness.modules.task import ModuleConfig, is_maximised, metrics_of
@@ -38,7 +39,6 @@ from harness.runs.idle import idle_lines
 from harness.runs.methods import (
     Asked,
     Method,
-    check_settings_class,
     method_of,
     with_optimizer,
 )
@@ -78,8 +78,10 @@ class Settings(TypedDict, total=False):
             ``"muon"``, ``"ngsgd"`` (natural gradient of its linear and convolutional layers), a
             `LocalOptimizer` or a `NaturalGradient`; each worker has its own state. None for plain
             gradients.
-        schedule: makes a schedule from a learning rate, e.g.
-            ``lambda r: lagbench.Exponential(r, passes=5)``.
+        schedule: learning rate over training: ``"cosine"``, ``"linear"`` (both with a warm-up),
+            ``"warmup"``, ``"steps"``, ``"constant"``; a function from the share of training done,
+            in [0, 1), to a factor; or a `Schedule`, or a function that makes one from a learning
+            rate, e.g. ``lambda r: lagbench.Cosine(r, warmup=0.1)``.
         charge_for: workload that is timed in place of the trained module's: another module, which
             takes the same examples; a `Workload`; or ``"cluster"``, the ``[workload]`` of the
             cluster's file.
@@ -108,7 +110,7 @@ class Settings(TypedDict, total=False):
     seeds: Annotated[int | Sequence[int], 3]
     guess: Annotated[float, 0.1]
     optimizer: Annotated[str | Descent | None, None]
-    schedule: Annotated[Callable[[float], Schedule], Constant]
+    schedule: Annotated[AskedSchedule, Constant]
     charge_for: Annotated[Charged, None]
     parameter_bytes: Annotated[float | None, None]
     flops_per_example: Annotated[float | None, None]
@@ -219,7 +221,7 @@ class Experiment:
         if not self._sends:
             return
         parts = {"model": self.model, "loss": self.loss, "metric": self.settings.metric}
-        made = [self.settings.schedule(self.settings.guess)]
+        made = [schedule_of(self.settings.schedule, self.settings.guess)]
         parts |= {"algorithms": methods, "schedule": made}
         for name, part in parts.items():
             check_sendable(name, part)
@@ -282,7 +284,7 @@ class Experiment:
         return ModuleConfig(
             algorithm=method.algorithm,
             protocol=method.protocol,
-            schedule=settings.schedule(rate),
+            schedule=schedule_of(settings.schedule, rate),
             stages=(Stage(size, size),),
             passes=settings.passes,
             chunk=1.0,
@@ -440,8 +442,6 @@ def check_settings(model: object, loss: object, asked: Any) -> None:
         raise UserError(f"model: {type(model).__name__}; {told}")
     if not (callable(loss) or loss == OWN_LOSS):
         raise UserError(f"loss: {_show(loss)}; allowed: a function, or 'model' for its own")
-    if not callable(asked.schedule):
-        raise UserError(f"schedule: {asked.schedule!r}; allowed: a function")
     for name in ("minibatch", "passes", "evaluations", "jobs", "runs_per_job"):
         check_whole(name, getattr(asked, name))
     told = "'momentum', 'adamw', 'muon', 'ngsgd', a LocalOptimizer or NaturalGradient of lagbench"
@@ -458,7 +458,7 @@ def check_settings(model: object, loss: object, asked: Any) -> None:
         check_number("target", asked.target)
     _check_positive("guess", asked.guess)
     _check_seeds(asked.seeds)
-    _check_schedule(asked.schedule, asked.guess)
+    schedule_of(asked.schedule, asked.guess)
 
 
 def check_kind(name: str, value: object, kinds: type | tuple[type, ...], allowed: str) -> None:
@@ -502,18 +502,6 @@ def pair_of(name: str, value: Any) -> tuple[float, float]:
             return low, high
         case _:
             raise UserError(f"{name}: {_show(value)}; allowed: two numbers")
-
-
-def _check_schedule(make: Any, rate: float) -> None:
-    """Reject a function that makes no `Schedule` from a rate, e.g. a scheduler class of torch."""
-    told = "allowed: a function of a rate that gives a lagbench.Schedule, e.g. lagbench.Constant"
-    try:
-        made = make(rate)
-    except TypeError as error:
-        raise UserError(f"schedule: {_show(make)} ({error}); {told}") from error
-    if not isinstance(made, Schedule):
-        raise UserError(f"schedule: {_show(make)} gives {_show(made)}; {told}")
-    check_settings_class("schedule", made)
 
 
 def _show(value: object) -> str:

@@ -152,7 +152,7 @@ class FrameHeader(Header):
         stage, before: stage of the run, and the steps of all stages before it.
         rounds: number of rounds that are ordered.
         worker, read_version: worker of the contribution that a shard reports, and version read.
-        rate: learning rate of local steps.
+        rate: learning rate of local steps, before the schedule's factor.
         loss: summed over the contribution's frames, in nats; not finite if the run diverges.
     """
 

@@ -132,9 +132,8 @@ class Rounds(OnProcesses):
     def _order(self, folds: int, rate: float) -> None:
         """Order rounds from all workers; the first order sends the model and memories ahead."""
         data = self._minibatches
-        header = FrameHeader(
-            Kind.ROUNDS, self._next, self._every, data.stage, data.before, folds, rate=rate
-        )
+        place = self._next, self._every, data.stage, data.before, folds
+        header = FrameHeader(Kind.ROUNDS, *place, version=self.server.version, rate=rate)
         for rank in self._ranks:
             if not self._begun:
                 send_state(self.server, rank)
@@ -331,8 +330,10 @@ class _Worker:
 
     def _train(self, header: FrameHeader) -> None:
         """Train the ordered rounds and send their times; the first worker sends the model too."""
-        steps = range(header.step, header.step + header.rounds * header.steps, header.steps)
-        times = torch.stack([self._round(replace(header, step=step)) for step in steps])
+        numbers = range(header.rounds)
+        orders = [(header.version + k, header.step + k * header.steps) for k in numbers]
+        rounds = (replace(header, version=version, step=step) for version, step in orders)
+        times = torch.stack([self._round(each) for each in rounds])
         with talking():
             send(FrameHeader(Kind.TIMES, rounds=header.rounds), SERVER_RANK, times)
             if self.rank == 1:
@@ -347,7 +348,8 @@ class _Worker:
         mean /= self.config.workers
         with torch.no_grad():
             mean = mean.to(self.config.device)
-            self.config.algorithm.fold(self.server, Fold(mean, [0], header.rate))
+            rate = self.contributor.rates.of_fold(header.rate, header.version)
+            self.config.algorithm.fold(self.server, Fold(mean, [0], rate))
         times = [done.began_s, done.ended_s, now_s(), done.loss]
         return torch.tensor(times, dtype=torch.float64)
 

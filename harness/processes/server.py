@@ -132,6 +132,7 @@ class ServerExecutor(Asynchronous):
         admission: Admission | None = None,
     ) -> None:
         self._algorithm, self._pace = config.algorithm, pace
+        self._rates = config.rates(minibatches)
         server = config.algorithm.start(model)
         ranks = range(1, 1 + config.workers)
         members = Membership(ranks, server, say, config.handing.a_fold)
@@ -186,7 +187,8 @@ class ServerExecutor(Asynchronous):
         work = self.members.out.pop(worker)
         contribution = body.to(self.server.model.device).unsqueeze(0)
         staleness = self.server.version - work.read_version
-        fold = Fold(contribution, [staleness], rate, [worker], [float(work.steps)])
+        own = self._rates.of_fold(rate, self.server.version)
+        fold = Fold(contribution, [staleness], own, [worker], [float(work.steps)])
         self._algorithm.fold(self.server, fold)
         # After the fold, so that the time the fold itself took is part of the paced duration.
         self.clock.sleep_until(begun + self._pace.fold_s(worker, self._folded[worker]))

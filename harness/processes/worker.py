@@ -47,11 +47,13 @@ class Contributor:
     Attributes:
         received: buffer for the model that is read ``[P]``, in host memory.
         out: contribution ``[1, P]``, on the run's device.
+        rates: learning rates of the run.
     """
 
     def __init__(self, config: TrainingConfig[Any], data: Any, worker: int, pace: Pacing) -> None:
         self._net = config.network(data)
         self._minibatches = config.minibatches(data, config.examples(data))
+        self.rates = config.rates(self._minibatches)
         self.received = config.zeros(data)
         self.out = config.zeros(data).to(config.device).unsqueeze(0)
         self._config, self._worker, self._pace = config, worker, pace
@@ -61,7 +63,8 @@ class Contributor:
         """Compute ``out`` from a model ``[P]``, which may be overwritten.
 
         Args:
-            header: the minibatches, their stage and the learning rate.
+            header: the minibatches, their stage, the version of the model, and the learning rate
+                before the schedule's factor.
             model: parameters to start from.
 
         Returns:
@@ -75,9 +78,10 @@ class Contributor:
         steps = range(header.step, header.step + header.steps)
         minibatches = [data.fetch([(self._worker, step)]) for step in steps]
         replica = model.to(self._config.device).unsqueeze(0)
+        rate = self.rates.of_steps(header.rate, header.version, header.steps)
         with torch.no_grad():
             losses = self._config.algorithm.contribute(
-                LocalWork(self._net, replica, minibatches, self.out, header.rate, self._memory)
+                LocalWork(self._net, replica, minibatches, self.out, rate, self._memory)
             )
         self._memory.new_pass = False
         loss = losses.sum(dtype=torch.float64).item()  # waits for the device, so before the clock

@@ -36,6 +36,7 @@ from harness.algorithms.contract import (
     is_contiguous,
     rows,
 )
+from harness.algorithms.share_schedules import STEADY, Rates
 from harness.base.errors import UserError
 from harness.networks.contract import Minibatch, Network
 from harness.simulator import LOST, Restarts, Timeline
@@ -258,11 +259,13 @@ class Pending(NamedTuple):
         steps: number of local steps.
         slot: place in the stacks of replicas and contributions.
         key: worker and first local step.
+        version: version that was read.
     """
 
     steps: int
     slot: int
     key: Key
+    version: int = 0
 
 
 @dataclass
@@ -277,6 +280,7 @@ class StaleReplay:
         slots: most contributions in flight at once.
         alone: compute each contribution by itself, in memory of its own, as a real worker does:
             the last bits of a matrix product depend on the size of the batch.
+        rates: learning rates of folds and local steps, from the rate of a segment.
 
     Attributes:
         replicas, contributions: models read and contributions computed, ``[slots, P]`` each.
@@ -295,6 +299,7 @@ class StaleReplay:
     minibatch_of: MinibatchOf
     slots: int
     alone: bool = False
+    rates: Rates = STEADY
     replicas: Tensor = field(init=False)
     contributions: Tensor = field(init=False)
     in_flight: dict[Key, int] = field(default_factory=dict[Key, int])
@@ -313,11 +318,11 @@ class StaleReplay:
 
     @torch.no_grad()
     def run(self, segment: Timeline, rate: float, restorable: int | None = None) -> None:
-        """Execute every read and fold of a segment, in its order, at one learning rate.
+        """Execute every read and fold of a segment, in its order.
 
         Args:
             segment: part of a timeline.
-            rate: learning rate of folds and local steps.
+            rate: learning rate of folds and local steps, before the factors of ``rates``.
             restorable: version that a failure after the segment may restore; None if none.
 
         Raises:
@@ -355,7 +360,7 @@ class StaleReplay:
                         fold - version + self.server.restarts - self.restarts.pop(key)
                         for key, version, _ in entering
                     ],
-                    readers=self._admit(reads.pop((fold + 1, False), ())),
+                    readers=self._admit(reads.pop((fold + 1, False), ()), fold + 1),
                     workers=[worker for (worker, _), *_ in entering],
                     weights=[float(steps) for *_, steps in entering],
                 )
@@ -368,7 +373,7 @@ class StaleReplay:
 
     def _read(self, readers: Iterable[tuple[Key, int]]) -> None:
         """Admit contributions that read the present model, and copy it to their slots."""
-        for slot in self._admit(readers):
+        for slot in self._admit(readers, self.server.version):
             self.replicas[slot].copy_(self.server.model)
 
     def _come_back(self, failed: Mapping[int, float], reads: Reads) -> None:
@@ -407,7 +412,11 @@ class StaleReplay:
             tensor.copy_(torch.as_tensor(arrays[name]))
         self.in_flight = {(worker, step): slot for worker, step, slot in facts["in_flight"]}
         self.restarts = dict(zip(self.in_flight, facts["in_flight_restarts"], strict=True))
-        self.pending = [Pending(steps, slot, (w, s)) for steps, slot, (w, s) in facts["pending"]]
+        # Former checkpoints have no versions; their runs have one rate for all.
+        self.pending = [
+            Pending(steps, slot, (worker, step), *version)
+            for steps, slot, (worker, step), *version in facts["pending"]
+        ]
         self.batches = facts["batches"]
         self.checkpoints = Checkpoints.from_arrays(arrays, facts["checkpoints"])
         device = self.server.model.device
@@ -441,8 +450,8 @@ class StaleReplay:
         for key in keys & self.in_flight.keys():
             del self.in_flight[key], self.restarts[key]
 
-    def _admit(self, readers: Iterable[tuple[Key, int]]) -> list[int]:
-        """Assign a slot to every contribution that now begins with a read; returns the slots."""
+    def _admit(self, readers: Iterable[tuple[Key, int]], version: int) -> list[int]:
+        """Assign a slot to every contribution that begins by reading a version; returns them."""
         readers = list(readers)
         if self.algorithm.rounds:  # slots in the order of workers: a round is computed in it
             readers.sort()
@@ -451,7 +460,7 @@ class StaleReplay:
         for key, steps in readers:
             slot = next(free)
             self.in_flight[key], self.restarts[key] = slot, self.server.restarts
-            self.pending.append(Pending(steps, slot, key))
+            self.pending.append(Pending(steps, slot, key, version))
             slots.append(slot)
         return slots
 
@@ -467,13 +476,24 @@ class StaleReplay:
         read = {slot for turn in waiting for slot in turn.readers}
         change_places = read.issuperset(self.in_flight.values())
         replicas = self.contributions if change_places else self.replicas
-        fold_turns(self.algorithm, self.server, Turns(self.contributions, replicas, waiting), rate)
+        for each, turns in self._by_rate(waiting, rate):
+            fold_turns(
+                self.algorithm, self.server, Turns(self.contributions, replicas, turns), each
+            )
         if change_places:
             self.replicas, self.contributions = self.contributions, self.replicas
         waiting.clear()
 
+    def _by_rate(self, waiting: list[Turn], rate: float) -> Iterator[tuple[float, list[Turn]]]:
+        """Postponed folds with their learning rate; together if it is the same for all."""
+        if not self.rates.vary:
+            yield rate, waiting
+            return
+        for version, turn in enumerate(waiting, self.server.version):
+            yield self.rates.of_fold(rate, version), [turn]
+
     def _compute(self, entering: Sequence[int], rate: float) -> None:
-        """Compute pending contributions: one batch for each number of local steps.
+        """Compute pending contributions: one batch for each number of local steps, and each rate.
 
         A worker's second pending contribution waits, as the first may change the worker's memory.
         With ``alone`` only those in the slots ``entering`` this fold are computed: a contribution
@@ -497,26 +517,27 @@ class StaleReplay:
         kinds = self.memories.kinds([waiting.key[0] for waiting in due])
         alike = sorted(
             (
-                (waiting.steps, kind, place)
+                (waiting.steps, kind, waiting.version * self.rates.vary, place)
                 for place, (waiting, kind) in enumerate(zip(due, kinds, strict=True))
             )
         )
-        for (steps, _), group in groupby(alike, lambda each: each[:2]):
+        for (steps, *_), group in groupby(alike, lambda each: each[:3]):
             self._compute_batch(steps, [due[place] for *_, place in group], rate)
 
     def _compute_batch(self, steps: int, batch: list[Pending], rate: float) -> None:
         slots = [waiting.slot for waiting in batch]
         minibatches = [
-            self.minibatch_of([(worker, first + k) for _, _, (worker, first) in batch])
+            self.minibatch_of([(waiting.key[0], waiting.key[1] + k) for waiting in batch])
             for k in range(steps)
         ]
         # Views where slots are adjacent, else copies; written back below in the latter case.
         replicas, out = rows(self.replicas, slots), rows(self.contributions, slots)
         if self.alone:  # in tensors of its own, as a real worker computes it
             replicas, out = replicas.clone(), torch.empty_like(replicas)
-        memory = self.memories.join([worker for _, _, (worker, _) in batch])
+        memory = self.memories.join([waiting.key[0] for waiting in batch])
+        local = self.rates.of_steps(rate, batch[0].version, steps)
         losses = self.algorithm.contribute(
-            LocalWork(self.network, replicas, minibatches, out, rate, memory)
+            LocalWork(self.network, replicas, minibatches, out, local, memory)
         )
         memory.new_pass = False
         if self.alone or not is_contiguous(slots):

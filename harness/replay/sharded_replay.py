@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.contract import Algorithm, Fold, LocalWork, Memory, Server
+from harness.algorithms.share_schedules import STEADY, Rates
 from harness.base.errors import UserError
 from harness.networks.contract import Network
 from harness.replay.fold_replay import (
@@ -69,6 +70,8 @@ class ShardedReplay:
         server: changed in place.
         minibatch_of: gives the frames of local steps.
         shards: number of shards.
+        rates: learning rates of folds and local steps, from the rate of a segment; that of local
+            steps is of the oldest version among the slices read.
     """
 
     def __init__(
@@ -78,7 +81,9 @@ class ShardedReplay:
         server: Server,
         minibatch_of: MinibatchOf,
         shards: int,
+        rates: Rates = STEADY,
     ) -> None:
+        self._rates = rates
         self._algorithm, self._network, self._minibatch_of = algorithm, network, minibatch_of
         self._sharded = ShardedServer(server, shards)
         self.server = server
@@ -129,7 +134,8 @@ class ShardedReplay:
                 raise UserError(f"timeline: shard {shard} has no piece of version {part.version}")
             piece = self._compute(each, rate)[:, slice(*edge)]
             staleness = part.version - each.read[shard]
-            fold = Fold(piece, [staleness], rate, [each.worker], [float(each.steps)])
+            own = self._rates.of_fold(rate, part.version)
+            fold = Fold(piece, [staleness], own, [each.worker], [float(each.steps)])
             self._algorithm.fold(part, fold)
             each.unfolded -= 1
             if not each.unfolded:  # its last piece: the memory can go
@@ -155,8 +161,9 @@ class ShardedReplay:
         # Of one worker, contributions come in order: it reads again only once the last is folded.
         memory = self.memories.setdefault(each.worker, Memory())
         out = torch.empty_like(each.tensor)
+        local = self._rates.of_steps(rate, min(each.read.values()), each.steps)
         losses = self._algorithm.contribute(
-            LocalWork(self._network, each.tensor, minibatches, out, rate, memory)
+            LocalWork(self._network, each.tensor, minibatches, out, local, memory)
         )
         memory.new_pass = False
         self.loss += losses.sum(dtype=torch.float64)

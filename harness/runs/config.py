@@ -20,6 +20,7 @@ from torch import Tensor
 
 from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.schedules import Schedule
+from harness.algorithms.share_schedules import STEADY, Rates
 from harness.base.errors import UserError
 from harness.base.settings import counts, setting
 from harness.networks.contract import Network
@@ -239,6 +240,9 @@ class TrainingConfig(TaskConfig, Generic[Data]):
 
     def find_simulation_only(self) -> tuple[str, str] | None:
         """A setting without a counterpart on real processes: (key, mistake and allowed values)."""
+        if self.shards > 1 and self.schedule.varies:
+            told = f"{type(self.schedule).__name__} changes from fold to fold, which shards do not"
+            return "schedule", f"{told} follow on real processes; allowed there: shards = 1"
         return None
 
     def idle(self) -> Iterator[tuple[str, str]]:
@@ -312,6 +316,17 @@ class TrainingConfig(TaskConfig, Generic[Data]):
             need, there = f"{several} of {size} {self.unit}", int(train.frames.sum())
             raise UserError(f"{self.cut_by}: a fold takes {need}, which {there} do not fill")
         return order
+
+    def rates(self, minibatches: Minibatches) -> Rates:
+        """The learning rates of the run's folds and local steps.
+
+        Args:
+            minibatches: the minibatches of the run, from which the number of folds follows.
+        """
+        if not self.schedule.varies:
+            return STEADY
+        folds = sum(minibatches.order_of(stage).folds for stage in range(self.passes))
+        return Rates(self.schedule, folds)
 
     def minibatches(self, data: Data, examples: Examples) -> Minibatches:
         """The minibatches of the run, equal for every executor.

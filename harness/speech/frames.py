@@ -142,7 +142,7 @@ class RunConfig(TrainingConfig[Corpus], HasIdentity):
     def find_simulation_only(self) -> tuple[str, str] | None:
         """See `TrainingConfig`; each process would have to make the alignment."""
         if self.targets is None:
-            return None
+            return super().find_simulation_only()
         return "targets", "simulated only; allowed on real processes: the corpus's own"
 
     @property

@@ -425,12 +425,12 @@ class Minibatches:
     """
 
     def __init__(self, order_of: Callable[[int], Laid], examples: Examples) -> None:
-        self._order_of, self._examples = order_of, examples
+        self.order_of, self._examples = order_of, examples
         self.begin(0, 0)
 
     def begin(self, stage: int, before: int) -> None:
         """Begin stage ``stage``, with ``before`` steps in all earlier stages."""
-        self.stage, self.before, self.order = stage, before, self._order_of(stage)
+        self.stage, self.before, self.order = stage, before, self.order_of(stage)
 
     def fetch(self, keys: Sequence[Key]) -> Minibatch:
         """Gather the minibatches named by worker and by step since the run began."""

@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from harness.algorithms.contract import Repeating, Server
+from harness.algorithms.share_schedules import Rates
 from harness.base.errors import UserError
 from harness.networks.contract import Network, RepeatingNetwork
 from harness.replay import fold_replay as resume
@@ -62,7 +63,8 @@ class SimulationExecutor(OnSimulation[StaleReplay | ShardedReplay | BlockReplay]
     ) -> None:
         self._config, self._minibatches = config, minibatches
         self.simulation = config.simulation(config.pieces(data))
-        self.replay = _replay(config, config.network(data), model, minibatches)
+        rates = config.rates(minibatches)
+        self.replay = _replay(config, config.network(data), model, minibatches, rates)
 
     @property
     def loss(self) -> float:
@@ -101,7 +103,11 @@ class SimulationExecutor(OnSimulation[StaleReplay | ShardedReplay | BlockReplay]
 
 
 def _replay(
-    config: TrainingConfig[Data], network: Network, model: Tensor, minibatches: Minibatches
+    config: TrainingConfig[Data],
+    network: Network,
+    model: Tensor,
+    minibatches: Minibatches,
+    rates: Rates,
 ) -> StaleReplay | ShardedReplay | BlockReplay:
     algorithm, server = config.algorithm, config.algorithm.start(model)
     if isinstance(network, RepeatingNetwork) and is_blockwise(config):
@@ -110,15 +116,17 @@ def _replay(
         return BlockReplay(repeating, network, server, minibatches.fetch, stack or model.dtype)
     parts = algorithm, network, server, minibatches.fetch
     if config.shards > 1:
-        return ShardedReplay(*parts, config.shards)
+        return ShardedReplay(*parts, config.shards, rates)
     # A worker that rejoins rounds keeps its own memory, so workers are computed one by one.
-    return StaleReplay(*parts, slots=config.handing.under_way, alone=config.may_be_lost)
+    alone = config.may_be_lost
+    return StaleReplay(*parts, slots=config.handing.under_way, alone=alone, rates=rates)
 
 
 def is_blockwise(config: TrainingConfig[Any]) -> bool:
     """Whether all folds of a run are alike, so that its device can launch them in blocks."""
     handing = config.handing
-    if not config.algorithm.repeats:
+    # A recorded block has one learning rate for its local steps.
+    if not config.algorithm.repeats or config.schedule.varies:
         return False
     unlike = config.cluster.faults or handing.missed or config.shards > 1
     # Rounds that overlap have stale contributions; folds of several minibatches, local steps.
@@ -149,7 +157,7 @@ class TimelineExecutor:
         minibatches: Minibatches,
         timeline: Timeline,
     ) -> None:
-        self.timeline = timeline
+        self.timeline, rates = timeline, config.rates(minibatches)
         parts = (
             config.algorithm,
             config.network(data),
@@ -157,10 +165,13 @@ class TimelineExecutor:
             minibatches.fetch,
         )
         self.replay = (
-            ShardedReplay(*parts, config.shards)
+            ShardedReplay(*parts, config.shards, rates)
             if config.shards > 1
             else StaleReplay(
-                *parts, slots=max(2 * config.workers, config.handing.under_way), alone=True
+                *parts,
+                slots=max(2 * config.workers, config.handing.under_way),
+                alone=True,
+                rates=rates,
             )
         )
         self.server = self.replay.server

@@ -61,6 +61,7 @@ class FrameTraining(Training[FrameExecutor]):
         self.minibatches = self.task.minibatches
         self.executor = self.executed_by(self.task.initial(), self.minibatches)
         self.pace = Pace(self.config.schedule.rate)
+        self.rates = self.config.rates(self.minibatches)
         self.resume()
 
     # -- the way through a run -----------------------------------------------------------
@@ -80,6 +81,11 @@ class FrameTraining(Training[FrameExecutor]):
 
     def finish(self) -> None:
         """Do nothing: `step` has ended the last stage."""
+
+    @property
+    def _rate(self) -> float:
+        """The learning rate of the last fold."""
+        return self.rates.of_fold(self.pace.rate, max(0, self.executor.server.version - 1))
 
     @property
     def _boundaries(self) -> Boundaries:
@@ -170,7 +176,7 @@ class FrameTraining(Training[FrameExecutor]):
         for name, s in scores.items():
             for metric, value in s.measured.items():
                 self.log(f"dev_{metric}/{name}", value)
-        self.log("rate", self.pace.rate)
+        self.log("rate", self._rate)
         self._log_training_loss()
         passes = sum(self.config.stage(k).share for k in range(self.config.passes))
         measured = f"{self.config.metric} {self.config.show(scores[self._deployed].error)}"
@@ -232,9 +238,7 @@ class FrameTraining(Training[FrameExecutor]):
             ended = {"stopped": int(self.pace.stop), "timeline_sha256": timeline.sha256()}
             return {**self.last_measured(), **times, **self._progress(), **ended}, ""
         stage, rows = self.config.stage_name(now.fold), self.writer.rows()
-        return times, describe_divergence(
-            stage, now, rows, "dev_loss", self.pace.rate, self.task.unit
-        )
+        return times, describe_divergence(stage, now, rows, "dev_loss", self._rate, self.task.unit)
 
     def _progress(self) -> dict[str, float]:
         """Epochs and passes, and the share of the passes' rows that was trained on.

@@ -147,7 +147,11 @@ def test_a_killed_server_goes_on_from_its_checkpoint(
     again(folder)
 
 
-@pytest.mark.parametrize("run", [OUTER_LOOP, STREAMING], ids=["outer loop", "streaming"])
+@pytest.mark.parametrize(
+    "run",
+    [OUTER_LOOP, OUTER_LOOP.replace('"Constant"', '"Cosine"'), STREAMING],
+    ids=["outer loop", "outer loop, cosine", "streaming"],
+)
 def test_workers_that_remember_their_optimizers_replay_to_the_same_bits(
     run: str, tmp_path: Path, launch: Launch
 ) -> None:

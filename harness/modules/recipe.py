@@ -1,0 +1,125 @@
+"""What a user says of a recipe: a schedule by name, object or function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+import torch
+
+from harness.algorithms.schedules import Constant, Schedule
+from harness.algorithms.share_schedules import Cosine, Linear, Steps, Warmup
+from harness.base.errors import RAISED, UserError, describe_raised, name_error
+from harness.modules.digests import digest_of_code
+from harness.modules.step_time import is_finite
+from harness.runs.config import HasIdentity
+from harness.runs.methods import check_settings_class
+
+SCHEDULES: dict[str, Callable[[float], Schedule]] = {
+    "constant": Constant,
+    "cosine": Cosine,
+    "linear": Linear,
+    "steps": Steps,
+    "warmup": Warmup,
+}
+"""Schedules by name, with their default settings."""
+
+AskedSchedule = str | Schedule | Callable[[float], Schedule | float]
+"""A name of `SCHEDULES`; a `Schedule`; a function that makes one from a learning rate; or a
+function from the share of training done, in [0, 1), to the factor of the learning rate."""
+
+ALLOWED = "'cosine', 'linear', 'steps', 'warmup', 'constant', a lagbench.Schedule or a function"
+
+
+class FunctionSchedule(Schedule, HasIdentity):
+    """A user's function from the share of training done to the factor of the learning rate.
+
+    Args:
+        rate: learning rate at a factor of 1.
+        function: the function; its code is part of a run's identity.
+    """
+
+    def __init__(self, rate: float, function: Callable[[float], float]) -> None:
+        self.rate, self.function = rate, function
+
+    def factor_at(self, share: float) -> float:
+        """See `Schedule`.
+
+        Raises:
+            UserError: the function raises an error, or gives no number from 0.
+        """
+        found = _call(self.function, share)
+        if not (is_finite(found) and found >= 0.0):
+            told = f"gives {found!r} where a share of {share:g} is done"
+            raise UserError(f"schedule: {_name(self.function)} {told}; allowed: a number from 0")
+        return float(found)
+
+    def to_identity(self) -> dict[str, Any]:
+        """The learning rate, and the digest of the function."""
+        code = digest_of_code(self.function, "schedule")
+        return {"is": type(self).__name__, "rate": self.rate, "function": code}
+
+
+def schedule_of(asked: Any, rate: float) -> Schedule:
+    """The schedule that a user asks for, at a learning rate.
+
+    Args:
+        asked: see `AskedSchedule`; the rate of a `Schedule` is replaced.
+        rate: the learning rate.
+
+    Raises:
+        UserError: it is none of these; schedulers of torch are named.
+
+    Examples:
+        >>> schedule_of("cosine", 0.1)
+        Cosine(rate=0.1, warmup=0.05, floor=0.0)
+    """
+    if isinstance(asked, str):
+        if asked not in SCHEDULES:
+            raise name_error("schedule", asked, SCHEDULES)
+        return SCHEDULES[asked](rate)
+    if isinstance(asked, Schedule):
+        check_settings_class("schedule", asked)
+        return cast(Any, replace)(asked, rate=rate)
+    if (name := _scheduler_of_torch(asked)) is not None:
+        told = f"torch's {name} counts the steps of one optimizer; allowed: {ALLOWED}"
+        raise UserError(f"schedule: {told} of the share of training done")
+    if not callable(asked):
+        raise UserError(f"schedule: {asked!r}; allowed: {ALLOWED} of the share of training done")
+    made = _call(asked, 0.5)  # a rate as well as a share
+    if isinstance(made, Schedule):
+        made = _call(asked, rate)
+        check_settings_class("schedule", made)
+        return made
+    if not is_finite(made):
+        shown = type(made).__name__ if not isinstance(made, int | float | str | None) else made
+        raise UserError(f"schedule: {_name(asked)} gives {shown!r}; allowed: {ALLOWED}")
+    return FunctionSchedule(rate, cast("Callable[[float], float]", asked))
+
+
+def _scheduler_of_torch(asked: Any) -> str | None:
+    """Name of the class of a learning-rate scheduler of torch, of its class, or of a partial."""
+    made = cast("partial[Any]", asked).func if isinstance(asked, partial) else asked
+    kind = made if isinstance(made, type) else type(made)
+    return kind.__name__ if issubclass(kind, torch.optim.lr_scheduler.LRScheduler) else None
+
+
+def _call(function: Callable[[float], Any], value: float) -> Any:
+    """What a user's function gives.
+
+    Raises:
+        UserError: it raises an error.
+    """
+    try:
+        return function(value)
+    except UserError:
+        raise
+    except RAISED as error:
+        told = f"{_name(function)} raised {describe_raised(error)}"
+        raise UserError(f"schedule: {told}; allowed: {ALLOWED}") from error
+
+
+def _name(function: object) -> str:
+    return getattr(function, "__qualname__", type(function).__qualname__)

@@ -1,0 +1,229 @@
+"""Recipes of the field, for every algorithm: one worker is the plain loop of torch."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from harness.algorithms.async_sgd import AsyncDescent, AsyncSgd
+from harness.algorithms.averaging import GradientAveraging, ModelAveraging
+from harness.algorithms.contract import Algorithm
+from harness.algorithms.descent import Momentum
+from harness.algorithms.schedules import Constant, Exponential, Schedule
+from harness.algorithms.share_schedules import Cosine, Linear, Rates, StepRates, Steps, Warmup
+from harness.base.errors import UserError
+from harness.modules.network import Parameters
+from harness.modules.recipe import schedule_of
+from harness.simulator import Averaging, ParameterServer
+from harness.simulator.timeline_file import load_timeline
+from harness.store import Store
+from tests.harness.modules.test_modules import RATE, configured, final, problem_of
+from tests.modules import KINDS
+from tests.silence import silent
+
+ROUND = 4
+
+
+def factor(share: float) -> float:
+    """Warm-up and cosine, written once more."""
+    if share < 0.2:
+        return share / 0.2
+    return 0.1 + 0.9 * 0.5 * (1.0 + math.cos(math.pi * (share - 0.2) / 0.8))
+
+
+def plain_loop(config, made) -> nn.Module:
+    """A user's loop with a scheduler of torch."""
+    problem = config.problem
+    model = problem.module(config.seed)
+    optimizer = made(model.parameters())
+    orders = [config.order(stage, problem.train) for stage in range(config.passes)]
+    steps = sum(order.steps for order in orders)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: factor(step / steps))
+    for order in orders:
+        for step in range(order.steps):
+            rows = torch.as_tensor(order.rows_of([(0, step)])[0])
+            optimizer.zero_grad()
+            problem.loss(model(problem.train.x[rows]), problem.train.y[rows]).backward()
+            optimizer.step()
+            scheduler.step()
+    return model
+
+
+def must_equal(config, run, model: nn.Module) -> None:
+    places = Parameters.from_module(model)
+    for name, ours in zip(places.names, places.views(final(run)), strict=True):
+        assert torch.equal(ours, model.get_parameter(name).detach()), name
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, RATE)
+
+
+def momentum(parameters):
+    return torch.optim.SGD(parameters, RATE, momentum=0.9)
+
+
+ALGORITHMS: dict[str, tuple] = {
+    "async": (AsyncSgd(), None, sgd),
+    "async, momentum": (AsyncDescent(Momentum()), None, momentum),
+    "sync": (GradientAveraging(), Averaging(1), sgd),
+    "averaging": (ModelAveraging(), Averaging(ROUND), sgd),
+    "averaging, momentum": (ModelAveraging(Momentum()), Averaging(ROUND), momentum),
+}
+
+
+@pytest.mark.parametrize("kind", ["perceptron", "transformer"])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_one_worker_with_warm_up_and_cosine_is_a_loop_with_a_scheduler_to_the_bit(
+    name, kind, tmp_path
+):
+    assert kind in KINDS
+    algorithm, protocol, made = ALGORITHMS[name]
+    schedule = Cosine(RATE, warmup=0.2, floor=0.1)
+    further = {"schedule": schedule, "workers": 1, "passes": 2}
+    config = configured(problem_of(kind), algorithm, protocol, **further)
+    run = config.execute(Store(tmp_path), silent)
+    must_equal(config, run, plain_loop(config, made))
+
+
+class Noted(Algorithm):
+    """Asynchronous SGD that notes its learning rates."""
+
+    remembers = False
+
+    def __init__(self) -> None:
+        self.folds: list[tuple[int, float]] = []
+        self.local: list[float] = []
+
+    def start(self, model):
+        return AsyncSgd().start(model)
+
+    def contribute(self, work):
+        self.local.append(work.rate)
+        return AsyncSgd().contribute(work)
+
+    def fold(self, server, fold):
+        self.folds.append((server.version, fold.rate))
+        AsyncSgd().fold(server, fold)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_folds_have_the_rate_of_their_version_and_local_steps_that_of_the_version_read(
+    steps, tmp_path
+):
+    from harness.training.executors import SimulationExecutor
+
+    config = configured(problem_of("perceptron"), AsyncSgd(), ParameterServer(push_every=steps))
+    config = configured(
+        config.problem, AsyncSgd(), config.protocol, schedule=Linear(RATE, warmup=0.0)
+    )
+    folds = sum(config.order(stage, config.problem.train).folds for stage in range(2))
+    minibatches = config.minibatches(config.problem, config.problem.train)
+    executor = SimulationExecutor(config, config.problem, config.problem.initial(0), minibatches)
+    executor.replay.algorithm = noted = Noted()
+    timeline = executor.advance(
+        minibatches.order.folds, drain=True, handing_out=None, rate=RATE
+    ).folded()
+    expected = [RATE * (1 - version / folds) for version, _ in noted.folds]
+    assert [rate for _, rate in noted.folds] == pytest.approx(expected)
+    assert len(set(expected)) == len(noted.folds) == minibatches.order.folds
+    read = sorted(set(timeline.read_version.tolist()))  # equal versions are one batch
+    wanted = [[RATE * (1 - (v * steps + k) / (folds * steps)) for k in range(steps)] for v in read]
+    assert all(isinstance(each, StepRates) for each in noted.local)
+    found = sorted({each.steps for each in noted.local}, reverse=True)
+    assert [list(each) for each in found] == [pytest.approx(each) for each in wanted]
+
+
+def test_a_constant_schedule_gives_the_executor_one_number():
+    rates = Rates()
+    assert rates.of_fold(0.3, 7) == rates.of_steps(0.3, 7, 4) == 0.3
+    assert not isinstance(rates.of_steps(0.3, 7, 4), StepRates)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        (Warmup(1.0, warmup=0.5), [0.0, 0.5, 1.0, 1.0]),
+        (Linear(1.0, warmup=0.0, floor=0.5), [1.0, 0.875, 0.75, 0.625]),
+        (Steps(1.0, at=(0.25, 0.75), by=0.1), [1.0, 0.1, 0.1, 0.01]),
+        (Cosine(1.0, warmup=0.0, floor=1.0), [1.0] * 4),
+        (Cosine(1.0, warmup=1.0), [0.0, 0.25, 0.5, 0.75]),
+        (Exponential(1.0, passes=3), [1.0] * 4),
+    ],
+)
+def test_factors_of_the_schedules(schedule: Schedule, expected):
+    found = [schedule.factor_at(share) for share in (0.0, 0.25, 0.5, 0.75)]
+    assert found == pytest.approx(expected)
+
+
+def test_a_run_that_is_killed_with_stale_reads_goes_on_at_the_same_rates(tmp_path, monkeypatch):
+    from harness.training import loop
+    from harness.training.folds import FrameTraining
+
+    class Killed(BaseException):
+        pass
+
+    schedule = Cosine(RATE, warmup=0.2)
+    config = configured(problem_of("perceptron"), schedule=schedule, workers=4, evaluations=5)
+    whole = config.execute(Store(tmp_path / "whole"), silent)
+    steps, step = 0, FrameTraining.step
+
+    def dying(training) -> bool:
+        nonlocal steps
+        steps += 1
+        if steps == 4:
+            raise Killed
+        return step(training)
+
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
+    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
+    with monkeypatch.context() as patch:
+        patch.setattr(FrameTraining, "step", dying)
+        with pytest.raises(Killed):
+            config.execute(Store(tmp_path / "killed"), silent)
+    resumed = config.execute(Store(tmp_path / "killed"), silent)
+    assert load_timeline(whole.path("timeline.parquet")).staleness().max() > 0
+    assert torch.equal(final(whole), final(resumed))
+    assert whole.summary == resumed.summary
+
+
+def test_a_schedule_is_a_name_an_object_a_function_of_the_share_or_of_a_rate():
+    assert schedule_of("steps", 0.3) == Steps(0.3)
+    assert schedule_of(Cosine(9.0, floor=0.2), 0.3) == Cosine(0.3, floor=0.2)
+    assert schedule_of(Constant, 0.3) == Constant(0.3)
+    own = schedule_of(lambda share: 1.0 - share, 0.3)
+    assert own.rate == 0.3
+    assert own.varies
+    assert own.factor_at(0.25) == 0.75
+    other = schedule_of(lambda share: 1.0 - share / 2, 0.3)
+    assert own.to_identity() != other.to_identity()
+    again = schedule_of(lambda share: 1.0 - share, 0.3)
+    assert own.to_identity() == again.to_identity()
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ("cosin", "unknown 'cosin' (did you mean 'cosine'?)"),
+        (torch.optim.lr_scheduler.CosineAnnealingLR, "torch's CosineAnnealingLR counts the steps"),
+        (torch.optim.lr_scheduler.StepLR(sgd([nn.Parameter(torch.zeros(1))]), 3), "'steps'"),
+        (3, "schedule: 3; allowed: 'cosine'"),
+        (lambda share: "a", "gives 'a'; allowed: 'cosine'"),
+        (lambda share: 1 / 0, "raised ZeroDivisionError"),
+        (lambda share, step: 2, "raised TypeError"),
+    ],
+)
+def test_what_is_no_schedule_is_one_line(asked, told):
+    with pytest.raises(UserError, match=r"^schedule: ") as raised:
+        schedule_of(asked, 0.1)
+    assert told in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_function_that_gives_no_number_later_is_one_line():
+    schedule = schedule_of(lambda share: 1.0 if share == 0.5 else math.nan, 0.1)
+    with pytest.raises(UserError, match=r"gives nan where a share of 0\.25 is done"):
+        schedule.factor_at(0.25)
