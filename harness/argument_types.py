@@ -72,11 +72,9 @@ def run_folder(text: str) -> Path:
 
 def add_carriers(parser: ArgumentParser) -> None:
     """Declare the job backend of a grid: ``--submit``, ``--runs-per-job``, ``--gather``."""
+    parser.add_argument("--submit", help="job backend: slurm, local, dask, ray, or MODULE:FUNCTION")
     parser.add_argument(
-        "--submit", help="job backend of the runs: slurm, local, dask, ray, or MODULE:FUNCTION"
-    )
-    parser.add_argument(
-        "--runs-per-job", type=int, default=1, help="with --submit: runs of one job (1)"
+        "--runs-per-job", type=int, default=1, help="with --submit: number of runs in a job (1)"
     )
     add_gather(parser)
 
@@ -100,7 +98,7 @@ def submission_of(arguments: Namespace) -> Submission | None:
 
 def add_gather(parser: ArgumentParser) -> None:
     """Declare ``--gather``, the bucket shared by machines that execute one grid."""
-    told = "s3://BUCKET/PREFIX, … that machines on this grid share: claims and finished runs"
+    told = "object store that the machines of this grid share, e.g. s3://BUCKET/PREFIX"
     parser.add_argument("--gather", type=Bucket, metavar="URL", help=told)
 
 

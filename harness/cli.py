@@ -37,7 +37,7 @@ COMMANDS = {
     "runs": ("harness.commands.runs", "list the runs of a store, or of every store in a folder"),
     "compare-algorithms": (
         "harness.commands.compare_algorithms",
-        "one run file with several algorithms, numbers of workers and seeds",
+        "compare algorithms on a run file, over numbers of workers and seeds",
     ),
     "tolerate": (
         "harness.commands.tolerate",
@@ -48,16 +48,19 @@ COMMANDS = {
         "check an algorithm against the promises of every algorithm",
     ),
     "corpus": ("harness.commands.corpus", "make, validate, fetch, import and align corpora"),
-    "train": ("harness.commands.train", "one run from a file, on a simulated cluster"),
-    "replay": ("harness.commands.replay", "execute a recorded run again, in its recorded order"),
-    "compare": ("harness.commands.compare", "a real run beside the simulator's prediction"),
-    "validate": ("harness.commands.validate", "real processes beside the simulator"),
+    "train": ("harness.commands.train", "train one run file on a simulated cluster"),
+    "replay": ("harness.commands.replay", "replay a recorded run in its recorded order"),
+    "compare": (
+        "harness.commands.compare",
+        "compare a run on real processes with the simulator's prediction",
+    ),
+    "validate": ("harness.commands.validate", "compare real processes with the simulator"),
     "predict": ("harness.commands.predict", "predict the time of a run on a cluster"),
     "calibrate": ("harness.commands.calibrate", "measure this machine, and write a cluster file"),
     "recognise": ("harness.commands.recognise", "train on a corpus and recognise its test sets"),
     "bench": ("harness.commands.bench", "run the benchmarks, and compare them with a baseline"),
-    "device": ("harness.commands.device", "measure this device, into one archive"),
-    "reproduce": ("reproductions.command", "a paper's exhibits and claims, as a PDF"),
+    "device": ("harness.commands.device", "measure this device and pack the results"),
+    "reproduce": ("reproductions.command", "reproduce a paper's exhibits and claims, as a PDF"),
     "report": ("harness.commands.report", "rebuild a report from its folder, without training"),
     "completion": ("harness.commands.completion", "print a script for shell completion"),
 }
@@ -134,7 +137,7 @@ def exit_code(run: Callable[[], int], interrupted: str = "interrupted") -> int:
     except UserError as error:
         return _refuse(error)
     except ProcessDied as died:
-        print(f"error: {died}; the same command goes on", file=sys.stderr)
+        print(f"error: {died}; the same command resumes", file=sys.stderr)
         return EXIT_RUN_FAILED
     except KeyboardInterrupt:
         print(interrupted, file=sys.stderr)

@@ -35,27 +35,31 @@ def parser() -> Parser:
     """The parser of the command line."""
     p = Parser(prog="harness.train", description="One run from a file, on real processes.")
     p.add_argument("file", type=run_file, help=f"the run: {describe_choices('run')}")
-    p.add_argument("--seed", type=argument_types.seed, help="in place of the file's")
+    p.add_argument("--seed", type=argument_types.seed, help="replaces the run file's seed")
     p.add_argument("--out", type=Path, default=Path("reports/out/runs"), help="the store")
     p.add_argument(
         "--paced",
         action="store_true",
-        help="wait wherever a process is quicker than the run's cluster file says",
+        help="delay each step to the time that the run's cluster file gives",
     )
     p.add_argument(
-        "--processes", type=int, help="start so many here: a server and the others as workers"
+        "--processes",
+        type=int,
+        help="start N processes on this machine: one server, the others workers",
     )
     p.add_argument(
         "--restarts",
         type=int,
         default=0,
-        help="with --processes: start workers that died again, so many times in all (0)",
+        help="with --processes: total number of restarts of failed workers (0)",
     )
     p.add_argument(
-        "--backend", default="gloo", help="of averages in rounds: gloo, nccl or mpi (gloo)"
+        "--backend",
+        default="gloo",
+        help="communication library for synchronous averaging: gloo, nccl or mpi (gloo)",
     )
     p.add_argument(
-        "--device", help="where processes compute: auto, cpu or cuda (cpu; cuda with nccl)"
+        "--device", help="device of the processes: auto, cpu or cuda (cpu; cuda with nccl)"
     )
     return p
 

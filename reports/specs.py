@@ -227,7 +227,7 @@ def timeline(name: str, lanes: Sequence[str], kinds: Sequence[str]) -> Spec:
     """Bars of the spans ``name``, one lane a worker or server, with pan and zoom."""
     return {
         "$schema": SCHEMA,
-        "description": "Who was busy with what in the first folds, lane by lane.",
+        "description": "Activity of workers and server during the first folds, one lane each.",
         "data": {"name": name},
         "height": {"step": 26},
         "params": [{"name": "part", "select": {"type": "interval", "encodings": ["x"]},

@@ -30,7 +30,7 @@ PAPERS = {
 
 
 SCALES = ("smoke", "laptop", "overnight", "gpu", "paper")
-GOES_ON = "interrupted; the same command goes on from the last checkpoint"
+GOES_ON = "interrupted; the same command resumes from the last checkpoint"
 
 
 def parser() -> Parser:
@@ -48,25 +48,34 @@ def configure(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument(
         "--corpus",
-        help="parametric, fsdd … (lagbench corpus --help); the paper's own kind if not given",
+        help="corpus, e.g. parametric or fsdd; see lagbench corpus --help"
+        " (default: the paper's own kind)",
     )
     p.add_argument(
         "--seeds",
         type=argument_types.count,
-        help="how many seeds; the scale's own number if not given",
+        help="number of seeds (default: the scale's)",
     )
     p.add_argument(
         "--device", type=argument_types.device, default="auto", help="auto (default), cpu or cuda"
     )
-    p.add_argument("--only", default="", help="exhibits, e.g. table2,fig3; all if not given")
     p.add_argument(
-        "--jobs", type=argument_types.count, help="runs at a time; the number of cores if not given"
+        "--only", default="", help="exhibits to reproduce, e.g. table2,fig3 (default: all)"
     )
     p.add_argument(
-        "--shard", type=_share, help="I/N: only the runs of the I-th of N commands on one --out"
+        "--jobs",
+        type=argument_types.count,
+        help="number of runs trained at once (default: the number of cores)",
+    )
+    p.add_argument(
+        "--shard",
+        type=_share,
+        help="I/N: only the I-th of N shares of the runs, for N commands with one --out",
     )
     argument_types.add_carriers(p)
-    p.add_argument("--budget", type=_minutes, help="minutes after which to stop, resumably")
+    p.add_argument(
+        "--budget", type=_minutes, help="stop after this many minutes; the same command resumes"
+    )
     p.add_argument("--out", type=_folder, help="default: reports/out/PAPER/SCALE")
 
 

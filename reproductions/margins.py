@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         notice.announce()
     run = interrupt_on_signals()(lambda: _main(_parser().parse_args(arguments)))
-    return exit_code(run, "the same command goes on")
+    return exit_code(run, "the same command resumes")
 
 
 def _main(asked: argparse.Namespace) -> int:

@@ -95,7 +95,7 @@ def _stack_rows(rows: Sequence[np.ndarray]) -> np.ndarray:
     return np.stack([np.pad(row, (0, longest - len(row))) for row in rows])
 
 
-AS_FAR = "A curve goes as far as all seeds trained; some went on."
+AS_FAR = "A curve ends where the first seed ended; some seeds trained longer."
 """Note on curves of seeds that each end by a rule."""
 
 

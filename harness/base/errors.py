@@ -56,7 +56,7 @@ def machine_error(error: OSError, path: Path | None = None) -> UserError:
     named = error.filename if path is None else path
     where = "" if named is None else f"{named}: "
     what = error.strerror or str(error)
-    return UserError(f"{where}{what}; after a repair the same command goes on")
+    return UserError(f"{where}{what}; after a repair the same command resumes")
 
 
 def lacks_memory(error: BaseException) -> UserError | None:

@@ -23,18 +23,32 @@ EXIT_SLOWER = 1
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "--check", action="store_true", help="exit with 1 if a benchmark is worse than it may be"
-    )
-    parser.add_argument("--only", metavar="EXPR", help="benchmarks by name, as pytest -k has it")
-    parser.add_argument("--large", action="store_true", help="the long ones too")
-    parser.add_argument("--renew", metavar="REASON", help="write the baseline anew, and say why")
-    parser.add_argument("--runs", type=int, default=3, help="to renew from (3)")
-    parser.add_argument("--baseline", type=Path, metavar="FILE", help="in place of the committed")
-    parser.add_argument(
-        "--out", type=Path, default=Path("reports/out/bench"), help="keeps every run's figures"
+        "--check", action="store_true", help="exit with 1 if a benchmark is outside its tolerance"
     )
     parser.add_argument(
-        "--report", type=Path, metavar="DIR", help="enter the figures into the report there"
+        "--only", metavar="EXPR", help="run only benchmarks whose name matches, as pytest -k"
+    )
+    parser.add_argument("--large", action="store_true", help="include the long benchmarks")
+    parser.add_argument(
+        "--renew", metavar="REASON", help="rewrite the baseline, and record the reason"
+    )
+    parser.add_argument(
+        "--runs",
+        type=int,
+        default=3,
+        help="number of runs that a renewed baseline is computed from (3)",
+    )
+    parser.add_argument(
+        "--baseline", type=Path, metavar="FILE", help="baseline file (default: the committed one)"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("reports/out/bench"),
+        help="folder for the figures of every run",
+    )
+    parser.add_argument(
+        "--report", type=Path, metavar="DIR", help="add the figures to the report in this folder"
     )
 
 

@@ -13,7 +13,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("--out", type=Path, required=True, help="the cluster file to write")
     parser.add_argument(
-        "--workers", type=int, default=4, help="workers of this kind the file describes (4)"
+        "--workers", type=int, default=4, help="number of workers in the cluster file (4)"
     )
     parser.add_argument("--name", default="this machine", help="the cluster's name")
 

@@ -8,20 +8,20 @@ from pathlib import Path
 
 __all__ = ["configure", "run"]
 
-WORDS = {True: "kept", False: "BROKEN", None: "unasked"}
+WORDS = {True: "kept", False: "BROKEN", None: "skipped"}
 """Words for a promise that is kept, broken, or not applicable to the algorithm."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("name", help="its class, or a short name such as async")
+    parser.add_argument("name", help="class of the algorithm, or a short name such as async")
     parser.add_argument(
         "--import",
         dest="modules",
         action="append",
         default=[],
         metavar="MODULE",
-        help="a module that defines it, e.g. of a file in this folder; may be repeated",
+        help="a module that defines the algorithm, e.g. of a file in this folder; may be repeated",
     )
 
 

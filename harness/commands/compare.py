@@ -14,12 +14,14 @@ __all__ = ["configure", "run"]
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "folder", type=argument_types.run_folder, help="the run's folder, as lagbench runs names it"
+        "folder",
+        type=argument_types.run_folder,
+        help="folder of the run, as printed by lagbench runs",
     )
     parser.add_argument(
         "--cluster",
         type=cluster_file,
-        help="the cluster that predicts, by name or file; the run's own if not given",
+        help="cluster to predict with, by name or file (default: the run's own)",
     )
 
 

@@ -17,16 +17,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("file", type=run_file, help=f"the run: {describe_choices('run')}")
     parser.add_argument(
-        "--algorithms", default="", help="async,averaging:10,… or classes; without it the file's"
+        "--algorithms",
+        default="",
+        help="short names or classes, e.g. async,averaging:10 (default: the run file's)",
     )
     overrides.add_workers(parser)
     overrides.add_changes(parser, seeds=3)
     overrides.add_rates(parser)
     parser.add_argument(
-        "--jobs", type=argument_types.count, default=1, help="processes, side by side"
+        "--jobs",
+        type=argument_types.count,
+        default=1,
+        help="number of runs trained at once, one process each",
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("reports/out/comparison"), help="table, CSV, plot and runs"
+        "--out",
+        type=Path,
+        default=Path("reports/out/comparison"),
+        help="folder for table, CSV, plot and runs",
     )
     argument_types.add_carriers(parser)
 

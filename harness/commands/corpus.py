@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _configure_make(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("preset", help="which corpus, e.g. parametric or mandarin-like")
+    verb.add_argument("preset", help="name of the corpus, e.g. parametric or mandarin-like")
     verb.add_argument("--out", type=Path, required=True, help="a folder that does not exist yet")
     verb.add_argument("--scale", default="smoke", help="smoke, laptop, overnight, gpu or paper")
     verb.add_argument("--seed", type=int, default=0)
@@ -61,8 +61,10 @@ def _describe(folder: Path, corpus: Corpus) -> None:
 
 
 def _configure_validate(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("folder", type=Path, help="a corpus, as made by the other verbs")
-    verb.add_argument("--frames", type=int, default=400_000, help="training frames, at most")
+    verb.add_argument("folder", type=Path, help="folder of a corpus that the other verbs made")
+    verb.add_argument(
+        "--frames", type=int, default=400_000, help="largest number of training frames"
+    )
     verb.add_argument("--epochs", type=int, default=6)
     verb.add_argument("--units", type=int, default=256, help="width of a hidden layer")
     verb.add_argument("--layers", type=int, default=3, help="hidden layers of the deep model")
@@ -97,7 +99,7 @@ def _validate(arguments: argparse.Namespace) -> int:
 
 
 def _configure_fetch(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("name", help="which corpus, e.g. fsdd")
+    verb.add_argument("name", help="name of the corpus, e.g. fsdd")
 
 
 def _fetch(arguments: argparse.Namespace) -> int:
@@ -114,11 +116,15 @@ def _configure_align(verb: argparse.ArgumentParser) -> None:
 
 
 def _alignment_options(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--leaves", type=int, default=300, help="tied states; 0 stays with phones")
-    verb.add_argument("--rounds", type=int, default=10, help="realignments of phones")
-    verb.add_argument("--tied-rounds", type=int, default=4, help="realignments of tied states")
     verb.add_argument(
-        "--network-epochs", type=int, default=0, help="realign with a network at last"
+        "--leaves", type=int, default=300, help="number of tied states; 0 keeps monophones"
+    )
+    verb.add_argument("--rounds", type=int, default=10, help="realignments of phones")
+    verb.add_argument(
+        "--tied-rounds", type=int, default=4, help="number of realignments with tied states"
+    )
+    verb.add_argument(
+        "--network-epochs", type=int, default=0, help="realign with a network at the end"
     )
     verb.add_argument("--skip-bad", action="store_true", help="leave out bad utterances, counted")
 
@@ -153,7 +159,7 @@ def _refuse_existing(folder: Path) -> None:
 
 
 def _configure_import(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("kind", choices=["kaldi"], help="what the folder is")
+    verb.add_argument("kind", choices=["kaldi"], help="format of the folder")
     verb.add_argument("folder", type=Path, help="Kaldi data directory to train on")
     verb.add_argument("--out", type=Path, required=True, help="a folder that does not exist yet")
     verb.add_argument(
@@ -175,7 +181,7 @@ def _configure_import(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--front-end", default="plp", help="of wav.scp's recordings: plp or log_mel, with slopes"
     )
-    verb.add_argument("--realign", action="store_true", help="do not use alignments that are there")
+    verb.add_argument("--realign", action="store_true", help="ignore existing alignments")
     _alignment_options(verb)
 
 
@@ -240,7 +246,7 @@ VERBS = {
     "make": (_configure_make, _make, "make a corpus of a preset, or of fetched recordings"),
     "validate": (_configure_validate, _validate, "linear, shallow and deep frame error"),
     "import": (_configure_import, _import, "a corpus of a Kaldi data directory"),
-    "align": (_configure_align, _align, "targets anew from transcripts: flat start, tied states"),
+    "align": (_configure_align, _align, "align transcripts from a flat start, with tied states"),
     "knobs": (_configure_knobs, _knobs, "measure what each knob of a preset does, in Markdown"),
     "fetch": (_configure_fetch, _fetch, "download the recordings of a public corpus"),
 }

@@ -25,12 +25,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="what is reproduced, as paper1/gpu or paper1/paper:fig1,table2; several times for one "
         "after the other; none. Default with CUDA: paper 1 at paper, then papers 2 and 3 at gpu",
     )
-    parser.add_argument("--minutes", type=float, default=10.0, help="of this command (10)")
+    parser.add_argument(
+        "--minutes", type=float, default=10.0, help="time limit of this command (10)"
+    )
     parser.add_argument(
         "--out",
         type=Path,
         default=Path("reports/out/device"),
-        help="keeps what is finished; the same command goes on there",
+        help="folder that keeps finished parts; the same command resumes there",
     )
 
 

@@ -33,7 +33,9 @@ Changes = list[tuple[tuple[str, ...], object]]
 
 def add_workers(parser: argparse.ArgumentParser) -> None:
     """Declare the option for numbers of workers."""
-    parser.add_argument("--workers", default="", help="1,4,16,…; without it the file's")
+    parser.add_argument(
+        "--workers", default="", help="numbers of workers, e.g. 1,4,16 (default: the run file's)"
+    )
 
 
 def add_changes(parser: argparse.ArgumentParser, seeds: int) -> None:
@@ -44,7 +46,10 @@ def add_changes(parser: argparse.ArgumentParser, seeds: int) -> None:
         seeds: default number of seeds.
     """
     parser.add_argument(
-        "--seeds", type=int, default=seeds, help=f"how many, from the file's on ({seeds})"
+        "--seeds",
+        type=int,
+        default=seeds,
+        help=f"number of seeds, counted from the run file's ({seeds})",
     )
     parser.add_argument(
         "--set",
@@ -52,14 +57,17 @@ def add_changes(parser: argparse.ArgumentParser, seeds: int) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="in place of the file's, e.g. schedule.rate=0.01; may be repeated",
+        help="replaces a setting of the run file, e.g. schedule.rate=0.01; may be repeated",
     )
 
 
 def add_rates(parser: argparse.ArgumentParser) -> None:
     """Declare ``--rates``, the source of learning rates."""
     parser.add_argument(
-        "--rates", default="sweep", help="sweep (default): one for each; file: the file's for all"
+        "--rates",
+        default="sweep",
+        help="learning rates: sweep (default) searches one for each method and number of workers;"
+        " file uses the run file's",
     )
 
 

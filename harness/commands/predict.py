@@ -25,15 +25,19 @@ COLUMNS = (
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "file", type=run_file, help=f"the run, or outer loops: {describe_choices('run')}"
+        "file", type=run_file, help=f"run file, or a file of outer loops: {describe_choices('run')}"
     )
-    parser.add_argument("--out", type=Path, metavar="CSV", help="of outer loops, as a file too")
+    parser.add_argument("--out", type=Path, metavar="CSV", help="results of outer loops as a file")
     parser.add_argument(
-        "--cluster", type=cluster_file, help="in place of the run file's, by name or file"
+        "--cluster", type=cluster_file, help="cluster that replaces the run file's, by name or file"
     )
-    parser.add_argument("--workers", type=int, help="in place of the run file's")
     parser.add_argument(
-        "--target", type=Path, help="a finished run of the same settings: when its folds are done"
+        "--workers", type=int, help="number of workers that replaces the run file's"
+    )
+    parser.add_argument(
+        "--target",
+        type=Path,
+        help="a finished run of the same settings, to predict the time of its evaluations",
     )
     parser.add_argument(
         "--kept",

@@ -105,7 +105,10 @@ def configure(parser: Parser) -> None:
     """Declare ``--protocol`` and an option for each setting."""
     _add_names(parser)
     parser.add_argument(
-        "--epochs", type=int, metavar="N", help="whole epochs of averaging, instead of --folds"
+        "--epochs",
+        type=int,
+        metavar="N",
+        help="number of whole epochs of averaging, instead of --folds",
     )
     group = parser.add_argument_group("settings of a protocol")
     own = [entry for entry in entries("protocols").values() if entry.ours]
@@ -121,7 +124,7 @@ def configure(parser: Parser) -> None:
             from harness.simulator import load_protocol
 
             kind = load_protocol(asked.protocol)
-            title = f"settings of {kind.name}, but for those named like another option"
+            title = f"settings of {kind.name}, except those named like another option"
             # An option of our protocols is replaced by theirs of the same name, which may have
             # another type.
             theirs = parser.add_argument_group(title, conflict_handler="resolve")
@@ -138,7 +141,7 @@ def _add_names(parser: Parser) -> None:
         "--protocol",
         default="parameter_server",
         metavar="NAME",
-        help="its name, or that of its class; default: %(default)s",
+        help="name of the protocol, or its class; default: %(default)s",
     )
     parser.add_argument(
         "--import",

@@ -64,33 +64,48 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--corpus-seed", type=int, default=CORPUS_SEED, help="of a made corpus")
     parser.add_argument("--skip-bad", action="store_true", help="leave out bad recordings")
-    parser.add_argument("--seeds", default="3", help="how many, from 11 on; or a list: 0,1")
+    parser.add_argument(
+        "--seeds", default="3", help="number of seeds, counted from 11; or a list: 0,1"
+    )
     parser.add_argument("--initial", default="rbm", help="rbm (pretraining) or random")
-    parser.add_argument("--hidden", default="128,128,128", help="units, or none: a linear model")
-    parser.add_argument("--rate", default="0.008", help="the first; gradients are summed")
+    parser.add_argument(
+        "--hidden",
+        default="128,128,128",
+        help="units of the hidden layers, or none for a linear model",
+    )
+    parser.add_argument("--rate", default="0.008", help="first learning rate; gradients are summed")
     parser.add_argument("--minibatch", default="32", help="frames")
-    parser.add_argument("--passes", default="20", help="over the training set, at most")
-    parser.add_argument("--order", default="2", help="of the language model")
-    parser.add_argument("--closed", default="no", help="yes: it knows all words of the lexicon")
-    parser.add_argument("--lm", default="", help="an ARPA file; FOLDER/lm.arpa if there is one")
+    parser.add_argument(
+        "--passes", default="20", help="largest number of passes over the training set"
+    )
+    parser.add_argument("--order", default="2", help="order of the language model")
+    parser.add_argument(
+        "--closed", default="no", help="yes: the vocabulary has all words of the lexicon"
+    )
+    parser.add_argument(
+        "--lm", default="", help="an ARPA file (default: FOLDER/lm.arpa if it exists)"
+    )
     parser.add_argument(
         "--against",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help=f"a second system that differs in this: {', '.join(READERS)}; may be repeated",
+        help=f"a second system that differs in one setting: {', '.join(READERS)}; may be repeated",
     )
     parser.add_argument(
         "--device", type=argument_types.device, default="auto", help="auto (default), cpu or cuda"
     )
     argument_types.add_gather(parser)
     parser.add_argument(
-        "--jobs", type=argument_types.count, default=os.cpu_count() or 1, help="runs at a time"
+        "--jobs",
+        type=argument_types.count,
+        default=os.cpu_count() or 1,
+        help="number of runs trained at once",
     )
     parser.add_argument(
         "--out", type=Path, default=Path("reports/out/recognise"), help="keeps the runs"
     )
-    parser.add_argument("--json", type=Path, help="a file: the same for programs")
+    parser.add_argument("--json", type=Path, help="also write the results to this file as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:

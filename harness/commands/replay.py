@@ -13,7 +13,9 @@ __all__ = ["configure", "run"]
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "folder", type=argument_types.run_folder, help="the run's folder, as lagbench runs names it"
+        "folder",
+        type=argument_types.run_folder,
+        help="folder of the run, as printed by lagbench runs",
     )
 
 

@@ -17,7 +17,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="the --out folder of a reproduction; with --site one of several (reports/published)",
     )  # fmt: skip
     parser.add_argument(
-        "--site", type=Path, metavar="DIR", help="a front page over all reports of a folder, in DIR"
+        "--site",
+        type=Path,
+        metavar="DIR",
+        help="write a front page for all reports of a folder into DIR",
     )
 
 

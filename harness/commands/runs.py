@@ -34,16 +34,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "folder", nargs="?", type=Path, default=OUT, help="a store, or a folder that holds some"
     )
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--csv", action="store_true", help="a row a run, a column a summary's number")
-    form.add_argument("--json", action="store_true", help="all that is known of each run")
+    form.add_argument(
+        "--csv",
+        action="store_true",
+        help="print CSV: a row for each run, a column for each number of its summary",
+    )
+    form.add_argument("--json", action="store_true", help="every field of each run as JSON")
     parser.add_argument(
         "--verify", action="store_true", help="compare every file of results with its digest"
     )
-    form.add_argument("--push", metavar="URL", help="send what is finished to an object store")
+    form.add_argument("--push", metavar="URL", help="send finished runs to an object store")
     parser.add_argument(
         "--light", action="store_true", help="with --push: without models, timelines and targets"
     )
-    form.add_argument("--pull", metavar="URL", help="fetch what an object store has and we lack")
+    form.add_argument(
+        "--pull", metavar="URL", help="fetch runs from an object store that are missing here"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -182,7 +188,7 @@ def _show(store: Store, rows: list[tuple[str, str, str, str]]) -> None:
     from rich.text import Text
 
     table = Table(title=f"{store.path}: {len(rows)} runs", title_justify="left", box=None)
-    for head in ("run", "status", "summary", "what sets it apart"):
+    for head in ("run", "status", "summary", "settings that differ"):
         table.add_column(head, no_wrap=head in ("run", "status"), overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row), style=STYLES.get(row[1].split(",")[0], ""))

@@ -49,17 +49,27 @@ def configure(parser: Parser) -> None:
         "cluster", metavar="CLUSTER", type=cluster_file, help=describe_choices("cluster")
     )
     protocols.configure(parser)
-    parser.add_argument("--workers", metavar="1,2,4", help="default: 1, 2, 4 … all of the file's")
     parser.add_argument(
-        "--folds", type=int, help="exactly so many from the start; default: the long run"
+        "--workers",
+        metavar="1,2,4",
+        help="numbers of workers (default: 1, 2, 4, … up to the file's)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of all durations; default: 0")
+    parser.add_argument(
+        "--folds",
+        type=int,
+        help="number of folds to simulate from the start (default: until the estimates settle)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the random durations (default: 0)"
+    )
     parser.add_argument(
         "--network",
         metavar="429-2048x7-10217",
         help="time this fully connected network instead of the file's [workload]",
     )
-    parser.add_argument("--minibatch", type=int, metavar="FRAMES", help="instead of the file's")
+    parser.add_argument(
+        "--minibatch", type=int, metavar="FRAMES", help="minibatch size that replaces the file's"
+    )
     parser.add_argument(
         "--sweep",
         metavar="KEY=A,B,C",
@@ -75,12 +85,16 @@ def configure(parser: Parser) -> None:
         "--plot",
         type=Path,
         metavar="FILE",
-        help="the last row's timeline, staleness and lag, and the speed-up: .svg, .png or .pdf",
+        help="plot of the speed-up, and of the last row's timeline, staleness and lag:"
+        " .svg, .png or .pdf",
     )
     parser.add_argument(
-        "--trace", type=Path, metavar="FILE", help="the last row's timeline for ui.perfetto.dev"
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="trace of the last row's timeline for ui.perfetto.dev",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="the figures for programs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="the figures as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -24,29 +24,48 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--what",
         default="workers",
-        help="workers (default); staleness, in folds; delay, further seconds that every message is"
-        " under way; loss, the share of messages lost",
+        help="quantity to increase: workers (default); staleness, in folds; delay, extra latency of"
+        " every message in seconds; loss, share of messages lost",
     )
     parser.add_argument(
-        "--from", dest="low", type=float, help="what quality is compared with (1 worker; else 0)"
+        "--from", dest="low", type=float, help="baseline value (1 worker; otherwise 0)"
     )
     parser.add_argument(
-        "--to", dest="high", type=float, help="tried first (64; 1 s of delay, a loss of 0.5)"
+        "--to",
+        dest="high",
+        type=float,
+        help="largest value, tried first (64 workers or folds; a delay of 1 s; a loss of 0.5)",
     )
     parser.add_argument(
-        "--margin", type=float, default=0.01, help="of the error, relative: beyond it is broken"
+        "--margin",
+        type=float,
+        default=0.01,
+        help="tolerated relative increase of the error; beyond it training counts as broken",
     )
     parser.add_argument(
-        "--halvings", type=int, default=6, help="of the distance of the logarithms (6)"
+        "--halvings",
+        type=int,
+        default=6,
+        help="number of halvings of the interval, on a logarithmic scale (6)",
     )
-    parser.add_argument("--algorithm", default="", help="async, averaging:10, … or a class")
+    parser.add_argument(
+        "--algorithm",
+        default="",
+        help="short name or class of the algorithm, e.g. async or averaging:10",
+    )
     overrides.add_changes(parser, seeds=3)
     overrides.add_rates(parser)
     parser.add_argument(
-        "--jobs", type=argument_types.count, default=1, help="processes, side by side"
+        "--jobs",
+        type=argument_types.count,
+        default=1,
+        help="number of runs trained at once, one process each",
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("reports/out/tolerance"), help="table, CSV, plot and runs"
+        "--out",
+        type=Path,
+        default=Path("reports/out/tolerance"),
+        help="folder for table, CSV, plot and runs",
     )
     argument_types.add_carriers(parser)
 

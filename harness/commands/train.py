@@ -21,27 +21,31 @@ __all__ = ["configure", "run"]
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("file", type=run_file, help=f"the run: {describe_choices('run')}")
-    parser.add_argument("--seed", type=argument_types.seed, help="in place of the file's")
+    parser.add_argument("--seed", type=argument_types.seed, help="replaces the run file's seed")
     overrides.add_workers(parser)
     overrides.add_changes(parser, seeds=1)
     parser.add_argument(
         "--device", type=argument_types.device, default="auto", help="auto (default), cpu or cuda"
     )
     parser.add_argument(
-        "--jobs", type=argument_types.count, default=1, help="processes, of several runs (1)"
+        "--jobs",
+        type=argument_types.count,
+        default=1,
+        help="number of processes, with several runs (1)",
     )
     parser.add_argument(
         "--processes",
         type=int,
-        help="real processes, so many with the server, as python -m harness.train --processes",
+        help="train with N real processes including the server,"
+        " as python -m harness.train --processes",
     )
     parser.add_argument(
         "--paced",
         action="store_true",
-        help="with --processes: wait wherever a process is quicker than the cluster file says",
+        help="with --processes: delay each step to the time that the cluster file gives",
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("reports/out/runs"), help="the store it goes to"
+        "--out", type=Path, default=Path("reports/out/runs"), help="store for the run"
     )
     argument_types.add_carriers(parser)
 

@@ -54,7 +54,7 @@ STALEST, STALEST_IN_ROUNDS = 2, 1
 """Largest staleness in the checks; in rounds a contribution may have begun one version ago."""
 
 UNASKED = (
-    f"not asked: more than {FOLDS} folds, staleness beyond {STALEST} (in rounds"
+    f"not checked: more than {FOLDS} folds, staleness beyond {STALEST} (in rounds"
     f" {STALEST_IN_ROUNDS}), other processes, threads and devices"
 )
 
@@ -200,7 +200,7 @@ def _check_own_state(algorithm: Algorithm) -> str:
     before = pickle.dumps(algorithm)
     alone = _TrainingState.start(algorithm).advance(FOLDS)
     if pickle.dumps(algorithm) != before:
-        return "the algorithm itself changed; state belongs to the server or to a memory"
+        return "the algorithm object changed; keep state in the server or in a memory"
     one, other = _TrainingState.start(algorithm), _TrainingState.start(algorithm)
     other.advance(1)
     for _ in range(FOLDS):
@@ -230,7 +230,7 @@ def _check_versions(algorithm: Algorithm) -> str:
     model = _model()
     server, start = algorithm.start(model), model.clone()
     if not torch.equal(server.model, model):
-        return "a server begins with another model than it is given"
+        return "start() returned a server with another model than its argument"
     found = (
         _TrainingState(algorithm.on(_network()), server, Memory(), 0, [start])
         .advance(FOLDS)
@@ -242,12 +242,12 @@ def _check_versions(algorithm: Algorithm) -> str:
 
 
 PROMISES: dict[str, Callable[[Algorithm], str]] = {
-    "every fold makes one version, from a copy of the initial parameters": _check_versions,
+    "every fold adds one version; the initial parameters are copied": _check_versions,
     "the same folds give the same bytes": _check_repeat,
-    "stale folds of unequal weights do so too, also from a checkpoint": _check_stale,
-    "what is captured and reinstated goes on with the same bytes": _check_resume,
-    "on a timeline without staleness it is the serial method": _check_serial,
-    "folds in a row give the bytes of one by one": _check_blocks,
-    "state is the server's and the workers' memory's alone": _check_own_state,
+    "stale folds of unequal weights give the same bytes, also after a checkpoint": _check_stale,
+    "captured and restored state resumes with the same bytes": _check_resume,
+    "a timeline without staleness gives the bytes of serial training": _check_serial,
+    "folds in a block give the bytes of single folds": _check_blocks,
+    "all state is in the server or in workers' memories": _check_own_state,
 }
 """Check of each promise: a function that returns the violation in words, or an empty string."""

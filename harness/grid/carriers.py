@@ -369,10 +369,8 @@ def submit(
             with suppress(OSError, SubprocessError):  # e.g. scancel of a job that has ended
                 job.cancel()
     if losses.given_up:
-        told = (
-            f"{len(losses.given_up)} of {len(tasks)} runs lost {ATTEMPTS} jobs each, none further"
-        )
-        raise ProcessDied(told)
+        lost = f"{len(losses.given_up)} of {len(tasks)} runs lost {ATTEMPTS} jobs each"
+        raise ProcessDied(f"{lost}; not submitted again")
 
 
 class _Losses:
@@ -478,7 +476,7 @@ def _check_answer(job: Job, carried: Carrier) -> None:
     except Exception as error:
         if isinstance(error, carried.lost) and not carried.failed(error):
             raise _JobLost from error
-        raise UserError(f"a job raised {last_line(error)}; it would do so again") from error
+        raise UserError(f"a job raised {last_line(error)}; not submitted again") from error
     if line is None:
         raise _JobLost
     if line:

@@ -103,7 +103,7 @@ class Display:
         return f"{where}, {p.measured}" if p.measured else where
 
     def _name(self, p: Progress) -> str:
-        return self.names.get(p.run, f"what others start from ({p.run[:12]})")
+        return self.names.get(p.run, f"start of other runs ({p.run[:12]})")
 
 
 def _head(report: Report, left: Estimate | None, tally: Tally | None = None) -> str:

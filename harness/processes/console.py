@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SECRET = "LAGBENCH_SECRET"
 """Environment variable with the shared secret of a run's processes."""
 
-GOES_ON = "the same command goes on from the last checkpoint"
+GOES_ON = "the same command resumes from the last checkpoint"
 
 
 def say(line: str) -> None:

@@ -210,7 +210,7 @@ def disconnect_reason(error: Exception) -> str:
         return f"sent garbage: {error}"
     if isinstance(error, RuntimeError):
         return str(error) if isinstance(error, PeerGone) and error.args else CLOSED
-    return f"cannot be heard: {error!r}"
+    return f"cannot be received: {error!r}"
 
 
 # -- wire format ----------------------------------------------------------------------------

@@ -224,7 +224,10 @@ def _take_part(
 ) -> int:
     """Run a worker, or a shard of the server other than the first."""
     if late and (config.rounds or rank < config.shards):
-        raise UserError(f"RANK={rank}: the run goes on; allowed: a worker of an asynchronous one")
+        raise UserError(
+            f"RANK={rank}: the run has already begun;"
+            " only workers of an asynchronous run can join it"
+        )
     if late:
         come_back(rank, config.shards)
     application = cast("FoldApplication[Any, Any]", config.application)

@@ -144,7 +144,7 @@ def _meet(store: TCPStore, rank: int, ranks: int) -> None:
         while len(lines) < ranks - 1:
             if not met.wait(end - current_runtime().now_s()):
                 away = sorted(set(range(ranks)) - {rank, *lines})
-                raise RuntimeError(f"rank {away[0]} of {ranks} has not come")
+                raise RuntimeError(f"rank {away[0]} of {ranks} has not connected")
 
 
 def _keep(connection: Socket) -> None:

@@ -45,7 +45,7 @@ HEADER_BYTES = 256
 
 CLOSED = "is gone: its connection closed"
 
-SILENT = f"is silent: not a beat for {SILENT_AFTER_S:.0f} s"
+SILENT = f"is silent: no heartbeat for {SILENT_AFTER_S:.0f} s"
 
 MARK = Struct("<8sQ")
 """Mark before every message and heartbeat, after a header and after a body: `MESSAGE` or `BEAT`,
@@ -374,7 +374,7 @@ def listen(host: str, own: int, enter: Callable[[PeerInfo, Socket], None]) -> tu
                 room.release()
                 current_runtime().sleep(0.1)
                 continue
-            current_runtime().start(lambda connected=connected: admit(connected), "who is it")
+            current_runtime().start(lambda connected=connected: admit(connected), "handshake")
 
     current_runtime().start(door, "door")
     return host, listening.getsockname()[1]

@@ -155,7 +155,7 @@ KNOBS = {
             True,
             lambda v: int(v) + 1,
             True,
-            "cluster (but for the device of its first workers: all are equal, nothing else counts)",
+            "cluster (except the device of its first workers: all workers are equal)",
         ),
         Knob("delay", "further latency of every message (s)", _add_latency, (0.0, 1.0)),
         Knob("loss", "share of messages lost", _add_message_loss, (0.0, 0.5)),

@@ -243,7 +243,7 @@ def _fault(fault: Fault, key: str, workers: int) -> Found:
 def _down(fault: Fault, key: str) -> Found:
     """Keys of the law of the time down, if that has no variation."""
     if not fault.down_s:
-        why = "workers go for good" if fault.down_s is None else "no worker is ever away"
+        why = "workers leave permanently" if fault.down_s is None else "no worker is ever away"
         for name in find_changed(fault, "down_law", "down_cv"):
             yield f"{key}.{name}", why
     elif fault.down_law == "constant":

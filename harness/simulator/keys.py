@@ -38,9 +38,9 @@ def put(table: dict[str, Any], key: str, value: object, where: str) -> None:
     """
     here, last = _find_parent(table, key, where)
     if isinstance(last, int) and isinstance(_enter(here, last, key, where), dict | list):
-        raise UserError(f"{where}: {key!r} is no key; allowed: a key of the cluster file")
+        raise UserError(f"{where}: {key!r} is not a key; allowed: a key of the cluster file")
     if isinstance(last, str) and not isinstance(here, dict):
-        raise UserError(f"{where}: {key!r} is no key; allowed: a key of the cluster file")
+        raise UserError(f"{where}: {key!r} is not a key; allowed: a key of the cluster file")
     here[last] = value
 
 

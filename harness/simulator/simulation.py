@@ -392,7 +392,7 @@ class Simulation:
             lost = 0 if len(part.folds) else lost + len(part.lost())
             yield part
         if why == GONE and self.version < min(limits.version, limits.dispatch) < _NEVER:
-            raise UserError(f"cluster {self.cluster.name!r}: every worker is gone for good")
+            raise UserError(f"cluster {self.cluster.name!r}: every worker has left permanently")
         if why == DYING:
             raise self._dying(f"{LOST_ROUNDS} rounds")
         if lost >= most_lost:

@@ -309,9 +309,9 @@ def _estimate_long_run(
     virtual_s = float(batches.seconds.sum())
     lacks = ""
     if virtual_s < least_s:
-        lacks = f"faults are seldom: {least_s:.3g} s of virtual time would show enough of them"
+        lacks = f"faults are rare: {least_s:.3g} s of virtual time would show enough of them"
     elif 2 * start >= len(batches.seconds):
-        lacks = "the start may not be over"
+        lacks = "the start-up transient may not be over"
     elif not (_is_precise(per_s) and _is_precise(staleness, FEW_FOLDS)):
         lacks = f"the interval is wider than {PRECISION:.0%}"
     return LongRun(
@@ -501,7 +501,7 @@ def history(cluster: Cluster) -> str:
     """Reason that a cluster has no long run, because an event happens once; empty if it has one."""
     for place, fault in enumerate(cluster.faults):
         if fault.kind == "death" and fault.down_s is None:
-            return f"faults[{place}]: workers go for good"
+            return f"faults[{place}]: workers leave permanently"
         if fault.at_s and fault.kind != "late":
             return f"faults[{place}].at_s lists instants"
     return ""
@@ -565,7 +565,7 @@ class Uncertain(Spec):
         if not self.low <= self.high:
             return "high", f"{self.high!r} is not allowed; allowed: at least low, {self.low!r}"
         if not is_key(self.key):
-            return "key", f"{self.key!r} is no key; allowed: a key of the cluster file"
+            return "key", f"{self.key!r} is not a key; allowed: a key of the cluster file"
         return None
 
     def quantile(self, part: float) -> float:
@@ -602,6 +602,8 @@ def set_in(table: dict[str, Any], figure: Uncertain, value: float, where: str) -
     if figure.factor:
         present = get(table, figure.key, where)
         if not isinstance(present, int | float):
-            raise UserError(f"{where}: {figure.key}: {present!r} is no number to multiply")
+            raise UserError(
+                f"{where}: {figure.key}: {present!r} is not a number, so it cannot be scaled"
+            )
         value *= present
     put(table, figure.key, value, where)

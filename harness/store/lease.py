@@ -202,7 +202,7 @@ class Lease:
             return self._number > 0 and self._highest()[0] == self._number
         except OSError as error:
             if self._away_until_s == -math.inf:
-                LOG.warning(f"{error}; what is held there goes on")
+                LOG.warning(f"{error}; leases held there stay valid")
             self._away_until_s = self.host.now_s() + PATIENCE_S
             return True
 
@@ -347,13 +347,11 @@ def _describe_holder(holder: str, still_s: float) -> str:
         return f"process {number} of {host}, which is taken over if it shows no life for a minute"
     if is_suspended(holder):
         hand_over = f"kill -KILL {number} hands the run over"
-        return (
-            f"process {number}, which is suspended; kill -CONT {number} lets it go on, {hand_over}"
-        )
+        return f"process {number}, which is suspended; kill -CONT {number} resumes it, {hand_over}"
     if still_s >= SILENT_S:
         silent = f"shows no life for {still_s:.0f} s"
         return f"process {number}, which lives and {silent}; kill -KILL {number} hands the run over"
-    return f"process {number}, which is at work on it; its result is taken when it is there"
+    return f"process {number}, which is executing it; its result is read when finished"
 
 
 NAME = ".lease-"

@@ -180,7 +180,7 @@ class RunWriter:
     def _check_held(self) -> None:
         if self._open and not self._lease.is_held():
             told = "taken over by another process while this one stood still"
-            raise UserError(f"run {self.hash[:SHORT]}: {told}; the same command goes on")
+            raise UserError(f"run {self.hash[:SHORT]}: {told}; the same command resumes")
 
     def _record(
         self, status: Outcome, summary: Mapping[str, object], note: str

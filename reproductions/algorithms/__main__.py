@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p = Parser(prog="reproductions.algorithms", description="Every algorithm on two clusters.")
     p.add_argument("--out", type=Path, default=Path("reports/out/algorithms"))
     p.add_argument("--jobs", type=argument_types.count, default=1, help="runs at a time")
-    goes_on = "interrupted; the same command goes on"
+    goes_on = "interrupted; the same command resumes"
     return exit_code(interrupt_on_signals()(lambda: _main(p.parse_args(arguments))), goes_on)
 
 

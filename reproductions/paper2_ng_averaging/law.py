@@ -355,7 +355,8 @@ def law_check(subject: Subject, runs: Runs) -> Exhibit:
         "Error over that of one GPU on the whole data: foretold by the law, and measured",
         (*rows, *_whether_more_pay(subject, runs)),
         paper_label="Beyond the paper",
-        note=f"Who knows no law carries over what was {ON_HALF}. {_constants_told(subject, runs)}",
+        note="The row without the law carries over the ratio that was "
+        f"{ON_HALF}. {_constants_told(subject, runs)}",
     )
 
 

@@ -112,10 +112,10 @@ def edges(subject: Subject, runs: Runs) -> Exhibit:
         axes={"x": AXIS, "y": "largest stable rate (of SGD's at τ = 1)"},
         draw={**TICKS, "y_scale": "log"},
         paper_label="Fixed staleness",
-        note="A rate is stood if the loss at the end is below that at the start; drawn is the "
-        "middle of the largest rate that was and the next, which was not. So each is known to a "
-        f"factor of {RESOLVED:.2f} either way, and a ratio of two to one of {RESOLVED**2:g}, "
-        "whatever its whisker.",
+        note="A learning rate is stable if training ends with a loss below that of its start. Each "
+        "point is the geometric middle of the largest stable rate and the next rate tried. "
+        f"A rate is therefore known up to a factor of {RESOLVED:.2f} either way, and a ratio of "
+        f"two rates up to a factor of {RESOLVED**2:g}, however short the whisker.",
     )  # fmt: skip
 
 

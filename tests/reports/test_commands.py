@@ -64,7 +64,7 @@ def test_on_a_terminal_runs_are_a_table(built, capsys, monkeypatch):
     runs_command(built)
     text = capsys.readouterr().out
     assert "8 runs" in text
-    assert "what sets it apart" in text
+    assert "settings that differ" in text
 
 
 def test_no_store_is_one_clear_line(tmp_path):

@@ -1,4 +1,4 @@
-"""What builds the published reports again comes along, and they are of what lies beside them."""
+"""Files that rebuild the published reports are included, and the reports match them."""
 
 from __future__ import annotations
 

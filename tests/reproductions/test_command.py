@@ -112,7 +112,7 @@ def test_an_interrupt_exits_with_130_and_can_be_resumed(cache, tmp_path):
     done = process.ended()
     assert done.returncode == 130
     assert "Traceback" not in done.stderr
-    assert "goes on from the last checkpoint" in done.stderr
+    assert "resumes from the last checkpoint" in done.stderr
 
 
 def test_a_spent_budget_stops_resumably(cache, tmp_path):
@@ -175,7 +175,7 @@ def test_a_process_that_is_killed_is_one_clear_line_and_exit_code_3(cache, tmp_p
             os.kill(worker, signal.SIGKILL)
     done = process.ended()
     assert done.returncode == 3
-    assert "the same command goes on" in done.stderr
+    assert "the same command resumes" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -89,12 +89,12 @@ class Weighing(AsyncSgd):
 @pytest.mark.parametrize(
     ("algorithm", "promise"),
     [
-        (Counting(), "state is the server's"),
+        (Counting(), "all state is in the server"),
         (Guessing(), "the same folds give the same bytes"),
         (Jittering(), "stale folds"),
-        (Sharing(), "every fold makes one version"),
-        (Hurrying(), "folds in a row"),
-        (Weighing(), "serial method"),
+        (Sharing(), "every fold adds one version"),
+        (Hurrying(), "folds in a block"),
+        (Weighing(), "serial training"),
     ],
 )
 def test_a_broken_promise_is_named(algorithm: Algorithm, promise: str):

@@ -199,7 +199,10 @@ def test_a_lost_job_is_submitted_again_after_those_that_wait(monkeypatch) -> Non
 
 def test_a_task_that_loses_all_its_jobs_is_given_up_after_the_others(monkeypatch) -> None:
     flaky = Flaky({"a": 100, "b": 3})
-    assert submitted_to(flaky, monkeypatch) == ["b", "1 of 2 runs lost 4 jobs each, none further"]
+    assert submitted_to(flaky, monkeypatch) == [
+        "b",
+        "1 of 2 runs lost 4 jobs each; not submitted again",
+    ]
     assert flaky.submitted.count("a") == carriers.ATTEMPTS
 
 
@@ -211,7 +214,7 @@ def test_a_task_that_goes_further_with_each_job_has_as_many_as_it_needs(monkeypa
 
 def test_a_task_that_goes_no_further_any_more_is_given_up(monkeypatch) -> None:
     flaky = Flaky({"a": 50}, moving=10)
-    assert submitted_to(flaky, monkeypatch) == ["1 of 1 runs lost 4 jobs each, none further"]
+    assert submitted_to(flaky, monkeypatch) == ["1 of 1 runs lost 4 jobs each; not submitted again"]
     assert len(flaky.submitted) == 10 + carriers.ATTEMPTS
 
 
@@ -221,7 +224,7 @@ def raises(task: Task) -> None:
 
 def test_a_job_that_raises_is_told_at_once_and_not_tried_again(tmp_path: Path) -> None:
     tasks = {"bad": Task(tmp_path, False)}
-    told = r"a job raised ImportError: No module named 'corpora'; it would do so again"
+    told = r"a job raised ImportError: No module named 'corpora'; not submitted again"
     with pytest.raises(UserError, match=told):
         carriers.submit(tasks, raises, carrier("local", tmp_path / "jobs", 1), print, 1e18)
     assert len(list((tmp_path / "jobs").glob("*_submitted.pkl"))) == 1

@@ -135,7 +135,7 @@ def test_a_killed_server_goes_on_from_its_checkpoint(
     killed.kill(0)
     codes, told = killed.ended()
     assert codes == [-9, 3, 3]
-    assert all("the server is gone; the same command goes on" in line for line in told[1:])
+    assert all("the server is gone; the same command resumes" in line for line in told[1:])
     resumed = launch(tmp_path / "run.toml")
     codes, told = resumed.ended()
     assert codes == [0, 0, 0], told
@@ -203,8 +203,8 @@ def test_rounds_whose_worker_was_killed_go_on_with_what_all_of_them_remembered(
     codes, told = running.ended()
     assert codes == [3, 3, -9], told
     assert "a worker is gone, and a round needs all workers" in told[0]
-    assert "error: no worker is left; the same command goes on" in told[0]
-    assert "error: worker 0: the server is gone; the same command goes on" in told[1]
+    assert "error: no worker is left; the same command resumes" in told[0]
+    assert "error: worker 0: the server is gone; the same command resumes" in told[1]
     resumed = launch(tmp_path / "run.toml")
     codes, told = resumed.ended()
     assert codes == [0, 0, 0], told

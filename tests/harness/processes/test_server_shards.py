@@ -186,8 +186,8 @@ def test_a_killed_shard_ends_everybody_and_the_same_command_goes_on(
     killed.go_on()
     codes, told = killed.ended()
     assert codes == [3, -9, 3, 3]
-    assert "error: server shard 1 is gone; the same command goes on" in told[0]
-    assert all("the server is gone; the same command goes on" in line for line in told[2:])
+    assert "error: server shard 1 is gone; the same command resumes" in told[0]
+    assert all("the server is gone; the same command resumes" in line for line in told[2:])
     resumed = launch(tmp_path / "run.toml", 4)
     codes, told = resumed.ended()
     assert codes == [0, 0, 0, 0], told

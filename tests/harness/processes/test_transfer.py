@@ -141,7 +141,7 @@ def test_a_decoder_that_waits_for_room_hears_of_garbage(
     ("words", "trouble"),
     [
         (INFINITE, "sent garbage: not a message of lagbench"),
-        (pack_header(SequenceHeader(Kind.DECODED, entering=9)), "cannot be heard: KeyError(9)"),
+        (pack_header(SequenceHeader(Kind.DECODED, entering=9)), "cannot be received: KeyError(9)"),
     ],
     ids=["infinite", "unforeseen"],
 )

@@ -186,7 +186,7 @@ def test_faults_that_never_strike_change_nothing(run, protocol):
 @PROTOCOLS
 def test_workers_of_whom_none_returns_end_in_one_clear_line(run, protocol):
     simulation = run(protocol, 3, (Fault("death", mean_s=20.0),), **BUSY)
-    with pytest.raises(UserError, match="every worker is gone for good"):
+    with pytest.raises(UserError, match="every worker has left permanently"):
         simulation.advance(folds=10_000)
     left = run(protocol, 3, (Fault("death", mean_s=20.0),), **BUSY)
     left.advance(seconds=1e4)
@@ -236,7 +236,7 @@ def test_a_cluster_that_folds_one_of_forty_is_slow_and_no_more(run, protocol):
 @PROTOCOLS
 def test_workers_of_whom_none_returns_do_not_drain_a_segment_short_of_its_folds(run, protocol):
     simulation = run(protocol, 3, (Fault("death", mean_s=20.0),), **BUSY)
-    with pytest.raises(UserError, match="every worker is gone for good"):
+    with pytest.raises(UserError, match="every worker has left permanently"):
         simulation.advance(folds=10_000, drain=True)
 
 

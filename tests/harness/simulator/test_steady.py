@@ -164,7 +164,7 @@ def test_seldom_things_need_time_and_what_does_not_matter_needs_none(cluster, un
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
-        (Fault("death", mean_s=5.0), "workers go for good"),
+        (Fault("death", mean_s=5.0), "workers leave permanently"),
         (Fault("death", at_s=(5.0,), down_s=1.0), "at_s lists instants"),
         (Fault("death", mean_s=5.0, down_s=1.0), ""),
         (Fault("late", at_s=(5.0,)), ""),

@@ -60,7 +60,7 @@ def test_who_is_at_work_is_waited_for(tmp_path, holder):
     beats = Lease(tmp_path, Host(me=lambda: holder.word))
     beats._number, beats._me = 1, holder.word
     lines = waits(tmp_path, 90, lambda now_s: beats.beat())
-    told = f"process {holder.running.pid}, which is at work on it; its result is taken"
+    told = f"process {holder.running.pid}, which is executing it; its result is read"
     assert [line.split(" for ")[1] for line in lines] == ["5 s", "20 s", "80 s"]
     assert all(told in line for line in lines)
 
@@ -72,7 +72,7 @@ def test_who_is_suspended_is_said_to_be_and_how_it_goes_on(tmp_path, holder):
     number = holder.running.pid
     assert line == (
         f"run ab12: waiting for 5 s for process {number}, which is suspended; "
-        f"kill -CONT {number} lets it go on, kill -KILL {number} hands the run over"
+        f"kill -CONT {number} resumes it, kill -KILL {number} hands the run over"
     )
 
 
