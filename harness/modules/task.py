@@ -47,8 +47,8 @@ class ModuleConfig(TrainingConfig[Problem]):
     """One training of a module, on a simulated cluster.
 
     Args:
-        problem: module, loss, data and metrics; its digests are part of the identity.
-        work: the workload of a minibatch on the cluster.
+        problem: module, loss, data and metrics, whose digests are part of the identity.
+        work: operations and bytes of a minibatch, for which the cluster is charged.
 
     Raises:
         UserError: settings that do not go together.

@@ -53,11 +53,11 @@ class Stage:
     """One stretch of training at one minibatch size; the last stage of a run repeats.
 
     Args:
-        minibatch: frames in a minibatch that is trained on.
-        timed_minibatch: frames in the minibatch that the cluster is charged for. A small
-            corpus needs small minibatches to make as many folds a pass as it can; the
-            paper's own size is what its cluster computed.
-        share: the share of the training utterances used.
+        minibatch: number of frames in a minibatch.
+        timed_minibatch: number of frames per minibatch whose time the cluster is charged for. A
+            small corpus needs small minibatches for enough folds in a pass, while the timed
+            cluster may compute larger ones.
+        share: share of the training utterances that is used, in (0, 1].
     """
 
     minibatch: int = setting(at_least=1)
@@ -95,28 +95,34 @@ class TrainingConfig(TaskConfig, Generic[Data]):
     """One training on a simulated cluster; subclasses add the task.
 
     Args:
-        algorithm: computes contributions and folds.
-        schedule: learning rate over the run.
-        stages: minibatch sizes and shares of the data, one stage a pass; the last one repeats.
-        passes: largest number of passes over the data.
-        chunk: part of the training set that a search chooses one learning rate for, in (0, 1].
-        evaluations: evaluations of the development set in each pass.
+        algorithm: the training algorithm, which computes contributions and folds.
+        schedule: the learning-rate schedule.
+        stages: one stage for each pass, with the minibatch size and the share of the data; the
+            last stage repeats.
+        passes: largest number of passes over the training data.
+        chunk: share of the training data for which a rate search chooses one learning rate, in
+            (0, 1].
+        evaluations: number of evaluations on the development data in each pass.
         cluster: the simulated cluster.
-        workers: number of workers.
-        seed: seed of initialisation, data order and timing.
-        device: ``"cpu"`` or ``"cuda"``: results differ in their last bits, so identities have it.
-        protocol: the timing protocol: averaging in rounds, in which each worker has its own
-            part of the data; backup workers, whose slowest contributions are dropped; the
-            asynchronous parameter server with settings of its own; or any other subclass of
-            `TimingProtocol` that hands out data. None is the plain server. In a file the
-            class follows from the algorithm, unless it is named.
-        tested: when the test sets are scored: decoding takes long, and a search for settings on
-            development data never needs it.
-        tested_models: whether the test sets are scored with all candidates (average and
-            iterate), or with the one that would be deployed.
-        shards: equal parts of the model, each with a server of its own; workers then wait for
-            each other at every evaluation.
-        shuffling: order of frames, see `Order`; all workers share the slots.
+        workers: number of workers of the cluster that train.
+        seed: seed of the initial parameters, the data order and the timing.
+        device: ``"cpu"`` or ``"cuda"``; part of the identity, since results differ in their last
+            bits.
+        protocol: the timing protocol: `Averaging` in rounds, in which each worker has its own
+            part of the data; `BackupWorkers`, which drops the slowest contributions;
+            `ParameterServer` with settings; or another subclass of `TimingProtocol` that hands
+            out data. Without it, a plain asynchronous server. In a file the class follows from
+            the algorithm, unless it is named.
+        tested: when the test sets are scored. Decoding takes long, and a search for settings on
+            development data does not need it.
+        tested_models: models that the test sets are scored with: all candidates (average and
+            iterate), or only the one that would be deployed.
+        shards: number of equal parts of the model, each with a server of its own. With more than
+            one, workers wait for each other at every evaluation.
+        shuffling: order of training frames: ``"full"`` permutes all frames; ``"none"`` keeps the
+            order of utterances; ``"on the fly"`` takes one frame of each of several utterances,
+            in slots that all workers share; ``"in blocks"`` shuffles pieces, and frames within
+            each.
 
     Raises:
         UserError: settings that do not go together.

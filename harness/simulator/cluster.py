@@ -69,10 +69,10 @@ class WorkerGroup(Spec):
 
     Attributes:
         count: number of workers.
-        device: a name among the cluster's devices or those of the catalogue.
-        speed: of these workers relative to the device's figures.
-        up_bytes_per_s, down_bytes_per_s: bandwidth of each worker's own link, from it and to it,
-            in place of that of the lowest level of ``network``.
+        device: name of the device, among the file's devices or in the catalogue.
+        speed: computing speed of these workers, as a multiple of the device's.
+        up_bytes_per_s, down_bytes_per_s: bandwidth of the link from (to) each of these workers,
+            which replaces that of the lowest level of ``network``.
     """
 
     count: int = setting(at_least=1, at_most=MOST_WORKERS)
@@ -92,9 +92,9 @@ class Host(Spec):
     """The memory of the machine that holds the shared model.
 
     Attributes:
-        memory_bytes_per_s: bandwidth of memory traffic of a fold; none is infinitely fast.
-        staging: ``pinned`` buffers go straight to the link, ``pageable`` ones are first
-            copied to a pinned buffer.
+        memory_bytes_per_s: memory bandwidth of a fold; without it, infinite.
+        staging: kind of host buffers: ``pinned`` ones are sent directly, ``pageable`` ones are
+            first copied to a pinned buffer.
         staging_bytes_per_s: bandwidth of that extra copy.
     """
 
@@ -114,12 +114,12 @@ class Link(Spec):
     """The link between the server and its workers.
 
     Attributes:
-        latency_s: from the first byte's departure to its arrival.
-        bandwidth_bytes_per_s: none is infinitely fast.
-        sharing: ``none``, every worker has a link of its own; ``fifo``, all share one link
-            and copies follow one another; ``fair``, all share one link, and concurrent copies
-            have equal parts of it.
-        duplex: ``full``, both directions at full rate at once; ``half``, they share it.
+        latency_s: latency of a copy, from its first byte's departure to its arrival.
+        bandwidth_bytes_per_s: bandwidth of the link; without it, infinite.
+        sharing: sharing of the link: ``none``, every worker has a link of its own; ``fifo``, all
+            share one link and copies follow one another; ``fair``, all share one link, and
+            concurrent copies get equal shares of its bandwidth.
+        duplex: ``full``, both directions have the full bandwidth at once; ``half``, they share it.
     """
 
     latency_s: float = duration()
@@ -133,11 +133,11 @@ class Jitter(Spec):
     """Random variation of every computation (or fold): a factor with mean 1.
 
     Attributes:
-        law: the factor's distribution.
-        cv: its standard deviation (over its mean, which is 1); unused by ``constant`` and
+        law: distribution of the factor.
+        cv: standard deviation of the factor, whose mean is 1; unused by ``constant`` and
             ``empirical``.
-        values: for ``empirical``, measured durations; they are divided by their mean.
-        file: instead of ``values``, a text file with one duration per line; its path is
+        values: measured durations for ``empirical``; they are divided by their mean.
+        file: text file with one measured duration per line, instead of ``values``; its path is
             relative to the cluster file's folder.
     """
 
@@ -167,9 +167,9 @@ class Server(Spec):
 
     Attributes:
         fold_s: fixed time of a fold.
-        fold_traffic: parameter-sized memory transfers of a fold: read the model, read the
-            contribution, write the model.
-        jitter: variation from one fold to the next.
+        fold_traffic: number of parameter-sized memory transfers of a fold. Three are: read the
+            model, read the contribution, write the model.
+        jitter: random variation of the duration of folds.
     """
 
     fold_s: float = duration()
@@ -182,8 +182,8 @@ class Stragglers(Spec):
     """Rare computations that take several times as long.
 
     Attributes:
-        probability: of each computation.
-        slowdown: factor on the duration of such a computation.
+        probability: probability that a computation is slow.
+        slowdown: factor on the duration of a slow computation.
     """
 
     probability: float = setting(0.0, at_least=0.0, at_most=1.0)
@@ -243,9 +243,9 @@ class Checkpoints(Spec):
     """Training in rounds that waits for all workers and restarts from checkpoints.
 
     Attributes:
-        every_folds: folds from one checkpoint to the next.
+        every_folds: number of folds between checkpoints.
         write_s: pause of all workers while a checkpoint is written.
-        restart_s: from the instant when all workers are present again to the end of the restart.
+        restart_s: duration of a restart, once all workers are present again.
     """
 
     every_folds: int = setting(at_least=1, at_most=2**50)
@@ -258,11 +258,11 @@ class Job(Spec):
     """Another job on the network: averaging over a ring with a barrier, without variation.
 
     Attributes:
-        first: the number of its first worker; the others follow.
-        workers: number of its workers.
-        workload: the job that they compute and average.
-        every: minibatches between two averages.
-        name: for tables and figures.
+        first: number of the job's first worker; its other workers follow.
+        workers: number of workers of the job.
+        workload: operations and bytes of the job's minibatches.
+        every: number of minibatches between averages.
+        name: name of the job in tables and figures.
     """
 
     first: int = setting(at_least=0, at_most=MOST_WORKERS)
@@ -277,26 +277,26 @@ class Cluster(Spec):
     """Everything about the machine that timing depends on.
 
     Attributes:
-        name: for tables and figures.
-        devices: kinds of device by name; a file may leave out those of the catalogue, and
-            the table if it has no others.
-        workers: groups of workers in order; for more workers than their sum the simulator
+        name: name of the cluster in tables and figures.
+        devices: kinds of device by name. Devices of the catalogue may be omitted.
+        workers: groups of workers, in order. For more workers than all groups have, the simulator
             repeats the groups.
-        link: between the server and the workers.
+        link: the link between server and workers.
         host: memory of the server's machine.
         server: costs of a fold.
-        jitter: variation from one computation to the next.
+        jitter: random variation of the duration of computations.
         stragglers: rare long computations.
-        network: between the workers, for protocols in which they send to each other; without
-            it they use links like ``link``. It may join a parameter server, too.
+        network: links between workers, for protocols in which workers send to each other. Without
+            it every worker has a link like ``link``. A parameter server may be part of it.
         parallel: further costs of protocols in which workers send to each other.
-        heterogeneity_cv: lasting differences: each worker's speed is drawn once from a
-            lognormal law with mean 1 and this standard deviation.
+        heterogeneity_cv: standard deviation of lasting speed differences: each worker's speed is
+            drawn once from a lognormal distribution with mean 1.
         workload: the job that `lagbench simulate` times by default.
         faults: failures, for protocols that simulate them.
-        compression: of the messages that workers send to each other.
-        checkpoints: of training in rounds; without them it continues without missing workers.
-        jobs: other jobs that use the workers' network.
+        compression: compression of the messages between workers.
+        checkpoints: checkpoints of training in rounds. Without them, rounds continue without
+            missing workers.
+        jobs: other jobs on the workers' network.
     """
 
     name: str = setting()
@@ -403,13 +403,12 @@ class Device(Spec):
     """A kind of device that workers compute with.
 
     Attributes:
-        achieved_flops_per_s: rate of training arithmetic at large minibatches; none is
-            infinitely fast.
-        half_rate_frames: minibatch at which half of that rate is reached.
+        achieved_flops_per_s: arithmetic rate of training with large minibatches; without it,
+            infinite.
+        half_rate_frames: minibatch size at which half of that rate is reached.
         launch_s: fixed time of a minibatch of any size.
-        peak_flops_per_s: the maker's figure; nothing is computed from it.
-        memory_bytes_per_s: bandwidth of the device's own memory, the maker's figure; nothing is
-            computed from it.
+        peak_flops_per_s: peak arithmetic rate by the manufacturer; for information only.
+        memory_bytes_per_s: memory bandwidth by the manufacturer; for information only.
         source: sources of the figures, and which of them are assumed.
     """
 
@@ -543,7 +542,7 @@ class Workload(Spec):
     Attributes:
         minibatch_frames: frames (training examples) in one minibatch.
         flops_per_frame: floating-point operations to train on one frame.
-        parameter_bytes: size of the parameters, and so of a gradient.
+        parameter_bytes: size of the parameters, and of a gradient.
     """
 
     minibatch_frames: int = setting(at_least=1, at_most=2**40)

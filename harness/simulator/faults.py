@@ -47,21 +47,22 @@ class Fault(Spec):
     """One fault process.
 
     Attributes:
-        kind: ``death``, a worker fails at once and loses its contributions that have not arrived;
-            ``preemption``, a worker finishes its contribution and is then away; ``late``, a
-            worker is absent at the start; ``message``, a contribution on its way to the
+        kind: kind of fault: ``death``, a worker fails at once and loses the contributions that have
+            not arrived; ``preemption``, a worker finishes its contribution and then leaves;
+            ``late``, a worker is absent at the start; ``message``, a contribution on its way to the
             server is lost and sent again; ``server``, the server fails, loses its queue,
             and restarts from its last checkpoint.
-        workers: numbers of the workers concerned; none named is all.
+        workers: numbers of the affected workers; without it, all.
         mean_s: mean time from the end of one occurrence to the next.
-        at_s: the instants, instead of ``mean_s``; for ``late`` the one when workers join.
-        down_s: how long the worker or server is away; without it, a worker is away for good.
-        probability: of the loss of a message, each time it is sent.
-        retry_s: from the loss of a message to sending it again.
-        checkpoint_s: between two checkpoints of the server, which take no time.
-        down_law: the law of ``down_s``, which is its mean.
-        down_cv: its standard deviation over its mean; unused by ``constant``.
-        notice_s: a worker receives notice of its death so long before; ``mean_s`` or ``at_s`` then
+        at_s: instants of the occurrences, instead of ``mean_s``; for ``late``, the instant when the
+            workers join.
+        down_s: mean downtime of the worker or server; without it, a worker leaves permanently.
+        probability: probability that a message is lost, each time it is sent.
+        retry_s: time from the loss of a message until it is sent again.
+        checkpoint_s: interval between checkpoints of the server, which take no time.
+        down_law: distribution of the downtime.
+        down_cv: standard deviation of the downtime over its mean; unused by ``constant``.
+        notice_s: time between the notice of a death and the death. ``mean_s`` or ``at_s`` then
             determine the notice, and ``down_s`` counts from the death.
     """
 

@@ -382,17 +382,18 @@ class Level(Spec):
     """The links between one level of the tree and the next.
 
     Attributes:
-        workers_per_link: number of workers, in order of their numbers, behind each link.
-        bandwidth_bytes_per_s: of each link; none is infinitely fast.
-        latency_s: latency that this level, up and down together, adds to a message.
-        duplex: ``full``, both directions at full rate at once; ``half``, they share it.
-        name: for tables and figures.
-        down_bandwidth_bytes_per_s: of each link towards the workers, if it differs from
-            ``bandwidth_bytes_per_s``, which is then that away from them.
-        links: number of links of those workers in the place of one; workers are divided among
-            them in order, e.g. 8 for 8 workers with a network card each.
-        inside: whether only messages that stay below the next level pass this one; others
-            have links of their own beside these.
+        workers_per_link: number of workers behind each link, in order of their numbers.
+        bandwidth_bytes_per_s: bandwidth of each link; without it, infinite.
+        latency_s: latency that this level adds to a message, up and down together.
+        duplex: ``full``, both directions have the full bandwidth at once; ``half``, they share it.
+        name: name of the level in tables and figures.
+        down_bandwidth_bytes_per_s: bandwidth of each link towards the workers;
+            ``bandwidth_bytes_per_s`` is then that in the other direction. Without it, both are
+            equal.
+        links: number of parallel links for these workers, which are divided among them in order,
+            e.g. 8 for 8 workers with a network card each.
+        inside: whether this level carries only messages that stay below the next level; other
+            messages then bypass it.
     """
 
     workers_per_link: int = setting(1, at_least=1, at_most=10_000_000)
@@ -429,17 +430,17 @@ class Network(Spec):
     """The links between workers, level by level, and those of a server.
 
     Attributes:
-        levels: from the workers upwards.
-        sharing: ``fair``, messages on a link have max-min fair parts of it;
-            ``fifo``, a link carries one message at a time, in the order of sending.
-        sending: ``rendezvous``, a message starts when its receiver waits for it too, as long
-            messages in MPI; ``buffered``, as soon as its sender has it ready.
-        core_bandwidth_bytes_per_s: capacity of the switch that joins the highest links; none is
-            infinitely fast.
-        server: the link of each shard of a server to the core; with it, the parameter server's
-            copies are messages on this network, and not copies on ``link``.
-        rails: whether links of the highest level that have the same number in their groups meet in
-            a switch of their own, so that only messages between such rails pass the core.
+        levels: levels of links, from the workers upwards.
+        sharing: sharing of a link: ``fair``, its messages get max-min fair shares; ``fifo``, it
+            carries one message at a time, in the order of sending.
+        sending: start of a message: ``rendezvous``, once sender and receiver are ready, as long
+            messages in MPI; ``buffered``, once the sender is ready.
+        core_bandwidth_bytes_per_s: capacity of the switch that joins the highest links; without
+            it, infinite.
+        server: link of each server shard to the core. With it, copies of the parameter server are
+            messages on this network instead of copies on ``link``.
+        rails: whether links with the same number in their groups of the highest level share a
+            switch (a rail), so that only messages between rails pass the core.
     """
 
     levels: tuple[Level, ...] = setting(())

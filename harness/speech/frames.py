@@ -70,17 +70,20 @@ class RunConfig(TrainingConfig[Corpus], HasIdentity):
     """One training on the frames of a corpus, on a simulated cluster.
 
     Args:
-        corpus: name of a corpus, or the folder of a saved one (docs/corpora.md).
-        scale: size of the corpus.
+        corpus: name of a corpus, or folder of a saved one (docs/corpora.md).
+        scale: size of a generated corpus: smoke, laptop, overnight, gpu or paper.
         corpus_seed: seed of a generated corpus.
-        fingerprint: the SHA-256 of its content.
-        hidden: units of each hidden layer; inputs and targets follow from the corpus.
+        fingerprint: SHA-256 of the corpus's content.
+        hidden: number of units of each hidden layer; the sizes of input and output follow from
+            the corpus.
         activation: nonlinearity of the hidden layers.
-        initial: the machines that pretrain the network, or `WideRandom`; None for narrower
-            random parameters.
-        timed_layers: sizes of the network that the cluster is charged for (units per layer).
-        precision: precision of products in gradients; see `harness.networks.feedforward`.
-        targets: alignment whose targets replace the corpus's own in training and scoring.
+        initial: initialisation: `Recipe` pretrains with RBMs, `WideRandom` draws from a wide
+            distribution. Without it, parameters are drawn from a narrower one.
+        timed_layers: units of every layer of the network whose time and bytes the cluster is
+            charged for; inputs and outputs included.
+        precision: arithmetic of the matrix products in gradients.
+        targets: forced alignment whose targets replace the corpus's own in training and scoring.
+            Without it, the corpus's own.
 
     Raises:
         UserError: settings that do not go together.

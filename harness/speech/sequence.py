@@ -90,40 +90,44 @@ class SequenceConfig(TaskConfig):
     """One asynchronous sequence training on a simulated cluster.
 
     Args:
-        corpus: name of a corpus, or the folder of a saved one (docs/corpora.md).
-        scale: size of the corpus.
+        corpus: name of a corpus, or folder of a saved one (docs/corpora.md).
+        scale: size of a generated corpus: smoke, laptop, overnight, gpu or paper.
         corpus_seed: seed of a generated corpus.
-        fingerprint: the SHA-256 of its content.
-        start: the training that provides the initial model.
-        criterion: criterion of the outer gradients.
+        fingerprint: SHA-256 of the corpus's content.
+        start: the cross-entropy training whose final model is the initial model.
+        criterion: the sequence criterion, from which decoders compute outer gradients.
         cluster: the simulated cluster.
-        timed_layers: sizes of the network that the cluster is charged for (units per layer).
-        seed: seed of timing and of the data's order; ``start`` has one of its own.
-        device: ``"cpu"`` or ``"cuda"``, part of the identity: results differ in their last bits.
-        replicas: workers, each with a decoder, a trainer and a part of the utterances.
-        slots: frames of a minibatch.
-        rate: learning rate for gradients summed over a minibatch.
-        plateau: schedule of the rate; None for a constant one.
-        passes: number of times that every utterance is decoded; 0 only measures the start.
+        timed_layers: units of every layer of the network whose time and bytes the cluster is
+            charged for; inputs and outputs included.
+        seed: seed of the timing and the data order; ``start`` has a seed of its own.
+        device: ``"cpu"`` or ``"cuda"``; part of the identity, since results differ in their last
+            bits.
+        replicas: number of workers; each has a decoder, a trainer and a part of the utterances.
+        slots: number of frames in a minibatch; with ``shuffling`` ``"on the fly"``, one frame of
+            each of as many utterances.
+        rate: learning rate, which multiplies gradients summed over a minibatch.
+        plateau: learning-rate schedule; without it the rate is constant.
+        passes: number of passes over the utterances; 0 only evaluates the initial model.
         shuffling: ``"none"`` trains on one utterance after another, ``"on the fly"`` on a
             frame of each slot's utterance (paper 3, section 3.1), ``"full"`` on frames of all
             utterances, which are decoded together at the start of a pass.
-        fetch_s: interval of the decoders' fetches, in virtual seconds; a decoder fetches at its
-            first utterance after each multiple. None is at the start of each utterance.
-        layers: ``"all"`` are updated, or the ``"last"`` alone.
-        update_silence: whether the outputs of silence are updated.
-        frames: frames that enter minibatches: those ``"kept"`` by rejection and cancellation, or
-            ``"all"``, the others with an outer gradient of zero.
-        evaluations: evaluations of the model per pass.
-        held_out: utterances of the development set for evaluations, evenly chosen.
-        order: order of the language model that the test sets are decoded with.
-        test: whether words are recognised: of held-out speech at each evaluation, and of the test
+        fetch_s: interval between parameter fetches of a decoder, in virtual seconds; the decoder
+            fetches at its first utterance after each multiple. Without it, a decoder fetches at
+            the start of each utterance.
+        layers: layers that are updated: ``"all"``, or only the ``"last"``.
+        update_silence: whether the outputs for silence are updated.
+        frames: frames in minibatches: those ``"kept"`` by rejection and cancellation, or
+            ``"all"``, of which the others have an outer gradient of zero.
+        evaluations: number of evaluations in each pass.
+        held_out: number of development utterances for evaluations, evenly spaced.
+        order: order of the n-gram language model for decoding the test sets.
+        test: whether words are recognised: on held-out speech at each evaluation, and on the test
             sets at the end.
-        decode_cost: time of decoding a frame over the time of training on one.
+        decode_cost: time of decoding a frame, as a multiple of the time of training on it.
         waiting: largest number of decoded utterances in a replica's queue.
-        shards: parts of the server, for timing; a fold is complete with its last piece.
-        algorithm: rule of the server's folds: `AsyncSgd`, or a class derived from `Gradients`.
-            Its staleness is that of inner gradients.
+        shards: number of parts of the server, for timing; a fold is complete with its last piece.
+        algorithm: the server's fold rule: `AsyncSgd`, or another class derived from `Gradients`.
+            The staleness that it receives is that of inner gradients.
 
     Raises:
         UserError: settings that are not allowed, or do not go together.
