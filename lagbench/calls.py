@@ -12,16 +12,8 @@ from harness.algorithms.schedules import Constant, Exponential, Halving, Schedul
 from harness.algorithms.share_schedules import Cosine, Linear, Steps, Warmup
 from harness.base.errors import UserError
 from harness.judge.comparison import build_table
-from harness.modules.experiment import (
-    Experiment,
-    Model,
-    Settings,
-    check_kind,
-    check_number,
-    check_whole,
-    cluster_of,
-    pair_of,
-)
+from harness.modules.allowed import check_kind, check_number, check_whole, pair_of
+from harness.modules.experiment import USUAL, Experiment, Model, Settings, cluster_of
 from harness.modules.network import AskedLoss
 from harness.networks.contract import Minibatch, Network
 from harness.runs.idle import idle_lines
@@ -152,6 +144,7 @@ def train(
     Raises:
         UserError: a mistake, in one line that says what is allowed.
     """
+    check_whole("workers", workers)
     with Experiment(model, loss, data, cluster, settings) as experiment:
         found = experiment.run([algorithm], [workers], rate)
     return Result(build_table(found, experiment.settings.target))
@@ -263,11 +256,14 @@ def load(run: str | Path) -> Run:
     """Load a stored run: ``status``, ``summary``, ``curve(metric)``, ``path(file)``.
 
     Args:
-        run: the run's folder in a store.
+        run: the run's folder in a store; or its hash, or the beginning of it, in the store
+            ``"lagbench-runs"``.
 
     Raises:
-        UserError: the folder holds no run.
+        UserError: there is no such run.
     """
-    check_kind("run", run, (str, Path), "the folder of a run in a store")
-    folder = Path(run).resolve()
-    return Store(folder.parent).load(folder.name)
+    check_kind("run", run, (str, Path), "the folder of a run in a store, or its hash")
+    folder = Path(run)
+    if folder.name == str(run) and not folder.exists():
+        return Store(USUAL["store"]).load(folder.name)
+    return Store(folder.resolve().parent).load(folder.resolve().name)

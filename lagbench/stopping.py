@@ -1,12 +1,14 @@
-"""Ctrl-C and killed processes in a user's script: a short traceback, and the runs' folder."""
+"""Ctrl-C, killed processes and misspelt arguments in a user's script: one line each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 
 from harness.base.errors import ProcessDied, UserError
+from harness.modules.allowed import check_names
 from harness.modules.experiment import USUAL
 
 Given = ParamSpec("Given")
@@ -19,11 +21,13 @@ def resumable(function: Callable[Given, Found]) -> Callable[Given, Found]:
     The hundred lines inside lagbench are dropped; the user's code can still catch the error.
 
     Raises:
-        UserError: in place of `ProcessDied`.
+        UserError: in place of `ProcessDied`; or a name that no argument has.
     """
+    allowed = {*signature(function).parameters, *USUAL} - {"settings"}
 
     @wraps(function)
     def call(*given: Given.args, **named: Given.kwargs) -> Found:
+        check_names(function.__name__, named, allowed)
         settings: dict[str, Any] = {**USUAL, **named}
         kept = f"runs are in {str(settings['store'])!r}, the same call resumes"
         try:

@@ -33,6 +33,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from harness.base.errors import UserError
 from harness.base.log import FormerWarning
 from harness.networks.contract import Minibatch, Network, upload
 
@@ -320,6 +321,20 @@ def _can_take(method: FunctionType, count: int) -> bool:
     except TypeError:
         return False
     return True
+
+
+def check_parameters(algorithm: Algorithm) -> None:
+    """Reject an algorithm whose ``contribute`` or ``fold`` cannot be called with its arguments.
+
+    Raises:
+        UserError: it has other parameters.
+    """
+    for name, parameters in {"contribute": "self, work", "fold": "self, server, fold"}.items():
+        method = getattr(type(algorithm), name)
+        wanted = len(parameters.split(", "))
+        if method.takes_bundle and not _can_take(method.__wrapped__, wanted):
+            told = f"{method.__qualname__}{inspect.signature(method.__wrapped__)}"
+            raise UserError(f"algorithm: {told}; allowed: {name}({parameters})")
 
 
 SMALL = 2**16

@@ -1,36 +1,36 @@
 """Experiments of `import lagbench`: a user's module on a cluster, method by method.
 
-`Experiment` turns the arguments of `lagbench.compare` and its siblings into runs. The checks below
-reject wrong arguments in one line before anything is trained.
+`Experiment` turns the arguments of `lagbench.compare` and its siblings into runs.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import Annotated, Any, Literal, TypedDict, cast, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypedDict, get_type_hints
 
+import torch
 from torch import nn
 
 from harness.algorithms.descent import PLAIN, Descent
 from harness.algorithms.schedules import Constant
-from harness.base.errors import RAISED, UserError, describe_raised, name_error
+from harness.base.errors import RAISED, UserError, describe_raised
 from harness.base.files import cluster_file
 from harness.base.log import LOG
 from harness.grid.carriers import Submission
-from harness.grid.carriers import check as check_carrier
 from harness.grid.grid import Runner
-from harness.modules.network import OWN_LOSS, AskedLoss, ModuleNetwork
+from harness.modules.allowed import check_kind, check_lists, check_rates, check_settings
+from harness.modules.network import AskedLoss, ModuleNetwork
 from harness.modules.problem import Arrays, Problem, arrays_of, is_batched
 from harness.modules.recipe import AskedSchedule, schedule_of
 from harness.modules.sending import check_sendable, make_data_folder, share, sweep_data
-from harness.modules.step_time import Charge, StepConfig, check_charge, is_finite
+from harness.modules.step_time import Charge, StepConfig, check_charge
 from harness.modules.task import ModuleConfig, is_maximised, metrics_of
 from harness.natural_gradient import NaturalGradient
 from harness.runs.config import Stage
@@ -116,7 +116,7 @@ class Settings(TypedDict, total=False):
     flops_per_example: Annotated[float | None, None]
     step_seconds: Annotated[float | Literal["measure", "count"], "measure"]
     target: Annotated[float | None, None]
-    device: Annotated[str, "cpu"]
+    device: Annotated[str | torch.device, "cpu"]
     store: Annotated[str | Path, "lagbench-runs"]
     jobs: Annotated[int, 1]
     submit: Annotated[str | None, None]
@@ -157,12 +157,9 @@ class Experiment:
     _said: set[str] = field(default_factory=set[str], init=False)
 
     def __post_init__(self) -> None:
-        for name in self.given:
-            if name not in USUAL:
-                raise name_error("lagbench", name, USUAL)
         self.settings: Any = SimpleNamespace(**{**USUAL, **self.given})
         check_settings(self.model, self.loss, self.settings)
-        self.device = resolve(self.settings.device)
+        self.device = resolve(str(self.settings.device), "device")
         self.machine = cluster_of(self.cluster)
         check_charge(self.settings, self.given, self.machine)
         self._work = self.machine.workload  # kept by `with_cluster`: only this one is the user's
@@ -345,7 +342,7 @@ class Experiment:
 
     def _split_dev(self, train: Arrays) -> tuple[Arrays, Arrays]:
         dev = self.settings.dev
-        if not isinstance(dev, float):
+        if not isinstance(dev, float | int):
             return train, arrays_of(dev, "dev")
         if not 0.0 < dev < 1.0:
             raise UserError(f"dev: {dev}; allowed: a share between 0 and 1, or data")
@@ -420,147 +417,3 @@ def cluster_of(asked: Cluster | str | Path) -> Cluster:
 
 def _ignore_progress(progress: Progress) -> None:
     """Ignore progress: the measurement takes seconds."""
-
-
-LONGEST, ADDRESS = 80, " at 0x"
-"""Longest text of a value that is shown in full, and the mark of a default `repr`."""
-
-
-def check_settings(model: object, loss: object, asked: Any) -> None:
-    """Reject settings that a run's own checks would not reject.
-
-    Args:
-        model: a module, or a function that makes one.
-        loss: a function.
-        asked: all of `Settings`, as attributes.
-
-    Raises:
-        UserError: a value that is not allowed.
-    """
-    if not callable(model):
-        told = "allowed: a torch.nn.Module, or a function that makes one"
-        raise UserError(f"model: {type(model).__name__}; {told}")
-    if not (callable(loss) or loss == OWN_LOSS):
-        raise UserError(f"loss: {_show(loss)}; allowed: a function, or 'model' for its own")
-    for name in ("minibatch", "passes", "evaluations", "jobs", "runs_per_job"):
-        check_whole(name, getattr(asked, name))
-    told = "'momentum', 'adamw', 'muon', 'ngsgd', a LocalOptimizer or NaturalGradient of lagbench"
-    check_kind("optimizer", asked.optimizer, (str, *get_args(Descent), type(None)), told)
-    check_kind("store", asked.store, (str, Path), "a folder")
-    if asked.submit is not None:
-        check_kind(
-            "submit", asked.submit, str, "'slurm', 'local', 'dask', 'ray', 'MODULE:FUNCTION'"
-        )
-        check_carrier(asked.submit, "submit")
-    check_kind("gather", asked.gather, (str, type(None)), "s3://BUCKET/PREFIX, …")
-    check_kind("device", asked.device, str, "'cpu', 'cuda' or 'auto'")
-    if asked.target is not None:
-        check_number("target", asked.target)
-    _check_positive("guess", asked.guess)
-    _check_seeds(asked.seeds)
-    schedule_of(asked.schedule, asked.guess)
-
-
-def check_kind(name: str, value: object, kinds: type | tuple[type, ...], allowed: str) -> None:
-    """Reject a value of the wrong type.
-
-    Raises:
-        UserError: it is of none of ``kinds``; ``allowed`` describes them in words.
-    """
-    if not isinstance(value, kinds):
-        raise UserError(f"{name}: {_show(value)}; allowed: {allowed}")
-
-
-def check_whole(name: str, value: Any, least: int = 1) -> None:
-    """Reject a value that is no whole number, or is too small.
-
-    Raises:
-        UserError: no int, a bool, or a number below ``least``.
-    """
-    if not _whole(value) or value < least:
-        raise UserError(f"{name}: {_show(value)}; allowed: a whole number from {least}")
-
-
-def check_number(name: str, value: Any) -> None:
-    """Reject a value that is no finite number.
-
-    Raises:
-        UserError: it is not.
-    """
-    if not is_finite(value):
-        raise UserError(f"{name}: {_show(value)}; allowed: a number")
-
-
-def pair_of(name: str, value: Any) -> tuple[float, float]:
-    """A value as a pair of numbers.
-
-    Raises:
-        UserError: it is no sequence of two numbers.
-    """
-    match _as_list(value):
-        case [int() | float() as low, int() | float() as high]:
-            return low, high
-        case _:
-            raise UserError(f"{name}: {_show(value)}; allowed: two numbers")
-
-
-def _show(value: object) -> str:
-    """A value for messages: its `repr` if short, else its type."""
-    text = repr(value)
-    if isinstance(value, type) or len(text) > LONGEST or "\n" in text or ADDRESS in text:
-        kind = value if isinstance(value, type) else type(value)
-        return f"{'' if isinstance(value, type) else 'a '}{kind.__module__}.{kind.__qualname__}"
-    return text
-
-
-def check_lists(methods: Any, workers: Any) -> None:
-    """Reject a single algorithm or number of workers in place of a list.
-
-    Raises:
-        UserError: an argument is no list, or ``workers`` not of whole numbers.
-    """
-    if isinstance(methods, str) or not isinstance(methods, Sequence):
-        raise UserError(f"algorithms: {methods!r}; allowed: a list of names or Algorithm objects")
-    if not all(_whole(each) and each >= 1 for each in _as_list(workers)):
-        raise UserError(f"workers: {workers!r}; allowed: a list of whole numbers from 1")
-
-
-def check_rates(given: Any, methods: Sequence[str]) -> None:
-    """Reject invalid learning rates.
-
-    Args:
-        given: one rate for all methods, a mapping with one for each, or None to search them.
-        methods: labels of the methods.
-
-    Raises:
-        UserError: a rate is missing or not positive.
-    """
-    if not isinstance(given, Mapping):
-        return None if given is None else _check_positive("rate", given)
-    for method in methods:
-        if method not in given:
-            raise UserError(f"rates: none for {method}; allowed: one for each algorithm")
-        _check_positive(f"rates: {method}", given[method])
-    return None
-
-
-def _check_seeds(asked: Any) -> None:
-    if _whole(asked):
-        return
-    each = _as_list(asked)
-    if not all(map(_whole, each)) or len(set(each)) < len(each):
-        raise UserError(f"seeds: {asked!r}; allowed: how many, or which, each once")
-
-
-def _as_list(value: Any) -> list[Any]:
-    listed = isinstance(value, Sequence) and not isinstance(value, str)
-    return [*cast("Sequence[Any]", value)] if listed else [None]
-
-
-def _check_positive(name: str, value: Any) -> None:
-    if not (is_finite(value) and value > 0.0):
-        raise UserError(f"{name}: {value!r}; allowed: a number above 0")
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -236,7 +236,7 @@ class ModuleNetwork:
         found = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._trained]
         for parameter in self._trained:
             parameter.grad = None
-        return [gradient.flatten() for gradient in found]
+        return [g.to_dense().flatten() if g.is_sparse else g.flatten() for g in found]
 
 
 WITHOUT_NUMPY = {"torch.bfloat16", "torch.float8_e4m3fn", "torch.float8_e5m2"}
@@ -265,8 +265,9 @@ class Parameters:
         found = trainable_parameters(module)
         kinds = {str(parameter.dtype) for parameter in found.values()}
         if len(kinds) != 1:
-            told = f"of {' and '.join(sorted(kinds))}" if kinds else "none that ask for a gradient"
-            raise UserError(f"model: parameters {told}; allowed: some, all of one precision")
+            told = f"parameters of {' and '.join(sorted(kinds))}; allowed: of one precision"
+            none = "no parameter requires a gradient; allowed: at least one"
+            raise UserError(f"model: {told if kinds else none}")
         if kinds & WITHOUT_NUMPY:
             told = "allowed: float32 or float64, e.g. model.float()"
             raise UserError(f"model: parameters of {kinds.pop()}, which NumPy has not; {told}")

@@ -476,10 +476,14 @@ class StaleReplay:
         read = {slot for turn in waiting for slot in turn.readers}
         change_places = read.issuperset(self.in_flight.values())
         replicas = self.contributions if change_places else self.replicas
+        wanted = self.server.version + len(waiting)
         for each, turns in self._by_rate(waiting, rate):
             fold_turns(
                 self.algorithm, self.server, Turns(self.contributions, replicas, turns), each
             )
+        if self.server.version != wanted:
+            told = f"fold of {type(self.algorithm).__name__} leaves version {self.server.version}"
+            raise UserError(f"algorithm: {told}, not {wanted}; allowed: server.version += 1 in it")
         if change_places:
             self.replicas, self.contributions = self.contributions, self.replicas
         waiting.clear()

@@ -17,6 +17,7 @@ from harness.algorithms.catalogue import (
     Momentum,
     Muon,
 )
+from harness.algorithms.contract import check_parameters
 from harness.algorithms.descent import Descent
 from harness.base.errors import UserError, name_error
 from harness.base.printable import printable
@@ -63,6 +64,7 @@ class Method:
     def __post_init__(self) -> None:
         for name, part in {"algorithm": self.algorithm, "protocol": self.protocol}.items():
             check_settings_class(name, part)
+        check_parameters(self.algorithm)
         if not self.label or "\n" in self.label or printable(self.label) != self.label:
             raise UserError(f"label: {self.label!r}; allowed: one line of printable characters")
 
@@ -108,8 +110,12 @@ def method_of(asked: Asked) -> Method:
         case str():
             pass
         case _:
+            given = cast(Any, asked)
+            if isinstance(given, type):
+                told = f"{given.__name__} is a class; allowed: an object of it"
+                raise UserError(f"algorithm: {told}, e.g. {given.__name__}()")
             told = "a name, an Algorithm, such with its TimingProtocol, or a Method"
-            raise UserError(f"algorithm: {asked!r}; allowed: {told}")
+            raise UserError(f"algorithm: {given!r}; allowed: {told}")
     name, _, number = asked.partition(":")
     algorithm = _find_algorithm(name)
     return Method(asked, algorithm, _protocol(algorithm, _steps(asked, number)))

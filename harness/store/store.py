@@ -155,7 +155,8 @@ class Store:
         found = [folder for folder in folders if is_run(folder)]
         if len(found) != 1:
             count = "no run" if not found else f"{len(found)} runs"
-            raise UserError(f"{self.path}: {count} with hash {hash_!r}")
+            listed = f"lagbench runs {self.path} lists what it has"
+            raise UserError(f"{self.path}: {count} with hash {hash_!r}; {listed}")
         return read_run(found[0])
 
     def runs(self) -> list[Run]:

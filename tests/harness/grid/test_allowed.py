@@ -12,16 +12,15 @@ from torch import nn
 from harness.algorithms.catalogue import AsyncSgd
 from harness.algorithms.schedules import Constant
 from harness.base.errors import UserError
-from harness.modules.experiment import (
-    USUAL,
+from harness.modules.allowed import (
     check_kind,
     check_lists,
     check_number,
     check_settings,
     check_whole,
-    cluster_of,
     pair_of,
 )
+from harness.modules.experiment import USUAL, cluster_of
 from harness.modules.network import Parameters
 from harness.runs.methods import Method, method_of
 from harness.simulator import Averaging

@@ -104,7 +104,7 @@ def test_what_is_drawn_depends_on_the_key_alone():
 @pytest.mark.parametrize(
     ("module", "told"),
     [
-        (nn.Identity(), "none that ask for a gradient"),
+        (nn.Identity(), "no parameter requires a gradient; allowed: at least one"),
         (nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()), "float32 and torch.float64"),
         (nn.LazyLinear(3), "'weight' has no shape yet"),
     ],

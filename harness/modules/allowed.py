@@ -1,0 +1,201 @@
+"""Arguments of `import lagbench` that are refused in one line, before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import torch
+from torch import nn
+
+from harness.algorithms.descent import Descent
+from harness.base.errors import UserError, name_error
+from harness.grid.carriers import check as check_carrier
+from harness.modules.network import OWN_LOSS
+from harness.modules.recipe import schedule_of
+from harness.modules.step_time import is_finite
+
+HERE: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("lr", "learning_rate", "learning_rates", "rate", "rates"), ("rate", "rates")),
+    **dict.fromkeys(("epochs", "num_epochs", "n_epochs", "max_epochs"), ("passes",)),
+    **dict.fromkeys(("batch_size", "batch", "bs", "mini_batch"), ("minibatch",)),
+    **dict.fromkeys(("n_jobs", "num_jobs", "processes"), ("jobs",)),
+    **dict.fromkeys(("num_workers", "n_workers", "nodes", "world_size"), ("workers",)),
+    **dict.fromkeys(("algorithm", "algorithms", "algo", "method"), ("algorithm", "algorithms")),
+    **dict.fromkeys(("val", "valid", "validation", "val_data", "eval_data"), ("dev",)),
+    **dict.fromkeys(("seed", "n_seeds", "random_state"), ("seeds",)),
+    **dict.fromkeys(("lr_scheduler", "scheduler"), ("schedule",)),
+    **dict.fromkeys(("loss_fn", "criterion"), ("loss",)),
+    **dict.fromkeys(("metrics", "scoring"), ("metric",)),
+    **dict.fromkeys(("opt", "optim"), ("optimizer",)),
+    **dict.fromkeys(("dataset", "train_data", "dataloader", "loader"), ("data",)),
+}
+"""Names of arguments here, by the names that they have in other libraries or in another call."""
+
+
+def check_names(call: str, given: Collection[str], allowed: Collection[str]) -> None:
+    """Reject names that no argument has.
+
+    Args:
+        call: name of the function, for the message.
+        given: names of the user's arguments.
+        allowed: names of all arguments.
+
+    Raises:
+        UserError: a name is not allowed; what it is called here is named if known.
+    """
+    for name in given:
+        if name not in allowed:
+            called = [each for each in HERE.get(name, ()) if each in allowed]
+            raise name_error(call, name, allowed, called)
+
+
+LONGEST, ADDRESS = 80, " at 0x"
+"""Longest text of a value that is shown in full, and the mark of a default `repr`."""
+
+
+def check_settings(model: object, loss: object, asked: Any) -> None:
+    """Reject settings that a run's own checks would not reject.
+
+    Args:
+        model: a module, or a function that makes one.
+        loss: a function.
+        asked: all of `Settings`, as attributes.
+
+    Raises:
+        UserError: a value that is not allowed.
+    """
+    if not callable(model):
+        told = "allowed: a torch.nn.Module, or a function that makes one"
+        raise UserError(f"model: {type(model).__name__}; {told}")
+    if isinstance(loss, type):
+        name = loss.__name__
+        raise UserError(f"loss: {name} is a class; allowed: an object of it, e.g. {name}()")
+    has_parameters = isinstance(loss, nn.Module) and next(loss.parameters(), None) is not None
+    if has_parameters and not isinstance(model, nn.Module):
+        raise UserError("model, loss: the loss is a module; allowed: the model comes first")
+    if not (callable(loss) or loss == OWN_LOSS):
+        raise UserError(f"loss: {_show(loss)}; allowed: a function, or 'model' for its own")
+    for name in ("minibatch", "passes", "evaluations", "jobs", "runs_per_job"):
+        check_whole(name, getattr(asked, name))
+    told = "'momentum', 'adamw', 'muon', 'ngsgd', a LocalOptimizer or NaturalGradient of lagbench"
+    check_kind("optimizer", asked.optimizer, (str, *get_args(Descent), type(None)), told)
+    check_kind("store", asked.store, (str, Path), "a folder")
+    if asked.submit is not None:
+        check_kind(
+            "submit", asked.submit, str, "'slurm', 'local', 'dask', 'ray', 'MODULE:FUNCTION'"
+        )
+        check_carrier(asked.submit, "submit")
+    check_kind("gather", asked.gather, (str, type(None)), "s3://BUCKET/PREFIX, …")
+    check_kind("device", asked.device, (str, torch.device), "'cpu', 'cuda' or 'auto'")
+    if asked.target is not None:
+        check_number("target", asked.target)
+    _check_positive("guess", asked.guess)
+    _check_seeds(asked.seeds)
+    schedule_of(asked.schedule, asked.guess)
+
+
+def check_kind(name: str, value: object, kinds: type | tuple[type, ...], allowed: str) -> None:
+    """Reject a value of the wrong type.
+
+    Raises:
+        UserError: it is of none of ``kinds``; ``allowed`` describes them in words.
+    """
+    if not isinstance(value, kinds):
+        raise UserError(f"{name}: {_show(value)}; allowed: {allowed}")
+
+
+def check_whole(name: str, value: Any, least: int = 1) -> None:
+    """Reject a value that is no whole number, or is too small.
+
+    Raises:
+        UserError: no int, a bool, or a number below ``least``.
+    """
+    if not _whole(value) or value < least:
+        raise UserError(f"{name}: {_show(value)}; allowed: a whole number from {least}")
+
+
+def check_number(name: str, value: Any) -> None:
+    """Reject a value that is no finite number.
+
+    Raises:
+        UserError: it is not.
+    """
+    if not is_finite(value):
+        raise UserError(f"{name}: {_show(value)}; allowed: a number")
+
+
+def pair_of(name: str, value: Any) -> tuple[float, float]:
+    """A value as a pair of numbers.
+
+    Raises:
+        UserError: it is no sequence of two numbers.
+    """
+    match _as_list(value):
+        case [int() | float() as low, int() | float() as high]:
+            return low, high
+        case _:
+            raise UserError(f"{name}: {_show(value)}; allowed: two numbers")
+
+
+def _show(value: object) -> str:
+    """A value for messages: its `repr` if short, else its type."""
+    text = repr(value)
+    if isinstance(value, type) or len(text) > LONGEST or "\n" in text or ADDRESS in text:
+        kind = value if isinstance(value, type) else type(value)
+        return f"{'' if isinstance(value, type) else 'a '}{kind.__module__}.{kind.__qualname__}"
+    return text
+
+
+def check_lists(methods: Any, workers: Any) -> None:
+    """Reject a single algorithm or number of workers in place of a list.
+
+    Raises:
+        UserError: an argument is no list, or ``workers`` not of whole numbers.
+    """
+    if isinstance(methods, str) or not isinstance(methods, Sequence):
+        raise UserError(f"algorithms: {methods!r}; allowed: a list of names or Algorithm objects")
+    if not all(_whole(each) and each >= 1 for each in _as_list(workers)):
+        raise UserError(f"workers: {workers!r}; allowed: a list of whole numbers from 1")
+
+
+def check_rates(given: Any, methods: Sequence[str]) -> None:
+    """Reject invalid learning rates.
+
+    Args:
+        given: one rate for all methods, a mapping with one for each, or None to search them.
+        methods: labels of the methods.
+
+    Raises:
+        UserError: a rate is missing or not positive.
+    """
+    if not isinstance(given, Mapping):
+        return None if given is None else _check_positive("rate", given)
+    for method in methods:
+        if method not in given:
+            raise UserError(f"rates: none for {method}; allowed: one for each algorithm")
+        _check_positive(f"rates: {method}", given[method])
+    return None
+
+
+def _check_seeds(asked: Any) -> None:
+    if _whole(asked):
+        return
+    each = _as_list(asked)
+    if not all(map(_whole, each)) or len(set(each)) < len(each):
+        raise UserError(f"seeds: {asked!r}; allowed: how many, or which, each once")
+
+
+def _as_list(value: Any) -> list[Any]:
+    listed = isinstance(value, Sequence) and not isinstance(value, str)
+    return [*cast("Sequence[Any]", value)] if listed else [None]
+
+
+def _check_positive(name: str, value: Any) -> None:
+    if not (is_finite(value) and value > 0.0):
+        raise UserError(f"{name}: {value!r}; allowed: a number above 0")
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,157 @@
+"""Mistakes of a first program: one line each, which names the argument at fault."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import lagbench
+from harness.algorithms.catalogue import AsyncSgd
+from harness.modules.experiment import USUAL
+from harness.runs.device import resolve
+from tests.modules import points
+
+X, LABELS = points(40)
+LOSS = functional.cross_entropy
+
+
+def module(width: int = 3) -> nn.Module:
+    return nn.Linear(X.shape[1], width)
+
+
+class Locked(nn.Linear):
+    def __init__(self):
+        super().__init__(X.shape[1], 3)
+        self.lock = threading.Lock()
+
+
+class Frozen(nn.Linear):
+    def __init__(self):
+        super().__init__(X.shape[1], 3)
+        self.requires_grad_(False)
+
+
+@dataclass(frozen=True)
+class Forgetful(AsyncSgd):
+    def fold(self, server, fold):
+        server.model.add_(fold.contributions[0], alpha=-fold.rate)
+
+
+@dataclass(frozen=True)
+class Short(AsyncSgd):
+    def fold(self, server):
+        server.version += 1
+
+
+@pytest.fixture
+def train(tmp_path):
+    usual = {"cluster": "k20m-server", "rate": 0.1, "seeds": 1, "passes": 1, "minibatch": 8}
+    usual |= {"step_seconds": 0.1, "store": tmp_path}
+
+    def call(model=None, loss=LOSS, data=(X, LABELS), **given):
+        return lagbench.train(model or module(), loss, data, **{**usual, **given})
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "here"),
+    [
+        (lagbench.train, "lr", "'rate'"),
+        (lagbench.compare, "lr", "'rates'"),
+        (lagbench.train, "learning_rate", "'rate'"),
+        (lagbench.train, "rates", "'rate'"),
+        (lagbench.compare, "rate", "'rates'"),
+        (lagbench.train, "epochs", "'passes'"),
+        (lagbench.tolerate, "batch_size", "'minibatch'"),
+        (lagbench.train, "n_jobs", "'jobs'"),
+        (lagbench.train, "num_workers", "'workers'"),
+        (lagbench.train, "algorithms", "'algorithm'"),
+        (lagbench.compare, "algorithm", "'algorithms'"),
+        (lagbench.train, "seed", "'seeds'"),
+    ],
+)
+def test_a_name_of_other_libraries_is_told_as_it_is_called_here(call, name, here):
+    with pytest.raises(lagbench.UserError) as refused:
+        call(module(), LOSS, (X, LABELS), cluster="k20m-server", **{name: 1})
+    told, allowed = str(refused.value).split("; allowed: ")
+    assert told == f"{call.__name__}: unknown {name!r} (called {here} here)"
+    names = allowed.split(", ")
+    assert {"model", "loss", "data", "cluster", "workers", *USUAL} < set(names)
+    assert here.strip("'") in names
+    assert "settings" not in names
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"algorithm": ["async"]}, "algorithm: ['async']; allowed: a name, an Algorithm"),
+        ({"algorithm": AsyncSgd}, "algorithm: AsyncSgd is a class; allowed: an object of it"),
+        ({"algorithm": Short()}, "algorithm: Short.fold(self, server); allowed: fold(self, server"),
+        ({"algorithm": Forgetful()}, "algorithm: fold of Forgetful leaves version 0, not 1; allow"),
+        ({"cluster": {"workers": 4}}, "cluster: {'workers': 4}; allowed: a lagbench.Cluster, a"),
+        ({"cluster": None}, "cluster: None; allowed: a lagbench.Cluster, a TOML file, or a name"),
+        ({"dev": 0}, "dev: 0; allowed: a share between 0 and 1, or data"),
+        ({"device": "gpu"}, "device: unknown 'gpu' (did you mean 'cpu'?); allowed: auto, cpu"),
+        ({"device": 3}, "device: 3; allowed: 'cpu', 'cuda' or 'auto'"),
+        ({"workers": "4"}, "workers: '4'; allowed: a whole number from 1"),
+        ({"workers": [4]}, "workers: [4]; allowed: a whole number from 1"),
+        ({"metric": lambda o, t: (o.argmax(1) != t).float()}, "metric: "),
+        ({"metric": "acc"}, "metric: unknown 'acc' (did you mean 'accuracy'?); allowed: "),
+        ({"model": Locked()}, "model: cannot be copied (TypeError: cannot pickle '_thread.lock'"),
+        ({"model": nn.Linear}, "model: Linear raised TypeError: "),
+        ({"model": Frozen()}, "model: no parameter requires a gradient; allowed: at least one"),
+        ({"model": LOSS, "loss": module()}, "model, loss: the loss is a module; allowed: the mo"),
+        ({"loss": nn.CrossEntropyLoss}, "loss: CrossEntropyLoss is a class; allowed: an object"),
+        ({"data": (X, LABELS.float())}, "loss: fails on a minibatch of 8 examples: "),
+        ({"data": (X, LABELS[:, None])}, "loss: fails on a minibatch of 8 examples: "),
+        ({"model": nn.Linear(3, 3)}, "model: fails on a minibatch of 8 examples: "),
+    ],
+)
+def test_the_argument_at_fault_is_named_in_one_line(given, told, train):
+    with pytest.raises(lagbench.UserError) as refused:
+        train(**given)
+    assert str(refused.value).startswith(told)
+    assert str(refused.value).isprintable()
+
+
+def test_a_missing_device_is_named_as_the_argument_or_the_option(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for names, told in ((("device",), "device: cuda asked for"), ((), "--device: cuda asked for")):
+        with pytest.raises(lagbench.UserError) as refused:
+            resolve("cuda", *names)
+        assert str(refused.value).startswith(told)
+
+
+def test_a_device_of_torch_is_the_device_of_its_name(train):
+    model = module()
+    found = [train(model, device=given).runs[0].hash for given in ("cpu", torch.device("cpu"))]
+    assert found[0] == found[1]
+
+
+def test_sparse_gradients_train_as_dense_ones(train):
+    def made(sparse):
+        torch.manual_seed(1)
+        embedding = nn.Embedding(10, 2, sparse=sparse)
+        return nn.Sequential(embedding, nn.Flatten(), nn.Linear(6, 3))
+
+    ids = torch.randint(0, 10, (40, 3), generator=torch.manual_seed(2))
+    losses = [
+        train(made(sparse), data=(ids, LABELS), workers=2).runs[0].summary["dev_loss/iterate"]
+        for sparse in (False, True)
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_a_run_that_is_not_there_is_told_with_where_it_was_looked_for(tmp_path, monkeypatch, train):
+    monkeypatch.chdir(tmp_path)
+    made = train(store="lagbench-runs").runs[0]
+    assert lagbench.load(made.hash[:8]).summary == made.summary
+    assert lagbench.load(tmp_path / "lagbench-runs" / made.hash).hash == made.hash
+    with pytest.raises(lagbench.UserError, match=r"^lagbench-runs: no run with hash 'nope'; lag"):
+        lagbench.load("nope")
