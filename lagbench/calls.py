@@ -15,6 +15,7 @@ from harness.judge.comparison import build_table
 from harness.modules.allowed import check_kind, check_number, check_whole, pair_of
 from harness.modules.experiment import USUAL, Experiment, Model, Settings, cluster_of
 from harness.modules.network import AskedLoss
+from harness.modules.partition import dirichlet
 from harness.networks.contract import Minibatch, Network
 from harness.runs.idle import idle_lines
 from harness.runs.methods import Asked, Method, method_of
@@ -67,6 +68,7 @@ __all__ = [
     "Workload",
     "cluster_of",
     "compare",
+    "dirichlet",
     "load",
     "simulate",
     "tolerate",

@@ -130,6 +130,19 @@ def _feet(table: Table) -> Iterator[str]:
         told = [f"{share} ({'; '.join(labels)})" for share, labels in shares.items()]
         told = list(shares) if len(shares) == 1 else told
         yield f"share of the requested examples trained: {', '.join(told)}"
+    if skews := [each for each in dict.fromkeys(map(_skew, table.rows)) if each]:
+        yield f"workers' data differ: {'; '.join(skews)}"
+
+
+def _skew(row: Row) -> str:
+    """How much the data of several workers differ; empty where they do not."""
+    skew, workers = row.skew, row.cell.workers
+    if not skew or workers == 1:
+        return ""
+    told = f"{skew['smallest_share']:g} to {skew['largest_share']:g} examples each of {workers}"
+    if "label_skew" not in skew:
+        return told
+    return f"{told}, classes {skew['label_skew']:.2f} from those of all (total variation)"
 
 
 def _label(row: Row) -> str:

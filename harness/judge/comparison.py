@@ -11,7 +11,7 @@ import math
 import platform
 import subprocess
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,9 @@ from harness.store.schema import TIMELINE
 
 MARGIN = 0.05
 """Relative margin of the default target above the error of the reference."""
+
+SKEW = ("label_skew", "smallest_share", "largest_share")
+"""Figures in the summary of a run whose workers have different data."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,16 @@ class Row:
     diverged: int
     staleness: float
     trained: float = 1.0
+
+    @property
+    def skew(self) -> Mapping[str, float]:
+        """How much the workers' data differ in the first seed's run; empty where they do not.
+
+        ``smallest_share`` and ``largest_share`` are examples of a worker, ``label_skew`` the mean
+        total variation distance between a worker's class frequencies and those of all data.
+        """
+        summary = self.cell.runs[0].summary
+        return {name: float(summary[name]) for name in SKEW if name in summary}
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from harness.algorithms.descent import Descent
 from harness.base.errors import UserError, name_error
 from harness.grid.carriers import check as check_carrier
 from harness.modules.network import OWN_LOSS
+from harness.modules.partition import partition_of
 from harness.modules.recipe import schedule_of
 from harness.modules.step_time import is_finite
 
@@ -91,6 +92,7 @@ def check_settings(model: object, loss: object, asked: Any) -> None:
     check_kind("device", asked.device, (str, torch.device), "'cpu', 'cuda' or 'auto'")
     if asked.target is not None:
         check_number("target", asked.target)
+    partition_of(asked.partition)
     _check_positive("guess", asked.guess)
     _check_seeds(asked.seeds)
     schedule_of(asked.schedule, asked.guess)

@@ -24,6 +24,7 @@ from harness.base.registry import import_modules, undo_imports
 from harness.base.seeds import identity
 from harness.base.settings import build, setting
 from harness.modules.network import OWN_LOSS, Metric, preserve_generators
+from harness.modules.partition import Partitioning, partition_of
 from harness.modules.problem import Arrays, Problem, arrays_of
 from harness.modules.step_time import Charge, check_charge, is_finite
 from harness.modules.task import ModuleConfig, ModuleTask, is_maximised, metrics_of
@@ -64,6 +65,8 @@ class ModuleTable:
         step_seconds: seconds of a step on every device, or ``"count"``: the operations of the
             step, which each device computes at its own rate.
         minibatch: examples in a worker's minibatch.
+        partition: the workers' data: ``"iid"``, ``"by_label"``, ``"dirichlet:ALPHA"``, or the name
+            of a function of targets, number of workers and random generator, to each one's rows.
     """
 
     model: str
@@ -78,6 +81,7 @@ class ModuleTable:
     flops_per_example: float | None = setting(None, at_least=0.0)
     step_seconds: float | str = "count"
     minibatch: int = setting(32, at_least=1)
+    partition: str = setting("iid", added=True)
 
 
 USUAL = {"passes": 5, "evaluations": 10, "seed": 0, "tested": "at the end"}
@@ -178,10 +182,15 @@ class Source:
         place = {"folder": str(self.folder.resolve()), "import": list(self.imports)}
         source = {**place, "task": plain(asked)}
         with self.place.name_keys():
-            metrics = self._metrics(train)
+            metrics, partition = self._metrics(train), self._partition()
             more = is_maximised(asked.maximise, metrics)
         parts = train, dev, test, metrics, source, self.place
-        return Problem(model, loss, *parts, maximise=more)
+        return Problem(model, loss, *parts, maximise=more, partition=partition)
+
+    def _partition(self) -> Partitioning | None:
+        asked = self.asked.partition
+        is_name = ":" in asked and not asked.startswith("dirichlet:")
+        return partition_of(self.find("partition", asked) if is_name else asked)
 
     def _metrics(self, train: Arrays) -> dict[str, Metric]:
         asked = self.asked.metric

@@ -27,6 +27,12 @@ from harness.grid.carriers import Submission
 from harness.grid.grid import Runner
 from harness.modules.allowed import check_kind, check_lists, check_rates, check_settings
 from harness.modules.network import AskedLoss, ModuleNetwork
+from harness.modules.partition import (
+    Partitioning,
+    check_arguments,
+    check_not_by_worker,
+    partition_of,
+)
 from harness.modules.problem import Arrays, Problem, arrays_of, is_batched
 from harness.modules.recipe import AskedSchedule, schedule_of
 from harness.modules.sending import check_sendable, make_data_folder, share, sweep_data
@@ -69,6 +75,8 @@ class Settings(TypedDict, total=False):
             outputs and targets, one number for a minibatch; of several the first one decides.
         maximise: whether more of the metric is better; None where only ``"accuracy"`` is.
         minibatch: examples in a worker's minibatch.
+        partition: the workers' data: ``"iid"``, ``"by_label"``, ``lagbench.dirichlet(alpha)``, or a
+            function of targets, number of workers and random generator, to each one's rows.
         passes: passes over the training data, the same for every number of workers.
         evaluations: evaluations on the development data in each pass.
         seeds: number of seeds, or a list of them; a seed sets data order, timing and initial
@@ -105,6 +113,7 @@ class Settings(TypedDict, total=False):
     metric: Annotated[Any, None]
     maximise: Annotated[bool | None, None]
     minibatch: Annotated[int, 32]
+    partition: Annotated[str | Partitioning, "iid"]
     passes: Annotated[int, 5]
     evaluations: Annotated[int, 10]
     seeds: Annotated[int | Sequence[int], 3]
@@ -217,7 +226,8 @@ class Experiment:
     def _check_sendable(self, methods: Sequence[Method]) -> None:
         if not self._sends:
             return
-        parts = {"model": self.model, "loss": self.loss, "metric": self.settings.metric}
+        parts = {name: getattr(self.settings, name) for name in ("metric", "partition")}
+        parts |= {"model": self.model, "loss": self.loss}
         made = [schedule_of(self.settings.schedule, self.settings.guess)]
         parts |= {"algorithms": methods, "schedule": made}
         for name, part in parts.items():
@@ -309,8 +319,9 @@ class Experiment:
             train, dev = self._share_data(train), self._share_data(dev)
             test = test and self._share_data(test)
             more = is_maximised(self.settings.maximise, metrics)
-            parts = train, dev, test, metrics
-            self._problems[key] = Problem(self.model, self.loss, *parts, maximise=more)
+            parts = self.model, self.loss, train, dev, test, metrics
+            partition = partition_of(self.settings.partition)
+            self._problems[key] = Problem(*parts, maximise=more, partition=partition)
         return self._problems[key]
 
     @cached_property
@@ -325,7 +336,9 @@ class Experiment:
             UserError: the user's function raises an error.
         """
         if not callable(self.data):
+            check_not_by_worker(self.data, self.settings.minibatch)
             return self.data
+        check_arguments(self.data)
         try:
             return self.data(*[seed] * self._draws_data)
         except RAISED as error:

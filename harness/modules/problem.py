@@ -46,6 +46,7 @@ from harness.modules.network import (
     trainable_parameters,
     try_metrics,
 )
+from harness.modules.partition import Partitioning, describe_partition, split_rows
 from harness.modules.trees import (
     LABELS,
     Call,
@@ -81,6 +82,7 @@ class Problem(HasIdentity):
             a run's identity.
         place: the run file that names it, for messages.
         maximise: whether more of the first metric is better.
+        partition: data that differ by worker; None for equal shares of the same data.
     """
 
     def __init__(
@@ -95,8 +97,9 @@ class Problem(HasIdentity):
         place: Place | None = None,
         *,
         maximise: bool = False,
+        partition: Partitioning | None = None,
     ) -> None:
-        self.maximise = maximise
+        self.maximise, self.partition = maximise, partition
         self.source, self.place = source, place
         self.model, self.metrics = model, metrics
         self.loss: Loss = own_loss if loss == OWN_LOSS else loss
@@ -150,6 +153,18 @@ class Problem(HasIdentity):
         """The layout of the module's trained parameters in a vector ``[P]``."""
         return Parameters.from_module(self.module(seed))
 
+    @lru_cache(maxsize=16)  # noqa: B019 (a problem lives as long as its runs)
+    def shares(self, workers: int, seed: int) -> Sequence[np.ndarray]:
+        """The rows of each worker, with a `partition`.
+
+        Raises:
+            UserError: see `split_rows`.
+        """
+        assert self.partition is not None
+        with self.name_keys():
+            targets = unwrap(self.train.y)
+            return split_rows(self.partition, targets, len(self.train), workers, seed)
+
     def inspect(self, minibatch: int, device: str) -> Inspection:
         """Inspect the module by running it, once for each size and device; see `inspect_module`."""
         if (minibatch, device) not in self._inspected:
@@ -182,6 +197,7 @@ class Problem(HasIdentity):
         if isinstance(self.model, nn.Module):
             model["state"] = digest_of_state(self.model)
         data = {"train": self.train, "dev": self.dev, "test": self.test}
+        partition = {} if self.partition is None else {"partition": self.partition}
         return {
             "model": model,
             "loss": digest_of_part(self.loss, "loss"),
@@ -190,6 +206,7 @@ class Problem(HasIdentity):
             ],
             "data": {name: part and part.sha256 for name, part in data.items()},
             **({BETTER: MORE} if self.maximise else {}),
+            **{name: describe_partition(part) for name, part in partition.items()},
         }
 
     def to_identity(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from harness.base.settings import set_apart
 from harness.judge.bounds import SHARES
 from harness.modules.digests import digest_of_code, from_outside
 from harness.modules.network import Metric, ModuleNetwork
+from harness.modules.partition import measure_skew
 from harness.modules.problem import Arrays, DrawingMinibatches, Problem
 from harness.modules.trees import unwrap
 from harness.runs.config import Pieces, TrainingConfig
@@ -30,6 +31,7 @@ from harness.tasks.order import (
     Minibatches,
     Order,
     Partition,
+    Shares,
 )
 
 FORMAT = 1
@@ -68,6 +70,8 @@ class ModuleConfig(TrainingConfig[Problem]):
         super().__post_init__()
         if self.schedule.searches and self.problem.inspect(self._size, self.device).draws:
             raise UserError("schedule: no search for the rate of a module that draws at random")
+        if self.schedule.searches and self.problem.partition is not None:
+            raise UserError("schedule: no search for the rate with a partition; allowed: 'iid'")
 
     @property
     def _size(self) -> int:
@@ -119,13 +123,35 @@ class ModuleConfig(TrainingConfig[Problem]):
             return super().lay_out(stage, train)
 
     def order(self, stage: int, train: Pieces) -> Laid:
-        """See `TrainingConfig`; rounds leave no examples out."""
+        """See `TrainingConfig`; rounds leave no examples out, nor do workers with own data."""
+        _, own, a_fold, *_ = self.handing
+        cut = stage, self.passes, self.workers, own, a_fold
+        if self.problem.partition is not None:
+            shares = self.problem.shares(self.workers, self.seed)
+            size = self.stage(stage).minibatch
+            return ContinuousOrder(lambda times: Shares(self.seed, times, shares, size), *cut)
         found = self.lay_out(stage, train)
         if not self.rounds:
             return found
-        _, own, a_fold, *_ = self.handing
-        cut = stage, self.passes, self.workers, own, a_fold
         return ContinuousOrder(lambda number: self.lay_out(number, train), *cut)
+
+    @property
+    def counts_by_worker(self) -> bool:
+        """See `TrainingConfig`."""
+        return self.problem.partition is not None and self.handing.own is None
+
+    def find_simulation_only(self) -> tuple[str, str] | None:
+        """See `TrainingConfig`; a real server counts the minibatches of all workers together."""
+        if not self.counts_by_worker:
+            return None
+        return "task.partition", "simulated only without rounds; allowed on real processes: 'iid'"
+
+    def describe_data(self) -> Mapping[str, float]:
+        """See `TrainingConfig`; how much the workers' data differ, with a partition."""
+        if self.problem.partition is None:
+            return {}
+        shares = self.problem.shares(self.workers, self.seed)
+        return measure_skew(shares, unwrap(self.problem.train.y))
 
     def minibatches(self, data: Problem, examples: Examples) -> Minibatches:
         """See `TrainingConfig`; a module that draws random numbers gets their seeds."""

@@ -283,6 +283,15 @@ class TrainingConfig(TaskConfig, Generic[Data]):
         return self.rounds and (bool(self.cluster.faults) or self.handing.missed)
 
     @property
+    def counts_by_worker(self) -> bool:
+        """Whether one counter hands out minibatches, and yet each worker has its own data."""
+        return False
+
+    def describe_data(self) -> Mapping[str, float]:
+        """Figures of the run's data for its summary, by name."""
+        return {}
+
+    @property
     def may_be_lost(self) -> bool:
         """Whether a worker's memory may contain a contribution that is lost afterwards."""
         return self.missed_rounds or (bool(self.cluster.faults) and self.algorithm.remembers)

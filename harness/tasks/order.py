@@ -8,7 +8,8 @@ worker shuffles its frames again for every pass; a pass ends for all workers aft
 the worker with the fewest frames can fill, and the remaining frames are dropped.
 
 Examples that are not speech are dealt and shuffled in the same way, and none is dropped: rounds
-continue over the end of a pass (`ContinuousOrder`).
+continue over the end of a pass (`ContinuousOrder`). If workers have different data (`Shares`), each
+goes around its own share, in rounds or without.
 """
 
 from __future__ import annotations
@@ -275,17 +276,52 @@ class Partition:
 
 
 @dataclass(frozen=True, eq=False)
+class Shares:
+    """The examples of every worker's own share, shuffled; for `ContinuousOrder` only.
+
+    Args:
+        seed: the run's seed.
+        stage: number of times that a worker has gone through its share before.
+        rows: the examples of each worker.
+        minibatch: examples in a minibatch.
+    """
+
+    seed: int
+    stage: int
+    rows: Sequence[np.ndarray]
+    minibatch: int
+
+    @property
+    def frames(self) -> np.ndarray:
+        """Rows of each example: one."""
+        return np.ones(self.size, np.int64)
+
+    @property
+    def size(self) -> int:
+        """Number of examples of all workers."""
+        return sum(map(len, self.rows))
+
+    def sequence(self, worker: int) -> np.ndarray:
+        """A worker's examples in the order of training."""
+        named = stream(self.seed, "frames of a worker", self.stage, worker)
+        return named.permutation(self.rows[worker])
+
+
+@dataclass(frozen=True, eq=False)
 class ContinuousOrder:
-    """The minibatches of one pass of rounds that continue over the ends of passes.
+    """The minibatches of one pass whose folds continue over the ends of passes.
 
     A worker's examples of all passes form one sequence, shuffled again for each pass. Pass k
     (from 1) of P ends for all workers with round ``ceil(k N / (B m))``: N examples, B in a
     minibatch, m minibatches in a round of all workers. So every example is trained on once a pass,
     with two exceptions: the last minibatches take examples of one pass more, and a worker with one
-    example more than another makes as many minibatches, so it falls behind by that example.
+    example more than another makes as many minibatches, so it falls behind by that example. Of
+    `Shares`, a pass is as many examples, and each worker goes around its own share meanwhile: more
+    often if it is small, or if the worker is fast and waits for no other.
 
     Args:
-        pass_of: from the number of a pass, from 0, to its examples.
+        pass_of: from the number of a pass, from 0, to its examples; with `Shares`, from the number
+            of times that a worker has gone through its share.
         stage: number of this pass, from 0.
         passes: P.
         workers: number of workers.
@@ -294,7 +330,7 @@ class ContinuousOrder:
         a_fold: minibatches that this counter hands out for a round.
     """
 
-    pass_of: Callable[[int], Order | Partition]
+    pass_of: Callable[[int], Order | Partition | Shares]
     stage: int
     passes: int
     workers: int
@@ -350,19 +386,30 @@ class ContinuousOrder:
 
     def _rows(self, worker: int, step: int) -> np.ndarray:
         """The rows of a worker's minibatch by its number since the run began."""
-        # The number says which pass it begins in; its last rows may be the first of the next pass.
-        size, length = self.minibatch, len(self._pass(self.stage).sequence(worker))
+        # The number says which pass it begins in; its last rows may be the first of the next one,
+        # or of several where a share is smaller than a minibatch.
+        size, length = self.minibatch, len(self._sequence(self.stage, worker))
         number, first = divmod(step * size, length)
-        rows = self._pass(number).sequence(worker)[first : first + size]
-        if len(rows) == size:
-            return rows
-        more = self._pass(number + 1).sequence(worker)[: size - len(rows)]
-        return np.concatenate([rows, more])
+        rows = self._sequence(number, worker)[first : first + size]
+        while len(rows) < size:
+            number += 1
+            more = self._sequence(number, worker)[: size - len(rows)]
+            rows = np.concatenate([rows, more])
+        return rows
 
     @cached_property
-    def _pass(self) -> Callable[[int], Order | Partition]:
+    def _pass(self) -> Callable[[int], Order | Partition | Shares]:
         """`pass_of` with a cache: a minibatch needs this stage, its own pass and the next one."""
         return lru_cache(maxsize=3)(self.pass_of)
+
+    @cached_property
+    def _sequence(self) -> Callable[[int, int], np.ndarray | InBlocks]:
+        """The rows of a pass and worker, with a cache: workers may be in different passes."""
+
+        def sequence(number: int, worker: int) -> np.ndarray | InBlocks:
+            return self._pass(number).sequence(worker)
+
+        return lru_cache(maxsize=3 * self.workers)(sequence)
 
 
 Laid = Order | Partition | ContinuousOrder

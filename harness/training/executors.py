@@ -23,7 +23,7 @@ from harness.replay.sharded_replay import ShardedReplay
 from harness.runs.config import Data, TrainingConfig
 from harness.simulator import LOST, Simulation, Timeline
 from harness.simulator.timeline import IN_FLIGHT, Contributions, Spans
-from harness.tasks.order import Minibatches
+from harness.tasks.order import Key, Minibatches
 
 Replay = TypeVar("Replay", bound=StaleReplay | ShardedReplay | BlockReplay)
 
@@ -65,6 +65,7 @@ class SimulationExecutor(OnSimulation[StaleReplay | ShardedReplay | BlockReplay]
         self.simulation = config.simulation(config.pieces(data))
         rates = config.rates(minibatches)
         self.replay = _replay(config, config.network(data), model, minibatches, rates)
+        self._counts = WorkerSteps() if config.counts_by_worker else None
 
     @property
     def loss(self) -> float:
@@ -74,6 +75,8 @@ class SimulationExecutor(OnSimulation[StaleReplay | ShardedReplay | BlockReplay]
     def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
         """See `FrameExecutor`."""
         segment = self.simulation.advance(folds=folds, drain=drain, handing_out=handing_out)
+        if self._counts is not None:
+            segment = self._counts.renumber(segment)
         if isinstance(self.replay, ShardedReplay):
             self.replay.run(segment, rate)
         else:
@@ -94,12 +97,54 @@ class SimulationExecutor(OnSimulation[StaleReplay | ShardedReplay | BlockReplay]
         """See `Executor`."""
         arrays, facts = self.replay.capture()
         simulation = resume.add_prefix(self.simulation.state(), "simulation/")
+        if self._counts is not None:
+            facts["counts"] = self._counts.capture()
         return {**resume.add_prefix(arrays, "replay/"), **simulation}, facts
 
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
         """See `Executor`."""
         self.replay.reinstate(resume.part(arrays, "replay/"), facts)
         self.simulation = self.simulation.with_state(resume.part(arrays, "simulation/"))
+        if self._counts is not None:
+            self._counts = WorkerSteps.from_facts(facts["counts"])
+
+
+class WorkerSteps:
+    """Each worker's own count of minibatches, in timelines of a counter that all workers share."""
+
+    def __init__(self) -> None:
+        self._next: dict[int, int] = {}
+        self._under_way: dict[Key, int] = {}  # own first step by worker and shared first step
+
+    def renumber(self, segment: Timeline) -> Timeline:
+        """The next segment, with ``first_step`` counted by worker in the order of its reads."""
+        rows = segment.contributions
+        columns = (rows.worker, rows.first_step, rows.steps)
+        workers, firsts, steps = (column.tolist() for column in columns)
+        found = np.empty(len(rows), np.int64)
+        for place in np.argsort(rows.first_step, kind="stable").tolist():
+            worker = workers[place]
+            known = self._under_way.get((worker, firsts[place]))
+            if known is None:
+                known = self._next.get(worker, 0)
+                self._next[worker] = known + steps[place]
+            found[place] = known
+        waiting = np.flatnonzero(rows.fold == IN_FLIGHT).tolist()
+        self._under_way = {(workers[k], firsts[k]): int(found[k]) for k in waiting}
+        return replace(segment, contributions=replace(rows, first_step=found))
+
+    def capture(self) -> Facts:
+        """State for `from_facts`."""
+        under_way = [[*key, own] for key, own in self._under_way.items()]
+        return {"next": list(self._next.items()), "under_way": under_way}
+
+    @classmethod
+    def from_facts(cls, facts: Facts) -> WorkerSteps:
+        """Restore the state of `capture`."""
+        found = cls()
+        found._next = dict(map(tuple, facts["next"]))
+        found._under_way = {(who, first): own for who, first, own in facts["under_way"]}
+        return found
 
 
 def _replay(

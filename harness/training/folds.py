@@ -236,7 +236,8 @@ class FrameTraining(Training[FrameExecutor]):
         times = {"virtual_s": now.time_s, "folds": now.fold}
         if status == "done":
             ended = {"stopped": int(self.pace.stop), "timeline_sha256": timeline.sha256()}
-            return {**self.last_measured(), **times, **self._progress(), **ended}, ""
+            known = {**self.config.describe_data(), **self._progress()}
+            return {**self.last_measured(), **times, **known, **ended}, ""
         stage, rows = self.config.stage_name(now.fold), self.writer.rows()
         return times, describe_divergence(stage, now, rows, "dev_loss", self._rate, self.task.unit)
 

@@ -51,6 +51,9 @@ def quits():
 def each_wrong(outputs, targets):
     return (outputs.argmax(1) != targets).double()
 
+def halves(targets, workers, random):
+    return [range(54), range(54, 108)]
+
 def share_wrong(outputs, targets):
     return (outputs.argmax(1) != targets).double().mean()
 """
@@ -253,6 +256,29 @@ def test_a_metric_of_ones_own_judges(write: Written, tmp_path: Path) -> None:
     assert line == f"mine 2.0/2 passes, share wrong {last:.6g}"
 
 
+@pytest.mark.parametrize("asked", ["by_label", "dirichlet:0.5", "{module}:halves"])
+def test_a_run_file_gives_workers_different_data(
+    asked: str, write: Written, launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    config = load_run(write(task=f'partition = "{asked}"\n')).config
+    run = config.execute(Store(tmp_path / "store"), silent)
+    assert run.summary["largest_share"] >= 54.0 >= run.summary["smallest_share"]
+    assert config_of(load_finished_run(run.dir)).to_dict() == run.config
+    codes, told = launch(tmp_path / "run.toml", 3).ended()
+    assert 2 in codes
+    assert "task.partition: simulated only without rounds" in "".join(told)
+
+
+def test_real_workers_in_rounds_have_different_data_too(
+    write: Written, launch: Callable[..., Any]
+) -> None:
+    running = launch(write(training=ROUNDS, task='partition = "by_label"\n'), 3)
+    codes, told = running.ended()
+    assert codes == [0] * 3, told
+    found = replay_run(running.folder(), silent)
+    assert found.replayed_sha256 == found.recorded_sha256
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line"),
     [
@@ -293,6 +319,7 @@ def test_a_metric_of_ones_own_judges(write: Written, tmp_path: Path) -> None:
             "[protocol]\nis = 'sequence'\n[algorithm]",
             "protocol: 'sequence' hands out no examples to train on; allowed: parameter_server",
         ),
+        ("minibatch = 8", 'partition = "skewed"', "run.toml: task.partition: 'skewed'; allowed"),
         ("passes = 2", "minibatch = 8", "task.minibatch: is set outside of task too"),
         ("passes = 2", "work = 8", "work: not allowed; it follows from the rest"),
     ],
