@@ -454,11 +454,13 @@ class Muon(LocalOptimizer):
         momentum: decay factor of m per step.
         iterations: number of iterations of the polynomial.
         rest: optimizer of the biases.
+        decay: weight decay of the weights, multiplied by the learning rate.
     """
 
     momentum: float = setting(0.95, at_least=0.0, at_most=1.0)
     iterations: int = setting(5, at_least=1, at_most=100)
     rest: AdamW = field(default_factory=AdamW)
+    decay: float = setting(0.0, at_least=0.0, added=True)
 
     def start(self, replicas: Tensor) -> State:
         """Zero momentum, and the initial state of ``rest``."""
@@ -469,10 +471,12 @@ class Muon(LocalOptimizer):
         momentum = state["momentum"].lerp_(gradients, 1.0 - self.momentum)
         ahead = gradients.lerp(momentum, self.momentum)
         self.rest.direct_(gradients, replicas, state, network)
-        places = zip(*(network.matrices(stack) for stack in (gradients, ahead)), strict=True)
-        for weight, slope in places:
+        stacks = gradients, ahead, replicas
+        for weight, slope, theta in zip(*map(network.matrices, stacks), strict=True):
             size = 0.2 * max(slope.shape[1:]) ** 0.5
             weight.copy_(orthogonal(slope, self.iterations).mul_(size))
+            if self.decay:
+                weight.add_(theta, alpha=self.decay)
 
 
 def orthogonal(matrices: Tensor, iterations: int) -> Tensor:

@@ -30,6 +30,9 @@ HERE: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("loss_fn", "criterion"), ("loss",)),
     **dict.fromkeys(("metrics", "scoring"), ("metric",)),
     **dict.fromkeys(("opt", "optim"), ("optimizer",)),
+    **dict.fromkeys(("clip_grad", "max_norm", "max_grad_norm", "gradient_clip"), ("clip",)),
+    **dict.fromkeys(("decay", "wd"), ("weight_decay",)),
+    **dict.fromkeys(("accumulation_steps", "gradient_accumulation_steps"), ("accumulate",)),
     **dict.fromkeys(("dataset", "train_data", "dataloader", "loader"), ("data",)),
 }
 """Names of arguments here, by the names that they have in other libraries or in another call."""
@@ -78,8 +81,11 @@ def check_settings(model: object, loss: object, asked: Any) -> None:
         raise UserError("model, loss: the loss is a module; allowed: the model comes first")
     if not (callable(loss) or loss == OWN_LOSS):
         raise UserError(f"loss: {_show(loss)}; allowed: a function, or 'model' for its own")
-    for name in ("minibatch", "passes", "evaluations", "jobs", "runs_per_job"):
+    for name in ("minibatch", "passes", "evaluations", "jobs", "runs_per_job", "accumulate"):
         check_whole(name, getattr(asked, name))
+    if asked.clip is not None:
+        _check_positive("clip", asked.clip)
+    check_number("weight_decay", asked.weight_decay, least=0.0)
     told = "'momentum', 'adamw', 'muon', 'ngsgd', a LocalOptimizer or NaturalGradient of lagbench"
     check_kind("optimizer", asked.optimizer, (str, *get_args(Descent), type(None)), told)
     check_kind("store", asked.store, (str, Path), "a folder")
@@ -118,14 +124,15 @@ def check_whole(name: str, value: Any, least: int = 1) -> None:
         raise UserError(f"{name}: {_show(value)}; allowed: a whole number from {least}")
 
 
-def check_number(name: str, value: Any) -> None:
-    """Reject a value that is no finite number.
+def check_number(name: str, value: Any, least: float | None = None) -> None:
+    """Reject a value that is no finite number, or is too small.
 
     Raises:
-        UserError: it is not.
+        UserError: it is not, or below ``least``.
     """
-    if not is_finite(value):
-        raise UserError(f"{name}: {_show(value)}; allowed: a number")
+    if not is_finite(value) or (least is not None and value < least):
+        told = "" if least is None else f" from {least:g}"
+        raise UserError(f"{name}: {_show(value)}; allowed: a number{told}")
 
 
 def pair_of(name: str, value: Any) -> tuple[float, float]:

@@ -34,7 +34,7 @@ from harness.modules.partition import (
     partition_of,
 )
 from harness.modules.problem import Arrays, Problem, arrays_of, is_batched
-from harness.modules.recipe import AskedSchedule, schedule_of
+from harness.modules.recipe import AskedSchedule, decays_beside, schedule_of, with_decay
 from harness.modules.sending import check_sendable, make_data_folder, share, sweep_data
 from harness.modules.step_time import Charge, StepConfig, check_charge
 from harness.modules.task import ModuleConfig, is_maximised, metrics_of
@@ -86,6 +86,10 @@ class Settings(TypedDict, total=False):
             ``"muon"``, ``"ngsgd"`` (natural gradient of its linear and convolutional layers), a
             `LocalOptimizer` or a `NaturalGradient`; each worker has its own state. None for plain
             gradients.
+        clip: largest norm of a worker's gradient, as in ``torch.nn.utils.clip_grad_norm_``.
+        weight_decay: multiple of the parameters that is added to each gradient after clipping;
+            ``"adamw"``, ``"muon"`` and ``"ngsgd"`` decay beside the gradient.
+        accumulate: equal parts of each minibatch that are computed one after the other.
         schedule: learning rate over training: ``"cosine"``, ``"linear"`` (both with a warm-up),
             ``"warmup"``, ``"steps"``, ``"constant"``; a function from the share of training done,
             in [0, 1), to a factor; or a `Schedule`, or a function that makes one from a learning
@@ -119,6 +123,9 @@ class Settings(TypedDict, total=False):
     seeds: Annotated[int | Sequence[int], 3]
     guess: Annotated[float, 0.1]
     optimizer: Annotated[str | Descent | None, None]
+    clip: Annotated[float | None, None]
+    weight_decay: Annotated[float, 0.0]
+    accumulate: Annotated[int, 1]
     schedule: Annotated[AskedSchedule, Constant]
     charge_for: Annotated[Charged, None]
     parameter_bytes: Annotated[float | None, None]
@@ -282,12 +289,14 @@ class Experiment:
         return Grid(self.build_config, named, workers, self.seeds, guess, rates)
 
     def _methods(self, methods: Sequence[Asked]) -> list[Method]:
-        optimizer = self.settings.optimizer
-        return [with_optimizer(method_of(each), optimizer) for each in methods]
+        optimizer, decay = self.settings.optimizer, self.settings.weight_decay
+        found = [with_optimizer(method_of(each), optimizer) for each in methods]
+        return [replace(each, algorithm=with_decay(each.algorithm, decay)) for each in found]
 
     def build_config(self, method: Method, workers: int, rate: float, seed: int) -> ModuleConfig:
         """The configuration of one run."""
         settings, size = self.settings, self.settings.minibatch
+        decays = decays_beside(method.algorithm)
         return ModuleConfig(
             algorithm=method.algorithm,
             protocol=method.protocol,
@@ -303,6 +312,9 @@ class Experiment:
             device=self.device,
             problem=self.problem(seed),
             tested="at the end",
+            clip=settings.clip,
+            weight_decay=0.0 if decays else settings.weight_decay,
+            accumulate=settings.accumulate,
         )
 
     def problem(self, seed: int) -> Problem:
@@ -379,8 +391,9 @@ class Experiment:
         )
 
         def measure(problem: Problem) -> float:
-            config = StepConfig(problem, size, self.device)
-            return float(config.execute(self._store, _ignore_progress).summary["worth_flops"])
+            config = StepConfig(problem, size // asked.accumulate, self.device)
+            found = config.execute(self._store, _ignore_progress).summary
+            return asked.accumulate * float(found["worth_flops"])
 
         problem = self.problem(self.seeds[0])
         return charge.apply(problem, size, self.machine, self._work, measure, self.say)

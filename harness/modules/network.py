@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from harness.base.errors import RAISED, UserError, describe_raised
+from harness.modules.gradient_rules import NO_RULES, GradientRules
 from harness.modules.trees import Call, Parts, Value, join, map_tensors, unwrap
 from harness.natural_gradient.layer_hooks import Affine, LayerHook, Reduction, is_affine
 
@@ -90,6 +91,7 @@ class ModuleNetwork:
         loss: the loss function.
         together: from this number of replicas on, they are computed at once; None for never.
         reduction: whether the loss is the mean or the sum over examples.
+        rules: microbatches, clipping and weight decay.
     """
 
     def __init__(
@@ -99,7 +101,9 @@ class ModuleNetwork:
         *,
         together: int | None = None,
         reduction: Reduction = "mean",
+        rules: GradientRules = NO_RULES,
     ) -> None:
+        self.rules = rules
         self.module, self.loss, self.together = copy_module(module), loss, together
         self.reduction: Reduction = reduction
         self.call = Call.of(self.module, needs_labels=loss is own_loss)
@@ -123,9 +127,25 @@ class ModuleNetwork:
         Returns:
             The losses ``[W]``.
         """
+        losses = self._take_gradient(stack, x, targets, out)
+        self._clip_rows(out)
+        self.rules.decay_(out, stack)
+        return losses
+
+    def _clip_rows(self, rows: Tensor) -> None:
+        """Clip each of the gradients ``[W, P]``, in place."""
+        if self.rules.clip is not None:
+            for row in rows:
+                self.rules.clip_(self.parameters.views(row))
+
+    def _take_gradient(
+        self, stack: Tensor, x: Value | Drawing, targets: Value, out: Tensor
+    ) -> Tensor:
+        """The gradient of `gradient`, before clipping and decay."""
         if isinstance(x, Drawing):
             return self._one_by_one(stack, x.x, targets, out, x.keys)
-        if self.together is None or len(stack) < self.together:
+        few = self.together is None or len(stack) < self.together
+        if few or self.rules.accumulate > 1:
             return self._one_by_one(stack, x, targets, out, [None] * len(stack))
         parts = self.parameters.split(stack)
         gradients, losses = self._all(parts, unwrap(x[:, 0]), unwrap(targets[:, 0]))
@@ -183,12 +203,14 @@ class ModuleNetwork:
         try:
             for w, key in enumerate(keys):
                 losses.append(self._one(stack[w], inputs[w, 0], targets[w, 0], out[w], key))
+                self._clip_rows(out[w : w + 1])
                 visit(w)
                 for layer in self.layers:
                     layer.seen.clear()
         finally:
             for hook in hooks:
                 hook.remove()
+        self.rules.decay_(out, stack)
         return torch.stack(losses)
 
     def bind_parameters(self, model: Tensor) -> nn.Module:
@@ -224,11 +246,29 @@ class ModuleNetwork:
             seed_generators(key)
         module = self.bind_parameters(row)
         with torch.enable_grad():
-            loss = self.loss_of(module, x, targets)
-            # As in a plain loop: `torch.autograd.grad` checks every input again, which takes as
-            # long as a small layer.
-            torch.autograd.backward(loss, inputs=self._trained)
+            loss = self._go_back(module, x, targets)
         torch.cat(self._take_gradients(), out=out)
+        return loss
+
+    def _go_back(self, module: nn.Module, x: Value, targets: Value) -> Tensor:
+        """Add the gradient of the loss to those of the parameters; returns the loss."""
+        if (parts := self.rules.accumulate) > 1:
+            size = len(x) // parts
+            some = [slice(k * size, (k + 1) * size) for k in range(parts)]
+            share = 1.0 / parts if self.reduction == "mean" else 1.0
+            losses = [self._back_propagate(module, x[k], targets[k], share) for k in some]
+            return torch.stack(losses).sum()
+        return self._back_propagate(module, x, targets)
+
+    def _back_propagate(
+        self, module: nn.Module, x: Value, targets: Value, share: float = 1.0
+    ) -> Tensor:
+        loss = self.loss_of(module, x, targets)
+        if share != 1.0:
+            loss = loss * share
+        # As in a plain loop: `torch.autograd.grad` checks every input again, which takes as
+        # long as a small layer.
+        torch.autograd.backward(loss, inputs=self._trained)
         return loss.detach()
 
     def _take_gradients(self) -> list[Tensor]:

@@ -28,6 +28,7 @@ from harness.modules.digests import (
     digest_of_state,
     digest_of_tensor,
 )
+from harness.modules.gradient_rules import NO_RULES, GradientRules
 from harness.modules.network import (
     OWN_LOSS,
     AskedLoss,
@@ -181,11 +182,14 @@ class Problem(HasIdentity):
             try_metrics(_to_device(module, device), self.metrics, some.x, some.y, call)
         return found
 
-    def network(self, seed: int, minibatch: int, device: str) -> ModuleNetwork:
+    def network(
+        self, seed: int, minibatch: int, device: str, rules: GradientRules = NO_RULES
+    ) -> ModuleNetwork:
         """The network that algorithms compute gradients with."""
         found = self.inspect(minibatch, device)
         module = _to_device(self.module(seed), device)
-        return ModuleNetwork(module, self.loss, together=found.together, reduction=found.reduction)
+        together, reduction = found.together, found.reduction
+        return ModuleNetwork(module, self.loss, together=together, reduction=reduction, rules=rules)
 
     @cached_property
     def _plain(self) -> dict[str, Any]:

@@ -1,14 +1,15 @@
-"""What a user says of a recipe: a schedule by name, object or function."""
+"""What a user says of a recipe: a schedule by name, object or function, and weight decay."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any, cast
 
 import torch
 
+from harness.algorithms.descent import AdamW, Muon
 from harness.algorithms.schedules import Constant, Schedule
 from harness.algorithms.share_schedules import Cosine, Linear, Steps, Warmup
 from harness.base.errors import RAISED, UserError, describe_raised, name_error
@@ -60,6 +61,41 @@ class FunctionSchedule(Schedule, HasIdentity):
         """The learning rate, and the digest of the function."""
         code = digest_of_code(self.function, "schedule")
         return {"is": type(self).__name__, "rate": self.rate, "function": code}
+
+
+def with_decay(part: Any, weight_decay: float) -> Any:
+    """An algorithm or optimizer whose `AdamW` or `Muon` decays parameters beside the gradient.
+
+    Args:
+        part: a dataclass; returned itself if it has neither, and no decay is asked for.
+        weight_decay: multiple of the parameters.
+
+    Raises:
+        UserError: the optimizer has another decay of its own.
+
+    Example:
+        >>> with_decay(AdamW(), 0.1).decay
+        0.1
+    """
+    if not weight_decay or not is_dataclass(part):
+        return part
+    own = {entry.name: getattr(part, entry.name) for entry in fields(part)}
+    inner = {name: with_decay(value, weight_decay) for name, value in own.items()}
+    changed = {name: value for name, value in inner.items() if value is not own[name]}
+    if isinstance(part, AdamW | Muon):
+        if part.decay not in (0.0, weight_decay):
+            told = f"{type(part).__name__} has a decay of {part.decay:g}"
+            raise UserError(f"weight_decay: {weight_decay:g}; {told}; allowed: one of them")
+        changed["decay"] = weight_decay
+    return cast(Any, replace)(part, **changed) if changed else part
+
+
+def decays_beside(part: Any) -> bool:
+    """Whether an optimizer within a dataclass decays parameters beside the gradient."""
+    if isinstance(part, AdamW | Muon):
+        return True
+    own = fields(part) if is_dataclass(part) else ()
+    return any(decays_beside(getattr(part, entry.name)) for entry in own)
 
 
 def schedule_of(asked: Any, rate: float) -> Schedule:

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from harness.algorithms.catalogue import Algorithm
 from harness.base.errors import UserError, name_error
-from harness.base.settings import set_apart
+from harness.base.settings import set_apart, setting
 from harness.judge.bounds import SHARES
 from harness.modules.digests import digest_of_code, from_outside
+from harness.modules.gradient_rules import GradientRules
 from harness.modules.network import Metric, ModuleNetwork
 from harness.modules.partition import measure_skew
 from harness.modules.problem import Arrays, DrawingMinibatches, Problem
@@ -51,6 +52,10 @@ class ModuleConfig(TrainingConfig[Problem]):
     Args:
         problem: module, loss, data and metrics, whose digests are part of the identity.
         work: operations and bytes of a minibatch, for which the cluster is charged.
+        clip: largest norm of a worker's gradient over all parameters; None for no limit.
+        weight_decay: multiple of the parameters that is added to a worker's gradient after
+            clipping. The decay of `AdamW` and `Muon` is a setting of theirs.
+        accumulate: microbatches of a minibatch, whose gradients are added.
 
     Raises:
         UserError: settings that do not go together.
@@ -65,9 +70,15 @@ class ModuleConfig(TrainingConfig[Problem]):
     problem: Problem
     work: Workload
     format: int = FORMAT
+    clip: float | None = setting(None, above=0.0, added=True)
+    weight_decay: float = setting(0.0, at_least=0.0, added=True)
+    accumulate: int = setting(1, at_least=1, added=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self._size % self.accumulate:
+            told = f"a divisor of minibatch, {self._size}"
+            raise UserError(f"accumulate: {self.accumulate}; allowed: {told}")
         if self.schedule.searches and self.problem.inspect(self._size, self.device).draws:
             raise UserError("schedule: no search for the rate of a module that draws at random")
         if self.schedule.searches and self.problem.partition is not None:
@@ -103,7 +114,8 @@ class ModuleConfig(TrainingConfig[Problem]):
 
     def network(self, data: Problem) -> ModuleNetwork:
         """The network of the problem's module."""
-        return data.network(self.seed, self._size, self.device)
+        rules = GradientRules(self.clip, self.weight_decay, self.accumulate)
+        return data.network(self.seed, self._size, self.device, rules)
 
     def pieces(self, data: Problem) -> Arrays:
         """The training examples."""

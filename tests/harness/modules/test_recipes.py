@@ -11,12 +11,14 @@ from torch import nn
 from harness.algorithms.async_sgd import AsyncDescent, AsyncSgd
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.contract import Algorithm
-from harness.algorithms.descent import Momentum
+from harness.algorithms.descent import AdamW, Momentum, Muon
 from harness.algorithms.schedules import Constant, Exponential, Schedule
 from harness.algorithms.share_schedules import Cosine, Linear, Rates, StepRates, Steps, Warmup
 from harness.base.errors import UserError
-from harness.modules.network import Parameters
-from harness.modules.recipe import schedule_of
+from harness.modules.gradient_rules import GradientRules
+from harness.modules.network import ModuleNetwork, Parameters
+from harness.modules.recipe import decays_beside, schedule_of, with_decay
+from harness.natural_gradient import NGSGD, NaturalGradient
 from harness.simulator import Averaging, ParameterServer
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
@@ -227,3 +229,120 @@ def test_a_function_that_gives_no_number_later_is_one_line():
     schedule = schedule_of(lambda share: 1.0 if share == 0.5 else math.nan, 0.1)
     with pytest.raises(UserError, match=r"gives nan where a share of 0\.25 is done"):
         schedule.factor_at(0.25)
+
+
+def clipped_loop(config, made, *, clip=None, parts=1) -> nn.Module:
+    """A user's loop with clipping and microbatches."""
+    problem = config.problem
+    model = problem.module(config.seed)
+    optimizer = made(model.parameters())
+    for stage in range(config.passes):
+        order = config.order(stage, problem.train)
+        for step in range(order.steps):
+            rows = torch.as_tensor(order.rows_of([(0, step)])[0])
+            optimizer.zero_grad()
+            for some in rows.chunk(parts):
+                loss = problem.loss(model(problem.train.x[some]), problem.train.y[some])
+                (loss / parts).backward()
+            if clip is not None:
+                norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+                clipped.append(bool(norm > clip))
+            optimizer.step()
+    return model
+
+
+clipped: list[bool] = []
+
+
+def decayed(parameters):
+    return torch.optim.SGD(parameters, RATE, momentum=0.9, weight_decay=0.1)
+
+
+@pytest.mark.parametrize("kind", ["perceptron", "transformer"])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_clipping_and_microbatches_are_those_of_a_loop_to_the_bit(name, kind, tmp_path):
+    algorithm, protocol, made = ALGORITHMS[name]
+    further = {"clip": 0.3, "accumulate": 2, "workers": 1, "passes": 1}
+    config = configured(problem_of(kind), algorithm, protocol, **further)
+    run = config.execute(Store(tmp_path), silent)
+    clipped.clear()
+    model = clipped_loop(config, made, clip=0.3, parts=2)
+    assert any(clipped)
+    must_equal(config, run, model)
+
+
+def test_weight_decay_comes_after_clipping_and_before_momentum(tmp_path):
+    further = {"clip": 0.3, "weight_decay": 0.1, "workers": 1, "passes": 1}
+    config = configured(problem_of("perceptron"), AsyncDescent(Momentum()), None, **further)
+    run = config.execute(Store(tmp_path), silent)
+    must_equal(config, run, clipped_loop(config, decayed, clip=0.3))
+
+
+def test_natural_gradient_clips_before_and_decays_after_preconditioning(tmp_path):
+    problem = problem_of("perceptron")
+    further = {"clip": 0.3, "weight_decay": 0.1, "workers": 1, "passes": 1}
+    config = configured(problem, AsyncDescent(NaturalGradient()), None, **further)
+    run = config.execute(Store(tmp_path), silent)
+    model, order = problem.module(0), config.order(0, problem.train)
+    optimizer = NGSGD(model, lr=RATE, weight_decay=0.1)
+    for step in range(order.steps):
+        rows = torch.as_tensor(order.rows_of([(0, step)])[0])
+        optimizer.zero_grad()
+        problem.loss(model(problem.train.x[rows]), problem.train.y[rows]).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.3)
+        optimizer.step()
+    places = Parameters.from_module(model)
+    for name, ours in zip(places.names, places.views(final(run)), strict=True):
+        assert torch.allclose(ours, model.get_parameter(name).detach(), rtol=1e-5, atol=1e-6), name
+
+
+def test_rules_are_the_same_for_replicas_at_once_and_one_by_one():
+    problem = problem_of("perceptron")
+    rules = GradientRules(clip=0.3, weight_decay=0.1)
+    generator = torch.Generator().manual_seed(1)
+    stack = problem.initial(0) + 0.1 * torch.randn(3, len(problem.initial(0)), generator=generator)
+    x, y = (t[:24].view(3, 1, 8, *t.shape[1:]) for t in (problem.train.x, problem.train.y))
+    found = []
+    for together in (None, 1):
+        network = ModuleNetwork(problem.module(0), problem.loss, together=together, rules=rules)
+        found.append(torch.empty_like(stack))
+        network.gradient(stack, x, y, found[-1])
+    assert torch.allclose(found[0], found[1], rtol=1e-4, atol=1e-6)
+    norms = (found[0] - 0.1 * stack).norm(dim=1)
+    assert norms.tolist() == pytest.approx([0.3] * 3, rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", [AdamW, Muon])
+def test_adamw_and_muon_decay_beside_the_gradient_wherever_they_are(kind):
+    inner = ModelAveraging(descent=kind())
+    expected = AdamW(decay=0.1) if kind is AdamW else Muon(rest=AdamW(decay=0.1), decay=0.1)
+    assert with_decay(inner, 0.1) == ModelAveraging(descent=expected)
+    assert decays_beside(inner)
+    assert not decays_beside(ModelAveraging(Momentum()))
+    assert with_decay(inner, 0.0) is inner
+    with pytest.raises(UserError, match=r"weight_decay: 0\.2; .* of 0\.1; allowed: one"):
+        with_decay(with_decay(inner, 0.1), 0.2)
+
+
+@pytest.mark.parametrize("kind", [AdamW, Muon])
+def test_the_decay_of_an_optimizer_is_the_learning_rate_times_the_parameters(kind):
+    network = ModuleNetwork(nn.Linear(3, 2), torch.nn.functional.mse_loss)
+    theta, slope = torch.randn(2, 8), torch.randn(2, 8)
+    plain, decayed_ = slope.clone(), slope.clone()
+    kind().direct_(plain, theta, kind().start(theta), network)
+    kind(decay=0.5).direct_(decayed_, theta, kind().start(theta), network)
+    shares = (decayed_ - plain) / theta
+    weights = 6 if kind is Muon else 8  # Muon's biases have the decay of `rest`
+    assert torch.allclose(shares[:, :weights], torch.tensor(0.5), atol=1e-5)
+
+
+def test_a_minibatch_that_cannot_be_cut_is_one_line():
+    with pytest.raises(UserError, match=r"^accumulate: 3; allowed: a divisor of minibatch, 8$"):
+        configured(problem_of("perceptron"), accumulate=3)
+
+
+def test_rules_at_their_defaults_are_no_part_of_an_identity():
+    problem = problem_of("perceptron")
+    plain = configured(problem).to_dict()
+    assert not {"clip", "weight_decay", "accumulate"} & plain.keys()
+    assert configured(problem, clip=1.0).to_dict() == {**plain, "clip": 1.0}

@@ -1,0 +1,46 @@
+"""What is done to a worker's gradient before its algorithm: microbatches, clipping, weight decay.
+
+The rules apply to every minibatch of every worker, whatever the algorithm and the optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class GradientRules:
+    """Rules for the gradient of one minibatch.
+
+    Args:
+        clip: largest norm of the gradient over all parameters, as in
+            ``torch.nn.utils.clip_grad_norm_``; None for no limit.
+        weight_decay: multiple of the parameters that is added to the gradient after clipping, as in
+            ``torch.optim.SGD``; natural gradient adds it after preconditioning, as in `NGSGD`.
+        accumulate: microbatches of a minibatch, computed one after the other.
+    """
+
+    clip: float | None = None
+    weight_decay: float = 0.0
+    accumulate: int = 1
+
+    def clip_(self, gradient: Sequence[Tensor]) -> None:
+        """Scale a gradient, a tensor for each parameter, in place."""
+        if self.clip is None:
+            return
+        norm = torch.nn.utils.get_total_norm(gradient)
+        share = torch.clamp(self.clip / (norm + 1e-6), max=1.0)
+        for part in gradient:
+            part.mul_(share)
+
+    def decay_(self, gradients: Tensor, stack: Tensor) -> None:
+        """Add the decay of parameters to gradients of their shape, in place."""
+        if self.weight_decay:
+            gradients.add_(stack, alpha=self.weight_decay)
+
+
+NO_RULES = GradientRules()
