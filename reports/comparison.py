@@ -11,11 +11,23 @@ import csv
 import io
 import json
 import math
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.base.settings import format_seconds
+from harness.judge.answer import (
+    answer,
+    format_error,
+    format_range,
+    format_target,
+    format_times,
+    format_workers,
+    ordered,
+)
+from harness.judge.bounds import geometric_ci
 from harness.judge.charge import charge_line
 from harness.judge.comparison import Point, Row, Table, Tolerance
 from harness.judge.interval import Interval
@@ -36,13 +48,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-HEAD = (
-    *("algorithm", "workers", "rate", "error", "error_low", "error_high"),
-    *("test", "test_low", "test_high", "seconds", "target_s", "target_s_low", "target_s_high"),
-    *("reached", "diverged", "seeds", "staleness", "trained", "runs"),
-)
-
 HEIGHT_IN = 3.0
+
+ANSWER_WIDTH = 110
+"""Characters of a line of the answer on a terminal."""
 
 
 def write(table: Table, out: Path, provenance: Mapping[str, Any]) -> list[Path]:
@@ -74,54 +83,72 @@ def write(table: Table, out: Path, provenance: Mapping[str, Any]) -> list[Path]:
 
 
 def lines(table: Table) -> Iterator[str]:
-    """The table for a terminal."""
-    rows = list(_cells(table))
+    """The answer and the table, for a terminal."""
+    for sentence in answer(table):
+        yield from textwrap.wrap(sentence, ANSWER_WIDTH)
+    yield ""
+    rows = list(cells(table))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         padded = [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row, widths, strict=True))]
         del padded[1]
         yield "  ".join(padded).rstrip()
-    yield from _feet(table)
+    yield from feet(table)
 
 
 def as_markdown(table: Table) -> Iterator[str]:
-    """The table as a page."""
-    rows = list(_cells(table))
-    yield from ("# Comparison", "", "![error and time by workers](comparison.svg)", "")
+    """The answer and the table as a page."""
+    rows = list(cells(table))
+    yield from ("# Comparison", "", " ".join(answer(table)), "")
+    yield from ("![error and time by workers](comparison.svg)", "")
     yield f"| {' | '.join(rows[0])} |"
     yield "|" + "---|" * len(rows[0])
     escaped = ([cell.replace("|", "\\|") for cell in row] for row in rows[1:])
     yield from (f"| {' | '.join(row)} |" for row in escaped)
-    for foot in _feet(table):
+    for foot in feet(table):
         yield from ("", foot)
 
 
 def as_csv(table: Table) -> str:
     """One line a cell, numbers in full."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(HEAD)
-    for row in table.rows:
-        writer.writerow(_record(row).values())
+    records = [record(table, row) for row in table.rows]
+    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
     return text.getvalue()
 
 
-def as_json(table: Table, provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON values; numbers that are not finite are null."""
-    rows = [{k: _finite_or_none(v) for k, v in _record(row).items()} for row in table.rows]
-    head = {"schema": 1, "judged": table.judged, "target": _finite_or_none(table.target)}
+def as_dict(table: Table) -> dict[str, Any]:
+    """Answer, target and rows as JSON values; numbers that are not finite are None."""
+    rows = [{k: _finite_or_none(v) for k, v in record(table, row).items()} for row in table.rows]
+    head = {"answer": " ".join(answer(table)), "judged": table.judged, "target": table.target}
     head |= {"target_is": table.reason, "charged": charge_line([r.cell for r in table.rows])}
-    return {**head, "rows": rows, "provenance": dict(provenance)}
+    impossible = [asdict(each) for each in table.impossible]
+    return {**head, "rows": rows, **({"impossible": impossible} if impossible else {})}
 
 
-def _feet(table: Table) -> Iterator[str]:
+def as_json(table: Table, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, with schema and provenance."""
+    return {"schema": 1, **as_dict(table), "provenance": dict(provenance)}
+
+
+def feet(table: Table) -> Iterator[str]:
     """The lines below the table."""
-    yield (
-        f"error: {table.judged}; target {table.target:.4g} ({table.reason});"
-        " seconds are simulated; 95% intervals over seeds"
-    )
+    for each in table.impossible:
+        name = f"{each.method}, {format_workers(each.workers)}"
+        yield f"{name}: not possible: {each.reason}"
+    target = "" if table.target is None else f"; target {table.target:.4g} ({table.reason})"
+    yield f"error: {table.judged}{target}; times are simulated; {_seeds(table)}"
+    cell = table.rows[0].cell
+    if cell.example_weight and _is_coarse(table):
+        count = round(1.0 / cell.example_weight)
+        weight = f"one of them is {cell.example_weight:.2g} of {_name(table)}"
+        yield f"{count} development examples: {weight}"
     if charged := charge_line([row.cell for row in table.rows]):
         yield charged
+    if any(row.cell.edge for row in table.rows):
+        yield "*: the best rate is at an end of those that were tried"
     known = [row for row in table.rows if row.seconds and not math.isnan(row.trained)]
     shares: dict[str, list[str]] = {}
     for row in sorted(known, key=lambda row: row.trained):
@@ -145,21 +172,47 @@ def _skew(row: Row) -> str:
     return f"{told}, classes {skew['label_skew']:.2f} from those of all (total variation)"
 
 
+COARSE = 0.1
+"""Share of the best error that one development example may be before it is told."""
+
+
+def _is_coarse(table: Table) -> bool:
+    """Whether one development example is much of the smallest share of wrong ones."""
+    ends = [row.error.estimate for row in table.rows if row.error is not None]
+    wrong = [min(end, 1.0 - end) for end in ends]
+    return bool(wrong) and table.rows[0].cell.example_weight > COARSE * min(wrong)
+
+
+def _seeds(table: Table) -> str:
+    seeds = max(len(row.cell.runs) for row in table.rows)
+    return f"95% intervals over {seeds} seeds" if seeds > 1 else "one seed has no intervals"
+
+
+def _name(table: Table) -> str:
+    return table.judged.removeprefix("dev_").replace("_", " ")
+
+
 def _label(row: Row) -> str:
-    return f"{row.cell.method}, {row.cell.workers} worker{'' if row.cell.workers == 1 else 's'}"
+    return f"{row.cell.method}, {format_workers(row.cell.workers)}"
 
 
-def _cells(table: Table) -> Iterator[list[str]]:
+def cells(table: Table) -> Iterator[list[str]]:
+    """The table's head and rows, from the best, as text."""
     test = any(row.test for row in table.rows)
+    compared = [row.speedup for row in table.rows if row.speedup] if len(table.rows) > 1 else []
     yield [
-        *("algorithm", "workers", "rate", "error", *(["test"] if test else [])),
-        *("seconds", "to target", "staleness"),
+        *("algorithm", "workers", "rate", _name(table), *(["test"] if test else []), "time"),
+        *([] if table.target is None else ["to target"]),
+        *(["speed-up"] if compared else []),
+        "staleness",
     ]
-    for row in table.rows:
+    for row in ordered(table):
         yield [
-            *(row.cell.method, str(row.cell.workers), _rate(row)),
-            *(_error(row.error, row), *([_error(row.test, row)] if test else [])),
-            *("-" if row.seconds is None else format_seconds(row.seconds.estimate), _target(row)),
+            *(row.cell.method, str(row.cell.workers), _rate(row), _error(row)),
+            *([format_error(row.test) if row.test else "-"] if test else []),
+            "-" if row.seconds is None else format_seconds(row.seconds.estimate),
+            *([] if table.target is None else [_target(row)]),
+            *([_speedup(table, row)] if compared else []),
             f"{row.staleness:.1f}",
         ]
 
@@ -168,44 +221,64 @@ def _rate(row: Row) -> str:
     return f"{row.cell.rate:.3g}{'*' if row.cell.edge else ''}"
 
 
-def _error(found: Interval | None, row: Row) -> str:
-    lost = f" ({row.diverged} of {len(row.cell.runs)} diverged)" if row.diverged else ""
-    if found is None:
-        return f"-{lost}"
-    half = (found.high - found.low) / 2
-    within = f" ± {half:.2g}" if math.isfinite(half) else ""
-    return f"{found.estimate:.4g}{within}{lost}"
+def _error(row: Row) -> str:
+    lost = f", {row.diverged} of {len(row.cell.runs)} diverged" if row.diverged else ""
+    if row.error is None:
+        return lost.removeprefix(", ")
+    learned = "" if row.has_learned else ", no better than at the start"
+    return f"{format_error(row.error)}{lost}{learned}"
 
 
 def _target(row: Row) -> str:
-    if row.target_s is None:
-        return f"never ({row.reached} of {len(row.cell.runs)})"
-    half = (row.target_s.high - row.target_s.low) / 2
-    within = f" ± {format_seconds(half)}" if math.isfinite(half) else ""
-    return f"{format_seconds(row.target_s.estimate)}{within}"
+    return "-" if row.error is None else format_target(row)
 
 
-def _record(row: Row) -> dict[str, Any]:
-    cell = row.cell
-    values = (
-        *(
-            cell.method,
-            cell.workers,
-            cell.rate,
-            *_estimate_and_bounds(row.error),
-            *_estimate_and_bounds(row.test),
-        ),
-        *((row.seconds.estimate if row.seconds else math.nan), *_estimate_and_bounds(row.target_s)),
-        *(row.reached, row.diverged, len(cell.runs), row.staleness, row.trained),
-        " ".join(run.hash[:12] for run in cell.runs),
+def _speedup(table: Table, row: Row) -> str:
+    if row.speedup is None:
+        return "-"
+    if table.reference is not None and row.cell is table.reference.cell:
+        return "1"
+    found = row.speedup.time
+    return f"{format_times(found.estimate)}{format_range(found, format_times)}"
+
+
+def record(table: Table, row: Row) -> dict[str, Any]:
+    """A row as plain values by column; NaN where there is none."""
+    cell, faster = row.cell, row.speedup
+    passes = [each.passes for each in row.reaches if each.is_earned]
+    found: dict[str, Any] = {
+        **{"algorithm": cell.method, "workers": cell.workers, "rate": cell.rate},
+        "before": math.nan if row.start is None else row.start,
+        **_three("error", row.error),
+        **_three("test", row.test),
+        "seconds": row.seconds.estimate if row.seconds else math.nan,
+        **_three("target_s", row.target_s),
+        "target_passes": geometric_ci(passes).estimate if passes else math.nan,
+        **_three("speedup", faster.time if faster else None),
+        "steps_ratio": faster.steps.estimate if faster else math.nan,
+        "passes_ratio": faster.passes.estimate if faster else math.nan,
+        **{"reached": row.reached, "diverged": row.diverged, "seeds": len(cell.runs)},
+        **{"staleness": row.staleness, "trained": row.trained},
+        "runs": " ".join(run.hash[:12] for run in cell.runs),
+    }
+    if table.target is None:  # no column of a target without one
+        return {name: value for name, value in found.items() if name not in OF_TARGETS}
+    return found
+
+
+OF_TARGETS = frozenset(
+    (
+        *("target_s", "target_s_low", "target_s_high", "target_passes", "reached"),
+        *("speedup", "speedup_low", "speedup_high", "steps_ratio", "passes_ratio"),
     )
-    return dict(zip(HEAD, values, strict=True))
+)
+"""Columns that only a table with a target has."""
 
 
-def _estimate_and_bounds(found: Interval | None) -> tuple[float, float, float]:
-    if found is None:
-        return math.nan, math.nan, math.nan
-    return found.estimate, found.low, found.high
+def _three(name: str, found: Interval | None) -> dict[str, float]:
+    """Estimate and ends of an interval, as three columns."""
+    values = (math.nan,) * 3 if found is None else (found.estimate, found.low, found.high)
+    return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
 
 
 def _finite_or_none(value: Any) -> Any:
@@ -222,11 +295,15 @@ def figure(table: Table) -> Figure:
     drawn = empty_figure(HEIGHT_IN)
     errors, times = drawn.subplots(1, 2)
     ends = _panel(errors, table, lambda row: row.error)
-    seconds = _panel(times, table, lambda row: row.target_s)
-    errors.axhline(table.target, color=MUTED, linewidth=0.8, linestyle=":")
-    errors.set_ylim(0.0, 1.5 * max([*ends, table.target]))
+    has_target = table.target is not None
+    seconds = _panel(times, table, lambda row: row.target_s if has_target else row.seconds)
     errors.set_ylabel(f"{table.judged.replace('_', ' ')} at the end")
-    times.set_ylabel(f"simulated time to {table.target:.3g} (s)")
+    times.set_ylabel("simulated time (s)")
+    if table.target is not None:
+        errors.axhline(table.target, color=MUTED, linewidth=0.8, linestyle=":")
+        times.set_ylabel(f"simulated time to {table.target:.3g} (s)")
+    if min(ends, default=0.0) >= 0.0:
+        errors.set_ylim(0.0, 1.5 * max([*ends, table.target or 0.0, 1e-9]))
     if seconds and min(seconds) > 0.0:  # intervals that reach below are cut by the frame
         times.set_yscale("log")
         times.set_ylim(min(seconds) / 3.0, max(seconds) * 3.0)

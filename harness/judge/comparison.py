@@ -1,6 +1,6 @@
 """Tables of comparisons and tolerance searches, and the provenance of their results.
 
-A comparison table has a row per cell: errors and seconds to a target error, with intervals. A
+A comparison table has a row per cell: errors and seconds to a target, with intervals. A
 tolerance search compares the errors at one value with those at the reference value. Provenance is
 the program's version, its command line and the runs behind the results.
 """
@@ -12,22 +12,61 @@ import platform
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from harness.base.files import version_of
+from harness.judge.bounds import geometric_ci, metric_ci, paired_ratio_ci, positive_ci
 from harness.judge.builders import Runs
+from harness.judge.direction import as_error
 from harness.judge.interval import Interval
-from harness.judge.statistics import mean_ci, ratio_ci
+from harness.judge.statistics import ratio_ci
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Cell, Run
 from harness.store.schema import TIMELINE
 
-MARGIN = 0.05
-"""Relative margin of the default target above the error of the reference."""
+IMPROVEMENT = 0.95
+"""Share of the improvement by training that the default target asks for; 5% of a change is the
+band of the settling time in control."""
+
+
+@dataclass(frozen=True)
+class Reach:
+    """The first evaluation at which a run's metric is as good as a target.
+
+    Attributes:
+        passes: passes over the data until then; infinite if the target is not reached.
+        seconds: simulated seconds until then; 0 if the target is met before training.
+    """
+
+    passes: float = math.inf
+    seconds: float = math.inf
+
+    @property
+    def is_earned(self) -> bool:
+        """Whether the target is reached, and by training."""
+        return 0.0 < self.seconds < math.inf and self.passes > 0.0
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """One row against another until both reach the target: geometric means, paired by seed.
+
+    By seed ``time = steps / passes``, and so for the estimates.
+
+    Attributes:
+        time: the other row's seconds to the target over this row's; above 1 if this is faster.
+        steps: this row's steps a second over the other row's, until the target.
+        passes: this row's passes to the target over the other row's.
+    """
+
+    time: Interval
+    steps: Interval
+    passes: Interval
+
 
 SKEW = ("label_skew", "smallest_share", "largest_share")
 """Figures in the summary of a run whose workers have different data."""
@@ -35,19 +74,24 @@ SKEW = ("label_skew", "smallest_share", "largest_share")
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a comparison table; intervals are 95% over seeds.
+    """One row of a comparison table; intervals are 95% over seeds, inside a quantity's range.
 
     Attributes:
         cell: the cell that the row reports.
-        error: final error on development data, over runs that did not diverge; None if all did.
+        error: final value of the metric on development data, over runs that did not diverge; None
+            if all did.
         test: the same on the test set; None without one.
         seconds: simulated seconds of the whole training, over runs that did not diverge.
-        target_s: simulated seconds to the target; None unless every seed reached it.
+        target_s: geometric mean of the simulated seconds to the target, over the seeds that reached
+            it by training; None if none did, or there is no target.
         reached: number of seeds that reached the target.
         diverged: number of seeds that did not end as ``done``.
         staleness: mean over the contributions of the first seed's run, in folds.
         trained: mean share of the passes' examples that entered folds; above 1 where the last
             minibatches are of one more pass.
+        start: mean of the metric before training; None if it was not measured.
+        reaches: when each seed reached the target.
+        speedup: against the table's reference; None unless every seed of both reached the target.
     """
 
     cell: Cell
@@ -59,6 +103,22 @@ class Row:
     diverged: int
     staleness: float
     trained: float = 1.0
+    start: float | None = None
+    reaches: Sequence[Reach] = ()
+    speedup: Speedup | None = None
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether the metric is better at the end than before training."""
+        if self.error is None or self.start is None:
+            return self.error is not None
+        first = self.cell.runs[0]
+        return as_error(first, self.error.estimate) < as_error(first, self.start)
+
+    @property
+    def is_earned(self) -> bool:
+        """Whether every seed reached the target by training."""
+        return bool(self.reaches) and all(reach.is_earned for reach in self.reaches)
 
     @property
     def skew(self) -> Mapping[str, float]:
@@ -72,41 +132,102 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Impossible:
+    """A cell that cannot be trained.
+
+    Attributes:
+        method: label of the method.
+        workers: number of workers.
+        reason: the key, its value and what is allowed.
+    """
+
+    method: str
+    workers: int
+    reason: str
+
+
+@dataclass(frozen=True)
 class Table:
     """Table of a comparison.
 
     Attributes:
         rows: one per cell.
         judged: metric of the errors, e.g. ``"dev_error"``.
-        target: error to be reached, in the metric's unit.
-        reason: origin of the target, in words.
+        target: value of the metric to be reached; None without one.
+        reason: origin of the target, or why there is none.
+        reference: the row that speed-ups are relative to: the fastest to the target of those with
+            the fewest workers whose every seed reached it; None if there is none.
+        impossible: cells that cannot be trained.
     """
 
     rows: Sequence[Row]
     judged: str
-    target: float
+    target: float | None
     reason: str
+    reference: Row | None = None
+    impossible: Sequence[Impossible] = ()
 
 
-def build_table(cells: Sequence[Cell], target: float | None = None) -> Table:
+def build_table(
+    cells: Sequence[Cell], target: float | None = None, impossible: Sequence[Impossible] = ()
+) -> Table:
     """Build the table of a comparison.
 
     Args:
         cells: cells with their runs, all judged by one metric.
-        target: error to be reached. None for 5% above the lowest mean final error among the
-            methods at the smallest number of workers.
+        target: value of the metric to be reached. None for 95% of the way from its value before
+            training to the best mean end among the methods with the fewest workers; a single cell
+            has no target then, since it would set its own.
+        impossible: cells that cannot be trained.
     """
     judged, reason = cells[0].judged, "given"
     if target is None:
-        target, reason = _reference(cells)
-    return Table([_row(cell, target) for cell in cells], judged, target, reason)
+        target, reason = _default_target(cells) if len(cells) > 1 else (None, "none given")
+    rows = [_row(cell, target) for cell in cells]
+    reference = _reference(rows)
+    if reference is not None:
+        rows = [replace(row, speedup=speedup(row, reference)) for row in rows]
+        reference = next(row for row in rows if row.cell is reference.cell)
+    return Table(rows, judged, target, reason, reference, impossible)
 
 
-def time_to(run: Run, metric: str, target: float) -> float:
-    """Simulated seconds until a metric is first at most ``target``; infinite if it never is."""
-    _, values, times = run.curve(metric)
-    below = np.flatnonzero(values <= target)
-    return float(times[below[0]]) if len(below) else math.inf
+def speedup(row: Row, other: Row) -> Speedup | None:
+    """How much faster one row is to the target than another; None unless every seed reached it.
+
+    Args:
+        row: a row of a table.
+        other: another row of it, with the same seeds.
+    """
+    if not (row.is_earned and other.is_earned and len(row.reaches) == len(other.reaches)):
+        return None
+    passes, seconds = _columns(row)
+    their_passes, their_seconds = _columns(other)
+    return Speedup(
+        time=paired_ratio_ci(their_seconds, seconds),
+        steps=paired_ratio_ci(
+            [p / s for p, s in zip(passes, seconds, strict=True)],
+            [p / s for p, s in zip(their_passes, their_seconds, strict=True)],
+        ),
+        passes=paired_ratio_ci(passes, their_passes),
+    )
+
+
+def _columns(row: Row) -> tuple[list[float], list[float]]:
+    """Passes and seconds to the target, one a seed."""
+    return [each.passes for each in row.reaches], [each.seconds for each in row.reaches]
+
+
+def reach(run: Run, judged: str, target: float) -> Reach:
+    """When a run's metric is first as good as a target.
+
+    Args:
+        run: a finished run.
+        judged: name of the metric, without a candidate's.
+        target: value of the metric.
+    """
+    passes, values, times = run.curve(run.deployed(judged))
+    there = np.flatnonzero(as_error(run, 1.0) * values <= as_error(run, target))
+    return Reach(float(passes[there[0]]), float(times[there[0]])) if len(there) else Reach()
 
 
 def last(run: Run, judged: str) -> float:
@@ -114,36 +235,74 @@ def last(run: Run, judged: str) -> float:
     return float(run.summary[run.deployed(judged)])
 
 
-def _reference(cells: Sequence[Cell]) -> tuple[float, str]:
+def before_training(run: Run, judged: str) -> float | None:
+    """Value of a metric before the first fold; None if it was not measured."""
+    passes, values, _ = run.curve(run.deployed(judged))
+    return float(values[0]) if passes[0] == 0.0 else None
+
+
+def _default_target(cells: Sequence[Cell]) -> tuple[float | None, str]:
     fewest = min(cell.workers for cell in cells)
-    ends = {
-        cell.method: float(np.mean([last(run, cell.judged) for run in _select_done(cell)]))
-        for cell in cells
-        if cell.workers == fewest and _select_done(cell)
-    }
+    told = f"{fewest} worker{'' if fewest == 1 else 's'}"
+    ends: dict[str, tuple[float, float]] = {}  # end and start as errors
+    for cell in cells:
+        pairs = [
+            (as_error(run, last(run, cell.judged)), as_error(run, start))
+            for run in _select_done(cell)
+            if (start := before_training(run, cell.judged)) is not None
+        ]
+        if cell.workers == fewest and pairs:
+            end, start = np.mean(pairs, axis=0)
+            ends[cell.method] = float(end), float(start)
     if not ends:
-        return math.nan, f"every run with {fewest} workers diverged"
+        return None, f"no run with {told} has an end"
     best = min(ends, key=lambda method: ends[method])
-    told = f"{MARGIN:.0%} above {best} with {fewest} worker{'' if fewest == 1 else 's'}"
-    return ends[best] * (1.0 + MARGIN), told
+    end, start = ends[best]
+    if not end < start:
+        return None, f"with {told} nothing was learned"
+    some = cells[0].runs[0]
+    errors = start + IMPROVEMENT * (end - start), start, end
+    value, was, went = (as_error(some, error) for error in errors)
+    way = f"{IMPROVEMENT:.0%} of the way from {was:.4g} before training to {went:.4g}"
+    return value, f"{way}, the end of {best} with {told}"
 
 
-def _row(cell: Cell, target: float) -> Row:
-    done = _select_done(cell)
-    times = [time_to(run, run.deployed(cell.judged), target) for run in done]
-    reached = [each for each in times if math.isfinite(each)]
-    test = cell.judged.replace("dev_", "test_", 1)
-    tested = done and all(run.deployed(test) in run.summary for run in done)
+def _reference(rows: Sequence[Row]) -> Row | None:
+    fewest = min(row.cell.workers for row in rows)
+    there = [row for row in rows if row.cell.workers == fewest and row.is_earned]
+    return min(there, key=_target_seconds, default=None)
+
+
+def _target_seconds(row: Row) -> float:
+    return row.target_s.estimate if row.target_s else math.inf
+
+
+def _row(cell: Cell, target: float | None) -> Row:
+    done, judged = _select_done(cell), cell.judged
+    reaches = () if target is None else _reaches(cell, target)
+    earned = [each.seconds for each in reaches if each.is_earned]
+    test = judged.replace("dev_", "test_", 1)
+    is_tested = done and all(run.deployed(test) in run.summary for run in done)
+    ends = [last(run, judged) for run in done]
+    starts = [s for run in done if (s := before_training(run, judged)) is not None]
     return Row(
         cell,
-        error=mean_ci([last(run, cell.judged) for run in done]) if done else None,
-        test=mean_ci([last(run, test) for run in done]) if tested else None,
-        seconds=mean_ci([float(run.summary["virtual_s"]) for run in done]) if done else None,
-        target_s=mean_ci(reached) if reached and len(reached) == len(cell.runs) else None,
-        reached=len(reached),
+        error=metric_ci(judged, ends, cell.example_weight) if done else None,
+        test=metric_ci(test, [last(run, test) for run in done]) if is_tested else None,
+        seconds=positive_ci([float(run.summary["virtual_s"]) for run in done]) if done else None,
+        target_s=geometric_ci(earned) if earned else None,
+        reached=sum(math.isfinite(each.seconds) for each in reaches),
         diverged=len(cell.runs) - len(done),
         staleness=_staleness(cell.runs[0]),
         trained=_trained_share(done),
+        start=float(np.mean(starts)) if starts else None,
+        reaches=reaches,
+    )
+
+
+def _reaches(cell: Cell, target: float) -> tuple[Reach, ...]:
+    return tuple(
+        reach(run, cell.judged, target) if run.status == "done" else Reach() for run in cell.runs
     )
 
 
@@ -222,7 +381,7 @@ class Tolerance:
         """Simulated seconds to ``target``, one per seed; infinite if it is not reached."""
         metric = point.cell.judged
         return [
-            time_to(run, run.deployed(metric), self.target) if run.status == "done" else math.inf
+            reach(run, metric, self.target).seconds if run.status == "done" else math.inf
             for run in point.cell.runs
         ]
 

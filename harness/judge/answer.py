@@ -1,0 +1,269 @@
+"""The answer of a comparison in sentences: what is fastest, by how much, and how sure that is.
+
+A row is faster than another if the interval of their paired ratio of seconds to the target lies
+above 1. Where the interval holds 1, the rows cannot be told apart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+from harness.base.settings import format_seconds
+from harness.judge.comparison import Row, Speedup, Table, last, speedup
+from harness.judge.direction import as_error, is_maximised
+from harness.judge.interval import Interval
+from harness.judge.statistics import paired_difference_ci
+
+MOST_NAMED = 3
+"""Number of rows that are named as equal to the fastest; of more, the rest is counted."""
+
+ALONE = "One seed has no interval, so how much of this is chance is not known."
+
+
+def answer(table: Table) -> list[str]:
+    """The answer in a few sentences, the first of which has the numbers.
+
+    Args:
+        table: a table of at least one row.
+    """
+    if all(row.error is None for row in table.rows):
+        return ["Every run diverged: a smaller rate is needed."]
+    told = _single(table) if len(table.rows) == 1 else _several(table)
+    seeds = max(len(row.cell.runs) for row in table.rows)
+    return [*told, *([ALONE] if seeds == 1 else [])]
+
+
+def ordered(table: Table) -> list[Row]:
+    """Rows from the best: by seconds to the target if every seed reached it, then by error."""
+
+    def place(row: Row) -> tuple[bool, float, float]:
+        error = math.inf if row.error is None else as_error(row.cell.runs[0], row.error.estimate)
+        return not row.is_earned, _seconds(row) if row.is_earned else -row.reached, error
+
+    return sorted(table.rows, key=place)
+
+
+def label(table: Table, row: Row) -> str:
+    """A row's name: its algorithm and number of workers, without what all rows share."""
+    count = format_workers(row.cell.workers)
+    if len({each.cell.method for each in table.rows}) == 1:
+        return count
+    one_count = len({each.cell.workers for each in table.rows}) == 1
+    return row.cell.method if one_count else f"{row.cell.method} with {count}"
+
+
+def format_workers(count: int) -> str:
+    """A number of workers in words.
+
+    Example:
+        >>> format_workers(1), format_workers(4)
+        ('1 worker', '4 workers')
+    """
+    return f"{count} worker{'' if count == 1 else 's'}"
+
+
+def format_times(ratio: float) -> str:
+    """A ratio with the digits that a reader uses.
+
+    Example:
+        >>> [format_times(ratio) for ratio in (0.946, 1.0, 5.713, 10.42, 1234.5)]
+        ['0.95', '1', '5.7', '10.4', '1,234']
+    """
+    if ratio >= 1000.0 and math.isfinite(ratio):
+        return f"{ratio:,.0f}"
+    return f"{ratio:.3g}" if ratio >= 10.0 else f"{ratio:.2g}"
+
+
+def format_range(found: Interval, shown: Callable[[float], str]) -> str:
+    """The ends of an interval in brackets; empty if it has none."""
+    if not math.isfinite(found.high - found.low):
+        return ""
+    return f" ({shown(found.low)} to {shown(found.high)})"
+
+
+def format_error(found: Interval) -> str:
+    """A metric with its interval, e.g. ``0.117 (0.03 to 0.32)``."""
+    return f"{found.estimate:.3g}{format_range(found, lambda end: f'{end:.2g}')}"
+
+
+def format_target(row: Row) -> str:
+    """When a row reached the target; of how many seeds, unless it was all of them."""
+    seeds = len(row.reaches)
+    if row.reached and any(reach.seconds == 0.0 for reach in row.reaches):
+        return "met before training"
+    if row.target_s is None:
+        return "not reached"
+    told = format_seconds(float(f"{row.target_s.estimate:.3g}"))
+    return told if row.reached == seeds else f"{row.reached} of {seeds} seeds, in {told}"
+
+
+def _single(table: Table) -> Iterator[str]:
+    """A table of one row has nothing to compare: what was reached, and from where."""
+    (row,) = table.rows
+    assert row.error is not None
+    assert row.seconds is not None
+    name, metric = f"{row.cell.method} with {format_workers(row.cell.workers)}", _metric(table)
+    began = "" if row.start is None else f", from {row.start:.3g} before training"
+    if not row.has_learned:
+        yield f"{name} did not learn: {metric} {format_error(row.error)} at the end{began}."
+        return
+    passes = float(row.cell.runs[0].config.get("passes", math.nan))
+    after = f"after {passes:g} passes, " if math.isfinite(passes) else ""
+    took = f"{after}{format_seconds(row.seconds.estimate)} of simulated time"
+    yield f"{name}: {metric} {format_error(row.error)} {took}{began}."
+    if table.target is not None:
+        span = "" if row.target_s is None else format_range(row.target_s, _short_seconds)
+        yield f"Target {table.target:.4g}: {format_target(row)}{span}."
+
+
+def _several(table: Table) -> Iterator[str]:
+    if table.target is None:
+        yield from _best_end(table, f"There is no target to compare times by ({table.reason})")
+        return
+    best, *others = ordered(table)
+    to = f"{_metric(table)} {table.target:.3g}"
+    if not best.is_earned:
+        yield from _none_reached(table, best, to)
+        return
+    if table.reference is None:
+        fewest = format_workers(min(row.cell.workers for row in table.rows))
+        least = f"with {fewest} no algorithm reaches it with every seed"
+        yield f"{label(table, best)}: fastest to {to}, in {format_target(best)}; {least}."
+    elif best.cell is table.reference.cell:
+        rest = [row for row in others if row.is_earned]
+        fastest = f"{label(table, best)}: fastest to {to}, in {format_target(best)}"
+        yield f"{fastest}{_enough(table, best)}."
+        if rest:
+            yield _next(table, best, rest[0])
+    else:
+        yield f"{_gain(table, best)}{_enough(table, best)}."
+        yield _ends(table, best, table.reference)
+    if equal := _equal(table, best, others):
+        yield equal
+
+
+def _gain(table: Table, best: Row) -> str:
+    """The fastest row against the reference, with the two factors of its speed-up."""
+    assert table.reference is not None
+    found = best.speedup
+    assert found is not None
+    steps = f"{format_times(found.steps.estimate)} times the steps a second"
+    passes = f"{format_times(found.passes.estimate)} times the passes"
+    factors = f"{steps}, the same {_metric(table)} after {passes}"
+    faster = f"{format_times(found.time.estimate)} times faster to {table.target:.3g}"
+    than = f"than {label(table, table.reference)}"
+    apart = "" if is_decided(found.time) else ", which cannot be told apart"
+    span = format_range(found.time, format_times)
+    return f"{label(table, best)}: {factors}: {faster} {than}{apart}{span}"
+
+
+def _next(table: Table, best: Row, second: Row) -> str:
+    found = speedup(best, second)
+    assert found is not None
+    span = format_range(found.time, format_times)
+    name = f"Next is {label(table, second)}"
+    if not is_decided(found.time):
+        return f"{name}, which cannot be told apart from it{span}."
+    return f"{name}, {format_times(found.time.estimate)} times slower{span}."
+
+
+def _ends(table: Table, best: Row, reference: Row) -> str:
+    """The errors at the end of the fastest row and of the reference, paired by seed."""
+    assert best.error is not None
+    assert reference.error is not None
+    errors = [
+        [as_error(run, last(run, table.judged)) for run in row.cell.runs]
+        for row in (best, reference)
+    ]
+    found = paired_difference_ci(*errors)
+    told = f"{best.error.estimate:.3g} against {reference.error.estimate:.3g}"
+    told = f"At the end of training its {_metric(table)} is {told}"
+    if abs(found.estimate) < best.cell.example_weight:
+        return f"{told}, less than one development example apart."
+    if math.isfinite(found.low) and found.low <= 0.0 <= found.high:
+        return f"{told}, which cannot be told apart."
+    return f"{told}: {'worse' if found.estimate > 0 else 'better'}."
+
+
+def _equal(table: Table, best: Row, others: Sequence[Row]) -> str:
+    """The rows that cannot be told apart from the fastest, without those named before."""
+    told = best if table.reference is None else table.reference
+    equal = [
+        label(table, row)
+        for row in others
+        if row.cell is not told.cell
+        and (found := speedup(best, row)) is not None
+        and not is_decided(found.time)
+    ]
+    if best.cell is told.cell:  # the next row has a sentence of its own
+        equal = [name for name in equal if name != label(table, others[0])]
+    if not equal:
+        return ""
+    more = f" and {len(equal) - MOST_NAMED} more" if len(equal) > MOST_NAMED else ""
+    return f"Not told apart from it either: {', '.join(equal[:MOST_NAMED])}{more}."
+
+
+def _enough(table: Table, best: Row) -> str:
+    """The number of workers above which none is faster by the fastest row's method."""
+    rows = sorted(
+        (row for row in table.rows if row.cell.method == best.cell.method),
+        key=lambda row: row.cell.workers,
+    )
+    most = rows[-1].cell.workers
+    if len(rows) == 1:
+        return ""
+    for place, row in enumerate(rows):
+        gains = [found for each in rows[place + 1 :] if (found := speedup(each, row)) is not None]
+        if row.is_earned and not any(_is_faster(found) for found in gains):
+            if row.cell.workers == most:
+                return f"; more than {most} were not tried"
+            some = any(found.time.estimate > 1.0 for found in gains)
+            seen = " that these seeds show" if some else ""
+            return f"; more than {row.cell.workers} pay nothing{seen}"
+    return ""
+
+
+def _is_faster(found: Speedup) -> bool:
+    return found.time.estimate > 1.0 and is_decided(found.time)
+
+
+def is_decided(ratio: Interval) -> bool:
+    """Whether a ratio's interval lies on one side of 1; one without an interval counts as it is."""
+    return not math.isfinite(ratio.high - ratio.low) or not ratio.low <= 1.0 <= ratio.high
+
+
+def _none_reached(table: Table, best: Row, to: str) -> Iterator[str]:
+    before = [row for row in table.rows if any(r.seconds == 0.0 for r in row.reaches)]
+    if before:
+        direction = "above" if is_maximised(best.cell.runs[0]) else "below"
+        start = best.start if best.start is not None else math.nan
+        told = f"The target, {to}, is met before training"
+        yield from _best_end(table, f"{told}: give one {direction} {start:.3g}")
+    elif best.reached:
+        yield f"No row reaches {to} with every seed; {label(table, best)}: {format_target(best)}."
+    else:
+        yield from _best_end(table, f"No row reaches {to}")
+
+
+def _best_end(table: Table, told: str) -> Iterator[str]:
+    best = min(
+        (row for row in table.rows if row.error is not None),
+        key=lambda row: as_error(row.cell.runs[0], row.error.estimate if row.error else math.nan),
+    )
+    assert best.error is not None
+    learned = "" if best.has_learned else ", no better than before training"
+    end = f"{label(table, best)}'s {format_error(best.error)}{learned}"
+    yield f"{told}; the best {_metric(table)} at the end is {end}."
+
+
+def _metric(table: Table) -> str:
+    return table.judged.removeprefix("dev_").replace("_", " ")
+
+
+def _seconds(row: Row) -> float:
+    return math.inf if row.target_s is None else row.target_s.estimate
+
+
+def _short_seconds(seconds: float) -> str:
+    return format_seconds(float(f"{seconds:.2g}"))
