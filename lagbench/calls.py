@@ -11,6 +11,7 @@ from harness.algorithms.contract import Algorithm, Fold, LocalWork, Memory, Serv
 from harness.algorithms.schedules import Constant, Exponential, Halving, Schedule
 from harness.algorithms.share_schedules import Cosine, Linear, Steps, Warmup
 from harness.base.errors import UserError
+from harness.grid.tally import Tally
 from harness.judge.comparison import build_table
 from harness.modules.allowed import check_kind, check_number, check_whole, pair_of
 from harness.modules.experiment import USUAL, Experiment, Model, Settings, cluster_of
@@ -19,9 +20,9 @@ from harness.modules.partition import dirichlet
 from harness.networks.contract import Minibatch, Network
 from harness.runs.idle import idle_lines
 from harness.runs.methods import Asked, Method, method_of
-from harness.search.comparison import Rates
+from harness.search.break_search import Search, ToleranceSearch
+from harness.search.comparison import Grid, Rates
 from harness.search.knobs import knob_of
-from harness.search.search import Search, tolerance
 from harness.simulator import (
     Averaging,
     Cluster,
@@ -174,8 +175,8 @@ def compare(
         algorithms: names such as ``"async"`` or ``"averaging:10"``, or `Algorithm` objects.
         workers: numbers of workers.
         rates: ``"sweep"`` searches a learning rate for each algorithm and number of workers on
-            development data, with a seed that is not reported, starting at the guess of the linear
-            scaling rule; a number is used for all; a mapping has one for each algorithm.
+            development data, with two seeds that are not reported, starting at the guess of the
+            linear scaling rule; a number is used for all; a mapping has one for each algorithm.
         settings: see `Settings`.
 
     Raises:
@@ -247,11 +248,19 @@ def tolerate(
         for line in idle_lines([least, most], knob.idle):
             experiment.say(line)
 
-        def cell(value: float) -> Cell:
+        def turn(value: float) -> tuple[Experiment, int]:
             machine, count = knob.apply(experiment.machine, workers, value)
-            return experiment.with_cluster(machine).run([method], [count], rate)[0]
+            return experiment.with_cluster(machine), count
 
-        return Tolerated(tolerance(search, cell))
+        def grid_at(value: float) -> Grid:
+            there, count = turn(value)
+            return there.grid([method], [count], rate)
+
+        def run(value: float, grid: Grid, tally: Tally) -> list[Cell]:
+            return turn(value)[0].run_grid(grid, tally)
+
+        jobs = experiment.settings.jobs
+        return Tolerated(ToleranceSearch(search, grid_at, run, jobs).find())
 
 
 def load(run: str | Path) -> Run:

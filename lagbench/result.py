@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.judge import comparison as provenance
-from harness.judge.comparison import Row, Table, Tolerance
+from harness.judge.break_point import Tolerance
+from harness.judge.comparison import Row, Table
 from harness.search.rates import TUNING_SEEDS
 from harness.store import Cell, Run
-from reports import comparison
+from reports import comparison, tolerance
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,11 @@ class Tolerated:
         """The smallest value at which training broke; infinite if none was found."""
         return self.found.broken
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Values between which training breaks as far as the data decide; see `Tolerance`."""
+        return self.found.interval
+
     def report(self, out: str | Path) -> list[Path]:
         """Write a page, its table as CSV, the tolerance curve, and all values as JSON.
 
@@ -99,10 +105,10 @@ class Tolerated:
             Paths of the files.
         """
         named = {f"{self.found.what} {each.value:g}": each.cell for each in self.found.points}
-        return comparison.write_tolerance(self.found, Path(out), _provenance(named))
+        return tolerance.write_tolerance(self.found, Path(out), _provenance(named))
 
     def __str__(self) -> str:
-        return "\n".join(comparison.lines_of_tolerance(self.found))
+        return "\n".join(tolerance.lines_of_tolerance(self.found))
 
 
 def _provenance(cells: Mapping[str, Cell]) -> dict[str, Any]:

@@ -1,9 +1,6 @@
 # matplotlib's keyword arguments have no types:
 # pyright: reportUnknownMemberType=false
-"""Output of comparisons and of searches for break points: tables, CSV and figures.
-
-A comparison's picture has error and time by workers, a search's the tolerance curve.
-"""
+"""Output of comparisons: tables, CSV and the figure of error and time by workers."""
 
 from __future__ import annotations
 
@@ -29,13 +26,12 @@ from harness.judge.answer import (
 )
 from harness.judge.bounds import geometric_ci
 from harness.judge.charge import charge_line
-from harness.judge.comparison import Point, Row, Table, Tolerance
+from harness.judge.comparison import Row, Table
 from harness.judge.interval import Interval
 from harness.store import files as atomic
 from reports.style import (
     COLOURS,
     DASHES,
-    INK,
     MARKERS,
     MUTED,
     cycle,
@@ -352,181 +348,3 @@ def _bars(found: Sequence[Interval]) -> list[list[float]]:
     below = [e.estimate - e.low if math.isfinite(e.low) else 0.0 for e in found]
     above = [e.high - e.estimate if math.isfinite(e.high) else 0.0 for e in found]
     return [below, above]
-
-
-TOLERANCE_HEAD = (
-    *("value", "rate", "error", "lowest", "highest", "ratio", "ratio_low", "ratio_high"),
-    *("broken", "decided", "seconds_to_target", "runs"),
-)
-
-TOLERANCE_HEIGHT_IN = 3.0
-
-
-def write_tolerance(found: Tolerance, out: Path, provenance: Mapping[str, Any]) -> list[Path]:
-    """Write ``tolerance.csv``, ``report.md``, ``tolerance.svg`` and ``.png``, ``results.json``.
-
-    Args:
-        found: the search.
-        out: the folder, made if it is missing.
-        provenance: commit, versions and hashes of the runs, for ``results.json``.
-
-    Raises:
-        UserError: the folder cannot be written.
-    """
-    atomic.writable_folder(out, "report")
-    with use_style():
-        pictures = {form: render_figure(tolerance_figure(found), form) for form in ("svg", "png")}
-    files = {
-        "tolerance.csv": as_csv_of_tolerance(found).encode(),
-        "report.md": "\n".join([*as_markdown_of_tolerance(found), ""]).encode(),
-        **{f"tolerance.{form}": content for form, content in pictures.items()},
-        "results.json": (
-            json.dumps(as_json_of_tolerance(found, provenance), indent=2) + "\n"
-        ).encode(),
-    }
-    for name, content in files.items():
-        atomic.write_bytes(out / name, content)
-    return [out / name for name in files]
-
-
-# -- text ------------------------------------------------------------------------------------
-
-
-def describe_tolerance(found: Tolerance) -> str:
-    """The tolerated value, in one line."""
-    first, margin = found.points[0], f"{found.margin:.3g}"
-    known = {point.value: point for point in found.points}
-    said = f"{found.what}: an error {margin} (relative) above that of {first.value:g} is tolerated"
-    said += f" up to {found.tolerated:g}{_format_undecided(known[found.tolerated])}"
-    if math.isinf(found.broken):
-        return f"{said}, the most that was tried"
-    return f"{said}, broken at {found.broken:g}{_format_undecided(known[found.broken])}"
-
-
-def lines_of_tolerance(found: Tolerance) -> Iterator[str]:
-    """The tolerated value and the measured points for a terminal."""
-    yield describe_tolerance(found)
-    for row in _cells_of_point(found):
-        yield "  ".join(
-            cell.rjust(width) for cell, width in zip(row, (12, 9, 24, 20, 9), strict=True)
-        )
-    if charged := _charge(found):
-        yield charged
-
-
-def as_markdown_of_tolerance(found: Tolerance) -> Iterator[str]:
-    """The same as a page."""
-    rows = list(_cells_of_point(found))
-    yield from (
-        "# Tolerance",
-        "",
-        describe_tolerance(found) + ".",
-        "",
-        "![tolerance curve](tolerance.svg)",
-        "",
-    )
-    yield f"| {' | '.join(rows[0])} |"
-    yield "|" + "---|" * len(rows[0])
-    yield from (f"| {' | '.join(row)} |" for row in rows[1:])
-    if charged := _charge(found):
-        yield from ("", charged)
-
-
-def as_csv_of_tolerance(found: Tolerance) -> str:
-    """One line a point, numbers in full."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(TOLERANCE_HEAD)
-    writer.writerows(_record_of_point(found, point).values() for point in found.points)
-    return text.getvalue()
-
-
-def as_json_of_tolerance(found: Tolerance, provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON values; numbers that are not finite are null."""
-    points = [
-        {k: _finite_or_none(v) for k, v in _record_of_point(found, p).items()} for p in found.points
-    ]
-    head = {"schema": 1, "what": found.what, "margin": found.margin, "target": found.target}
-    edges = {"tolerated": found.tolerated, "broken": _finite_or_none(found.broken)}
-    edges |= {"charged": _charge(found)}
-    return {**head, **edges, "points": points, "provenance": dict(provenance)}
-
-
-def _charge(found: Tolerance) -> str:
-    return charge_line([point.cell for point in found.points])
-
-
-def _cells_of_point(found: Tolerance) -> Iterator[list[str]]:
-    yield [found.what, "rate", "error (seeds)", "ratio, 95%", ""]
-    for point in found.points:
-        low, high = min(point.errors), max(point.errors)
-        ratio = "diverged" if point.ratio is None else f"{point.ratio.estimate:.3f}"
-        if point.ratio is not None and math.isfinite(point.ratio.high - point.ratio.low):
-            ratio += f" [{point.ratio.low:.3f}, {point.ratio.high:.3f}]"
-        errors = f"{_mean(point):.4g} ({low:.4g} to {high:.4g})"
-        state = "broken" if point.broken else "tolerated"
-        yield [f"{point.value:g}", f"{point.cell.rate:.3g}", errors, ratio, state]
-
-
-def _format_undecided(point: Point) -> str:
-    if point.decided:
-        return ""
-    alone = len(point.errors) == 1
-    return " (one seed has no interval: not decided)" if alone else " (seeds do not decide)"
-
-
-def _mean(point: Point) -> float:
-    return sum(point.errors) / len(point.errors)
-
-
-def _record_of_point(found: Tolerance, point: Point) -> dict[str, Any]:
-    ratio = point.ratio
-    three = (math.nan,) * 3 if ratio is None else (ratio.estimate, ratio.low, ratio.high)
-    seconds = found.seconds(point)
-    values = (
-        *(point.value, point.cell.rate, _mean(point), min(point.errors), max(point.errors)),
-        *(*three, point.broken, point.decided, sum(seconds) / len(seconds)),
-        " ".join(run.hash[:12] for run in point.cell.runs),
-    )
-    return dict(zip(TOLERANCE_HEAD, values, strict=True))
-
-
-# -- picture ---------------------------------------------------------------------------------
-
-
-def tolerance_figure(found: Tolerance) -> Figure:
-    """Two panels over the varied quantity: the error, and simulated seconds to the target."""
-    drawn = empty_figure(TOLERANCE_HEIGHT_IN)
-    errors, times = drawn.subplots(1, 2)
-    ordered = sorted(found.points, key=lambda point: point.value)
-    _curve(errors, found, [(p.value, p.errors) for p in ordered])
-    _curve(times, found, [(p.value, found.seconds(p)) for p in ordered])
-    label = found.points[0].cell.judged.replace("_", " ")
-    errors.axhline(found.target, color=MUTED, linewidth=0.8, linestyle=":", label="margin")
-    ends = [error for p in ordered for error in p.errors if math.isfinite(error)]
-    errors.set_ylim(0.0, 1.6 * max([*ends, found.target]))  # room for the legend
-    errors.set_ylabel(f"{label} at the end")
-    times.set_ylim(bottom=0.0)
-    times.set_ylabel(f"simulated time to {found.target:.3g} (s)")
-    errors.legend(loc="upper left")
-    return drawn
-
-
-def _curve(axes: Axes, found: Tolerance, points: Sequence[tuple[float, Sequence[float]]]) -> None:
-    """Mean over seeds, their band, and where quality breaks."""
-    there = [(v, each) for v, each in points if all(math.isfinite(e) for e in each)]
-    values = [value for value, _ in there]
-    means = [sum(each) / len(each) for _, each in there]
-    band = ([min(each) for _, each in there], [max(each) for _, each in there])
-    axes.fill_between(values, *band, color=COLOURS[0], alpha=0.25, linewidth=0.0, label="seeds")
-    axes.plot(values, means, color=COLOURS[0], marker="o", label="mean")
-    end = found.broken if math.isfinite(found.broken) else found.tolerated
-    axes.axvspan(found.tolerated, end, color=MUTED, alpha=0.25, linewidth=0.0)
-    if math.isfinite(found.broken):
-        axes.axvline(found.broken, color=INK, linewidth=0.8, linestyle="--", label="broken")
-    if all(value > 0.0 for value, _ in points):
-        axes.set_xscale("log", base=2)
-        ticks = sorted({value for value, _ in points})
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.minorticks_off()
-    axes.set_xlabel(found.axis)

@@ -12,8 +12,10 @@ from harness.base.files import describe_choices, run_file
 from harness.commands import overrides
 
 if TYPE_CHECKING:
-    from harness.judge.comparison import Point
+    from harness.grid.tally import Tally
     from harness.runs.config import TrainingConfig
+    from harness.search.comparison import Grid
+    from harness.store import Cell
 
 __all__ = ["configure", "run"]
 
@@ -78,11 +80,10 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.grid.grid import Runner
     from harness.judge import comparison
     from harness.runs.idle import idle_lines
+    from harness.search.break_search import Search, ToleranceSearch
     from harness.search.knobs import knob_of
-    from harness.search.search import Search, tolerance
-    from harness.store import Cell
     from harness.store.files import writable_folder
-    from reports import comparison as pages
+    from reports import tolerance as pages
 
     knob = knob_of(arguments.what)
     ends = zip((arguments.low, arguments.high), knob.usual, strict=True)
@@ -111,10 +112,13 @@ def run(arguments: argparse.Namespace) -> int:
     submit = argument_types.submission_of(arguments)
     with Runner(store, arguments.jobs, submit) as runner:
 
-        def cell(value: float) -> Cell:
-            return overrides.grid_of(arguments, turn(value), [method]).run(runner)[0]
+        def grid_at(value: float) -> Grid:
+            return overrides.grid_of(arguments, turn(value), [method])
 
-        found = tolerance(search, cell, lambda point: _say(knob.name, point))
+        def run_grid(_: float, grid: Grid, tally: Tally) -> list[Cell]:
+            return grid.run(runner, tally)
+
+        found = ToleranceSearch(search, grid_at, run_grid, arguments.jobs).find()
     hashes = {f"{found.what} {p.value:g}": [r.hash for r in p.cell.runs] for p in found.points}
     pages.write_tolerance(
         found, arguments.out, {**comparison.describe_program("lagbench"), "runs": hashes}
@@ -123,9 +127,3 @@ def run(arguments: argparse.Namespace) -> int:
         print(line)
     print(f"{arguments.out / 'report.md'}")
     return EXIT_DONE
-
-
-def _say(what: str, point: Point) -> None:
-    """Print the verdict of one point."""
-    state = "broken" if point.broken else "tolerated"
-    print(f"{what} {point.value:g}: {state}", file=sys.stderr, flush=True)

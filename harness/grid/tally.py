@@ -25,6 +25,10 @@ class Span:
     def __str__(self) -> str:
         return f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"
 
+    def count(self, name: str) -> str:
+        """The bounds with the name of what is counted, in the plural unless it is one."""
+        return f"{self} {name}{'' if self.most == 1 else 's'}"
+
 
 @dataclass
 class Tally:

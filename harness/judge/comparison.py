@@ -1,8 +1,7 @@
-"""Tables of comparisons and tolerance searches, and the provenance of their results.
+"""Tables of comparisons, and the provenance of results.
 
-A comparison table has a row per cell: errors and seconds to a target, with intervals. A
-tolerance search compares the errors at one value with those at the reference value. Provenance is
-the program's version, its command line and the runs behind the results.
+A comparison table has a row per cell: errors and seconds to a target, with intervals. Provenance
+is the program's version, its command line and the runs behind the results.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from harness.judge.bounds import geometric_ci, metric_ci, paired_ratio_ci, posit
 from harness.judge.builders import Runs
 from harness.judge.direction import as_error
 from harness.judge.interval import Interval
-from harness.judge.statistics import ratio_ci
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Cell, Run
 from harness.store.schema import TIMELINE
@@ -327,89 +325,6 @@ def _staleness(run: Run) -> float:
         return math.nan
     found = load_timeline(run.path(TIMELINE)).staleness()
     return float(found.mean()) if len(found) else math.nan
-
-
-@dataclass(frozen=True)
-class Point:
-    """One value that a tolerance search tried.
-
-    Attributes:
-        value: value of the axis, e.g. the number of workers.
-        cell: the runs at this value.
-        errors: final errors, one per seed; infinite where training diverged.
-        ratio: mean error over that of the reference, 95% over seeds; None where a seed
-            diverged.
-        broken: whether the ratio's estimate exceeds 1 by more than the margin.
-        decided: whether the whole interval lies on the same side of that limit.
-    """
-
-    value: float
-    cell: Cell
-    errors: Sequence[float]
-    ratio: Interval | None
-    broken: bool
-    decided: bool
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """Result of a tolerance search.
-
-    Attributes:
-        what: name of the axis, e.g. ``"workers"``.
-        axis: the same with its unit.
-        margin: relative increase of the error above which quality counts as broken.
-        points: every value tried, in order; the first is the reference.
-        tolerated, broken: the largest value with intact quality and the smallest with broken
-            quality; ``broken`` is infinite if none was found.
-    """
-
-    what: str
-    axis: str
-    margin: float
-    points: Sequence[Point]
-    tolerated: float
-    broken: float
-
-    @property
-    def target(self) -> float:
-        """Error above which quality counts as broken."""
-        errors = self.points[0].errors
-        return (1.0 + self.margin) * sum(errors) / len(errors)
-
-    def seconds(self, point: Point) -> list[float]:
-        """Simulated seconds to ``target``, one per seed; infinite if it is not reached."""
-        metric = point.cell.judged
-        return [
-            reach(run, metric, self.target).seconds if run.status == "done" else math.inf
-            for run in point.cell.runs
-        ]
-
-
-def point(value: float, cell: Cell, reference: Sequence[float], margin: float) -> Point:
-    """Compare the errors at one value with those of the reference.
-
-    Args:
-        value: value of the axis.
-        cell: the runs at this value.
-        reference: errors at the reference value, one per seed.
-        margin: relative increase of the error above which quality counts as broken.
-    """
-    errors = errors_of(cell)
-    # a diverged seed has no finite ratio: quality is broken beyond doubt
-    if not all(math.isfinite(each) for each in errors):
-        return Point(value, cell, errors, None, broken=True, decided=True)
-    ratio = ratio_ci(errors, reference)
-    edge = 1.0 + margin
-    broken = ratio.estimate > edge
-    return Point(
-        value, cell, errors, ratio, broken, ratio.low > edge if broken else ratio.high <= edge
-    )
-
-
-def errors_of(cell: Cell) -> list[float]:
-    """Final errors, one per seed; infinite where training diverged."""
-    return [last(run, cell.judged) if run.status == "done" else math.inf for run in cell.runs]
 
 
 PACKAGES = ("lagbench", "torch", "numpy", "numba", "scipy", "matplotlib", "typst")

@@ -25,6 +25,7 @@ from harness.base.files import cluster_file
 from harness.base.log import LOG
 from harness.grid.carriers import Submission
 from harness.grid.grid import Runner
+from harness.grid.tally import Tally
 from harness.modules.allowed import check_kind, check_lists, check_rates, check_settings
 from harness.modules.network import AskedLoss, ModuleNetwork
 from harness.modules.partition import (
@@ -211,7 +212,10 @@ class Experiment:
         Raises:
             UserError: one of them cannot be trained; raised before the first one is.
         """
-        grid = self.grid(methods, workers, rates)
+        return self.run_grid(self.grid(methods, workers, rates))
+
+    def run_grid(self, grid: Grid, tally: Tally | None = None) -> list[Cell]:
+        """Run a grid of this experiment; see `run` and `Grid.run`."""
         for method in grid.methods:
             for count in grid.workers:
                 config = self.build_config(method, count, self.settings.guess, self.seeds[0])
@@ -223,7 +227,7 @@ class Experiment:
             self.say(line)
         if not self._turned:
             self.say_idle(grid.methods, [(self.machine, count) for count in grid.workers])
-        return grid.run(self._runner)
+        return grid.run(self._runner, tally)
 
     @property
     def _sends(self) -> bool:

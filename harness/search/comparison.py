@@ -127,8 +127,10 @@ class Grid:
         cells = len(self.methods) * len(set(self.workers))
         searches = f"{cells} search{'' if cells == 1 else 'es'} for a learning rate"
         seeds = f"{len(self.seeds)} seed{'' if len(self.seeds) == 1 else 's'}"
-        told = f"{searches}, {SEARCHED} trainings each, then {seeds} each: {self.trainings}"
-        return f"{told} trainings; those in the store are not trained again"
+        told = f"{searches}, {SEARCHED.count('training')} each, then {seeds} each"
+        return (
+            f"{told}: {self.trainings.count('training')}; those in the store are not trained again"
+        )
 
     def _find_rates(
         self, method: Method, searches: dict[Any, Steps[Try, Run, Any]], tally: Tally

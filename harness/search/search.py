@@ -6,8 +6,7 @@ values of all of them are tried at once (`follow`).
 
 Two searches are runs themselves, which execute other runs: the learning rate with the lowest final
 loss and the largest stable one (`BestRateConfig`), and the largest rate at which a sequence
-training does not diverge (`LargestRateConfig`). `tolerance` finds the value at which training
-breaks.
+training does not diverge (`LargestRateConfig`).
 """
 
 from __future__ import annotations
@@ -20,13 +19,11 @@ from typing import Any, Protocol, TypeVar, cast
 
 from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.schedules import Constant
-from harness.base.errors import UserError
 from harness.base.seeds import identity
 from harness.base.settings import setting
-from harness.judge.comparison import Point, Tolerance, errors_of, point
 from harness.judge.direction import as_error
 from harness.runs.config import TrainingConfig
-from harness.store import Cell, Run, RunWriter, Store
+from harness.store import Run, RunWriter, Store
 from harness.tasks.contract import Configuration, Progress, Watch
 
 Key = TypeVar("Key", bound=Hashable)
@@ -461,104 +458,3 @@ def find_largest(config: LargestRateConfig) -> Steps[float, bool, tuple[float, f
     if high == config.highest and not (yield [high])[0]:
         return high, math.inf
     return low, high
-
-
-@dataclass(frozen=True)
-class Search:
-    """Range and precision of a search for the value at which training breaks.
-
-    Args:
-        what: name of the quantity, e.g. ``"workers"``.
-        axis: label of the quantity with its unit.
-        whole: whether its values are whole numbers.
-        between: reference value, and the largest value that is tried.
-        margin: relative increase of the mean error over the reference's that counts as broken.
-        halvings: largest number of halvings of the distance between the logarithms.
-
-    Raises:
-        UserError: an invalid range, or an invalid margin.
-    """
-
-    what: str
-    axis: str
-    whole: bool
-    between: tuple[float, float]
-    margin: float = 0.01
-    halvings: int = 6
-
-    def __post_init__(self) -> None:
-        low, high = self.between
-        if not 0.0 <= low < high < math.inf:
-            told = f"from {low:g} to {high:g}; allowed: from less to more, from 0"
-            raise UserError(f"tolerate: {told}")
-        if self.whole and not (float(low).is_integer() and float(high).is_integer()):
-            told = f"from {low:g} to {high:g} {self.what}; allowed: whole numbers"
-            raise UserError(f"tolerate: {told}")
-        if not 0.0 <= self.margin < math.inf:
-            raise UserError(f"margin: {self.margin}; allowed: a number from 0, relative")
-        if self.whole:
-            object.__setattr__(self, "between", (int(low), int(high)))
-
-    def middle(self, low: float, high: float) -> float | None:
-        """The value to try next, in the middle on a logarithmic scale; None if there is none."""
-        found = geometric_mean(low, high) if low > 0.0 else high / 2.0
-        if not self.whole:
-            return found
-        inside = round(found)
-        return inside if low < inside < high else None
-
-
-def bracket(search: Search) -> Steps[float, bool, tuple[float, float]]:
-    """Find the largest tolerated value and the smallest broken one.
-
-    The last value is tried first; the first is tolerated by definition.
-
-    Args:
-        search: range of the search.
-
-    Returns:
-        Both values; infinity for the second if even the last value is tolerated.
-
-    Example:
-        >>> search = Search("workers", "workers", True, (1, 64), halvings=10)
-        >>> solve(bracket(search), lambda value: value > 11)
-        (11, 12)
-    """
-    low, high = search.between
-    if not (yield [high])[0]:
-        return high, math.inf
-    return (yield from bisect(low, high, search.halvings, search.middle))
-
-
-def tolerance(
-    search: Search,
-    cell: Callable[[float], Cell],
-    watch: Callable[[Point], object] = lambda point: None,
-) -> Tolerance:
-    """Raise a quantity until the final error breaks the margin.
-
-    Args:
-        search: quantity, range and margin.
-        cell: returns the finished runs at a value.
-        watch: receives every point when it is known.
-
-    Raises:
-        UserError: training diverged at the reference value.
-    """
-    low, what = search.between[0], search.what
-    first = cell(low)
-    reference = errors_of(first)
-    if not all(math.isfinite(error) for error in reference):
-        raise UserError(f"tolerate: training diverged at {what} {low:g}; nothing to compare")
-    points: dict[float, Point] = {}
-
-    def breaks(value: float) -> bool:
-        there = first if value == low else cell(value)
-        points[value] = point(value, there, reference, search.margin)
-        watch(points[value])
-        return points[value].broken
-
-    breaks(low)
-    ends = solve(bracket(search), breaks)
-    tried = [points[value] for value in sorted(points)]
-    return Tolerance(what, search.axis, search.margin, tried, *ends)

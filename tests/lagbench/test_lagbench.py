@@ -287,7 +287,8 @@ def test_keys_of_the_cluster_without_effect_are_named(usual, cluster, capsys):
     lagbench.tolerate(*asked, what="workers", between=(1, 2), rate=0.1, **common)
     assert capsys.readouterr().err.count(idle) == 1
     lagbench.tolerate(*asked, what="staleness", between=(0, 1), rate=0.1, **common)
-    assert "no effect: cluster (but for the device" in capsys.readouterr().err
+    assert "no effect: cluster (except the device" in (said := capsys.readouterr().err)
+    assert idle not in said
 
 
 def test_metrics_go_by_name_and_the_first_one_judges(usual):
@@ -449,7 +450,7 @@ def test_ctrl_c_ends_a_call_in_a_short_traceback_that_says_where_the_work_is(
         except ValueError:
             raise KeyboardInterrupt from None
 
-    monkeypatch.setattr(Experiment, "run", interrupted)
+    monkeypatch.setattr(Experiment, "run_grid", interrupted)
     with pytest.raises(KeyboardInterrupt) as stopped:
         asked(mlp, functional.cross_entropy, points(), **usual)
     lines = "".join(traceback.format_exception(stopped.value)).splitlines()

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import logging
 import math
+from types import SimpleNamespace
 
 import pytest
 
 from harness.base.errors import UserError
-from harness.search.search import Search, bracket, solve
+from harness.grid.tally import Span
+from harness.search.break_search import Search, ToleranceSearch, bracket
+from harness.search.search import solve
 
 
 def searched(low: float, high: float, halvings: int = 6, whole: bool = False) -> Search:
@@ -47,3 +51,74 @@ def test_what_never_breaks_is_tried_once():
 def test_mistakes_are_one_line(asked, told):
     with pytest.raises(UserError, match=told):
         Search("what", "what (s)", True, **{"between": (1, 64), **asked})
+
+
+@pytest.mark.parametrize("high", [2, 3, 8, 64, 1000])
+@pytest.mark.parametrize("halvings", [0, 2, 6, 20])
+def test_no_search_tries_more_values_than_it_says(high, halvings):
+    counts = []
+    for edge in range(1, high + 1):
+        asked = [1]
+        solve(
+            bracket(searched(1, high, halvings, whole=True)),
+            lambda value, edge=edge, asked=asked: asked.append(value) or value > edge,
+        )
+        counts.append(len(asked))
+    assert max(counts) == searched(1, high, halvings, whole=True).most_values
+
+
+class FakeGrid:
+    """A grid of one cell."""
+
+    searches, methods, workers, trainings = False, (), (1,), Span(2, 2)
+
+
+def run_of(error):
+    return SimpleNamespace(
+        status="done" if math.isfinite(error) else "diverged", summary={"dev/iterate": error},
+        deployed=lambda judged: f"{judged}/iterate", config={}, hash=str(error),
+        provenance={"wall_s": 2.0},
+    )  # fmt: skip
+
+
+def found_for(error, between=(1, 64)):
+    """The result of a search of whole numbers, and what the tally said before each value."""
+    said = []
+
+    def run(value, grid, tally):
+        tally.expect("now", grid.trainings)
+        said.append(tally.describe())
+        runs = [run_of(error(value, seed)) for seed in (0, 1)]
+        for run in runs:
+            tally.add("now", run)
+        return [SimpleNamespace(runs=runs, judged="dev", example_weight=0.0, rate=1.0, workers=1)]
+
+    search = Search("workers", "workers", True, between, margin=0.1)
+    return ToleranceSearch(search, lambda value: FakeGrid(), run).find(), said
+
+
+def test_the_break_of_a_known_curve_is_found_and_the_trainings_are_counted(caplog):
+    with caplog.at_level(logging.INFO, "lagbench"):
+        found, said = found_for(lambda value, seed: (0.1 if value <= 11 else 0.2) + 0.001 * seed)
+    assert (found.tolerated, found.broken, found.interval) == (11, 12, (11, 12))
+    assert said[0] == "training 1 of at most 16"
+    assert said[1] == "training 3 of at most 16, 4 s to 28 s left"
+    counts = [int(line.split()[1]) for line in said]
+    assert counts == list(range(1, 2 * len(said), 2))
+    assert counts[-1] + 1 <= 16
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[0].startswith("tolerate: 2 to 8 values of workers, 2 trainings each: at most 16;")
+    assert "workers 12: broken" in lines
+
+
+def test_a_curve_that_seeds_cannot_tell_from_its_reference_leaves_the_interval_open():
+    noise = {(1, 0): 0.1, (1, 1): 0.2, (64, 0): 0.17, (64, 1): 0.14}
+    found, _ = found_for(lambda value, seed: noise.get((value, seed), 0.15))
+    assert found.interval == (1, math.inf)
+    assert "needs about" in f"needs {found.points[-1].need}"
+    assert all(p.ratio.low >= 0.0 for p in found.points)
+
+
+def test_a_reference_that_diverged_is_one_line():
+    with pytest.raises(UserError, match="tolerate: training diverged at workers 1; nothing to"):
+        found_for(lambda value, seed: math.inf)

@@ -1,0 +1,307 @@
+"""Where training breaks: errors at several values against those at a reference value.
+
+The ratio of two errors has its interval on the logarithm. Two things limit it: the scatter over
+seeds, and the development set, whose errors are counts of so many examples. So what cannot be
+decided can be told how many examples or seeds it needs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.judge.comparison import last
+from harness.judge.direction import as_error
+from harness.judge.interval import Interval
+from harness.judge.statistics import t_quantile
+from harness.store import Cell, Run
+
+MOST_SEEDS = 10_000
+"""More seeds than that are not asked for."""
+
+ROUNDING = 1e-24
+"""Variance of ratios that differ by rounding only."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """Data that would decide, if means and scatter stayed as they are.
+
+    Attributes:
+        examples: development examples, with the seeds as they are; infinite if none suffice.
+        seeds: seeds, with the development set as it is; infinite if none suffice.
+        both: examples and seeds that would suffice together.
+    """
+
+    examples: float
+    seeds: float
+    both: tuple[float, float]
+
+    def __str__(self) -> str:
+        if math.isinf(max(self.both)):
+            return f"more than {MOST_SEEDS} seeds: it is at the margin"
+        ways = [_count(self.examples, "development example"), _count(self.seeds, "seed")]
+        found = " or ".join(way for way in ways if way)
+        together = (_count(self.both[0], "development example"), _count(self.both[1], "seed"))
+        return f"about {found or ' and '.join(way for way in together if way)}"
+
+
+def _count(number: float, name: str) -> str:
+    """A number of two figures with its name; empty if it is infinite or none."""
+    if not 0.0 < number < math.inf:
+        return ""
+    step = 10 ** max(0, math.floor(math.log10(number)) - 1)
+    whole = math.ceil(number / step) * step
+    return f"{whole:,} {name}{'' if whole == 1 else 's'}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Errors against reference errors of the same seeds, on the scale where they are compared.
+
+    Attributes:
+        location: logarithm of the ratio of the means where both are positive, else the relative
+            increase of the mean.
+        logarithmic: which of the two it is.
+        by_seed: variance of the location for a single seed.
+        by_example: the same for a single development example; 0 if no count of them is known.
+        seeds, examples: how many there are.
+    """
+
+    location: float
+    logarithmic: bool
+    by_seed: float
+    by_example: float
+    seeds: int
+    examples: int
+
+    @property
+    def variance(self) -> float:
+        """Variance of the location over seeds and development sets."""
+        return self.by_seed / self.seeds + self._over_examples
+
+    @property
+    def _over_examples(self) -> float:
+        return self.by_example / self.examples if self.examples else 0.0
+
+    def interval(self) -> Interval:
+        """The 95% interval of the ratio; the whole half line from 0 for one seed.
+
+        Its degrees of freedom are Satterthwaite's (1946), of both variances.
+        """
+        estimate = self.ratio(self.location)
+        if self.seeds < 2:
+            return Interval(estimate, 0.0 if self.logarithmic else -math.inf)
+        over_seeds = self.by_seed / self.seeds
+        share = self.variance / over_seeds if over_seeds else math.inf
+        degrees = (self.seeds - 1) * share**2
+        half = t_quantile(degrees) * math.sqrt(self.variance)
+        low, high = self.ratio(self.location - half), self.ratio(self.location + half)
+        return Interval(estimate, low, high, degrees)
+
+    def ratio(self, location: float) -> float:
+        """A place on the scale as a ratio."""
+        if not self.logarithmic:
+            return 1.0 + location
+        return math.exp(location) if location < 709.0 else math.inf
+
+    def find_need(self, margin: float) -> Need:
+        """Data that would tell the location from the margin.
+
+        Args:
+            margin: relative increase of the error that counts as broken.
+        """
+        edge = math.log1p(margin) if self.logarithmic else margin
+        room = (self.location - edge) ** 2 / t_quantile(math.inf) ** 2
+        return Need(
+            _examples(self, room, self.seeds),
+            _seeds(self, room - self._over_examples),
+            (_examples(self, room / 2), _seeds(self, room / 2)),
+        )
+
+
+def _examples(found: Comparison, room: float, seeds: int = 0) -> float:
+    """Development examples for which the variance is at most ``room``; 0 if it has no such part.
+
+    Args:
+        found: the comparison.
+        room: the variance, as of a normal.
+        seeds: seeds whose scatter has part of it; 0 for none.
+    """
+    if seeds == 1:
+        return math.inf
+    left = room - (_widened(found.by_seed / seeds, seeds) if seeds else 0.0)
+    if not found.by_example:
+        return math.inf if seeds else 0.0
+    return found.by_example / left if left > 0.0 else math.inf
+
+
+def _seeds(found: Comparison, room: float) -> float:
+    """The least number of seeds for which their variance is at most ``room``."""
+    for seeds in range(2, MOST_SEEDS + 1):
+        if _widened(found.by_seed / seeds, seeds) <= room:
+            return seeds
+        if found.by_seed / MOST_SEEDS > room:
+            break
+    return math.inf
+
+
+def _widened(variance: float, seeds: int) -> float:
+    """A variance estimated from so few seeds, as that of a normal with the same interval."""
+    return variance * (t_quantile(seeds - 1) / t_quantile(math.inf)) ** 2
+
+
+def compare_errors(
+    errors: Sequence[float], reference: Sequence[float], weight: float = 0.0
+) -> Comparison:
+    """Compare errors with reference errors, paired by seed.
+
+    The variance over seeds is the delta method's, of the pairs. That of a development set is the
+    binomial one of two shares; examples that are wrong for both models would make it smaller, so
+    it is a limit. A share of no errors counts as half an example there (Agresti, Categorical Data
+    Analysis, section 3.1.1).
+
+    Args:
+        errors: finite errors, one for each seed.
+        reference: the same of the same seeds, in their order.
+        weight: share that one development example is of the error; 0 if errors are no shares.
+
+    Raises:
+        ValueError: the lengths differ or are zero.
+
+    Example:
+        >>> found = compare_errors([0.2, 0.4], [0.1, 0.2]).interval()
+        >>> round(found.estimate, 6), round(found.low, 6), round(found.high, 6)
+        (2.0, 2.0, 2.0)
+    """
+    if len(errors) != len(reference) or not errors:
+        raise ValueError(f"{len(errors)} and {len(reference)} seeds cannot be paired")
+    first, second = np.asarray(errors, np.float64), np.asarray(reference, np.float64)
+    mean, base = float(first.mean()), float(second.mean())
+    seeds, examples = len(errors), round(1.0 / weight) if weight else 0
+    if base == 0.0 and not weight:
+        return Comparison(math.inf if mean > 0.0 else mean, False, 0.0, 0.0, seeds, 0)
+    # The size of a metric of which more is better is a share too; its errors are negative.
+    sizes = [max(abs(each), weight / 2) for each in (mean, base)]
+    logarithmic = min(mean, base) >= 0.0
+    scale = 1.0 if logarithmic else sizes[0] / sizes[1]
+    location = math.log(sizes[0] / sizes[1]) if logarithmic else (mean - base) / sizes[1]
+    scatter = float(np.var(first / sizes[0] - second / sizes[1], ddof=1)) if seeds > 1 else 0.0
+    scatter = scatter if scatter > ROUNDING else 0.0
+    by_example = sum(max(0.0, 1.0 - size) / size for size in sizes) if weight else 0.0
+    variances = scatter * scale**2, by_example * scale**2
+    return Comparison(location, logarithmic, *variances, seeds, examples)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One value that a tolerance search tried.
+
+    Attributes:
+        value: value of the axis, e.g. the number of workers.
+        cell: the runs at this value.
+        errors: final errors, one per seed; infinite where training diverged.
+        ratio: mean error over that of the reference, 95% over seeds and development sets; None
+            where a seed diverged.
+        broken: whether the ratio's estimate exceeds 1 by more than the margin.
+        decided: whether the whole interval lies on the same side of that limit.
+        need: data that would decide; None if it is decided.
+    """
+
+    value: float
+    cell: Cell
+    errors: Sequence[float]
+    ratio: Interval | None
+    broken: bool
+    decided: bool
+    need: Need | None = None
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Result of a tolerance search.
+
+    Attributes:
+        what: name of the axis, e.g. ``"workers"``.
+        axis: the same with its unit.
+        margin: relative increase of the error above which quality counts as broken.
+        points: every value tried, in order; the first is the reference.
+        tolerated, broken: the largest value with intact quality and the smallest with broken
+            quality, by the estimates; ``broken`` is infinite if none was found.
+    """
+
+    what: str
+    axis: str
+    margin: float
+    points: Sequence[Point]
+    tolerated: float
+    broken: float
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Values between which training breaks, as far as the data decide.
+
+        The first is the largest value that is decidedly tolerated, or the reference; the second is
+        the smallest that is decidedly broken, infinite if none is.
+        """
+        broken = [p.value for p in self.points if p.broken and p.decided]
+        high = min(broken, default=math.inf)
+        whole = [p.value for p in self.points if p.decided and not p.broken and p.value < high]
+        return max([self.points[0].value, *whole]), high
+
+    @property
+    def target(self) -> float:
+        """Error above which quality counts as broken."""
+        errors = self.points[0].errors
+        mean = sum(errors) / len(errors)
+        return mean + self.margin * abs(mean)
+
+    def seconds(self, point: Point) -> list[float]:
+        """Simulated seconds to ``target``, one per seed; infinite if it is not reached."""
+        return [
+            _seconds_to(run, point.cell.judged, self.target) if run.status == "done" else math.inf
+            for run in point.cell.runs
+        ]
+
+
+def _seconds_to(run: Run, judged: str, error: float) -> float:
+    _, values, times = run.curve(run.deployed(judged))
+    below = np.flatnonzero(as_error(run, 1.0) * values <= error)
+    return float(times[below[0]]) if len(below) else math.inf
+
+
+def point(value: float, cell: Cell, reference: Sequence[float], margin: float) -> Point:
+    """Compare the errors at one value with those of the reference.
+
+    Args:
+        value: value of the axis.
+        cell: the runs at this value.
+        reference: errors at the reference value, one per seed.
+        margin: relative increase of the error above which quality counts as broken.
+    """
+    errors = errors_of(cell)
+    # a diverged seed has no finite ratio: quality is broken beyond doubt
+    if not all(math.isfinite(each) for each in errors):
+        return Point(value, cell, errors, None, broken=True, decided=True)
+    found = compare_errors(errors, reference, cell.example_weight)
+    ratio, edge = found.interval(), 1.0 + margin
+    broken = ratio.estimate > edge
+    decided = ratio.low > edge if broken else ratio.high <= edge
+    need = None if decided else found.find_need(margin)
+    return Point(value, cell, errors, ratio, broken, decided, need)
+
+
+def reference_point(value: float, cell: Cell) -> Point:
+    """The reference, whose ratio to itself is exactly 1."""
+    return Point(value, cell, errors_of(cell), Interval.exact(1.0), broken=False, decided=True)
+
+
+def errors_of(cell: Cell) -> list[float]:
+    """Final errors, one per seed; infinite where training diverged."""
+    return [
+        as_error(run, last(run, cell.judged)) if run.status == "done" else math.inf
+        for run in cell.runs
+    ]

@@ -1,0 +1,178 @@
+"""Search for the value of a quantity at which training breaks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from harness.base.errors import UserError
+from harness.base.log import LOG
+from harness.grid.tally import Span, Tally
+from harness.judge.break_point import (
+    Point,
+    Tolerance,
+    errors_of,
+    point,
+    reference_point,
+)
+from harness.search.comparison import Grid
+from harness.search.search import Steps, bisect, geometric_mean, linearly_scaled, solve
+from harness.store import Cell
+
+
+@dataclass(frozen=True)
+class Search:
+    """Range and precision of a search for the value at which training breaks.
+
+    Args:
+        what: name of the quantity, e.g. ``"workers"``.
+        axis: label of the quantity with its unit.
+        whole: whether its values are whole numbers.
+        between: reference value, and the largest value that is tried.
+        margin: relative increase of the mean error over the reference's that counts as broken.
+        halvings: largest number of halvings of the distance between the logarithms.
+
+    Raises:
+        UserError: an invalid range, or an invalid margin.
+    """
+
+    what: str
+    axis: str
+    whole: bool
+    between: tuple[float, float]
+    margin: float = 0.01
+    halvings: int = 6
+
+    def __post_init__(self) -> None:
+        low, high = self.between
+        if not 0.0 <= low < high < math.inf:
+            told = f"from {low:g} to {high:g}; allowed: from less to more, from 0"
+            raise UserError(f"tolerate: {told}")
+        if self.whole and not (float(low).is_integer() and float(high).is_integer()):
+            told = f"from {low:g} to {high:g} {self.what}; allowed: whole numbers"
+            raise UserError(f"tolerate: {told}")
+        if not 0.0 <= self.margin < math.inf:
+            raise UserError(f"margin: {self.margin}; allowed: a number from 0, relative")
+        if self.whole:
+            object.__setattr__(self, "between", (int(low), int(high)))
+
+    def middle(self, low: float, high: float) -> float | None:
+        """The value to try next, in the middle on a logarithmic scale; None if there is none."""
+        found = geometric_mean(low, high) if low > 0.0 else high / 2.0
+        if not self.whole:
+            return found
+        inside = round(found)
+        return inside if low < inside < high else None
+
+    @property
+    def most_values(self) -> int:
+        """The largest number of values that are tried, both ends included."""
+        if not self.whole:
+            return 2 + self.halvings
+        rest: list[tuple[float, float]] = [self.between]
+        for halvings in range(self.halvings):
+            split = [(*ends, middle) for ends in rest if (middle := self.middle(*ends)) is not None]
+            if not split:
+                return 2 + halvings
+            rest = [part for low, high, at in split for part in ((low, at), (at, high))]
+        return 2 + self.halvings
+
+
+def bracket(search: Search) -> Steps[float, bool, tuple[float, float]]:
+    """Find the largest tolerated value and the smallest broken one.
+
+    The last value is tried first; the first is tolerated by definition.
+
+    Args:
+        search: range of the search.
+
+    Returns:
+        Both values; infinity for the second if even the last value is tolerated.
+
+    Example:
+        >>> search = Search("workers", "workers", True, (1, 64), halvings=10)
+        >>> solve(bracket(search), lambda value: value > 11)
+        (11, 12)
+    """
+    low, high = search.between
+    if not (yield [high])[0]:
+        return high, math.inf
+    return (yield from bisect(low, high, search.halvings, search.middle))
+
+
+@dataclass
+class ToleranceSearch:
+    """A search for the value at which training breaks.
+
+    Args:
+        search: quantity, range and margin.
+        grid_at: the grid of a value: one method with one number of workers.
+        run: runs the grid of a value and counts its trainings.
+        jobs: number of runs at a time.
+    """
+
+    search: Search
+    grid_at: Callable[[float], Grid]
+    run: Callable[[float, Grid, Tally], Sequence[Cell]]
+    jobs: int = 1
+
+    def find(self) -> Tolerance:
+        """Raise the quantity until the final error breaks the margin.
+
+        Lines say beforehand how many trainings there can be, and then the state at each value.
+
+        Raises:
+            UserError: training diverged at the reference value.
+        """
+        search, tally = self.search, Tally(self.jobs)
+        low, what = search.between[0], search.what
+        values, one = search.most_values, self.grid_at(low).trainings
+        LOG.info(
+            f"tolerate: {Span(2, values)} values of {what}, {one.count('training')} each: at most"
+            f" {values * one.most}; those in the store are not trained again"
+        )
+        known: dict[float, Cell] = {}
+
+        def cell(value: float) -> Cell:
+            rest = values - len(known) - 1
+            least = one.least if value == low else 0  # the last value follows the reference
+            tally.expect("later values", Span(least, rest * one.most))
+            grid = self._start_near(self.grid_at(value), value, known)
+            (known[value],) = self.run(value, grid, tally)
+            return known[value]
+
+        first = cell(low)
+        reference = errors_of(first)
+        if not all(math.isfinite(error) for error in reference):
+            raise UserError(f"tolerate: training diverged at {what} {low:g}; nothing to compare")
+        points = {low: reference_point(low, first)}
+
+        def breaks(value: float) -> bool:
+            points[value] = found = point(value, cell(value), reference, search.margin)
+            LOG.info(f"{what} {value:g}: {describe_state(found)}")
+            return found.broken
+
+        ends = solve(bracket(search), breaks)
+        tried = [points[value] for value in sorted(points)]
+        return Tolerance(what, search.axis, search.margin, tried, *ends)
+
+    def _start_near(self, grid: Grid, value: float, known: dict[float, Cell]) -> Grid:
+        """The grid with its search for a rate starting at the rate of the nearest value."""
+        if not (known and grid.searches):
+            return grid
+        algorithm, (workers,) = grid.methods[0].algorithm, grid.workers
+        nearest = known[min(known, key=lambda other: abs(other - value))]
+        # the grid's guess is that of one worker
+        guess = linearly_scaled(nearest.rate, algorithm, nearest.workers, 1)
+        return replace(grid, guess=guess, workers=[workers])
+
+
+def describe_state(found: Point) -> str:
+    """Whether a value is broken, and how sure that is, in a few words."""
+    state = "broken" if found.broken else "tolerated"
+    if found.decided:
+        return state
+    if len(found.errors) == 1:
+        return f"{state} (one seed has no interval: not decided)"
+    return f"{state} (undecided: needs {found.need})"
