@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from harness import argument_types
 from harness.base.errors import EXIT_RUN_FAILED, ProcessDied, UserError
-from harness.base.files import describe_choices, run_file
+from harness.base.files import DEFAULT_STORE, describe_choices, run_file
 from harness.base.forks import interrupt_on_signals
 from harness.base.log import FormerWarning
 from harness.cli import Parser, exit_code
@@ -36,7 +36,7 @@ def parser() -> Parser:
     p = Parser(prog="harness.train", description="One run from a file, on real processes.")
     p.add_argument("file", type=run_file, help=f"the run: {describe_choices('run')}")
     p.add_argument("--seed", type=argument_types.seed, help="replaces the run file's seed")
-    p.add_argument("--out", type=Path, default=Path("reports/out/runs"), help="the store")
+    p.add_argument("--out", type=Path, default=Path(DEFAULT_STORE), help="the store")
     p.add_argument(
         "--paced",
         action="store_true",

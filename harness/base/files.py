@@ -14,6 +14,7 @@ from harness.base.registry import entries
 from harness.base.settings import load_toml
 
 __all__ = [
+    "DEFAULT_STORE",
     "Kind",
     "cluster_file",
     "describe_choices",
@@ -24,6 +25,9 @@ __all__ = [
 ]
 
 Kind = Literal["cluster", "run"]
+
+DEFAULT_STORE = "lagbench-runs"
+"""Folder in which `lagbench train` and a user's program keep runs, where one stands."""
 
 COMMAND: dict[Kind, str] = {"cluster": "simulate", "run": "train"}
 

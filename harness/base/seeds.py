@@ -41,6 +41,9 @@ def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=stream_key(seed, purpose, *keys)))
 
 
+TUNING_SEEDS = (100, 101)
+"""Seeds of the runs that learning rates are chosen with; reported runs have other seeds."""
+
 SHORT = 12  # characters of the short form
 
 

@@ -1,4 +1,4 @@
-"""`lagbench runs`: list the runs of all stores in a folder; push to and pull from a bucket."""
+"""`lagbench runs`: a table of the runs of all stores here; push to and pull from a bucket."""
 
 from __future__ import annotations
 
@@ -7,37 +7,42 @@ import csv
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
-from harness.base.seeds import SHORT
+from harness.base.files import DEFAULT_STORE
+from harness.base.seeds import SHORT, TUNING_SEEDS
+from harness.base.settings import format_seconds
 from harness.commands.progress import Progress
 from harness.store import Bucket, BucketStore, Run, Store, is_run, schema, verify_run
 from reports import provenance
 
 __all__ = ["configure", "pull", "push", "run"]
 
-OUT = Path("reports/out")  # where reproductions write unless told otherwise
+HERE = (Path(DEFAULT_STORE), Path("reports/out"))
+"""Stores of trainings, and the folder of reports, whose commands keep their runs beside them."""
 
-STYLES = {
-    "diverged": "bold red",
-    "failed": "bold red",
-    "damaged": "bold red",
-    "unfinished": "yellow",
-}
+HEAD = ("run", "algorithm", "workers", "rate", "seed", "status", "result", "seconds")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "folder", nargs="?", type=Path, default=OUT, help="a store, or a folder that holds some"
+        "folder",
+        nargs="?",
+        type=Path,
+        help=f"a store, or a folder that holds some ({' and '.join(map(str, HERE))})",
     )
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         "--csv",
         action="store_true",
         help="print CSV: a row for each run, a column for each number of its summary",
+    )
+    form.add_argument(
+        "--wide", action="store_true", help="the whole summary and all settings that differ, too"
     )
     form.add_argument("--json", action="store_true", help="every field of each run as JSON")
     parser.add_argument(
@@ -55,8 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """List the runs of every store in or below a folder, or `push` or `pull` them.
 
-    The list is a table on a terminal; elsewhere one tab-separated line for each run: hash, status,
-    summary, differing settings, store.
+    Trials of learning rates, and runs that train nothing, are listed apart.
 
     Exit code 3 if a run is damaged: its record, or with ``--verify`` a file of its results, does
     not match its digest. A damaged run is executed again when a command needs it.
@@ -68,13 +72,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError("runs --light: allowed: with --push")
     if arguments.pull:
         return pull(_store_for(arguments.folder), arguments.pull, _say)
+    found = find_stores(arguments.folder) if arguments.folder else find_stores_here()
     if arguments.push:
-        stores = find_stores(arguments.folder)
-        return push(stores, arguments.push, _say, arguments.light)
+        return push(found, arguments.push, _say, arguments.light)
     check = verify_run if arguments.verify else _skip_verification
-    stores = {
-        store: [check(run) for run in store.runs()] for store in find_stores(arguments.folder)
-    }
+    stores = {store: [check(run) for run in store.runs()] for store in found}
     every = [run for runs in stores.values() for run in runs]
     if arguments.json:
         print(json.dumps([_plain(run) for run in every], indent=1))
@@ -82,23 +84,25 @@ def run(arguments: argparse.Namespace) -> int:
         _write_csv(every)
     else:
         for store, runs in stores.items():
-            _list(store, runs)
+            print(f"{store.path}: {len(runs)} run{'' if len(runs) == 1 else 's'}")
+            for line in lines(runs, arguments.wide):
+                print(line)
     damaged = sum(run.status == "damaged" for run in every)
     if arguments.verify or damaged:
         print(f"{damaged} damaged", file=sys.stderr)
     return EXIT_RUN_FAILED if damaged else EXIT_DONE
 
 
-def _store_for(folder: Path) -> Path:
+def _store_for(folder: Path | None) -> Path:
     """The only store in or below a folder; ``runs`` in it if there is none.
 
     Raises:
         UserError: there are several.
     """
     try:
-        stores = find_stores(folder)
+        stores = find_stores(folder) if folder else find_stores_here()
     except UserError:
-        return folder / "runs"
+        return folder / "runs" if folder else HERE[0]
     if len(stores) > 1:
         told = f"{len(stores)} stores in {str(folder)!r}; allowed: one of them, or another folder"
         raise UserError(f"runs --pull: {told}")
@@ -129,26 +133,101 @@ def _write_csv(runs: Sequence[Run]) -> None:
         writer.writerow((run.hash, run.status, *numbers, run.note, run.dir))
 
 
-def _list(store: Store, runs: Sequence[Run]) -> None:
-    rows = build_rows(runs)
-    if sys.stdout.isatty():
-        _show(store, rows)
-        return
+def lines(runs: Sequence[Run], wide: bool = False) -> Iterator[str]:
+    """Tables of results, of trials of learning rates, and of runs that train nothing.
+
+    Args:
+        runs: runs of one store.
+        wide: whether to add the whole summary and the settings that differ.
+    """
+    kinds = {kind: list[Run]() for kind in ("results", "trials of learning rates", "others")}
+    for run in runs:
+        kinds[_kind(run)].append(run)
+    for kind, group in kinds.items():
+        if group:
+            yield from ("", f"{kind}: {len(group)}")
+            yield from _align([_head(wide), *build_rows(group, wide)])
+
+
+def _kind(run: Run) -> str:
+    if "algorithm" not in run.config:
+        return "others"
+    is_trial = run.config.get("seed") in TUNING_SEEDS
+    return "trials of learning rates" if is_trial else "results"
+
+
+def _head(wide: bool) -> tuple[str, ...]:
+    return (*HEAD, "summary", "settings that differ") if wide else (*HEAD, "note")
+
+
+def _align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Rows as lines of columns of equal width."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        print(*row, store.path, sep="\t")
+        yield "  ".join(map(str.ljust, row, widths)).rstrip()
 
 
-def build_rows(runs: Sequence[Run]) -> list[tuple[str, str, str, str]]:
-    """Rows of hash, status, summary and differing settings, grouped by kind of run."""
-    rows: list[tuple[str, str, str, str]] = []
-    for group in provenance.group_by_keys([run.config for run in runs]):
-        kind = [runs[index] for index in group]
+def build_rows(runs: Sequence[Run], wide: bool = False) -> list[tuple[str, ...]]:
+    """A row for each run, by algorithm, workers, rate and seed; see `HEAD`."""
+    ordered = sorted(runs, key=_place)
+    if not wide:
+        return [(*_cells(run), run.note) for run in ordered]
+    rows: list[tuple[str, ...]] = []
+    for group in provenance.group_by_keys([run.config for run in ordered]):
+        kind = [ordered[index] for index in group]
         _, apart = provenance.split([run.config for run in kind])
         rows += [
-            (run.hash[:SHORT], _status(run), summary(run), pairs(own))
-            for run, own in zip(kind, apart, strict=True)
+            (*_cells(run), summary(run), pairs(own)) for run, own in zip(kind, apart, strict=True)
         ]
     return rows
+
+
+def _place(run: Run) -> tuple[Any, ...]:
+    config = run.config
+    counted = (config.get(key) for key in ("workers", "seed"))
+    workers, seed = (each if isinstance(each, int) else -1 for each in counted)
+    return _name(run), workers, _rate(run) or 0.0, seed, run.hash
+
+
+def _cells(run: Run) -> tuple[str, ...]:
+    """Values of `HEAD`; ``-`` for those that a run lacks."""
+    config, seconds, rate = run.config, run.summary.get("virtual_s"), _rate(run)
+    return (
+        run.hash[:SHORT],
+        _name(run),
+        str(config.get("workers", "-")),
+        "-" if rate is None else f"{rate:.4g}",
+        str(config.get("seed", "-")),
+        _status(run),
+        _result(run),
+        "-" if seconds is None else format_seconds(float(seconds)),
+    )
+
+
+def _name(run: Run) -> str:
+    """The algorithm's class, and minibatches of a contribution; without one, the run's class."""
+    algorithm, protocol = _part(run, "algorithm"), _part(run, "protocol")
+    steps = protocol.get("every", protocol.get("push_every", 1))
+    return f"{algorithm.get('is', run.config.get('is', '-'))}{'' if steps == 1 else f':{steps}'}"
+
+
+def _rate(run: Run) -> float | None:
+    """The learning rate of the summary, or that at which the schedule begins."""
+    found = run.summary.get("rate", _part(run, "schedule").get("rate"))
+    return found if isinstance(found, int | float) else None
+
+
+def _part(run: Run, name: str) -> dict[str, Any]:
+    """A table of a run's configuration; empty if it has none of that name."""
+    part = run.config.get(name)
+    return cast("dict[str, Any]", part) if isinstance(part, dict) else {}
+
+
+def _result(run: Run) -> str:
+    """The first measurement on development or test data, with its name."""
+    found = ((key, value) for key, value in run.summary.items() if key.startswith(("dev", "test")))
+    key, value = next(found, ("", 0.0))
+    return f"{key.partition('/')[0]} {value:.4g}" if key else "-"
 
 
 def _status(run: Run) -> str:
@@ -170,6 +249,24 @@ def find_stores(folder: Path) -> list[Store]:
     return [Store(path) for path in found]
 
 
+def find_stores_here() -> list[Store]:
+    """The stores where one stands: of trainings, and of commands that write reports.
+
+    Raises:
+        UserError: there is none.
+    """
+    found: list[Store] = []
+    for folder in HERE:
+        try:
+            found += find_stores(folder)
+        except UserError:
+            continue
+    if not found:
+        names = " and ".join(repr(str(folder)) for folder in HERE)
+        raise UserError(f"runs: no store in {names}; allowed: the folder of one")
+    return found
+
+
 def summary(run: Run) -> str:
     """The run's note, if any, and the numbers of its summary, in one line."""
     numbers = {k: v for k, v in run.summary.items() if isinstance(v, int | float)}
@@ -180,19 +277,6 @@ def summary(run: Run) -> str:
 def pairs(items: dict[str, str]) -> str:
     """``key value`` pairs in one line."""
     return ", ".join(f"{key} {value}" for key, value in items.items())
-
-
-def _show(store: Store, rows: list[tuple[str, str, str, str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=f"{store.path}: {len(rows)} runs", title_justify="left", box=None)
-    for head in ("run", "status", "summary", "settings that differ"):
-        table.add_column(head, no_wrap=head in ("run", "status"), overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row), style=STYLES.get(row[1].split(",")[0], ""))
-    Console().print(table)
 
 
 def push(stores: Sequence[Store], url: str, say: Callable[[str], None], light: bool = False) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness import argument_types
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
-from harness.base.files import describe_choices, run_file
+from harness.base.files import DEFAULT_STORE, describe_choices, run_file
 from harness.commands import overrides
 
 if TYPE_CHECKING:
@@ -44,9 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="with --processes: delay each step to the time that the cluster file gives",
     )
-    parser.add_argument(
-        "--out", type=Path, default=Path("reports/out/runs"), help="store for the run"
-    )
+    parser.add_argument("--out", type=Path, default=Path(DEFAULT_STORE), help="store for the run")
     argument_types.add_carriers(parser)
 
 

@@ -21,7 +21,7 @@ from torch import nn
 from harness.algorithms.descent import PLAIN, Descent
 from harness.algorithms.schedules import Constant
 from harness.base.errors import RAISED, UserError, describe_raised
-from harness.base.files import cluster_file
+from harness.base.files import DEFAULT_STORE, cluster_file
 from harness.base.log import LOG
 from harness.grid.carriers import Submission
 from harness.grid.grid import Runner
@@ -134,7 +134,7 @@ class Settings(TypedDict, total=False):
     step_seconds: Annotated[float | Literal["measure", "count"], "measure"]
     target: Annotated[float | None, None]
     device: Annotated[str | torch.device, "cpu"]
-    store: Annotated[str | Path, "lagbench-runs"]
+    store: Annotated[str | Path, DEFAULT_STORE]
     jobs: Annotated[int, 1]
     submit: Annotated[str | None, None]
     runs_per_job: Annotated[int, 1]

@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from harness.base.seeds import TUNING_SEEDS
 from harness.search.search import FACTOR, MOST_TRIES, Steps, climb, lowest, translate
-
-TUNING_SEEDS = (100, 101)
-"""Seeds of the runs that learning rates are chosen with; reported runs have other seeds."""
 
 LEAST_TRAININGS, MOST_TRAININGS = 3 + len(TUNING_SEEDS) - 1, MOST_TRIES * len(TUNING_SEEDS)
 """Trainings of one search: a rate and its neighbours, which diverge; all rungs with all seeds."""

@@ -65,7 +65,7 @@ def test_light_runs_are_whole_without_models_and_timelines(tmp_path, address, ca
         assert main(["runs", folder, "--push", address, *words]) == 0
         assert capsys.readouterr().err.endswith(f": {told}\n")
     assert main(["runs", there]) == 0
-    assert "\tdone, light\t" in capsys.readouterr().out
+    assert "done, light" in capsys.readouterr().out
 
 
 def test_what_is_damaged_or_different_is_told_and_what_is_damaged_there_is_replaced(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import json
 
+from harness.base.seeds import TUNING_SEEDS
 from harness.cli import main
 from harness.store import Store
 
@@ -42,3 +43,57 @@ def test_runs_are_written_for_programs(tmp_path, capsys):
     (row,) = csv.DictReader(capsys.readouterr().out.splitlines())
     assert (row["hash"], row["status"], row["loss"]) == (run.hash, "done", "0.5")
     assert main(["runs", str(tmp_path), "--csv", "--json"]) == 2
+
+
+def trained(seed, workers=1, every=1):
+    named = {"algorithm": {"is": "ModelAveraging"}, "protocol": {"is": "Averaging", "every": every}}
+    return {**named, "workers": workers, "seed": seed, "schedule": {"rate": 0.1}}
+
+
+def finish(writer):
+    writer.finish(summary={"folds": 3, "dev_error/iterate": 0.25, "virtual_s": 0.5})
+
+
+def test_a_table_has_a_header_and_trials_of_learning_rates_stand_apart(tmp_path, capsys):
+    store = Store(tmp_path)
+    configs = trained(1, 4, 10), trained(0, 4, 10), trained(TUNING_SEEDS[0]), {"seed": 3}
+    hashes = [store.obtain(config, finish).hash[:12] for config in configs]
+    assert main(["runs", str(tmp_path)]) == 0
+    told = [line.split() for line in capsys.readouterr().out.splitlines()]
+    head = ["run", "algorithm", "workers", "rate", "seed", "status", "result", "seconds", "note"]
+    result = ["done", "dev_error", "0.25", "500", "ms"]
+    assert told == [
+        [f"{tmp_path}:", "4", "runs"],
+        [],
+        ["results:", "2"],
+        head,
+        [hashes[1], "ModelAveraging:10", "4", "0.1", "0", *result],
+        [hashes[0], "ModelAveraging:10", "4", "0.1", "1", *result],
+        [],
+        ["trials", "of", "learning", "rates:", "1"],
+        head,
+        [hashes[2], "ModelAveraging", "1", "0.1", "100", *result],
+        [],
+        ["others:", "1"],
+        head,
+        [hashes[3], "-", "-", "-", "3", *result],
+    ]
+    assert main(["runs", str(tmp_path), "--wide"]) == 0
+    wide = capsys.readouterr().out.splitlines()
+    assert wide[3].endswith("settings that differ")
+    assert "dev_error/iterate 0.25, folds 3, virtual_s 0.5" in wide[4]
+    assert wide[4].endswith("seed 0")
+
+
+def test_without_a_folder_the_stores_of_programs_and_of_commands_are_listed(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["runs"]) == 2
+    assert "no store in 'lagbench-runs' and 'reports/out'; allowed" in capsys.readouterr().err
+    for place in ("lagbench-runs", "reports/out/comparison/runs"):
+        Store(tmp_path / place).obtain(trained(0), finish)
+    assert main(["runs"]) == 0
+    told = capsys.readouterr().out
+    assert "lagbench-runs: 1 run\n" in told
+    assert "reports/out/comparison/runs: 1 run\n" in told
