@@ -435,10 +435,13 @@ class Memories:
 
     Args:
         each: memories by worker.
+        fresh: makes the memory of a worker that has none.
     """
 
-    def __init__(self, each: Mapping[int, Memory] | None = None) -> None:
-        self._each = dict(each or {})
+    def __init__(
+        self, each: Mapping[int, Memory] | None = None, fresh: Callable[[], Memory] = Memory
+    ) -> None:
+        self._each, self._fresh = dict(each or {}), fresh
         self._batch: tuple[int, ...] = ()
         self._joint = Memory()
 
@@ -450,7 +453,7 @@ class Memories:
         """
         if tuple(workers) != self._batch:
             self.split()
-            own = [self._each.setdefault(worker, Memory()) for worker in workers]
+            own = [self._each.setdefault(worker, self._fresh()) for worker in workers]
             self._batch, self._joint = tuple(workers), _join(own)
         return self._joint
 

@@ -12,6 +12,7 @@ from torch import nn
 from harness.algorithms.descent import Descent
 from harness.base.errors import UserError, name_error
 from harness.grid.carriers import check as check_carrier
+from harness.modules.buffers import check_rule
 from harness.modules.network import OWN_LOSS
 from harness.modules.partition import partition_of
 from harness.modules.recipe import schedule_of
@@ -94,6 +95,7 @@ def check_settings(model: object, loss: object, asked: Any) -> None:
             "submit", asked.submit, str, "'slurm', 'local', 'dask', 'ray', 'MODULE:FUNCTION'"
         )
         check_carrier(asked.submit, "submit")
+    check_rule(asked.buffers)
     check_kind("gather", asked.gather, (str, type(None)), "s3://BUCKET/PREFIX, …")
     check_kind("device", asked.device, (str, torch.device), "'cpu', 'cuda' or 'auto'")
     if asked.target is not None:

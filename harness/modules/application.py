@@ -23,6 +23,7 @@ from harness.base.log import LOG
 from harness.base.registry import import_modules, undo_imports
 from harness.base.seeds import identity
 from harness.base.settings import build, setting
+from harness.modules.buffers import Rule, describe_buffers
 from harness.modules.network import OWN_LOSS, Metric, preserve_generators
 from harness.modules.partition import Partitioning, partition_of
 from harness.modules.problem import Arrays, Problem, arrays_of
@@ -67,6 +68,9 @@ class ModuleTable:
         minibatch: examples in a worker's minibatch.
         partition: the workers' data: ``"iid"``, ``"by_label"``, ``"dirichlet:ALPHA"``, or the name
             of a function of targets, number of workers and random generator, to each one's rows.
+        buffers: buffers of trained models, where training changes some, as BatchNorm's running
+            statistics, of which each worker has its own: ``"mean"`` over workers, those of the
+            ``"first"`` one, or ``"local"``: each worker's own, and scores are means over workers.
     """
 
     model: str
@@ -82,6 +86,7 @@ class ModuleTable:
     step_seconds: float | str = "count"
     minibatch: int = setting(32, at_least=1)
     partition: str = setting("iid", added=True)
+    buffers: Rule = setting("mean", added=True)
 
 
 USUAL = {"passes": 5, "evaluations": 10, "seed": 0, "tested": "at the end"}
@@ -90,7 +95,7 @@ USUAL = {"passes": 5, "evaluations": 10, "seed": 0, "tested": "at the end"}
 FOLLOWS = ("problem", "work", "stages", "chunk", "format", "device")
 """Fields that are derived from the rest of a run file."""
 
-NO_FIELDS = ("code", "loss", "rounds")
+NO_FIELDS = ("code", "loss", "rounds", "buffers")
 """Keys of a stored configuration that are no fields; they only add to its identity."""
 
 HERE = "a name as 'my_module:make_model', of a module beside the file or installed"
@@ -185,7 +190,9 @@ class Source:
             metrics, partition = self._metrics(train), self._partition()
             more = is_maximised(asked.maximise, metrics)
         parts = train, dev, test, metrics, source, self.place
-        return Problem(model, loss, *parts, maximise=more, partition=partition)
+        return Problem(
+            model, loss, *parts, maximise=more, partition=partition, buffers=asked.buffers
+        )
 
     def _partition(self) -> Partitioning | None:
         asked = self.asked.partition
@@ -243,7 +250,9 @@ class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
         said = build(ModuleTable, task, where)
         source = Source(asked.place, asked.path.parent, said, asked.imports)
         problem, machine = source.problem(), asked.cluster()
-        problem.inspect(said.minibatch, asked.device)  # reports mistakes in its parts first
+        found = problem.inspect(said.minibatch, asked.device)  # reports mistakes in its parts first
+        if line := describe_buffers(found.changing, said.buffers):
+            LOG.info(line)
         cluster, work = source.charge(machine).apply(problem, said.minibatch, machine)
         cut = {"minibatch": said.minibatch, "timed_minibatch": said.minibatch}
         table |= {"cluster": cluster, "problem": problem, "work": work, "stages": [cut]}

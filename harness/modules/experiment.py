@@ -27,6 +27,7 @@ from harness.grid.carriers import Submission
 from harness.grid.grid import Runner
 from harness.grid.tally import Tally
 from harness.modules.allowed import check_kind, check_lists, check_rates, check_settings
+from harness.modules.buffers import Rule, describe_buffers
 from harness.modules.network import AskedLoss, ModuleNetwork
 from harness.modules.partition import (
     Partitioning,
@@ -110,6 +111,9 @@ class Settings(TypedDict, total=False):
         submit: executor of the runs in place of processes here: ``"slurm"``, ``"local"``,
             ``"dask"``, ``"ray"``, or ``"MODULE:FUNCTION"``, a function that returns an executor.
         runs_per_job: runs that a job of ``submit`` executes, one after the other.
+        buffers: buffers of trained models, where training changes some, as BatchNorm's running
+            statistics, of which each worker has its own: ``"mean"`` over workers, those of the
+            ``"first"`` one, or ``"local"``: each worker's own, and scores are means over workers.
         gather: ``s3://BUCKET/PREFIX``, …, a bucket shared by all machines on these runs.
     """
 
@@ -139,6 +143,7 @@ class Settings(TypedDict, total=False):
     submit: Annotated[str | None, None]
     runs_per_job: Annotated[int, 1]
     gather: Annotated[str | None, None]
+    buffers: Annotated[Rule, "mean"]
 
 
 USUAL: dict[str, Any] = {
@@ -223,7 +228,7 @@ class Experiment:
         problem = self.problem(self.seeds[0])
         network = problem.network(self.seeds[0], self.settings.minibatch, self.device)
         self._check_sendable(grid.methods)
-        for line in remarks(network, grid.methods):
+        for line in remarks(network, grid.methods, self.settings.buffers):
             self.say(line)
         if not self._turned:
             self.say_idle(grid.methods, [(self.machine, count) for count in grid.workers])
@@ -336,8 +341,9 @@ class Experiment:
             test = test and self._share_data(test)
             more = is_maximised(self.settings.maximise, metrics)
             parts = self.model, self.loss, train, dev, test, metrics
-            partition = partition_of(self.settings.partition)
-            self._problems[key] = Problem(*parts, maximise=more, partition=partition)
+            how: Any = {"maximise": more, "buffers": self.settings.buffers}
+            how["partition"] = partition_of(self.settings.partition)
+            self._problems[key] = Problem(*parts, **how)
         return self._problems[key]
 
     @cached_property
@@ -419,8 +425,10 @@ def _work_of(method: Method, work: Workload) -> Workload:
     return replace(work, parameter_bytes=work.parameter_bytes * method.algorithm.sent)
 
 
-def remarks(network: ModuleNetwork, methods: Sequence[Method]) -> Iterator[str]:
+def remarks(network: ModuleNetwork, methods: Sequence[Method], rule: Rule) -> Iterator[str]:
     """Notes on facts that a user may not expect, a line each."""
+    if line := describe_buffers([name for name, _ in network.buffers.places], rule):
+        yield line
     if network.reduction == "sum":
         yield "loss: summed over a minibatch; what is reported of it is the mean over examples"
     descents = [getattr(method.algorithm, "descent", PLAIN) for method in methods]

@@ -32,9 +32,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from harness.base.errors import RAISED, UserError, describe_raised
+from harness.modules.buffers import Buffers, changed_buffers
 from harness.modules.gradient_rules import NO_RULES, GradientRules
 from harness.modules.trees import Call, Parts, Value, join, map_tensors, unwrap
 from harness.natural_gradient.layer_hooks import Affine, LayerHook, Reduction, is_affine
+from harness.networks.contract import State
 
 Loss = Callable[[Any, Any], Tensor]
 """``loss(outputs, targets)``: one number for a minibatch, a mean or sum over its examples."""
@@ -92,6 +94,7 @@ class ModuleNetwork:
         together: from this number of replicas on, they are computed at once; None for never.
         reduction: whether the loss is the mean or the sum over examples.
         rules: microbatches, clipping and weight decay.
+        changing: names of the buffers that training changes; each replica has its own.
     """
 
     def __init__(
@@ -102,9 +105,12 @@ class ModuleNetwork:
         together: int | None = None,
         reduction: Reduction = "mean",
         rules: GradientRules = NO_RULES,
+        changing: Sequence[str] = (),
     ) -> None:
         self.rules = rules
         self.module, self.loss, self.together = copy_module(module), loss, together
+        self.buffers = Buffers.of(self.module, changing)
+        self._state: State = {}
         self.reduction: Reduction = reduction
         self.call = Call.of(self.module, needs_labels=loss is own_loss)
         self.parameters = Parameters.from_module(self.module)
@@ -117,6 +123,8 @@ class ModuleNetwork:
 
     def gradient(self, stack: Tensor, x: Value | Drawing, targets: Value, out: Tensor) -> Tensor:
         """Compute the gradient of each replica's loss on its minibatch.
+
+        Buffers that training changes are those of `with_state`; without, all replicas share them.
 
         Args:
             stack: parameters ``[W, P]``.
@@ -202,7 +210,7 @@ class ModuleNetwork:
         hooks = [w.module.register_forward_hook(w.watch, with_kwargs=True) for w in self.layers]
         try:
             for w, key in enumerate(keys):
-                losses.append(self._one(stack[w], inputs[w, 0], targets[w, 0], out[w], key))
+                losses.append(self._one(w, stack, inputs, targets, out, key))
                 self._clip_rows(out[w : w + 1])
                 visit(w)
                 for layer in self.layers:
@@ -212,6 +220,16 @@ class ModuleNetwork:
                 hook.remove()
         self.rules.decay_(out, stack)
         return torch.stack(losses)
+
+    def fresh_state(self) -> State:
+        """See `harness.networks.contract.StatefulNetwork`: buffers before training."""
+        return self.buffers.fresh()
+
+    def with_state(self, state: State) -> ModuleNetwork:
+        """See `harness.networks.contract.StatefulNetwork`; the module itself is shared."""
+        bound = copy.copy(self)
+        bound._state = state
+        return bound
 
     def bind_parameters(self, model: Tensor) -> nn.Module:
         """The module with its parameters as views of ``model [P]``, without a copy."""
@@ -236,18 +254,22 @@ class ModuleNetwork:
         out: Tensor,
         keys: Sequence[int | None],
     ) -> Tensor:
-        losses = [
-            self._one(stack[w], x[w, 0], targets[w, 0], out[w], key) for w, key in enumerate(keys)
-        ]
+        losses = [self._one(w, stack, x, targets, out, key) for w, key in enumerate(keys)]
         return torch.stack(losses)
 
-    def _one(self, row: Tensor, x: Value, targets: Value, out: Tensor, key: int | None) -> Tensor:
+    def _one(
+        self, w: int, stack: Tensor, xs: Value, all_targets: Value, out: Tensor, key: int | None
+    ) -> Tensor:
+        """Write the gradient of replica ``w`` to its row; returns its loss."""
+        x, targets = xs[w, 0], all_targets[w, 0]
         if key is not None:
             seed_generators(key)
-        module = self.bind_parameters(row)
+        module = self.bind_parameters(stack[w])
+        bound = self.buffers.bind(self._state, w)
         with torch.enable_grad():
             loss = self._go_back(module, x, targets)
-        torch.cat(self._take_gradients(), out=out)
+        torch.cat(self._take_gradients(), out=out[w])
+        self.buffers.write_back(bound)
         return loss
 
     def _go_back(self, module: nn.Module, x: Value, targets: Value) -> Tensor:
@@ -414,11 +436,13 @@ class Inspection:
         draws: whether the module draws random numbers in training.
         together: number of replicas from which on they are computed at once; None for never.
         reduction: whether the loss is the mean or the sum over examples.
+        changing: names of the buffers that training changes.
     """
 
     draws: bool
     together: int | None
     reduction: Reduction = "mean"
+    changing: tuple[str, ...] = ()
 
 
 def inspect_module(module: nn.Module, loss: Loss, x: Value, targets: Value) -> Inspection:
@@ -431,11 +455,11 @@ def inspect_module(module: nn.Module, loss: Loss, x: Value, targets: Value) -> I
         targets: ``[B, ...]``, or several.
 
     Raises:
-        UserError: it fails, its loss is not one number, or training changes one of its buffers.
+        UserError: it fails, or its loss is not one number.
     """
-    draws, reduction = _run_module(copy_module(module), loss, x, targets)
-    if draws:
-        return Inspection(draws, None, reduction)
+    draws, reduction, changing = _run_module(copy_module(module), loss, x, targets)
+    if draws or changing:  # several replicas at once would share their buffers
+        return Inspection(draws, None, reduction, changing)
     on_cpu = x.device.type == "cpu"
     if on_cpu and any(parameter.dim() > 2 for parameter in module.parameters()):
         return Inspection(draws, None, reduction)  # convolutions are faster one by one on a CPU
@@ -443,8 +467,13 @@ def inspect_module(module: nn.Module, loss: Loss, x: Value, targets: Value) -> I
     return Inspection(draws, least if _is_batchable(module, loss, x, targets) else None, reduction)
 
 
-def _run_module(module: nn.Module, loss: Loss, x: Value, targets: Value) -> tuple[bool, Reduction]:
-    """Compute one loss; returns whether random numbers were drawn, and the loss's reduction.
+def _run_module(
+    module: nn.Module, loss: Loss, x: Value, targets: Value
+) -> tuple[bool, Reduction, tuple[str, ...]]:
+    """Compute one loss.
+
+    Returns:
+        Whether random numbers were drawn, the loss's reduction, and the buffers that changed.
 
     Raises:
         UserError: see `inspect_module`.
@@ -463,16 +492,8 @@ def _run_module(module: nn.Module, loss: Loss, x: Value, targets: Value) -> tupl
         raise UserError(f"loss: {told}; allowed: one number for a minibatch, a tensor of shape []")
     if not found.requires_grad:
         raise UserError("loss: does not depend on the model's parameters; nothing can be trained")
-    for name, buffer in module.named_buffers():
-        if not torch.equal(buffer, before[name]):
-            raise UserError(
-                f"model: buffer {name!r} changes as it trains, which replicas cannot share;"
-                " allowed: layers without running statistics (LayerNorm, GroupNorm,"
-                " track_running_stats=False)"
-            )
-    return drawn, "sum" if _is_summed(
-        loss, outputs, unwrap(targets), float(found.detach())
-    ) else "mean"
+    summed = _is_summed(loss, outputs, unwrap(targets), float(found.detach()))
+    return drawn, "sum" if summed else "mean", changed_buffers(module, before)
 
 
 @torch.no_grad()

@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 from harness.base.errors import RAISED, UserError, describe_raised
 from harness.base.seeds import stream, stream_key
 from harness.judge.direction import BETTER, MORE
+from harness.modules.buffers import Rule
 from harness.modules.digests import (
     digest_of_code,
     digest_of_part,
@@ -84,6 +85,7 @@ class Problem(HasIdentity):
         place: the run file that names it, for messages.
         maximise: whether more of the first metric is better.
         partition: data that differ by worker; None for equal shares of the same data.
+        buffers: buffers of trained models, if training changes any; see `Rule`.
     """
 
     def __init__(
@@ -99,8 +101,10 @@ class Problem(HasIdentity):
         *,
         maximise: bool = False,
         partition: Partitioning | None = None,
+        buffers: Rule = "mean",
     ) -> None:
         self.maximise, self.partition = maximise, partition
+        self.buffers: Rule = buffers
         self.source, self.place = source, place
         self.model, self.metrics = model, metrics
         self.loss: Loss = own_loss if loss == OWN_LOSS else loss
@@ -188,8 +192,14 @@ class Problem(HasIdentity):
         """The network that algorithms compute gradients with."""
         found = self.inspect(minibatch, device)
         module = _to_device(self.module(seed), device)
-        together, reduction = found.together, found.reduction
-        return ModuleNetwork(module, self.loss, together=together, reduction=reduction, rules=rules)
+        return ModuleNetwork(
+            module,
+            self.loss,
+            together=found.together,
+            reduction=found.reduction,
+            changing=found.changing,
+            rules=rules,
+        )
 
     @cached_property
     def _plain(self) -> dict[str, Any]:

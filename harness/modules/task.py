@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,12 +16,15 @@ from harness.algorithms.catalogue import Algorithm
 from harness.base.errors import UserError, name_error
 from harness.base.settings import set_apart, setting
 from harness.judge.bounds import SHARES
+from harness.modules.buffers import deploy
 from harness.modules.digests import digest_of_code, from_outside
 from harness.modules.gradient_rules import GradientRules
 from harness.modules.network import Metric, ModuleNetwork
 from harness.modules.partition import measure_skew
 from harness.modules.problem import Arrays, DrawingMinibatches, Problem
 from harness.modules.trees import unwrap
+from harness.networks.contract import State
+from harness.replay.replica_states import to_array
 from harness.runs.config import Pieces, TrainingConfig
 from harness.simulator import Workload
 from harness.simulator.protocols.contract import TimingProtocol
@@ -79,9 +83,13 @@ class ModuleConfig(TrainingConfig[Problem]):
         if self._size % self.accumulate:
             told = f"a divisor of minibatch, {self._size}"
             raise UserError(f"accumulate: {self.accumulate}; allowed: {told}")
-        if self.schedule.searches and self.problem.inspect(self._size, self.device).draws:
-            raise UserError("schedule: no search for the rate of a module that draws at random")
-        if self.schedule.searches and self.problem.partition is not None:
+        if not self.schedule.searches:
+            return
+        found = self.problem.inspect(self._size, self.device)
+        if found.draws or found.changing:
+            what = "draws at random" if found.draws else "has running statistics"
+            raise UserError(f"schedule: no search for the rate of a module that {what}")
+        if self.problem.partition is not None:
             raise UserError("schedule: no search for the rate with a partition; allowed: 'iid'")
 
     @property
@@ -90,9 +98,11 @@ class ModuleConfig(TrainingConfig[Problem]):
 
     def to_dict(self) -> dict[str, Any]:
         """See `TrainingConfig`; adds digests of the user's code, and whether the loss is a sum."""
-        summed = self.problem.inspect(self._size, self.device).reduction == "sum"
+        found = self.problem.inspect(self._size, self.device)
+        summed = found.reduction == "sum"
         further = {"code": self._code} if self._code else {}
         further |= {"loss": SUMMED} if summed else {}
+        further |= {"buffers": self.problem.buffers} if found.changing else {}
         return super().to_dict() | further | ({"rounds": UNBROKEN} if self.rounds else {})
 
     @cached_property
@@ -111,6 +121,11 @@ class ModuleConfig(TrainingConfig[Problem]):
             yield from (
                 (name, "there are no test data") for name in set_apart(self, "tested_models")
             )
+
+    @property
+    def has_replica_state(self) -> bool:
+        """See `TrainingConfig`."""
+        return bool(self.problem.inspect(self._size, self.device).changing)
 
     def network(self, data: Problem) -> ModuleNetwork:
         """The network of the problem's module."""
@@ -229,6 +244,7 @@ class ModuleTask:
         self.network = config.network(self.problem)
         self._start = self.problem.initial(config.seed).to(config.device)
         self._evaluator = ModuleEvaluator(self.network, self.problem)
+        self._states: Callable[[], Mapping[int, State]] = dict
         self._train, self._dev, self._test = (
             part and part.to(config.device, self._start.dtype)
             for part in (self.problem.train, self.problem.dev, self.problem.test)
@@ -248,19 +264,30 @@ class ModuleTask:
     def dev(self, model: Tensor) -> ModuleScores:
         """See `Task`."""
         assert self._dev is not None
-        return self._evaluator.scores(model, self._dev)
+        return self._evaluator.scores(model, self._dev, self._deployed())
+
+    def take_states(self, states: Callable[[], Mapping[int, State]]) -> None:
+        """See `StatefulTask`."""
+        self._states = states
+
+    def _deployed(self) -> State:
+        return deploy(self._states(), self.network.fresh_state(), self.problem.buffers)
+
+    def deployed_state(self) -> dict[str, np.ndarray]:
+        """See `StatefulTask`."""
+        return {name: to_array(tensor) for name, tensor in self._deployed().items()}
 
     def held_out_loss(self, model: Tensor) -> float:
         """See `Task`."""
         assert self._dev is not None
         stride = max(1, len(self._dev) // HELD_OUT)
-        return self._evaluator.scores(model, self._dev[::stride]).loss
+        return self._evaluator.scores(model, self._dev[::stride], self._deployed()).loss
 
     def tested(self, model: Tensor, name: str) -> EvaluationResult:
         """The same scores on the test set, if there is one."""
         if self._test is None:
             return EvaluationResult({})
-        found = self._evaluator.scores(model, self._test).measured
+        found = self._evaluator.scores(model, self._test, self._deployed()).measured
         return EvaluationResult({f"test_{metric}/{name}": value for metric, value in found.items()})
 
 
@@ -311,14 +338,35 @@ class ModuleEvaluator:
 
     def __init__(self, network: ModuleNetwork, problem: Problem) -> None:
         reduction = network.reduction  # the loss is not copied: it may hold objects that cannot be
-        self._network = ModuleNetwork(network.module, network.loss, reduction=reduction)
+        changing = [name for name, _ in network.buffers.places]
+        self._network = ModuleNetwork(
+            network.module, network.loss, reduction=reduction, changing=changing
+        )
         self._network.module.eval()
         self._loss, self._metrics = problem.loss, dict(problem.metrics)
         self._maximise = problem.maximise
 
     @torch.no_grad()
-    def scores(self, model: Tensor, examples: Arrays) -> ModuleScores:
-        """Scores of ``model [P]`` on a data set, in blocks of `BLOCK` examples."""
+    def scores(
+        self, model: Tensor, examples: Arrays, state: Mapping[str, Tensor] | None = None
+    ) -> ModuleScores:
+        """Scores of ``model [P]`` on a data set, in blocks of `BLOCK` examples.
+
+        Args:
+            model: parameters.
+            examples: the data set.
+            state: buffers that training changes; of several rows, scores are the mean.
+        """
+        own = {name: tensor.clone() for name, tensor in (state or {}).items()}
+        rows = len(next(iter(own.values()))) if own else 1
+        each: list[ModuleScores] = []
+        for row in range(rows):
+            self._network.buffers.bind(own, row)
+            each.append(self._scores(model, examples))
+        further = {name: sum(one.further[name] for one in each) / rows for name in self._metrics}
+        return ModuleScores(sum(one.loss for one in each) / rows, further, self._maximise)
+
+    def _scores(self, model: Tensor, examples: Arrays) -> ModuleScores:
         module, total = (
             self._network.bind_parameters(model),
             dict.fromkeys([LOSS, *self._metrics], 0.0),

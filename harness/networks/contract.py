@@ -100,6 +100,23 @@ class RepeatingNetwork(Network, Protocol):
         ...
 
 
+State = dict[str, Tensor]
+"""State of replicas by name, each tensor with a row for each replica: ``[W, ...]``."""
+
+
+@runtime_checkable
+class StatefulNetwork(Network, Protocol):
+    """A network whose gradients change state of a replica, such as running statistics."""
+
+    def fresh_state(self) -> State:
+        """The state of one replica before its first step; empty if gradients change none."""
+        ...
+
+    def with_state(self, state: State) -> Network:
+        """The network for W replicas, whose gradients read and change ``state`` in place."""
+        ...
+
+
 def upload(values: Tensor, device: torch.device) -> Tensor:
     """The values on a device, without a copy if they are there already."""
     # The host need not wait: PyTorch keeps the pinned memory until the copy is done.

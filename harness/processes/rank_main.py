@@ -154,6 +154,9 @@ def _check(config: TrainingConfig[Any], asked: argparse.Namespace, ranks: int) -
     if not config.rounds:
         require_gloo(asked.backend)
     check_protocol(config, asked.file)
+    if config.has_replica_state:
+        told = "its buffers change in training, and servers do not receive them"
+        raise UserError(f"{asked.file}: model: {told}; allowed: a simulated cluster")
     if asked.restarts and config.algorithm.remembers and not config.rounds:
         name, told = type(config.algorithm).__name__, "a worker's memory is lost when it dies"
         raise UserError(f"--restarts {asked.restarts}: {told}; allowed with {name}: 0")

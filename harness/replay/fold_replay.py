@@ -39,6 +39,7 @@ from harness.algorithms.contract import (
 from harness.algorithms.share_schedules import STEADY, Rates
 from harness.base.errors import UserError
 from harness.networks.contract import Minibatch, Network
+from harness.replay.replica_states import ReplicaStates
 from harness.simulator import LOST, Restarts, Timeline
 from harness.simulator.timeline import Contributions, Decodes, Folds, Pieces, Spans
 from harness.simulator.timeline import Restarts as timeline_Restarts
@@ -288,6 +289,7 @@ class StaleReplay:
         restarts: number of server restarts before each contribution in flight was read.
         pending: contributions that were read and are not computed.
         memories: memory of each worker.
+        states: state of each worker's replica besides its parameters.
         checkpoints: states that a failing server may restore.
         loss: loss of all computed contributions, summed over frames, in nats.
         batches: number of batches computed.
@@ -307,11 +309,13 @@ class StaleReplay:
     pending: list[Pending] = field(default_factory=list[Pending])
     memories: Memories = field(default_factory=Memories)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    states: ReplicaStates = field(init=False)
     loss: Tensor = field(init=False)
     batches: int = 0
 
     def __post_init__(self) -> None:
         self.algorithm = self.algorithm.on(self.network)
+        self.states = ReplicaStates(self.network)
         model = self.server.model
         self.replicas, self.contributions = _stack(model, self.slots), _stack(model, self.slots)
         self.loss = model.new_zeros((), dtype=torch.float64)
@@ -350,6 +354,7 @@ class StaleReplay:
             while any(read.slot in slots for read in self.pending):
                 self._fold(waiting, rate)
                 self._compute(slots, rate)
+            self.states.fold([key for key, *_ in entering])
             for key, *_ in entering:
                 del self.in_flight[key]
             waiting.append(
@@ -391,7 +396,7 @@ class StaleReplay:
         """State for `reinstate`: server, stacks, checkpoints of the server, and memories."""
         arrays, facts = capture_server(self.server)
         arrays |= {name: tensor.cpu().numpy() for name, tensor in self._stacks().items()}
-        arrays |= self.checkpoints.arrays()
+        arrays |= self.checkpoints.arrays() | self.states.capture()
         memories = self.memories.split()
         for worker, memory in memories.items():
             arrays |= memory_to_arrays(f"memories/{worker}/", memory)
@@ -419,6 +424,7 @@ class StaleReplay:
         ]
         self.batches = facts["batches"]
         self.checkpoints = Checkpoints.from_arrays(arrays, facts["checkpoints"])
+        self.states.reinstate(arrays)
         device = self.server.model.device
         self.memories = Memories(
             {
@@ -447,6 +453,7 @@ class StaleReplay:
         lost = segment.lost()
         keys = set(zip(lost.worker.tolist(), lost.first_step.tolist(), strict=True))
         self.pending = [waiting for waiting in self.pending if waiting.key not in keys]
+        self.states.forget(keys)
         for key in keys & self.in_flight.keys():
             del self.in_flight[key], self.restarts[key]
 
@@ -538,12 +545,14 @@ class StaleReplay:
         replicas, out = rows(self.replicas, slots), rows(self.contributions, slots)
         if self.alone:  # in tensors of its own, as a real worker computes it
             replicas, out = replicas.clone(), torch.empty_like(replicas)
-        memory = self.memories.join([waiting.key[0] for waiting in batch])
+        workers = [waiting.key[0] for waiting in batch]
+        network, memory = self.states.bind(workers), self.memories.join(workers)
         local = self.rates.of_steps(rate, batch[0].version, steps)
         losses = self.algorithm.contribute(
-            LocalWork(self.network, replicas, minibatches, out, local, memory)
+            LocalWork(network, replicas, minibatches, out, local, memory)
         )
         memory.new_pass = False
+        self.states.send([waiting.key for waiting in batch])
         if self.alone or not is_contiguous(slots):
             self.contributions[torch.tensor(slots, device=out.device)] = out
         self.loss += losses.sum(dtype=torch.float64)

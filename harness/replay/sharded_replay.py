@@ -31,6 +31,7 @@ from harness.replay.fold_replay import (
     memory_to_arrays,
     reinstate_server,
 )
+from harness.replay.replica_states import ReplicaStates
 from harness.simulator import LOST, Timeline
 from harness.simulator.timeline import SERVER
 
@@ -84,10 +85,11 @@ class ShardedReplay:
         rates: Rates = STEADY,
     ) -> None:
         self._rates = rates
-        self._algorithm, self._network, self._minibatch_of = algorithm, network, minibatch_of
+        self._algorithm, self._minibatch_of = algorithm, minibatch_of
         self._sharded = ShardedServer(server, shards)
         self.server = server
         self.memories: dict[int, Memory] = {}
+        self.states = ReplicaStates(network)
         self.loss = server.model.new_zeros((), dtype=torch.float64)
 
     @torch.no_grad()
@@ -163,9 +165,11 @@ class ShardedReplay:
         out = torch.empty_like(each.tensor)
         local = self._rates.of_steps(rate, min(each.read.values()), each.steps)
         losses = self._algorithm.contribute(
-            LocalWork(self._network, each.tensor, minibatches, out, local, memory)
+            LocalWork(self.states.bind([each.worker]), each.tensor, minibatches, out, local, memory)
         )
         memory.new_pass = False
+        self.states.send([(each.worker, each.step)])
+        self.states.fold([(each.worker, each.step)])
         self.loss += losses.sum(dtype=torch.float64)
         each.tensor, each.computed = out, True
         return out
@@ -178,6 +182,7 @@ class ShardedReplay:
     def capture(self) -> tuple[Arrays, Facts]:
         """State for `reinstate`, between segments."""
         arrays, facts = self._sharded.capture()
+        arrays |= self.states.capture()
         for worker, memory in self.memories.items():
             arrays |= memory_to_arrays(f"memories/{worker}/", memory)
         new_passes = [[worker, m.new_pass] for worker, m in self.memories.items()]
@@ -187,6 +192,7 @@ class ShardedReplay:
         """Restore the state of `capture`."""
         self._sharded.reinstate(arrays, facts)
         self.loss.fill_(facts["loss"])
+        self.states.reinstate(arrays)
         device = self.server.model.device
         self.memories = {
             worker: memory_from_arrays(arrays, f"memories/{worker}/", new_pass, device)

@@ -294,7 +294,13 @@ class TrainingConfig(TaskConfig, Generic[Data]):
     @property
     def may_be_lost(self) -> bool:
         """Whether a worker's memory may contain a contribution that is lost afterwards."""
-        return self.missed_rounds or (bool(self.cluster.faults) and self.algorithm.remembers)
+        keeps = self.algorithm.remembers or self.has_replica_state
+        return self.missed_rounds or (bool(self.cluster.faults) and keeps)
+
+    @property
+    def has_replica_state(self) -> bool:
+        """Whether gradients change a worker's replica besides its parameters."""
+        return False
 
     def stage(self, number: int) -> Stage:
         """The stage of a number, from 0."""

@@ -15,11 +15,14 @@ TIMELINE = "timeline.parquet"
 """The attached file of a training run: its timeline, with the times of computations and folds."""
 MODEL = "model.safetensors"
 """The attached file of a training run: its final parameters."""
+STATE = "buffers.safetensors"
+"""The attached file of a training run: the deployed state of replicas, such as running statistics;
+each tensor has a row, or one for each worker."""
 TARGETS = "targets.safetensors"
 """The attached file of an alignment: int32 [N] for all frames of the corpus."""
 WORD_ERRORS = "word_errors.safetensors"
 """The attached file: errors ``[utterances]`` for each ``test/candidate/stage``, and lengths."""
-LARGE = frozenset({TIMELINE, MODEL, TARGETS})
+LARGE = frozenset({TIMELINE, MODEL, STATE, TARGETS})
 """Files that a finished run may lack, which is then light; no metric or error is in them."""
 RESERVED = frozenset({CONFIG, RUN, METRICS, PROVENANCE, CHECKPOINT})
 

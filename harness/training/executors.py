@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Generic, TypeVar, cast
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from harness.algorithms.contract import Repeating, Server
 from harness.algorithms.share_schedules import Rates
 from harness.base.errors import UserError
-from harness.networks.contract import Network, RepeatingNetwork
+from harness.networks.contract import Network, RepeatingNetwork, State
 from harness.replay import fold_replay as resume
 from harness.replay.block_replay import BlockReplay
 from harness.replay.fold_replay import Arrays, Facts, StaleReplay
@@ -46,6 +47,10 @@ class OnSimulation(Generic[Replay]):
     def now_s(self) -> float:
         """Simulated seconds."""
         return self.simulation.now_s
+
+    def states(self) -> Mapping[int, State]:
+        """See `StatefulExecutor`."""
+        return {} if isinstance(self.replay, BlockReplay) else self.replay.states.known
 
 
 class SimulationExecutor(OnSimulation[StaleReplay | ShardedReplay | BlockReplay]):
@@ -231,6 +236,10 @@ class TimelineExecutor:
     def loss(self) -> float:
         """See `Executor`."""
         return self.replay.loss.item()
+
+    def states(self) -> Mapping[int, State]:
+        """See `StatefulExecutor`."""
+        return self.replay.states.known
 
     def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
         """See `FrameExecutor`; contributions in flight are taken from the record.

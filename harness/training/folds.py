@@ -8,21 +8,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 from torch import Tensor
 
 from harness.algorithms.schedules import Pace, trial_losses
-from harness.replay.fold_replay import Facts
+from harness.networks.contract import State
+from harness.replay.fold_replay import Arrays, Facts
 from harness.runs.config import SEARCH, Boundaries, Segment, TrainingConfig
 from harness.simulator import Timeline
-from harness.store.schema import Outcome
+from harness.store.schema import STATE, Outcome
 from harness.tasks.contract import Progress, Scores, Task, Watch
 from harness.tasks.order import Laid, Minibatches
-from harness.training.loop import Diverged, FrameExecutor, Training, describe_divergence
+from harness.training.loop import (
+    Diverged,
+    FrameExecutor,
+    StatefulExecutor,
+    Training,
+    describe_divergence,
+)
 
 MakesExecutor = Callable[[Tensor, Minibatches], FrameExecutor]
 """Makes an executor from initial parameters ``[P]`` and minibatches."""
+
+
+@runtime_checkable
+class StatefulTask(Task, Protocol):
+    """A task whose models are scored with state of the workers' replicas."""
+
+    def take_states(self, states: Callable[[], Mapping[int, State]]) -> None:
+        """Take a function that returns the states known at the server, by worker."""
+        ...
+
+    def deployed_state(self) -> dict[str, np.ndarray]:
+        """The state to store with the deployed model; empty if there is none."""
+        ...
 
 
 @dataclass
@@ -60,6 +81,8 @@ class FrameTraining(Training[FrameExecutor]):
     def __post_init__(self) -> None:
         self.minibatches = self.task.minibatches
         self.executor = self.executed_by(self.task.initial(), self.minibatches)
+        if isinstance(self.task, StatefulTask) and isinstance(self.executor, StatefulExecutor):
+            self.task.take_states(self.executor.states)
         self.pace = Pace(self.config.schedule.rate)
         self.rates = self.config.rates(self.minibatches)
         self.resume()
@@ -224,6 +247,11 @@ class FrameTraining(Training[FrameExecutor]):
     def model_to_deploy(self) -> Tensor:
         """See `Training`; sequence training starts from these parameters."""
         return self.executor.server.candidates()[self._deployed]
+
+    def attachments(self) -> dict[str, Arrays | bytes]:
+        """See `Training`: the deployed state of replicas, of a task that has any."""
+        found = self.task.deployed_state() if isinstance(self.task, StatefulTask) else {}
+        return {STATE: found} if found else {}
 
     @property
     def _deployed(self) -> str:

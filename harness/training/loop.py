@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -28,6 +28,7 @@ from torch import Tensor
 
 from harness.algorithms.contract import Server
 from harness.base.log import LOG
+from harness.networks.contract import State
 from harness.replay import fold_replay as resume
 from harness.replay.fold_replay import Arrays, Facts
 from harness.simulator import Timeline, concat
@@ -85,6 +86,15 @@ class FrameExecutor(Executor, Protocol):
 
     def begin_stage(self) -> None:
         """Begin the next stage, which the minibatches have begun; nothing is in flight."""
+        ...
+
+
+@runtime_checkable
+class StatefulExecutor(Protocol):
+    """An executor whose workers send the state of their replicas with their contributions."""
+
+    def states(self) -> Mapping[int, State]:
+        """By worker, the state that came with its last folded contribution."""
         ...
 
 

@@ -46,12 +46,15 @@ def test_convolutions_and_attention_are_computed_replica_by_replica_on_a_process
     assert inspect_module(made(), loss, x, y).together is None
 
 
-def test_running_statistics_are_refused_by_the_name_of_the_buffer():
+def test_running_statistics_are_named_and_computed_replica_by_replica():
     module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
-    with pytest.raises(UserError, match=r"buffer '1\.running_mean' changes as it trains"):
-        inspect_module(module, functional.cross_entropy, X, Y)
+    found = inspect_module(module, functional.cross_entropy, X, Y)
+    names = ("1.running_mean", "1.running_var", "1.num_batches_tracked")
+    assert found == Inspection(False, None, changing=names)
+    assert module[1].num_batches_tracked == 0
     without = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False))
-    inspect_module(without, functional.cross_entropy, X, Y)
+    assert not inspect_module(without, functional.cross_entropy, X, Y).changing
+    assert not inspect_module(module.eval(), functional.cross_entropy, X, Y).changing
 
 
 def each_alone(outputs, targets):
