@@ -578,9 +578,9 @@ def duration(default: object = 0.0, *, added: bool = False) -> Any:
     return setting(default, at_least=0.0, at_most=GREATEST_DURATION_S, added=added)
 
 
-def size(default: object = MISSING) -> Any:
+def size(default: object = MISSING, *, added: bool = False) -> Any:
     """A field in bytes or floating-point operations."""
-    return setting(default, at_least=0.0, at_most=GREATEST_SIZE)
+    return setting(default, at_least=0.0, at_most=GREATEST_SIZE, added=added)
 
 
 def ratio(

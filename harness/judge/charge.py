@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from harness.base.settings import format_quantity, format_seconds
@@ -22,6 +23,9 @@ def _charge(run: Run) -> str:
     if work is None:
         return ""
     copies = f"copies of {format_quantity(work.parameter_bytes, 'B')}"
+    if work.operators:
+        launched = f"{work.operators:.0f} operators, {format_quantity(work.moved_bytes, 'B')} moved"
+        return f"minibatches of {launched}, {work.minibatch_flops:.4g} operations, and {copies}"
     if work.minibatch_flops:
         return f"minibatches of {work.minibatch_flops:.4g} operations and {copies}"
     devices = config["cluster"]["devices"].values()
@@ -33,8 +37,8 @@ def _charge(run: Run) -> str:
 def _work(config: dict[str, Any]) -> Workload | None:
     """The work that a run of modules or of frames of speech is charged for."""
     if "work" in config:
-        names = ("minibatch_frames", "flops_per_frame", "parameter_bytes")
-        return Workload(*(config["work"][name] for name in names))
+        names = {entry.name for entry in fields(Workload)} & config["work"].keys()
+        return Workload(**{name: config["work"][name] for name in names})
     if "timed_layers" in config and "stages" in config:
         return Workload.of_network(config["timed_layers"], config["stages"][0]["timed_minibatch"])
     return None

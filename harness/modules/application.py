@@ -63,8 +63,8 @@ class ModuleTable:
             module, or ``"cluster"`` for the ``[workload]`` of the cluster's file.
         parameter_bytes: bytes of a copy of the parameters, in place of the module's own.
         flops_per_example: operations of a step for each example, in place of ``step_seconds``.
-        step_seconds: seconds of a step on every device, or ``"count"``: the operations of the
-            step, which each device computes at its own rate.
+        step_seconds: seconds of a step on every device, or ``"count"``: the operators of the step,
+            its memory traffic and its arithmetic, for each of which a device has a rate.
         minibatch: examples in a worker's minibatch.
         partition: the workers' data: ``"iid"``, ``"by_label"``, ``"dirichlet:ALPHA"``, or the name
             of a function of targets, number of workers and random generator, to each one's rows.
@@ -336,6 +336,8 @@ class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
         work = config.work
         size = f"{work.parameter_bytes:.6g} bytes"
         each = f"{work.flops_per_frame:.6g} operations an example"
+        if work.operators:
+            each += f", {work.operators:.6g} operators, {work.moved_bytes:.6g} bytes moved"
         yield "  time is charged for", f"minibatches of {work.minibatch_frames}, {each}, {size}"
 
 

@@ -38,7 +38,7 @@ from harness.modules.partition import (
 from harness.modules.problem import Arrays, Problem, arrays_of, is_batched
 from harness.modules.recipe import AskedSchedule, decays_beside, schedule_of, with_decay
 from harness.modules.sending import check_sendable, make_data_folder, share, sweep_data
-from harness.modules.step_time import Charge, StepConfig, check_charge
+from harness.modules.step_time import Charge, Measured, StepConfig, check_charge
 from harness.modules.task import ModuleConfig, is_maximised, metrics_of
 from harness.natural_gradient import NaturalGradient
 from harness.runs.config import Stage
@@ -101,9 +101,9 @@ class Settings(TypedDict, total=False):
             cluster's file.
         parameter_bytes: bytes of a copy of the parameters, in place of the module's own.
         flops_per_example: operations of a step for each example, in place of ``step_seconds``.
-        step_seconds: time of a step on the cluster: ``"measure"`` times it here and scales it to
-            the cluster's devices, ``"count"`` counts its operations, a number is used for every
-            device.
+        step_seconds: time of a step on the cluster: ``"count"`` counts its operators, memory
+            traffic and arithmetic, for each of which a device has a rate; ``"measure"`` corrects
+            these by the time of a step here; a number is used for every device.
         target: error of the reported time to target.
         device: device that trains here: ``"cpu"``, ``"cuda"`` or ``"auto"``.
         store: folder of the store.
@@ -396,14 +396,12 @@ class Experiment:
     def _timed(self) -> tuple[Cluster, Workload]:
         """The cluster, and the workload of a minibatch on it."""
         asked, size = self.settings, self.settings.minibatch
-        charge = Charge(
-            asked.charge_for, asked.parameter_bytes, asked.flops_per_example, asked.step_seconds
-        )
+        numbers = asked.parameter_bytes, asked.flops_per_example, asked.step_seconds
+        charge = Charge(asked.charge_for, *numbers, asked.accumulate)
 
-        def measure(problem: Problem) -> float:
-            config = StepConfig(problem, size // asked.accumulate, self.device)
-            found = config.execute(self._store, _ignore_progress).summary
-            return asked.accumulate * float(found["worth_flops"])
+        def measure(problem: Problem, size: int) -> Measured:
+            config = StepConfig(problem, size, self.device)
+            return Measured.from_summary(config.execute(self._store, _ignore_progress).summary)
 
         problem = self.problem(self.seeds[0])
         return charge.apply(problem, size, self.machine, self._work, measure, self.say)

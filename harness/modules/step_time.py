@@ -1,9 +1,10 @@
-"""Measured time of a user's step, converted to operations of the cluster's devices.
+"""Simulated cost of a user's step: its three parts, counted, and compared with its time here.
 
-A cluster file gives a device's FLOP rate in large products. So a step of ``s`` seconds on a machine
-that reaches ``r`` operations a second in large products is charged as ``s r`` operations; a device
-with rate ``q`` takes ``s r / q`` seconds for them. Example: 10 ms at 100 GFLOP/s are 1 GFLOP, which
-take 0.5 ms at 2 TFLOP/s.
+A step takes ``operators * operator_s + moved_bytes / memory_bytes_per_s + flops / flops_per_s``
+seconds (`harness.modules.step_counts`). Its counts are the same everywhere; a device of a cluster
+has its own rates. `measure_step` measures a step and the rates of this machine. If the step takes
+longer here than its counts predict, they are charged as larger: by the least relative corrections,
+in the sense of least squares, that explain the measured time.
 """
 
 from __future__ import annotations
@@ -11,31 +12,39 @@ from __future__ import annotations
 import math
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
-from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch import Tensor, nn
 
 from harness.base.errors import UserError
+from harness.base.settings import format_quantity, format_seconds
 from harness.modules.network import preserve_generators, trainable_parameters
 from harness.modules.problem import Problem
+from harness.modules.step_counts import Counts, StepCounter
 from harness.simulator import Cluster, Device, Workload
+from harness.simulator.cluster import LAUNCH_S, LEAST_STEP_S
 from harness.store import Run, RunWriter, Store
 from harness.tasks.contract import Configuration, Watch
 
-FORMAT = 1
+FORMAT = 2
 """Version of the measurement: incremented when the same step is measured differently."""
 
-WARM, LEAST, LONGEST_S = 3, 10, 1.0
+WARM, LEAST, LONGEST_S = 3, 10, 0.5
 """Warm-up steps; smallest number of timed steps; timed seconds after which timing ends."""
 
 SIDE = 1024
 """Rows and columns of the matrices in the product that measures this machine's FLOP rate."""
+
+COPIED_BYTES = 2**26
+"""Bytes of the copy that measures this machine's memory bandwidth: more than caches hold."""
+
+LAYERS = 8
+"""Layers of the perceptron of four units that measures this machine's time of an operator."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ class StepConfig(Configuration):
 
 
 def measure_step(config: StepConfig, store: Store, watch: Watch) -> Run:
-    """Measure median seconds of a step, the FLOP rate of a large product, and their product."""
+    """Measure the seconds of a step, and this machine's rates of its three parts."""
     del watch  # it takes seconds
 
     def execute(writer: RunWriter) -> None:
@@ -72,14 +81,75 @@ def measure_step(config: StepConfig, store: Store, watch: Watch) -> Run:
         torch.set_num_threads(1)
         try:
             with preserve_generators():
+                counts = count_step(config.problem, config.minibatch)
                 step_s = _measure_seconds(_step(config), config.device)
-                product_s = _measure_seconds(_product(config.device), config.device)
+                rates = _measure_rates(config.device)
         finally:
             torch.set_num_threads(threads)
-        found = {"step_s": step_s, "flops_per_s": 2.0 * SIDE**3 / product_s}
-        writer.finish("done", {**found, "worth_flops": step_s * found["flops_per_s"]})
+        writer.finish("done", {"step_s": step_s, **rates, **counts._asdict()})
 
     return store.obtain(config.to_dict(), execute)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A measured step: its counts, its time here, and the rates of this machine.
+
+    Args:
+        counts: counts of the step.
+        step_s: measured seconds.
+        operator_s: seconds of a launch.
+        memory_bytes_per_s: bandwidth of memory.
+        flops_per_s: operations a second of a large product.
+    """
+
+    counts: Counts
+    step_s: float
+    operator_s: float
+    memory_bytes_per_s: float
+    flops_per_s: float
+
+    @classmethod
+    def from_summary(cls, summary: Mapping[str, Any]) -> Measured:
+        """From what `measure_step` stored."""
+        rates = (summary[name] for name in list(cls.__annotations__)[1:])
+        return cls(Counts(*(summary[name] for name in Counts._fields)), *rates)
+
+    @property
+    def predicted_s(self) -> tuple[float, float, float]:
+        """Seconds of launches, memory traffic and arithmetic that the counts predict."""
+        operators, moved, flops = self.counts
+        arithmetic = flops / self.flops_per_s
+        return operators * self.operator_s, moved / self.memory_bytes_per_s, arithmetic
+
+    @property
+    def charged(self) -> Counts:
+        """The counts, corrected if the measured time is longer than the predicted one.
+
+        Of all relative corrections c that explain it, ``t @ (1 + c) = step_s`` for the predicted
+        times t, those with the least sum of squares: ``c = t (step_s - sum(t)) / (t @ t)``.
+        """
+        times = self.predicted_s
+        missing = max(0.0, self.step_s - sum(times)) / sum(time**2 for time in times)
+        counts = zip(self.counts, times, strict=True)
+        return Counts(*(count * (1.0 + missing * time) for count, time in counts))
+
+    def describe(self) -> str:
+        """One line: the measured time, the predicted one, and its relative error."""
+        predicted = sum(self.predicted_s)
+        error = predicted / self.step_s - 1.0
+        return (
+            f"a step takes {format_seconds(self.step_s)} here; {describe_counts(self.counts)}"
+            f" predict {format_seconds(predicted)} ({error:+.0%})"
+        )
+
+
+def describe_counts(counts: Counts) -> str:
+    """The counts of a step in words."""
+    return (
+        f"{counts.operators:.0f} operators, {format_quantity(counts.moved_bytes, 'B')} moved and"
+        f" {format_quantity(counts.flops, 'FLOP')}"
+    )
 
 
 @dataclass(frozen=True)
@@ -91,14 +161,17 @@ class Charge:
             a `Workload`; or ``"cluster"`` for the cluster file's. None is the trained module.
         parameter_bytes: bytes of a copy of the parameters; None for the module's own.
         flops_per_example: operations of a step for each example, in place of ``step_seconds``.
-        step_seconds: seconds of a step on every device; or ``"count"`` for the operations that
-            PyTorch counts, or ``"measure"`` for a step's measured time, converted to operations.
+        step_seconds: seconds of a step on every device; or ``"count"`` for its counted operators,
+            memory traffic and arithmetic; or ``"measure"`` for these, corrected by the measured
+            time of a step.
+        accumulate: microbatches of a minibatch, each of them a counted step.
     """
 
     charge_for: Any = None
     parameter_bytes: float | None = None
     flops_per_example: float | None = None
     step_seconds: float | str = "count"
+    accumulate: int = 1
 
     def apply(
         self,
@@ -106,7 +179,7 @@ class Charge:
         size: int,
         machine: Cluster,
         work: Workload | None = None,
-        measure: Callable[[Problem], float] | None = None,
+        measure: Callable[[Problem, int], Measured] | None = None,
         say: Callable[[str], None] = lambda line: None,
     ) -> tuple[Cluster, Workload]:
         """The cluster to simulate, and its workload.
@@ -116,12 +189,28 @@ class Charge:
             size: examples in a minibatch.
             machine: the user's cluster.
             work: the workload for ``"cluster"``; None for that of ``machine``.
-            measure: returns the operations of a measured step, for ``"measure"``.
-            say: receives a line if no device of the cluster has a FLOP rate.
+            measure: measures a step with so many examples, for ``"measure"``.
+            say: receives a line on the measured step, and on each device that cannot be charged as
+                counted, or as quickly as it is.
 
         Raises:
             UserError: a value that is not allowed.
         """
+        found = self._charge(problem, size, machine, work, measure, say)
+        for line in _doubts(*found):
+            say(line)
+        return found
+
+    def _charge(
+        self,
+        problem: Problem,
+        size: int,
+        machine: Cluster,
+        work: Workload | None,
+        measure: Callable[[Problem, int], Measured] | None,
+        say: Callable[[str], None],
+    ) -> tuple[Cluster, Workload]:
+        """See `apply`."""
         asked, charged = self.step_seconds, self.charge_for
         if isinstance(charged, str):
             charged = work or machine.workload
@@ -148,11 +237,31 @@ class Charge:
             told = f"cluster {machine.name!r}: devices without a rate; a step takes launch_s"
             say(told)
             return machine, Workload(size, 0.0, travels)
+        part = size // self.accumulate
         if asked == "count" or measure is None:
-            flops = count_flops(problem, size)
+            counts = count_step(problem, part)
         else:
-            flops = measure(problem)
-        return machine, Workload(size, flops / size, travels)
+            measured = measure(problem, part)
+            say(measured.describe())
+            counts = measured.charged
+        each = Counts(*(self.accumulate * count for count in counts))
+        return machine, each.workload(size, travels)
+
+
+def _doubts(machine: Cluster, work: Workload) -> Iterator[str]:
+    """A line for each device that lacks a rate, or whose step is shorter than a launch can be."""
+    for name, device in machine.devices.items():
+        if work.moved_bytes and device.memory_bytes_per_s is None:
+            told = "has no memory_bytes_per_s; the memory traffic of a step takes no time on it"
+            yield f"devices.{name}: {told}"
+        seconds = device.minibatch_s(work)
+        if device.is_too_quick(work):
+            least = f"{1e6 * LEAST_STEP_S:.0f} µs or more, and launch_s is 0"
+        elif 0.0 < seconds < LAUNCH_S:
+            least = f"{1e6 * LAUNCH_S:.0f} µs for a single kernel"
+        else:
+            continue
+        yield f"devices.{name}: a step takes {1e6 * seconds:.2g} µs; its launches take {least}"
 
 
 def check_charge(asked: Any, given: Mapping[str, Any], machine: Cluster) -> None:
@@ -196,12 +305,12 @@ def is_finite(value: Any) -> bool:
     return number and math.isfinite(value)
 
 
-def count_flops(problem: Problem, minibatch: int) -> float:
-    """Operations of the matrix products in one step, as counted by PyTorch."""
+def count_step(problem: Problem, minibatch: int) -> Counts:
+    """Counts of one step on the CPU, the same on every machine."""
     step = _step(StepConfig(problem, minibatch, "cpu"))
-    with FlopCounterMode(display=False) as counter:
+    with StepCounter() as counter:
         step()
-    return float(counter.get_total_flops())
+    return counter.counts
 
 
 def machine(device: str) -> str:
@@ -223,14 +332,38 @@ def _step(config: StepConfig) -> Callable[[], object]:
     model = problem.initial(0).to(config.device)
     module = network.bind_parameters(model)
     some = problem.train[:size].to(config.device, model.dtype)
-    optimizer = torch.optim.SGD(trainable_parameters(module).values(), 1e-6)
+    return _training_step(module, lambda: network.loss_of(module, some.x, some.y))
+
+
+def _training_step(module: nn.Module, loss: Callable[[], Tensor]) -> Callable[[], object]:
+    """A function that does one step of SGD, whose update is one operator, as on a GPU."""
+    optimizer = torch.optim.SGD(trainable_parameters(module).values(), 1e-6, foreach=True)
 
     def step() -> None:
         optimizer.zero_grad()
-        network.loss_of(module, some.x, some.y).backward()  # pyright: ignore[reportUnknownMemberType]
+        loss().backward()  # pyright: ignore[reportUnknownMemberType]
         optimizer.step()  # pyright: ignore[reportUnknownMemberType]
 
     return step
+
+
+def _measure_rates(device: str) -> dict[str, float]:
+    """This machine's seconds of an operator, bandwidth of memory, and operations a second."""
+    layers = [nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(LAYERS)]
+    small, x = nn.Sequential(*layers).to(device), torch.ones(4, 4, device=device)
+    step = _training_step(small, lambda: small(x).square().mean())
+    with StepCounter() as counter:
+        step()
+    source = torch.ones(COPIED_BYTES // 4, device=device)
+    target = torch.empty_like(source)
+    step_s = _measure_seconds(step, device)
+    copy_s = _measure_seconds(lambda: target.copy_(source), device)
+    product_s = _measure_seconds(_product(device), device)
+    return {
+        "operator_s": step_s / counter.counts.operators,
+        "memory_bytes_per_s": 2.0 * COPIED_BYTES / copy_s,
+        "flops_per_s": 2.0 * SIDE**3 / product_s,
+    }
 
 
 def _product(device: str) -> Callable[[], object]:

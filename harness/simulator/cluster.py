@@ -397,6 +397,9 @@ LAUNCH_S = 3e-6
 LEAST_STEP_S = 10 * LAUNCH_S
 """Least seconds of a minibatch: two layers and a loss launch ten kernels or more."""
 
+OPERATOR_S = 5e-6
+"""Seconds to launch an operator in PyTorch's eager mode: see the head of devices.toml."""
+
 
 @dataclass(frozen=True)
 class Device(Spec):
@@ -406,10 +409,14 @@ class Device(Spec):
         achieved_flops_per_s: arithmetic rate of training with large minibatches; without it,
             infinite.
         half_rate_frames: minibatch size at which half of that rate is reached.
-        launch_s: fixed time of a minibatch of any size.
+        launch_s: fixed time of a minibatch of any size; with ``operators`` in the workload, the
+            least time of their launches.
         peak_flops_per_s: peak arithmetic rate by the manufacturer; for information only.
-        memory_bytes_per_s: memory bandwidth by the manufacturer; for information only.
+        memory_bytes_per_s: memory bandwidth by the manufacturer, for a workload with
+            ``moved_bytes``; without it, infinite.
         source: sources of the figures, and which of them are assumed.
+        operator_s: time from one launch of an operator to the next, for the ``operators`` of a
+            workload.
     """
 
     achieved_flops_per_s: float | None = rate()
@@ -418,6 +425,7 @@ class Device(Spec):
     peak_flops_per_s: float | None = rate()
     memory_bytes_per_s: float | None = rate()
     source: str = setting("")
+    operator_s: float = duration(OPERATOR_S, added=True)
 
     def trouble(self) -> tuple[str, str] | None:
         """A rate that is missing from a partly described device, which is not infinitely fast."""
@@ -433,13 +441,16 @@ class Device(Spec):
         return self.achieved_flops_per_s * frames / (frames + self.half_rate_frames)
 
     def minibatch_s(self, workload: Workload) -> float:
-        """Seconds for one minibatch, without variation."""
+        """Seconds for one minibatch, without variation: launches, memory traffic, arithmetic."""
         rate = self.rate_flops_per_s(workload.minibatch_frames)
-        return self.launch_s + workload.minibatch_flops / rate
+        launches = max(self.launch_s, workload.operators * self.operator_s)
+        moving = workload.moved_bytes / (self.memory_bytes_per_s or math.inf)
+        return launches + moving + workload.minibatch_flops / rate
 
     def is_too_quick(self, workload: Workload) -> bool:
-        """Whether a minibatch takes less time than its launches would, without a ``launch_s``."""
-        return self.launch_s == 0.0 and 0.0 < self.minibatch_s(workload) < LEAST_STEP_S
+        """Whether a minibatch without any launches takes less time than they would."""
+        launched = self.launch_s > 0.0 or workload.operators > 0.0
+        return not launched and 0.0 < self.minibatch_s(workload) < LEAST_STEP_S
 
 
 @cache
@@ -543,11 +554,15 @@ class Workload(Spec):
         minibatch_frames: frames (training examples) in one minibatch.
         flops_per_frame: floating-point operations to train on one frame.
         parameter_bytes: size of the parameters, and of a gradient.
+        operators: operators of a minibatch, which a device launches one after the other.
+        moved_bytes: bytes of a minibatch that its operators read and write in the device's memory.
     """
 
     minibatch_frames: int = setting(at_least=1, at_most=2**40)
     flops_per_frame: float = size()
     parameter_bytes: float = size()
+    operators: float = size(0.0, added=True)
+    moved_bytes: float = size(0.0, added=True)
 
     @property
     def minibatch_flops(self) -> float:

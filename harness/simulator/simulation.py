@@ -300,6 +300,8 @@ class Simulation:
         """The whole state for `restore`, as named arrays (copies)."""
         job = self._workload
         numbers = [job.minibatch_frames, job.flops_per_frame, job.parameter_bytes]
+        if any(further := [job.operators, job.moved_bytes]):
+            numbers += further
         arrays = {name: array.copy() for name, array in _leaves(self._state)}
         return {
             **arrays,
@@ -324,8 +326,8 @@ class Simulation:
             UserError: the state is of another cluster, protocol, number of workers or seed, or
                 another version of this program wrote it.
         """
-        frames, flops, size = (float(value) for value in state[_WORKLOAD])
-        workload = Workload(int(frames), flops, size)
+        frames, *others = (float(value) for value in state[_WORKLOAD])
+        workload = Workload(int(frames), *others)
         simulation = cls(cluster, protocol, workload, workers, seed, spans=spans)
         if int(state[_FINGERPRINT]) != simulation._fingerprint():
             raise UserError(
