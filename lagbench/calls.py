@@ -188,7 +188,7 @@ def compare(
         rates = None
     with Experiment(model, loss, data, cluster, settings) as experiment:
         found = experiment.run(algorithms, workers, rates)
-    return Result(build_table(found, experiment.settings.target))
+    return Result(build_table(found, experiment.settings.target, experiment.impossible))
 
 
 @resumable

@@ -58,13 +58,14 @@ def run(arguments: argparse.Namespace) -> int:
     )
     seed, rate = base.seed, base.schedule.rate
     # At the file's rate, for lines about idle keys; a mistake in one is reported before any run.
-    asked = [grid.configure(m, count, rate, seed) for m in methods for count in grid.workers]
+    grid = grid.without_impossible(lambda method, count: grid.configure(method, count, rate, seed))
+    asked = [grid.configure(method, count, rate, seed) for method, count in grid.pairs]
     submit = argument_types.submission_of(arguments)
     for line in idle_lines(asked):
         print(line, file=sys.stderr, flush=True)
     with Runner(store, arguments.jobs, submit) as runner:
         cells = grid.run(runner)
-    table = build_table(cells)
+    table = build_table(cells, impossible=grid.impossible)
     runs = {f"{c.method}, {c.workers}": [run.hash for run in c.runs] for c in cells}
     told = {**provenance.describe_program("lagbench"), "runs": runs}
     comparison.write(table, arguments.out, told)

@@ -26,6 +26,7 @@ from harness.base.log import LOG
 from harness.grid.carriers import Submission
 from harness.grid.grid import Runner
 from harness.grid.tally import Tally
+from harness.judge.comparison import Impossible
 from harness.modules.allowed import check_kind, check_lists, check_rates, check_settings
 from harness.modules.buffers import Rule, describe_buffers
 from harness.modules.network import AskedLoss, ModuleNetwork
@@ -58,9 +59,6 @@ from harness.tasks.contract import Progress
 
 Model = nn.Module | Callable[[], nn.Module]
 """A module, from whose parameters every run starts; or a function that makes one for each seed."""
-
-Turned = Sequence[tuple[Cluster, int]]
-"""Clusters, each with a number of workers."""
 
 Charged = nn.Module | Workload | Literal["cluster"] | None
 """The module or workload that is timed on the cluster; None for the trained module."""
@@ -177,6 +175,7 @@ class Experiment:
     _data: TemporaryDirectory[str] | None = field(default=None, init=False)
     _turned: bool = field(default=False, init=False)
     _said: set[str] = field(default_factory=set[str], init=False)
+    impossible: Sequence[Impossible] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
         self.settings: Any = SimpleNamespace(**{**USUAL, **self.given})
@@ -215,23 +214,22 @@ class Experiment:
         """Run every method with every number of workers; stored runs are not trained again.
 
         Raises:
-            UserError: one of them cannot be trained; raised before the first one is.
+            UserError: none of them can be trained; raised before training.
         """
         return self.run_grid(self.grid(methods, workers, rates))
 
     def run_grid(self, grid: Grid, tally: Tally | None = None) -> list[Cell]:
         """Run a grid of this experiment; see `run` and `Grid.run`."""
-        for method in grid.methods:
-            for count in grid.workers:
-                config = self.build_config(method, count, self.settings.guess, self.seeds[0])
-                config.order(0, config.problem.train)
+        grid = grid.without_impossible(self._lay_out_first)
+        self.impossible = grid.impossible
         problem = self.problem(self.seeds[0])
         network = problem.network(self.seeds[0], self.settings.minibatch, self.device)
         self._check_sendable(grid.methods)
         for line in remarks(network, grid.methods, self.settings.buffers):
             self.say(line)
         if not self._turned:
-            self.say_idle(grid.methods, [(self.machine, count) for count in grid.workers])
+            for line in idle_lines([self._first(*pair) for pair in grid.pairs]):
+                self.say(line)
         return grid.run(self._runner, tally)
 
     @property
@@ -249,23 +247,22 @@ class Experiment:
         for name, part in parts.items():
             check_sendable(name, part)
 
-    def say_idle(self, methods: Sequence[Method], counts: Turned) -> None:
-        """Print the keys of the cluster without effect on any of the runs, a line each.
-
-        Args:
-            methods: methods that run on every cluster.
-            counts: clusters, each with a number of workers.
-        """
-        configs = [
-            self.with_cluster(other).first(m, count) for m in methods for other, count in counts
-        ]
-        for line in idle_lines(configs):
-            self.say(line)
-
     def first(self, method: Asked, workers: int) -> ModuleConfig:
         """The configuration with the first seed and the guessed learning rate."""
         (named,) = self._methods([method])
-        return self.build_config(named, workers, self.settings.guess, self.seeds[0])
+        return self._first(named, workers)
+
+    def _first(self, method: Method, workers: int) -> ModuleConfig:
+        return self.build_config(method, workers, self.settings.guess, self.seeds[0])
+
+    def _lay_out_first(self, method: Method, workers: int) -> None:
+        """Lay out the data of a method with a number of workers.
+
+        Raises:
+            UserError: they cannot be trained together.
+        """
+        config = self._first(method, workers)
+        config.order(0, config.problem.train)
 
     def say(self, line: str) -> None:
         """Print a line on standard error, once for the experiment."""
@@ -276,7 +273,7 @@ class Experiment:
     def with_cluster(self, cluster: Cluster) -> Experiment:
         """A copy on another cluster, with shared module, data and inspections.
 
-        Its runs print no keys without effect: `say_idle` prints those idle on every cluster.
+        Its runs print no keys without effect.
         """
         other = copy.copy(self)
         other.machine, other._turned = cluster, True

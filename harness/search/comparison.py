@@ -12,6 +12,7 @@ from harness.base.log import LOG
 from harness.grid.display import run_named
 from harness.grid.grid import Runner
 from harness.grid.tally import Span, Tally
+from harness.judge.comparison import Impossible
 from harness.runs.config import TrainingConfig
 from harness.runs.methods import Method
 from harness.search.rates import (
@@ -52,6 +53,7 @@ class Grid:
         methods, workers, seeds: the values that are varied.
         guess: first learning rate that is tried, with the fewest workers.
         rates: learning rates, see `Rates`.
+        impossible: cells that cannot be trained, which are left out.
 
     Raises:
         UserError: two methods have the same label, so that a table could not tell them apart; or a
@@ -64,6 +66,7 @@ class Grid:
     seeds: Sequence[int]
     guess: float
     rates: Rates = None
+    impossible: Sequence[Impossible] = ()
     _found: dict[tuple[str, int], RateChoice] = field(
         default_factory=dict[tuple[str, int], RateChoice], init=False
     )
@@ -79,6 +82,38 @@ class Grid:
             raise UserError(f"seeds: {told}")
 
     @property
+    def pairs(self) -> list[tuple[Method, int]]:
+        """Methods in their order, each with its numbers of workers ascending; none impossible."""
+        return [(method, count) for method in self.methods for count in self._counts(method)]
+
+    def _counts(self, method: Method) -> list[int]:
+        without = {each.workers for each in self.impossible if each.method == method.label}
+        return [count for count in sorted(set(self.workers)) if count not in without]
+
+    def without_impossible(self, check: Callable[[Method, int], object]) -> Grid:
+        """The grid without the cells that cannot be trained; a line names each of them.
+
+        Args:
+            check: rejects a method with a number of workers by a `UserError`.
+
+        Raises:
+            UserError: the first cell's, if no cell is left.
+        """
+        errors: list[UserError] = []
+        impossible: list[Impossible] = []
+        for method, count in self.pairs:
+            try:
+                check(method, count)
+            except UserError as error:
+                errors.append(error)
+                impossible.append(Impossible(method.label, count, str(error)))
+        if errors and len(errors) == len(self.pairs):
+            raise errors[0]
+        for each in impossible:
+            LOG.info("%s, %s: not possible: %s", each.method, _workers(each.workers), each.reason)
+        return replace(self, impossible=impossible)
+
+    @property
     def searches(self) -> bool:
         """Whether learning rates are searched."""
         return self.rates is None
@@ -86,7 +121,7 @@ class Grid:
     @property
     def trainings(self) -> Span:
         """Bounds of the number of trainings."""
-        cells = len(self.methods) * len(set(self.workers))
+        cells = len(self.pairs)
         return (SEARCHED * self.searches + Span(len(self.seeds), len(self.seeds))) * cells
 
     def run(self, runner: Runner, tally: Tally | None = None) -> list[Cell]:
@@ -100,7 +135,6 @@ class Grid:
             runner: executes runs that its store lacks.
             tally: counts the trainings of a search of which these are a part.
         """
-        counts = sorted(set(self.workers))
         shown = tally
         if tally is None and self.searches:
             LOG.info(self._describe_cost())
@@ -109,8 +143,8 @@ class Grid:
         searches: dict[Any, Steps[Try, Run, Any]] = {}
         for method in self.methods:
             searches[method.label] = self._find_rates(method, searches, tally)
-            tally.expect(method.label, SEARCHED * (len(counts) * self.searches))
-            for count in counts:
+            tally.expect(method.label, SEARCHED * (len(self._counts(method)) * self.searches))
+            for count in self._counts(method):
                 tally.expect((method.label, count), Span(len(self.seeds), len(self.seeds)))
 
         def run_all(wanted: list[tuple[Any, Try]]) -> list[Run]:
@@ -120,11 +154,11 @@ class Grid:
             return [runs[called] for _, (called, _) in wanted]
 
         cells = follow(searches, run_all)
-        return [cells[method.label, count] for method in self.methods for count in counts]
+        return [cells[method.label, count] for method, count in self.pairs]
 
     def _describe_cost(self) -> str:
         """The number of trainings, before the first one."""
-        cells = len(self.methods) * len(set(self.workers))
+        cells = len(self.pairs)
         searches = f"{cells} search{'' if cells == 1 else 'es'} for a learning rate"
         seeds = f"{len(self.seeds)} seed{'' if len(self.seeds) == 1 else 's'}"
         told = f"{searches}, {SEARCHED.count('training')} each, then {seeds} each"
@@ -136,7 +170,7 @@ class Grid:
         self, method: Method, searches: dict[Any, Steps[Try, Run, Any]], tally: Tally
     ) -> Steps[Try, Run, None]:
         """Find the rates of a method, workers ascending; adds each cell's search as it is known."""
-        counts = sorted(set(self.workers))
+        counts = self._counts(method)
         for place, workers in enumerate(counts, 1):
             rate, found = self._preset_rate(method), None
             if rate is None:
