@@ -26,10 +26,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from html import escape
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
+
+from harness.base.settings import format_seconds
 
 __all__ = [
     "IN_FLIGHT",
@@ -281,6 +284,38 @@ class Timeline:
         for table, rows in self.tables().items():
             digest.add(table, rows)
         return digest.hexdigest(self.kinds)
+
+    def lines(self) -> list[str]:
+        """A summary: events, throughput, staleness, lag, and the share of time spent computing."""
+        rows, lost = self.folded(), len(self.lost())
+        if not len(rows):
+            return ["timeline without folds"]
+        workers = len(np.unique(self.contributions.worker))
+        seconds = float(self.folds.time_s[-1] - self.contributions.read_time_s.min())
+        events = f"{len(self.folds)} folds of {len(rows)} contributions"
+        events += f", {lost} lost" if lost else ""
+        many = f"{workers} worker{'' if workers == 1 else 's'}"
+        found = [f"{many}: {events} in {format_seconds(seconds)} of simulated time"]
+        if seconds > 0.0:
+            steps = int(rows.steps.sum()) / seconds
+            found.append(f"throughput  {steps:.4g} minibatches/s, {steps / workers:.4g} a worker")
+        stale, lag = self.staleness(), self.lag_s()
+        told = f"mean {stale.mean():.2f}, p95 {np.percentile(stale, 95):g}, max {stale.max()} folds"
+        found.append(f"staleness   {told}")
+        told = (format_seconds(float(x)) for x in (lag.mean(), np.percentile(lag, 95), lag.max()))
+        found.append("lag         mean {}, p95 {}, max {}, from a read to its fold".format(*told))
+        if seconds > 0.0 and len(self.spans) and "compute" in self.kinds:
+            spans = self.spans.where(self.spans.kind == self.kinds.index("compute"))
+            busy = float((spans.end_s - spans.start_s).sum()) / (workers * seconds)
+            found.append(f"computing   {busy:.0%} of the workers' time")
+        return found
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def _repr_html_(self) -> str:
+        """The summary in a notebook."""
+        return f"<pre>{escape(str(self))}</pre>"
 
 
 class Digest:

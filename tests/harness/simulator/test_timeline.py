@@ -10,7 +10,7 @@ import pytest
 
 from harness.base.errors import UserError
 from harness.simulator import Contributions, Jitter, Timeline, concat
-from harness.simulator.timeline import LOST, Restarts
+from harness.simulator.timeline import KINDS, LOST, Folds, Restarts, Spans
 from harness.simulator.timeline_file import load_timeline, save_timeline, write_trace
 
 
@@ -154,3 +154,23 @@ def test_what_a_restart_undid_is_from_the_checkpoint_to_the_failure():
     made = Timeline(contributions=rows, restarts=restarts)
     assert made.kept().fold.tolist() == [0, 1, 4, 5]
     assert replace(made, restarts=Restarts()).kept().fold.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_timeline_prints_a_summary_of_five_lines():
+    folds = Folds(np.arange(4), np.array([1.0, 2.0, 3.0, 4.0]))
+    contributions = Contributions(
+        np.arange(4), np.array([0, 1, 0, 1], np.int32), np.array([0, 0, 1, 2]),
+        np.array([0.0, 0.0, 1.0, 2.0]), np.arange(4), np.ones(4, np.int32),
+    )  # fmt: skip
+    kind = np.full(4, KINDS.index("compute"), np.int32)
+    starts = np.array([0.0, 0.0, 1.0, 2.0])
+    spans = Spans(np.array([0, 1, 0, 1], np.int32), kind, starts, starts + 1.0)
+
+    assert str(Timeline(folds, contributions, spans)).splitlines() == [
+        "2 workers: 4 folds of 4 contributions in 4 s of simulated time",
+        "throughput  1 minibatches/s, 0.5 a worker",
+        "staleness   mean 0.75, p95 1, max 1 folds",
+        "lag         mean 1.75 s, p95 2 s, max 2 s, from a read to its fold",
+        "computing   50% of the workers' time",
+    ]
+    assert Timeline()._repr_html_() == "<pre>timeline without folds</pre>"
