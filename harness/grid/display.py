@@ -19,7 +19,7 @@ from rich.text import Text
 from harness.base.log import LOG
 from harness.base.seeds import identity
 from harness.grid.carriers import Submission
-from harness.grid.grid import ENOUGH, Estimate, Report, Runner
+from harness.grid.grid import ENOUGH, OWN, Estimate, Report, Runner
 from harness.grid.tally import Tally, describe_seconds
 from harness.store import Run, Store
 from harness.tasks.contract import Configuration, Progress
@@ -32,11 +32,11 @@ WORTH_TELLING_S = 10.0
 
 
 def remaining(report: Report, elapsed_s: float) -> Estimate | None:
-    """Remaining time: the report's estimate, or that of a single run from its progress so far."""
+    """Remaining time: the report's range, or that of a single run from its progress so far."""
     if report.left is not None or report.total != 1:
         return report.left
     done = sum(p.done / p.passes for p in report.running.values())
-    return Estimate(elapsed_s * (1.0 - done) / done, True) if done > ENOUGH else None
+    return Estimate.around(elapsed_s * (1.0 - done) / done, OWN) if done > ENOUGH else None
 
 
 @dataclass
@@ -107,8 +107,9 @@ class Display:
 
 
 def _head(report: Report, left: Estimate | None, tally: Tally | None = None) -> str:
-    about = "" if left is None else "about" if left.whole else "more than"
-    time_left = "" if left is None else f", {about} {describe_seconds(left.seconds)} left"
+    ends = () if left is None else (left.least_s, left.most_s)
+    told = " to ".join(dict.fromkeys(map(describe_seconds, ends)))
+    time_left = f", {told} left" if told else ""
     compiling = f"; compiling, once on this machine: {report.compiling}" if report.compiling else ""
     if tally:
         return f"[{tally.describe(report.finished)}{compiling}]"

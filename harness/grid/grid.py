@@ -61,7 +61,7 @@ class Report:
         finished, total: numbers of runs; the total is None in a search, which chooses further runs.
         running: progress of the running ones, by hash.
         compiling: name of a kernel that a process compiles now; empty if none.
-        left: remaining time, if it can be estimated.
+        left: range of the remaining time, if it can be estimated.
     """
 
     finished: int
@@ -122,7 +122,8 @@ class Runner:
         unfinished = self.store.missing(wanted)
         missing = {name: Parcel((name, c)) for name, c in wanted.items() if name in unfinished}
         kinds = {name: kind_of(config) for name, config in wanted.items()}
-        left = RemainingTime(kinds, min(self.jobs, max(1, len(missing))))
+        efforts = {name: config.effort for name, config in wanted.items()}
+        left = RemainingTime(kinds, efforts, min(self.jobs, max(1, len(missing))))
         board = _Board(tuple(wanted), set(missing), self.store, left, show)
         if missing:
             # With `here` the parent is a user's program: its stopped children are left alone.
@@ -320,17 +321,30 @@ ENOUGH = 0.05
 """Share of a run after which its pace is extrapolated."""
 
 
+OWN, ALIKE, OTHER = 1.25, 2.0, 4.0
+"""Factors between a duration and the ends of its range: predicted from runs of the same kind, from
+runs of the same class by their effort, and from any runs by their effort. The load of a machine
+changes by the first within a grid."""
+
+SHORT_S = 2.0
+"""Longest duration that is expected of a run whose effort is 0."""
+
+
 @dataclass(frozen=True)
 class Estimate:
-    """Remaining time of a grid.
+    """Range of the remaining time of a grid, in seconds."""
 
-    Attributes:
-        seconds: time for the runs that can be estimated.
-        whole: whether these are all unfinished runs; otherwise the grid takes longer.
-    """
+    least_s: float
+    most_s: float
 
-    seconds: float
-    whole: bool
+    @classmethod
+    def around(cls, seconds: float, factor: float) -> Estimate:
+        """The range whose ends differ from a duration by a factor."""
+        return cls(seconds / factor, seconds * factor)
+
+    def times(self, share: float) -> Estimate:
+        """The range of a share of the work."""
+        return Estimate(self.least_s * share, self.most_s * share)
 
 
 def kind_of(config: Configuration) -> Kind:
@@ -349,63 +363,86 @@ class RemainingTime:
 
     Args:
         kinds: kind of every run, by its hash.
+        efforts: effort of every run (`Configuration.effort`), by its hash.
         processes: number of runs at a time.
     """
 
     kinds: Mapping[str, Kind]
+    efforts: Mapping[str, float]
     processes: int
-    _took: dict[Kind, list[float]] = field(default_factory=dict[Kind, list[float]])
+    _took: dict[str, float] = field(default_factory=dict[str, float])
 
     def learn(self, name: str, seconds: float) -> None:
         """Add the duration of a finished run."""
-        self._took.setdefault(self.kinds[name], []).append(seconds)
+        self._took[name] = seconds
 
     def estimate(
         self, unfinished: Sequence[str], running: Mapping[str, tuple[Progress, float]]
     ) -> Estimate | None:
-        """Remaining time; None if no unfinished run can be estimated.
+        """Remaining time; None as long as no run has made progress.
 
         Args:
             unfinished: hashes in the order in which the runs begin, running ones included.
             running: progress of each running run, and the seconds since it began.
         """
-        # Running ones first; the sort is stable, so the others stay in their order.
-        in_order = sorted(unfinished, key=lambda name: name not in running)
-        rests = [self._rest(name, running) for name in in_order]
-        known = [rest for rest in rests if rest is not None]
+        known = self._took | dict(self._extrapolate_running(running))
         if not known:
             return None
-        # A heap of the times at which processes become free: the next run goes to the earliest.
-        free_s = [0.0] * self.processes
-        for rest in known:
-            heapq.heapreplace(free_s, free_s[0] + rest)
-        return Estimate(max(free_s), len(known) == len(rests))
+        # Running ones first; the sort is stable, so the others stay in their order.
+        in_order = sorted(unfinished, key=lambda name: name not in running)
+        rests = [self._rest(name, known, running) for name in in_order]
+        return Estimate(
+            _schedule([rest.least_s for rest in rests], self.processes),
+            _schedule([rest.most_s for rest in rests], self.processes),
+        )
 
-    def _rest(self, name: str, running: Mapping[str, tuple[Progress, float]]) -> float | None:
+    def _rest(
+        self,
+        name: str,
+        known: Mapping[str, float],
+        running: Mapping[str, tuple[Progress, float]],
+    ) -> Estimate:
         share, spent_s = _share(running, name)
-        whole = self._estimate_run(self.kinds[name], running)
-        if share > ENOUGH and (whole is None or spent_s > whole):
-            return spent_s * (1.0 - share) / share
-        return None if whole is None else max(whole * (1.0 - share), 0.0)
+        if share > ENOUGH:
+            return Estimate.around(spent_s * (1.0 - share) / share, OWN)
+        return self._estimate_run(name, known).times(1.0 - share)
 
-    def _estimate_run(
-        self, kind: Kind, running: Mapping[str, tuple[Progress, float]]
-    ) -> float | None:
-        """Duration of a whole run: mean of its kind, else of its class, else of running ones."""
-        alike = [took for known, took in self._took.items() if known[0] == kind[0]]
-        begun = list(self._extrapolate_running(kind[0], running))
-        for found in (self._took.get(kind, []), [s for took in alike for s in took], begun):
-            if found:
-                return fmean(found)
-        return None
+    def _estimate_run(self, name: str, known: Mapping[str, float]) -> Estimate:
+        """Duration of a whole run, from those known that are most like it."""
+        kind, effort = self.kinds[name], self.efforts[name]
+        if own := [took for other, took in known.items() if self.kinds[other] == kind]:
+            return Estimate.around(fmean(own), OWN)
+        alike = {o: took for o, took in known.items() if self.kinds[o][0] == kind[0]}
+        if alike and not effort:
+            return Estimate(min(alike.values()) / OWN, max(alike.values()) * OWN)
+        if not effort:
+            return Estimate(0.0, SHORT_S)
+        paces, factor = self._find_paces(alike), ALIKE
+        if not paces:
+            paces, factor = self._find_paces(known), OTHER
+        if not paces:  # only runs of seconds so far: this one takes longer than they
+            return Estimate(min(known.values()), OTHER * max(known.values()))
+        return Estimate.around(effort * fmean(paces), factor)
+
+    def _find_paces(self, known: Mapping[str, float]) -> list[float]:
+        """Seconds by effort of the runs that have one."""
+        return [took / self.efforts[o] for o, took in known.items() if self.efforts[o]]
 
     def _extrapolate_running(
-        self, kind: str, running: Mapping[str, tuple[Progress, float]]
-    ) -> Iterator[float]:
+        self, running: Mapping[str, tuple[Progress, float]]
+    ) -> Iterator[tuple[str, float]]:
         for name in running:
             share, spent_s = _share(running, name)
-            if share > ENOUGH and self.kinds.get(name, ("", ""))[0] == kind:
-                yield spent_s / share
+            if share > ENOUGH and name in self.kinds:
+                yield name, spent_s / share
+
+
+def _schedule(durations_s: Sequence[float], processes: int) -> float:
+    """Time until all runs are done if each begins on the process that is free first."""
+    free_s = [0.0] * processes
+    for duration_s in durations_s:
+        heapq.heapreplace(free_s, free_s[0] + duration_s)
+    return max(free_s)
 
 
 def _share(running: Mapping[str, tuple[Progress, float]], name: str) -> tuple[float, float]:
