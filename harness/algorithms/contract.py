@@ -148,9 +148,9 @@ class Algorithm(ABC):
         rounds: whether a fold takes the contributions of all workers, not of one.
         considers: number of calls of `consider` per pass, independent of other measurements.
         remembers: whether workers keep anything in their `Memory`.
-        in_shards: whether a sharded server, with each shard folding its part by itself, is allowed.
-        averages_gradients: whether a fold goes along the mean of all workers' gradients, so that
-            learning rates grow with the number of workers.
+        in_shards: whether the server may be sharded, with each shard folding its part by itself.
+        averages_gradients: whether a fold steps along the mean of all workers' gradients; rate
+            searches then scale the learning rate with the number of workers.
     """
 
     rounds: ClassVar[bool] = False
@@ -175,13 +175,13 @@ class Algorithm(ABC):
         return None
 
     def with_workers(self, workers: int) -> Self:
-        """The same for so many workers, where a setting says how many there are."""
+        """The algorithm for this number of workers; changed only if it is a setting."""
         del workers
         return self
 
     @property
     def repeats(self) -> bool:
-        """Whether its folds ask a device for the same operations each time; see `Repeating`."""
+        """Whether all folds launch the same device operations; see `Repeating`."""
         return False
 
     @property

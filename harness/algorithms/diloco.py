@@ -186,7 +186,10 @@ class EagerDiLoCo(Algorithm):
         return replace(self, workers=workers)
 
     def trouble(self, workers: int, under_way: int) -> tuple[str, str] | None:
-        """Another number of workers; or no overlap, where a worker's own part would count twice."""
+        """Reject another number of workers, and rounds without overlap.
+
+        Without overlap, a worker's own part would count twice.
+        """
         if workers != self.workers:
             told = f"{self.workers} is not allowed; allowed: {workers}, as the run has"
             return "algorithm.workers", told

@@ -1,1 +1,1 @@
-"""Errors, settings with limits, seeds and identities, files, processes: the ground of all rooms."""
+"""Errors, settings with limits, seeds and identities, files and processes, used by all packages."""

@@ -1,1 +1,1 @@
-"""Is it true? Replays, comparisons, predictions, calibration, promises of an algorithm."""
+"""Checks of the simulation: replays, comparisons, predictions, calibration, algorithm contracts."""

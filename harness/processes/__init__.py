@@ -1,1 +1,1 @@
-"""The same on real processes: messages, groups, servers and workers, and their record."""
+"""Training on real processes: messages, groups, servers and workers, and their record."""

@@ -154,6 +154,7 @@ def work_in_shards(contributor: Contributor, worker: int, shards: int) -> None:
             for shard in (*range(first, shards), *range(first)):
                 begin, end = slices[shard]
                 send(replace(done, kind=Kind.PIECE), shard, contributor.out[0, begin:end])
+            # The first shard records the times of the contribution, whose pieces go elsewhere too.
             send(replace(done, kind=Kind.PUSHED), SERVER_RANK)
 
 

@@ -5,9 +5,9 @@ it, as one batch with all contributions that have been read and not computed, ov
 replicas. Folds are postponed likewise, until another operation needs their result: consecutive
 folds are executed together, with the reads between them.
 
-A server that fails is restored from its state at a past version. Versions only grow: after a
-restart at version v, version v has the model of the restored version. Workers that have read v
-before keep that model, and the server keeps its `past`, to which their contributions refer.
+A server that fails is restored from its state at a past version. Version numbers never decrease:
+after a restart at version v, version v has the model of the restored version. Workers that have
+read v before keep that model, and the server keeps its `past`, to which their contributions refer.
 
 A run in progress is saved as arrays (`Arrays`) and plain values (`Facts`), its timeline included.
 """
@@ -42,8 +42,6 @@ from harness.networks.contract import Minibatch, Network
 from harness.replay.replica_states import ReplicaStates
 from harness.simulator import LOST, Restarts, Timeline
 from harness.simulator.timeline import Contributions, Decodes, Folds, Pieces, Spans
-from harness.simulator.timeline import Restarts as timeline_Restarts
-from harness.simulator.timeline import Timeline as timeline_Timeline
 from harness.tasks.order import Key
 
 Arrays = dict[str, np.ndarray]
@@ -57,13 +55,13 @@ TABLES = {
     "folds": Folds,
     "contributions": Contributions,
     "spans": Spans,
-    "restarts": timeline_Restarts,
+    "restarts": Restarts,
     "decodes": Decodes,
     "pieces": Pieces,
 }
 
 
-def capture_timeline(timeline: timeline_Timeline) -> tuple[Arrays, Facts]:
+def capture_timeline(timeline: Timeline) -> tuple[Arrays, Facts]:
     """Save a timeline: its columns, named ``table.column``, and its span kinds."""
     arrays = {
         f"{table}.{name}": column
@@ -73,12 +71,12 @@ def capture_timeline(timeline: timeline_Timeline) -> tuple[Arrays, Facts]:
     return arrays, {"kinds": list(timeline.kinds)}
 
 
-def reinstate_timeline(arrays: Arrays, facts: Facts) -> timeline_Timeline:
+def reinstate_timeline(arrays: Arrays, facts: Facts) -> Timeline:
     """Restore the timeline of ``capture_timeline``."""
     tables: dict[str, Any] = {  # by name, each of a class of its own
         name: kind(**part(arrays, f"{name}.")) for name, kind in TABLES.items()
     }
-    return timeline_Timeline(kinds=tuple(facts["kinds"]), **tables)
+    return Timeline(kinds=tuple(facts["kinds"]), **tables)
 
 
 def part(arrays: Arrays, prefix: str) -> Arrays:

@@ -114,6 +114,7 @@ class ShardedReplay:
     def _build_queues(self, segment: Timeline) -> list[deque[_Contribution]]:
         """Contributions of each shard in the order of its folds; fills ``_reads`` by version."""
         folded = _contributions(segment, len(self._sharded.parts))
+        # Lost pieces are read, too: their contributions are computed for the shards that folded.
         for each in folded:
             for shard, version in each.read.items():
                 self._reads[shard][version].append(each)
@@ -156,7 +157,7 @@ class ShardedReplay:
 
     def _compute(self, each: _Contribution, rate: float) -> Tensor:
         assert each.tensor is not None
-        if each.computed:
+        if each.computed:  # by the shard that folded first; the others take their slices
             return each.tensor
         steps = range(each.step, each.step + each.steps)
         minibatches = [self._minibatch_of([(each.worker, step)]) for step in steps]

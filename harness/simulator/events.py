@@ -73,8 +73,8 @@ def loop(function: _F) -> _F:
     """Compile for Python only, with the fields of its named tuples as local variables.
 
     A loop of few instructions keeps them in registers; by address it would take 1.6 times as
-    long. It calls functions of `part` where it can: a tuple is copied before a kernel gets its
-    address.
+    long. It should call functions compiled by `part`: kernels get addresses, so a tuple would be
+    copied before each call.
     """
     return compiling.kernel(function, **_OPTIONS)
 

@@ -117,6 +117,8 @@ def reserve(
     """Send a message first come, first served: (start, departure, arrival) in seconds."""
     way = traffic.ways[slot]
     latency_s = route(traffic.wiring, source, target, way)
+    # All links are taken at once: the message starts when the busiest is free, at the rate of the
+    # slowest, and holds each of them to its end.
     start_s, rate = now_s, np.inf
     for link in way:
         if link == NO_LINK:
@@ -138,12 +140,13 @@ def start(traffic: Traffic, slot: int, source: int, target: int, size: float, no
     flow.latency_s = route(traffic.wiring, source, target, way)
     flow.left_bytes = size
     flow.since_s = now_s
-    flow.rate = 0.0
+    flow.rate = 0.0  # no bytes have left yet, so `give_rate` subtracts none
     flow.departs_s = np.inf  # otherwise an entry of the slot's last message could look valid
     flow.place = traffic.counts[COUNT]
     traffic.active[flow.place] = slot
     traffic.counts[COUNT] += 1
     if change_load(traffic, way, 1):
+        # Messages of one instant change the rates together: `next_departure_s` computes them once.
         traffic.counts[STALE] = 1
     else:
         give_rate(traffic, slot, bottleneck(traffic, way), now_s)
@@ -157,6 +160,7 @@ def change_load(traffic: Traffic, way: Any, by: int) -> bool:
         if link == NO_LINK:
             break
         traffic.links[link].load += by
+        # A joining message counts itself, a leaving one no longer does.
         shared = shared or traffic.links[link].load > max(by, 0)
     return shared
 
@@ -177,6 +181,7 @@ def give_rate(traffic: Traffic, slot: int, rate: float, now_s: float) -> None:
     """Set a message's rate from now on, and schedule its departure."""
     flow, departures = traffic.flows[slot], traffic.departures
     if flow.rate > 0.0:
+        # Rounding may leave a little less than nothing at the end of a message.
         flow.left_bytes = max(flow.left_bytes - flow.rate * (now_s - flow.since_s), 0.0)
     flow.since_s = now_s
     flow.rate = rate
@@ -187,6 +192,7 @@ def give_rate(traffic: Traffic, slot: int, rate: float, now_s: float) -> None:
             other = traffic.active[place]
             if other != slot and traffic.flows[other].rate > 0.0:
                 push(departures, traffic.flows[other].departs_s, 0, other)
+    # The entry of the former rate stays, and is void because its time differs (`first_valid_s`).
     push(departures, flow.departs_s, 0, slot)
 
 
@@ -204,10 +210,12 @@ def find_rates(traffic: Traffic, now_s: float) -> None:
                 break
             links[link].room = traffic.wiring.rate[link]
             links[link].open = links[link].load
+    # Progressive filling: each turn fills at least the link with the smallest share, so it ends.
     while waiting > 0:
         waiting -= fill(traffic, smallest_share(traffic))
     for place in range(traffic.counts[COUNT]):
         slot = traffic.active[place]
+        # An equal rate keeps its departure, to the bit: recomputing it would round once more.
         if flows[slot].new_rate != flows[slot].rate:
             give_rate(traffic, slot, flows[slot].new_rate, now_s)
 
@@ -231,7 +239,7 @@ def smallest_share(traffic: Traffic) -> float:
         slot = traffic.active[place]
         if traffic.flows[slot].new_rate == UNKNOWN:
             share = min(share, share_of(traffic, slot))
-    return max(share, 0.0)
+    return max(share, 0.0)  # subtractions in `fill` may leave a link with less than nothing
 
 
 @kernel
@@ -254,7 +262,7 @@ def fill(traffic: Traffic, share: float) -> int:
                 if link == NO_LINK:
                     break
                 links[link].open -= 1
-                if share < np.inf:
+                if share < np.inf:  # infinity minus infinity is no number
                     links[link].room -= share
     return given
 
@@ -264,6 +272,7 @@ def next_departure_s(traffic: Traffic, now_s: float) -> float:
     """Next departure at present rates, infinity if no message is in flight."""
     while True:
         departs_s = first_valid_s(traffic)
+        # A message that departs at this instant has no bytes left, so new rates do not concern it.
         if departs_s <= now_s or not traffic.counts[STALE]:
             return departs_s
         find_rates(traffic, now_s)
@@ -283,6 +292,7 @@ def next_event(traffic: Traffic, heap: Heap, now_s: float) -> tuple[float, int, 
         event; and whether a message departs. Of equal times the heap's event comes first.
     """
     entry_s, departs_s = first_s(heap), np.inf
+    # With an event of the caller at this instant, rates may change again before time passes.
     if traffic.wiring.fair and entry_s > now_s:
         departs_s = next_departure_s(traffic, now_s)
     if departs_s < entry_s:
@@ -299,6 +309,7 @@ def first_valid_s(traffic: Traffic) -> float:
     while departures.counts[SIZE] > 0:
         event = departures.events[0]
         flow = traffic.flows[event.who]
+        # A slot may have been given to another message since: only the present departure counts.
         if flow.place >= 0 and flow.departs_s == event.time_s:
             return event.time_s
         pop(departures)
@@ -311,6 +322,7 @@ def depart(traffic: Traffic) -> int:
     _, _, slot = pop(traffic.departures)
     place = traffic.flows[slot].place
     traffic.counts[COUNT] -= 1
+    # The last active slot fills the gap, so that removal takes constant time.
     last = traffic.active[traffic.counts[COUNT]]
     traffic.active[place] = last
     traffic.flows[last].place = place

@@ -106,15 +106,15 @@ def _check_abilities(cluster: Cluster, protocol: TimingProtocol) -> None:
 class Simulation:
     """Workers of a cluster training under a protocol, in virtual time.
 
-    The same arguments give the same timeline, byte for byte; two segments give what one
-    segment of their sum gives (see `concat`).
+    The same arguments give the same timeline, byte for byte. Two segments give the timeline
+    of one segment of their total length (see `concat`).
 
     Args:
         cluster: the machine.
         protocol: a timing protocol, or the name of one or of its class.
-        workload: the job.
+        workload: operations and bytes of a minibatch.
         workers: number of workers; by default all of the cluster.
-        seed: of every random duration.
+        seed: seed of all random durations.
         spans: whether timelines record the busy times of workers and server.
 
     Example:
@@ -196,13 +196,13 @@ class Simulation:
         """Begin an epoch of ``minibatches`` per worker, instead of the cluster's own length.
 
         The next round pays the epoch's cost, and the epoch's last round is shorter if needed.
-        Only protocols with ``epochs``, with minibatches counted by worker, have them.
+        Only protocols whose workers count their own minibatches have epochs.
 
         Raises:
             ValueError: a contribution is in flight.
         """
         if not self.drained:
-            raise ValueError("an epoch begins when nothing is under way")
+            raise ValueError("an epoch cannot begin with contributions in flight")
         self.protocol.begin_epoch(self._state, minibatches)
 
     def advance(
@@ -221,8 +221,8 @@ class Simulation:
             drain: with ``folds``, hand out only as many minibatches as that needs; with
                 ``seconds``, hand out none after that time. Either way the segment ends when
                 all are folded and every worker is idle; the next segment starts them again.
-            handing_out: with ``folds``, hand out no more minibatches than this many folds
-                need, counted from now, for a later segment that drains there.
+            handing_out: with ``folds``, hand out minibatches for this many folds from now at
+                most. A later segment that drains at that fold then finds no others in flight.
 
         Raises:
             ValueError: not exactly one of ``folds`` and ``seconds``, or a negative one, or
@@ -246,7 +246,7 @@ class Simulation:
         yield Timeline(contributions=self.protocol.in_flight(self._state))
 
     def pause(self, seconds: float, kind: str) -> Timeline:
-        """Pause all workers, e.g. for a rate search, with a server span of that kind.
+        """Pause all workers, e.g. for a rate search; a span of the server has that kind.
 
         Raises:
             ValueError: a contribution is in flight, or the time is not finite and at least 0.
@@ -364,7 +364,7 @@ class Simulation:
             _check_amount("folds", folds)
             goal = self.version + folds
             if drain and goal < self._promised:
-                raise ValueError(f"{self._promised - self.version} contributions are under way")
+                raise ValueError(f"{self._promised - self.version} contributions are in flight")
             if drain:
                 return Limits(_NEVER, math.inf, goal, math.inf, standing)
             if handing_out is None:
@@ -406,7 +406,7 @@ class Simulation:
             )
 
     def _dying(self, lost: str) -> UserError:
-        """Nothing is folded, because what is under way is lost before: which fault does that."""
+        """The error for contributions that are all lost; it names the most frequent fault."""
         means = {
             place: fault.mean_s
             for place, fault in enumerate(self.cluster.faults)

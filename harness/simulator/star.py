@@ -90,6 +90,7 @@ def layout_of(
     unlimited = np.full((2, workers), np.inf)
     own_rate, shared_by = unlimited, list[tuple[Level, Floats]]()
     for level, rates in limited:
+        # A link with one message at a time has a constant rate, so it only caps the worker's own.
         if depth == 1 and level.workers_per_link == 1:
             own_rate = np.minimum(own_rate, rates)
         else:
@@ -102,6 +103,7 @@ def layout_of(
     level, shared = between[0] if between else (None, unlimited)
     fastest = np.minimum(own_rate, shared).max(axis=1)
     one_way = level is not None and level.duplex == "half" and not both
+    # A half-duplex level would couple the channels; with an infinite rate no clock can be kept.
     if one_way or np.isinf(np.minimum(fastest, server)).any():
         return None
     return _build_layout(both, (server[0], server[1]), level, own_rate, shared, depth)
@@ -116,6 +118,7 @@ def _find_limits(network: Network, workers: int, own: Floats | None) -> list[tup
         )
         if place == 0 and own is not None:
             usual = np.where(np.isfinite(own), own, usual[::-1])[::-1]
+        # Parallel links divide the workers, so each is a link of fewer workers.
         each = replace(level, workers_per_link=level.workers_per_link // level.links, links=1)
         if not level.inside and np.isfinite(usual).any():
             found.append((each, usual))
@@ -158,6 +161,7 @@ def _build_layout(
     link = np.zeros_like(kind)
     if level is not None:
         link[:] = np.arange(link.shape[1]) // level.workers_per_link
+        # In a common channel the two directions of a full-duplex link are two links.
         link[UP] += link[UP, -1] + 1 if both and level.duplex == "full" else 0
     numbers = np.empty_like(kind)
     kinds, rooms = list[Ints](), list[Ints]()
@@ -347,6 +351,7 @@ def join(star: Star, slot: int, worker: int, up: bool, size_bytes: float, now_s:
     number = star.numbers[1 if up else 0, worker]
     carry(star, where, now_s)
     link, channel = star.links[where, number], star.channels[where]
+    # The link's own clock is updated only when its load changes; meanwhile it follows the load's.
     clock = link.clock + (star.loads[where, grade(star, link)].clock - link.began)
     star.started[slot] = channel.started
     channel.started += 1
@@ -367,6 +372,7 @@ def depart(star: Star) -> int:
     channel = star.channels[where]
     carry(star, where, channel.departs_s)
     first = firsts_of(star, where, channel.next)[1]
+    # Set, not added up: the clock then equals the departing message's end to the bit.
     star.loads[where, channel.next].clock = first.time_s
     number = first.key & WHO
     clock, slot = take(queue_of(star, where, number))
@@ -420,11 +426,13 @@ def change(star: Star, where: int, number: int, clock: float, by: int) -> None:
         count(star, where, after, 1)
         if before > 0:
             scratch(firsts_of(star, where, before), link.leaf)
+        # An idle link's clock restarts at 0, so it never grows so large that it loses digits.
         link.clock = clock if after > 0 else 0.0
         link.began = star.loads[where, after].clock
     if after > 0:
         queue = queue_of(star, where, number)
         first = queue.events[queue.counts[FIRST]]
+        # Of equal departures, the message that started first departs first.
         order = (star.started[first.who] << WHO_BITS) | number
         due = link.began + (first.time_s - link.clock)
         set_leaf(firsts_of(star, where, after), link.leaf, due, order)
@@ -434,7 +442,7 @@ def change(star: Star, where: int, number: int, clock: float, by: int) -> None:
 @kernel
 def count(star: Star, where: int, load: int, by: int) -> None:
     """Add a link to this load or remove one (``by`` ±1), and update the list of loads."""
-    if load == 0:
+    if load == 0:  # links without messages are not listed
         return
     row, channel, listed = star.loads[where, load], star.channels[where], star.listed[where]
     row.links += by
@@ -460,6 +468,7 @@ def share(star: Star, where: int) -> None:
     channel, left = star.channels[where], star.rates[where]
     waiting, best = channel.messages, 1 << 62
     channel.departs_s = np.inf
+    # From the smallest limit up: once a limit exceeds the equal part, so do all further ones.
     for place in range(channel.loads - 1, -1, -1):
         load = star.listed[where, place]
         row, first = star.loads[where, load], firsts_of(star, where, load)[1]
@@ -467,6 +476,7 @@ def share(star: Star, where: int) -> None:
         if waiting * row.cap <= left:
             left -= row.messages * row.cap
             waiting -= row.messages
+        # Rounding may have advanced the clock beyond the next departure.
         departs_s = channel.now_s + max(first.time_s - row.clock, 0.0) / row.rate
         if departs_s < channel.departs_s or (departs_s == channel.departs_s and first.key < best):
             channel.departs_s, channel.next, best = departs_s, load, first.key

@@ -102,7 +102,7 @@ def _format_json(value: object, levels: int | None, margin: str = "\n") -> str:
 
 def sync(path: Path) -> None:
     """Wait until a file's content, or the names in a folder, are on the disk."""
-    handle = os.open(path, os.O_RDONLY)
+    handle = os.open(path, os.O_RDONLY)  # fsync needs no write access, and folders have none
     try:
         os.fsync(handle)
     finally:

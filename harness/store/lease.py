@@ -11,9 +11,9 @@ A lease is a numbered file (or object).
   the counter has not changed for `PATIENCE_S` of the waiter's own monotonic clock. No clock of
   another host or of a file server is read.
 
-A suspended holder may lose its lease and then continue. It finds this by `Lease.is_held`; until
-then two processes execute one run, which is safe: both write the same bytes, and each file is
-replaced as a whole.
+A suspended holder may lose its lease and then continue. `Lease.is_held`
+then returns False. Until it is called, two processes execute one run, which is safe: both write
+the same bytes, and each file is replaced as a whole.
 
 Example:
     >>> import tempfile
@@ -186,7 +186,7 @@ class Lease:
                 seen, since_s = now, self.host.now_s()
 
     def is_held_by_other(self) -> bool:
-        """Whether a process holds it that runs, or of which this host cannot tell."""
+        """Whether another process holds it that runs, or may run on another host."""
         _, text = self._highest()
         return text != FREE and self.host.lives(text.partition(" ")[0]) is not False
 
@@ -228,7 +228,8 @@ class Lease:
             self._number = 0
 
     def _give_back_later(self) -> None:
-        while self._number:  # else this process, which runs, would wait for its own lease
+        # Without a release, other leases of this process would wait for one that it no longer uses.
+        while self._number:
             self.host.sleep(BEAT_S)
             with suppress(OSError):
                 self._give_back()

@@ -1,1 +1,1 @@
-"""One run: the loop, training by folds, executors, checkpoints."""
+"""Training of one run: the loop, training by folds, executors, checkpoints."""

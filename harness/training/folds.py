@@ -155,6 +155,7 @@ class FrameTraining(Training[FrameExecutor]):
             return self.pace.rate
         steps = min(schedule.trial_steps(chunk_steps), left)
         first = self.position.steps_before + self.position.step
+        # Worker 0 stands for all: without rounds, workers share one order of minibatches.
         minibatches = (self.minibatches.fetch([(0, step)]) for step in range(first, first + steps))
         ladder = schedule.ladder(self.pace.rate)
         losses = trial_losses(
@@ -235,6 +236,7 @@ class FrameTraining(Training[FrameExecutor]):
         """Passes so far; each counts as 1 at its end, also if it left out or added minibatches."""
         step, share = self.position.step, self.config.stage(self.position.stage).share
         named = self._boundaries.considerations | self._boundaries.evaluations
+        # At a boundary the share it was configured for, which its whole number of steps only nears.
         return self.position.epoch_before + share * named.get(step, step / self.order.folds)
 
     @property

@@ -1,9 +1,9 @@
 """One run from its configuration to the store: loop, executors' contract, checkpoints.
 
-A `Training` moves from boundary to boundary. At a boundary it decides and measures, by its kind
-(`FrameTraining`, sequence training). Between two boundaries its `Executor` computes contributions
-and folds, and returns their times: a simulated cluster whose timeline is replayed on one device, a
-recorded timeline, or real workers.
+A `Training` moves from boundary to boundary. At a boundary its subclass (training by folds, or
+sequence training) measures the model and takes decisions. Between two boundaries its `Executor`
+computes contributions and folds, and returns their times. An executor is a simulated cluster whose
+timeline is replayed on one device, a recorded timeline, or real workers.
 
 A checkpoint is one file of tensors and JSON, without pickle, replaced atomically. It carries a
 digest of its content; a checkpoint that does not match its digest is not resumed from.
@@ -112,7 +112,7 @@ The fields of a simulation's state are part of it: `tests/harness/training/test_
 Executing = TypeVar("Executing", bound=Executor)
 
 
-class Diverged(Exception):  # noqa: N818 (what happened, not what was wrong)
+class Diverged(Exception):  # noqa: N818 (an outcome of training, not an error)
     """The parameters give no finite error, or a far worse one than at the start."""
 
 
@@ -196,7 +196,7 @@ class Training(ABC, Generic[Executing]):
         """Train to the end: ``"done"`` or ``"diverged"``."""
         self._next_save = time.monotonic() + CHECKPOINT_EVERY_S
         try:
-            if not self.writer.rows():
+            if not self.writer.rows():  # a resumed run has evaluated its initial model
                 self.evaluate()
             while self.step():
                 if time.monotonic() > self._next_save:
@@ -225,7 +225,7 @@ class Training(ABC, Generic[Executing]):
         """Write a checkpoint: executor, timeline so far, measurements and the loop's state."""
         began = time.monotonic()
         executor_arrays, executor_facts = self.executor.capture()
-        self.segments = [concat(self.segments)]
+        self.segments = [concat(self.segments)]  # so the next checkpoint joins only new segments
         history_arrays, history_facts = resume.capture_timeline(self.segments[0])
         arrays = {
             **resume.add_prefix(executor_arrays, "executor/"),
@@ -260,6 +260,7 @@ class Training(ABC, Generic[Executing]):
         self.segments = [resume.reinstate_timeline(history, facts["timeline"])]
         self.word_errors = resume.part(arrays, "word_errors/")
         self.writer.restore_rows(facts["rows"])
+        # First the loop: its stage determines the minibatches that the executor draws from.
         self.restore_loop_state(facts["decided"])
         self.executor.reinstate(resume.part(arrays, "executor/"), facts["executor"])
 
@@ -274,6 +275,7 @@ def save(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any
     """Write arrays and JSON facts as the folder's checkpoint, replacing the last atomically."""
     make_folder(folder)
     text = json.dumps(facts)
+    # One file for arrays and facts: two could belong to different checkpoints after a kill.
     metadata = {"facts": text, "sha256": _digest(arrays, text)}
     with replacing(folder / NAME) as fresh:
         save_arrays(fresh, arrays, metadata)
@@ -331,8 +333,9 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
 def _digest(arrays: Mapping[str, np.ndarray], facts: str) -> str:
     """SHA-256 of the facts, and of names, types, shapes and content of the arrays."""
     digest = hashlib.sha256(facts.encode())
-    for name in sorted(arrays):
+    for name in sorted(arrays):  # safetensors does not keep the order
         array = arrays[name]
+        # Type and shape too: equal bytes may be another array.
         digest.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
         digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
     return digest.hexdigest()

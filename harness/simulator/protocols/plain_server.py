@@ -284,7 +284,7 @@ def write_costs(record: Record, row: int, task: Any, start_s: float) -> None:
 def queue_reader(state: PlainState, who: int) -> None:
     """Append a worker to those that are about to read."""
     clock, readers = state.clock[0], state.readers
-    place = clock.first_reader + clock.readers
+    place = clock.first_reader + clock.readers  # below twice the ring: no division is needed
     readers[place - len(readers) if place >= len(readers) else place] = who
     clock.readers += 1
     state.tasks[who].phase = ABOUT_TO_READ
@@ -364,6 +364,7 @@ def write_keys(rows: Any, first: int, last: int, steps: int, keys: Any) -> int:
     count = 0
     for place in range(len(rows)):
         if first <= rows[place].phase <= last:
+            # First steps differ, so the place below them never decides the order.
             keys[count] = (rows[place].first_step // steps << WHO_BITS) | place
             count += 1
     return count

@@ -216,7 +216,7 @@ def initial_state(cluster: Cluster, workers: int, rules: Rules) -> State:
     count = workers * rules.depth
     slots, people = from_a_line(count, SLOT), from_a_line(workers, WORKER)
     slots["worker"] = np.repeat(np.arange(workers), rules.depth)
-    people["since_fetch"] = -1
+    people["since_fetch"] = -1  # no worker has parameters yet
     clock = np.zeros(1, CLOCK)
     clock["parked"] = clock["at_least"] = workers  # all have 0 folds, the least
     channels = link.new_channels(cluster.link, count)
@@ -245,6 +245,7 @@ def initial_state(cluster: Cluster, workers: int, rules: Rules) -> State:
 def plan(state: State, leaf: int, time_s: float, kind: int) -> None:
     """Schedule a leaf's event; of equal time and kind, the event scheduled first comes first."""
     clock = state.clock[0]
+    # Without the sequence, the leaf would decide, and low worker numbers would come first.
     set_leaf(state.events, leaf, time_s, (kind << PRIORITY) | (clock.sequence << SEQUENCE) | leaf)
     clock.sequence += 1
 
@@ -276,6 +277,7 @@ def become(state: State, who: int, status: int) -> None:
 def schedule_read(state: State, who: int) -> None:
     """Let a worker read at this instant, after all other events of it."""
     become(state, who, ABOUT_TO_READ)
+    # A queue of their own makes reads last at their instant, whatever is scheduled meanwhile.
     append(state.readers, state.clock[0].now_s, who)
 
 

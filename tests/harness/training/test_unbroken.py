@@ -187,7 +187,7 @@ def test_an_epoch_begins_when_nothing_is_under_way():
     simulation = Simulation(CLUSTER, Averaging(3), Workload(8, 0.0, 0.0), 4)
     simulation.begin_epoch(5)
     assert simulation.advance(folds=3).folded().steps.tolist() == [3] * 4 + [2] * 4 + [3] * 4
-    with pytest.raises(ValueError, match="nothing is under way"):
+    with pytest.raises(ValueError, match="contributions in flight"):
         simulation.begin_epoch(5)
     simulation.advance(folds=1, drain=True)
     simulation.begin_epoch(1)
