@@ -194,8 +194,8 @@ def _quick(asked: Iterable[tuple[Point, Workload, list[int]]]) -> list[str]:
         if device.is_too_quick(workload)
     }
     return [
-        f"warning: devices.{name}: a minibatch takes {1e6 * seconds:.3g} µs, and to launch one"
-        f" {1e6 * LEAST_STEP_S:.0f} µs or more; launch_s is 0"
+        f"warning: devices.{name}: a minibatch takes {1e6 * seconds:.3g} µs, but launching its"
+        f" kernels takes {1e6 * LEAST_STEP_S:.0f} µs or more; launch_s is 0"
         for name, seconds in found.items()
     ]
 

@@ -226,15 +226,14 @@ def warnings(rows: Sequence[Timing]) -> Iterator[str]:
             yield f"warning: {name}: not settled after {spent}: {row.long_run.lacks}"
         if row.in_lock_step and row.jittered_per_s is not None:
             yield (
-                f"warning: {name}: in lock step, for they are equal and nothing varies; with a"
+                f"warning: {name}: in lock step, since they are equal and nothing varies; with a"
                 f" [jitter] of 5% {row.jittered_per_s:.4g} minibatches/s,"
                 f" {_ratio(row.jittered_per_s, row.single_per_s):.2f} times one worker"
             )
         if row.transient:
             folds = "1 fold is" if row.folds == 1 else f"{row.folds:,} folds are"
             yield (
-                f"warning: {name}: {folds} a transient, not the long run;"
-                " without --folds that is simulated"
+                f"warning: {name}: {folds} a transient; without --folds the long run is simulated"
             )
 
 

@@ -64,9 +64,9 @@ def find_unused_keys(
 def _start(cluster: Cluster) -> Found:
     for place, fault in enumerate(cluster.faults):
         if fault.kind == "late":
-            yield f"faults[{place}]", "the long run is without its start"
+            yield f"faults[{place}]", "the long run excludes the start-up"
     if cluster.parallel.first_average_s > 0.0:
-        yield "parallel.first_average_s", "the long run is without its start"
+        yield "parallel.first_average_s", "the long run excludes the start-up"
 
 
 def _workers(cluster: Cluster, workers: int) -> Found:
@@ -96,14 +96,14 @@ def _ways(cluster: Cluster, protocol: TimingProtocol, workload: Workload, worker
     if on_network:
         assert network is not None
         if cluster.link != type(cluster.link)():
-            yield "link", "[network] is in its place"
+            yield "link", "[network] replaces it"
         yield from _network(cluster, network, protocol, workers)
         if network.levels and network.levels[0].inside and protocol.way != "workers":
             for key in own:
-                yield key, "it is of a link of network.levels[0], which is inside"
+                yield key, "it belongs to a link of network.levels[0], which is inside"
         return
     for key in own:
-        yield key, "it is of a link of [network], which is not used"
+        yield key, "it belongs to a link of [network], which is not used"
     if network is not None:
         needs = "without a table [network.server]" if "network" in protocol.can else ""
         yield "network", f"{protocol.name} {needs or 'always'} uses [link]"
@@ -122,7 +122,7 @@ def _network(cluster: Cluster, network: Network, protocol: TimingProtocol, worke
         alike = (above.workers_per_link, above.links) == (below.workers_per_link, below.links)
         if alike and not (below.inside or above.inside):
             key = f"network.levels[{place}].workers_per_link"
-            yield key, "it joins no more workers than the level below: one link after another"
+            yield key, "it joins no more workers than the level below, so two links are in series"
     for place, level in enumerate(network.levels):
         if level.bandwidth_bytes_per_s is None and level.duplex == "half":
             yield f"network.levels[{place}].duplex", "its links are infinitely fast"
@@ -139,7 +139,7 @@ def _find_idle_between_workers(
     if network.server is not None:
         yield "network.server", f"{protocol.name} has no server"
     if cluster.jobs and network.sending != "rendezvous":
-        yield "network.sending", "beside [[jobs]] all messages of a ring move at once"
+        yield "network.sending", "beside [[jobs]] all messages of a ring move together"
     joined = max([workers, *(job.first + job.workers for job in cluster.jobs)])
     # Levels at which all workers are behind one link: no message passes them.
     beyond = [level.workers_per_link >= joined for level in network.levels]
@@ -147,7 +147,7 @@ def _find_idle_between_workers(
         if is_beyond:
             yield f"network.levels[{place}]", f"all {joined:,} workers are behind one of its links"
         elif network.levels[place].inside and beyond[place + 1]:
-            yield f"network.levels[{place}].inside", "no message goes past the next level"
+            yield f"network.levels[{place}].inside", "no message passes the next level"
     if any(beyond):
         for name in find_changed(network, "core_bandwidth_bytes_per_s", "rails"):
             yield f"network.{name}", f"no message of the {joined:,} workers passes the core"
@@ -179,7 +179,7 @@ def _host(cluster: Cluster, workload: Workload) -> Found:
         yield "host.staging_bytes_per_s", "host.staging is 'pinned'"
     moved = cluster.server.fold_traffic * workload.parameter_bytes
     if host.memory_bytes_per_s is not None and moved == 0.0:
-        yield "host.memory_bytes_per_s", "a fold moves nothing through memory"
+        yield "host.memory_bytes_per_s", "a fold has no memory traffic"
     if host.memory_bytes_per_s is None and find_changed(cluster.server, "fold_traffic"):
         yield "server.fold_traffic", "host.memory_bytes_per_s is infinite"
 

@@ -431,5 +431,5 @@ def test_what_happens_at_the_start_is_named_in_the_long_run_only(tmp_path, capsy
     path.write_text(text[: text.index("[[faults]]")] + text[text.rindex("[[faults]]") :])
     for folds, named in (([], True), (["--folds", "50"], False)):
         assert main(["simulate", str(path), "--network", "10-10", "--workers", "4", *folds]) == 0
-        told = "no effect: faults[0] (the long run is without its start)"
+        told = "no effect: faults[0] (the long run excludes the start-up)"
         assert (told in capsys.readouterr().out) == named
