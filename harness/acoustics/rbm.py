@@ -51,10 +51,13 @@ class Recipe:
     """Settings for training the machines.
 
     Args:
-        gaussian_rate, bernoulli_rate: learning rates for a minibatch's mean, times 1 - momentum.
-        gaussian_epochs, bernoulli_epochs: passes over the frames.
-        momentum: at the first and at the last minibatch of a layer, linear in between.
-        decay: λ of the weights' L2 penalty.
+        gaussian_rate: learning rate of the first layer's machine, for the mean over a minibatch;
+            multiplied by 1 - momentum.
+        bernoulli_rate: the same for the machines of the other layers.
+        gaussian_epochs: number of passes over the frames for the first layer.
+        bernoulli_epochs: number of passes over the frames for each other layer.
+        momentum: momentum at the first and at the last minibatch of a layer, linear in between.
+        decay: λ, the L2 penalty of the weights.
         spread: standard deviation of the initial weights.
     """
 

@@ -48,7 +48,7 @@ class AsyncSgd(FoldsInARow, Repeating):
         scaling: ``"plain"``, or ``"memory_of_one"``: paper 1's equation 2 with tau = t,
             an Adagrad with only the present gradient in its sum, so that parameter ij moves
             by ``rate * g_ij / sqrt(K + g_ij^2)``.
-        k: K of equation 2.
+        k: K of equation 2, for `memory_of_one`.
 
     Examples:
         >>> server = AsyncSgd().start(torch.zeros(2))

@@ -120,7 +120,7 @@ class OuterNesterov:
     as in PyTorch's SGD with ``nesterov=True``.
 
     Args:
-        momentum: 0.9 in the paper.
+        momentum: Nesterov momentum of the outer step; 0.9 in the paper.
         rate: outer learning rate; 0.7 in the paper.
     """
 
@@ -238,7 +238,7 @@ class Easgd(Algorithm):
 
     Args:
         descent: optimizer of local steps.
-        alpha: the moving rate.
+        alpha: moving rate of a worker towards the centre, and without rounds also of the centre.
         beta: the centre's moving rate in rounds; in the paper, alpha times the number of workers.
         rounds: whether all workers exchange together, or each after its own local steps.
     """

@@ -412,7 +412,7 @@ class AdamW(LocalOptimizer):
 
     Args:
         beta1, beta2: decay factors of m and v per step.
-        epsilon: added to the root.
+        epsilon: constant added to the root of v.
         decay: weight decay, multiplied by the learning rate.
     """
 

@@ -170,7 +170,7 @@ class EagerDiLoCo(Algorithm):
     the beginning of a pass nothing is in flight, so a worker starts from the shared model alone.
 
     Args:
-        workers: W.
+        workers: W, the number of workers of the run.
         descent: optimizer of local steps; AdamW in the paper.
         outer: the outer step of the server and of the workers.
     """

@@ -150,7 +150,7 @@ class Exponential(Schedule):
 
     Args:
         rate: learning rate of the first pass.
-        passes: n.
+        passes: n, the number of passes.
         last: learning rate of the last pass, as a share of the first's.
     """
 
@@ -174,7 +174,7 @@ class Hand(Schedule):
 
     Args:
         rate: the initial learning rate.
-        factor: 0.999 in the paper.
+        factor: factor of the learning rate per minibatch group without a gain; 0.999 in the paper.
         groups_a_pass: minibatch groups in one pass over the data; 7,000 of them at 0.999
             would take the learning rate to exp(-7) of itself if no test showed a gain.
         tests_a_pass: number of held-out tests per pass.

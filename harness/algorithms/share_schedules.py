@@ -98,8 +98,8 @@ class Steps(Spec, Schedule):
 
     Args:
         rate: the initial learning rate.
-        at: shares of training, each in [0, 1].
-        by: factor at each of them.
+        at: shares of training, in [0, 1], at which the learning rate changes.
+        by: factor of the learning rate at each of these shares.
         warmup: share of training for a linear warm-up from 0.
 
     Examples:

@@ -80,7 +80,7 @@ class DelayCompensated(Gradients):
     so that it may be sharded and workers may have several contributions in flight.
 
     Args:
-        strength: lambda, for the summed gradient.
+        strength: lambda, the strength of the compensation, for summed gradients.
         history: number of versions that are kept; the largest allowed staleness is one less.
     """
 
@@ -247,7 +247,7 @@ class PartialFolds(Gradients):
 
     Args:
         share: expected share of the components that enter.
-        seed: of the draws; each version has its own stream.
+        seed: seed of the random subsets; each version has its own stream.
     """
 
     share: float = setting(0.5, above=0.0, at_most=1.0)
@@ -335,7 +335,7 @@ class DelayedNesterov(Differences):
     Args:
         descent: optimizer of local steps.
         every: N, the number of arrivals between momentum steps.
-        momentum: beta.
+        momentum: beta, the outer momentum.
         outer_rate: epsilon, the outer learning rate.
         spread: c, the momentum's share in every step; from 0 to 1 / N.
     """

@@ -459,7 +459,8 @@ class PerSample:
     ``s = min(1, limit N / (rate γᵢ γₒ Σ |x̂| |d̂|))``.
 
     Args:
-        limit: 0.075 to 0.1 in recipes for minibatches of 512.
+        limit: largest mean change per sample; 0.075 to 0.1 in Kaldi's recipes for minibatches of
+            512.
         counts_rate: whether the learning rate is part of the change. Without it a minibatch moves
             each layer by ``rate limit N`` at most, whatever its gradient.
     """
