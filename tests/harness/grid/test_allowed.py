@@ -64,11 +64,14 @@ def settings(**given):
         ),
         (lambda: settings(optimizer=OPTIMIZER), "optimizer: a torch.optim.sgd.SGD; allowed: 'mom"),
         (lambda: settings(optimizer=torch.optim.SGD), "optimizer: torch.optim.sgd.SGD; allowed: "),
-        (lambda: settings(schedule=SCHEDULER), "schedule: torch.optim.lr_scheduler.ExponentialLR"),
-        (lambda: settings(schedule=lambda: Constant(1)), "schedule: a builtins.function ("),
+        (lambda: settings(schedule=SCHEDULER), "schedule: torch's ExponentialLR counts"),
+        (
+            lambda: settings(schedule=lambda: Constant(1)),
+            "schedule: <lambda>.<locals>.<lambda> raised TypeError",
+        ),
         (
             lambda: settings(schedule=lambda rate: SCHEDULER(OPTIMIZER, 0.9)),
-            "schedule: a builtins.function gives a torch.optim.lr_scheduler.ExponentialLR; allowed",
+            "schedule: <lambda>.<locals>.<lambda> gives 'ExponentialLR'; allowed",
         ),
         (lambda: settings(store=3), "store: 3; allowed: a folder"),
     ],

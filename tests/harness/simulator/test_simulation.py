@@ -112,7 +112,7 @@ def test_after_draining_all_workers_read_at_once(simulate):
 def test_too_many_under_way_to_drain_in_so_few_folds_is_an_error(cluster, unit_job, protocol):
     simulation = Simulation(cluster(4, **BUSY), protocol, unit_job)
     simulation.advance(folds=1)
-    with pytest.raises(ValueError, match="under way"):
+    with pytest.raises(ValueError, match="in flight"):
         simulation.advance(folds=1, drain=True)
 
 
