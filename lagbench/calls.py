@@ -11,6 +11,7 @@ from harness.algorithms.contract import Algorithm, Fold, LocalWork, Memory, Serv
 from harness.algorithms.schedules import Constant, Exponential, Halving, Schedule
 from harness.algorithms.share_schedules import Cosine, Linear, Steps, Warmup
 from harness.base.errors import UserError
+from harness.base.log import LOG
 from harness.grid.tally import Tally
 from harness.judge.comparison import build_table
 from harness.modules.allowed import check_kind, check_number, check_whole, pair_of
@@ -32,6 +33,7 @@ from harness.simulator import (
     Timeline,
     Workload,
 )
+from harness.simulator.foresight import describe_repeats
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.store import Cell, Run, Store
 from lagbench.result import Result, Tolerated
@@ -113,6 +115,8 @@ def simulate(
     work = workload or machine.workload
     if work is None:
         raise UserError(f"workload: none given, and cluster {machine.name!r} has none")
+    for line in describe_repeats(machine, workers or 0):
+        LOG.info(line)
     return Simulation(machine, protocol, work, workers, seed).advance(folds=folds)
 
 

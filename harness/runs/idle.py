@@ -7,24 +7,27 @@ from dataclasses import fields, is_dataclass
 from typing import Any, cast
 
 from harness.simulator import Cluster
-from harness.simulator.foresight import find_unused_keys
+from harness.simulator.foresight import describe_repeats, find_unused_keys
 from harness.tasks.contract import TaskConfig
 
 Idle = Iterator[tuple[str, str]]
 
 
 def idle_lines(configs: Iterable[TaskConfig], further: str = "") -> list[str]:
-    """A line for each key without effect on any of the runs.
+    """A line for each key without effect on any of the runs, and for more workers than described.
 
     Args:
         configs: runs that are compared; a key with effect on one of them is not listed.
         further: a key known to have no effect, and why; if given, it is listed alone.
     """
+    configs = list(configs)
+    largest = max(configs, key=lambda config: config.count, default=None)
+    repeated = describe_repeats(largest.cluster, largest.count) if largest else []
     if further:
-        return [f"no effect: {further}"]
+        return [*repeated, f"no effect: {further}"]
     each = [dict(_idle(config)) for config in configs]
     common = each[0] if each else {}
-    return [
+    return repeated + [
         f"no effect: {key} ({why})"
         for key, why in common.items()
         if all(key in others for others in each[1:])

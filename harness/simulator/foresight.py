@@ -30,6 +30,15 @@ __all__ = ["Effort", "effort_of", "find_unused_keys"]
 Found = Iterator[tuple[str, str]]
 
 
+def describe_repeats(cluster: Cluster, workers: int) -> list[str]:
+    """One line if there are more workers than the cluster's file describes; else none."""
+    if workers <= cluster.size:
+        return []
+    described = f"{cluster.size} worker{'' if cluster.size == 1 else 's'}"
+    times = f"{workers / cluster.size:.3g} times over"
+    return [f"{cluster.name} describes {described}; {workers} are these {times}"]
+
+
 def find_unused_keys(
     cluster: Cluster,
     protocol: TimingProtocol,

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 import lagbench
 from harness.algorithms.catalogue import AsyncSgd
+from harness.cli import main
 from harness.modules.experiment import USUAL
 from harness.runs.device import resolve
 from tests.modules import points
@@ -155,3 +156,25 @@ def test_a_run_that_is_not_there_is_told_with_where_it_was_looked_for(tmp_path, 
     assert lagbench.load(tmp_path / "lagbench-runs" / made.hash).hash == made.hash
     with pytest.raises(lagbench.UserError, match=r"^lagbench-runs: no run with hash 'nope'; lag"):
         lagbench.load("nope")
+
+
+@pytest.mark.parametrize(
+    ("workers", "told"),
+    [
+        (4, []),
+        (16, ["K20m server describes 4 workers; 16 are these 4 times over"]),
+        (6, ["K20m server describes 4 workers; 6 are these 1.5 times over"]),
+    ],
+)
+def test_more_workers_than_the_file_describes_are_said_once(workers, told, caplog, capsys, train):
+    with caplog.at_level("INFO", "lagbench"):
+        lagbench.simulate("k20m-server", workers=workers, folds=10)
+    assert caplog.messages == told
+    caplog.clear()
+    with caplog.at_level("INFO", "lagbench"):
+        train(workers=workers, minibatch=1)
+    assert [line for line in caplog.messages if "describes" in line] == told
+    capsys.readouterr()
+    words = ["simulate", "k20m-server", "--workers", f"1,{workers}", "--folds", "10"]
+    assert main(words) == 0
+    assert [line for line in capsys.readouterr().err.splitlines() if "describes" in line] == told
