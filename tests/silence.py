@@ -1,7 +1,7 @@
-"""Nobody watches, and nothing is said."""
+"""A receiver of progress that ignores it."""
 
 from __future__ import annotations
 
 
 def silent(told: object) -> None:
-    """Stands for whoever is told of progress, and does nothing."""
+    """Ignore progress."""
