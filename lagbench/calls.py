@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
+from torch import nn
+
 from harness.algorithms.async_sgd import Gradients
 from harness.algorithms.contract import Algorithm, Fold, LocalWork, Memory, Server
 from harness.algorithms.schedules import Constant, Exponential, Halving, Schedule
@@ -14,6 +16,7 @@ from harness.base.errors import UserError
 from harness.base.log import LOG
 from harness.grid.tally import Tally
 from harness.judge.comparison import build_table
+from harness.modules import trained
 from harness.modules.allowed import check_kind, check_number, check_whole, pair_of
 from harness.modules.experiment import USUAL, Experiment, Model, Settings, cluster_of
 from harness.modules.network import AskedLoss
@@ -73,6 +76,7 @@ __all__ = [
     "compare",
     "dirichlet",
     "load",
+    "load_into",
     "simulate",
     "tolerate",
     "train",
@@ -154,7 +158,7 @@ def train(
     check_whole("workers", workers)
     with Experiment(model, loss, data, cluster, settings) as experiment:
         found = experiment.run([algorithm], [workers], rate)
-    return Result(build_table(found, experiment.settings.target))
+    return Result(build_table(found, experiment.settings.target), experiment.module)
 
 
 @resumable
@@ -192,7 +196,8 @@ def compare(
         rates = None
     with Experiment(model, loss, data, cluster, settings) as experiment:
         found = experiment.run(algorithms, workers, rates)
-    return Result(build_table(found, experiment.settings.target, experiment.impossible))
+    table = build_table(found, experiment.settings.target, experiment.impossible)
+    return Result(table, experiment.module)
 
 
 @resumable
@@ -265,6 +270,23 @@ def tolerate(
 
         jobs = experiment.settings.jobs
         return Tolerated(ToleranceSearch(search, grid_at, run, jobs).find())
+
+
+def load_into(module: nn.Module, run: Run | str | Path, worker: int = 0) -> nn.Module:
+    """Copy the trained parameters and buffers of a stored run into a module of the same kind.
+
+    Args:
+        module: a module as it was trained: the same parameters require a gradient.
+        run: the run, or see `load`.
+        worker: whose buffers, if each worker has its own (``buffers="local"``).
+
+    Returns:
+        The module.
+
+    Raises:
+        UserError: there is no such run, or it is of another module.
+    """
+    return trained.load_into(module, run if isinstance(run, Run) else load(run), worker)
 
 
 def load(run: str | Path) -> Run:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
+from harness.base.errors import UserError
 from harness.judge import comparison as provenance
+from harness.judge import direction
 from harness.judge.break_point import Tolerance
 from harness.judge.comparison import Row, Table
+from harness.modules.trained import load_into
 from harness.search.rates import TUNING_SEEDS
 from harness.store import Cell, Run
 from reports import comparison, tolerance
@@ -21,9 +26,11 @@ class Result:
 
     Attributes:
         table: a row for each algorithm and number of workers, and the target.
+        untrained: makes the module of a seed's runs, before training.
     """
 
     table: Table
+    untrained: Callable[[int], nn.Module] = field(repr=False, compare=False)
 
     @property
     def rows(self) -> Sequence[Row]:
@@ -34,6 +41,40 @@ class Result:
     def runs(self) -> list[Run]:
         """All runs, row by row and seed by seed."""
         return [run for row in self.rows for run in row.cell.runs]
+
+    def model(self, row: int | None = None, seed: int | None = None, worker: int = 0) -> nn.Module:
+        """A trained module with its buffers, in evaluation mode.
+
+        Args:
+            row: index in `rows`; None for the one with the best metric on development data.
+            seed: a seed of the comparison; None for the first one that did not diverge.
+            worker: whose buffers, if each worker has its own (``buffers="local"``).
+
+        Raises:
+            UserError: there is no such row or seed, or every run of it diverged.
+        """
+        runs = self._cell(row).runs
+        done = [run for run in runs if run.status == "done"]
+        chosen = [run for run in done if seed is None or run.config["seed"] == seed]
+        if not chosen:
+            seeds = ", ".join(str(run.config["seed"]) for run in done) or "none, as all diverged"
+            raise UserError(f"seed: {seed}; allowed: {seeds}")
+        return load_into(self.untrained(chosen[0].config["seed"]), chosen[0], worker).eval()
+
+    def _cell(self, row: int | None) -> Cell:
+        if row is None:
+            known = [each for each in self.rows if each.error is not None]
+            if not known:
+                raise UserError("row: every run diverged; allowed: runs that end")
+
+            def as_error(each: Row) -> float:
+                assert each.error is not None
+                return direction.as_error(each.cell.runs[0], each.error.estimate)
+
+            return min(known, key=as_error).cell
+        if not 0 <= row < len(self.rows):
+            raise UserError(f"row: {row}; allowed: from 0 to {len(self.rows) - 1}")
+        return self.rows[row].cell
 
     def rates(self) -> list[dict[str, Any]]:
         """Learning rates that were tried: a record for each row, rate and tuning seed.

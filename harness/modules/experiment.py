@@ -29,7 +29,7 @@ from harness.grid.tally import Tally
 from harness.judge.comparison import Impossible
 from harness.modules.allowed import check_kind, check_lists, check_rates, check_settings
 from harness.modules.buffers import Rule, describe_buffers
-from harness.modules.network import AskedLoss, ModuleNetwork
+from harness.modules.network import AskedLoss, ModuleNetwork, copy_module
 from harness.modules.partition import (
     Partitioning,
     check_arguments,
@@ -246,6 +246,10 @@ class Experiment:
         parts |= {"algorithms": methods, "schedule": made}
         for name, part in parts.items():
             check_sendable(name, part)
+
+    def module(self, seed: int) -> nn.Module:
+        """A copy of the module of a seed's runs, before training."""
+        return copy_module(self.problem(seed).module(seed))
 
     def first(self, method: Asked, workers: int) -> ModuleConfig:
         """The configuration with the first seed and the guessed learning rate."""

@@ -314,3 +314,37 @@ def test_the_rule_is_said_once_and_jobs_give_the_same_bytes(tmp_path, capsys):
     for one, other in zip(alone, train("jobs", jobs=2), strict=True):
         for name in (MODEL, STATE):
             assert one.path(name).read_bytes() == other.path(name).read_bytes()
+
+
+def test_a_result_gives_its_trained_modules_back(tmp_path):
+    model, data = residual(), images(160)
+    before = vector(model).clone()
+    result = lagbench.compare(
+        *(model, functional.cross_entropy, data),
+        **{"cluster": "k20m-server", "algorithms": ["async", "sync"], "workers": [2]},
+        **{"rates": RATE, "seeds": [3, 4], "passes": 1, "step_seconds": 0.01, "dev": data},
+        **{"minibatch": SIZE, "store": tmp_path, "buffers": "local"},
+    )
+    errors = [row.error.estimate for row in result.rows]
+    best = errors.index(min(errors))
+    for given in ({}, {"row": 1, "seed": 4}, {"row": 0, "seed": 3}):
+        row, seed = given.get("row", best), given.get("seed", 3)
+        (run,) = (each for each in result.rows[row].cell.runs if each.config["seed"] == seed)
+        trained = [result.model(**given, worker=worker) for worker in (0, 1)]
+        assert not trained[0].training
+        with torch.no_grad():
+            losses = [float(functional.cross_entropy(each(data[0]), data[1])) for each in trained]
+        assert run.summary["dev_loss/iterate"] == pytest.approx(sum(losses) / 2, rel=1e-6)
+        own = lagbench.load_into(Residual(), run)
+        for name, tensor in own.state_dict().items():
+            assert torch.equal(tensor, trained[0].state_dict()[name])
+    assert torch.equal(vector(model), before)
+    for given, told in (
+        ({"row": 2}, "row: 2; allowed: from 0 to 1"),
+        ({"seed": 9}, "seed: 9; allowed: 3, 4"),
+        ({"worker": 2}, "worker: 2; allowed: from 0 to 1"),
+    ):
+        with pytest.raises(UserError, match=told):
+            result.model(**given)
+    with pytest.raises(UserError, match=r"model: 30 trained parameters, the run has \d+"):
+        lagbench.load_into(nn.Linear(5, 5), result.runs[0])

@@ -1,0 +1,67 @@
+"""Trained modules of finished runs: their parameters, and the buffers that training changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from safetensors.torch import (
+    load_file,  # pyright: ignore[reportUnknownVariableType]
+)
+from torch import Tensor, nn
+
+from harness.base.errors import UserError
+from harness.modules.network import Parameters, trainable_parameters
+from harness.replay.replica_states import from_array
+from harness.store import Run
+from harness.store.schema import MODEL, STATE
+
+
+@torch.no_grad()
+def load_into(module: nn.Module, run: Run, worker: int = 0) -> nn.Module:
+    """Copy the trained parameters and buffers of a run into a module of the same kind.
+
+    Args:
+        module: a module as it was trained: the same parameters require a gradient.
+        run: a finished run.
+        worker: whose buffers, if each worker has its own (``buffers="local"``).
+
+    Returns:
+        The module.
+
+    Raises:
+        UserError: the run has other parameters or buffers, or no trained module of a program or
+            run file.
+    """
+    if run.config.get("is") != "ModuleConfig":
+        raise UserError(f"run: {run.config.get('is')} of {run.dir}; allowed: the run of a module")
+    layout, stored = Parameters.from_module(module), load_file(run.path(MODEL))["model"]
+    if layout.count != stored.numel():
+        told = f"{layout.count} trained parameters, the run has {stored.numel()}"
+        raise UserError(f"model: {told}; allowed: the module that was trained")
+    trained = list(trainable_parameters(module).values())
+    model = _typed(stored, trained[0])
+    for parameter, view in zip(trained, layout.views(model), strict=True):
+        parameter.copy_(view)
+    if (run.dir / STATE).exists():
+        _load_buffers(module, load_file(run.path(STATE)), worker)
+    return module
+
+
+def _load_buffers(module: nn.Module, stored: Mapping[str, Tensor], worker: int) -> None:
+    """Copy buffers into a module.
+
+    Raises:
+        UserError: the module has none of a name, or the run no such worker.
+    """
+    known = dict(module.named_buffers())
+    for name, rows in stored.items():
+        if name not in known:
+            raise UserError(f"model: no buffer {name!r}; allowed: the module that was trained")
+        if not 0 <= worker < max(len(rows), 1) and len(rows) > 1:
+            raise UserError(f"worker: {worker}; allowed: from 0 to {len(rows) - 1}")
+        known[name].copy_(_typed(rows[worker if len(rows) > 1 else 0], known[name]))
+
+
+def _typed(stored: Tensor, like: Tensor) -> Tensor:
+    return from_array(stored.numpy(), like)
