@@ -203,7 +203,7 @@ class Source:
         asked = self.asked.metric
         several = (asked,) if isinstance(asked, str) else asked
         if several is None:
-            return metrics_of(None, train)
+            return metrics_of(None, train, self.asked.loss)
         return metrics_of([self.find("metric", m) if ":" in m else m for m in several], train)
 
     def charge(self, machine: Cluster) -> Charge:

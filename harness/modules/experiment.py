@@ -337,7 +337,7 @@ class Experiment:
             train, dev = self._split_dev(train)
             asked = self.settings.test
             test = None if asked is None else arrays_of(asked, "test")
-            metrics = metrics_of(self.settings.metric, train)
+            metrics = metrics_of(self.settings.metric, train, self.loss)
             train, dev = self._share_data(train), self._share_data(dev)
             test = test and self._share_data(test)
             more = is_maximised(self.settings.maximise, metrics)

@@ -492,8 +492,12 @@ def _run_module(
         raise UserError(f"loss: {told}; allowed: one number for a minibatch, a tensor of shape []")
     if not found.requires_grad:
         raise UserError("loss: does not depend on the model's parameters; nothing can be trained")
-    summed = _is_summed(loss, outputs, unwrap(targets), float(found.detach()))
-    return drawn, "sum" if summed else "mean", changed_buffers(module, before)
+    changing, once = changed_buffers(module, before), float(found.detach())
+    if isinstance(outputs, Tensor):
+        summed = _is_summed(loss, outputs, unwrap(targets), once)
+    else:
+        summed = not drawn and _doubles(module, loss, x, targets, call, once)
+    return drawn, "sum" if summed else "mean", changing
 
 
 @torch.no_grad()
@@ -560,6 +564,19 @@ def _is_summed(loss: Loss, outputs: object, targets: Parts, once: float) -> bool
     except Exception:  # a loss for one size of minibatches, taken as a mean
         return False
     return once != 0.0 and abs(twice - 2.0 * once) <= APART * abs(once)
+
+
+@torch.no_grad()
+def _doubles(
+    module: nn.Module, loss: Loss, x: Value, targets: Value, call: Call, once: float
+) -> bool:
+    """Whether the loss of outputs that are no tensor doubles with every example repeated."""
+    twice = [join(torch.cat, [each, each]) for each in (x, targets)]
+    try:
+        found = float(loss(call.run(module, *twice), unwrap(twice[1])))
+    except Exception:  # a module or loss for one size of minibatches
+        return False
+    return once != 0.0 and abs(found - 2.0 * once) <= APART * abs(once)
 
 
 def _is_batchable(module: nn.Module, loss: Loss, x: Value, targets: Value) -> bool:

@@ -19,7 +19,7 @@ from harness.judge.bounds import SHARES
 from harness.modules.buffers import deploy
 from harness.modules.digests import digest_of_code, from_outside
 from harness.modules.gradient_rules import GradientRules
-from harness.modules.network import Metric, ModuleNetwork
+from harness.modules.network import OWN_LOSS, Metric, ModuleNetwork
 from harness.modules.partition import measure_skew
 from harness.modules.problem import Arrays, DrawingMinibatches, Problem
 from harness.modules.trees import unwrap
@@ -382,12 +382,35 @@ class ModuleEvaluator:
         return ModuleScores(means.pop(LOSS), means, self._maximise)
 
 
-def wrong(outputs: Tensor, targets: Tensor) -> Tensor:
+def _tensors(outputs: Any, targets: Any, name: str) -> tuple[Tensor, Tensor]:
+    """Outputs, or their ``logits``, and targets as tensors, for a metric.
+
+    Raises:
+        UserError: they are none.
+    """
+    found: Any = outputs
+    if isinstance(outputs, Mapping):
+        found = cast("Mapping[str, Any]", outputs).get("logits")
+    elif not isinstance(outputs, Tensor):
+        found = getattr(outputs, "logits", None)
+    kinds = type(cast(object, outputs)).__name__, type(targets).__name__
+    for what, kind, each in zip(("outputs", "targets"), kinds, (found, targets), strict=True):
+        if not isinstance(each, Tensor):
+            told = f"a {kind} of {what}"
+            needs = "a tensor, or outputs with 'logits'"
+            raise UserError(
+                f"metric: {name!r} needs {needs}, not {told}; allowed: metric='loss' or a function"
+            )
+    return cast(Tensor, found), cast(Tensor, targets)
+
+
+def wrong(outputs: Any, targets: Any) -> Tensor:
     """The share of targets that are not the class with the largest output.
 
     Raises:
         UserError: the shapes are not those of outputs for several classes.
     """
+    outputs, targets = _tensors(outputs, targets, "error")
     shapes = (outputs.shape[:1] + outputs.shape[2:], outputs.shape[:-1])
     if outputs.dim() < 2 or targets.shape not in shapes or outputs.numel() == targets.numel():
         told = f"outputs {list(outputs.shape)} for targets {list(targets.shape)}"
@@ -398,27 +421,28 @@ def wrong(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs.argmax(classes) != targets).double().mean()
 
 
-def right(outputs: Tensor, targets: Tensor) -> Tensor:
+def right(outputs: Any, targets: Any) -> Tensor:
     """The share of targets that are the class with the largest output; see `wrong`."""
     return 1.0 - wrong(outputs, targets)
 
 
-def squared(outputs: Tensor, targets: Tensor) -> Tensor:
+def squared(outputs: Any, targets: Any) -> Tensor:
     """Mean squared error."""
-    return _residuals(outputs, targets).square().mean()
+    return _residuals(outputs, targets, "mse").square().mean()
 
 
-def absolute(outputs: Tensor, targets: Tensor) -> Tensor:
+def absolute(outputs: Any, targets: Any) -> Tensor:
     """Mean absolute error."""
-    return _residuals(outputs, targets).abs().mean()
+    return _residuals(outputs, targets, "mae").abs().mean()
 
 
-def _residuals(outputs: Tensor, targets: Tensor) -> Tensor:
+def _residuals(outputs: Any, targets: Any, name: str) -> Tensor:
     """Outputs minus targets.
 
     Raises:
         UserError: their shapes differ.
     """
+    outputs, targets = _tensors(outputs, targets, name)
     # Unequal shapes would be broadcast without an error, and give a wrong mean.
     if outputs.shape != targets.shape:
         told = f"outputs {list(outputs.shape)} for targets {list(targets.shape)}"
@@ -458,17 +482,20 @@ def is_maximised(asked: Any, metrics: Mapping[str, Metric]) -> bool:
     return asked
 
 
-def metrics_of(asked: Any, train: Arrays) -> dict[str, Metric]:
+def metrics_of(asked: Any, train: Arrays, loss: object = None) -> dict[str, Metric]:
     """The metrics of the setting ``metric``, by name.
 
     Args:
         asked: a name, a function, or several of them; None for the share of wrong classes if
             targets are whole numbers, else for the loss alone.
         train: the training data.
+        loss: the setting ``loss``; a model's own decides alone, unless another metric is named.
 
     Raises:
         UserError: an unknown name.
     """
+    if asked is None and loss == OWN_LOSS:
+        return {}
     if asked is None:
         whole = isinstance(train.y, Tensor) and not train.y.is_floating_point()
         return {"error": wrong} if whole else {}

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 import lagbench
 from harness.base.errors import UserError
 from harness.modules import sending
+from harness.modules.network import inspect_module
 from harness.modules.problem import Arrays, arrays_of
 from harness.modules.sending import share
 from harness.modules.trees import Tree, leaves, unwrap
@@ -240,3 +241,74 @@ def test_one_worker_is_a_plain_loop_over_the_same_dicts(alike, tmp_path):
 def test_a_model_without_a_loss_of_its_own_is_named(tmp_path):
     with pytest.raises(UserError, match="loss: 'model': a Tensor without 'loss'; allowed: a func"):
         train(Logits(), "model", (NAMED, Y), tmp_path)
+
+
+class Several(TwoInputs):
+    """Outputs of a chosen kind."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, input_ids, attention_mask):
+        logits = super().forward(input_ids, attention_mask)
+        return {
+            "object": SimpleNamespace(logits=logits),
+            "dict": {"logits": logits},
+            "tuple": (logits, input_ids),
+        }[self.kind]
+
+
+def loss_of_dict(outputs, targets):
+    return functional.cross_entropy(outputs["logits"], targets)
+
+
+def loss_of_tuple(outputs, targets):
+    return functional.cross_entropy(outputs[0], targets)
+
+
+def error_of_tuple(outputs, targets):
+    return (outputs[0].argmax(1) != targets).double().mean()
+
+
+def test_outputs_may_be_objects_dicts_and_tuples(alike, tmp_path):
+    plain, _ = alike
+    losses = {"object": logits_loss, "dict": loss_of_dict, "tuple": loss_of_tuple}
+    expected = train(plain, functional.cross_entropy, (NAMED, Y), tmp_path).summary
+    for kind, loss in losses.items():
+        model = Several(kind)
+        model.load_state_dict(plain.state_dict())
+        metric = error_of_tuple if kind == "tuple" else None
+        found = train(model, loss, (NAMED, Y), tmp_path, metric=metric).summary
+        name = "error_of_tuple" if kind == "tuple" else "error"
+        assert found[f"dev_{name}/iterate"] == expected["dev_error/iterate"]
+        assert found["dev_loss/iterate"] == expected["dev_loss/iterate"]
+
+
+def test_a_metric_that_needs_a_tensor_says_so_before_anything_is_trained(tmp_path):
+    told = r"metric: 'error' needs a tensor, .* not a tuple of outputs; allowed: metric='loss' or"
+    with pytest.raises(UserError, match=told):
+        train(Several("tuple"), loss_of_tuple, (NAMED, Y), tmp_path)
+    told = "metric: 'mse' needs .* not a tuple of targets"
+    pair = (torch.zeros(N, 1), torch.zeros(N, 1))
+    model, loss = nn.Linear(4, 1), lambda o, t: functional.mse_loss(o, t[0])
+    with pytest.raises(UserError, match=told):
+        train(model, loss, (MASK, pair), tmp_path, metric="mse")
+
+
+@pytest.mark.parametrize(("reduction", "found"), [("mean", "mean"), ("sum", "sum")])
+def test_a_sum_is_seen_in_outputs_of_any_kind(reduction, found):
+    def loss(outputs, targets):
+        return functional.cross_entropy(outputs.logits, targets, reduction=reduction)
+
+    some = Tree({name: tensor[:8] for name, tensor in NAMED.items()})
+    seen = inspect_module(Several("object"), loss, some, Y[:8])
+    assert seen.reduction == found
+
+
+def test_the_loss_decides_where_it_is_the_models_own(alike, tmp_path):
+    _, labelled = alike
+    run = train(labelled, "model", (NAMED, Y), tmp_path)
+    assert "dev_error/iterate" not in run.summary
+    run = train(labelled, "model", (NAMED, Y), tmp_path, metric="error")
+    assert "dev_error/iterate" in run.summary
