@@ -14,6 +14,7 @@ All names are those of `lagbench.calls`, which is imported when the first of the
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +29,25 @@ def __getattr__(name: str) -> Any:
         return import_module("harness.base.files").version_of("lagbench")
     if name.startswith("__") and name != "__all__":  # what Python and its tools look for
         raise AttributeError(f"module 'lagbench' has no attribute {name!r}")
-    calls = import_module("lagbench.calls")
+    calls = _load()
     if name not in ("__all__", *calls.__all__):
         raise AttributeError(f"module 'lagbench' has no attribute {name!r}", name=name, obj=calls)
     return getattr(calls, name)
 
 
 def __dir__() -> list[str]:
-    return ["__version__", *import_module("lagbench.calls").__all__]
+    return ["__version__", *_load().__all__]
+
+
+def _load() -> Any:
+    """The module with all names.
+
+    Raises:
+        ImportError: a file of the user's, or another distribution, shadows one of our packages.
+    """
+    if "lagbench.calls" not in sys.modules:
+        from lagbench_start import PACKAGES, shadow
+
+        for told in filter(None, map(shadow, PACKAGES)):
+            raise ImportError(told)
+    return import_module("lagbench.calls")

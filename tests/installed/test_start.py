@@ -56,6 +56,17 @@ def test_a_package_before_ours_is_named_in_one_line(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["harness", "reports"])
+def test_a_file_beside_a_program_is_named_in_the_last_line_of_its_traceback(tmp_path, name):
+    own = tmp_path / f"{name}.py"
+    own.write_text(STRANGE)
+    (tmp_path / "program.py").write_text("import lagbench\nlagbench.train\n")
+    code, err = command(tmp_path, "program.py")
+    assert code == 1
+    told = f"ImportError: {name}: {own} shadows lagbench's own; allowed: rename, move or uninstall"
+    assert err.splitlines()[-1].startswith(told)
+
+
+@pytest.mark.parametrize("name", ["harness", "reports"])
 def test_a_package_written_over_by_another_distribution_is_named_in_one_line(site, tmp_path, name):
     start = ["-c", "import sys; from lagbench_start import main; sys.exit(main())"]
     (site / name / "__init__.py").write_text(STRANGE)
