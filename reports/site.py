@@ -16,7 +16,9 @@ from harness.store.files import writable_folder, write_bytes
 from reports import abstract, build, verdict_notes
 from reports.page.page import build_document, tag
 
-FROM = Path("reports/published")
+FROM = Path(__file__).parent / "published"
+"""Published results: all of them in a clone, those of laptop scale in an installed package."""
+
 MADE = ("report.html", "report.pdf", "runs.csv", "results.json")
 HEADS = ("report", "scale", "corpus", "seeds", *VERDICTS, "files")
 

@@ -14,7 +14,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
         "folder", nargs="?", type=Path,
-        help="the --out folder of a reproduction; with --site one of several (reports/published)",
+        help="the --out folder of a reproduction; with --site one of several (those published)",
     )  # fmt: skip
     parser.add_argument(
         "--site",

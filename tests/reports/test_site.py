@@ -9,7 +9,7 @@ import pytest
 from harness.base.errors import UserError
 from harness.commands import report
 from harness.judge import read_results, write_results
-from reports.site import site
+from reports.site import FROM, site
 
 
 @pytest.fixture
@@ -55,3 +55,8 @@ def test_a_folder_without_reports_and_no_folder_are_one_clear_line(tmp_path):
         site(tmp_path, tmp_path / "site")
     with pytest.raises(UserError, match="needs the --out folder"):
         report.run(Namespace(folder=None, site=None))
+
+
+def test_published_results_are_found_wherever_one_stands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert (FROM / "paper1" / "laptop" / "results.json").exists()
