@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from harness.base.settings import find_changed
-from harness.simulator.cluster import Cluster, Jitter, Workload
+from harness.simulator.cluster import Cluster, Device, Jitter, Workload
 from harness.simulator.faults import Fault
 from harness.simulator.network import Network
 from harness.simulator.protocols.contract import TimingProtocol
@@ -56,6 +56,7 @@ def find_unused_keys(
         long_run: whether the start is left out of the results.
     """
     yield from _workers(cluster, workers)
+    yield from _steps(cluster, workload, workers)
     yield from _ways(cluster, protocol, workload, workers)
     yield from _host(cluster, workload)
     yield from _server(cluster, protocol, workload)
@@ -90,6 +91,35 @@ def _workers(cluster: Cluster, workers: int) -> Found:
     for name in cluster.devices:
         if name not in named:
             yield f"devices.{name}", "no worker has it"
+
+
+def _steps(cluster: Cluster, workload: Workload, workers: int) -> Found:
+    """Keys of the launches and memory traffic of steps, of this job and of others."""
+    jobs = [("workload", workload, 0, workers)]
+    for place, job in enumerate(cluster.jobs):
+        jobs.append((f"jobs[{place}].workload", job.workload, job.first, job.workers))
+    for name, device in cluster.devices.items():
+        if find_changed(device, "operator_s") and not any(work.operators for _, work, *_ in jobs):
+            yield f"devices.{name}.operator_s", "workload.operators is 0"
+    for key, work, first, count in jobs:
+        devices = _devices_of(cluster, first, count)
+        if work.moved_bytes > 0.0 and not any(each.memory_bytes_per_s for each in devices):
+            yield f"{key}.moved_bytes", "no device has memory_bytes_per_s"
+        if work.operators > 0.0 and all(
+            work.operators * each.operator_s <= each.launch_s for each in devices
+        ):
+            yield f"{key}.operators", "launch_s of every device is at least as long"
+
+
+def _devices_of(cluster: Cluster, first: int, count: int) -> list[Device]:
+    """The devices of ``count`` workers from number ``first`` on."""
+    found, begins = dict[str, Device](), 0
+    for group in cluster.workers:
+        ends = begins + group.count
+        if begins < first + count and first < ends:
+            found[group.device] = cluster.devices[group.device]
+        begins = ends
+    return list(found.values())
 
 
 def _ways(cluster: Cluster, protocol: TimingProtocol, workload: Workload, workers: int) -> Found:
