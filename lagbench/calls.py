@@ -17,13 +17,14 @@ from harness.base.log import LOG
 from harness.grid.tally import Tally
 from harness.judge.comparison import build_table
 from harness.modules import trained
-from harness.modules.allowed import check_kind, check_number, check_whole, pair_of
+from harness.modules.allowed import check_kind, check_lists, check_number, check_whole, pair_of
 from harness.modules.experiment import USUAL, Experiment, Model, Settings, cluster_of
 from harness.modules.network import AskedLoss
 from harness.modules.partition import dirichlet
 from harness.networks.contract import Minibatch, Network
 from harness.runs.idle import idle_lines
 from harness.runs.methods import Asked, Method, method_of
+from harness.search.advice import expand
 from harness.search.break_search import Search, ToleranceSearch
 from harness.search.comparison import Grid, Rates
 from harness.search.knobs import knob_of
@@ -39,10 +40,12 @@ from harness.simulator import (
 from harness.simulator.foresight import describe_repeats
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.store import Cell, Run, Store
+from lagbench.advised import Advice
 from lagbench.result import Result, Tolerated
 from lagbench.stopping import resumable
 
 __all__ = [
+    "Advice",
     "Algorithm",
     "Averaging",
     "Cluster",
@@ -72,6 +75,7 @@ __all__ = [
     "UserError",
     "Warmup",
     "Workload",
+    "advise",
     "cluster_of",
     "compare",
     "dirichlet",
@@ -287,6 +291,52 @@ def load_into(module: nn.Module, run: Run | str | Path, worker: int = 0) -> nn.M
         UserError: there is no such run, or it is of another module.
     """
     return trained.load_into(module, run if isinstance(run, Run) else load(run), worker)
+
+
+@resumable
+def advise(
+    model: Model,
+    loss: AskedLoss,
+    data: Any,
+    *,
+    machines: Cluster | str | Path,
+    algorithms: Sequence[Asked] = ("async", "sync", "averaging"),
+    workers: Sequence[int] | None = None,
+    intervals: Sequence[int] = (4, 16, 64),
+    budget: float | None = None,
+    **settings: Unpack[Settings],
+) -> Advice:
+    """Advise on the algorithm and number of workers that reach a target error first.
+
+    A search by successive halving, fixed beforehand: all candidates are simulated, many are trained
+    briefly, few in full. Its plan and the plan's digest are in the result.
+
+    Args:
+        model: see `train`.
+        loss: see `train`.
+        data: see `train`.
+        machines: the cluster, see ``cluster`` of `train`.
+        algorithms: names or `Algorithm` objects; ``"averaging"``, ``"block-momentum"`` and
+            ``"diloco"`` are tried with all ``intervals``.
+        workers: numbers of workers to try beside 1; None for powers of 2 up to the cluster's size.
+        intervals: minibatches of a worker between two rounds.
+        budget: about how many trainings of full length (all ``passes``) the search may cost; with a
+            small budget it leaves out the candidates with the slowest simulated minibatches.
+        settings: see `Settings`; without ``target`` it is 95% of the improvement of one worker.
+
+    Raises:
+        UserError: a mistake, in one line that says what is allowed.
+    """
+    check_lists(algorithms, workers or [1])
+    for interval in intervals:
+        check_whole("intervals", interval)
+    if budget is not None:
+        check_number("budget", budget)
+    with Experiment(model, loss, data, machines, settings) as experiment:
+        size = experiment.machine.size
+        counts = [1, *(workers or sorted({*(2**k for k in range(1, size.bit_length())), size}))]
+        grid = experiment.grid([*expand(algorithms, intervals)], counts, None)
+        return Advice(experiment.advise(grid, budget))
 
 
 def load(run: str | Path) -> Run:

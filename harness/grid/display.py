@@ -83,12 +83,20 @@ class Display:
         head = _head(report, left, self.tally)
         if self._live:
             self._live.update(Group(Text(head), self._table(report)))
-        elif now - self._last >= PLAIN_EVERY_S or (
-            report.finished == report.total and not self.tally
-        ):
-            self._last = now
+        elif self._is_due(report, now):
             running = "; ".join(self._line(p) for p in report.running.values())
             LOG.info(f"{head} {running}".rstrip())
+
+    def _is_due(self, report: Report, now: float) -> bool:
+        """Whether a plain line is due; if so, the next one is due some seconds later."""
+        last = self.tally.shown_s if self.tally else self._last
+        is_last = self.tally is None and report.finished == report.total
+        if now - last < PLAIN_EVERY_S and not is_last:
+            return False
+        self._last = now
+        if self.tally:
+            self.tally.shown_s = now
+        return True
 
     def _table(self, report: Report) -> Table:
         table = Table(box=None)

@@ -36,10 +36,13 @@ class Tally:
 
     Args:
         jobs: number of runs at a time.
+        done: number of trainings that are done.
+        shown_s: when a line of progress was last printed, on the monotonic clock.
     """
 
     jobs: int = 1
     done: int = 0
+    shown_s: float = 0.0
     _left: dict[Hashable, Span] = field(default_factory=dict[Hashable, Span])
     _took_s: dict[str, float] = field(default_factory=dict[str, float])
 

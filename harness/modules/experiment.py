@@ -13,7 +13,7 @@ from inspect import signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import Annotated, Any, Literal, TypedDict, get_type_hints
+from typing import Annotated, Any, Literal, TypedDict, cast, get_type_hints
 
 import torch
 from torch import nn
@@ -51,6 +51,7 @@ from harness.runs.methods import (
     method_of,
     with_optimizer,
 )
+from harness.search.advice import AdviceSearch, Advised, make_plan
 from harness.search.comparison import Grid, Rates
 from harness.simulator import Cluster, Workload, load_cluster
 from harness.store import Bucket, BucketStore, Cell, Store
@@ -220,6 +221,17 @@ class Experiment:
 
     def run_grid(self, grid: Grid, tally: Tally | None = None) -> list[Cell]:
         """Run a grid of this experiment; see `run` and `Grid.run`."""
+        grid = self._prepare(grid)
+        return grid.run(self._runner, tally)
+
+    def advise(self, grid: Grid, budget: float | None = None, exhaustive: bool = False) -> Advised:
+        """Search the method and number of workers of a grid that reach the target first."""
+        grid = self._prepare(grid)
+        plan = make_plan(grid, self.settings.target, budget)
+        return AdviceSearch(plan, grid, self._runner, exhaustive).run()
+
+    def _prepare(self, grid: Grid) -> Grid:
+        """The grid without what cannot be trained; prints remarks before its runs."""
         grid = grid.without_impossible(self._lay_out_first)
         self.impossible = grid.impossible
         problem = self.problem(self.seeds[0])
@@ -230,7 +242,7 @@ class Experiment:
         if not self._turned:
             for line in idle_lines([self._first(*pair) for pair in grid.pairs]):
                 self.say(line)
-        return grid.run(self._runner, tally)
+        return grid
 
     @property
     def _sends(self) -> bool:

@@ -21,6 +21,7 @@ WHOSE_ALONE = 80
 SETS = ("harness/commands", "reproductions/")
 """Folders of a set: one file a command, or the same files for each paper."""
 TOLD_BY_FOLDER = {
+    "advice.py": "a search, and its report",
     "averaging.py": "the algorithms, and their protocol of time",
     "comparison.py": "of methods, of verdicts' figures, of benchmarks and in a report",
     "compiling.py": "of numba for every room, and of the acoustic kernels",

@@ -1,0 +1,503 @@
+"""Search for the algorithm and number of workers that reach a target error first.
+
+A candidate is an algorithm, with its interval between rounds, and a number of workers. The search
+is successive halving (Jamieson and Talwalkar, 2016) over candidates: short trainings of many, then
+longer ones of those that were fastest. Candidates are ranked by simulated seconds, which are exact,
+until an error that one worker has after a third of the training's length, so that a candidate may
+need three times as many passes as one worker and still be ranked by what it reached. A candidate
+that would be slower than the best one so far even if it needed half of the passes that one worker
+needs is passed over without training.
+
+All of this is fixed in a `Plan` before the first training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from harness.base.errors import UserError
+from harness.base.log import LOG
+from harness.base.seeds import identity
+from harness.grid.display import run_named
+from harness.grid.grid import Runner
+from harness.grid.tally import Span, Tally
+from harness.judge.comparison import IMPROVEMENT, Impossible, reach
+from harness.judge.direction import as_error
+from harness.runs.config import TrainingConfig
+from harness.runs.methods import Method
+from harness.search.comparison import SEARCHED, Grid, Try
+from harness.search.rates import TUNING_SEEDS, search_rate
+from harness.search.search import (
+    FACTOR,
+    Steps,
+    climb,
+    final_error,
+    follow,
+    linearly_scaled,
+    lowest,
+    translate,
+)
+from harness.simulator import Simulation
+from harness.store import Cell, Run
+
+FORMAT = 1
+"""Version of a plan's rules: incremented when the same plan searches differently."""
+
+KEPT = 3
+"""One in so many candidates is kept after each rung, whose trainings are so many times shorter."""
+
+FINALISTS = 2
+"""Least number of candidates that are trained in full."""
+
+ALLOWED_PASSES = 3.0
+"""A candidate is ranked by an error that one worker reaches in this many times fewer passes."""
+
+LEAST_PASSES = 0.5
+"""Least share of one worker's passes that a candidate is believed to need."""
+
+MOST_RATES = 5
+"""Largest number of rates of a candidate in a rung."""
+
+USUAL_RATES, USUAL_SEARCH = 3.5, 8
+"""Trainings that a candidate mostly takes: in a rung, and in a search with both tuning seeds."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An algorithm with a number of workers.
+
+    Attributes:
+        method: the algorithm and its protocol.
+        workers: number of workers.
+        step_s: simulated seconds of a minibatch, of all workers together.
+    """
+
+    method: Method
+    workers: int
+    step_s: float
+
+    @property
+    def name(self) -> str:
+        """Label and number of workers."""
+        return f"{self.method.label}, {self.workers} worker{'' if self.workers == 1 else 's'}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a search decides by, fixed before its first training.
+
+    Attributes:
+        reference: one worker, which the others are compared with.
+        candidates: the others, the fastest simulated one first.
+        passes: passes over the data in each rung, the last one in full.
+        target: value of the metric to be reached; None for one from the reference.
+        seeds: seeds of the trainings that are reported.
+        configured: identities of the configurations at the first rate, by candidate.
+        impossible: candidates that cannot be trained, or are beyond the budget.
+    """
+
+    reference: Candidate
+    candidates: tuple[Candidate, ...]
+    passes: tuple[int, ...]
+    target: float | None
+    seeds: tuple[int, ...]
+    configured: Mapping[str, str]
+    impossible: Sequence[Impossible] = ()
+
+    def kept(self, rung: int) -> int:
+        """Number of candidates that a rung leaves."""
+        return max(FINALISTS, math.ceil(len(self.candidates) / KEPT ** (rung + 1)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, whose hash is the plan's digest."""
+        rules = {
+            **{"kept": KEPT, "finalists": FINALISTS, "allowed_passes": ALLOWED_PASSES},
+            **{"least_passes": LEAST_PASSES, "most_rates": MOST_RATES, "factor": FACTOR},
+            **{"tuning_seeds": [*TUNING_SEEDS], "improvement": IMPROVEMENT},
+        }
+        return {
+            **{"is": "AdvicePlan", "format": FORMAT, "rules": rules},
+            "candidates": [
+                {"name": each.name, "step_s": each.step_s, "run": self.configured[each.name]}
+                for each in (self.reference, *self.candidates)
+            ],
+            "impossible": [f"{each.method}, {each.workers}" for each in self.impossible],
+            **{"passes": [*self.passes], "target": self.target, "seeds": [*self.seeds]},
+        }
+
+    @property
+    def digest(self) -> str:
+        """Identity of the plan."""
+        return identity(self.to_dict())
+
+    @property
+    def stages(self) -> dict[str, Span]:
+        """Bounds of the number of trainings of each stage: one worker, the rungs, the last."""
+        seeds, count = Span(len(self.seeds), len(self.seeds)), len(self.candidates)
+        # Without a target one worker's rate is searched twice: by the end, then by the time.
+        searches = 1 if self.target is not None else 2
+        found = {"one worker": Span(SEARCHED.least, SEARCHED.most * searches) + seeds}
+        for rung in range(len(self.passes) - 1):
+            found[f"rung {rung}"] = Span(0, MOST_RATES * count)
+            count = min(count, self.kept(rung))
+        return {**found, "last": (SEARCHED + seeds) * count}
+
+    @property
+    def trainings(self) -> Span:
+        """Bounds of the number of trainings."""
+        return sum(self.stages.values(), Span(0, 0))
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The last that was tried of a candidate.
+
+    Attributes:
+        candidate: the candidate.
+        passes: passes of its longest training; 0 if it was not trained.
+        rate: its best rate there; NaN if it was not trained.
+        seconds: simulated seconds to the error of that rung, extrapolated if it was not reached.
+        fate: whether and why it was left, in a few words.
+    """
+
+    candidate: Candidate
+    passes: int
+    rate: float
+    seconds: float
+    fate: str
+
+
+@dataclass(frozen=True)
+class Advised:
+    """Result of a search.
+
+    Attributes:
+        plan: what was fixed beforehand.
+        target: value of the metric to be reached.
+        reason: its origin.
+        cells: the finished runs of one worker, then of the candidates that were trained in full.
+        trials: all candidates, in the order of the plan.
+        trainings: number of trainings, those that were in the store included.
+        cost: their passes, in trainings of full length.
+    """
+
+    plan: Plan
+    target: float
+    reason: str
+    cells: Sequence[Cell]
+    trials: Sequence[Trial]
+    trainings: int
+    cost: float
+
+
+def seconds_to(run: Run, judged: str, error: float) -> float:
+    """Simulated seconds until a run has an error; an optimistic estimate if it ends before.
+
+    A run that ends above the error is taken to go on at its mean pace, though learning slows.
+
+    Args:
+        run: a finished run.
+        judged: name of the metric, without a candidate's.
+        error: the error, of which less is better.
+
+    Returns:
+        The seconds; infinite if the run diverged or learned nothing.
+    """
+    if run.status != "done":
+        return math.inf
+    found = reach(run, judged, as_error(run, error)).seconds
+    if math.isfinite(found):
+        return found
+    _, values, times = run.curve(run.deployed(judged))
+    errors = as_error(run, 1.0) * values
+    progress = float((errors[0] - errors.min()) / (errors[0] - error))
+    return float(times[-1]) / progress if progress > 0.0 else math.inf
+
+
+def simulate_step_s(config: TrainingConfig[Any]) -> float:
+    """Simulated seconds of a minibatch, once the cluster's pipeline is full.
+
+    Args:
+        config: configuration of a run.
+    """
+    folds = 20 if config.rounds else 20 * config.workers + 20
+    simulation = Simulation(
+        config.cluster, config.timed, config.workload(0), config.workers, config.seed, spans=False
+    )
+    timeline = simulation.advance(folds=folds)
+    half = folds // 2
+    begun_s, ended_s = (float(timeline.folds.time_s[at]) for at in (half - 1, -1))
+    later = timeline.contributions.fold >= half
+    return (ended_s - begun_s) / float(timeline.contributions.steps[later].sum())
+
+
+def make_plan(grid: Grid, target: float | None, budget: float | None) -> Plan:
+    """Simulate all candidates and fix the search.
+
+    Args:
+        grid: methods, numbers of workers with 1 among them, reported seeds and the first rate.
+        target: value of the metric to be reached; None for one from the reference.
+        budget: about how many trainings of full length the search may cost; None for no limit.
+
+    Raises:
+        UserError: there are no candidates, or the budget is too small.
+    """
+    found: list[Candidate] = []
+    configured: dict[str, str] = {}
+    full = 1
+    for method, workers in grid.pairs:
+        config = grid.configure(method, workers, grid.guess, grid.seeds[0])
+        found.append(Candidate(method, workers, simulate_step_s(config)))
+        configured[found[-1].name] = identity(config.to_dict())
+        full = config.passes
+    alone = [each for each in found if each.workers == 1]
+    others = sorted((each for each in found if each.workers > 1), key=lambda each: each.step_s)
+    if not (alone and others):
+        told = "no candidate with 1 worker and one with more that can be trained"
+        raise UserError(f"advise: {told}; allowed: workers above 1")
+    rungs = sorted({math.ceil(full / KEPT**k) for k in range(3)})
+    many = len(others)
+    if budget is not None:
+        many = _affordable(rungs, len(grid.seeds), budget)
+    beyond = [Impossible(c.method.label, c.workers, "beyond the budget") for c in others[many:]]
+    reference = min(alone, key=lambda each: each.step_s)
+    return Plan(
+        reference,
+        tuple(others[:many]),
+        tuple(rungs),
+        target,
+        tuple(grid.seeds),
+        {each.name: configured[each.name] for each in (reference, *others[:many])},
+        [*grid.impossible, *beyond],
+    )
+
+
+def _affordable(rungs: Sequence[int], seeds: int, budget: float) -> int:
+    """Number of candidates, the fastest first, that a budget mostly pays for."""
+    full = rungs[-1]
+    last = (1 + FINALISTS) * (USUAL_SEARCH + seeds)
+    each = sum(USUAL_RATES * passes / full / KEPT**k for k, passes in enumerate(rungs[:-1]))
+    least = math.ceil(last + FINALISTS * each)
+    if not budget >= least:
+        raise UserError(f"budget: {budget:g}; allowed: from {least} trainings of full length")
+    return int((budget - last) / each) if each else FINALISTS
+
+
+@dataclass
+class AdviceSearch:
+    """Runs a plan.
+
+    Args:
+        plan: the plan.
+        grid: the grid that it was made from.
+        runner: executes runs that its store lacks.
+        exhaustive: whether every candidate is trained in full, to compare the search with.
+    """
+
+    plan: Plan
+    grid: Grid
+    runner: Runner
+    exhaustive: bool = False
+    _passes: dict[str, int] = field(default_factory=dict[str, int], init=False)
+    _trials: dict[str, Trial] = field(default_factory=dict[str, Trial], init=False)
+
+    def __post_init__(self) -> None:
+        self._tally = Tally(self.runner.jobs)
+        for stage, trainings in self.plan.stages.items():
+            self._tally.expect(stage, trainings)
+        self._stage = "one worker"
+
+    def run(self) -> Advised:
+        """Search; lines say the plan's digest and the number of trainings beforehand."""
+        plan, full = self.plan, self.plan.passes[-1]
+        LOG.info(
+            f"advise: plan {plan.digest[:12]}: {1 + len(plan.candidates)} candidates,"
+            f" {plan.trainings.count('training')}; those in the store are not trained again"
+        )
+        target, reason, alone, tuned = self._train_reference()
+        error = as_error(alone.runs[0], target)
+        self._end_stage("rung 0" if len(plan.passes) > 1 else "last")
+        rates = {
+            each.name: linearly_scaled(alone.rate, each.method.algorithm, 1, each.workers)
+            for each in plan.candidates
+        }
+        left = list(plan.candidates)
+        for rung, passes in enumerate(plan.passes[:-1] if not self.exhaustive else ()):
+            level = max(error, _level(tuned, alone.judged, passes / ALLOWED_PASSES))
+            left = self._race(left, passes, level, tuned, rates)[: plan.kept(rung)]
+            more = rung + 1 < len(plan.passes) - 1
+            self._end_stage(f"rung {rung + 1}" if more else "last")
+        cells = self._follow(
+            {each: self._train(each, full, error, rates[each.name]) for each in left}
+        )
+        for each, cell in cells.items():
+            mean = float(np.mean([seconds_to(run, cell.judged, error) for run in cell.runs]))
+            self._trials[each.name] = Trial(each, full, cell.rate, mean, "trained in full")
+        trials = [self._trials[each.name] for each in plan.candidates]
+        cost = sum(self._passes.values()) / full
+        found = [alone, *cells.values()]
+        return Advised(plan, target, reason, found, trials, len(self._passes), cost)
+
+    def _end_stage(self, following: str) -> None:
+        """Expect no further training in the present stage."""
+        self._tally.expect(self._stage, Span(0, 0))
+        self._stage = following
+
+    def _follow(self, searches: Mapping[Any, Steps[Try, Run, Any]]) -> dict[Any, Any]:
+        """Advance searches together and count their trainings."""
+
+        def run_all(wanted: list[tuple[Any, Try]]) -> list[Run]:
+            named = dict(each for _, each in wanted)
+            runs = run_named(self.runner, named, str, tally=self._tally)
+            for name, run in runs.items():
+                self._passes[run.hash] = named[name].passes
+                self._tally.add(self._stage, run)
+            return [runs[called] for _, (called, _) in wanted]
+
+        return follow({**searches}, run_all)
+
+    def _configure(
+        self, candidate: Candidate, rate: float, seed: int, passes: int
+    ) -> TrainingConfig[Any]:
+        config = self.grid.configure(candidate.method, candidate.workers, rate, seed)
+        return config if config.passes == passes else replace(config, passes=passes)
+
+    def _train_reference(self) -> tuple[float, str, Cell, Run]:
+        """One worker: the target with its origin, its cell, and its run with a tuning seed."""
+        one, full, guess = self.plan.reference, self.plan.passes[-1], self.grid.guess
+        target, reason = self.plan.target, "given"
+        if target is None:
+            found = self._follow({one: self._search_rate(one, full, None, guess)})[one]
+            guess = found.rate
+            run = self._tuned(one, guess, full)
+            target = _default_target(run, self._judged(one))
+            reason = f"{IMPROVEMENT:.0%} of the improvement of {one.name}"
+        start = self._tuned(one, guess, full)
+        error = as_error(start, target)
+        cell = self._follow({one: self._train(one, full, error, guess)})[one]
+        return target, reason, cell, self._tuned(one, cell.rate, full)
+
+    def _judged(self, candidate: Candidate) -> str:
+        return self._configure(candidate, self.grid.guess, TUNING_SEEDS[0], 1).judged
+
+    def _tuned(self, candidate: Candidate, rate: float, passes: int) -> Run:
+        """The run of a candidate with the first tuning seed."""
+
+        def once() -> Steps[Try, Run, Run]:
+            (run,) = yield [self._try(candidate, rate, TUNING_SEEDS[0], passes)]
+            return run
+
+        return self._follow({candidate: once()})[candidate]
+
+    def _try(self, candidate: Candidate, rate: float, seed: int, passes: int) -> Try:
+        name = f"{candidate.name}, {passes} passes, rate {rate:.3g}, seed {seed}"
+        return name, self._configure(candidate, rate, seed, passes)
+
+    def _search_rate(
+        self, candidate: Candidate, passes: int, error: float | None, guess: float
+    ) -> Steps[Try, Run, Any]:
+        """Search a rate with both tuning seeds, by seconds to an error or by the final error."""
+        judged = self._judged(candidate)
+
+        def judge(run: Run) -> float:
+            return final_error(run, judged) if error is None else seconds_to(run, judged, error)
+
+        def ask(wanted: tuple[float, int]) -> Try:
+            return self._try(candidate, *wanted, passes)
+
+        return translate(search_rate(guess), ask, judge)
+
+    def _train(
+        self, candidate: Candidate, passes: int, error: float, guess: float
+    ) -> Steps[Try, Run, Cell]:
+        """Search a rate by seconds to an error, then train with the reported seeds."""
+        found = yield from self._search_rate(candidate, passes, error, guess)
+        tries = [self._try(candidate, found.rate, seed, passes) for seed in self.plan.seeds]
+        runs = yield tries
+        config = tries[0][1]
+        return Cell(
+            candidate.method.label, candidate.workers, found.rate, tuple(runs), config.judged,
+            not found.inside, config.example_weight,
+        )  # fmt: skip
+
+    def _race(
+        self, left: Sequence[Candidate], passes: int, level: float, tuned: Run,
+        rates: dict[str, float],
+    ) -> list[Candidate]:  # fmt: skip
+        """Train candidates briefly; those that learned, the fastest first.
+
+        They go in three waves, the fastest simulated ones first, so that the later ones can be
+        passed over.
+        """
+        judged = self._judged(self.plan.reference)
+        needed = LEAST_PASSES * seconds_to(tuned, judged, level) / self.plan.reference.step_s
+        seconds: dict[Candidate, float] = {}
+        wave = math.ceil(len(left) / 3)
+        for begin in range(0, len(left), wave):
+            best = min(seconds.values(), default=math.inf)
+            ready: dict[Candidate, Steps[Try, Run, dict[int, float]]] = {}
+            for each in left[begin : begin + wave]:
+                if each.step_s * needed > best:
+                    told = f"passed over: at least {each.step_s * needed / best:.1f} times slower"
+                    self._trials.setdefault(each.name, Trial(each, 0, math.nan, math.inf, told))
+                    continue
+                ready[each] = self._climb(each, passes, level, rates[each.name], judged)
+            for each, errors in self._follow(ready).items():
+                rung = lowest(errors)
+                rates[each.name] *= FACTOR**rung
+                seconds[each] = errors[rung]
+                self._trials[each.name] = Trial(
+                    each, passes, rates[each.name], errors[rung], f"slower in {passes} passes"
+                )
+        able = [each for each in seconds if math.isfinite(seconds[each])]
+        return sorted(able, key=lambda each: seconds[each])
+
+    def _climb(
+        self, candidate: Candidate, passes: int, level: float, guess: float, judged: str
+    ) -> Steps[Try, Run, dict[int, float]]:
+        """Climb a ladder of rates with one tuning seed, by seconds to a level."""
+
+        def ask(rung: int) -> Try:
+            return self._try(candidate, guess * FACTOR**rung, TUNING_SEEDS[0], passes)
+
+        return translate(climb(tries=MOST_RATES), ask, lambda run: seconds_to(run, judged, level))
+
+
+def _level(run: Run, judged: str, passes: float) -> float:
+    """The least error of a run within its first passes, before training left out."""
+    epochs, values, _ = run.curve(run.deployed(judged))
+    errors = as_error(run, 1.0) * values
+    within = (epochs > 0.0) & (epochs <= max(passes, float(epochs[epochs > 0.0].min())))
+    return float(errors[within].min())
+
+
+def _default_target(run: Run, judged: str) -> float:
+    """Most of a run's way from the metric before training to its end."""
+    _, values, _ = run.curve(run.deployed(judged))
+    begun, ended = float(values[0]), float(run.summary[run.deployed(judged)])
+    if not as_error(run, ended) < as_error(run, begun):
+        raise UserError("advise: one worker learns nothing; allowed: other rates, more passes")
+    return begun + IMPROVEMENT * (ended - begun)
+
+
+def expand(names: Sequence[Any], intervals: Sequence[int]) -> Iterator[Any]:
+    """Algorithms of rounds that have no interval, with each of several.
+
+    Args:
+        names: names and algorithms.
+        intervals: minibatches of a worker between two rounds.
+
+    Example:
+        >>> [*expand(["async", "averaging", "diloco:20"], [4, 16])]
+        ['async', 'averaging:4', 'averaging:16', 'diloco:20']
+    """
+    for name in names:
+        if name in ("averaging", "block-momentum", "diloco"):
+            yield from (f"{name}:{interval}" for interval in intervals)
+        else:
+            yield name

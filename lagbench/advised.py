@@ -1,0 +1,84 @@
+"""Result of `lagbench.advise`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.judge.answer import ordered
+from harness.judge.comparison import Row, describe_program
+from harness.search.advice import Advised
+from harness.store import Run
+from harness.store import files as atomic
+from reports import advice
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Result of `advise`: what to run, how sure that is, and all candidates; prints as sentences.
+
+    Attributes:
+        found: the plan, the candidates and the runs.
+    """
+
+    found: Advised
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """One worker and the candidates that were trained in full, from the fastest."""
+        return ordered(advice.build_advice_table(self.found))
+
+    @property
+    def algorithm(self) -> str:
+        """The advised algorithm, with its interval between rounds after a colon."""
+        return self.rows[0].cell.method
+
+    @property
+    def workers(self) -> int:
+        """The advised number of workers."""
+        return self.rows[0].cell.workers
+
+    @property
+    def rate(self) -> float:
+        """The learning rate that was found for it."""
+        return self.rows[0].cell.rate
+
+    @property
+    def runs(self) -> list[Run]:
+        """Runs of the rows, seed by seed."""
+        return [run for row in self.rows for run in row.cell.runs]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values: advice, candidates, and the plan with its digest."""
+        return advice.as_dict(self.found)
+
+    def report(self, out: str | Path) -> list[Path]:
+        """Write ``advice.md`` and ``advice.json``, which names the runs.
+
+        Args:
+            out: the folder, made if it is missing.
+
+        Returns:
+            Paths of the files.
+        """
+        folder = Path(out)
+        atomic.writable_folder(folder, "report")
+        runs = {f"{row.cell.method}, {row.cell.workers}": row.cell.runs for row in self.rows}
+        hashes = {name: [run.hash for run in each] for name, each in runs.items()}
+        told = {**self.to_dict(), "provenance": {**describe_program("lagbench"), "runs": hashes}}
+        files = {
+            "advice.md": advice.as_markdown(self.found),
+            "advice.json": json.dumps(told, indent=2) + "\n",
+        }
+        for name, text in files.items():
+            atomic.write_bytes(folder / name, text.encode())
+        return [folder / name for name in files]
+
+    def __str__(self) -> str:
+        return "\n".join(advice.lines(self.found))
+
+    def _repr_html_(self) -> str:
+        return advice.as_html(self.found)

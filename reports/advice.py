@@ -1,0 +1,179 @@
+"""Advice as text, a page and plain values: which candidate, how sure, and at which cost."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from harness.base.settings import format_seconds
+from harness.judge.answer import (
+    format_range,
+    format_target,
+    format_times,
+    format_workers,
+    is_decided,
+    ordered,
+)
+from harness.judge.break_point import compare_errors
+from harness.judge.comparison import Row, Table, build_table, speedup
+from harness.search.advice import Advised
+
+HEAD = ("algorithm", "workers", "rate", "passes", "minibatch", "to target", "")
+
+
+def build_advice_table(found: Advised) -> Table:
+    """One worker and the candidates that were trained in full, as rows of a comparison."""
+    return build_table(found.cells, found.target, found.plan.impossible)
+
+
+def describe_advice(found: Advised) -> Iterator[str]:
+    """The advice, how sure it is, and what the search cost, a sentence each."""
+    table = build_advice_table(found)
+    best, *others = ordered(table)
+    metric = table.judged.removeprefix("dev_").replace("_", " ")
+    target = f"{metric} {found.target:.3g}"
+    if best.is_earned:
+        yield f"{_name(best)}: {target} in {format_target(best)}{_gain(table, best)}."
+        yield from _doubts(best, [row for row in others if row.is_earned])
+    else:
+        yield f"No candidate reaches {target} with every seed; nearest: {_name(best)}."
+    yield _describe_search(found)
+
+
+def _name(row: Row) -> str:
+    return f"{row.cell.method} with {format_workers(row.cell.workers)}, rate {row.cell.rate:.3g}"
+
+
+def _gain(table: Table, best: Row) -> str:
+    reference = table.reference
+    if reference is None:
+        return "; one worker does not reach it with every seed"
+    if best.cell is reference.cell:
+        return "; more workers do not pay"
+    found = speedup(best, reference)
+    assert found is not None
+    times = f"{format_times(found.time.estimate)} times{format_range(found.time, format_times)}"
+    return f", {times} faster than one worker"
+
+
+def _doubts(best: Row, others: Sequence[Row]) -> Iterator[str]:
+    """The next candidate, and what it would take to tell rows that cannot be told apart."""
+    for place, row in enumerate(others):
+        found = speedup(best, row)
+        assert found is not None
+        ratio = found.time
+        span = format_range(ratio, format_times)
+        told = f"{_name(row)}: {format_times(ratio.estimate)} times as long{span}"
+        if math.isfinite(ratio.high - ratio.low) and not is_decided(ratio):
+            yield f"Not told apart: {told}; {describe_need(best, row)}."
+        elif place == 0:
+            yield f"Next: {told}."
+
+
+def describe_need(best: Row, row: Row) -> str:
+    """Seeds and trainings that would tell two rows apart, if their scatter stayed as it is."""
+    slow, fast = ([reach.seconds for reach in each.reaches] for each in (row, best))
+    seeds = compare_errors(slow, fast).find_need(0.0).seeds
+    if not math.isfinite(seeds):
+        return "no number of seeds up to 10,000 would tell them apart"
+    more = 2 * (math.ceil(seeds) - len(best.reaches))
+    return f"about {seeds:.0f} seeds would, {max(more, 2)} trainings more"
+
+
+def _describe_search(found: Advised) -> str:
+    untrained = sum(trial.passes == 0 for trial in found.trials)
+    full = len(found.cells) - 1
+    left = len(found.trials) - untrained - full
+    told = f"Of {len(found.trials)} candidates {full} were trained in full, {left} were left after"
+    told += f" shorter trainings, {untrained} passed over by their simulated time"
+    cost = f"{found.trainings} trainings, {found.cost:.0f} of full length"
+    return f"{told}: {cost} (plan {found.plan.digest[:12]})."
+
+
+def lines(found: Advised) -> Iterator[str]:
+    """The advice and a table of all candidates, for a terminal."""
+    yield from describe_advice(found)
+    yield ""
+    rows = [HEAD, *_cells(found)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
+    for row in rows:
+        first, last = row[0].ljust(widths[0]), row[-1]
+        middle = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)][1:-1]
+        yield "  ".join([first, *middle, last]).rstrip()
+    for each in found.plan.impossible:
+        yield f"{each.method}, {format_workers(each.workers)}: not possible: {each.reason}"
+
+
+def _cells(found: Advised) -> Iterator[tuple[str, ...]]:
+    """Rows of the table: those trained in full by time, then the others as they were left."""
+    table = build_advice_table(found)
+    step_s = {
+        (each.method.label, each.workers): each.step_s
+        for each in (found.plan.reference, *found.plan.candidates)
+    }
+    passes = str(found.plan.passes[-1])
+    for place, row in enumerate(ordered(table)):
+        name = row.cell.method, row.cell.workers
+        fate = "advised" if place == 0 and row.is_earned else "trained in full"
+        span = "" if row.target_s is None else format_range(row.target_s, _short)
+        yield (
+            *(row.cell.method, str(row.cell.workers), f"{row.cell.rate:.3g}", passes),
+            *(_short(step_s[name]), f"{format_target(row)}{span}", fate),
+        )
+    full = {(cell.method, cell.workers) for cell in found.cells}
+    rest = [t for t in found.trials if (t.candidate.method.label, t.candidate.workers) not in full]
+    for trial in sorted(rest, key=lambda each: (-each.passes, each.seconds)):
+        each = trial.candidate
+        rate = f"{trial.rate:.3g}" if trial.passes else "-"
+        yield (
+            *(each.method.label, str(each.workers), rate, str(trial.passes)),
+            *(_short(each.step_s), "-", trial.fate),
+        )
+
+
+def _short(seconds: float) -> str:
+    return format_seconds(float(f"{seconds:.3g}"))
+
+
+def as_markdown(found: Advised) -> str:
+    """The same as a page."""
+    rows = [HEAD, *_cells(found)]
+    head, *body = (f"| {' | '.join(row)} |" for row in rows)
+    told = ["# Advice", "", *describe_advice(found), "", head, "|---" * len(HEAD) + "|", *body]
+    return "\n".join([*told, ""])
+
+
+def as_html(found: Advised) -> str:
+    """The same for a notebook."""
+    told = "".join(f"<p>{html.escape(line)}</p>" for line in describe_advice(found))
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
+        for row in _cells(found)
+    )
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in HEAD)
+    return f"{told}<table><tr>{head}</tr>{rows}</table>"
+
+
+def as_dict(found: Advised) -> dict[str, Any]:
+    """JSON values: the advice, all candidates, the plan and its digest."""
+    best = ordered(build_advice_table(found))[0]
+    trials = [
+        {
+            **{"algorithm": t.candidate.method.label, "workers": t.candidate.workers},
+            **{"rate": t.rate if t.passes else None, "passes": t.passes, "fate": t.fate},
+            "seconds": t.seconds if math.isfinite(t.seconds) else None,
+            "minibatch_s": t.candidate.step_s,
+        }
+        for t in found.trials
+    ]
+    seconds = None if best.target_s is None else best.target_s.estimate
+    return {
+        **{"schema": 1, "advice": " ".join(describe_advice(found))},
+        **{"algorithm": best.cell.method, "workers": best.cell.workers, "rate": best.cell.rate},
+        **{"target": found.target, "target_is": found.reason, "target_s": seconds},
+        **{"reached": best.is_earned, "candidates": trials},
+        **{"trainings": found.trainings, "full_length_trainings": found.cost},
+        **{"plan": found.plan.to_dict(), "digest": found.plan.digest},
+    }

@@ -1,0 +1,1 @@
+"""`lagbench.advise` beside an exhaustive grid of the same candidates."""

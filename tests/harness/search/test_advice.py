@@ -1,0 +1,176 @@
+"""Advice where the fastest candidate is known: learning by a law, with a fake trainer."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.base.errors import UserError
+from harness.grid.grid import Runner
+from harness.runs.methods import Method, method_of
+from harness.search import advice
+from harness.search.advice import AdviceSearch, Candidate, Plan, expand, seconds_to
+
+PASSES, MINIBATCHES, EVALUATIONS, START = 9, 100, 10, 1.0
+
+
+@dataclass(frozen=True)
+class Law:
+    """How a candidate learns.
+
+    Attributes:
+        step_s: simulated seconds of a minibatch.
+        penalty: passes that it needs, over those of one worker.
+        rate: its best rate.
+    """
+
+    step_s: float
+    penalty: float = 1.0
+    rate: float = 0.1
+
+
+@dataclass(frozen=True)
+class FakeConfig:
+    """A training of a candidate."""
+
+    name: str
+    law: Law
+    rate: float
+    seed: int
+    passes: int = PASSES
+    judged: str = "dev_loss"
+    example_weight: float = 0.0
+
+
+def run_of(config: FakeConfig):
+    """An error that falls by a constant factor a pass, slower at other rates; large ones diverge."""
+    distance = math.log2(config.rate / config.law.rate)
+    pace = 1.5 / config.law.penalty * max(0.05, 1.0 - 0.2 * distance**2)
+    epochs = np.linspace(0.0, config.passes, config.passes * EVALUATIONS + 1)
+    values = START * np.exp(-pace * epochs)
+    times = epochs * MINIBATCHES * config.law.step_s
+    return SimpleNamespace(
+        status="diverged" if distance > 1.5 else "done", config={}, hash=str(config),
+        provenance={"wall_s": 1.0}, summary={"dev_loss/iterate": float(values[-1])},
+        deployed=lambda judged: f"{judged}/iterate", curve=lambda name: (epochs, values, times),
+    )  # fmt: skip
+
+
+def search_of(laws, monkeypatch, one=Law(1.0), target=None, exhaustive=False):
+    """The search among candidates of known laws, and all configurations that it trained."""
+    trained = {}
+
+    def run_named(runner, configs, called, tally):
+        trained.update({str(config): config for config in configs.values()})
+        return {name: run_of(config) for name, config in configs.items()}
+
+    monkeypatch.setattr(advice, "run_named", run_named)
+    names = ["async", "averaging:4", "averaging:16"]
+    keys = [(names[at % 3], 2 ** (1 + at // 3)) for at in range(len(laws))]
+    of = {("async", 1): one, **dict(zip(keys, laws, strict=True))}
+    candidates = {key: Candidate(method_of(key[0]), key[1], law.step_s) for key, law in of.items()}
+    reference, *others = candidates.values()
+    others.sort(key=lambda each: each.step_s)
+    plan = Plan(
+        reference, tuple(others), (1, 3, PASSES), target, (0, 1, 2),
+        {each.name: each.name for each in candidates.values()},
+    )  # fmt: skip
+
+    def configure(method: Method, workers, rate, seed):
+        return FakeConfig(f"{method.label}, {workers}", of[method.label, workers], rate, seed)
+
+    grid = SimpleNamespace(configure=configure, guess=0.1)
+    found = AdviceSearch(plan, grid, Runner(None, 1), exhaustive).run()
+    return found, trained, of
+
+
+def mean_seconds(found, cell):
+    return np.mean([seconds_to(run, "dev_loss", found.target) for run in cell.runs])
+
+
+LAWS = st.lists(
+    st.builds(
+        Law, st.floats(0.05, 0.9), st.floats(1.0, 2.5), st.sampled_from([0.025, 0.05, 0.1, 0.2])
+    ),
+    min_size=2,
+    max_size=12,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(LAWS)
+def test_the_advised_candidate_is_nearly_as_fast_as_the_fastest_and_costs_less_than_the_grid(laws):
+    with pytest.MonkeyPatch.context() as patch:
+        found, trained, _ = search_of(laws, patch)
+        grid, every, _ = search_of(laws, patch, exhaustive=True)
+    assert found.target == grid.target
+    best = min(mean_seconds(grid, cell) for cell in grid.cells)
+    advised = min(mean_seconds(found, cell) for cell in found.cells)
+    assert advised <= 1.1 * best
+    assert found.trainings == len(trained) <= found.plan.trainings.most
+    assert len(trained) >= found.plan.trainings.least
+    assert found.cost == pytest.approx(sum(c.passes for c in trained.values()) / PASSES)
+    assert grid.trainings == len(every)
+
+
+def test_candidates_that_cannot_win_are_not_trained_and_the_rest_is_halved(monkeypatch):
+    laws = [Law(0.1), Law(0.11), Law(0.12), Law(0.13), Law(0.14), Law(0.9), Law(0.95)]
+    found, trained, of = search_of(laws, monkeypatch)
+    fates = {trial.candidate.name: trial for trial in found.trials}
+    assert fates["averaging:16, 4 workers"].passes == 0  # the sixth law
+    assert "passed over: at least 4." in fates["averaging:16, 4 workers"].fate
+    slow = {name for name, law in of.items() if law.step_s >= 0.9 and name[1] > 1}
+    assert (
+        not {(c.name.split(", ")[0], int(c.name.split(", ")[1])) for c in trained.values()} & slow
+    )
+    assert found.cells[0].workers == 1
+    assert [cell.method for cell in found.cells[1:]] == ["async", "averaging:4"]
+    assert found.cells[1].rate == 0.1
+    seeds = {config.seed for config in trained.values()}
+    assert seeds == {0, 1, 2, 100, 101}
+    short = {config.seed for config in trained.values() if config.passes < PASSES}
+    assert short == {100}
+
+
+def test_a_search_is_known_by_all_that_it_decides_by(monkeypatch, caplog):
+    with caplog.at_level(logging.INFO, "lagbench"):
+        found, _, _ = search_of([Law(0.1), Law(0.2)], monkeypatch, target=0.01)
+    assert caplog.records[0].getMessage().startswith(f"advise: plan {found.plan.digest[:12]}: 3")
+    again, _, _ = search_of([Law(0.1), Law(0.2)], monkeypatch, target=0.01)
+    assert found.plan.digest == again.plan.digest
+    configured = dict.fromkeys(found.plan.configured, "another")
+    changes = ({"target": 0.02}, {"seeds": (0, 1)}, {"passes": (3, 9)}, {"configured": configured})
+    others = [replace(found.plan, **change) for change in changes]
+    assert len({found.plan.digest, *(each.digest for each in others)}) == 5
+
+
+def test_what_is_not_reached_is_estimated_at_the_pace_so_far():
+    run = run_of(FakeConfig("", Law(1.0), 0.1, 0, passes=1))
+    error = START * math.exp(-1.5)
+    assert seconds_to(run, "dev_loss", error) == 100.0
+    least = float(np.min(run.curve("")[1]))
+    assert seconds_to(run, "dev_loss", 0.1) == pytest.approx(100.0 * 0.9 / (1.0 - least))
+    assert seconds_to(run_of(FakeConfig("", Law(1.0), 1.0, 0)), "dev_loss", 0.5) == math.inf
+
+
+def test_without_learning_there_is_no_target(monkeypatch):
+    with pytest.raises(UserError, match="one worker learns nothing"):
+        search_of([Law(0.1)], monkeypatch, one=Law(1.0, penalty=math.inf))
+
+
+def test_a_budget_leaves_out_the_slowest_or_says_the_least():
+    assert advice._affordable((1, 3, 9), 3, 40.0) >= 2
+    with pytest.raises(UserError, match="budget: 5; allowed: from 35 trainings of full length"):
+        advice._affordable((1, 3, 9), 3, 5.0)
+
+
+def test_algorithms_in_rounds_are_tried_with_every_interval():
+    own = method_of("averaging:3")
+    assert [*expand(["sync", own, "diloco"], [2, 8])] == ["sync", own, "diloco:2", "diloco:8"]

@@ -1,0 +1,90 @@
+"""Advice on a real module, on a cluster where two workers pay or do not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from torch.nn import functional
+
+import lagbench
+from harness.judge.comparison import reach
+from harness.search.rates import TUNING_SEEDS
+from tests.modules import mlp, points
+
+CLUSTER = """
+name = "four"
+[[workers]]
+count = 4
+device = "card"
+[devices.card]
+launch_s = 0.01
+[link]
+latency_s = {latency}
+"""
+
+
+@pytest.fixture
+def usual(tmp_path) -> dict:
+    return {
+        **{"store": tmp_path / "store", "minibatch": 8, "passes": 3, "metric": "loss"},
+        **{"evaluations": 4, "intervals": [4], "dev": 0.3, "seeds": 2},
+    }
+
+
+def machines(tmp_path, latency):
+    path = tmp_path / "four.toml"
+    path.write_text(CLUSTER.format(latency=latency), encoding="utf-8")
+    return path
+
+
+def test_advice_names_what_to_run_and_the_runs_say_the_same(usual, tmp_path, capsys):
+    asked = (mlp, functional.cross_entropy, points(200))
+    found = lagbench.advise(*asked, machines=machines(tmp_path, 1e-4), workers=[2], **usual)
+    best = found.rows[0]
+    assert (found.algorithm, found.workers, found.rate) == (
+        best.cell.method, best.cell.workers, best.cell.rate,
+    )  # fmt: skip
+    times = [reach(run, best.cell.judged, found.found.target).seconds for run in best.cell.runs]
+    assert [each.seconds for each in best.reaches] == times
+    told = found.to_dict()
+    assert told["digest"] == found.found.plan.digest
+    assert {each["algorithm"] for each in told["candidates"]} == {"async", "sync", "averaging:4"}
+    said = capsys.readouterr().err
+    assert f"advise: plan {told['digest'][:12]}: 4 candidates, " in said
+    assert str(found).startswith(f"{found.algorithm} with {found.workers} worker")
+    assert "<table>" in found._repr_html_()
+    files = {path.name: path for path in found.report(tmp_path / "out")}
+    assert json.loads(files["advice.json"].read_text(encoding="utf-8"))["plan"] == told["plan"]
+    assert "| algorithm |" in files["advice.md"].read_text(encoding="utf-8")
+    assert {run.config["seed"] for run in found.runs}.isdisjoint(TUNING_SEEDS)
+    before = len([*usual["store"].iterdir()])
+    again = lagbench.advise(*asked, machines=machines(tmp_path, 1e-4), workers=[2], **usual)
+    assert str(again) == str(found)
+    assert len([*usual["store"].iterdir()]) == before
+
+
+def test_where_every_message_takes_a_hundred_steps_one_worker_is_advised(usual, tmp_path):
+    found = lagbench.advise(
+        mlp, functional.cross_entropy, points(200), machines=machines(tmp_path, 1.0), workers=[2],
+        algorithms=["sync"], **usual,
+    )  # fmt: skip
+    assert found.workers == 1
+    assert "more workers do not pay" in str(found)
+    assert [trial.passes for trial in found.found.trials] == [0]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"workers": [1]}, "no candidate with 1 worker and one with more"),
+        ({"budget": 1}, "budget: 1; allowed: from"),
+        ({"intervals": [0]}, "intervals: 0; allowed"),
+        ({"machines": "nowhere.toml"}, "nowhere.toml: cannot read"),
+        ({"seeds": [101]}, "seeds: 101 is what rates are chosen with"),
+    ],
+)
+def test_a_mistake_is_one_line_before_anything_is_trained(given, told, usual, tmp_path):
+    asked = {"machines": machines(tmp_path, 1e-4), "workers": [2], **usual, **given}
+    with pytest.raises(lagbench.UserError, match=told):
+        lagbench.advise(mlp, functional.cross_entropy, points(200), **asked)
