@@ -14,7 +14,7 @@ All of this is fixed in a `Plan` before the first training.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -435,15 +435,17 @@ class AdviceSearch:
         passed over.
         """
         judged = self._judged(self.plan.reference)
-        needed = LEAST_PASSES * seconds_to(tuned, judged, level) / self.plan.reference.step_s
+        alone_s = seconds_to(tuned, judged, level)
+        needed = LEAST_PASSES * alone_s / self.plan.reference.step_s
         seconds: dict[Candidate, float] = {}
         wave = math.ceil(len(left) / 3)
         for begin in range(0, len(left), wave):
-            best = min(seconds.values(), default=math.inf)
+            best = min([alone_s, *seconds.values()])
             ready: dict[Candidate, Steps[Try, Run, dict[int, float]]] = {}
             for each in left[begin : begin + wave]:
                 if each.step_s * needed > best:
-                    told = f"passed over: at least {each.step_s * needed / best:.1f} times slower"
+                    times = f"{each.step_s * needed / best:.1f} times as long"
+                    told = f"passed over: {times} with {LEAST_PASSES:g} of one worker's passes"
                     self._trials.setdefault(each.name, Trial(each, 0, math.nan, math.inf, told))
                     continue
                 ready[each] = self._climb(each, passes, level, rates[each.name], judged)

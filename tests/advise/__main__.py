@@ -95,7 +95,7 @@ def of_tokens(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 PROBLEMS: dict[str, dict[str, Any]] = {
     "logistic regression, slow links": {
         "model": lambda: nn.Linear(30, 6), "loss": nn.functional.cross_entropy,
-        "data": drawn(1200, (30,), 6, 3.0), "machines": cluster("slow links", 0.05),
+        "data": drawn(1200, (30,), 6, 4.0), "machines": cluster("slow links", 0.05),
     },
     "convolutions, fast links": {
         "model": convolutions, "loss": nn.functional.cross_entropy,
@@ -107,7 +107,7 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 COMMON: dict[str, Any] = {
-    "minibatch": 10, "passes": 6, "seeds": 3, "dev": 0.2, "metric": "loss", "evaluations": 5,
+    "minibatch": 10, "passes": 6, "seeds": 3, "dev": 0.2, "metric": "loss", "evaluations": 10,
     "parameter_bytes": 1e6, "step_seconds": STEP_S, "store": Path("advise-runs"),
 }  # fmt: skip
 
