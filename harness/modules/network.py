@@ -92,6 +92,7 @@ class ModuleNetwork:
         module: copied; its mode (training or evaluation) is kept.
         loss: the loss function.
         together: from this number of replicas on, they are computed at once; None for never.
+        is_batchable: asked when there are so many first: whether they can be.
         reduction: whether the loss is the mean or the sum over examples.
         rules: microbatches, clipping and weight decay.
         changing: names of the buffers that training changes; each replica has its own.
@@ -103,18 +104,21 @@ class ModuleNetwork:
         loss: Loss,
         *,
         together: int | None = None,
+        is_batchable: Callable[[], bool] = lambda: True,
         reduction: Reduction = "mean",
         rules: GradientRules = NO_RULES,
         changing: Sequence[str] = (),
     ) -> None:
         self.rules = rules
         self.module, self.loss, self.together = copy_module(module), loss, together
+        self._is_batchable = is_batchable
         self.buffers = Buffers.of(self.module, changing)
         self._state: State = {}
         self.reduction: Reduction = reduction
         self.call = Call.of(self.module, needs_labels=loss is own_loss)
         self.parameters = Parameters.from_module(self.module)
         self._trained = list(trainable_parameters(self.module).values())
+        self._inputs = tuple(self._trained)
         self._take_gradients()  # clears gradients that the user's module had
         tables = {id(m.weight) for m in self.module.modules() if isinstance(m, nn.Embedding)}
         self._matrices = [p.dim() == 2 and id(p) not in tables for p in self._trained]
@@ -153,7 +157,7 @@ class ModuleNetwork:
         if isinstance(x, Drawing):
             return self._one_by_one(stack, x.x, targets, out, x.keys)
         few = self.together is None or len(stack) < self.together
-        if few or self.rules.accumulate > 1:
+        if few or self.rules.accumulate > 1 or not self._is_batchable():
             return self._one_by_one(stack, x, targets, out, [None] * len(stack))
         parts = self.parameters.split(stack)
         gradients, losses = self._all(parts, unwrap(x[:, 0]), unwrap(targets[:, 0]))
@@ -288,9 +292,12 @@ class ModuleNetwork:
         loss = self.loss_of(module, x, targets)
         if share != 1.0:
             loss = loss * share
-        # As in a plain loop: `torch.autograd.grad` checks every input again, which takes as
-        # long as a small layer.
-        torch.autograd.backward(loss, inputs=self._trained)
+        # `loss.backward()` without its checks, which take as long as several small layers.
+        _run_backward(
+            *((loss,), (torch.ones_like(loss),), False, False, self._inputs),
+            allow_unreachable=True,
+            accumulate_grad=True,
+        )
         return loss.detach()
 
     def _take_gradients(self) -> list[Tensor]:
@@ -299,6 +306,9 @@ class ModuleNetwork:
         for parameter in self._trained:
             parameter.grad = None
         return [g.to_dense().flatten() if g.is_sparse else g.flatten() for g in found]
+
+
+_run_backward = cast(Callable[..., Any], cast(Any, torch.autograd.graph)._engine_run_backward)
 
 
 WITHOUT_NUMPY = {"torch.bfloat16", "torch.float8_e4m3fn", "torch.float8_e5m2"}
@@ -434,7 +444,8 @@ class Inspection:
 
     Attributes:
         draws: whether the module draws random numbers in training.
-        together: number of replicas from which on they are computed at once; None for never.
+        together: number of replicas from which on they are computed at once, if they can be; None
+            for never.
         reduction: whether the loss is the mean or the sum over examples.
         changing: names of the buffers that training changes.
     """
@@ -464,7 +475,7 @@ def inspect_module(module: nn.Module, loss: Loss, x: Value, targets: Value) -> I
     if on_cpu and any(parameter.dim() > 2 for parameter in module.parameters()):
         return Inspection(draws, None, reduction)  # convolutions are faster one by one on a CPU
     least = AT_ONCE if on_cpu else AT_ONCE_ON_A_GPU
-    return Inspection(draws, least if _is_batchable(module, loss, x, targets) else None, reduction)
+    return Inspection(draws, least, reduction)
 
 
 def _run_module(
@@ -579,7 +590,7 @@ def _doubles(
     return once != 0.0 and abs(found - 2.0 * once) <= APART * abs(once)
 
 
-def _is_batchable(module: nn.Module, loss: Loss, x: Value, targets: Value) -> bool:
+def is_batchable(module: nn.Module, loss: Loss, x: Value, targets: Value) -> bool:
     """Whether two replicas can be computed at once with the gradients of each alone."""
     # Two different rows, so that a module that mixes up replicas is found.
     model = flat(list(trainable_parameters(module).values()))

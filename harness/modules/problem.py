@@ -42,6 +42,7 @@ from harness.modules.network import (
     copy_module,
     flat,
     inspect_module,
+    is_batchable,
     own_loss,
     preserve_generators,
     seed_generators,
@@ -110,6 +111,7 @@ class Problem(HasIdentity):
         self.loss: Loss = own_loss if loss == OWN_LOSS else loss
         self.train, self.dev, self.test = train, dev, test
         self._inspected: dict[tuple[int, str], Inspection] = {}  # pickled with the problem
+        self._batchable: dict[tuple[int, str], bool] = {}
 
     def __hash__(self) -> int:
         return id(self)
@@ -186,6 +188,16 @@ class Problem(HasIdentity):
             try_metrics(_to_device(module, device), self.metrics, some.x, some.y, call)
         return found
 
+    def _is_batchable(self, minibatch: int, device: str) -> bool:
+        """Whether replicas can be computed at once, found out once for each size and device."""
+        if (minibatch, device) not in self._batchable:
+            module = _to_device(self.module(0), device)
+            floats = next(iter(trainable_parameters(module).values())).dtype
+            some = self.train[:minibatch].to(device, floats)
+            found = is_batchable(module, self.loss, some.x, some.y)
+            self._batchable[minibatch, device] = found
+        return self._batchable[minibatch, device]
+
     def network(
         self, seed: int, minibatch: int, device: str, rules: GradientRules = NO_RULES
     ) -> ModuleNetwork:
@@ -196,6 +208,7 @@ class Problem(HasIdentity):
             module,
             self.loss,
             together=found.together,
+            is_batchable=lambda: self._is_batchable(minibatch, device),
             reduction=found.reduction,
             changing=found.changing,
             rules=rules,

@@ -6,7 +6,8 @@ from torch import nn
 from torch.nn import functional
 
 from harness.base.errors import UserError
-from harness.modules.network import AT_ONCE, Inspection, inspect_module
+from harness.modules.network import AT_ONCE, Inspection, flat, inspect_module, is_batchable
+from harness.modules.problem import Arrays, Problem
 from tests.modules import KINDS, cnn, images
 
 X, Y = torch.randn(5, 4), torch.randint(3, (5,))
@@ -26,6 +27,7 @@ class ByValue(nn.Module):
 def test_a_perceptron_is_computed_at_once_from_many_replicas_on():
     module = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3))
     assert inspect_module(module, functional.cross_entropy, X, Y) == Inspection(False, AT_ONCE)
+    assert is_batchable(module, functional.cross_entropy, X, Y)
 
 
 def test_dropout_is_seen_to_draw_and_is_computed_replica_by_replica():
@@ -35,7 +37,19 @@ def test_dropout_is_seen_to_draw_and_is_computed_replica_by_replica():
 
 
 def test_what_vmap_cannot_follow_is_computed_replica_by_replica():
-    assert inspect_module(ByValue(), functional.cross_entropy, X, Y) == Inspection(False, None)
+    assert not is_batchable(ByValue(), functional.cross_entropy, X, Y)
+    arrays = Arrays(X, Y)
+    problem = Problem(ByValue(), functional.cross_entropy, arrays, arrays, None, {})
+    network, row = problem.network(0, 5, "cpu"), flat(list(problem.module(0).parameters()))
+    stacks = [row.repeat(count, 1) for count in (AT_ONCE - 1, AT_ONCE)]
+    outs = [torch.empty_like(stack) for stack in stacks]
+    asked: list[int] = []
+    for stack, out in zip(stacks, outs, strict=True):
+        x, y = (part.expand(len(stack), 1, *part.shape) for part in (X, Y))
+        network.gradient(stack, x, y, out)
+        asked.append(len(problem._batchable))
+    assert asked == [0, 1]  # as it is known only where enough replicas are computed
+    assert torch.equal(outs[1], outs[0][0].expand_as(outs[1]))
 
 
 def test_convolutions_and_attention_are_computed_replica_by_replica_on_a_processor():
@@ -43,7 +57,7 @@ def test_convolutions_and_attention_are_computed_replica_by_replica_on_a_process
     assert inspect_module(cnn(), functional.cross_entropy, x, y).together is None
     made, loss, data = KINDS["transformer"]
     x, y = (part[:4] for part in data())
-    assert inspect_module(made(), loss, x, y).together is None
+    assert not is_batchable(made(), loss, x, y)
 
 
 def test_running_statistics_are_named_and_computed_replica_by_replica():
