@@ -101,6 +101,9 @@ def check_settings(model: object, loss: object, asked: Any) -> None:
     if asked.target is not None:
         check_number("target", asked.target)
     partition_of(asked.partition)
+    if asked.examples is not None:
+        check_whole("examples", asked.examples)
+    check_kind("redraw", asked.redraw, bool, "True or False")
     _check_positive("guess", asked.guess)
     _check_seeds(asked.seeds)
     schedule_of(asked.schedule, asked.guess)

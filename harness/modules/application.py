@@ -26,7 +26,8 @@ from harness.base.settings import build, setting
 from harness.modules.buffers import Rule, describe_buffers
 from harness.modules.network import OWN_LOSS, Metric, preserve_generators
 from harness.modules.partition import Partitioning, partition_of
-from harness.modules.problem import Arrays, Problem, arrays_of
+from harness.modules.problem import Arrays, Problem
+from harness.modules.reading import arrays_of
 from harness.modules.step_time import Charge, check_charge, is_finite
 from harness.modules.task import ModuleConfig, ModuleTask, is_maximised, metrics_of
 from harness.runs.config import plain

@@ -36,8 +36,10 @@ from harness.modules.partition import (
     check_not_by_worker,
     partition_of,
 )
-from harness.modules.problem import Arrays, Problem, arrays_of, is_batched
+from harness.modules.problem import Arrays, Problem
+from harness.modules.reading import arrays_of, is_batched
 from harness.modules.recipe import AskedSchedule, decays_beside, schedule_of, with_decay
+from harness.modules.redrawn import Redrawn
 from harness.modules.sending import check_sendable, make_data_folder, share, sweep_data
 from harness.modules.step_time import Charge, Measured, StepConfig, check_charge
 from harness.modules.task import ModuleConfig, is_maximised, metrics_of
@@ -78,6 +80,8 @@ class Settings(TypedDict, total=False):
         minibatch: examples in a worker's minibatch.
         partition: the workers' data: ``"iid"``, ``"by_label"``, ``lagbench.dirichlet(alpha)``, or a
             function of targets, number of workers and random generator, to each one's rows.
+        examples: number of examples of ``data`` that are read, if it is an iterable without end.
+        redraw: whether a data set that draws at random is asked anew in each pass.
         passes: passes over the training data, the same for every number of workers.
         evaluations: evaluations on the development data in each pass.
         seeds: number of seeds, or a list of them; a seed sets data order, timing and initial
@@ -122,6 +126,8 @@ class Settings(TypedDict, total=False):
     maximise: Annotated[bool | None, None]
     minibatch: Annotated[int, 32]
     partition: Annotated[str | Partitioning, "iid"]
+    examples: Annotated[int | None, None]
+    redraw: Annotated[bool, True]
     passes: Annotated[int, 5]
     evaluations: Annotated[int, 10]
     seeds: Annotated[int | Sequence[int], 3]
@@ -256,6 +262,8 @@ class Experiment:
         parts |= {"model": self.model, "loss": self.loss}
         made = [schedule_of(self.settings.schedule, self.settings.guess)]
         parts |= {"algorithms": methods, "schedule": made}
+        if isinstance(train := self.problem(self.seeds[0]).train, Redrawn):
+            parts["data"] = train.data
         for name, part in parts.items():
             check_sendable(name, part)
 
@@ -345,10 +353,10 @@ class Experiment:
         if key not in self._problems:
             given = self._make_data(seed)
             self._note_batches(given)
-            train = arrays_of(given, "data")
+            asked = self.settings
+            train = arrays_of(given, "data", examples=asked.examples, redraw=asked.redraw)
             train, dev = self._split_dev(train)
-            asked = self.settings.test
-            test = None if asked is None else arrays_of(asked, "test")
+            test = None if asked.test is None else arrays_of(asked.test, "test", redraw=False)
             metrics = metrics_of(self.settings.metric, train, self.loss)
             train, dev = self._share_data(train), self._share_data(dev)
             test = test and self._share_data(test)
@@ -391,7 +399,7 @@ class Experiment:
     def _split_dev(self, train: Arrays) -> tuple[Arrays, Arrays]:
         dev = self.settings.dev
         if not isinstance(dev, float | int):
-            return train, arrays_of(dev, "dev")
+            return train, arrays_of(dev, "dev", redraw=False)
         if not 0.0 < dev < 1.0:
             raise UserError(f"dev: {dev}; allowed: a share between 0 and 1, or data")
         return train.split(dev)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -17,7 +17,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from harness.base.errors import RAISED, UserError, describe_raised
 from harness.base.seeds import stream, stream_key
@@ -33,7 +32,6 @@ from harness.modules.gradient_rules import NO_RULES, GradientRules
 from harness.modules.network import (
     OWN_LOSS,
     AskedLoss,
-    Drawing,
     Inspection,
     Loss,
     Metric,
@@ -51,22 +49,16 @@ from harness.modules.network import (
 )
 from harness.modules.partition import Partitioning, describe_partition, split_rows
 from harness.modules.trees import (
-    LABELS,
     Call,
-    Tree,
     Value,
     describe_structure,
-    has_arrays,
-    join,
     leaves,
     map_tensors,
-    read_value,
     unwrap,
 )
 from harness.networks.contract import Minibatch, upload
 from harness.runs.config import HasIdentity
 from harness.tasks.contract import Place
-from harness.tasks.order import Key, Minibatches
 
 
 class Problem(HasIdentity):
@@ -169,7 +161,7 @@ class Problem(HasIdentity):
         """
         assert self.partition is not None
         with self.name_keys():
-            targets = unwrap(self.train.y)
+            targets = unwrap(self.train.targets)
             return split_rows(self.partition, targets, len(self.train), workers, seed)
 
     def inspect(self, minibatch: int, device: str) -> Inspection:
@@ -247,15 +239,6 @@ def _to_device(module: nn.Module, device: str) -> nn.Module:
     return copy_module(module).to(device)
 
 
-ALLOWED = (
-    "allowed: a pair of arrays (X, y), a dataset of pairs (x, y) or of dicts with labels, or an"
-    " iterable of them"
-)
-
-READING_SEED = 0
-"""Seed while a `DataLoader` is read, so that one that shuffles gives the same order each time."""
-
-
 @dataclass(frozen=True, eq=False)
 class Arrays:
     """Examples and their targets, row by row.
@@ -290,10 +273,24 @@ class Arrays:
         """The device of the tensors."""
         return self.x.device
 
+    @property
+    def targets(self) -> Value:
+        """Targets of all examples."""
+        return self.y
+
+    @property
+    def structure(self) -> Any:
+        """The places of inputs and of targets, in plain JSON values."""
+        return [describe_structure(self.x, "x"), describe_structure(self.y, "y")]
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors of the inputs, then those of the targets."""
+        return [*leaves(self.x), *leaves(self.y)]
+
     @cached_property
     def sha256(self) -> str:
         """Digest of types, shapes and content of all tensors, and of their names if several."""
-        return f"{_digest_of(self.x)[:32]}{_digest_of(self.y)[:32]}"
+        return f"{digest_of(self.x)[:32]}{digest_of(self.y)[:32]}"
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Arrays:
         """Inputs and targets of the function's results."""
@@ -325,171 +322,11 @@ class Arrays:
         return self.take(np.sort(drawn[held:])), self.take(np.sort(drawn[:held]))
 
 
-def _digest_of(value: Value) -> str:
+def digest_of(value: Value, digest: Callable[[Tensor], str] = digest_of_tensor) -> str:
     """Digest of a tensor, or of the structure of several and of each."""
     if isinstance(value, Tensor):
-        return digest_of_tensor(value)
+        return digest(value)
     sha = hashlib.sha256(json.dumps(describe_structure(value, "")).encode())
     for tensor in leaves(value):
-        sha.update(digest_of_tensor(tensor).encode())
+        sha.update(digest(tensor).encode())
     return sha.hexdigest()
-
-
-def arrays_of(data: object, what: str) -> Arrays:
-    """Convert any kind of data to arrays; a dataset or an iterable is read once, to its end.
-
-    The batches of a `DataLoader` are split into examples, in their order.
-
-    Args:
-        data: arrays ``(X, y)`` or ``(X, M, y)``, with the targets last and each of them an array,
-            or a tuple or dict of several; a dict of arrays with ``labels``; a map-style dataset or
-            an iterable of pairs, of such tuples or of such dicts; or a `DataLoader` of either.
-        what: name of the user's argument, for messages.
-
-    Raises:
-        UserError: another kind of data, parts of unequal length, or no examples.
-    """
-    if isinstance(data, Arrays):
-        return data
-    given = cast(Any, data)
-    if is_batched(given):
-        return _read_batches(given, what)
-    found = _pair(given, what) if _has_columns(given) else _read(given, what)
-    _check_lengths(found, what)
-    if not len(found):
-        raise UserError(f"{what}: empty; {ALLOWED}")
-    return found
-
-
-def is_batched(data: object) -> bool:
-    """Whether ``data`` is a `DataLoader` that makes batches, not one of single examples."""
-    return isinstance(data, DataLoader) and cast(Any, data).batch_sampler is not None
-
-
-def _has_columns(data: Any) -> bool:
-    """Whether data are arrays of all examples, not a sequence of examples."""
-    if isinstance(data, Mapping):
-        return True
-    if not isinstance(data, tuple | list) or len(cast("Sequence[Any]", data)) < 2:
-        return False
-    first, last = cast(Any, data[0]), cast(Any, data[-1])
-    if hasattr(first, "shape"):
-        return True
-    are_named = isinstance(first, Mapping), isinstance(last, Mapping)
-    several = are_named[0] or has_arrays(first)
-    return several and (hasattr(last, "shape") or are_named[0] != are_named[1])
-
-
-def _check_lengths(arrays: Arrays, what: str) -> None:
-    """Reject tensors of unequal length.
-
-    Raises:
-        UserError: there are such.
-    """
-    tensors = leaves(arrays.x) + leaves(arrays.y)
-    if not all(tensor.dim() for tensor in tensors):
-        raise UserError(f"{what}: a number in place of an array; {ALLOWED}")
-    for tensor in tensors:
-        if len(tensor) != len(arrays):
-            told = f"{len(arrays)} examples with {len(tensor)} targets"
-            if not any(tensor is each for each in leaves(arrays.y)):
-                told = f"inputs of {len(arrays)} and of {len(tensor)} examples"
-            raise UserError(f"{what}: {told}; allowed: as many")
-
-
-def _read_batches(loader: Any, what: str) -> Arrays:
-    """The examples of a loader's batches.
-
-    Raises:
-        UserError: a batch is no pair with as many examples as targets, there are no batches, or
-            examples are of unequal shape.
-    """
-    sampler = getattr(loader.batch_sampler, "sampler", None)
-    own = [g for g in (loader.generator, getattr(sampler, "generator", None)) if g is not None]
-    before = [generator.get_state() for generator in own]
-    with preserve_generators():
-        seed_generators(READING_SEED)
-        batches = [_pair(item, what) for item in loader]
-    for generator, state in zip(own, before, strict=True):
-        generator.set_state(state)  # so that a second reading gives the same order
-    for batch in batches:
-        tensors = leaves(batch.x) + leaves(batch.y)
-        if not all(t.dim() and len(t) == len(tensors[0]) for t in tensors):
-            told = f"a batch of shapes {' and '.join(str(list(t.shape)) for t in tensors)}"
-            raise UserError(f"{what}: {told}; allowed: as many examples as targets in each")
-    return _join(torch.cat, batches, what)
-
-
-def _read(data: Any, what: str) -> Arrays:
-    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-        items: Iterable[Any] = (data[i] for i in range(len(data)))
-    elif isinstance(data, Iterable):
-        items = cast(Iterable[Any], data)
-    else:
-        raise UserError(f"{what}: {type(data).__name__} is not allowed; {ALLOWED}")
-    return _join(torch.stack, [_pair(item, what) for item in items], what)
-
-
-def _join(function: Any, parts: Sequence[Arrays], what: str) -> Arrays:
-    """Stack examples, or concatenate batches.
-
-    Raises:
-        UserError: there are none, or they are of unequal shape.
-    """
-    if not parts:
-        raise UserError(f"{what}: empty; {ALLOWED}")
-    try:
-        return Arrays(join(function, [p.x for p in parts]), join(function, [p.y for p in parts]))
-    except RuntimeError as error:
-        raise UserError(f"{what}: examples of unequal shape; allowed: all of one shape") from error
-
-
-def _pair(item: Any, what: str) -> Arrays:
-    """Inputs and targets of an example, of a batch, or of all examples.
-
-    Raises:
-        UserError: it is neither a pair, nor a tuple of several inputs and the targets, nor a dict
-            with labels.
-    """
-
-    def tensor_of(value: Any) -> Tensor:
-        return _tensor(value, what)
-
-    if isinstance(item, Mapping):
-        named = cast("Mapping[Any, Any]", item)
-        x = dict(named)
-        y = x.pop(LABELS, x.pop(LABEL, None))
-        if y is None or not x:
-            told = f"a dict of {', '.join(map(repr, named)) or 'nothing'}"
-            raise UserError(f"{what}: {told}; allowed: inputs by name, and {LABELS!r}")
-        return Arrays(read_value(x, tensor_of), read_value(y, tensor_of))
-    if not isinstance(item, tuple | list) or len(cast("Sequence[Any]", item)) < 2:
-        raise UserError(f"{what}: an item that is no pair (x, y); {ALLOWED}")
-    *inputs, y = [read_value(each, tensor_of) for each in cast("Sequence[Any]", item)]
-    return Arrays(inputs[0] if len(inputs) == 1 else Tree(tuple(map(unwrap, inputs))), y)
-
-
-LABEL = "label"
-"""Another name of targets in data sets, which their models call ``labels``."""
-
-
-def _tensor(value: Any, what: str) -> Tensor:
-    try:
-        return torch.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"{what}: {type(value).__name__} holds no numbers; {ALLOWED}") from error
-
-
-class DrawingMinibatches(Minibatches):
-    """Minibatches for a module that draws random numbers in training: each has a seed for them.
-
-    So the random numbers depend on the run's seed, the worker and the step alone.
-    """
-
-    seed = 0
-
-    def fetch(self, keys: Sequence[Key]) -> Minibatch:
-        """See `Minibatches`."""
-        x, y = super().fetch(keys)
-        drawn = [stream_key(self.seed, "layers", *key) >> 65 for key in keys]
-        return Minibatch(cast(Tensor, Drawing(x, drawn)), y)

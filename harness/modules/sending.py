@@ -26,8 +26,10 @@ from torch import Tensor
 
 from harness.base.errors import UserError
 from harness.grid.carriers import Parcel
+from harness.modules.mapped import Mapped
 from harness.modules.problem import Arrays, Problem
-from harness.modules.trees import describe_structure, leaves, restore_structure
+from harness.modules.redrawn import Redrawn
+from harness.modules.trees import restore_structure
 from harness.store.lease import is_running, process_id
 
 SHARED_BYTES = 2**20
@@ -76,8 +78,10 @@ def share(arrays: Arrays, folder: Path) -> Arrays:
         arrays: examples.
         folder: folder of the file, which must exist until all runs have ended.
     """
-    structures = [describe_structure(arrays.x, "x"), describe_structure(arrays.y, "y")]
-    tensors = leaves(arrays.x) + leaves(arrays.y)
+    if isinstance(arrays, Redrawn):
+        return arrays
+    arrays = arrays.copy() if isinstance(arrays, Mapped) else arrays
+    structures, tensors = arrays.structure, arrays.tensors()
     if not all(map(_is_mappable, tensors)) or sum(t.nbytes for t in tensors) < SHARED_BYTES:
         return arrays
     path = folder / f"{arrays.sha256}.safetensors"

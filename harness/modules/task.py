@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -19,9 +19,10 @@ from harness.judge.bounds import SHARES
 from harness.modules.buffers import deploy
 from harness.modules.digests import digest_of_code, from_outside
 from harness.modules.gradient_rules import GradientRules
+from harness.modules.minibatches import ModuleMinibatches
 from harness.modules.network import OWN_LOSS, Metric, ModuleNetwork
 from harness.modules.partition import measure_skew
-from harness.modules.problem import Arrays, DrawingMinibatches, Problem
+from harness.modules.problem import Arrays, Problem
 from harness.modules.trees import unwrap
 from harness.networks.contract import State
 from harness.replay.replica_states import to_array
@@ -178,15 +179,13 @@ class ModuleConfig(TrainingConfig[Problem]):
         if self.problem.partition is None:
             return {}
         shares = self.problem.shares(self.workers, self.seed)
-        return measure_skew(shares, unwrap(self.problem.train.y))
+        return measure_skew(shares, unwrap(self.problem.train.targets))
 
     def minibatches(self, data: Problem, examples: Examples) -> Minibatches:
-        """See `TrainingConfig`; a module that draws random numbers gets their seeds."""
-        if not data.inspect(self._size, self.device).draws:
-            return super().minibatches(data, examples)
-        found = DrawingMinibatches(lambda stage: self.order(stage, data.train), examples)
-        found.seed = self.seed
-        return found
+        """See `TrainingConfig`; modules and data sets that draw random numbers get their seeds."""
+        draws = data.inspect(self._size, self.device).draws
+        order_of = partial(self.order, train=data.train)
+        return ModuleMinibatches(order_of, examples, self.seed, draws=draws)
 
     @property
     def effort(self) -> float:

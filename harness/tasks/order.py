@@ -88,6 +88,10 @@ class Order:
         first = self.minibatch * (step % self.steps)
         return self._shuffled[first : first + self.minibatch]
 
+    def passes_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
+        """The number of the pass of each row of `rows_of`: that of this stage."""
+        return np.full((len(keys), self.minibatch), self.stage)
+
     def rows_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
         """The frames (``[W, B]``) of minibatches named by (worker, step); the worker is ignored."""
         if len(keys) == 1:  # without a copy
@@ -236,6 +240,10 @@ class Partition:
         """Minibatches of each worker in the pass."""
         return self.folds * self.every
 
+    def passes_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
+        """The number of the pass of each row of `rows_of`: that of this stage."""
+        return np.full((len(keys), self.minibatch), self.stage)
+
     def rows_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
         """The frames (row numbers, ``[W, B]``) of minibatches named by (worker, step).
 
@@ -371,8 +379,16 @@ class ContinuousOrder:
         Steps beyond the pass belong to the next one: more minibatches are handed out if
         contributions are lost.
         """
-        before = self._rounds(self.stage) * self._each
-        return np.stack([self._rows(worker, before + step) for worker, step in keys])
+        return np.stack([np.concatenate(self._rows(*key)) for key in keys])
+
+    def passes_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
+        """The number of the pass of each row of `rows_of`, counted for its worker."""
+        size, numbers = self.minibatch, list[np.ndarray]()
+        for worker, step in keys:
+            first, _ = self._begin(worker, step)
+            pieces = [len(rows) for rows in self._rows(worker, step)]
+            numbers.append(np.repeat(np.arange(first, first + len(pieces)), pieces)[:size])
+        return np.stack(numbers)
 
     @property
     def _each(self) -> int:
@@ -384,18 +400,22 @@ class ContinuousOrder:
         at_once = self.workers * self.own if self.own else self.a_fold
         return -(-passes * self.size // (at_once * self.minibatch))
 
-    def _rows(self, worker: int, step: int) -> np.ndarray:
-        """The rows of a worker's minibatch by its number since the run began."""
-        # The number says which pass it begins in; its last rows may be the first of the next one,
-        # or of several where a share is smaller than a minibatch.
-        size, length = self.minibatch, len(self._sequence(self.stage, worker))
-        number, first = divmod(step * size, length)
-        rows = self._sequence(number, worker)[first : first + size]
-        while len(rows) < size:
-            number += 1
-            more = self._sequence(number, worker)[: size - len(rows)]
-            rows = np.concatenate([rows, more])
-        return rows
+    def _begin(self, worker: int, step: int) -> tuple[int, int]:
+        """The pass in which a worker's minibatch of this stage begins, and its first row in it."""
+        since_start = self._rounds(self.stage) * self._each + step
+        return divmod(since_start * self.minibatch, len(self._sequence(self.stage, worker)))
+
+    def _rows(self, worker: int, step: int) -> list[np.ndarray]:
+        """The rows of a worker's minibatch of this stage, in a piece for each pass."""
+        # Its last rows may be the first of the next pass, or of several where a share is smaller
+        # than a minibatch.
+        number, first = self._begin(worker, step)
+        size, pieces = self.minibatch, list[np.ndarray]()
+        while size:
+            pieces.append(self._sequence(number, worker)[first : first + size])
+            size -= len(pieces[-1])
+            number, first = number + 1, 0
+        return pieces
 
     @cached_property
     def _pass(self) -> Callable[[int], Order | Partition | Shares]:
@@ -481,5 +501,8 @@ class Minibatches:
 
     def fetch(self, keys: Sequence[Key]) -> Minibatch:
         """Gather the minibatches named by worker and by step since the run began."""
-        rows = self.order.rows_of([(worker, step - self.before) for worker, step in keys])
-        return self._examples.gather(torch.as_tensor(rows))
+        return self.gather([(worker, step - self.before) for worker, step in keys])
+
+    def gather(self, keys: Sequence[Key]) -> Minibatch:
+        """Gather the minibatches named by worker and by step since the stage began."""
+        return self._examples.gather(torch.as_tensor(self.order.rows_of(keys)))

@@ -20,6 +20,7 @@ sys.path.insert(0, ".")
 runpy.run_path({!r}, {{}}, "__main__")
 """
 SHOWN = {
+    "dataloader.py": ("async", None),
     "dirichlet.py": ("workers' data differ", None),
     "own_model.py": ("averaging:10", "out/comparison.svg"),
     "own_algorithm.py": ("Fading", None),

@@ -6,7 +6,8 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
 
 from harness.base.errors import UserError
-from harness.modules.problem import Arrays, arrays_of
+from harness.modules.problem import Arrays
+from harness.modules.reading import arrays_of
 
 X, Y = torch.arange(12.0).view(6, 2), torch.arange(6)
 

@@ -16,7 +16,8 @@ import lagbench
 from harness.base.errors import UserError
 from harness.modules import sending
 from harness.modules.network import inspect_module
-from harness.modules.problem import Arrays, arrays_of
+from harness.modules.problem import Arrays
+from harness.modules.reading import arrays_of
 from harness.modules.sending import share
 from harness.modules.trees import Tree, leaves, unwrap
 from harness.tasks.order import Order
