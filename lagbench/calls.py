@@ -161,7 +161,7 @@ def train(
     """
     check_whole("workers", workers)
     with Experiment(model, loss, data, cluster, settings) as experiment:
-        found = experiment.run([algorithm], [workers], rate)
+        found = experiment.run([algorithm], [workers], experiment.rate_or_own(rate))
     return Result(build_table(found, experiment.settings.target), experiment.module)
 
 
@@ -261,13 +261,15 @@ def tolerate(
         for line in idle_lines([least, most], knob.idle):
             experiment.say(line)
 
+        fixed = experiment.rate_or_own(rate)
+
         def turn(value: float) -> tuple[Experiment, int]:
             machine, count = knob.apply(experiment.machine, workers, value)
             return experiment.with_cluster(machine), count
 
         def grid_at(value: float) -> Grid:
             there, count = turn(value)
-            return there.grid([method], [count], rate)
+            return there.grid([method], [count], fixed)
 
         def run(value: float, grid: Grid, tally: Tally) -> list[Cell]:
             return turn(value)[0].run_grid(grid, tally)

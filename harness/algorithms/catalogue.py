@@ -20,6 +20,7 @@ from harness.algorithms.stale import (
     ServerDescent,
     StalenessAware,
 )
+from harness.algorithms.torch_optimizers import TorchOptimizer
 
 __all__ = [
     "AdamW",
@@ -48,4 +49,5 @@ __all__ = [
     "StalenessAware",
     "StreamingDiLoCo",
     "TopK",
+    "TorchOptimizer",
 ]

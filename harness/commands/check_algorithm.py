@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("default")  # shows deprecations in the imported modules, too
         import_modules(arguments.modules, "--import", Path.cwd())
-        algorithm = method_of(arguments.name).algorithm
+        algorithm = method_of(arguments.name, needs_steps=False).algorithm
     print(f"{type(algorithm).__name__}: {algorithm}")
     for warning in warned:
         print(f"warning {warning.message}")

@@ -151,8 +151,10 @@ def named_methods(words: Sequence[str], base: TrainingConfig[Any]) -> list[Metho
         found = protocol.handing(base.workers)
         return found and found._replace(under_way=0)  # when they are folded, not what they are
 
-    named, file = [method_of(word) for word in words], base.protocol
-    if file in (None, ParameterServer(), Averaging()):
+    file = base.protocol
+    usual = file in (ParameterServer(), Averaging())
+    named = [method_of(word, needs_steps=file is None or usual) for word in words]
+    if file is None or usual:
         return named
     others = [each.label for each in named if way(each.protocol) != way(file)]
     if others:

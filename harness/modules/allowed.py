@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 import torch
 from torch import nn
 
-from harness.algorithms.descent import Descent
 from harness.base.errors import UserError, name_error
 from harness.grid.carriers import check as check_carrier
 from harness.modules.buffers import check_rule
@@ -87,8 +86,6 @@ def check_settings(model: object, loss: object, asked: Any) -> None:
     if asked.clip is not None:
         _check_positive("clip", asked.clip)
     check_number("weight_decay", asked.weight_decay, least=0.0)
-    told = "'momentum', 'adamw', 'muon', 'ngsgd', a LocalOptimizer or NaturalGradient of lagbench"
-    check_kind("optimizer", asked.optimizer, (str, *get_args(Descent), type(None)), told)
     check_kind("store", asked.store, (str, Path), "a folder")
     if asked.submit is not None:
         check_kind(

@@ -18,8 +18,8 @@ from typing import Annotated, Any, Literal, TypedDict, get_type_hints
 import torch
 from torch import nn
 
-from harness.algorithms.descent import PLAIN, Descent
-from harness.algorithms.schedules import Constant
+from harness.algorithms.descent import PLAIN
+from harness.algorithms.schedules import Constant, Schedule
 from harness.base.errors import RAISED, UserError, describe_raised
 from harness.base.files import DEFAULT_STORE, cluster_file
 from harness.base.log import LOG
@@ -30,6 +30,7 @@ from harness.judge.comparison import Impossible
 from harness.modules.allowed import check_kind, check_lists, check_rates, check_settings
 from harness.modules.buffers import Rule, describe_buffers
 from harness.modules.network import AskedLoss, ModuleNetwork, copy_module
+from harness.modules.optimizers import AskedOptimizer, optimizer_of
 from harness.modules.partition import (
     Partitioning,
     check_arguments,
@@ -87,10 +88,11 @@ class Settings(TypedDict, total=False):
         seeds: number of seeds, or a list of them; a seed sets data order, timing and initial
             parameters (of a model that is made by a function).
         guess: the first learning rate that is tried.
-        optimizer: makes a worker's steps from its gradients: ``"momentum"``, ``"adamw"``,
-            ``"muon"``, ``"ngsgd"`` (natural gradient of its linear and convolutional layers), a
-            `LocalOptimizer` or a `NaturalGradient`; each worker has its own state. None for plain
-            gradients.
+        optimizer: makes a worker's steps from its gradients: ``"sgd"``, ``"momentum"``,
+            ``"nesterov"``, ``"adam"``, ``"adamw"``, ``"muon"``, ``"ngsgd"`` (natural gradient of
+            linear and convolutional layers), a `LocalOptimizer`, a `NaturalGradient`, or one of
+            ``torch.optim`` as an object, a class or a function that makes one. Each worker has its
+            own state. None for the algorithm's own, which is mostly ``"sgd"``.
         clip: largest norm of a worker's gradient, as in ``torch.nn.utils.clip_grad_norm_``.
         weight_decay: multiple of the parameters that is added to each gradient after clipping;
             ``"adamw"``, ``"muon"`` and ``"ngsgd"`` decay beside the gradient.
@@ -132,7 +134,7 @@ class Settings(TypedDict, total=False):
     evaluations: Annotated[int, 10]
     seeds: Annotated[int | Sequence[int], 3]
     guess: Annotated[float, 0.1]
-    optimizer: Annotated[str | Descent | None, None]
+    optimizer: Annotated[AskedOptimizer, None]
     clip: Annotated[float | None, None]
     weight_decay: Annotated[float, 0.0]
     accumulate: Annotated[int, 1]
@@ -187,6 +189,7 @@ class Experiment:
     def __post_init__(self) -> None:
         self.settings: Any = SimpleNamespace(**{**USUAL, **self.given})
         check_settings(self.model, self.loss, self.settings)
+        self._choose_optimizer()
         self.device = resolve(str(self.settings.device), "device")
         self.machine = cluster_of(self.cluster)
         check_charge(self.settings, self.given, self.machine)
@@ -196,6 +199,36 @@ class Experiment:
         gather = self.settings.gather
         self._store = Store(folder) if gather is None else BucketStore(folder, Bucket(gather))
         self._runner = self._make_runner()
+
+    def _choose_optimizer(self) -> None:
+        """Replace what torch's optimizer or a schedule's object says by settings of ours.
+
+        Raises:
+            UserError: two weight decays or learning rates.
+        """
+        asked = self.settings
+        chosen, schedule = optimizer_of(asked.optimizer), asked.schedule
+        asked.optimizer = chosen.descent
+        if chosen.weight_decay and asked.weight_decay:
+            told = f"the optimizer has {chosen.weight_decay:g}; allowed: one of them"
+            raise UserError(f"weight_decay: {asked.weight_decay:g}; {told}")
+        asked.weight_decay = asked.weight_decay or chosen.weight_decay
+        if chosen.descent == "adamw" and "weight_decay" not in self.given:
+            self.say("optimizer: 'adamw' without weight decay; torch.optim.AdamW has 0.01")
+        said = chosen.rate, schedule.rate if isinstance(schedule, Schedule) else None
+        rates = [rate for rate in said if rate is not None]
+        if len(set(rates)) > 1:
+            raise UserError(f"schedule: rate {said[1]}; the optimizer's is {said[0]}; allowed: one")
+        self.own_rate: float | None = next(iter(rates), None)
+        if self.own_rate is not None and "guess" not in self.given:
+            asked.guess = self.own_rate
+
+    def rate_or_own(self, rate: float | None) -> float | None:
+        """A learning rate, or if it is None that of the user's optimizer or schedule."""
+        if rate is None and self.own_rate is not None:
+            self.say(f"rate: {self.own_rate:g}, which the optimizer or schedule has")
+            return self.own_rate
+        return rate
 
     def __enter__(self) -> Experiment:
         return self

@@ -13,12 +13,14 @@ from harness.algorithms.catalogue import (
     AsyncSgd,
     AveragedSgd,
     GradientAveraging,
+    LocalOptimizer,
     ModelAveraging,
     Momentum,
     Muon,
+    TorchOptimizer,
 )
 from harness.algorithms.contract import check_parameters
-from harness.algorithms.descent import Descent
+from harness.algorithms.descent import PLAIN, Descent
 from harness.base.errors import UserError, name_error
 from harness.base.printable import printable
 from harness.base.registry import load_plugins
@@ -37,12 +39,37 @@ NAMES: dict[str, Algorithm] = {
 }
 """Algorithms by short name; the class name of any algorithm means that class with defaults."""
 
+ALIASES = {
+    "asgd": "async",
+    "bmuf": "block-momentum",
+    "dcasgd": "DelayCompensated",
+    "ddp": "sync",
+    "downpour": "async",
+    "easgd": "Easgd",
+    "fedavg": "averaging",
+    "fedbuff": "FedBuff",
+    "hogwild": "async",
+    "localsgd": "averaging",
+}
+"""Names of the field, without hyphens and in small letters, and what they are called here."""
+
+ROUNDS_OF = ("averaging", "block-momentum")
+"""Names that need a number of local steps: their papers have no usual one."""
+
+USUAL_STEPS = {"diloco": 500}
+"""Local steps between rounds where a name has no number: those of the paper (arXiv 2311.08105)."""
+
 OPTIMIZERS: dict[str, Descent] = {
+    "sgd": PLAIN,
     "momentum": Momentum(),
+    "nesterov": Momentum(nesterov=True),
+    "adam": AdamW(),
     "adamw": AdamW(),
     "muon": Muon(),
     "ngsgd": NaturalGradient(),
+    **{name.lower(): TorchOptimizer(name) for name in ("Adagrad", "RMSprop", "NAdam", "RAdam")},
 }
+"""Optimizers by name. None of them decays parameters: ``torch.optim.AdamW`` does, by 0.01."""
 
 MOST_STEPS = 2**20
 
@@ -86,15 +113,16 @@ Asked = str | Algorithm | tuple[Algorithm, TimingProtocol] | Method
 default 1); an algorithm, alone or with its protocol; or a `Method`."""
 
 
-def method_of(asked: Asked) -> Method:
+def method_of(asked: Asked, *, needs_steps: bool = True) -> Method:
     """The method that a name, an algorithm, or an algorithm with its protocol describes.
 
     Args:
         asked: a name, optionally with the minibatches of a contribution after a colon (default 1);
             or an algorithm, alone or with its protocol.
+        needs_steps: whether names of `ROUNDS_OF` need a number; otherwise it is 1.
 
     Raises:
-        UserError: an unknown name, or a number that is none.
+        UserError: an unknown name, a number that is none, or a missing one.
 
     Example:
         >>> method_of("averaging:10").protocol.every
@@ -116,8 +144,14 @@ def method_of(asked: Asked) -> Method:
                 raise UserError(f"algorithm: {told}, e.g. {given.__name__}()")
             told = "a name, an Algorithm, such with its TimingProtocol, or a Method"
             raise UserError(f"algorithm: {given!r}; allowed: {told}")
-    name, _, number = asked.partition(":")
+    said, _, number = asked.partition(":")
+    name = _find_name(said)
     algorithm = _find_algorithm(name)
+    if not number and not asked.endswith(":"):
+        number = str(USUAL_STEPS.get(name, ""))
+    if not number and name in ROUNDS_OF and needs_steps:
+        told = f"{asked!r} has no number of local steps between two rounds"
+        raise UserError(f"algorithm: {told}; allowed: with one, e.g. '{asked}:10'")
     return Method(asked, algorithm, _protocol(algorithm, _steps(asked, number)))
 
 
@@ -141,14 +175,27 @@ def with_optimizer(method: Method, optimizer: str | Descent | None) -> Method:
         if optimizer not in OPTIMIZERS:
             raise name_error("optimizer", optimizer, OPTIMIZERS)
         optimizer = OPTIMIZERS[optimizer]
+    if type(method.algorithm) is AsyncSgd and optimizer == PLAIN:
+        return method
     # AsyncSgd itself has no descent to replace; a user's subclass may fold in its own way.
     if type(method.algorithm) is AsyncSgd:
         return replace(method, algorithm=AsyncDescent(optimizer))
     own = {entry.name for entry in fields(cast(Any, method.algorithm))}
+    if "optimizer" in own and isinstance(optimizer, LocalOptimizer):
+        return replace(method, algorithm=replace(cast(Any, method.algorithm), optimizer=optimizer))
     if "descent" not in own or isinstance(method.algorithm, AveragedSgd):
+        if optimizer == PLAIN:
+            return method
         told = f"{method.label} takes no steps of an optimizer's"
         raise UserError(f"optimizer: {told}; allowed: None, or with async, sync, averaging")
     return replace(method, algorithm=replace(cast(Any, method.algorithm), descent=optimizer))
+
+
+def _find_name(said: str) -> str:
+    """The name here of an algorithm that has another one in the field."""
+    return (
+        said if said in NAMES else ALIASES.get(said.lower().replace("-", "").replace("_", ""), said)
+    )
 
 
 def _find_algorithm(name: str) -> Algorithm:
@@ -157,7 +204,7 @@ def _find_algorithm(name: str) -> Algorithm:
     load_plugins("algorithms")
     classes = {kind.__name__: kind for kind in dataclasses_below(Algorithm)}
     if name not in classes:
-        raise name_error("algorithm", name, [*NAMES, *classes])
+        raise name_error("algorithm", name, [*NAMES, *ALIASES, *classes])
     return build(classes[name], {}, "algorithm", name)
 
 

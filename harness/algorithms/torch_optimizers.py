@@ -1,0 +1,117 @@
+"""Optimizers of ``torch.optim`` as local optimizers, each worker with a state of its own.
+
+`TorchOptimizer` runs torch's own step at a learning rate of 1 on parameters of zero: the negative
+of the result is the direction, since these optimizers are linear in the learning rate and work
+element by element. Weight decay, which depends on the parameters, is added as torch defines it for
+the class. The result is torch's up to rounding.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from harness.algorithms.descent import LocalOptimizer, State
+from harness.base.errors import UserError, name_error
+from harness.base.settings import setting
+from harness.networks.contract import Network
+
+LINEAR = (
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "NAdam",
+    "RAdam",
+    "RMSprop",
+    "SGD",
+)
+"""Classes of ``torch.optim`` whose steps are linear in the learning rate, element by element."""
+
+FLAGS = ("capturable", "differentiable", "foreach", "fused", "maximize")
+"""Settings of torch's optimizers that change no result, or would turn its sign."""
+
+BEGUN = "begun"
+"""Name of the state that says whether a worker has taken a step, ``[W]``."""
+
+
+@dataclass(frozen=True)
+class TorchOptimizer(LocalOptimizer):
+    """A class of ``torch.optim``, with the settings that it has there.
+
+    Args:
+        name: one of Adadelta, Adagrad, Adam, AdamW, Adamax, NAdam, RAdam, RMSprop, SGD.
+        settings: its settings without the learning rate, as JSON.
+
+    Examples:
+        >>> TorchOptimizer("RMSprop", '{"alpha": 0.9}').name
+        'RMSprop'
+    """
+
+    name: str = setting("Adam", one_of=LINEAR)
+    settings: str = "{}"
+
+    def __post_init__(self) -> None:
+        if self.name not in LINEAR:
+            raise name_error("optimizer", self.name, LINEAR)
+        try:
+            self._make(torch.zeros(1))
+        except (TypeError, ValueError) as error:
+            told = f"torch.optim.{self.name}: {error}"
+            raise UserError(f"optimizer: {self.settings!r}; {told}") from error
+
+    def start(self, replicas: Tensor) -> State:
+        """No step taken; the names and shapes of the state are those after a step of torch's."""
+        row = torch.zeros_like(replicas[0])
+        optimizer, parameter = self._make(row)
+        parameter.grad = torch.zeros_like(row)
+        cast(Any, optimizer).step()
+        shapes = self._tensors(optimizer, parameter)
+        workers = len(replicas)
+        state = {name: each.new_zeros(workers, *each.shape) for name, each in shapes.items()}
+        return {BEGUN: torch.zeros(workers, dtype=torch.float64, device=row.device), **state}
+
+    def direct_(self, gradients: Tensor, replicas: Tensor, state: State, network: Network) -> None:
+        """See `LocalOptimizer`."""
+        del network
+        decay, beside = self._decay()
+        begun = cast("list[float]", state[BEGUN].tolist())  # pyright: ignore[reportUnknownMemberType]
+        kept = {name: rows for name, rows in state.items() if name != BEGUN}
+        for worker, (gradient, theta) in enumerate(zip(gradients, replicas, strict=True)):
+            optimizer, parameter = self._make(torch.zeros_like(theta))
+            if begun[worker]:
+                own = {name: rows[worker] for name, rows in kept.items()}
+                cast(Any, optimizer).state[parameter].update(own)
+            coupled = decay and not beside
+            parameter.grad = gradient.add(theta, alpha=decay) if coupled else gradient
+            cast(Any, optimizer).step()
+            for name, each in self._tensors(optimizer, parameter).items():
+                kept[name][worker].copy_(each)
+            gradient.copy_(parameter.data.neg())
+            if decay and beside:
+                gradient.add_(theta, alpha=decay)
+        state[BEGUN].fill_(1.0)
+
+    def _make(self, start: Tensor) -> tuple[torch.optim.Optimizer, nn.Parameter]:
+        """Torch's optimizer of one vector, at a learning rate of 1 and without decay."""
+        parameter = nn.Parameter(start)
+        known = {**json.loads(self.settings), "weight_decay": 0.0}
+        return getattr(torch.optim, self.name)([parameter], lr=1.0, **known), parameter
+
+    def _decay(self) -> tuple[float, bool]:
+        """Weight decay, and whether it is beside the gradient and not added to it."""
+        known = json.loads(self.settings)
+        beside = self.name == "AdamW" or known.get("decoupled_weight_decay", False)
+        usual = 0.01 if self.name == "AdamW" else 0.0
+        return float(known.get("weight_decay", usual)), beside
+
+    @staticmethod
+    def _tensors(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> State:
+        """The state of a parameter that torch keeps in tensors."""
+        kept = cast(Any, optimizer).state[parameter]
+        return {name: each for name, each in kept.items() if isinstance(each, Tensor)}

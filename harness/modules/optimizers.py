@@ -1,0 +1,132 @@
+"""Optimizers of torch that a user passes as an object, a class or a function that makes one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from harness.algorithms.descent import PLAIN, AdamW, Descent, Momentum
+from harness.algorithms.torch_optimizers import FLAGS, LINEAR, TorchOptimizer
+from harness.base.errors import RAISED, UserError, describe_raised
+from harness.natural_gradient import NGSGD
+from harness.runs.methods import OPTIMIZERS
+
+AskedOptimizer = str | Descent | Optimizer | Callable[..., Optimizer] | None
+"""A name of `OPTIMIZERS`, a `LocalOptimizer`, a `NaturalGradient`, an optimizer of torch, its
+class, or a function of parameters that makes one; None for plain gradients."""
+
+OURS = {"NGSGD": "'ngsgd'", "Muon": "'muon'"}
+"""Optimizers here, by the class of the torch optimizer."""
+
+
+class Chosen(NamedTuple):
+    """What a user's optimizer says.
+
+    Attributes:
+        descent: the optimizer; None for the algorithm's own.
+        rate: its learning rate; None if it says none.
+        weight_decay: multiple of the parameters that is added to the gradient.
+    """
+
+    descent: str | Descent | None
+    rate: float | None = None
+    weight_decay: float = 0.0
+
+
+def optimizer_of(asked: Any) -> Chosen:
+    """The optimizer that a user asks for, with its learning rate.
+
+    Args:
+        asked: see `AskedOptimizer`.
+
+    Raises:
+        UserError: an optimizer of torch that is not supported, or none at all.
+
+    Examples:
+        >>> made = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.8)
+        >>> optimizer_of(made)
+        Chosen(descent=Momentum(momentum=0.8, nesterov=False), rate=0.1, weight_decay=0.0)
+    """
+    if asked is None or isinstance(asked, str | Descent):
+        return Chosen(asked)
+    if isinstance(asked, Optimizer):
+        return _convert(asked)
+    if isinstance(asked, type) and asked.__name__ in OURS:
+        _refuse(asked.__name__)
+    if not callable(asked):
+        raise UserError(f"optimizer: {asked!r}; allowed: {_allowed()}")
+    try:
+        made: Any = asked([nn.Parameter(torch.zeros(1))])
+    except UserError:
+        raise
+    except RAISED as error:
+        name = getattr(asked, "__qualname__", type(asked).__qualname__)
+        told = f"{name} raised {describe_raised(error)} when it was called with parameters"
+        raise UserError(f"optimizer: {told}; allowed: {_allowed()}") from error
+    if not isinstance(made, Optimizer):
+        told = f"a function that gives {made!r}"
+        raise UserError(f"optimizer: {told}; allowed: {_allowed()}")
+    unsaid = isinstance(asked, type) or (
+        isinstance(asked, partial) and "lr" not in cast("partial[Any]", asked).keywords
+    )
+    found = _convert(made)
+    return found._replace(rate=None) if unsaid else found
+
+
+def _convert(made: Optimizer) -> Chosen:
+    """Our optimizer with the settings of torch's."""
+    kind = type(made)
+    if kind is NGSGD or kind.__name__ in OURS:
+        _refuse(kind.__name__)
+    if kind.__name__ not in LINEAR or getattr(torch.optim, kind.__name__) is not kind:
+        _refuse(kind.__name__)
+    groups = [{k: v for k, v in each.items() if k != "params"} for each in made.param_groups]
+    if any(each != groups[0] for each in groups[1:]):
+        told = f"{len(groups)} groups of parameters with different settings"
+        raise UserError(f"optimizer: {told}; allowed: the same for all parameters")
+    if made.state:
+        raise UserError(
+            "optimizer: has taken steps; allowed: a fresh one, as its state is not kept"
+        )
+    known = {name: value for name, value in groups[0].items() if name in made.defaults}
+    rate, decay = float(known.pop("lr")), float(known.pop("weight_decay"))
+    if known.pop("maximize", False):
+        raise UserError("optimizer: maximize=True; allowed: False, with a loss of the other sign")
+    for name in FLAGS:
+        known.pop(name, None)
+    descent, decay = _match(kind.__name__, known, decay)
+    return Chosen(descent, rate, decay)
+
+
+def _match(name: str, known: dict[str, Any], decay: float) -> tuple[Descent, float]:
+    """The optimizer, and the weight decay that is added to the gradient."""
+    if name == "SGD" and not known["dampening"]:
+        momentum = float(known["momentum"])
+        found = Momentum(momentum, bool(known["nesterov"])) if momentum else PLAIN
+        return found, decay
+    beside = known.get("decoupled_weight_decay", name == "AdamW")
+    if name in ("Adam", "AdamW") and not known["amsgrad"] and (beside or not decay):
+        beta1, beta2 = map(float, known["betas"])
+        return AdamW(beta1, beta2, float(known["eps"]), decay), 0.0
+    told = json.dumps({**known, "weight_decay": decay}, sort_keys=True)
+    return TorchOptimizer(name, told), 0.0
+
+
+def _refuse(name: str) -> None:
+    """Reject an optimizer of torch.
+
+    Raises:
+        UserError: always.
+    """
+    raise UserError(f"optimizer: torch's {name}; allowed: {OURS.get(name) or _allowed()}")
+
+
+def _allowed() -> str:
+    named = ", ".join(f"'{name}'" for name in OPTIMIZERS)
+    return f"{named}; torch.optim's {', '.join(LINEAR)}; a lagbench.LocalOptimizer"
