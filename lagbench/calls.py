@@ -8,9 +8,39 @@ from typing import Any, Unpack
 
 from torch import nn
 
-from harness.algorithms.async_sgd import Gradients
+from harness.algorithms.async_sgd import Gradients, PlainFolds
+from harness.algorithms.averaging import BlockMomentum, Mean, OuterNesterov
+from harness.algorithms.catalogue import (
+    AdamW,
+    AsyncDescent,
+    AsyncSgd,
+    AveragedSgd,
+    ClippedSgd,
+    Compressed,
+    DelayCompensated,
+    DelayedNesterov,
+    EagerDiLoCo,
+    Easgd,
+    ElasticDiLoCo,
+    FedBuff,
+    GradientAveraging,
+    Int8,
+    LocalOptimizer,
+    ModelAveraging,
+    Momentum,
+    Muon,
+    PartialFolds,
+    PowerSgd,
+    Ringmaster,
+    ServerDescent,
+    StalenessAware,
+    StreamingDiLoCo,
+    TopK,
+    TorchOptimizer,
+)
 from harness.algorithms.contract import Algorithm, Fold, LocalWork, Memory, Server
-from harness.algorithms.schedules import Constant, Exponential, Halving, Schedule
+from harness.algorithms.descent import local_direction, local_steps
+from harness.algorithms.schedules import Constant, Exponential, Halving, Pace, Schedule
 from harness.algorithms.share_schedules import Cosine, Linear, Steps, Warmup
 from harness.base.errors import UserError
 from harness.base.log import LOG
@@ -21,6 +51,7 @@ from harness.modules.allowed import check_kind, check_lists, check_number, check
 from harness.modules.experiment import USUAL, Experiment, Model, Settings, cluster_of
 from harness.modules.network import AskedLoss
 from harness.modules.partition import dirichlet
+from harness.natural_gradient import NaturalGradient
 from harness.networks.contract import Minibatch, Network
 from harness.runs.idle import idle_lines
 from harness.runs.methods import Asked, Method, method_of
@@ -30,57 +61,109 @@ from harness.search.comparison import Grid, Rates
 from harness.search.knobs import knob_of
 from harness.simulator import (
     Averaging,
+    BackupWorkers,
     Cluster,
+    Device,
     Fault,
+    Host,
+    Jitter,
+    Link,
+    Parallel,
     ParameterServer,
     Simulation,
+    Stragglers,
     Timeline,
+    WorkerGroup,
     Workload,
 )
 from harness.simulator.foresight import describe_repeats
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.store import Cell, Run, Store
+from lagbench import cluster as cluster
 from lagbench.advised import Advice
 from lagbench.result import Result, Tolerated
 from lagbench.stopping import resumable
 
 __all__ = [
+    "AdamW",
     "Advice",
     "Algorithm",
+    "AsyncDescent",
+    "AsyncSgd",
+    "AveragedSgd",
     "Averaging",
+    "BackupWorkers",
+    "BlockMomentum",
+    "ClippedSgd",
     "Cluster",
+    "Compressed",
     "Constant",
     "Cosine",
+    "DelayCompensated",
+    "DelayedNesterov",
+    "Device",
+    "EagerDiLoCo",
+    "Easgd",
+    "ElasticDiLoCo",
     "Exponential",
     "Fault",
+    "FedBuff",
     "Fold",
+    "GradientAveraging",
     "Gradients",
     "Halving",
+    "Host",
+    "Int8",
+    "Jitter",
     "Linear",
+    "Link",
+    "LocalOptimizer",
     "LocalWork",
+    "Mean",
     "Memory",
     "Method",
     "Minibatch",
+    "ModelAveraging",
+    "Momentum",
+    "Muon",
+    "NaturalGradient",
     "Network",
+    "OuterNesterov",
+    "Pace",
+    "Parallel",
     "ParameterServer",
+    "PartialFolds",
+    "PlainFolds",
+    "PowerSgd",
     "Result",
+    "Ringmaster",
     "Run",
     "Schedule",
     "Server",
+    "ServerDescent",
     "Settings",
+    "StalenessAware",
     "Steps",
+    "Stragglers",
+    "StreamingDiLoCo",
     "Timeline",
     "TimingProtocol",
     "Tolerated",
+    "TopK",
+    "TorchOptimizer",
     "UserError",
     "Warmup",
+    "WorkerGroup",
     "Workload",
     "advise",
+    "cluster",
     "cluster_of",
     "compare",
     "dirichlet",
     "load",
     "load_into",
+    "local_direction",
+    "local_steps",
     "simulate",
     "tolerate",
     "train",

@@ -234,7 +234,10 @@ class Easgd(Algorithm):
     """``x <- x - alpha (x - centre)`` for a worker, ``centre <- centre + alpha (x - centre)``.
 
     A contribution is ``centre - x`` at its start; the first local step's gradient is taken at the
-    same x. In rounds the centre moves by ``beta`` along the mean contribution.
+    same x, as in the paper's algorithm 1. That algorithm exchanges at once: the centre moves before
+    the local steps. Here a worker has read the centre before its steps and its contribution arrives
+    after them, so that without rounds the centre moves one such period later. In rounds it moves by
+    ``beta`` along the mean contribution.
 
     Args:
         descent: optimizer of local steps.

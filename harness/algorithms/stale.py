@@ -80,7 +80,8 @@ class DelayCompensated(Gradients):
     so that it may be sharded and workers may have several contributions in flight.
 
     Args:
-        strength: lambda, the strength of the compensation, for summed gradients.
+        strength: lambda, for the gradient that the learning rate multiplies. The paper's is for a
+            minibatch's mean gradient: where gradients are sums over B frames, divide it by B.
         history: number of versions that are kept; the largest allowed staleness is one less.
     """
 

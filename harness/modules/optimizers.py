@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from harness.algorithms.descent import PLAIN, AdamW, Descent, Momentum
+from harness.algorithms.descent import PLAIN, AdamW, Descent, LocalOptimizer, Momentum
 from harness.algorithms.torch_optimizers import FLAGS, LINEAR, TorchOptimizer
 from harness.base.errors import RAISED, UserError, describe_raised
 from harness.natural_gradient import NGSGD
@@ -57,8 +57,13 @@ def optimizer_of(asked: Any) -> Chosen:
         return Chosen(asked)
     if isinstance(asked, Optimizer):
         return _convert(asked)
-    if isinstance(asked, type) and asked.__name__ in OURS:
-        _refuse(asked.__name__)
+    if isinstance(asked, type):
+        name, ours = asked.__name__, issubclass(asked, LocalOptimizer)
+        if name in OURS:
+            _refuse(name)
+        if ours:
+            told = f"{name} is a class; allowed: an object of it, e.g. {name}()"
+            raise UserError(f"optimizer: {told}")
     if not callable(asked):
         raise UserError(f"optimizer: {asked!r}; allowed: {_allowed()}")
     try:

@@ -175,6 +175,7 @@ def with_optimizer(method: Method, optimizer: str | Descent | None) -> Method:
         if optimizer not in OPTIMIZERS:
             raise name_error("optimizer", optimizer, OPTIMIZERS)
         optimizer = OPTIMIZERS[optimizer]
+    check_settings_class("optimizer", optimizer)
     if type(method.algorithm) is AsyncSgd and optimizer == PLAIN:
         return method
     # AsyncSgd itself has no descent to replace; a user's subclass may fold in its own way.

@@ -1,9 +1,8 @@
 """A cluster file: workers and their devices, host, link, server, and the training job.
 
 `Cluster` describes the machine, including the variation of its speeds; `Device` one kind of device.
-`catalogue` has devices that a cluster file need not describe. `read_durations` reads measured
-durations for an empirical jitter law from a text file. `Workload` has the figures of a training job
-that timing depends on.
+`catalogue` has devices that a cluster file need not describe. `Workload` has the figures of a
+training job that timing depends on.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
-from harness.base.errors import UserError
+from harness.base.errors import UserError, name_error
 from harness.base.settings import (
     Spec,
     build,
@@ -27,8 +26,8 @@ from harness.base.settings import (
     ratio,
     setting,
     size,
-    text_of,
 )
+from harness.simulator.durations import with_durations
 from harness.simulator.faults import Fault
 from harness.simulator.network import Network
 
@@ -50,9 +49,7 @@ __all__ = [
     "cluster_from",
     "describe_unknown_device",
     "load_cluster",
-    "read_durations",
     "with_catalogue",
-    "with_durations",
 ]
 
 JITTER_LAWS = ("constant", "lognormal", "gamma", "shifted-exponential", "empirical")
@@ -316,6 +313,46 @@ class Cluster(Spec):
     checkpoints: Checkpoints | None = setting(None, added=True)
     jobs: tuple[Job, ...] = setting((), added=True)
 
+    @classmethod
+    def of(
+        cls,
+        workers: int,
+        *,
+        step_s: float | None = None,
+        device: str | None = None,
+        bandwidth_bytes_per_s: float | None = None,
+        latency_s: float = 0.0,
+        step_cv: float = 0.0,
+        name: str = "equal workers",
+    ) -> Cluster:
+        """A cluster of equal workers, each with a link to the server.
+
+        Args:
+            workers: number of workers.
+            step_s: seconds of a step on each of them, or
+            device: name of their device in the `catalogue`.
+            bandwidth_bytes_per_s: of each worker's link, in each direction; None for no limit.
+            latency_s: of each message.
+            step_cv: standard deviation of a step's time over its mean, lognormal.
+            name: name of the cluster.
+
+        Raises:
+            UserError: a value that is not allowed, or both or none of ``step_s`` and ``device``.
+
+        Example:
+            >>> Cluster.of(16, step_s=0.02, bandwidth_bytes_per_s=1.25e9).size
+            16
+        """
+        if (step_s is None) == (device is None):
+            raise UserError("Cluster.of: step_s, device; allowed: one of them")
+        if device is not None and device not in catalogue():
+            raise name_error("device", device, catalogue())
+        kind = Device(launch_s=step_s or 0.0) if device is None else catalogue()[device]
+        group = WorkerGroup(workers, device or "worker")
+        link = Link(latency_s, bandwidth_bytes_per_s)
+        jitter = Jitter("lognormal", step_cv) if step_cv else Jitter()
+        return cls(name, {group.device: kind}, (group,), link, jitter=jitter)
+
     def trouble(self) -> tuple[str, str] | None:
         """Unknown devices, no workers or too many, and tables that do not fit together."""
         if not self.workers:
@@ -484,66 +521,6 @@ def describe_unknown_device(name: str, described: Collection[str]) -> str:
         f"unknown {shown}{hint}; allowed: {', '.join(sorted(described)) or 'none'} in [devices],"
         f" and in the catalogue {', '.join(catalogue())}"
     )
-
-
-MOST_DURATIONS = 100_000
-
-LONGEST_S = 1e9
-
-
-def with_durations(table: dict[str, Any], path: Path) -> None:
-    """Replace every ``file`` of a jitter table by the file's durations.
-
-    Args:
-        table: of a cluster file; malformed entries are left for the schema to reject.
-        path: the cluster file; file names are relative to its folder.
-
-    Raises:
-        UserError: such a file cannot be read, or contains a line that is not a duration.
-    """
-    server = table.get("server")
-    inner = cast(dict[str, Any], server) if isinstance(server, dict) else {}
-    for key, value in (("jitter", table.get("jitter")), ("server.jitter", inner.get("jitter"))):
-        if not isinstance(value, dict):
-            continue
-        jitter = cast(dict[str, Any], value)
-        name = jitter.get("file")
-        if isinstance(name, str) and name and "values" not in jitter:
-            where = f"{path}: {key}.file"
-            jitter["values"] = read_durations(path.parent / name, where)
-            del jitter["file"]
-
-
-def read_durations(path: Path, where: str) -> list[float]:
-    """The numbers of a text file, one per line; empty lines and ``#`` comments are skipped.
-
-    Args:
-        path: the file.
-        where: the key that refers to it, for messages.
-
-    Raises:
-        UserError: it cannot be read, or a line is not a finite number of at least 0.
-    """
-    lines = text_of(path, where).splitlines()
-    numbered = ((number, line.partition("#")[0].strip()) for number, line in enumerate(lines, 1))
-    found = [
-        _duration(text, f"{where}: {path.name} line {number}") for number, text in numbered if text
-    ]
-    if len(found) > MOST_DURATIONS:
-        allowed = f"at most {MOST_DURATIONS}"
-        raise UserError(f"{where}: {path.name} has {len(found)} durations; allowed: {allowed}")
-    return found
-
-
-def _duration(text: str, where: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0.0 <= seconds <= LONGEST_S:
-        allowed = f"a number from 0 to {LONGEST_S:g}"
-        raise UserError(f"{where}: {text[:40]!r} is not allowed; allowed: {allowed}")
-    return seconds
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ SETS = ("harness/commands", "reproductions/")
 TOLD_BY_FOLDER = {
     "advice.py": "a search, and its report",
     "averaging.py": "the algorithms, and their protocol of time",
+    "cluster.py": "of the simulator, and what a user makes one of",
     "comparison.py": "of methods, of verdicts' figures, of benchmarks and in a report",
     "compiling.py": "of numba for every room, and of the acoustic kernels",
     "contract.py": "what derives from a room's contract: algorithms, networks, protocols, tasks",

@@ -331,10 +331,14 @@ IN_AVERAGING = {
 }
 SCHEDULES: dict[str, dict[str, Any]] = {
     "Constant": {"rate": 0.02},
+    "Cosine": {"rate": 0.02, "warmup": 0.3, "floor": 0.2},
     "Exponential": {"rate": 0.02, "passes": 2},
     "Halving": {"rate": 0.02, "halve_below": 1.0, "stop_below": -1.0},
     "Hand": {"rate": 0.02, "factor": 0.5, "groups_a_pass": 5, "tests_a_pass": 5, "gain": 0.5},
+    "Linear": {"rate": 0.02, "warmup": 0.3, "floor": 0.2},
     "Search": {"rate": 0.02, "least_minibatches": 2, "sample": 0.9, "clear": 0.0},
+    "Steps": {"rate": 0.02, "warmup": 0.3},
+    "Warmup": {"rate": 0.02, "warmup": 0.3},
 }
 
 
@@ -434,6 +438,12 @@ EXAMPLES: dict[tuple[str, str], list[Any]] = {
     ("ModuleConfig", "cluster"): ["another.toml"],
     ("ModuleConfig", "evaluations"): [5],
     ("ModuleConfig", "tested"): ["never"],
+    ("ModuleConfig", "clip"): [0.001],
+    ("ModuleConfig", "weight_decay"): [0.5],
+    ("ModuleConfig", "accumulate"): [2],
+    ("Steps", "at"): [[0.2]],
+    ("TorchOptimizer", "name"): ["Adagrad"],
+    ("TorchOptimizer", "settings"): ['{"eps": 0.5}'],
     ("ModuleTable", "model"): ["mine:wide"],
     ("ModuleTable", "loss"): ["mine:half"],
     ("ModuleTable", "data"): ["mine:others"],

@@ -132,3 +132,35 @@ def test_a_coder_says_what_it_sends():
     thin = 2 * (440 + 2048) + 2 * (2048 + 1000) + 3048
     whole = 440 * 2048 + 2048 * 1000 + 3048
     assert PowerSgd(2).share((440, 2048, 1000)) == thin / whole
+
+
+def test_momentum_correction_is_algorithm_1_of_deep_gradient_compression():
+    """Each worker by itself: accumulate after momentum, send the largest, mask both."""
+    algorithm = Compressed(coder=TopK(0.25), momentum=0.9)
+    server, memory = algorithm.start(drawn(LAYOUT.parameters)), Memory()
+    model = server.model.clone()
+    speed, residue = np.zeros((WORKERS, len(model))), np.zeros((WORKERS, len(model)))
+    for minibatch in minibatches(6):
+        slopes = torch.empty(WORKERS, len(model), dtype=torch.float64)
+        plain = GradientAveraging()
+        replicas = model.repeat(WORKERS, 1)
+        plain.contribute(LocalWork(NET, replicas, [minibatch], slopes, 0.5, Memory()))
+        sent = np.zeros_like(residue)
+        for worker, slope in enumerate(slopes.numpy()):
+            speed[worker] = 0.9 * speed[worker] + slope
+            residue[worker] += speed[worker]
+            largest = np.argsort(-np.abs(residue[worker]))[: -(-len(model) // 4)]
+            sent[worker, largest] = residue[worker, largest]
+            residue[worker, largest] = speed[worker, largest] = 0.0
+        model = model - 0.5 * torch.as_tensor(sent.mean(0))
+        out = torch.empty_like(slopes)
+        replicas = server.model.repeat(WORKERS, 1)
+        algorithm.contribute(LocalWork(NET, replicas, [minibatch], out, 0.5, memory))
+        algorithm.fold(server, Fold(out, [0] * WORKERS, 0.5))
+    torch.testing.assert_close(server.model, model, rtol=0, atol=1e-12)
+
+
+def test_momentum_correction_of_models_is_refused():
+    key, told = Compressed(ModelAveraging(), momentum=0.9).trouble(4, 4)
+    assert (key, told[:3]) == ("algorithm.momentum", "0.9")
+    assert Compressed(ModelAveraging()).trouble(4, 4) is None

@@ -16,6 +16,7 @@ from harness.algorithms.catalogue import (
     Muon,
     PowerSgd,
     TopK,
+    TorchOptimizer,
 )
 from harness.algorithms.descent import LocalOptimizer
 from harness.networks.feedforward import Dnn, Layout, random_parameters
@@ -46,7 +47,7 @@ def test_no_algorithm_of_the_catalogue_is_missing():
     kinds = {type(each) for each in ALGORITHMS.values()}
     offered = {getattr(catalogue, name) for name in catalogue.__all__}
     abstract = {Algorithm, LocalOptimizer}
-    inside = {AdamW, Momentum, Muon, Int8, PowerSgd, TopK}  # parts of those above
+    inside = {AdamW, Momentum, Muon, TorchOptimizer, Int8, PowerSgd, TopK}  # parts of those above
     assert offered - abstract - inside == kinds
 
 
