@@ -158,7 +158,7 @@ def feet(table: Table) -> Iterator[str]:
 
 
 def _skew(row: Row) -> str:
-    """How much the data of several workers differ; empty where they do not."""
+    """Difference of the data of several workers; empty if there is none."""
     skew, workers = row.skew, row.cell.workers
     if not skew or workers == 1:
         return ""

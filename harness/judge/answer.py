@@ -88,7 +88,7 @@ def format_error(found: Interval) -> str:
 
 
 def format_target(row: Row) -> str:
-    """When a row reached the target; of how many seeds, unless it was all of them."""
+    """Time at which a row reached the target, with the number of seeds unless all did."""
     seeds = len(row.reaches)
     if row.reached and any(reach.seconds == 0.0 for reach in row.reaches):
         return "met before training"

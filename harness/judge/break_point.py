@@ -1,4 +1,4 @@
-"""Where training breaks: errors at several values against those at a reference value.
+"""The point at which training breaks, from errors at several values and at a reference.
 
 The ratio of two errors has its interval on the logarithm. Two things limit it: the scatter over
 seeds, and the development set, whose errors are counts of so many examples. So what cannot be

@@ -120,7 +120,7 @@ class Row:
 
     @property
     def skew(self) -> Mapping[str, float]:
-        """How much the workers' data differ in the first seed's run; empty where they do not.
+        """Difference of the workers' data in the first seed's run; empty if there is none.
 
         ``smallest_share`` and ``largest_share`` are examples of a worker, ``label_skew`` the mean
         total variation distance between a worker's class frequencies and those of all data.
@@ -190,7 +190,7 @@ def build_table(
 
 
 def speedup(row: Row, other: Row) -> Speedup | None:
-    """How much faster one row is to the target than another; None unless every seed reached it.
+    """Speed-up to the target of one row over another; None unless every seed reached it.
 
     Args:
         row: a row of a table.
@@ -216,7 +216,7 @@ def _columns(row: Row) -> tuple[list[float], list[float]]:
 
 
 def reach(run: Run, judged: str, target: float) -> Reach:
-    """When a run's metric is first as good as a target.
+    """Time at which a run's metric is first as good as a target.
 
     Args:
         run: a finished run.

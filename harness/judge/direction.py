@@ -25,7 +25,7 @@ def as_error(run: Run, value: float) -> float:
 
 
 def excess(error: float, reference: float) -> float:
-    """How much an error is above another, relative to the size of that one, whatever its sign.
+    """Excess of an error over another, relative to the magnitude of the latter.
 
     Args:
         error: an error, of which less is better.

@@ -1,4 +1,4 @@
-"""What is done to a worker's gradient before its algorithm: microbatches, clipping, weight decay.
+"""Changes of a worker's gradient before its algorithm: microbatches, clipping, weight decay.
 
 The rules apply to every minibatch of every worker, whatever the algorithm and the optimizer.
 """

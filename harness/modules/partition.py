@@ -194,7 +194,7 @@ def split_rows(
 
 
 def measure_skew(shares: Sequence[np.ndarray], targets: Any) -> Mapping[str, float]:
-    """How much workers' shares differ, for a run's summary.
+    """Difference of the workers' shares, for a run's summary.
 
     Args:
         shares: rows of each worker.

@@ -1,4 +1,4 @@
-"""What a user says of a recipe: a schedule by name, object or function, and weight decay."""
+"""Settings of a training recipe: a schedule by name, object or function, and weight decay."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _scheduler_of_torch(asked: Any) -> str | None:
 
 
 def _call(function: Callable[[float], Any], value: float) -> Any:
-    """What a user's function gives.
+    """Result of a user's function.
 
     Raises:
         UserError: it raises an error.

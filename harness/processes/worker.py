@@ -225,6 +225,7 @@ def clock_offset(address: Address, question: Header, aside: Aside) -> float:
     for _ in range(QUESTIONS):
         asked = now_s()
         send(question, address)
+        # Other messages of the peer may come first; they are kept for the caller.
         while (
             answer := receive(address, type(question), reuse_buffer(NOTHING))[0]
         ).kind != question.kind:

@@ -120,7 +120,7 @@ def soonest(channels: Channels) -> tuple[float, int]:
     if channels.sharing != FAIR:
         return np.inf, DOWN
     fetched, pushed = head_s(channels.fetches), head_s(channels.pushes)
-    if channels.up == DOWN:
+    if channels.up == DOWN:  # half duplex: both directions share one channel
         return finish_s(channels, DOWN, min(fetched, pushed)), UP if pushed <= fetched else DOWN
     down_s, up_s = finish_s(channels, DOWN, fetched), finish_s(channels, UP, pushed)
     return (down_s, DOWN) if down_s <= up_s else (up_s, UP)
