@@ -63,6 +63,11 @@ def configure(p: argparse.ArgumentParser) -> None:
         "--only", default="", help="exhibits to reproduce, e.g. table2,fig3 (default: all)"
     )
     p.add_argument(
+        "--search",
+        action="store_true",
+        help="search for the settings, too (default: the outcome of the published search)",
+    )
+    p.add_argument(
         "--jobs",
         type=argument_types.count,
         help="number of runs trained at once (default: the number of cores)",
@@ -150,6 +155,7 @@ def _request(asked: argparse.Namespace, paper: Paper, scale: str, device: str) -
         submit=submit,
         share=asked.shard,
         gather=asked.gather,
+        search=asked.search,
     )
 
 
@@ -178,11 +184,14 @@ def _print_results(results: Results, out: Path) -> int:
     """Print the verdicts and what failed; returns the exit code."""
     from harness.judge.builders import failures
     from harness.store import Store
+    from reproductions.reproduce import PUBLISHED
 
     if results.scale == "smoke":
         print("at smoke scale, which says that all works and nothing about the paper:")
     for claim in results.claims:
         print(f"{claim.verdict:>12}  {claim.id}")
+    if any(exhibit.note.startswith(PUBLISHED) for exhibit in results.exhibits):
+        print("settings: those of the published search; --search runs it again")
     report = out / "report.pdf"  # which needs typst
     print(f"report: {report if report.exists() else report.with_suffix('.html')}")
     failed = failures(Store(out / "runs"), results)

@@ -85,9 +85,14 @@ class Paper:
         return tuple(range(first, first + (count or self.seeds[scale])))
 
     def select_makers(
-        self, only: Sequence[str], scale: str
+        self, only: Sequence[str], scale: str, search: bool = False
     ) -> tuple[list[Maker[Subject, Exhibit]], list[Maker[Subject, Claim]]]:
         """The exhibits named by ``only`` (the scale's own if empty) and the claims they carry.
+
+        Args:
+            only: short names of exhibits.
+            scale: the scale.
+            search: whether those that search for settings are made without being named, too.
 
         Raises:
             UserError: no such exhibit.
@@ -97,7 +102,11 @@ class Paper:
             if name not in names:
                 raise name_error("--only", name, names)
         if not only:
-            made = [maker for maker in self.exhibits if maker.smoke or scale != "smoke"]
+            made = [
+                maker
+                for maker in self.exhibits
+                if (maker.smoke or scale != "smoke") and (search or not maker.searches)
+            ]
             return made, list(self.claims)
         exhibits = [names[name] for name in only]
         # A claim is judged only if the chosen exhibits need all of its runs anyway.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,18 @@ from harness import argument_types
 from harness.base.seeds import identity
 from harness.grid.carriers import Submission
 from harness.grid.display import execute_named
-from harness.judge import comparison
+from harness.judge import comparison, read_results
 from harness.judge.builders import ASKED, Maker, Runs, build_claim, build_exhibit, divergence_hashes
 from harness.judge.parts import LOOKS, correct_verdicts
-from harness.judge.results import Results
+from harness.judge.results import Exhibit, Results
 from harness.store import Bucket, Run, Store
 from harness.store.schema import TIMELINE
 from harness.tasks.contract import Configuration
+from reports.site import FROM
 from reproductions.paper import Paper, Subject
+
+PUBLISHED = "From the published report: this search was not run again, which --search does."
+"""Begins the note of an exhibit that a report takes from the published one."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,7 @@ class Request:
         submit: batch system for the runs; None for processes on this machine.
         share: (number from 1, count) of this command among those that fill one store; None if one.
         gather: store shared with other machines; None for none.
+        search: whether the search for settings runs again; else its published outcome is shown.
     """
 
     seeds: tuple[int, ...]
@@ -48,6 +53,7 @@ class Request:
     submit: Submission | None = None
     share: tuple[int, int] | None = None
     gather: Bucket | None = None
+    search: bool = False
 
     @property
     def store(self) -> Store:
@@ -63,12 +69,13 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
         KeyboardInterrupt: stopped by the user or the budget; the same request resumes.
     """
     started, clock = datetime.now(UTC), time.monotonic()
-    exhibits, claims = paper.select_makers(request.only, subject.scale)
+    exhibits, claims = paper.select_makers(request.only, subject.scale, request.search)
     makers = (*exhibits, *claims)
     store = request.store
     before = {run.hash for run in store.runs() if store.has(run.hash)}
     runs = _execute_runs(paper, subject, request, makers)
     looks = paper.looks.get(subject.scale, 1)
+    known = () if request.only or request.search else published_searches(paper, subject)
     facts = {
         "reference": {**paper.reference, "held_against": paper.held_against},
         "differences": paper.differences(subject),
@@ -83,11 +90,30 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
     }
     results = Results(
         paper.id, subject.scale, subject.corpus.name, request.seeds, facts,
-        tuple(build_exhibit(maker, subject, runs) for maker in exhibits),
+        (*(build_exhibit(maker, subject, runs) for maker in exhibits), *known),
         correct_verdicts([build_claim(maker, subject, runs) for maker in claims], looks),
     )  # fmt: skip
     reports.build(request.out, results)
     return results
+
+
+def published_searches(paper: Paper, subject: Subject, folder: Path = FROM) -> tuple[Exhibit, ...]:
+    """The published exhibits of searches for settings at the scale and on the kind of corpus.
+
+    Args:
+        paper: the paper.
+        subject: the scale and the corpus.
+        folder: published results, ``PAPER/SCALE/results.json``.
+    """
+    path = folder / paper.id / subject.scale / "results.json"
+    if not path.exists() or (found := read_results(path)).corpus != subject.corpus.name:
+        return ()
+    searches = {maker.id for maker in paper.exhibits if maker.searches}
+    return tuple(
+        replace(exhibit, note=f"{PUBLISHED} {exhibit.note}")
+        for exhibit in found.exhibits
+        if exhibit.id in searches
+    )
 
 
 def execute_share(paper: Paper, subject: Subject, request: Request) -> int:
@@ -97,7 +123,7 @@ def execute_share(paper: Paper, subject: Subject, request: Request) -> int:
         UserError: bad input, or an output folder that cannot be written.
         KeyboardInterrupt: stopped by the user or the budget; the same request resumes.
     """
-    exhibits, claims = paper.select_makers(request.only, subject.scale)
+    exhibits, claims = paper.select_makers(request.only, subject.scale, request.search)
     runs = _execute_runs(paper, subject, request, (*exhibits, *claims))
     return len({run.hash for group in runs.values() for run in group})
 

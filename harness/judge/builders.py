@@ -55,6 +55,7 @@ class Maker(Generic[Subject, Made]):
         divergence: whether the question is if training diverges: then it is made from diverged
             runs too, and a diverged run does not make the report a failure.
         timelines: number of runs per setting, in the order of seeds, that it reads timelines of.
+        searches: whether its runs search for settings, which the others use as they are known.
     """
 
     id: str
@@ -63,6 +64,7 @@ class Maker(Generic[Subject, Made]):
     smoke: bool = True
     divergence: bool = False
     timelines: float = 0
+    searches: bool = False
 
     def sound(self, run: Run) -> bool:
         """Whether the run ended with a status that the maker can use."""

@@ -130,4 +130,4 @@ def _end(method: str, run: Run) -> float:
     return 100.0 * float(run.curve(name)[1][-1])
 
 
-TUNING = (Maker("p1.tuning", tuple(trials(AS_PRINTED)), tuning, smoke=False),)
+TUNING = (Maker("p1.tuning", tuple(trials(AS_PRINTED)), tuning, smoke=False, searches=True),)

@@ -1,0 +1,76 @@
+"""The search for settings runs when it is asked for; else its published outcome is reported."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from data_synth import load_corpus
+from harness.judge.builders import Maker, Runs
+from harness.judge.results import Exhibit
+from reproductions.paper import Paper, Subject
+from reproductions.paper1_async_asgd import PAPER
+from reproductions.reproduce import PUBLISHED, Request, published_searches, reproduce
+
+
+def named(corpus: str, scale: str = "laptop") -> Subject:
+    stub: Any = SimpleNamespace(name=corpus)
+    return Subject(scale, stub, 0, "cpu")
+
+
+def test_a_search_is_made_when_it_is_asked_for_or_named():
+    def selected(*only: str, search: bool = False) -> set[str]:
+        return {maker.id for maker in PAPER.select_makers(only, "laptop", search)[0]}
+
+    assert "p1.tuning" not in selected()
+    assert selected(search=True) - selected() == {"p1.tuning"}
+    assert selected("tuning") == {"p1.tuning"}
+
+
+def test_without_it_a_quarter_of_the_runs_of_the_laptop_scale_is_left_out():
+    def settings(search: bool) -> set[str]:
+        exhibits, claims = PAPER.select_makers((), "laptop", search)
+        return {setting for maker in (*exhibits, *claims) for setting in maker.needs}
+
+    left_out = settings(True) - settings(False)
+    assert len(left_out) >= 30
+    assert all(setting.startswith("tuning ") for setting in left_out)
+
+
+def test_the_published_outcome_is_found_for_its_corpus_and_scale_only():
+    (found,) = published_searches(PAPER, named("mandarin-like"))
+    assert found.id == "p1.tuning"
+    assert found.note.startswith(f"{PUBLISHED} One run each")
+    assert len(found.rows) > 30
+    assert published_searches(PAPER, named("parametric")) == ()
+    assert published_searches(PAPER, named("mandarin-like", "smoke")) == ()
+
+
+@pytest.mark.parametrize("search", [False, True])
+def test_the_report_has_the_published_exhibit_unless_the_search_runs(tmp_path: Path, search: bool):
+    def make(subject: Subject, runs: Runs) -> Exhibit:
+        del subject, runs
+        return Exhibit("p1.tuning", "table", "Made now")
+
+    small = replace(
+        PAPER,
+        experiments=lambda subject, seed: {},
+        differences=lambda subject: [],
+        exhibits=(Maker("p1.tuning", (), make, searches=True),),
+        claims=(),
+    )
+    assert isinstance(small, Paper)
+    corpus = load_corpus("parametric", scale="smoke", seed=11)
+    subject = Subject("laptop", replace(corpus, name="mandarin-like"), 11, "cpu")
+    request = Request((11,), (), 1, None, tmp_path, search=search)
+    (exhibit,) = reproduce(small, subject, request).exhibits
+    assert exhibit.note.startswith(PUBLISHED) is not search
+    assert (exhibit.title == "Made now") is search
+    (stored,) = json.loads((tmp_path / "results.json").read_text())["exhibits"]
+    assert stored["title"] == exhibit.title
+    assert (PUBLISHED in (tmp_path / "report.html").read_text()) is not search
