@@ -22,6 +22,8 @@ runpy.run_path({!r}, {{}}, "__main__")
 SHOWN = {
     "dataloader.py": ("async", None),
     "dirichlet.py": ("workers' data differ", None),
+    "gpt_recipe.py": ("diloco:8", None),
+    "own_optimizer.py": ("localsgd:10", None),
     "own_model.py": ("averaging:10", "out/comparison.svg"),
     "own_algorithm.py": ("Fading", None),
     "spot_instances.py": ("spot", "out/spot/table.csv"),
