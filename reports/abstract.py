@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 from harness.judge import Claim, Part, Results
 from harness.judge.claims import VERDICTS
-from harness.judge.parts import ENOUGH, LOOKS
+from harness.judge.parts import LOOKS
+from harness.judge.results import ENOUGH
 from reports import numbers, reference_terms, verdict_notes
 from reports.provenance import cited_runs
 
 EARLIER = (
     "These results are of an earlier judge, which asked neither for the chance of finding what the "
-    "paper reports nor whether its conditions hold: no claim of theirs is called not testable."
+    "paper reports nor whether its conditions hold."
 )
 
 
@@ -26,7 +27,7 @@ def lines(results: Results) -> list[str]:
         _counts(results),
         _basis(results),
         _clearest(results.claims),
-        _describe_testability(results),
+        _describe_bearing(results),
         _describe_correction(results.claims, results.provenance.get(LOOKS, 1)),
     ]
     return [line for line in told if line]
@@ -75,15 +76,15 @@ def _clearest(claims: Sequence[Claim]) -> str:
         for claim in claims
         if claim.decided and not claim.cannot_fail
         for part in (claim.parts or (_part_of(claim),))
-        if part.verdict == claim.verdict
+        if part.here == claim.here
     ]
     if not any(clear for clear, _, _ in decided):
         return _describe_undecided(claims)
     clear, claim, part = max(decided, key=lambda each: each[0])
     label = f"{part.label}, " if part.label and len(claim.parts) > 1 else ""
     return (
-        f"The clearest is {claim.verdict}{_format_correction(claim)}: “{claim.statement}” ({label}"
-        f"{numbers.format_measured(part.measured, part.ci95)}, 95% interval "
+        f"The clearest answer, {claim.verdict}{_format_correction(claim)}: “{claim.statement}” "
+        f"({label}{numbers.format_measured(part.measured, part.ci95)}, 95% interval "
         f"{numbers.interval(part.measured, part.ci95)}, "
         f"{numbers.format_number(float(f'{clear:.2g}'))} half widths "
         "from where the verdict would turn)."
@@ -91,7 +92,7 @@ def _clearest(claims: Sequence[Claim]) -> str:
 
 
 def _format_correction(claim: Claim) -> str:
-    """The verdict after the correction for the number of claims, if it is another."""
+    """The answer after the correction for the number of claims, if it is another."""
     return (
         f" by itself, after the correction {claim.corrected}"
         if _is_changed_by_correction(claim)
@@ -100,17 +101,17 @@ def _format_correction(claim: Claim) -> str:
 
 
 def _is_changed_by_correction(claim: Claim) -> bool:
-    return claim.corrected not in (None, claim.verdict)
+    return claim.corrected not in (None, claim.here)
 
 
 def _describe_undecided(claims: Sequence[Claim]) -> str:
-    sure = sum(c.verdict == "reproduced" and bool(c.cannot_fail) for c in claims)
-    held = f"{sure} of the reproduced cannot fail, by construction; " if sure else ""
+    sure = sum(c.here == "holds" and bool(c.cannot_fail) for c in claims)
+    held = f"{sure} of those that hold cannot fail, by construction; " if sure else ""
     return f"{held}no claim that chance enters is decided.".capitalize() if claims else ""
 
 
 def _part_of(claim: Claim) -> Part:
-    return Part("", claim.paper, claim.measured, claim.ci95, claim.verdict)
+    return Part("", claim.paper, claim.measured, claim.ci95, claim.here)
 
 
 def _clearness(part: Part) -> float:
@@ -122,28 +123,29 @@ def _clearness(part: Part) -> float:
     return min(abs(part.measured - end) for end in ends) / half
 
 
-def _describe_testability(results: Results) -> str:
+def _describe_bearing(results: Results) -> str:
     if not has_power(results):
         return EARLIER
-    untested = [claim for claim in results.claims if claim.verdict == "not testable"]
-    unmet = sum(any(not each.holds for each in claim.preconditions) for claim in untested)
+    apart = [claim for claim in results.claims if not claim.bears]
+    unmet = sum(any(not each.holds for each in claim.conditions) for claim in apart)
     weak = sum(
-        all(each.holds for each in claim.preconditions)
+        all(each.holds for each in claim.conditions)
+        and claim.here == "unclear"
         and claim.power is not None
         and claim.power < ENOUGH
-        for claim in untested
+        for claim in apart
     )
-    left_open = len(untested) - unmet - weak
+    left_open = len(apart) - unmet - weak
     known = [claim.power for claim in results.claims if claim.power is not None]
     told, said = list[str](), reference_terms.words_of(results)
-    if untested:
-        told.append(f"Of {len(untested)} claims not testable, {unmet} for conditions of "
-                    f"{said.whole} that do not hold here, {left_open} for what is left open, "
+    if apart:
+        told.append(f"{len(apart)} of the answers do not bear on {said.whole}: {unmet} for "
+                    f"conditions that do not hold here, {left_open} for what it leaves open, "
                     f"{weak} for want of power.")  # fmt: skip
     if known:
         told.append(
             f"Of {len(known)} claims whose power is known, {_count_powerful(known)} would be found "
-            f"with 80% chance or more if {said.the} is right."
+            f"to hold with 80% chance or more if {said.the} is right."
         )
     return " ".join(told)
 
@@ -158,11 +160,11 @@ def _describe_correction(claims: Sequence[Claim], looks: int) -> str:
     decided = [claim for claim in claims if claim.decided and not claim.cannot_fail]
     if not decided:
         return ""
-    kept = sum(claim.corrected == claim.verdict for claim in decided)
+    kept = sum(claim.corrected == claim.here for claim in decided)
     often = f", every p-value counted {looks} times, for as many looks as seeds are added,"
     return (
         f"After Holm's correction for the number of claims{often if looks > 1 else ''} "
-        f"{kept} of the {len(decided)} decided verdicts that could have been others stay."
+        f"{kept} of the {len(decided)} answers that hold or fail, and could have been others, stay."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
@@ -99,7 +99,7 @@ def _claim(claim: Claim, bad: Collection[str], given: str, said: Words) -> Data:
     told_by_parts = bool(parts) and (
         claim.measured is None or any(_same(claim, part) for part in parts)
     )
-    marks, unexplained = _marks(claim.runs, bad), replace(claim, because="")
+    marks = _marks(claim.runs, bad)
     alone = [verdict_notes.test_of(part) for part in claim.parts if not parts]
     return {
         "id": claim.id,
@@ -112,7 +112,7 @@ def _claim(claim: Claim, bad: Collection[str], given: str, said: Words) -> Data:
         ],
         "why-is": verdict_notes.heading(claim.verdict),
         "told-by-parts": told_by_parts,
-        "remarks": [told for told in (*alone, *verdict_notes.remarks(unexplained), marks) if told],
+        "remarks": [told for told in (*alone, *verdict_notes.remarks(claim), marks) if told],
         "parts": [
             _verdict_row(part) | {"label": part.label, "test": verdict_notes.test_of(part)}
             for part in parts
@@ -134,7 +134,7 @@ def _claims_legend(results: Results, said: Words) -> str:
         return abstract.EARLIER
     return (
         f"{said.reads}Beside a quantity stand where it must lie for {said.the} to hold; power, the "
-        f"chance of “reproduced” if {said.the}'s figure is true; and what is found: how far beyond "
+        f"chance of “holds” if {said.the}'s figure is true; and what is found: how far beyond "
         "an end it must lie for a chance of 80%."
     )
 
@@ -155,7 +155,7 @@ def _verdict_row(item: Claim | Part, flag: bool = False, blank: bool = False) ->
         "paper": "" if blank else verdict_notes.format_paper_value(item),
         "measured": "" if blank else numbers.format_measured(item.measured, item.ci95),
         "interval": "" if blank else numbers.interval(item.measured, item.ci95),
-        "verdict": item.verdict,
+        "verdict": item.verdict if isinstance(item, Claim) else item.here,
         "flag": flag,
     }
 

@@ -247,7 +247,7 @@ def timeline(name: str, lanes: Sequence[str], kinds: Sequence[str]) -> Spec:
     }  # fmt: skip
 
 
-VERDICT_COLOURS = ("#009E73", "#D55E00", "#8a8a9e", "#b5b5bd")
+VERDICT_COLOURS = ("#009E73", "#7cc4a8", "#8a8a9e", "#8266b0", "#e5a06c", "#D55E00")
 """Colours of the verdicts, in their order."""
 
 BAND_COLOUR, EDGE = "#9db8cf", 0.08
@@ -312,7 +312,7 @@ def forest_rows(claims: Sequence[Claim]) -> list[Spec]:
         _line(place, claim, part)
         for place, claim in enumerate(claims)
         for part in (claim.parts or (Part("", claim.paper, claim.measured, claim.ci95),))
-        if part.measured is not None and (part.verdict or not claim.parts)
+        if part.measured is not None and (part.here or not claim.parts)
     ]
 
 

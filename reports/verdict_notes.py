@@ -1,8 +1,8 @@
-"""Notes beside a verdict: band, power, preconditions, corrections, and why it is not reproduced.
+"""Notes beside a verdict: band, power, conditions, corrections, and why it is as it is.
 
-Beside a published ``results.json`` lies ``reasons.toml``: for every claim that is contradicted or
-undecided, the verdict and its reason. A reproduced claim may have an entry too, a reservation.
-A reason for another verdict than the measured one is rejected.
+Beside a published ``results.json`` lies ``reasons.toml``: for every claim that bears on its
+reference and does not hold, the verdict and its reason. Another claim may have an entry too, a
+reservation. A reason for another verdict than the measured one is rejected.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import math
 import re
 import tomllib
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from harness.base.errors import UserError
@@ -29,18 +28,20 @@ def test_of(part: Part) -> str:
 
 
 def remarks(claim: Claim) -> list[str]:
-    """Preconditions, power, corrections and other notes on a verdict, one sentence each."""
-    told = [_condition(each) for each in claim.preconditions]
+    """Conditions, power, corrections and other notes on a verdict, one sentence each."""
+    told = [_condition(each) for each in claim.conditions]
     if sum(part.power is not None for part in claim.parts) > 1:
         told.append(f"Power of the parts together: {power(claim)}.")
-    if claim.because:
-        told.append(f"Not testable: {claim.because}")
     if claim.cannot_fail:
         told.append(f"Cannot fail: {claim.cannot_fail.rstrip('.')}.")
-    if claim.verdict == "undecided" and "contradicted" in {part.verdict for part in claim.parts}:
-        told.append("Contradicted in a part alone, not after the correction for their number.")
-    if claim.corrected is not None and claim.corrected != claim.verdict:
+    if claim.here == "unclear" and "fails" in {part.here for part in claim.parts}:
+        told.append("A part alone fails, but not after the correction for their number.")
+    if claim.corrected is not None and claim.corrected != claim.here:
         told.append(f"Corrected for the number of claims (Holm): {claim.corrected}.")
+    if claim.changed_after_runs:
+        told.append(f"Changed after its runs: {claim.changed_after_runs.rstrip('.')}.")
+    if claim.before:
+        told.append(f"Published before as {claim.before}.")
     return told
 
 
@@ -54,14 +55,8 @@ def corpus_of(results: Results) -> str:
 
 
 def parts_of(claim: Claim) -> tuple[Part, ...]:
-    """The parts of a claim of more than one quantity.
-
-    Those of a claim that is not testable have no verdicts: ``contradicted`` is only shown where
-    the paper's conditions hold.
-    """
-    parts = claim.parts if len(claim.parts) > 1 else ()
-    judged = claim.verdict != "not testable"
-    return parts if judged else tuple(replace(part, verdict=None) for part in parts)
+    """The parts of a claim of more than one quantity."""
+    return claim.parts if len(claim.parts) > 1 else ()
 
 
 def band(ends: Bounds) -> str:
@@ -102,7 +97,7 @@ def ends(part: Part) -> Bounds:
 
 
 def power(part: Part | Claim) -> str:
-    """The chance of ``reproduced`` if the paper is right; a dash where that is not known.
+    """The chance of ``holds`` if the paper is right; a dash where that is not known.
 
     Example:
         >>> power(Part("", power=0.834)), power(Part("")), power(Part("", power=0.9999))
@@ -148,7 +143,7 @@ def _end(value: float) -> str:
 
 def _condition(each: Condition) -> str:
     holds = "holds" if each.holds else "unknown" if each.measured is None else "does not hold"
-    return f"Presumes {each.what}: {_format_measurement(each)} ({band(each.band)}), {holds}."
+    return f"Condition, {each.what}: {_format_measurement(each)} ({band(each.band)}), {holds}."
 
 
 def _format_measurement(each: Condition) -> str:
@@ -165,8 +160,12 @@ REASONS_TOML = "reasons.toml"
 EMPHASIS = re.compile(r"(?<!\w)\*(\S(?:[^*]*\S)?)\*")
 """A pair of stars with text between; a star behind a letter, as in T*, is part of a name."""
 
-NEEDS_REASON = ("contradicted", "undecided")
-"""Verdicts that need a written reason; the reason for *not testable* follows from the runs."""
+EVERY_REASON = "a reason for each claim that bears and does not hold"
+
+
+def needs_reason(claim: Claim) -> bool:
+    """Whether a claim needs a written reason: it bears on its reference, and does not hold."""
+    return claim.bears and claim.here != "holds"
 
 
 def read_reasons(folder: Path, results: Results) -> dict[str, str]:
@@ -180,10 +179,9 @@ def read_reasons(folder: Path, results: Results) -> dict[str, str]:
         return {}
     reasons = tomllib.loads(path.read_text(encoding="utf-8"))
     verdicts = {claim.id: claim.verdict for claim in results.claims}
-    needed = {id_ for id_, verdict in verdicts.items() if verdict in NEEDS_REASON}
+    needed = {claim.id for claim in results.claims if needs_reason(claim)}
     if missing := needed - reasons.keys():
-        every = f"a reason for each claim {' or '.join(NEEDS_REASON)}"
-        raise UserError(f"{path}: {', '.join(sorted(missing))}: missing; needed: {every}")
+        raise UserError(f"{path}: {', '.join(sorted(missing))}: missing; needed: {EVERY_REASON}")
     if odd := reasons.keys() - verdicts.keys():
         raise UserError(f"{path}: {min(odd)}: no claim; allowed: {', '.join(verdicts)}")
     for id_, reason in reasons.items():
@@ -195,26 +193,34 @@ def read_reasons(folder: Path, results: Results) -> dict[str, str]:
 
 
 def why(claim: Claim, said: Words = PAPER) -> str:
-    """Explanation of a verdict from the claim's intervals, or of ``not testable``.
+    """Explanation of a verdict: why it does not bear, and its intervals where it does not hold.
 
     Args:
         claim: with its verdict.
         said: terms for its reference.
     """
-    if claim.verdict not in NEEDS_REASON:
-        return claim.because
-    parts = claim.parts or (Part("", claim.paper, claim.measured, claim.ci95, claim.verdict),)
+    bearing = f"It does not bear on {said.the}: {' '.join(claim.reasons)}" if claim.reasons else ""
+    return " ".join(filter(None, [_why_here(claim, said), bearing]))
+
+
+def _why_here(claim: Claim, said: Words) -> str:
+    """The intervals of a claim that does not hold."""
+    if claim.here == "holds":
+        return ""
+    parts = claim.parts or (Part("", claim.paper, claim.measured, claim.ci95, claim.here),)
     of = len(parts)
-    against = [part for part in parts if part.verdict == "contradicted"]
-    if claim.verdict == "contradicted":
+    against = [part for part in parts if part.here == "fails"]
+    if claim.here == "fails":
         return _format_intervals(
             against, f"No value of its interval agrees with {said.the}", of, said
         )
-    crossing = [part for part in parts if part.verdict == "undecided"]
+    if claim.here == "mixed":
+        return _format_intervals(against, "One measure holds, another does not", of, said)
+    crossing = [part for part in parts if part.here == "unclear"]
     told = [
         _format_intervals(crossing, "Its interval crosses an end", of, said),
         _format_intervals(
-            against, "By itself contradicted, after the correction for the parts not", of, said
+            against, "Fails by itself, but not after the correction for the parts", of, said
         ),
         _format_missing(parts),
     ]
@@ -225,9 +231,11 @@ def heading(verdict: str) -> str:
     """Heading of a reason; that of a reproduced claim is a reservation.
 
     Example:
-        >>> heading("undecided"), heading("reproduced")
-        ('Why undecided', 'With a reservation')
+        >>> heading("unclear"), heading("reproduced"), heading("holds here")
+        ('Why unclear', 'With a reservation', 'Why it holds here only')
     """
+    if verdict in ("holds here", "fails here"):
+        return f"Why it {verdict} only"
     return "With a reservation" if verdict == "reproduced" else f"Why {verdict}"
 
 
@@ -247,7 +255,7 @@ def _format_intervals(parts: Sequence[Part], what: str, of: int, said: Words) ->
 
 
 def _format_missing(parts: Sequence[Part]) -> str:
-    missing = [part.label for part in parts if part.verdict and part.measured is None]
+    missing = [part.label for part in parts if part.here and part.measured is None]
     return f"No estimate: {'; '.join(missing)}." if any(missing) else ""
 
 

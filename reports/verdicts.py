@@ -1,7 +1,7 @@
 """Generator of the verdict tables in README and docs, from ``reports/published``.
 
 ``python -m reports.verdicts`` rewrites the text between the markers of `PAGES`, tables in Markdown.
-A published report gives a reason for every claim that is contradicted or undecided
+A published report gives a reason for every claim that bears on its reference and does not hold
 (`reports.verdict_notes`).
 """
 
@@ -20,7 +20,13 @@ from harness.judge import Claim, Part, Results, read_results
 from harness.judge.claims import VERDICTS
 from harness.store.files import write_bytes
 from reports import numbers, reference_terms, verdict_notes
-from reports.verdict_notes import NEEDS_REASON, REASONS_TOML, heading, read_reasons
+from reports.verdict_notes import (
+    EVERY_REASON,
+    REASONS_TOML,
+    heading,
+    needs_reason,
+    read_reasons,
+)
 
 BEGIN, END = "<!-- verdicts: begin -->", "<!-- verdicts: end -->"
 
@@ -175,9 +181,8 @@ def _format_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def _read(folder: Path) -> Publication:
     results = printable(read_results(folder / "results.json"))
     reasons = read_reasons(folder, results)
-    if not reasons and any(claim.verdict in NEEDS_REASON for claim in results.claims):
-        needed = f"a reason for each claim {' or '.join(NEEDS_REASON)}"
-        raise UserError(f"{folder / REASONS_TOML}: no such file; needed: {needed}")
+    if not reasons and any(map(needs_reason, results.claims)):
+        raise UserError(f"{folder / REASONS_TOML}: no such file; needed: {EVERY_REASON}")
     return Publication(folder, results, reasons)
 
 
@@ -192,7 +197,7 @@ def _counts(item: Publication, to_root: str) -> tuple[str, ...]:
     counts = (str(found[verdict]) for verdict in VERDICTS)
     decided = [claim for claim in results.claims if claim.decided]
     open_ = [c for c in decided if not c.cannot_fail]
-    stay = sum(c.corrected in (None, c.verdict) for c in open_)
+    stay = sum(c.corrected in (None, c.here) for c in open_)
     sure = str(len(decided) - len(open_))
     last = (sure, f"{stay} of {len(open_)}")
     return (report, results.scale, results.corpus, str(len(results.seeds)), *counts, *last)
@@ -238,7 +243,8 @@ def _verdict_cells(item: Claim | Part) -> tuple[str, ...]:
     )
     shown = ("",) * len(figures) if silent else figures
     found = verdict_notes.detectable_effect(alone) if isinstance(alone, Part) and not silent else ""
-    return (*shown, verdict_notes.power(item), found, f"**{item.verdict}**" if item.verdict else "")
+    word = item.verdict if isinstance(item, Claim) else item.here
+    return (*shown, verdict_notes.power(item), found, f"**{word}**" if word else "")
 
 
 def _text(text: str) -> str:

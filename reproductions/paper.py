@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from data_synth.corpus import Corpus
 from harness.base.errors import name_error
 from harness.judge.builders import Maker
+from harness.judge.conditions import Conditions
 from harness.judge.results import Claim, Exhibit
 from harness.tasks.contract import Configuration
 
@@ -63,6 +64,7 @@ class Paper:
         experiments: the named configurations of one seed.
         differences: differences from the paper, as rows of ``what``, ``paper`` and ``here``.
         exhibits, claims: functions of the finished runs.
+        conditions: conditions of the paper's regime, each asked of every claim of its kinds.
         held_against: kind of the reference, one of ``reports.reference_terms.KINDS``.
         looks: number of looks at the verdicts while seeds were added, at scales with more than
             one; each counts in the correction over all claims.
@@ -76,6 +78,7 @@ class Paper:
     differences: Callable[[Subject], list[dict[str, str]]]
     exhibits: tuple[Maker[Subject, Exhibit], ...]
     claims: tuple[Maker[Subject, Claim], ...]
+    conditions: Conditions = field(default_factory=lambda: Conditions({}))
     held_against: str = "paper"
     looks: Mapping[str, int] = field(default_factory=dict[str, int])
 

@@ -88,10 +88,11 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
         **comparison.describe_runs(runs, before),
         ASKED: divergence_hashes(makers, runs),
     }
+    judged = [build_claim(maker, subject, runs) for maker in claims]
     results = Results(
         paper.id, subject.scale, subject.corpus.name, request.seeds, facts,
         (*(build_exhibit(maker, subject, runs) for maker in exhibits), *known),
-        correct_verdicts([build_claim(maker, subject, runs) for maker in claims], looks),
+        correct_verdicts(paper.conditions.ask(judged), looks),
     )  # fmt: skip
     reports.build(request.out, results)
     return results

@@ -35,7 +35,8 @@ def _printable(value: Any) -> Any:
         each = map(_printable, cast(list[Any], value))
         return list(each) if isinstance(value, list) else tuple(each)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        named = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        given = (field.name for field in dataclasses.fields(value) if field.init)
+        named = {name: getattr(value, name) for name in given}
         return dataclasses.replace(value, **_printable(named))
     return value
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar, cast, get_args
 
 from harness.base.errors import UserError, name_error
-from harness.judge.claims import VERDICTS
+from harness.judge.claims import ANSWERS, VERDICTS
 from harness.judge.interval import Matrix, Sample, Statistic
 from harness.judge.results import (
     SCHEMA,
@@ -28,6 +28,7 @@ from harness.judge.results import (
     Results,
     Row,
 )
+from harness.judge.schema1 import judge_again
 from harness.judge.statistics import Interval
 from harness.store import Run, Store
 from harness.store.read import read_json
@@ -97,7 +98,7 @@ def build_claim(maker: Maker[Subject, Claim], subject: Subject, runs: Runs) -> C
         make = make.func if isinstance(make, partial) else make
         made = Claim(
             maker.id, (make.__doc__ or maker.id).splitlines()[0], "", "", None, None, None,
-            "undecided", hashes,
+            "unclear", "No run that it rests on ended.", runs=hashes,
         )  # fmt: skip
     missing = [p.label for p in made.parts if p.measured is None and p.ci95 == (None, None)]
     return replace(made, note=_explain_missing(made.note, maker, runs, missing))
@@ -207,9 +208,9 @@ def read_results(path: Path) -> Results:
         UserError: the file does not fit the schema; names file, key, value and allowed values.
     """
     data = read_json(path)
-    if data.get("schema") != SCHEMA:
-        raise UserError(f"{path}: schema is {data.get('schema')!r}; allowed: {SCHEMA}")
-    top = _Reader(str(path), data)
+    if data.get("schema") not in (1, SCHEMA):
+        raise UserError(f"{path}: schema is {data.get('schema')!r}; allowed: 1, {SCHEMA}")
+    top = _Reader(str(path), data if data["schema"] == SCHEMA else judge_again(path, data))
     return top.make(
         Results,
         exhibits=tuple(_exhibit(each) for each in top.children("exhibits")),
@@ -239,21 +240,28 @@ def _row(reader: _Reader) -> Row:
 
 
 def _claim(reader: _Reader) -> Claim:
+    reader.one_of("here", ANSWERS)
     reader.one_of("verdict", VERDICTS)
-    reader.one_of("corrected", (*VERDICTS, None))
+    reader.one_of("corrected", (*ANSWERS, None))
     reader.number("power")
     reader.number("p_value")
     parts = tuple(_part(each) for each in reader.children("parts"))
     conditions = tuple(
         _read_measured(each, Condition, band=each.bounds("band") or (None, None))
-        for each in reader.children("preconditions")
+        for each in reader.children("conditions")
     )
     runs = tuple(reader.sequence("runs", str))
-    return _read_measured(reader, Claim, parts=parts, preconditions=conditions, runs=runs)
+    reader.expect("bears", bool, "true or false")
+    given = {k: v for k, v in reader.data.items() if k not in ("reasons", "bears", "verdict")}
+    alone = _Reader(reader.where, given)
+    made: Claim = _read_measured(alone, Claim, parts=parts, conditions=conditions, runs=runs)
+    if made.verdict != reader.data["verdict"]:
+        reader.one_of("verdict", (made.verdict,))  # refused: of other answers than beside it
+    return made
 
 
 def _part(reader: _Reader) -> Part:
-    reader.one_of("verdict", (*VERDICTS, None))
+    reader.one_of("here", (*ANSWERS, None))
     reader.number("power")
     reader.number("finds")
     return _read_measured(reader, Part, band=reader.bounds("band"), sample=_sample(reader))
@@ -293,7 +301,7 @@ class _Reader:
                 raise name_error(f"{self.where}: key", key, known)
         for name, each in known.items():
             if name in self.data and each.type == "str":
-                self._expect(name, str, "a string")
+                self.expect(name, str, "a string")
         try:
             return kind(**(self.data | given))
         except TypeError as error:  # unknown keys are refused above: an argument is missing
@@ -323,7 +331,7 @@ class _Reader:
 
     def table(self, key: str) -> dict[str, Any]:
         if self.data.get(key) is not None:
-            self._expect(key, dict, "an object")
+            self.expect(key, dict, "an object")
         return self.data.get(key) or {}
 
     def number(self, key: str) -> None:
@@ -344,8 +352,8 @@ class _Reader:
             words = tuple(filter(None, allowed))
             raise name_error(f"{self.where}: {key}", str(self.data.get(key)), words)
 
-    def _expect(self, key: str, kind: type[Any], words: str) -> None:
-        if not isinstance(self.data[key], kind):
+    def expect(self, key: str, kind: type[Any], words: str) -> None:
+        if not isinstance(self.data.get(key), kind):
             raise self._wrong(key, words)
 
     def _wrong(self, key: str, allowed: str) -> UserError:

@@ -1,9 +1,11 @@
-"""From an interval to a verdict.
+"""From an interval to the two answers of a verdict.
 
-Each rule asks whether the whole interval agrees with the paper
-(``reproduced``), the whole interval disagrees (``contradicted``), or neither
-(``undecided``). So no interval earns both, and widening one never earns a verdict.
-``not testable`` comes before the three: see ``parts``.
+The first answer, `Here`, is about the runs alone. Each rule asks whether the whole interval lies
+in the band (``holds``), outside of it (``fails``), or neither (``unclear``), so no interval earns
+both, and widening one never earns an answer. No condition or power of the design changes it.
+
+The second answer is whether that bears on the paper (`parts.claim_of`). `verdict_of` names the
+pair.
 """
 
 from __future__ import annotations
@@ -11,13 +13,34 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from harness.judge.interval import Interval
 from harness.judge.statistics import ALPHA, errors_from
 
-Verdict = Literal["reproduced", "contradicted", "undecided", "not testable"]
-VERDICTS: tuple[Verdict, ...] = ("reproduced", "contradicted", "undecided", "not testable")
+Here = Literal["holds", "fails", "unclear", "mixed"]
+"""What runs show of a statement; ``mixed`` if frame and recognition errors disagree."""
+ANSWERS: tuple[Here, ...] = get_args(Here)
+Verdict = Literal["reproduced", "holds here", "unclear", "mixed", "fails here", "contradicted"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+
+
+def verdict_of(here: Here, bears: bool) -> Verdict:
+    """The verdict of both answers.
+
+    Args:
+        here: what the runs show.
+        bears: whether that bears on the paper.
+
+    Example:
+        >>> verdict_of("fails", bears=True), verdict_of("fails", bears=False)
+        ('contradicted', 'fails here')
+    """
+    if here == "holds":
+        return "reproduced" if bears else "holds here"
+    if here == "fails":
+        return "contradicted" if bears else "fails here"
+    return here
 
 
 @dataclass(frozen=True)
@@ -40,19 +63,19 @@ class Rule:
         if not self.low <= self.high:
             raise ValueError(f"band {self.low, self.high} is empty")
 
-    def judge(self, found: Interval) -> Verdict:
-        """``reproduced`` if the whole interval lies in the band, ``contradicted`` if none of it.
+    def judge(self, found: Interval) -> Here:
+        """``holds`` if the whole interval lies in the band, ``fails`` if none of it.
 
-        An interval that contains an end of the band is ``undecided``.
+        An interval that contains an end of the band is ``unclear``.
 
         Example:
             >>> BELOW.judge(Interval(-0.2, -0.3, -0.1))
-            'reproduced'
+            'holds'
         """
         if self._inside(found.low) and self._inside(found.high):
-            return "reproduced"
+            return "holds"
         outside = found.high < self.low or found.low > self.high
-        return "contradicted" if outside else "undecided"
+        return "fails" if outside else "unclear"
 
     def holds(self, value: float) -> bool:
         """Whether a number lies in the band."""
@@ -62,14 +85,11 @@ class Rule:
         """P-values of two hypotheses: the quantity lies outside the band, and inside it.
 
         Two-sided: for intervals of Student's t and Fieller's, the first is below 5% exactly when
-        the verdict is ``reproduced``, the second when it is ``contradicted``.
+        the answer is ``holds``, the second when it is ``fails``.
         """
-        if math.isnan(found.estimate):  # an open end leaves no standard error, only the verdict
-            verdict = self.judge(found)
-            return (
-                ALPHA if verdict == "reproduced" else 1.0,
-                ALPHA if verdict == "contradicted" else 1.0,
-            )
+        if math.isnan(found.estimate):  # an open end leaves no standard error, only the answer
+            here = self.judge(found)
+            return ALPHA if here == "holds" else 1.0, ALPHA if here == "fails" else 1.0
         ends = [(self.low, 1.0), (self.high, -1.0)]
         finite = [(end, side) for end, side in ends if math.isfinite(end)]
         outside = max((self._p(found, end, side) for end, side in finite), default=0.0)
@@ -152,21 +172,21 @@ def relative_error(predicted: Interval | float, paper: float) -> Interval:
     return (1 / paper) * it - 1
 
 
-def all_of(verdicts: Iterable[Verdict]) -> Verdict:
-    """Verdict of a claim of several parts: ``reproduced`` if all parts are.
+def all_of(answers: Iterable[Here]) -> Here:
+    """Answer of a claim of several parts: ``holds`` if all parts do.
 
-    Otherwise ``contradicted`` if any part is, else ``undecided``.
+    Otherwise ``fails`` if any part does, else ``unclear``.
 
     Raises:
         ValueError: there are no parts.
     """
-    parts = set(verdicts)
+    parts = set(answers)
     if not parts:
         raise ValueError("a claim without parts has no verdict")
-    for verdict in ("contradicted", "undecided"):
-        if verdict in parts:
-            return verdict
-    return "reproduced"
+    for here in ("fails", "unclear"):
+        if here in parts:
+            return here
+    return "holds"
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -1,6 +1,6 @@
-"""A claim made of judged quantities, and the power of its design.
+"""A claim made of judged quantities: its two answers, and the power of its design.
 
-The power is the probability of ``reproduced`` if the paper is right. An estimate is taken as
+The power is the probability of ``holds`` if the paper is right. An estimate is taken as
 normal about the true value with the measured standard error, and that error itself as measured
 with the interval's degrees of freedom: the estimate's distance from an end, in measured errors,
 is then a noncentral Student's t. The true error is taken to be the measured one, so for designs
@@ -17,7 +17,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from harness.judge.claims import ABOVE, BELOW, Rule, Verdict, all_of, holm, significant
+from harness.judge.claims import ABOVE, BELOW, Here, Rule, all_of, holm, significant
 from harness.judge.interval import Interval
 from harness.judge.results import Claim, Condition, Part
 from harness.judge.statistics import t_quantile
@@ -29,6 +29,7 @@ __all__ = [
     "claim_of",
     "correct_verdicts",
     "finds",
+    "judge_quantities",
     "power",
     "side_of_zero",
 ]
@@ -48,6 +49,7 @@ class Quantity:
         rule: band according to the paper; None if the quantity is shown and not judged.
         true: the paper's figure in the unit of ``value``, at which power is computed; None if
             the paper prints none.
+        measure: error that it is about, e.g. ``"frames"``, where a claim judges several.
     """
 
     label: str
@@ -55,22 +57,23 @@ class Quantity:
     value: Interval
     rule: Rule | None = None
     true: float | None = None
+    measure: str = ""
 
     @property
     def part(self) -> Part:
         """Entry of the results file for this quantity."""
         made = Part(self.label, self.paper, self.value.estimate, self.value.ci95)
-        made = replace(made, sample=self.value.sample)
+        made = replace(made, sample=self.value.sample, measure=self.measure)
         if self.rule is None:
             return made
         return replace(
-            made, verdict=self.rule.judge(self.value), band=(self.rule.low, self.rule.high),
+            made, here=self.rule.judge(self.value), band=(self.rule.low, self.rule.high),
             power=self.power, finds=finds(self.value),
         )  # fmt: skip
 
     @property
     def power(self) -> float | None:
-        """Probability of ``reproduced`` if the paper's figure is true; None if not computable."""
+        """Probability of ``holds`` if the paper's figure is true; None if not computable."""
         if self.rule is None or self.true is None or math.isnan(self.true + self.value.estimate):
             return None
         return power(self.value, self.rule, self.true)
@@ -78,23 +81,28 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Precondition:
-    """A condition that the paper's statement presupposes, measured on the runs.
+    """A condition of the paper's regime, measured on the runs.
 
     Attributes:
         what: the condition in words, with the unit.
         value: measured value.
         rule: band that the estimate must lie in.
+        name: its name in the paper's ``conditions.toml``.
+        source: where the paper has the limit from.
     """
 
     what: str
     value: Interval
     rule: Rule
+    name: str = ""
+    source: str = ""
 
     @property
     def condition(self) -> Condition:
-        """Entry of the results file for this precondition."""
+        """Entry of the results file for this condition."""
         ends, holds = (self.rule.low, self.rule.high), self.rule.holds(self.value.estimate)
-        return Condition(self.what, self.value.estimate, self.value.ci95, ends, holds)
+        value, told = self.value, (self.name, self.source)
+        return Condition(self.what, value.estimate, value.ci95, ends, holds, *told)
 
 
 def side_of_zero(
@@ -117,11 +125,15 @@ def claim_of(
     undetermined: str = "",
     cannot_fail: str = "",
 ) -> Claim:
-    """Judge a claim of one or more quantities; all those with a rule must hold.
+    """Judge a claim of one or more quantities, and whether that bears on the paper.
 
-    It is ``not testable`` where the paper leaves a deciding choice open, where a precondition
-    does not hold, or where its power is below one half. It is contradicted if a part is, after
-    Holm's correction for the number of parts. The first quantity is the headline.
+    The claim holds if all quantities with a rule do. It fails if a part does, after Holm's
+    correction for the number of parts. Where quantities are of several measures and one measure
+    holds while another fails, it is ``mixed``. The first quantity is the headline.
+
+    It does not bear on the paper where the paper leaves a deciding choice open, where a condition
+    of the paper's regime does not hold, and, if it is ``unclear``, where its power is below one
+    half: an interval wholly outside of the band has seen its effect.
 
     Args:
         id_: as in the list of claims.
@@ -138,21 +150,20 @@ def claim_of(
     conditions = tuple(each.condition for each in presumes)
     known = [each.power for each in quantities if each.power is not None]
     chance = math.prod(known) if known else None
-    verdict, p = _judge_all([q for q in quantities if q.rule is not None])
-    because = undetermined or _format_unmet(conditions) or _too_weak(chance)
+    judged = [(q.value, q.rule, q.measure) for q in quantities if q.rule is not None]
+    here, p = judge_quantities(judged)
     head = quantities[0]
     return Claim(
         id_, statement, where, statistic, head.paper, head.value.estimate, head.value.ci95,
-        "not testable" if because else verdict, runs, note,
-        tuple(each.part for each in quantities), power=chance, preconditions=conditions,
-        because=because, cannot_fail=cannot_fail, p_value=None if because else p,
+        here, undetermined, conditions, cannot_fail, runs=runs, note=note,
+        parts=tuple(each.part for each in quantities), power=chance, p_value=p,
     )  # fmt: skip
 
 
 def correct_verdicts(claims: Sequence[Claim], looks: int = 1) -> tuple[Claim, ...]:
-    """The same claims, each with its verdict after a correction over all of them.
+    """The same claims, each with its answer after a correction over all of them.
 
-    The family is the claims that were tested and can fail; their p-values are corrected by Holm.
+    The family is the claims that can fail; their p-values are corrected by Holm.
 
     Args:
         claims: claims of one paper.
@@ -162,49 +173,37 @@ def correct_verdicts(claims: Sequence[Claim], looks: int = 1) -> tuple[Claim, ..
     family = [c for c in claims if c.p_value is not None and not c.cannot_fail]
     p_values = holm([looks * (c.p_value or 0.0) for c in family])
     lost = {c.id for c, p in zip(family, p_values, strict=True) if not significant(p)}
-    return tuple(replace(c, corrected="undecided" if c.id in lost else c.verdict) for c in claims)
+    return tuple(replace(c, corrected="unclear" if c.id in lost else c.here) for c in claims)
 
 
-def _judge_all(quantities: Sequence[Quantity]) -> tuple[Verdict, float]:
-    """Joint verdict and its p-value; an undecided one has the p-value of the nearer verdict."""
-    each = [(q.rule or ABOVE).p_values(q.value) for q in quantities]
+Judged = tuple[Interval, Rule, str]
+"""A quantity that is judged: value, band, and the measure that it is about."""
+
+
+def judge_quantities(quantities: Sequence[Judged]) -> tuple[Here, float]:
+    """Joint answer and p-value; ``mixed`` if one measure holds while another fails."""
+    by_measure: dict[str, list[Judged]] = {}
+    for each in quantities:
+        by_measure.setdefault(each[2], []).append(each)
+    found = [_judge_all(group) for group in by_measure.values()]
+    if {"holds", "fails"} <= {here for here, _ in found}:
+        return "mixed", max(p for here, p in found if here in ("holds", "fails"))
+    return _judge_all(quantities)
+
+
+def _judge_all(quantities: Sequence[Judged]) -> tuple[Here, float]:
+    """Joint answer and its p-value; an unclear one has the p-value of the nearer answer."""
+    each = [rule.p_values(value) for value, rule, _ in quantities]
     against = holm([inside for _, inside in each])
-    verdicts: list[Verdict] = []
-    for q, p in zip(quantities, against, strict=True):
-        found = (q.rule or ABOVE).judge(q.value)
-        lost = found == "contradicted" and len(quantities) > 1 and not significant(p)
-        verdicts.append("undecided" if lost else found)
-    verdict = all_of(verdicts)
+    answers: list[Here] = []
+    for (value, rule, _), p in zip(quantities, against, strict=True):
+        found = rule.judge(value)
+        lost = found == "fails" and len(quantities) > 1 and not significant(p)
+        answers.append("unclear" if lost else found)
+    here = all_of(answers)
     holds, fails = max(outside for outside, _ in each), min(against)
-    p = {"reproduced": holds, "contradicted": fails}.get(verdict, min(holds, fails))
-    return verdict, p
+    return here, {"holds": holds, "fails": fails}.get(here, min(holds, fails))
 
-
-def _format_unmet(conditions: Sequence[Condition]) -> str:
-    """Sentences on the preconditions that do not hold or could not be computed."""
-    unknown = [each.what for each in conditions if each.measured is None]
-    failed = [each.what for each in conditions if not each.holds and each.measured is not None]
-    told = [
-        f"{said}: {'; '.join(which)}."
-        for said, which in (
-            ("Its conditions do not hold", failed),
-            ("Runs that did not end leave its conditions unknown", unknown),
-        )
-        if which
-    ]
-    return " ".join(told)
-
-
-def _too_weak(chance: float | None) -> str:
-    """Sentence on a power that is too low for a test; empty if it is enough or unknown."""
-    if chance is None or chance >= ENOUGH:
-        return ""
-    percent = math.floor(100 * chance)  # never rounded up to what would be enough
-    return f"If the stated figure is true, the chance of finding it reproduced is only {percent}%."
-
-
-ENOUGH = 0.5
-"""A claim with a power below this is not testable."""
 
 WANTED = 0.8
 """Power at which an effect counts as detectable."""
@@ -214,7 +213,7 @@ POINTS = 400
 
 
 def power(found: Interval, rule: Rule, true: float) -> float:
-    """Probability that a quantity is judged ``reproduced``.
+    """Probability that a quantity is judged ``holds``.
 
     Mean over ratios r of measured to true standard error of Φ((high - a r - true) / e) - Φ((low +
     b r - true) / e), with a, b the interval's upper and lower half widths and e its error.

@@ -1,4 +1,4 @@
-"""``results.json``: the results of a reproduction, machine-readable (schema 1).
+"""``results.json``: the results of a reproduction, machine-readable (schema 2).
 
 The dataclasses are the file: field by field, in this order. JSON has no number that
 is not finite: it becomes None at construction, so that memory and file agree.
@@ -7,15 +7,16 @@ is not finite: it becomes None at construction, so that memory and file agree.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from harness.judge.claims import Verdict
+from harness.judge.claims import Here, Verdict, verdict_of
 from harness.judge.interval import Interval, Sample
 from harness.store import files as atomic
 
-SCHEMA = 1
+SCHEMA = 2
 Kind = Literal["table", "figure"]
 Bounds = tuple[float | None, float | None]
 
@@ -94,23 +95,24 @@ class Part:
         paper: the paper's figure, or a word.
         measured: measured value.
         ci95: its 95% interval.
-        verdict: verdict without a correction; None if the part is shown and not judged.
+        here: answer without a correction; None if the part is shown and not judged.
         band: band according to the paper; an unbounded end is None.
-        power: probability of ``reproduced`` if the paper's figure is true; None if not
-            computable.
+        power: probability of ``holds`` if the paper's figure is true; None if not computable.
         finds: distance beyond an end of the band that is detected with 80% power.
         sample: the values of each seed that the interval is computed from.
+        measure: error that the part is about, e.g. ``"frames"``, where a claim judges several.
     """
 
     label: str
     paper: float | str | None = None
     measured: float | None = None
     ci95: Bounds | None = None
-    verdict: Verdict | None = None
+    here: Here | None = None
     band: Bounds | None = None
     power: float | None = None
     finds: float | None = None
     sample: Sample | None = None
+    measure: str = ""
 
     def __post_init__(self) -> None:
         _tidy(self)
@@ -118,14 +120,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Condition:
-    """A precondition of a claim, measured on the runs.
+    """A condition of the paper's regime, measured on the runs.
 
     Attributes:
         what: the condition in words, with the unit.
         measured: measured value.
         ci95: its 95% interval.
-        band: band that it must lie in; an unbounded end is None.
+        band: band that it must lie in, its limit; an unbounded end is None.
         holds: whether the measured value lies in the band.
+        name: its name in the paper's ``conditions.toml``.
+        source: where the paper has the limit from.
     """
 
     what: str
@@ -133,6 +137,8 @@ class Condition:
     ci95: Bounds | None
     band: Bounds
     holds: bool
+    name: str = ""
+    source: str = ""
 
     def __post_init__(self) -> None:
         _tidy(self)
@@ -150,18 +156,26 @@ class Claim:
         paper: the paper's figure, or a word such as ``"holds"``.
         measured: measured value of the headline; None if a run diverged.
         ci95: its 95% interval.
-        verdict: ``reproduced``, ``contradicted``, ``undecided`` or ``not testable``.
+        here: what the runs show: ``holds``, ``fails``, ``unclear`` or ``mixed``.
+        undetermined: choice that the paper leaves open, if the answer depends on it.
+        conditions: conditions of the paper's regime, each measured.
+        cannot_fail: reason why it holds by construction, if it does.
+        changed_after_runs: change of its statistic, band or conditions that is younger than its
+            runs; otherwise empty.
+        before: verdict that was published before such a change, or by an earlier judge.
         runs: hashes of the runs it comes from.
         note: a sentence for the reader.
         parts: the quantities behind it; the first is the headline.
-        power: probability of ``reproduced`` if the paper's figures are true, taking the parts as
+        power: probability of ``holds`` if the paper's figures are true, taking the parts as
             independent: the product over the parts with a printed figure, so an upper bound of
             that of all; None where the paper prints none.
-        preconditions: preconditions of the paper's statement.
-        because: reason for ``not testable``; otherwise empty.
-        cannot_fail: reason why it holds by construction, if it does.
-        p_value: p-value of the verdict; None if it is not testable.
-        corrected: the verdict after a correction over all claims of the paper.
+        p_value: p-value of ``here``.
+        corrected: ``here`` after a correction over all claims of the paper.
+        reasons: the reasons why it does not bear on the paper; empty if it does. They follow from
+            ``undetermined``, ``conditions`` and, for an unclear answer, ``power``.
+        bears: whether the answer bears on the paper.
+        verdict: both answers in a word: ``reproduced``, ``holds here``, ``unclear``, ``mixed``,
+            ``fails here`` or ``contradicted``.
     """
 
     id: str
@@ -171,24 +185,61 @@ class Claim:
     paper: float | str | None
     measured: float | None
     ci95: Bounds | None
-    verdict: Verdict
+    here: Here
+    undetermined: str = ""
+    conditions: tuple[Condition, ...] = ()
+    cannot_fail: str = ""
+    changed_after_runs: str = ""
+    before: str = ""
     runs: tuple[str, ...] = ()
     note: str = ""
     parts: tuple[Part, ...] = ()
     power: float | None = None
-    preconditions: tuple[Condition, ...] = ()
-    because: str = ""
-    cannot_fail: str = ""
     p_value: float | None = None
-    corrected: Verdict | None = None
+    corrected: Here | None = None
+    reasons: tuple[str, ...] = field(init=False)
+    bears: bool = field(init=False)
+    verdict: Verdict = field(init=False)
 
     def __post_init__(self) -> None:
         _tidy(self)
+        weak = _too_weak(self.power) if self.here == "unclear" else ""
+        reasons = (self.undetermined, *_format_unmet(self.conditions), weak)
+        # frozen dataclasses refuse assignment; object.__setattr__ bypasses that
+        object.__setattr__(self, "reasons", tuple(filter(None, reasons)))
+        object.__setattr__(self, "bears", not self.reasons)
+        object.__setattr__(self, "verdict", verdict_of(self.here, self.bears))
 
     @property
     def decided(self) -> bool:
-        """Whether its verdict is ``reproduced`` or ``contradicted``."""
-        return self.verdict in ("reproduced", "contradicted")
+        """Whether the runs show that it holds or fails."""
+        return self.here in ("holds", "fails")
+
+
+def _format_unmet(conditions: Sequence[Condition]) -> list[str]:
+    """Sentences on the conditions that do not hold or could not be computed."""
+    unknown = [each.what for each in conditions if each.measured is None]
+    failed = [each.what for each in conditions if not each.holds and each.measured is not None]
+    return [
+        f"{said}: {'; '.join(which)}."
+        for said, which in (
+            ("Conditions of the paper do not hold here", failed),
+            ("Conditions of the paper are unknown here", unknown),
+        )
+        if which
+    ]
+
+
+ENOUGH = 0.5
+"""An unclear claim with a power below this does not bear on the paper."""
+
+
+def _too_weak(chance: float | None) -> str:
+    """Sentence on a power that is too low for a test; empty if it is enough or unknown."""
+    if chance is None or chance >= ENOUGH:
+        return ""
+    percent = math.floor(100 * chance)  # never rounded up to what would be enough
+    return f"If the stated figure is true, the chance of finding that it holds is only {percent}%."
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Every function returns an ``Interval``. Where the data cannot bound a quantity
 (one seed, a value that is not finite, a denominator that may be zero) the
-interval is the whole line: its verdict is ``undecided``, never a guess.
+interval is the whole line: its answer is ``unclear``, never a guess.
 """
 
 from __future__ import annotations

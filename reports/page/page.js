@@ -2,7 +2,7 @@
 // reports/page.py adds to them (specifications of charts, runs, timelines).
 "use strict";
 
-const VERDICTS = ["reproduced", "contradicted", "undecided", "not testable"];
+const VERDICTS = ["reproduced", "holds here", "unclear", "mixed", "fails here", "contradicted"];
 const PERFETTO = "https://ui.perfetto.dev";
 const LETTER = 8;  // pixels of a letter of a title
 const state = { views: {} };

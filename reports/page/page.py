@@ -127,7 +127,8 @@ def _figures(said: str, item: Claim | Part, at: str, verdict: str, *, blank: boo
         (_key(item.power), escape(verdict_notes.power(item)) if item.power is not None else ""),
     ]
     shown = "".join(tag("td", text, class_="figure", data_key=key) for key, text in cells)
-    mine = tag("td", tag("span", item.verdict or "", class_=_classes(item.verdict)))
+    word = item.verdict if isinstance(item, Claim) else item.here
+    mine = tag("td", tag("span", word or "", class_=_classes(word)))
     return tag("tr", tag("td", said), mine, shown, data_verdict=verdict)
 
 

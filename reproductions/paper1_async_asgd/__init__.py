@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.tasks.contract import Configuration
 from reproductions.paper import Paper, Subject
-from reproductions.paper1_async_asgd.claims import CLAIMS
+from reproductions.paper1_async_asgd.claims import CLAIMS, CONDITIONS
 from reproductions.paper1_async_asgd.exhibits import BEYOND, COSTS, EXHIBITS, UNDERDETERMINED
 from reproductions.paper1_async_asgd.experiments import (
     PRESETS,
@@ -31,4 +31,5 @@ PAPER = Paper(
     differences=differences,
     exhibits=(*EXHIBITS, *BEYOND, *COSTS, *UNDERDETERMINED, *TUNING),
     claims=CLAIMS,
+    conditions=CONDITIONS,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reproductions.paper import Paper
-from reproductions.paper2_ng_averaging.claims import CLAIMS
+from reproductions.paper2_ng_averaging.claims import CLAIMS, CONDITIONS
 from reproductions.paper2_ng_averaging.exhibits import BEYOND, FIGURES, PREDICTION, TABLES
 from reproductions.paper2_ng_averaging.experiments import SEEDS, differences, experiments
 from reproductions.paper2_ng_averaging.law import LAW
@@ -18,5 +18,6 @@ PAPER = Paper(
     differences=differences,
     exhibits=(*FIGURES, *TABLES, *BEYOND, *LAW, *PREDICTION),
     claims=CLAIMS,
+    conditions=CONDITIONS,
     looks={"overnight": 3},  # at three seeds, at six, and with pretraining's own length
 )

@@ -7,17 +7,18 @@ predictions against what is reported.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
 from harness.judge.builders import Maker, Runs
 from harness.judge.claims import (
     relative_error,
-    rule_at_least,
     rule_at_most,
     rule_between,
     rule_near,
 )
+from harness.judge.conditions import read_conditions
 from harness.judge.parts import Precondition, Quantity, claim_of, side_of_zero
 from harness.judge.results import Claim
 from harness.judge.statistics import Interval, mean_ci, ratio_ci
@@ -121,19 +122,7 @@ RBM = ("rbm_1", "random_1", "rbm_32", "random_32")
 
 SMALL_LOSS = (*settings_of_step("mean"), *(f"ng_{n}" for n in LOSSES))
 
-LAW_WITHIN = 0.04
-"""Largest allowed error of the law, equal to the claim's band.
-
-At the paper's number of averages an error of the law is a fraction of it.
-"""
-
-LEAST_POWER = 0.1
-"""Least power of the averages in the law: below it the paper's 27 times as many averages remove at
-most a quarter of the excess, and the law does not extrapolate."""
-
-ENOUGH_AVERAGES = 300
-
-AS_LONG = rule_between(0.8, 1.25)
+CONDITIONS = read_conditions(Path(__file__).with_name("conditions.toml"))
 
 SPEEDS = REPORTED["claims"]
 
@@ -171,13 +160,8 @@ def small_loss(subject: Subject, runs: Runs) -> Claim:
     measured = {n: excess.error_ratio(f"ng_{n}") for n in LOSSES}
     parts += [Quantity(f"{gpus(n)}, as trained here", None, i) for n, i in measured.items()]
     apart = [i.estimate - excess.law_ratio_of(f"ng_{n}").estimate for n, i in measured.items()]
-    law = Precondition(
-        "how far the law is from the ratios measured on the whole data, at most",
-        Interval.exact(float(np.abs(apart).max())), rule_at_most(LAW_WITHIN),
-    )  # fmt: skip
-    matter = Precondition(
-        "the law's power of averages", excess.constants()["by_averages"], rule_at_least(LEAST_POWER)
-    )
+    law = CONDITIONS.measure("law-fits", Interval.exact(float(np.abs(apart).max())))
+    matter = CONDITIONS.measure("law-extrapolates", excess.constants()["by_averages"])
     return _claim(
         "p2.small-loss", "With NG-SGD and RBM, parallel training loses little", "Table 1",
         "error with many GPUs over that with one, by the law of averages (p2.law) at the paper's "
@@ -187,15 +171,15 @@ def small_loss(subject: Subject, runs: Runs) -> Claim:
     )  # fmt: skip
 
 
-def _regime(subject: Subject, runs: Runs, settings: tuple[str, str], what: str) -> Precondition:
+def _regime(subject: Subject, runs: Runs, settings: tuple[str, str], of: str) -> Precondition:
     """The paper's regime, in which averaging costs little (its tables 1, 2 and 4: 1 to 3%)."""
     loss = error_statistic(subject, runs, settings, rate_ratio_ci)
-    return Precondition(what, loss, rule_at_most(MOST_LOSS))
+    return CONDITIONS.measure("averaging-costs-little", loss, of)
 
 
 def _parallel_pretrained(subject: Subject, runs: Runs) -> Precondition:
     """The regime of the claims on pretraining."""
-    return _regime(subject, runs, ("rbm_32", "rbm_1"), "error with RBM on 32 GPUs over one GPU's")
+    return _regime(subject, runs, ("rbm_32", "rbm_1"), "RBM, 32 GPUs")
 
 
 def rbm_helps(subject: Subject, runs: Runs) -> Claim:
@@ -257,8 +241,8 @@ def minibatch(subject: Subject, runs: Runs) -> Claim:
     parts = [side_of_zero("1024 − 256", 100.0 * every, "below", true)]
     parts += quantities_by_set(subject, runs, settings, rate_difference_ci, 100.0)
     averages = mean_ci([summary_value(run, "folds") for run in runs["ng_16"]])
-    enough = Precondition("averages in a run with 1024", averages, rule_at_least(ENOUGH_AVERAGES))
-    little = _regime(subject, runs, ("ng_16", "ng_1"), "error with 1024 on 16 GPUs over one GPU's")
+    enough = CONDITIONS.measure("averages", averages)
+    little = _regime(subject, runs, ("ng_16", "ng_1"), "16 GPUs")
     return _claim(
         "p2.minibatch", "A minibatch of 1024 is no worse than one of 256", "Table 4",
         "word error (%) at 16 GPUs, difference; wholly below 0", parts, runs, MINIBATCH,
@@ -277,7 +261,7 @@ def schedules_close(subject: Subject, runs: Runs) -> Claim:
     parts = [Quantity(label, round(true, 3), ratio, rule_between(*CLOSE), true)]
     parts += quantities_by_set(subject, runs, settings, rate_ratio_ci)
     passes = ([summary_value(run, "passes") for run in runs[name]] for name in settings)
-    alike = Precondition("epochs of newbob over exponential's", ratio_ci(*passes), AS_LONG)
+    alike = CONDITIONS.measure("same-epochs", ratio_ci(*passes))
     return _claim(
         "p2.schedules-close", "Both schedules give similar results", "Table 5",
         "error at 16 GPUs, newbob over exponential; 0.97 to 1.03", parts, runs, settings,

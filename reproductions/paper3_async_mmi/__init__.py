@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reproductions.paper import Paper
-from reproductions.paper3_async_mmi.claims import CLAIMS
+from reproductions.paper3_async_mmi.claims import CLAIMS, CONDITIONS
 from reproductions.paper3_async_mmi.exhibits import BEYOND, EXHIBITS
 from reproductions.paper3_async_mmi.experiments import (
     PRESETS,
@@ -22,5 +22,6 @@ PAPER = Paper(
     differences=differences,
     exhibits=(*EXHIBITS, *BEYOND),
     claims=CLAIMS,
+    conditions=CONDITIONS,
     looks={"overnight": 3},  # at three seeds, at five and with new sweeps: README
 )

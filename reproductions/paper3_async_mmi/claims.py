@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
 from harness.judge.builders import Maker, Runs
-from harness.judge.claims import ABOVE, BELOW, rule_at_least, rule_at_most, rule_between, rule_near
+from harness.judge.claims import ABOVE, BELOW, rule_between, rule_near
+from harness.judge.conditions import read_conditions
 from harness.judge.interval import Interval
 from harness.judge.parts import Precondition, Quantity, claim_of
 from harness.judge.results import Claim
@@ -31,7 +33,6 @@ from reproductions.paper3_async_mmi.experiments import (
 from reproductions.paper3_async_mmi.quantities import (
     COSTS_NOTHING,
     CRITERION,
-    POWERS,
     Bounds,
     Sweep,
     error_ratio,
@@ -116,9 +117,8 @@ def fetch_tolerance(subject: Subject, runs: Runs) -> Claim:
             Quantity("T* (updates)", "15 minutes", updates, None),
         ],
         hashes(*(runs[name] for name in ALL)),
-        f"{NOTE} A sweep without T* speaks for neither side: how many passes the paper's minutes "
+        f"{NOTE} A sweep without T* leaves it unclear: how many passes the paper's minutes "
         "are goes by its machines, which it does not name.",
-        presumes=(Precondition("log2 T* inside of the sweep (passes)", star, swept),),
     )  # fmt: skip
 
 
@@ -142,7 +142,7 @@ def fetch_no_silence(subject: Subject, runs: Runs) -> Claim:
         "Not updating the silence model doubles the largest fetch interval",
         undetermined="What not updating silence can change goes by how much of the outer "
         "gradients lies on it, which the paper does not say. That this decides was settled after "
-        "the development seed showed no change (decision 84), before any other ran.",
+        "the development seed showed no change, before any other ran.",
     )  # fmt: skip
 
 
@@ -173,29 +173,20 @@ def _interval_precondition(subject: Subject, runs: Runs, star: Interval) -> Prec
     """The paper's intervals are long beside the age that outer gradients have anyhow."""
     base = runs[fetch_name("all", 0)]
     always = mean_ci([summary_value(run, "outer_lag_s_mean") for run in base])
-    least = 60.0 * FIGURES["fetch_minutes"] * FIGURES[FEWER]
-    return Precondition(
-        "age of outer gradients when always fetching, over T* of all layers",
-        (1.0 / (fetch_s(subject, 1.0) * 2.0**star.estimate)) * always,
-        rule_at_most(FIGURES["lag_s"] / least),
-    )  # fmt: skip
+    age = (1.0 / (fetch_s(subject, 1.0) * 2.0**star.estimate)) * always
+    return CONDITIONS.measure("long-intervals", age)
 
 
 def _cliff_precondition(sweeps: Sequence[Sweep]) -> Precondition:
     """A loss that sets in as a cliff tells T* only to lie between two of the intervals."""
-    steepest = float(POWERS[-1])
-    return Precondition(
-        f"power with which the loss sets in, below the {steepest:g} of a cliff",
-        Interval(shape(sweeps)), rule_at_most(float(POWERS[-2])),
-    )  # fmt: skip
+    return CONDITIONS.measure("no-cliff", Interval(shape(sweeps)))
 
 
 def _rate_precondition(runs: Runs) -> Precondition:
     """The paper's rate is the largest that converges, and T* falls steeply with the rate."""
     swept = [float(run.config["rate"]) for run in runs[fetch_name("all", 0)]]
     stable = [largest_stable(run)[0] for run in runs[MANY]]
-    what = "the sweeps' rate over the largest that is stable with fifty replicas"
-    return Precondition(what, ratio_ci(swept, stable), rule_between(AS_LARGE, 1.0 / AS_LARGE))
+    return CONDITIONS.measure("largest-rate", ratio_ci(swept, stable))
 
 
 NOTE = (
@@ -215,9 +206,6 @@ def _format_bounds(bounds: list[Bounds]) -> str:
 
 MANY, FEWER = "largest 50", "fetch_all_layers"
 
-AS_LARGE = 0.8
-"""Factor for a rate that counts as the largest: searches know it up to a factor of 1.2 to 1.4."""
-
 ALL = tuple(fetch_name(sweep, i) for sweep in SWEEPS for i in range(INTERVALS + 1))
 
 RATIOS = (*ALL, MANY)
@@ -233,12 +221,7 @@ STALENESS = (
 CLOSE = rule_between(0.98, 1.02)
 """Within 2% relative."""
 
-IN_SLOTS = 0.03
-
-LEAST_READINGS = 10
-
-LATE_GAIN = 0.1
-"""Share of the whole gain; a run that gains less in its last quarter is at a plateau."""
+CONDITIONS = read_conditions(Path(__file__).with_name("conditions.toml"))
 
 
 def mmi_gain(subject: Subject, runs: Runs) -> Claim:
@@ -291,9 +274,7 @@ def not_realignment(subject: Subject, runs: Runs) -> Claim:
         hashes(runs["ce"], runs["aligned once"], runs["realigned"], runs["realignment"]),
         "Every frame is trained on, as nothing cancels.",
         presumes=(
-            Precondition(
-                "share of starts trained on forced alignments", forced, rule_at_least(1.0)
-            ),
+            CONDITIONS.measure("forced-alignments", forced),
         ),
     )  # fmt: skip
 
@@ -334,9 +315,7 @@ def replicas_faster(subject: Subject, runs: Runs) -> Claim:
         "logarithm of the simulated time to 90% of a run's own final gain", parts,
         hashes(*(runs[name] for name in names)), f"Mean times: {hours}.",
         presumes=(
-            Precondition(
-                "readings of every run", Interval.exact(fewest), rule_at_least(LEAST_READINGS)
-            ),
+            CONDITIONS.measure("readings", Interval.exact(fewest)),
         ),
     )  # fmt: skip
 
@@ -358,10 +337,7 @@ def replicas_as_good(subject: Subject, runs: Runs) -> Claim:
         "test word error over that of one replica; within 2%", parts,
         hashes(runs["one"], runs["ten"], runs["fifty"]),
         presumes=(
-            Precondition(
-                "share of the corpus in the slots of 50 replicas",
-                Interval.exact(held), rule_at_most(IN_SLOTS),
-            ),
+            CONDITIONS.measure("in-slots", Interval.exact(held)),
         ),
     )  # fmt: skip
 
@@ -421,10 +397,7 @@ def all_layers(subject: Subject, runs: Runs) -> Claim:
         "Section 4.2, Figure 7", "final held-out criterion, difference; test word error within 2%",
         parts, hashes(runs["ten"], runs["last"]),
         presumes=tuple(
-            Precondition(
-                f"plateau, {label}: share of the gain in the last quarter of the readings",
-                mean_ci([late_gain(run) for run in runs[name]]), rule_at_most(LATE_GAIN),
-            )
+            CONDITIONS.measure("plateau", mean_ci([late_gain(run) for run in runs[name]]), label)
             for label, name in (("all layers", "ten"), ("last layer", "last"))
         ),
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reproductions.paper import Paper
-from reproductions.staleness.claims import CLAIMS
+from reproductions.staleness.claims import CLAIMS, CONDITIONS
 from reproductions.staleness.exhibits import EXHIBITS
 from reproductions.staleness.experiments import LOOKS, PRESETS, REGISTERED, differences, experiments
 
@@ -16,6 +16,7 @@ PAPER = Paper(
     differences=differences,
     exhibits=EXHIBITS,
     claims=CLAIMS,
+    conditions=CONDITIONS,
     held_against="prediction",
     looks=LOOKS,
 )

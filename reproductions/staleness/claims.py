@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 
@@ -24,8 +25,9 @@ from harness.judge.claims import (
     rule_below,
     rule_between,
 )
+from harness.judge.conditions import read_conditions
 from harness.judge.interval import Interval
-from harness.judge.parts import Precondition, Quantity, claim_of
+from harness.judge.parts import Quantity, claim_of
 from harness.judge.results import Claim
 from harness.judge.statistics import Bounds, bounded_difference_ci
 from harness.store import Run
@@ -56,8 +58,7 @@ from reproductions.staleness.quantities import (
     values_of_search,
 )
 
-LEARNS = 0.25
-"""Share of the loss that SGD must remove without staleness, so that there is a gain to lose."""
+CONDITIONS = read_conditions(Path(__file__).with_name("conditions.toml"))
 LATER = TAUS[1:]
 MIDDLE, LONGEST = 16, 64
 ADAPTIVE = ("AdamW", "Muon")
@@ -284,11 +285,7 @@ def _claim(name: str, statistic: str, parts: Sequence[Quantity], runs: Runs) -> 
     """A claim of its parts; it presumes a gain to lose on each of its problems."""
     registered = REGISTERED[name]
     learns = [
-        Precondition(
-            f"{problem}: share of the loss that SGD takes away at τ = 0",
-            mean(share_gained(runs[cell(problem, "SGD", 0)])),
-            rule_at_least(LEARNS),
-        )
+        CONDITIONS.measure("learns", mean(share_gained(runs[cell(problem, "SGD", 0)])), problem)
         for problem in PROBLEMS
         if cell(problem, "SGD", 0) in runs
     ]

@@ -214,7 +214,7 @@ def claims(hashes):
             below.estimate,
             below.ci95,
             BELOW.judge(below),
-            runs,
+            runs=runs,
         ),
         Claim(
             "p1.one-pass-close",
@@ -224,11 +224,11 @@ def claims(hashes):
             None,
             None,
             None,
-            "undecided",
-            runs,
+            "unclear",
+            runs=runs,
             parts=(
-                Part("clean", 1.034, close.estimate, close.ci95, "undecided"),
-                Part("noise", 1.044, 1.03, (1.01, 1.05), "reproduced"),
+                Part("clean", 1.034, close.estimate, close.ci95, "unclear"),
+                Part("noise", 1.044, 1.03, (1.01, 1.05), "holds"),
             ),
         ),
         Claim(
@@ -240,7 +240,7 @@ def claims(hashes):
             3.9,
             (3.9, 3.9),
             rule_near(3.2).judge(Interval.exact(3.9)),
-            runs,
+            runs=runs,
             note="No chance enters this simulation, so the interval has no width.",
         ),
         claim_of(
@@ -262,8 +262,8 @@ def claims(hashes):
             "method",
             1.0,
             None,
-            "undecided",
-            (hashes["bad"],),
+            "unclear",
+            runs=(hashes["bad"],),
         ),
     )
 

@@ -35,13 +35,13 @@ def test_an_open_band_goes_to_the_edge():
 
 
 def test_a_figure_without_chance_is_a_point():
-    (row,) = forest_rows([Claim("p.c", "s", "w", "x", 1.0, 1.0, (1.0, 1.0), "reproduced")])
+    (row,) = forest_rows([Claim("p.c", "s", "w", "x", 1.0, 1.0, (1.0, 1.0), "holds")])
     assert row["value"] == row["low"] == row["high"] == row["printed"] == EDGE
 
 
 def test_what_is_not_judged_or_not_measured_has_no_line():
-    parts = (Part("shown", 1.0, 2.0), Part("lost", 1.0, None, (None, None), "undecided"))
-    assert not forest_rows([Claim("c", "s", "w", "x", None, None, None, "undecided", parts=parts)])
+    parts = (Part("shown", 1.0, 2.0), Part("lost", 1.0, None, (None, None), "unclear"))
+    assert not forest_rows([Claim("c", "s", "w", "x", None, None, None, "unclear", parts=parts)])
 
 
 def test_lines_stand_in_the_order_of_the_claims(built):

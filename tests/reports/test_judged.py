@@ -35,17 +35,17 @@ def told(what, value, rule):
 
 def test_a_precondition_that_is_counted_is_told_as_a_count():
     line = told("averages", Interval.exact(64.0), rule_at_least(300))
-    assert line == "Presumes averages: 64 (from 300), does not hold."
+    assert line == "Condition, averages: 64 (from 300), does not hold."
 
 
 def test_a_precondition_that_varies_is_told_with_its_interval():
     line = told("passes", mean_ci([1.0, 1.1, 0.9]), rule_at_most(2.0))
-    assert line == "Presumes passes: 1.00 [0.75 to 1.25] (up to 2), holds."
+    assert line == "Condition, passes: 1.00 [0.75 to 1.25] (up to 2), holds."
 
 
 def test_a_precondition_of_runs_that_did_not_end_is_told_as_unknown():
     line = told("passes", Interval(math.nan), rule_at_most(2.0))
-    assert line == "Presumes passes: – (up to 2), unknown."
+    assert line == "Condition, passes: – (up to 2), unknown."
 
 
 def test_why_a_claim_cannot_fail_ends_in_one_full_stop():
@@ -66,7 +66,7 @@ def test_a_chance_below_even_is_never_told_as_even():
     weak = Quantity("", 1.0, mean_ci([1.0, 2.4, -0.4]), ABOVE, 1.6)
     found = claim(weak)
     assert 0 < (found.power or 0) < 0.5
-    assert f" {math.floor(100 * (found.power or 0))}%" in found.because
+    assert f" {math.floor(100 * (found.power or 0))}%" in " ".join(found.reasons)
 
 
 @pytest.mark.parametrize(
@@ -107,19 +107,14 @@ def test_the_corpus_says_whether_seeds_share_it(facts, words):
     assert verdict_notes.corpus_of(results) == words
 
 
-def test_no_part_of_a_claim_that_is_not_testable_is_called_contradicted():
+def test_parts_keep_their_answers_whether_or_not_the_claim_bears():
     against = Quantity("against", 1.0, mean_ci([-1.0, -1.01, -0.99]), ABOVE, 1.0)
-    assert [p.verdict for p in verdict_notes.parts_of(claim(CLEAR, against))] == [
-        "reproduced",
-        "contradicted",
-    ]
-    untested = claim(CLEAR, against, undetermined="No machine is named.")
-    assert [p.verdict for p in verdict_notes.parts_of(untested)] == [None, None]
+    for undetermined in ("", "No machine is named."):
+        found = claim(CLEAR, against, undetermined=undetermined)
+        assert [p.here for p in verdict_notes.parts_of(found)] == ["holds", "fails"]
 
 
-def test_a_claim_that_a_weak_part_alone_contradicts_says_why_it_is_undecided():
+def test_a_claim_of_which_a_weak_part_alone_fails_says_why_it_is_unclear():
     weak = Quantity("weak", 1.0, mean_ci([-0.30, -0.02, -0.16, -0.25, -0.10]), ABOVE)
-    assert verdict_notes.remarks(claim(weak, CLEAR, CLEAR))[-1].startswith(
-        "Contradicted in a part alone"
-    )
+    assert verdict_notes.remarks(claim(weak, CLEAR, CLEAR))[-1].startswith("A part alone fails")
     assert not [told for told in verdict_notes.remarks(claim(weak)) if "part alone" in told]

@@ -129,11 +129,11 @@ def test_every_chart_is_drawn_and_named(browser):
 def test_the_legend_filters_plot_and_table(browser):
     rows = "[...document.querySelectorAll('.claims tbody tr')].filter(r => !r.hidden).length"
     before = browser.run(rows), browser.run("document.querySelectorAll('#forest text').length")
-    press = "document.querySelector('.filter [data-verdict=undecided]')"
+    press = "document.querySelector('.filter [data-verdict=unclear]')"
     browser.run(f"{press}.focus()")
     browser.key("Enter", 13)
     browser.wait(f"{press}.getAttribute('aria-pressed') === 'false'")
-    hidden = "document.querySelectorAll('.claims tr[data-verdict=undecided]:not([hidden])').length"
+    hidden = "document.querySelectorAll('.claims tr[data-verdict=unclear]:not([hidden])').length"
     assert browser.run(hidden) == 0
     browser.wait(f"document.querySelectorAll('#forest text').length < {before[1]}")
     browser.run(f"{press}.click()")
@@ -252,7 +252,7 @@ def test_on_a_telephone_verdict_and_figure_are_seen_and_titles_are_whole(browser
 
 @needs_chromium
 def test_a_part_has_the_colour_of_its_own_verdict(browser):
-    part = "document.querySelector('.claims tr[data-verdict=undecided] .verdict.reproduced')"
+    part = "document.querySelector('.claims tr[data-verdict=unclear] .verdict.holds')"
     claim = "document.querySelector('.claims tr[data-verdict=reproduced] .verdict.reproduced')"
     assert browser.run(f"getComputedStyle({part}).color === getComputedStyle({claim}).color")
 

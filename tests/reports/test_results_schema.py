@@ -29,7 +29,7 @@ def test_the_schema_is_one():
     ("key", "value"),
     [
         ("seeds", [0.5]),
-        ("schema", 2),
+        ("schema", 3),
         ("claims", [{"id": "p1.x"}]),
         ("paper", None),
         ("unheard", 1),

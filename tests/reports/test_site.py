@@ -29,8 +29,8 @@ def test_a_front_page_counts_verdicts_and_every_link_leads_somewhere(published, 
     front = site(published, tmp_path / "site")
     html = front.read_text()
     cells = re.search(r"<tbody><tr>(.*?)</tr>", html).group(1)
-    assert re.findall(r"<td>(.*?)</td>", cells)[:8] == [
-        "paper1", "laptop", "fsdd", "2", "1", "1", "2", "1",
+    assert re.findall(r"<td>(.*?)</td>", cells)[:10] == [
+        "paper1", "laptop", "fsdd", "2", "1", "1", "2", "0", "0", "1",
     ]  # fmt: skip
     links = re.findall(r'(?:href|src)="([^#][^"]*)"', html)
     assert len(links) > 5

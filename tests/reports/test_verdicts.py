@@ -26,7 +26,7 @@ def root(built, tmp_path) -> Path:
     reasons = [
         f'["{c.id}"]\nverdict = "{c.verdict}"\nwhy = """Too\nfew."""\n'
         for c in claims
-        if c.verdict in verdicts.NEEDS_REASON
+        if verdicts.needs_reason(c)
     ]
     (folder / "reasons.toml").write_text("\n".join(reasons))
     for page in PAGES:
@@ -54,16 +54,14 @@ def test_the_summary_counts_every_verdict_in_a_row_a_result(root):
     verdict_columns = " | ".join(VERDICTS)
     assert head.startswith(f"| report | scale | corpus | seeds | {verdict_columns} | cannot fail |")
     link = "[paper1](../published/paper1/report.pdf)"
-    assert row == f"| {link} | laptop | fsdd | 2 | 1 | 1 | 2 | 1 | 0 | 2 of 2 |"
+    assert row == f"| {link} | laptop | fsdd | 2 | 1 | 1 | 2 | 0 | 0 | 1 | 1 | 2 of 2 |"
 
 
 def test_the_summary_says_how_many_verdicts_the_correction_takes_away(root):
     (item,) = verdicts.read_published(root)
     claims = [
-        replace(claim, verdict="contradicted", corrected=corrected, cannot_fail="")
-        for claim, corrected in zip(
-            item.results.claims, ("undecided", "contradicted", None), strict=False
-        )
+        replace(claim, here="fails", corrected=corrected, cannot_fail="")
+        for claim, corrected in zip(item.results.claims, ("unclear", "fails", None), strict=False)
     ]
     several = replace(item, results=replace(item.results, claims=tuple(claims)))
     assert verdicts.summary([several]).splitlines()[2].endswith("| 0 | 2 of 3 |")
@@ -71,7 +69,7 @@ def test_the_summary_says_how_many_verdicts_the_correction_takes_away(root):
 
 def test_the_overview_has_a_row_a_claim_and_a_column_a_scale(root):
     (item,) = verdicts.read_published(root)
-    changed = tuple(replace(c, verdict="undecided", measured=7.0) for c in item.results.claims[1:])
+    changed = tuple(replace(c, here="unclear", measured=7.0) for c in item.results.claims[1:])
     later = replace(item, results=replace(item.results, scale="overnight", claims=changed))
     lines = verdicts.overview([later, item]).splitlines()
     head = "| claim | statement | claimed | measured | laptop | overnight |"
@@ -82,7 +80,7 @@ def test_the_overview_has_a_row_a_claim_and_a_column_a_scale(root):
     assert alone.endswith(f"| {first.verdict} |  |")
     for claim in others:
         (row,) = (row for row in rows if row.startswith(f"| [`{claim.id}`](verdicts/paper1.md) |"))
-        assert row.endswith(f"| {claim.verdict} | undecided |")
+        assert row.endswith(f"| {claim.verdict} | unclear |")
 
 
 def test_the_page_gives_the_reason_of_every_claim_that_needs_one(root):
@@ -90,13 +88,13 @@ def test_the_page_gives_the_reason_of_every_claim_that_needs_one(root):
     text = verdicts.page(item)
     for claim in item.results.claims:
         explained = f"- `{claim.id}`. Why {claim.verdict}: Too few." in text
-        assert explained == (claim.verdict in verdicts.NEEDS_REASON)
+        assert explained == verdicts.needs_reason(claim)
 
 
 def test_where_everything_is_reproduced_no_reason_is_announced(root):
     (item,) = verdicts.read_published(root)
     told = item.results.claims
-    good = replace(item.results, claims=tuple(replace(c, verdict="reproduced") for c in told))
+    good = replace(item.results, claims=tuple(replace(c, here="holds") for c in told))
     assert ". Why" in verdicts.page(item)
     assert ". Why" not in verdicts.page(replace(item, results=good, reasons={}))
 
@@ -104,11 +102,11 @@ def test_where_everything_is_reproduced_no_reason_is_announced(root):
 def test_a_reason_for_another_verdict_or_a_missing_one_is_refused(root):
     path = root / "reports/published/paper1/laptop/reasons.toml"
     text = path.read_text()
-    path.write_text(text.replace('"contradicted"', '"undecided"'))
-    with pytest.raises(UserError, match="explains 'undecided'; measured: 'contradicted'"):
+    path.write_text(text.replace('"contradicted"', '"unclear"'))
+    with pytest.raises(UserError, match="explains 'unclear'; measured: 'contradicted'"):
         verdicts.read_published(root)
     path.unlink()
-    with pytest.raises(UserError, match="a reason for each claim contradicted or undecided"):
+    with pytest.raises(UserError, match="a reason for each claim that bears"):
         verdicts.read_published(root)
 
 

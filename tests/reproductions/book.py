@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 from harness.base.seeds import identity
 from harness.judge.builders import Maker, build_claim, build_exhibit
-from harness.judge.claims import Verdict, all_of
+from harness.judge.claims import Here, all_of
 from harness.judge.results import Claim
 from harness.simulator import Timeline
 from harness.simulator.timeline_file import save_timeline
@@ -52,7 +52,8 @@ SUMMARY = (
 )  # fmt: skip
 FALLING = (
     "dev_frame_error/average", "dev_frame_error/iterate", "dev_word_error/iterate",
-    "test_frame_error/iterate", "held_out_criterion", "cancelled_frames",
+    "test_frame_error/iterate", "clean_frame_error/average", "clean_frame_error/iterate",
+    "noise_frame_error/average", "noise_frame_error/iterate", "held_out_criterion", "cancelled_frames",
 )  # fmt: skip
 EPOCHS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
 
@@ -176,6 +177,6 @@ class Book:
                     yield f"{test}/{candidate}/{stage}", rng.integers(low, high, UTTERANCES)
 
 
-def decided(claim: Claim) -> Verdict:
+def decided(claim: Claim) -> Here:
     """What a claim's parts say together, whether or not its design could have told."""
-    return all_of(part.verdict for part in claim.parts if part.verdict is not None)
+    return all_of(part.here for part in claim.parts if part.here is not None)

@@ -235,10 +235,10 @@ def told(claim, edges, heavier):
 def test_momentum_that_stands_thirteen_times_less_is_as_predicted_and_none_less_is_not():
     edges = np.array([1.0, 1.1, 0.9])
     jitter = np.array([0.0, 0.1, -0.1])
-    assert told(claims.momentum_rate, edges, 3.7 + jitter).verdict == "reproduced"
-    assert told(claims.momentum_rate, edges, 0.0 + jitter).verdict == "contradicted"
+    assert told(claims.momentum_rate, edges, 3.7 + jitter).here == "holds"
+    assert told(claims.momentum_rate, edges, 0.0 + jitter).here == "fails"
     scattered = told(claims.momentum_rate, edges, 3.7 + 40 * jitter)
-    assert scattered.verdict == "not testable"  # with so much scatter it could not have been found
+    assert not scattered.bears  # with so much scatter it could not have been found
 
 
 def test_where_nothing_is_learnt_nothing_is_claimed():
@@ -247,8 +247,8 @@ def test_where_nothing_is_learnt_nothing_is_claimed():
         runs.of(cell(name, "SGD", 0), first_loss=2.0, loss=[1.9, 1.91, 1.92], rate=1.0)
         runs.of(cell(name, "SGD", 16), **ladder([0.1, 0.11, 0.12]))
     claim = claims.must_sweep(None, runs)
-    assert claim.verdict == "not testable"
-    assert "share of the loss that SGD takes away" in claim.because
+    assert not claim.bears
+    assert "share of the loss that SGD takes away" in " ".join(claim.reasons)
 
 
 def test_clusters_are_shipped_ones_whose_staleness_scatters_about_the_mean():

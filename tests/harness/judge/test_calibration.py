@@ -49,8 +49,8 @@ def rng():
 )
 def test_a_wrong_paper_is_called_reproduced_in_at_most_one_of_forty(rng, rule, end):
     # the quantity lies at the very end of the band, where it is hardest to tell
-    found = shares([c.verdict for c in claims(rng, rule, end, 0.5, 0.3)])
-    assert found.get("reproduced", 0.0) <= 0.025 + 3 * np.sqrt(0.025 * 0.975 / TRIALS)
+    found = shares([c.here for c in claims(rng, rule, end, 0.5, 0.3)])
+    assert found.get("holds", 0.0) <= 0.025 + 3 * np.sqrt(0.025 * 0.975 / TRIALS)
 
 
 @pytest.mark.parametrize(("rule", "side"), [(ABOVE, -1.0), (rule_at_most(1.0), 1.0)])
@@ -60,16 +60,16 @@ def test_a_paper_that_is_wrong_by_what_the_design_finds_is_contradicted_four_tim
     scatter, end = 0.3, rule.low if side < 0 else rule.high
     half = t_quantile(SEEDS - 1) * scatter / np.sqrt(SEEDS)  # were it known
     real = end + side * finds(Interval(0.0, -half, half, SEEDS - 1))
-    verdicts = [c.verdict for c in claims(rng, rule, real, None, scatter)]
-    assert shares(verdicts)["contradicted"] == pytest.approx(0.8, abs=0.03)
-    assert "reproduced" not in verdicts
+    verdicts = [c.here for c in claims(rng, rule, real, None, scatter)]
+    assert shares(verdicts)["fails"] == pytest.approx(0.8, abs=0.03)
+    assert "holds" not in verdicts
 
 
 @pytest.mark.parametrize("parts", [1, 3, 10])
 def test_a_right_paper_is_contradicted_in_at_most_one_of_twenty_whatever_the_parts(rng, parts):
     # the paper is right by a hair in every part: the hardest case for a claim of many parts
-    found = [c.verdict for c in claims(rng, ABOVE, 1e-9, 1.0, 0.4, parts=parts)]
-    assert shares(found).get("contradicted", 0.0) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / TRIALS)
+    found = [c.here for c in claims(rng, ABOVE, 1e-9, 1.0, 0.4, parts=parts)]
+    assert shares(found).get("fails", 0.0) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / TRIALS)
 
 
 @pytest.mark.parametrize("rule", [ABOVE, rule_between(0.0, 1.2), rule_at_most(1.0)])
@@ -78,7 +78,7 @@ def test_the_power_told_is_the_share_of_right_papers_that_are_reproduced(rng, ru
     true, hits, told = 0.6, [], []
     for _ in range(TRIALS):
         found = mean_ci(rng.normal(true, scatter, SEEDS))
-        hits.append(rule.judge(found) == "reproduced")
+        hits.append(rule.judge(found) == "holds")
         told.append(power(found, rule, true))
     # each is told from its own scatter, measured with few seeds: half of them too little
     assert np.median(told) == pytest.approx(np.mean(hits), abs=0.1)
@@ -100,8 +100,8 @@ def test_what_is_found_with_eighty_percent_power_has_eighty_percent_power(rng):
 
 
 def test_a_design_that_could_not_tell_is_not_testable(rng):
-    found = shares([c.verdict for c in claims(rng, ABOVE, 0.1, 0.1, 1.0)])
-    assert found["not testable"] > 0.9
+    found = shares([c.here for c in claims(rng, ABOVE, 0.1, 0.1, 1.0)])
+    assert found["unclear"] > 0.9
 
 
 def test_over_many_claims_one_false_verdict_is_rare_after_the_correction(rng):
@@ -113,9 +113,7 @@ def test_over_many_claims_one_false_verdict_is_rare_after_the_correction(rng):
             )
             for i in range(12)
         ]
-        false += any(
-            c.corrected in ("reproduced", "contradicted") for c in correct_verdicts(family)
-        )
+        false += any(c.corrected in ("holds", "fails") for c in correct_verdicts(family))
     assert false / 400 <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 400)
 
 
@@ -125,7 +123,7 @@ def test_a_ratio_close_to_the_papers_is_reproduced_as_often_as_its_power_says(rn
         many = rng.normal(1.0, 0.03, SEEDS)
         one = many * rng.normal(1.034, 0.03, SEEDS)
         found = ratio_ci(one, many)
-        hits.append(rule_at_most(1.08).judge(found) == "reproduced")
+        hits.append(rule_at_most(1.08).judge(found) == "holds")
         told.append(power(found, rule_at_most(1.08), 1.034))
     assert np.median(told) == pytest.approx(np.mean(hits), abs=0.1)
 

@@ -34,7 +34,7 @@ bands = (
     .map(lambda b: (min(b), max(b)))
     .filter(lambda b: b[0] < math.inf and b[1] > -math.inf)  # some number is in every band
 )
-OPPOSITE = {"reproduced": "contradicted", "contradicted": "reproduced", "undecided": "undecided"}
+OPPOSITE = {"holds": "fails", "fails": "holds", "unclear": "unclear"}
 
 
 def wider(interval, below, above):
@@ -49,22 +49,22 @@ def test_what_reproduces_one_side_contradicts_the_other(interval):
 @given(intervals, sides, widths, widths)
 def test_widening_never_earns_or_turns_a_direction(interval, side, below, above):
     before = side.judge(interval)
-    assert side.judge(wider(interval, below, above)) in (before, "undecided")
+    assert side.judge(wider(interval, below, above)) in (before, "unclear")
 
 
 @given(intervals, bands, widths, widths)
 def test_widening_never_earns_or_turns_a_size(interval, band, below, above):
     before = Rule(*band).judge(interval)
-    assert Rule(*band).judge(wider(interval, below, above)) in (before, "undecided")
+    assert Rule(*band).judge(wider(interval, below, above)) in (before, "unclear")
 
 
 @given(intervals, bands)
 def test_a_size_is_judged_by_where_every_point_of_the_interval_lies(interval, band):
     verdict = Rule(*band).judge(interval)
     inside = [band[0] <= x <= band[1] for x in (interval.low, interval.estimate, interval.high)]
-    if verdict == "reproduced":
+    if verdict == "holds":
         assert all(inside)
-    if verdict == "contradicted":
+    if verdict == "fails":
         assert not any(inside)
 
 
@@ -72,19 +72,19 @@ def test_a_size_is_judged_by_where_every_point_of_the_interval_lies(interval, ba
     st.lists(numbers, min_size=1, max_size=1), sides, bands.filter(lambda b: math.isfinite(b[1]))
 )
 def test_one_seed_decides_nothing(values, side, band):
-    assert side.judge(mean_ci(values)) == "undecided"
-    assert Rule(*band).judge(mean_ci(values)) == "undecided"
+    assert side.judge(mean_ci(values)) == "unclear"
+    assert Rule(*band).judge(mean_ci(values)) == "unclear"
 
 
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
     [
-        (-0.3, -0.1, "reproduced"),
-        (0.1, 0.3, "contradicted"),
-        (-0.1, 0.3, "undecided"),
-        (-0.1, 0.0, "undecided"),
-        (0.0, 0.0, "undecided"),
-        (math.nan, math.nan, "undecided"),
+        (-0.3, -0.1, "holds"),
+        (0.1, 0.3, "fails"),
+        (-0.1, 0.3, "unclear"),
+        (-0.1, 0.0, "unclear"),
+        (0.0, 0.0, "unclear"),
+        (math.nan, math.nan, "unclear"),
     ],
 )
 def test_a_direction_needs_the_interval_wholly_on_one_side_of_zero(low, high, verdict):
@@ -94,12 +94,12 @@ def test_a_direction_needs_the_interval_wholly_on_one_side_of_zero(low, high, ve
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
     [
-        (5, 8, "reproduced"),
-        (6.38, 6.38, "reproduced"),
-        (8.5, 9, "contradicted"),
-        (4.9, 6, "undecided"),
-        (8, 9, "undecided"),
-        (1, 100, "undecided"),
+        (5, 8, "holds"),
+        (6.38, 6.38, "holds"),
+        (8.5, 9, "fails"),
+        (4.9, 6, "unclear"),
+        (8, 9, "unclear"),
+        (1, 100, "unclear"),
     ],
 )
 def test_a_size_is_undecided_across_an_end_of_its_band(low, high, verdict):
@@ -107,8 +107,8 @@ def test_a_size_is_undecided_across_an_end_of_its_band(low, high, verdict):
 
 
 def test_a_band_may_be_open_at_one_end():
-    assert rule_at_most(0.15).judge(Interval(0.1, -0.05, 0.12)) == "reproduced"
-    assert rule_at_most(0.15).judge(Interval(0.1, -math.inf, math.inf)) == "undecided"
+    assert rule_at_most(0.15).judge(Interval(0.1, -0.05, 0.12)) == "holds"
+    assert rule_at_most(0.15).judge(Interval(0.1, -math.inf, math.inf)) == "unclear"
 
 
 def test_an_empty_band_is_refused():
@@ -118,16 +118,16 @@ def test_an_empty_band_is_refused():
 
 @pytest.mark.parametrize(
     ("predicted", "verdict"),
-    [(17.0, "reproduced"), (18.6, "reproduced"), (18.8, "contradicted"), (math.nan, "undecided")],
+    [(17.0, "holds"), (18.6, "holds"), (18.8, "fails"), (math.nan, "unclear")],
 )
 def test_a_prediction_agrees_within_ten_per_cent(predicted, verdict):
     assert rule_near(17.0).judge(Interval.exact(predicted)) == verdict
 
 
 def test_a_prediction_with_chance_in_it_needs_its_whole_interval_in_the_band():
-    assert rule_near(17.0).judge(Interval(17.5, 17.0, 18.0)) == "reproduced"
-    assert rule_near(17.0).judge(Interval(17.5, 16.0, 19.0)) == "undecided"
-    assert rule_near(17.0, 0.02).judge(Interval(17.5, 17.0, 18.0)) == "undecided"
+    assert rule_near(17.0).judge(Interval(17.5, 17.0, 18.0)) == "holds"
+    assert rule_near(17.0).judge(Interval(17.5, 16.0, 19.0)) == "unclear"
+    assert rule_near(17.0, 0.02).judge(Interval(17.5, 17.0, 18.0)) == "unclear"
 
 
 def test_a_relative_error_keeps_its_ends_in_order():
@@ -137,14 +137,14 @@ def test_a_relative_error_keeps_its_ends_in_order():
         relative_error(1.0, 0.0)
 
 
-verdicts = st.sampled_from(["reproduced", "contradicted", "undecided"])
+verdicts = st.sampled_from(["holds", "fails", "unclear"])
 
 
 @given(st.lists(verdicts, min_size=1))
 def test_a_claim_of_parts_holds_with_all_and_falls_with_any(parts):
     whole = all_of(parts)
-    assert (whole == "reproduced") == (set(parts) == {"reproduced"})
-    assert (whole == "contradicted") == ("contradicted" in parts)
+    assert (whole == "holds") == (set(parts) == {"holds"})
+    assert (whole == "fails") == ("fails" in parts)
 
 
 def test_a_claim_without_parts_is_refused():
@@ -157,7 +157,7 @@ def test_a_p_value_is_below_five_per_cent_where_the_interval_decides(values, ban
     found, rule = mean_ci(values), Rule(*band)
     outside, inside = rule.p_values(found)
     margin = 1e-9 * (1 + abs(found.low) + abs(found.high))
-    for p, verdict in ((outside, "reproduced"), (inside, "contradicted")):
+    for p, verdict in ((outside, "holds"), (inside, "fails")):
         sure = {rule.judge(wider(found, d, d)) == verdict for d in (margin, -margin)}
         if found.high - found.low > 4 * margin and len(sure) == 1:
             assert (p < 0.05) == sure.pop()

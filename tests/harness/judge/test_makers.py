@@ -17,4 +17,4 @@ def test_a_claim_whose_runs_did_not_end_is_stated_also_where_its_maker_is_partia
     for make in (partial(claimed, problem="x"), partial(partial(claimed), problem="x")):
         found = build_claim(Maker("x.claim", (), make), None, {})
         assert (found.id, found.statement) == ("x.claim", "Rates fall with staleness.")
-        assert found.verdict == "undecided"
+        assert found.verdict == "unclear"

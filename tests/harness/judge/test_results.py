@@ -42,9 +42,9 @@ def some_results(**changes):
         paper="holds",
         measured=11.5,
         ci95=(-math.inf, math.inf),
-        verdict="undecided",
+        here="unclear",
         runs=("ab",),
-        parts=(Part("hand", "holds", 1.0, (0.5, 1.5), "reproduced"),),
+        parts=(Part("hand", "holds", 1.0, (0.5, 1.5), "holds"),),
     )
     table = Exhibit("p1.table2", "table", "CER (%)", (Row("SGD", "clean", 7.63, 8.0, (7, 9)),))
     given = {
@@ -89,18 +89,65 @@ def test_a_judged_claim_survives_the_file_with_all_that_it_rests_on(tmp_path):
     assert read_results(tmp_path / "results.json") == results
 
 
-def test_a_file_of_before_claims_had_parts_with_power_can_still_be_read(tmp_path):
+OLD = {
+    "id": "p1.noise-harder", "statement": "noise is harder", "where": "Table 2", "paper": "below 0",
+    "statistic": "difference", "measured": -2.0, "ci95": [-4.48, 0.48], "verdict": "not testable",
+    "because": "Its conditions do not hold: averages.", "runs": ["ab"], "power": 0.1,
+    "preconditions": [
+        {"what": "averages", "measured": 1.0, "ci95": None, "band": [2.0, None], "holds": False}
+    ],
+    "parts": [
+        {
+            "label": "clean", "paper": "below 0", "measured": -2.0, "ci95": [-4.48, 0.48],
+            "verdict": "contradicted", "band": [0.0, None], "power": 0.1, "finds": 1.0,
+            "sample": {
+                "statistic": "mean", "values": [[-1.0], [-2.0], [-3.0], [-2.0]], "tests": [],
+                "utterances": 0, "at": [],
+            },
+        }
+    ],
+}  # fmt: skip
+
+
+def test_a_file_of_schema_1_is_judged_anew_from_its_seeds(tmp_path):
+    file = tmp_path / "results.json"
+    write_results(file, some_results())
+    data = json.loads(file.read_text()) | {"schema": 1, "claims": [OLD]}
+    file.write_text(json.dumps(data))
+    (claim,) = read_results(file).claims
+    # the interval of the seeds ends below zero: a gate had hidden that
+    assert (claim.here, claim.bears, claim.verdict) == ("fails", False, "fails here")
+    assert claim.reasons == ("Conditions of the paper do not hold here: averages.",)
+    assert (claim.before, claim.corrected, claim.parts[0].here) == (
+        "not testable",
+        "fails",
+        "fails",
+    )
+    open_ = {**OLD, "because": "No machine is named.", "preconditions": []}
+    file.write_text(json.dumps(data | {"claims": [open_]}))
+    assert read_results(file).claims[0].reasons == ("No machine is named.",)
+
+
+def test_a_file_of_schema_1_before_claims_had_bands_keeps_its_answers(tmp_path):
+    file = tmp_path / "results.json"
+    write_results(file, some_results())
+    kept = ("id", "statement", "where", "statistic", "paper", "measured", "ci95")
+    claims = [{**{key: OLD[key] for key in kept}, "verdict": "reproduced"}]
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"schema": 1, "claims": claims}))
+    assert read_results(file).claims[0].verdict == "reproduced"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"claims": [{"id": "p1.x"}]}))
+    with pytest.raises(UserError, match="not of schema 1"):
+        read_results(file)
+
+
+def test_a_verdict_of_other_answers_than_stand_beside_it_is_refused(tmp_path):
     file = tmp_path / "results.json"
     write_results(file, some_results())
     data = json.loads(file.read_text())
-    claim, part = data["claims"][0], data["claims"][0]["parts"][0]
-    for key in ("power", "preconditions", "because", "cannot_fail", "p_value", "corrected"):
-        del claim[key]
-    for key in ("band", "power", "finds", "sample"):
-        del part[key]
-    del data["exhibits"][0]["rows"][0]["sample"]
+    data["claims"][0]["verdict"] = "reproduced"
     file.write_text(json.dumps(data))
-    assert read_results(file) == some_results()
+    with pytest.raises(UserError, match="verdict: unknown 'reproduced'"):
+        read_results(file)
 
 
 def test_numbers_that_are_not_finite_become_null():
@@ -116,20 +163,28 @@ def test_the_file_has_the_documented_keys(tmp_path):
     row = {"label", "column", "paper", "measured", "ci95", "runs", "sample"}
     claim = {"id", "statement", "where", "statistic", "paper", "measured", "ci95"}
     assert data.keys() == top
-    assert data["schema"] == 1
+    assert data["schema"] == 2
     assert data["exhibits"][0].keys() >= {"id", "kind", "title", "files", "rows"}
     assert data["exhibits"][0]["rows"][0].keys() == row
-    assert data["claims"][0].keys() >= claim | {"verdict", "runs", "note"}
+    assert data["claims"][0].keys() >= claim | {
+        "here",
+        "bears",
+        "verdict",
+        "conditions",
+        "runs",
+        "note",
+    }
 
 
 @pytest.mark.parametrize(
     ("path", "value", "complaint"),
     [
-        (["schema"], 2, "schema is 2; allowed: 1"),
+        (["schema"], 3, "schema is 3; allowed: 1, 2"),
         (["claims", 0, "verdict"], "reproducd", "did you mean 'reproduced'"),
         (["claims", 0, "corrected"], "fine", "corrected: unknown 'fine'"),
         (["claims", 0, "p_value"], "1", "p_value is '1'; allowed: a number or null"),
-        (["claims", 0, "parts", 0, "verdict"], "fine", "verdict: unknown 'fine'"),
+        (["claims", 0, "bears"], "yes", "bears is 'yes'; allowed: true or false"),
+        (["claims", 0, "parts", 0, "here"], "fine", "here: unknown 'fine'"),
         (
             ["exhibits", 0, "rows", 0, "sample"],
             {"statistic": "mean", "values": [["8"]]},

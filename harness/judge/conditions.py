@@ -1,0 +1,131 @@
+"""Conditions of a paper's regime, declared once in its ``conditions.toml``.
+
+A condition has a statistic, a limit, the place in the paper that it is from, and the kinds of claim
+that it concerns. It is asked of every claim of those kinds, whichever way the claim came out, so no
+answer loses its bearing by a condition that its siblings are not asked. ::
+
+    [kinds]
+    "settings of parallel training" = ["p2.frequency", "p2.minibatch"]
+
+    [conditions.averages]
+    statistic = "averages in a run with 1024"
+    at_least = 300
+    source = "8,910 averages: Section 5.2"
+    concerns = ["settings of parallel training"]
+
+A claim measures the conditions that its own runs tell (`Conditions.measure`); `Conditions.ask`
+hands every measured one to the other claims that it concerns.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harness.base.errors import UserError, name_error
+from harness.judge.claims import Rule
+from harness.judge.interval import Interval
+from harness.judge.parts import Precondition
+from harness.judge.results import Claim, Condition
+
+__all__ = ["Conditions", "PaperCondition", "read_conditions"]
+
+LIMITS = ("at_least", "at_most", "between")
+
+
+@dataclass(frozen=True)
+class PaperCondition:
+    """One condition of a paper's regime.
+
+    Attributes:
+        name: its key in ``conditions.toml``.
+        statistic: the measured statistic in words, with the unit.
+        rule: its limit.
+        source: where the paper has the limit from.
+        claims: ids of the claims that it concerns.
+    """
+
+    name: str
+    statistic: str
+    rule: Rule
+    source: str
+    claims: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The conditions of one paper, by name."""
+
+    named: Mapping[str, PaperCondition]
+
+    def measure(self, name: str, value: Interval, of: str = "") -> Precondition:
+        """A condition with its measured value.
+
+        Args:
+            name: of the condition.
+            value: measured value.
+            of: what it is measured on, where there are several, e.g. a test set.
+        """
+        found = self.named[name]
+        what = f"{of}, {found.statistic}" if of else found.statistic
+        return Precondition(what, value, found.rule, name, found.source)
+
+    def ask(self, claims: Sequence[Claim]) -> list[Claim]:
+        """The claims, each with every condition of its kinds.
+
+        A condition that none of the claims has measured is unknown: then none of its kind bears.
+        """
+        measured: dict[str, dict[str, Condition]] = {}
+        for claim in claims:
+            for each in claim.conditions:
+                measured.setdefault(each.name, {}).setdefault(each.what, each)
+        return [replace(claim, conditions=self._of(claim, measured)) for claim in claims]
+
+    def _of(
+        self, claim: Claim, measured: Mapping[str, Mapping[str, Condition]]
+    ) -> tuple[Condition, ...]:
+        found = {each.what: each for each in claim.conditions}
+        for name, condition in self.named.items():
+            if claim.id in condition.claims:
+                unknown = self.measure(name, Interval(math.nan)).condition
+                found |= measured.get(name) or {unknown.what: unknown}
+        return tuple(found.values())
+
+
+def read_conditions(path: Path) -> Conditions:
+    """Read a paper's conditions.
+
+    Raises:
+        UserError: a kind that is not declared, a condition without exactly one limit, without a
+            source, or that concerns no kind.
+    """
+    table = tomllib.loads(path.read_text(encoding="utf-8"))
+    kinds: dict[str, list[str]] = table["kinds"]
+    named = {
+        name: _read_condition(f"{path}: conditions.{name}", name, entry, kinds)
+        for name, entry in table["conditions"].items()
+    }
+    return Conditions(named)
+
+
+def _read_condition(
+    where: str, name: str, entry: Mapping[str, Any], kinds: Mapping[str, Sequence[str]]
+) -> PaperCondition:
+    limits = [key for key in LIMITS if key in entry]
+    if len(limits) != 1:
+        raise UserError(f"{where}: {', '.join(limits) or 'no limit'}; allowed: one of {LIMITS}")
+    for key in ("statistic", "source", "concerns"):
+        if not entry.get(key):
+            raise UserError(f"{where}: {key}: missing")
+    for kind in entry["concerns"]:
+        if kind not in kinds:
+            raise name_error(f"{where}: concerns", kind, kinds)
+    value = entry[limits[0]]
+    rules = {"at_least": lambda: Rule(low=value), "at_most": lambda: Rule(high=value)}
+    rule = rules.get(limits[0], lambda: Rule(*value))()
+    claims = frozenset(claim for kind in entry["concerns"] for claim in kinds[kind])
+    return PaperCondition(name, entry["statistic"], rule, entry["source"], claims)

@@ -1,0 +1,98 @@
+"""Conditions of a paper: asked of every claim of their kinds, whichever way it came out."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+from harness.base.errors import UserError
+from harness.judge import ABOVE, Interval, mean_ci
+from harness.judge.conditions import read_conditions
+from harness.judge.parts import Quantity, claim_of
+
+TABLE = """
+[kinds]
+"word error" = ["a", "b"]
+"time" = ["c"]
+
+[conditions.averages]
+statistic = "averages in a run"
+at_least = 300
+source = "Section 5"
+concerns = ["word error"]
+"""
+FOR, AGAINST = ([1.0, 1.01, 0.99], [-1.0, -1.01, -0.99])
+PAPERS = ("paper1_async_asgd", "paper2_ng_averaging", "paper3_async_mmi", "staleness")
+
+
+@pytest.fixture
+def conditions(tmp_path):
+    (tmp_path / "conditions.toml").write_text(TABLE)
+    return read_conditions(tmp_path / "conditions.toml")
+
+
+def claim(id_, values, **choices):
+    quantity = Quantity("", 1.0, mean_ci(values), ABOVE)
+    return claim_of(id_, "it holds", "Table 1", "x", [quantity], ("run",), **choices)
+
+
+def test_a_condition_that_fails_takes_the_bearing_of_favourable_claims_too(conditions):
+    """One claim of the kind measures it; the others of its kind are asked as well."""
+    planted = conditions.measure("averages", Interval.exact(64.0))
+    asked = conditions.ask(
+        [claim("a", AGAINST, presumes=[planted]), claim("b", FOR), claim("c", FOR)]
+    )
+    assert [each.verdict for each in asked] == ["fails here", "holds here", "reproduced"]
+    (told,) = asked[1].conditions
+    assert (told.name, told.measured, told.band, told.source) == (
+        "averages",
+        64,
+        (300, None),
+        "Section 5",
+    )
+    met = conditions.measure("averages", Interval.exact(645.0))
+    asked = conditions.ask([claim("a", AGAINST), claim("b", FOR, presumes=[met]), claim("c", FOR)])
+    assert [each.verdict for each in asked] == ["contradicted", "reproduced", "reproduced"]
+
+
+def test_a_condition_measured_on_several_sets_is_asked_of_each(conditions):
+    sets = [
+        conditions.measure("averages", Interval.exact(n), of) for n, of in ((64, "x"), (900, "y"))
+    ]
+    _, other = conditions.ask([claim("a", FOR, presumes=sets), claim("b", FOR)])
+    assert [each.what for each in other.conditions] == [
+        "x, averages in a run",
+        "y, averages in a run",
+    ]
+    assert not other.bears
+
+
+def test_a_condition_that_no_run_tells_is_unknown(conditions):
+    (alone,) = conditions.ask([claim("b", FOR)])
+    assert alone.verdict == "holds here"
+    assert alone.reasons == ("Conditions of the paper are unknown here: averages in a run.",)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("at_least = 300", "", r"averages: no limit"),
+        ("at_least = 300", "at_least = 3\nat_most = 4", r"averages: at_least, at_most"),
+        ('source = "Section 5"', "", r"averages: source: missing"),
+        ('concerns = ["word error"]', 'concerns = ["word eror"]', r"did you mean 'word error'"),
+    ],
+)
+def test_a_mistake_in_the_table_is_one_line(tmp_path, old, new, complaint):
+    (tmp_path / "conditions.toml").write_text(TABLE.replace(old, new))
+    with pytest.raises(UserError, match=complaint):
+        read_conditions(tmp_path / "conditions.toml")
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_kind_is_of_claims_that_there_are_and_has_a_condition(name):
+    paper = import_module(f"reproductions.{name}").PAPER
+    claims = {maker.id for maker in paper.claims}
+    named = paper.conditions.named
+    assert named
+    assert all(condition.claims and condition.claims <= claims for condition in named.values())
