@@ -109,16 +109,17 @@ def check_settings_class(name: str, part: object) -> None:
 
 
 Asked = str | Algorithm | tuple[Algorithm, TimingProtocol] | Method
-"""A name, optionally with the minibatches of a contribution after a colon (``"averaging:10"``,
-default 1); an algorithm, alone or with its protocol; or a `Method`."""
+"""A name, with the minibatches of a contribution after a colon (``"averaging:10"``): 1 without
+them, but 500 of ``"diloco"``, and `ROUNDS_OF` need a number. Or an algorithm, alone or with its
+protocol, or a `Method`."""
 
 
 def method_of(asked: Asked, *, needs_steps: bool = True) -> Method:
     """The method that a name, an algorithm, or an algorithm with its protocol describes.
 
     Args:
-        asked: a name, optionally with the minibatches of a contribution after a colon (default 1);
-            or an algorithm, alone or with its protocol.
+        asked: a name, with or without the minibatches of a contribution after a colon; or an
+            algorithm, alone or with its protocol: see `Asked`.
         needs_steps: whether names of `ROUNDS_OF` need a number; otherwise it is 1.
 
     Raises:

@@ -163,10 +163,14 @@ def test_workers_that_remember_their_optimizers_replay_to_the_same_bits(
     assert again(running.folder()).folds == len(timeline.folds) > 20
 
 
+@pytest.mark.parametrize("schedule", ["Exponential", "Linear"])
 def test_rounds_of_natural_gradient_replay_to_the_same_bits_too(
-    tmp_path: Path, launch: Launch
+    schedule: str, tmp_path: Path, launch: Launch
 ) -> None:
-    running = launch(written(tmp_path, ROUNDS, 0.001))
+    run = ROUNDS
+    if schedule == "Linear":  # from round to round, on every worker by itself
+        run = run.replace('is = "Exponential"', 'is = "Linear"').replace("passes = 2\n[[", "[[")
+    running = launch(written(tmp_path, run, 0.001))
     codes, told = running.ended()
     assert codes == [0, 0, 0], told
     folder = running.folder()
