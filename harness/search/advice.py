@@ -60,7 +60,7 @@ ALLOWED_PASSES = 3.0
 LEAST_PASSES = 0.5
 """Least share of one worker's passes that a candidate is believed to need."""
 
-MOST_RATES = 5
+MOST_RATES = 8
 """Largest number of rates of a candidate in a rung."""
 
 USUAL_RATES, USUAL_SEARCH = 3.5, 8

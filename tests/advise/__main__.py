@@ -20,9 +20,9 @@ from torch import nn
 
 import lagbench
 from harness.base.settings import format_seconds
-from harness.judge.comparison import reach
+from harness.judge.direction import as_error
 from harness.modules.experiment import Experiment
-from harness.search.advice import Advised, expand
+from harness.search.advice import Advised, expand, seconds_to
 from harness.simulator import Cluster, Device, Jitter, Link, WorkerGroup
 
 ALGORITHMS, WORKERS, INTERVALS = ("async", "sync", "averaging"), (2, 4, 8), (4, 16)
@@ -103,7 +103,7 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     },
     "transformer, uneven steps": {
         "model": Transformer, "loss": of_tokens,
-        "data": sequences(900), "machines": cluster("uneven steps", 0.01, 0.5),
+        "data": sequences(500), "machines": cluster("uneven steps", 0.01, 0.5),
     },
 }  # fmt: skip
 COMMON: dict[str, Any] = {
@@ -128,7 +128,8 @@ def fresh_seconds(problem: dict[str, Any], row: Any, target: float) -> float:
         workers=row.cell.workers, rate=row.cell.rate, target=target,
         **{**COMMON, "seeds": [*FRESH]},
     )  # fmt: skip
-    times = [reach(run, row.cell.judged, target).seconds for run in found.runs]
+    judged = row.cell.judged
+    times = [seconds_to(run, judged, as_error(run, target)) for run in found.runs]
     return float(np.exp(np.mean(np.log(times))))
 
 
