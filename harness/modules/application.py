@@ -72,6 +72,7 @@ class ModuleTable:
         buffers: buffers of trained models, where training changes some, as BatchNorm's running
             statistics, of which each worker has its own: ``"mean"`` over workers, those of the
             ``"first"`` one, or ``"local"``: each worker's own, and scores are means over workers.
+        autocast: ``"bfloat16"``: `torch.autocast` to it in forward passes and losses of training.
     """
 
     model: str
@@ -88,6 +89,7 @@ class ModuleTable:
     minibatch: int = setting(32, at_least=1)
     partition: str = setting("iid", added=True)
     buffers: Rule = setting("mean", added=True)
+    autocast: str | None = setting(None, added=True)
 
 
 USUAL = {"passes": 5, "evaluations": 10, "seed": 0, "tested": "at the end"}
@@ -191,9 +193,9 @@ class Source:
             metrics, partition = self._metrics(train), self._partition()
             more = is_maximised(asked.maximise, metrics)
         parts = train, dev, test, metrics, source, self.place
-        return Problem(
-            model, loss, *parts, maximise=more, partition=partition, buffers=asked.buffers
-        )
+        how: Any = {"maximise": more, "buffers": asked.buffers, "autocast": asked.autocast}
+        with self.place.name_keys():
+            return Problem(model, loss, *parts, partition=partition, **how)
 
     def _partition(self) -> Partitioning | None:
         asked = self.asked.partition

@@ -119,6 +119,7 @@ class Settings(TypedDict, total=False):
         buffers: buffers of trained models, where training changes some, as BatchNorm's running
             statistics, of which each worker has its own: ``"mean"`` over workers, those of the
             ``"first"`` one, or ``"local"``: each worker's own, and scores are means over workers.
+        autocast: ``"bfloat16"``: `torch.autocast` to it in forward passes and losses of training.
         gather: ``s3://BUCKET/PREFIX``, …, a bucket shared by all machines on these runs.
     """
 
@@ -151,6 +152,7 @@ class Settings(TypedDict, total=False):
     runs_per_job: Annotated[int, 1]
     gather: Annotated[str | None, None]
     buffers: Annotated[Rule, "mean"]
+    autocast: Annotated[Literal["bfloat16"] | torch.dtype | None, None]
 
 
 USUAL: dict[str, Any] = {
@@ -396,6 +398,7 @@ class Experiment:
             more = is_maximised(self.settings.maximise, metrics)
             parts = self.model, self.loss, train, dev, test, metrics
             how: Any = {"maximise": more, "buffers": self.settings.buffers}
+            how["autocast"] = self.settings.autocast
             how["partition"] = partition_of(self.settings.partition)
             self._problems[key] = Problem(*parts, **how)
         return self._problems[key]

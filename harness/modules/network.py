@@ -96,6 +96,7 @@ class ModuleNetwork:
         reduction: whether the loss is the mean or the sum over examples.
         rules: microbatches, clipping and weight decay.
         changing: names of the buffers that training changes; each replica has its own.
+        autocast: type that PyTorch casts to in forward passes and losses of gradients, if any.
     """
 
     def __init__(
@@ -108,12 +109,14 @@ class ModuleNetwork:
         reduction: Reduction = "mean",
         rules: GradientRules = NO_RULES,
         changing: Sequence[str] = (),
+        autocast: torch.dtype | None = None,
     ) -> None:
         self.rules = rules
         self.module, self.loss, self.together = copy_module(module), loss, together
         self._is_batchable = is_batchable
         self.buffers = Buffers.of(self.module, changing)
         self._state: State = {}
+        self._autocast = autocast
         self.reduction: Reduction = reduction
         self.call = Call.of(self.module, needs_labels=loss is own_loss)
         self.parameters = Parameters.from_module(self.module)
@@ -243,6 +246,9 @@ class ModuleNetwork:
 
     def loss_of(self, module: nn.Module, x: Value, targets: Value) -> Tensor:
         """The loss of a module's outputs for one minibatch."""
+        if self._autocast is not None:
+            with torch.autocast(x.device.type, self._autocast):
+                return self.loss(self.call.run(module, x, targets), unwrap(targets))
         return self.loss(self.call.run(module, x, targets), unwrap(targets))
 
     def _loss_at(self, parts: Sequence[Tensor], x: Parts, targets: Parts) -> Tensor:
@@ -311,8 +317,8 @@ class ModuleNetwork:
 _run_backward = cast(Callable[..., Any], cast(Any, torch.autograd.graph)._engine_run_backward)
 
 
-WITHOUT_NUMPY = {"torch.bfloat16", "torch.float8_e4m3fn", "torch.float8_e5m2"}
-"""Types without a NumPy equivalent, in which parameters could not be stored."""
+TOO_NARROW = {"torch.float8_e4m3fn", "torch.float8_e5m2"}
+"""Types in which parameters are not trained: they have no sums."""
 
 
 @dataclass(frozen=True)
@@ -332,7 +338,7 @@ class Parameters:
         """The layout of the parameters of a module that require a gradient.
 
         Raises:
-            UserError: there are none, they are of several precisions, or of one NumPy lacks.
+            UserError: there are none, they are of several precisions, or of eight bits.
         """
         found = trainable_parameters(module)
         kinds = {str(parameter.dtype) for parameter in found.values()}
@@ -340,9 +346,9 @@ class Parameters:
             told = f"parameters of {' and '.join(sorted(kinds))}; allowed: of one precision"
             none = "no parameter requires a gradient; allowed: at least one"
             raise UserError(f"model: {told if kinds else none}")
-        if kinds & WITHOUT_NUMPY:
-            told = "allowed: float32 or float64, e.g. model.float()"
-            raise UserError(f"model: parameters of {kinds.pop()}, which NumPy has not; {told}")
+        if kinds & TOO_NARROW:
+            told = "allowed: bfloat16, float16, float32 or float64, e.g. model.float()"
+            raise UserError(f"model: parameters of {kinds.pop()}; {told}")
         return cls(tuple(found), tuple(tuple(p.shape) for p in found.values()))
 
     @property

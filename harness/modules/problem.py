@@ -79,6 +79,7 @@ class Problem(HasIdentity):
         maximise: whether more of the first metric is better.
         partition: data that differ by worker; None for equal shares of the same data.
         buffers: buffers of trained models, if training changes any; see `Rule`.
+        autocast: ``"bfloat16"``: PyTorch casts to it in the forward passes of training.
     """
 
     def __init__(
@@ -95,7 +96,9 @@ class Problem(HasIdentity):
         maximise: bool = False,
         partition: Partitioning | None = None,
         buffers: Rule = "mean",
+        autocast: object = None,
     ) -> None:
+        self.autocast = read_autocast(autocast)
         self.maximise, self.partition = maximise, partition
         self.buffers: Rule = buffers
         self.source, self.place = source, place
@@ -148,6 +151,11 @@ class Problem(HasIdentity):
         """Number of trained parameters."""
         return self.initial(0).numel()
 
+    @property
+    def bytes_of_number(self) -> float:
+        """Bytes of a parameter in a message: its own, at most the four of float32."""
+        return float(min(4, self.initial(0).element_size()))
+
     def parameters(self, seed: int = 0) -> Parameters:
         """The layout of the module's trained parameters in a vector ``[P]``."""
         return Parameters.from_module(self.module(seed))
@@ -199,11 +207,12 @@ class Problem(HasIdentity):
         return ModuleNetwork(
             module,
             self.loss,
-            together=found.together,
+            together=None if self.autocast else found.together,
             is_batchable=lambda: self._is_batchable(minibatch, device),
             reduction=found.reduction,
             changing=found.changing,
             rules=rules,
+            autocast=self.autocast,
         )
 
     @cached_property
@@ -225,12 +234,24 @@ class Problem(HasIdentity):
             ],
             "data": {name: part and part.sha256 for name, part in data.items()},
             **({BETTER: MORE} if self.maximise else {}),
+            **({"autocast": str(self.autocast)} if self.autocast else {}),
             **{name: describe_partition(part) for name, part in partition.items()},
         }
 
     def to_identity(self) -> dict[str, Any]:
         """Digests of code, state and data."""
         return self._plain
+
+
+def read_autocast(asked: object) -> torch.dtype | None:
+    """The type of the setting ``autocast``.
+
+    Raises:
+        UserError: another one than bfloat16; float16 would need its gradients to be scaled.
+    """
+    if asked not in (None, torch.bfloat16, "bfloat16"):
+        raise UserError(f"autocast: {asked!r}; allowed: None, 'bfloat16' or torch.bfloat16")
+    return None if asked is None else torch.bfloat16
 
 
 def _to_device(module: nn.Module, device: str) -> nn.Module:

@@ -63,7 +63,8 @@ class StepConfig(Configuration):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values for the identity, including the processor's name."""
-        step = {key: self.problem.to_identity()[key] for key in ("model", "loss")}
+        known = self.problem.to_identity()
+        step = {key: known[key] for key in ("model", "loss", "autocast") if key in known}
         size = {"minibatch": self.minibatch, "device": self.device, "format": FORMAT}
         return {"is": "StepConfig", **step, **size, "machine": machine(self.device)}
 
@@ -223,7 +224,7 @@ class Charge:
             problem = Problem(charged, problem.loss, problem.train, problem.dev, None, {})
         travels = self.parameter_bytes
         if travels is None:
-            travels = 4.0 * problem.parameters().count
+            travels = problem.bytes_of_number * problem.parameters().count
         if (flops := self.flops_per_example) is not None:
             return machine, Workload(size, float(flops), float(travels))
         if isinstance(asked, int | float):

@@ -39,7 +39,7 @@ from harness.algorithms.contract import (
 from harness.algorithms.share_schedules import STEADY, Rates
 from harness.base.errors import UserError
 from harness.networks.contract import Minibatch, Network
-from harness.replay.replica_states import ReplicaStates
+from harness.replay.replica_states import ReplicaStates, from_array, to_array
 from harness.simulator import LOST, Restarts, Timeline
 from harness.simulator.timeline import Contributions, Decodes, Folds, Pieces, Spans
 from harness.tasks.order import Key
@@ -94,15 +94,27 @@ def add_prefix(arrays: Arrays, prefix: str) -> Arrays:
     return {prefix + name: array for name, array in arrays.items()}
 
 
+BITS = ":bfloat16"
+"""Suffix of arrays with the bits of bfloat16 tensors, a type that NumPy lacks."""
+
+
 def memory_to_arrays(prefix: str, memory: Memory) -> Arrays:
     """Save a worker's memory as arrays, each name with a prefix."""
-    return {prefix + name: tensor.cpu().numpy() for name, tensor in memory.tensors.items()}
+    return {
+        prefix + name + BITS * (tensor.dtype == torch.bfloat16): to_array(tensor)
+        for name, tensor in memory.tensors.items()
+    }
 
 
 def memory_from_arrays(arrays: Arrays, prefix: str, new_pass: bool, device: torch.device) -> Memory:
     """Restore the memory of ``memory_to_arrays``."""
-    named = part(arrays, prefix)
-    return Memory({k: torch.as_tensor(a).to(device) for k, a in named.items()}, new_pass)
+    tensors: dict[str, Tensor] = {}
+    for name, array in part(arrays, prefix).items():
+        tensor = torch.as_tensor(array).to(device)
+        tensors[name.removesuffix(BITS)] = (
+            tensor.view(torch.bfloat16) if name.endswith(BITS) else tensor
+        )
+    return Memory(tensors, new_pass)
 
 
 def capture_server(server: Server) -> tuple[Arrays, Facts]:
@@ -122,13 +134,13 @@ def reinstate_server(server: Server, arrays: Arrays, facts: Facts) -> None:
 
 def copy_arrays(vectors: dict[str, torch.Tensor]) -> Arrays:
     """Copy tensors to arrays of the same names."""
-    return {name: tensor.cpu().numpy().copy() for name, tensor in vectors.items()}
+    return {name: to_array(tensor) for name, tensor in vectors.items()}
 
 
 def reinstate_vectors(vectors: dict[str, torch.Tensor], arrays: Arrays) -> None:
     """Restore the tensors of ``copy_arrays`` in place."""
     for name, tensor in vectors.items():
-        tensor.copy_(torch.as_tensor(arrays[name]))
+        tensor.copy_(from_array(arrays[name], tensor))
 
 
 def vectors_of(server: Server) -> dict[str, torch.Tensor]:
@@ -393,7 +405,7 @@ class StaleReplay:
     def capture(self) -> tuple[Arrays, Facts]:
         """State for `reinstate`: server, stacks, checkpoints of the server, and memories."""
         arrays, facts = capture_server(self.server)
-        arrays |= {name: tensor.cpu().numpy() for name, tensor in self._stacks().items()}
+        arrays |= copy_arrays(self._stacks())
         arrays |= self.checkpoints.arrays() | self.states.capture()
         memories = self.memories.split()
         for worker, memory in memories.items():
@@ -411,8 +423,7 @@ class StaleReplay:
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
         """Restore the state of `capture`."""
         reinstate_server(self.server, arrays, facts)
-        for name, tensor in self._stacks().items():
-            tensor.copy_(torch.as_tensor(arrays[name]))
+        reinstate_vectors(self._stacks(), arrays)
         self.in_flight = {(worker, step): slot for worker, step, slot in facts["in_flight"]}
         self.restarts = dict(zip(self.in_flight, facts["in_flight_restarts"], strict=True))
         # Former checkpoints have no versions; their runs have one rate for all.
@@ -572,7 +583,8 @@ def _stack(model: Tensor, slots: int) -> Tensor:
     """Zeros ``[slots, P]``; NumPy requests pages of 2 MiB, which cause fewer TLB misses."""
     if model.device.type != "cpu":
         return model.new_zeros(slots, model.numel())
-    return torch.as_tensor(np.zeros((slots, model.numel()), model.numpy().dtype))
+    zeros = np.zeros((slots, model.numel()), to_array(model[:0]).dtype)
+    return from_array(zeros, model)
 
 
 def _reads_by_version(

@@ -31,6 +31,7 @@ from harness.base.log import LOG
 from harness.networks.contract import State
 from harness.replay import fold_replay as resume
 from harness.replay.fold_replay import Arrays, Facts
+from harness.replay.replica_states import to_array
 from harness.simulator import Timeline, concat
 from harness.simulator.timeline_file import save_timeline
 from harness.store import RunWriter
@@ -415,5 +416,5 @@ def carry_out(training: Training[Any]) -> None:
         else:
             writer.attach_arrays(name, content)
     writer.attach_arrays(WORD_ERRORS, training.word_errors)
-    writer.attach_arrays(MODEL, {"model": training.model_to_deploy().cpu().numpy()})
+    writer.attach_arrays(MODEL, {"model": to_array(training.model_to_deploy())})
     writer.finish(status, summary, note)
