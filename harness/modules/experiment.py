@@ -29,7 +29,7 @@ from harness.grid.tally import Tally
 from harness.judge.comparison import Impossible
 from harness.modules.allowed import check_kind, check_lists, check_rates, check_settings
 from harness.modules.buffers import Rule, describe_buffers
-from harness.modules.network import AskedLoss, ModuleNetwork, copy_module
+from harness.modules.network import AskedLoss, copy_module
 from harness.modules.optimizers import AskedOptimizer, optimizer_of
 from harness.modules.partition import (
     Partitioning,
@@ -275,15 +275,27 @@ class Experiment:
         """The grid without what cannot be trained; prints remarks before its runs."""
         grid = grid.without_impossible(self._lay_out_first)
         self.impossible = grid.impossible
-        problem = self.problem(self.seeds[0])
-        network = problem.network(self.seeds[0], self.settings.minibatch, self.device)
         self._check_sendable(grid.methods)
-        for line in remarks(network, grid.methods, self.settings.buffers):
+        for line in self._remarks(grid.methods):
             self.say(line)
         if not self._turned:
             for line in idle_lines([self._first(*pair) for pair in grid.pairs]):
                 self.say(line)
         return grid
+
+    def _remarks(self, methods: Sequence[Method]) -> Iterator[str]:
+        """Notes on facts that a user may not expect, a line each."""
+        problem, size = self.problem(self.seeds[0]), self.settings.minibatch
+        found = problem.inspect(size, self.device)
+        if line := describe_buffers(found.changing, self.settings.buffers):
+            yield line
+        if found.reduction == "sum":
+            yield "loss: summed over a minibatch; what is reported of it is the mean over examples"
+        descents = [getattr(method.algorithm, "descent", PLAIN) for method in methods]
+        if any(isinstance(each, NaturalGradient) and each != PLAIN for each in descents):
+            count, others = problem.network(self.seeds[0], size, self.device).watchable()
+            rest = f"plain steps for {', '.join(others)}" if others else "of all parameters"
+            yield f"optimizer: natural gradient of {count} layer{'' if count == 1 else 's'}, {rest}"
 
     @property
     def _sends(self) -> bool:
@@ -478,19 +490,6 @@ def _takes_one(function: Callable[..., Any]) -> bool:
 def _work_of(method: Method, work: Workload) -> Workload:
     """The workload with the bytes of a method's contributions, if fewer than the parameters'."""
     return replace(work, parameter_bytes=work.parameter_bytes * method.algorithm.sent)
-
-
-def remarks(network: ModuleNetwork, methods: Sequence[Method], rule: Rule) -> Iterator[str]:
-    """Notes on facts that a user may not expect, a line each."""
-    if line := describe_buffers([name for name, _ in network.buffers.places], rule):
-        yield line
-    if network.reduction == "sum":
-        yield "loss: summed over a minibatch; what is reported of it is the mean over examples"
-    descents = [getattr(method.algorithm, "descent", PLAIN) for method in methods]
-    if any(isinstance(each, NaturalGradient) and each != PLAIN for each in descents):
-        count, others = network.watchable()
-        rest = f"plain steps for {', '.join(others)}" if others else "of all parameters"
-        yield f"optimizer: natural gradient of {count} layer{'' if count == 1 else 's'}, {rest}"
 
 
 def cluster_of(asked: Cluster | str | Path) -> Cluster:

@@ -122,6 +122,7 @@ class ModuleNetwork:
         self.parameters = Parameters.from_module(self.module)
         self._trained = list(trainable_parameters(self.module).values())
         self._inputs = tuple(self._trained)
+        self._views: dict[int, Sequence[Tensor]] = {}
         self._take_gradients()  # clears gradients that the user's module had
         tables = {id(m.weight) for m in self.module.modules() if isinstance(m, nn.Embedding)}
         self._matrices = [p.dim() == 2 and id(p) not in tables for p in self._trained]
@@ -240,7 +241,15 @@ class ModuleNetwork:
 
     def bind_parameters(self, model: Tensor) -> nn.Module:
         """The module with its parameters as views of ``model [P]``, without a copy."""
-        for parameter, view in zip(self._trained, self.parameters.views(model), strict=True):
+        # A worker's row is the same at each step: views of small ones are kept.
+        views = self._views.get(where := model.data_ptr())
+        if views is None:
+            views = self.parameters.views(model)
+            if model.numel() <= SMALL:
+                if len(self._views) == ROWS:
+                    self._views.clear()
+                self._views[where] = views  # which keep the memory at this address
+        for parameter, view in zip(self._trained, views, strict=True):
             parameter.data = view
         return self.module
 
@@ -431,6 +440,9 @@ def state_of_generator(device: torch.device) -> Tensor:
     """State of the generator that modules on this device draw from."""
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
+
+ROWS, SMALL = 4, 2**16
+"""Largest number of rows of which views are kept, and of parameters in such a row."""
 
 AT_ONCE = 16
 """Replicas from which a CPU is faster with all at once than one by one (docs/api.md)."""

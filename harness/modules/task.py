@@ -240,9 +240,10 @@ class ModuleTask:
 
     def __init__(self, config: ModuleConfig) -> None:
         self.config, self.problem = config, config.problem
-        self.network = config.network(self.problem)
         self._start = self.problem.initial(config.seed).to(config.device)
-        self._evaluator = ModuleEvaluator(self.network, self.problem)
+        network = config.network(self.problem)
+        self._fresh = network.fresh_state()
+        self._evaluator = ModuleEvaluator(network, self.problem)
         self._states: Callable[[], Mapping[int, State]] = dict
         self._train, self._dev, self._test = (
             part and part.to(config.device, self._start.dtype)
@@ -250,6 +251,11 @@ class ModuleTask:
         )
         assert self._train is not None
         self.minibatches = config.minibatches(self.problem, self._train)
+
+    @cached_property
+    def network(self) -> ModuleNetwork:
+        """The network of searches for a learning rate."""
+        return self.config.network(self.problem)
 
     def initial(self) -> Tensor:
         """See `Task`."""
@@ -270,7 +276,7 @@ class ModuleTask:
         self._states = states
 
     def _deployed(self) -> State:
-        return deploy(self._states(), self.network.fresh_state(), self.problem.buffers)
+        return deploy(self._states(), self._fresh, self.problem.buffers)
 
     def deployed_state(self) -> dict[str, np.ndarray]:
         """See `StatefulTask`."""
@@ -331,16 +337,12 @@ class ModuleEvaluator:
     """Scores models of one module.
 
     Args:
-        network: network of the module; a copy of it is put into evaluation mode.
+        network: network of the module, put into evaluation mode.
         problem: the problem, with loss and metrics.
     """
 
     def __init__(self, network: ModuleNetwork, problem: Problem) -> None:
-        reduction = network.reduction  # the loss is not copied: it may hold objects that cannot be
-        changing = [name for name, _ in network.buffers.places]
-        self._network = ModuleNetwork(
-            network.module, network.loss, reduction=reduction, changing=changing
-        )
+        self._network = network
         self._network.module.eval()
         self._loss, self._metrics = problem.loss, dict(problem.metrics)
         self._maximise = problem.maximise
