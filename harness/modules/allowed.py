@@ -98,8 +98,9 @@ def check_settings(model: object, loss: object, asked: Any) -> None:
     if asked.target is not None:
         check_number("target", asked.target)
     partition_of(asked.partition)
-    if asked.examples is not None:
-        check_whole("examples", asked.examples)
+    for name in ("examples", "buffer"):
+        if getattr(asked, name) is not None:
+            check_whole(name, getattr(asked, name))
     check_kind("redraw", asked.redraw, bool, "True or False")
     _check_positive("guess", asked.guess)
     _check_seeds(asked.seeds)

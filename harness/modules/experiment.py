@@ -43,6 +43,7 @@ from harness.modules.recipe import AskedSchedule, decays_beside, schedule_of, wi
 from harness.modules.redrawn import Redrawn
 from harness.modules.sending import check_sendable, make_data_folder, share, sweep_data
 from harness.modules.step_time import Charge, Measured, StepConfig, check_charge
+from harness.modules.streaming import Streamed
 from harness.modules.task import ModuleConfig, is_maximised, metrics_of
 from harness.natural_gradient import NaturalGradient
 from harness.runs.config import Stage
@@ -82,6 +83,8 @@ class Settings(TypedDict, total=False):
         partition: the workers' data: ``"iid"``, ``"by_label"``, ``lagbench.dirichlet(alpha)``, or a
             function of targets, number of workers and random generator, to each one's rows.
         examples: number of examples of ``data`` that are read, if it is an iterable without end.
+        buffer: examples of an iterable that are in memory at a time, among which it is shuffled;
+            None to read all of them into memory.
         redraw: whether a data set that draws at random is asked anew in each pass.
         passes: passes over the training data, the same for every number of workers.
         evaluations: evaluations on the development data in each pass.
@@ -130,6 +133,7 @@ class Settings(TypedDict, total=False):
     minibatch: Annotated[int, 32]
     partition: Annotated[str | Partitioning, "iid"]
     examples: Annotated[int | None, None]
+    buffer: Annotated[int | None, None]
     redraw: Annotated[bool, True]
     passes: Annotated[int, 5]
     evaluations: Annotated[int, 10]
@@ -309,8 +313,8 @@ class Experiment:
         parts |= {"model": self.model, "loss": self.loss}
         made = [schedule_of(self.settings.schedule, self.settings.guess)]
         parts |= {"algorithms": methods, "schedule": made}
-        if isinstance(train := self.problem(self.seeds[0]).train, Redrawn):
-            parts["data"] = train.data
+        if isinstance(train := self.problem(self.seeds[0]).train, Redrawn | Streamed):
+            parts["data"] = train
         for name, part in parts.items():
             check_sendable(name, part)
 
@@ -401,7 +405,8 @@ class Experiment:
             given = self._make_data(seed)
             self._note_batches(given)
             asked = self.settings
-            train = arrays_of(given, "data", examples=asked.examples, redraw=asked.redraw)
+            chosen = {name: getattr(asked, name) for name in ("examples", "redraw", "buffer")}
+            train = arrays_of(given, "data", **chosen)
             train, dev = self._split_dev(train)
             test = None if asked.test is None else arrays_of(asked.test, "test", redraw=False)
             metrics = metrics_of(self.settings.metric, train, self.loss)

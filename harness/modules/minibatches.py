@@ -10,6 +10,7 @@ from torch import Tensor
 from harness.base.seeds import stream_key
 from harness.modules.network import Drawing
 from harness.modules.redrawn import Redrawn
+from harness.modules.streaming import Streamed
 from harness.networks.contract import Minibatch
 from harness.tasks.order import Examples, Key, Laid, Minibatches
 
@@ -43,6 +44,8 @@ class ModuleMinibatches(Minibatches):
 
     def gather(self, keys: Sequence[Key]) -> Minibatch:
         """See `Minibatches`."""
+        if isinstance(self._examples, Streamed):
+            return self._examples.fetch(self.order.rows_of(keys), self._seed)
         if not isinstance(self._examples, Redrawn):
             return super().gather(keys)
         rows, passes = self.order.rows_of(keys), self.order.passes_of(keys)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, islice
 from typing import Any, cast
 
@@ -25,6 +26,7 @@ from harness.base.log import LOG
 from harness.modules.mapped import Mapped
 from harness.modules.problem import Arrays
 from harness.modules.redrawn import Redrawn, has_own_draws, seeded, state_of_generators
+from harness.modules.streaming import Streamed
 from harness.modules.trees import (
     LABELS,
     Tree,
@@ -53,7 +55,12 @@ SAID_EVERY_S = 5.0
 
 
 def arrays_of(
-    data: object, what: str, *, examples: int | None = None, redraw: bool = True
+    data: object,
+    what: str,
+    *,
+    examples: int | None = None,
+    redraw: bool = True,
+    buffer: int | None = None,
 ) -> Arrays:
     """Convert any kind of data to arrays; a dataset or an iterable is read once, to its end.
 
@@ -66,6 +73,7 @@ def arrays_of(
         what: name of the user's argument, for messages.
         examples: number of examples that are read of an iterable; None for all.
         redraw: whether a map-style dataset that draws at random is kept, see `Redrawn`.
+        buffer: examples of an iterable that are in memory at a time, see `Streamed`; None for all.
 
     Raises:
         UserError: another kind of data, parts of unequal length, or no examples.
@@ -73,6 +81,8 @@ def arrays_of(
     if isinstance(data, Arrays):
         return data
     given = without_text(cast(Any, data), what)
+    if buffer is not None:
+        return _read_stream(given, what, examples, buffer)
     if is_batched(given):
         return _read_loader(given, what, examples, redraw)
     if _has_columns(given):
@@ -191,6 +201,33 @@ def _read_loader(loader: Any, what: str, examples: int | None, redraw: bool) -> 
     for generator, state in zip(own, before, strict=True):
         generator.set_state(state)  # so that a second reading gives the same order
     return found
+
+
+def _read_stream(data: Any, what: str, examples: int | None, buffer: int) -> Streamed:
+    """An iterable, or a loader of one, that stays where it is.
+
+    Raises:
+        UserError: it is no iterable, or can be read only once.
+    """
+    is_map = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+    if is_map or not isinstance(data, Iterable) or isinstance(data, Iterator):
+        once = "can be read only once" if isinstance(data, Iterator) else "is no iterable"
+        told = "allowed with buffer=: an object that is iterated anew, e.g. an IterableDataset"
+        raise UserError(f"{what}: {type(cast(Any, data)).__name__} {once}; {told}")
+    items = partial(_iterate_blocks, data, what)
+    with seeded(READING_SEED):
+        first = _limited(items(BLOCK), what, examples, len)
+        return Streamed.read(first, items, examples, buffer, what)
+
+
+def _iterate_blocks(data: Any, what: str, size: int) -> Iterator[Arrays]:
+    """Blocks of an iterable's examples, or the batches of a loader."""
+    if is_batched(data):
+        yield from (_batch(item, what) for item in data)
+        return
+    rest = (_pair(item, what) for item in data)
+    while part := list(islice(rest, size)):
+        yield _stack_blocks(part, what)
 
 
 def _draws(data: Any) -> bool:

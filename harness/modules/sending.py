@@ -29,6 +29,7 @@ from harness.grid.carriers import Parcel
 from harness.modules.mapped import Mapped
 from harness.modules.problem import Arrays, Problem
 from harness.modules.redrawn import Redrawn
+from harness.modules.streaming import Streamed
 from harness.modules.trees import restore_structure
 from harness.store.lease import is_running, process_id
 
@@ -78,7 +79,7 @@ def share(arrays: Arrays, folder: Path) -> Arrays:
         arrays: examples.
         folder: folder of the file, which must exist until all runs have ended.
     """
-    if isinstance(arrays, Redrawn):
+    if isinstance(arrays, Redrawn | Streamed):
         return arrays
     arrays = arrays.copy() if isinstance(arrays, Mapped) else arrays
     structures, tensors = arrays.structure, arrays.tensors()

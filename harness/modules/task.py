@@ -23,6 +23,7 @@ from harness.modules.minibatches import ModuleMinibatches
 from harness.modules.network import OWN_LOSS, Metric, ModuleNetwork
 from harness.modules.partition import measure_skew
 from harness.modules.problem import Arrays, Problem
+from harness.modules.streaming import Streamed, StreamOrder, Whole
 from harness.modules.trees import unwrap
 from harness.networks.contract import State
 from harness.replay.replica_states import to_array
@@ -154,6 +155,9 @@ class ModuleConfig(TrainingConfig[Problem]):
         """See `TrainingConfig`; rounds leave no examples out, nor do workers with own data."""
         _, own, a_fold, *_ = self.handing
         cut = stage, self.passes, self.workers, own, a_fold
+        if isinstance(self.problem.train, Streamed):
+            whole = Whole(len(self.problem.train), self.stage(stage).minibatch)
+            return StreamOrder(lambda number: cast(Any, whole), *cut)
         if self.problem.partition is not None:
             shares = self.problem.shares(self.workers, self.seed)
             size = self.stage(stage).minibatch

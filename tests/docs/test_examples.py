@@ -21,6 +21,7 @@ runpy.run_path({!r}, {{}}, "__main__")
 """
 SHOWN = {
     "dataloader.py": ("async", None),
+    "large_iterable.py": ("sync", None),
     "dirichlet.py": ("workers' data differ", None),
     "gpt_recipe.py": ("diloco:8", None),
     "own_optimizer.py": ("localsgd:10", None),
