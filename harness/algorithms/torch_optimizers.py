@@ -59,6 +59,8 @@ class TorchOptimizer(LocalOptimizer):
     def __post_init__(self) -> None:
         if self.name not in LINEAR:
             raise name_error("optimizer", self.name, LINEAR)
+        if self.settings == "{}":  # torch's own; to make one imports its compiler, for a second
+            return
         try:
             self._make(torch.zeros(1))
         except (TypeError, ValueError) as error:
