@@ -12,12 +12,14 @@ from torch import nn
 from harness.base.errors import UserError
 from harness.judge import comparison as provenance
 from harness.judge import direction
+from harness.judge.answer import answer
 from harness.judge.break_point import Tolerance
 from harness.judge.comparison import Row, Table
 from harness.modules.trained import load_into
 from harness.search.rates import TUNING_SEEDS
 from harness.store import Cell, Run
 from reports import comparison, tolerance
+from reports.answer_page import summary
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Result:
         ]
 
     def report(self, out: str | Path) -> list[Path]:
-        """Write a page, its table as CSV, a plot, and all values as JSON.
+        """Write ``index.html``, its table as CSV, a plot, and all values as JSON.
 
         Args:
             out: the folder.
@@ -107,8 +109,20 @@ class Result:
         named = {f"{row.cell.method}, {row.cell.workers}": row.cell for row in self.rows}
         return comparison.write(self.table, Path(out), _provenance(named))
 
+    def to_dict(self) -> dict[str, Any]:
+        """Answer, target and rows as JSON values, None for what does not exist.
+
+        ``pandas.DataFrame(result.to_dict()["rows"])`` is the table as a data frame.
+        """
+        return comparison.as_dict(self.table)
+
     def __str__(self) -> str:
         return "\n".join(comparison.lines(self.table))
+
+    def _repr_html_(self) -> str:
+        """Answer and table in a notebook."""
+        rows, notes = list(comparison.cells_with_factors(self.table)), comparison.feet(self.table)
+        return "".join(summary(answer(self.table), rows, list(notes)))
 
 
 @dataclass(frozen=True)
@@ -137,7 +151,7 @@ class Tolerated:
         return self.found.interval
 
     def report(self, out: str | Path) -> list[Path]:
-        """Write a page, its table as CSV, the tolerance curve, and all values as JSON.
+        """Write ``index.html``, its table as CSV, the tolerance curve, and all values as JSON.
 
         Args:
             out: the folder.
@@ -150,6 +164,19 @@ class Tolerated:
 
     def __str__(self) -> str:
         return "\n".join(tolerance.lines_of_tolerance(self.found))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Break point and points as JSON values, None for what does not exist.
+
+        ``pandas.DataFrame(result.to_dict()["points"])`` is the table as a data frame.
+        """
+        found = tolerance.as_json_of_tolerance(self.found, {})
+        return {name: value for name, value in found.items() if name != "provenance"}
+
+    def _repr_html_(self) -> str:
+        """Break point and points in a notebook."""
+        told = [f"{each}." for each in tolerance.describe_tolerance(self.found)]
+        return "".join(summary(told, list(tolerance.cells_of_tolerance(self.found)), []))
 
 
 def _provenance(cells: Mapping[str, Cell]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import csv
 import io
 import json
 import math
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -29,6 +28,8 @@ from harness.judge.charge import charge_line
 from harness.judge.comparison import Row, Table
 from harness.judge.interval import Interval
 from harness.store import files as atomic
+from reports.answer_page import Picture, build_page
+from reports.learning_curves import curves_figure, rates_figure
 from reports.style import (
     COLOURS,
     DASHES,
@@ -37,6 +38,7 @@ from reports.style import (
     cycle,
     empty_figure,
     render_figure,
+    set_log_scale,
     use_style,
 )
 
@@ -46,12 +48,9 @@ if TYPE_CHECKING:
 
 HEIGHT_IN = 3.0
 
-ANSWER_WIDTH = 110
-"""Characters of a line of the answer on a terminal."""
-
 
 def write(table: Table, out: Path, provenance: Mapping[str, Any]) -> list[Path]:
-    """Write ``table.csv``, ``report.md``, ``comparison.svg`` and ``.png``, ``results.json``.
+    """Write ``index.html``, ``table.csv``, ``comparison.svg`` and ``.png``, ``results.json``.
 
     Args:
         table: the rows.
@@ -65,8 +64,8 @@ def write(table: Table, out: Path, provenance: Mapping[str, Any]) -> list[Path]:
     with use_style():
         pictures = {form: render_figure(figure(table), form) for form in ("svg", "png")}
     files = {
+        "index.html": as_page(table, pictures["svg"], provenance).encode(),
         "table.csv": as_csv(table).encode(),
-        "report.md": "\n".join([*as_markdown(table), ""]).encode(),
         **{f"comparison.{form}": content for form, content in pictures.items()},
         "results.json": (json.dumps(as_json(table, provenance), indent=2) + "\n").encode(),
     }
@@ -80,9 +79,7 @@ def write(table: Table, out: Path, provenance: Mapping[str, Any]) -> list[Path]:
 
 def lines(table: Table) -> Iterator[str]:
     """The answer and the table, for a terminal."""
-    for sentence in answer(table):
-        yield from textwrap.wrap(sentence, ANSWER_WIDTH)
-    yield ""
+    yield from (*answer(table), "")
     rows = list(cells(table))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
@@ -90,19 +87,6 @@ def lines(table: Table) -> Iterator[str]:
         del padded[1]
         yield "  ".join(padded).rstrip()
     yield from feet(table)
-
-
-def as_markdown(table: Table) -> Iterator[str]:
-    """The answer and the table as a page."""
-    rows = list(cells(table))
-    yield from ("# Comparison", "", " ".join(answer(table)), "")
-    yield from ("![error and time by workers](comparison.svg)", "")
-    yield f"| {' | '.join(rows[0])} |"
-    yield "|" + "---|" * len(rows[0])
-    escaped = ([cell.replace("|", "\\|") for cell in row] for row in rows[1:])
-    yield from (f"| {' | '.join(row)} |" for row in escaped)
-    for foot in feet(table):
-        yield from ("", foot)
 
 
 def as_csv(table: Table) -> str:
@@ -281,13 +265,76 @@ def _finite_or_none(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+# -- page --------------------------------------------------------------------------------------
+
+
+def as_page(table: Table, overview: bytes, provenance: Mapping[str, Any]) -> str:
+    """The page of a comparison.
+
+    Args:
+        table: the rows.
+        overview: error and time by workers, as SVG.
+        provenance: commit, versions, command and hashes of the runs.
+    """
+    with use_style():
+        curves = render_figure(curves_figure(table), "svg")
+        drawn = rates_figure(table)
+        rates = None if drawn is None else render_figure(drawn, "svg")
+    metric = _name(table)
+    pictures = [
+        Picture("Learning curves", curves, _caption_curves(table)),
+        Picture("By number of workers", overview, f"The {metric} at the end, and {_time(table)}."),
+    ]
+    if rates is not None:
+        pictures.append(Picture("Learning rates that were tried", rates, CAPTION_RATES))
+    methods = list(dict.fromkeys(row.cell.method for row in table.rows))
+    title = f"Comparison of {', '.join(methods)}" if len(methods) > 1 else methods[0]
+    rows, notes = list(cells_with_factors(table)), list(feet(table))
+    return build_page(title, answer(table), rows, notes, pictures, provenance)
+
+
+CAPTION_RATES = (
+    "Each rate is trained on the development seeds, which are not reported. A ring marks the rate"
+    " that the table uses, of a tie the smaller. Rates at which training diverged are left out."
+    " Bands reach from the lowest to the highest seed."
+)
+
+
+def _caption_curves(table: Table) -> str:
+    line = "" if table.target is None else " The dotted line is the target."
+    told = "Mean over seeds on development data; bands reach from the lowest to the highest seed."
+    return f"{told}{line}"
+
+
+def _time(table: Table) -> str:
+    return "simulated seconds" + ("" if table.target is None else " to the target")
+
+
+def cells_with_factors(table: Table) -> Iterator[list[str]]:
+    """The table of `cells`, with the factors of the speed-ups."""
+    head, *rows = cells(table)
+    if table.reference is None or len(table.rows) == 1:
+        yield from (head, *rows)
+        return
+    yield [*head, "ratio of steps/s", "ratio of passes"]
+    for shown, row in zip(rows, ordered(table), strict=True):
+        yield [*shown, *_factors(row)]
+
+
+def _factors(row: Row) -> list[str]:
+    if row.speedup is None:
+        return ["-", "-"]
+    return [
+        f"{format_times(found.estimate)}{format_range(found, format_times)}"
+        for found in (row.speedup.steps, row.speedup.passes)
+    ]
+
+
 # -- picture ---------------------------------------------------------------------------------
 
 
 def figure(table: Table) -> Figure:
     """Two panels over workers: the final error, and simulated seconds to the target."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
-
     drawn = empty_figure(HEIGHT_IN)
     errors, times = drawn.subplots(1, 2)
     ends = _panel(errors, table, lambda row: row.error)
@@ -301,16 +348,10 @@ def figure(table: Table) -> Figure:
     if min(ends, default=0.0) >= 0.0:
         errors.set_ylim(0.0, 1.5 * max([*ends, table.target or 0.0, 1e-9]))
     if seconds and min(seconds) > 0.0:  # intervals that reach below are cut by the frame
-        times.set_yscale("log")
+        set_log_scale(times.yaxis)
         times.set_ylim(min(seconds) / 3.0, max(seconds) * 3.0)
-        times.yaxis.set_major_formatter(FuncFormatter(_format_tick))
-        times.yaxis.set_minor_formatter(NullFormatter())
     errors.legend(loc="upper left")
     return drawn
-
-
-def _format_tick(seconds: float, _: float) -> str:
-    return f"{seconds:g}"
 
 
 def _panel(axes: Axes, table: Table, value: Callable[[Row], Interval | None]) -> list[float]:

@@ -97,6 +97,25 @@ def empty_figure(height_in: float) -> Figure:
     return figure
 
 
+def set_log_scale(axis: Any) -> None:
+    """Make an axis logarithmic, with plain numbers at 1, 2 and 5 times the powers of ten.
+
+    Args:
+        axis: the ``xaxis`` or ``yaxis`` of axes.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    scale = axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale
+    scale("log")
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(_format_tick))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _format_tick(value: float, _: int | None) -> str:
+    return f"{value:g}"
+
+
 def render_figure(figure: Figure, form: str) -> bytes:
     """The figure's file: the same bytes for the same figure.
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from harness.judge.break_point import Point, Tolerance
 from harness.judge.charge import charge_line
 from harness.store import files as atomic
+from reports.answer_page import Picture, build_page
 from reports.style import COLOURS, INK, MUTED, empty_figure, render_figure, use_style
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ TOLERANCE_HEIGHT_IN = 3.0
 
 
 def write_tolerance(found: Tolerance, out: Path, provenance: Mapping[str, Any]) -> list[Path]:
-    """Write ``tolerance.csv``, ``report.md``, ``tolerance.svg`` and ``.png``, ``results.json``.
+    """Write ``index.html``, ``tolerance.csv``, ``tolerance.svg`` and ``.png``, ``results.json``.
 
     Args:
         found: the search.
@@ -44,8 +45,8 @@ def write_tolerance(found: Tolerance, out: Path, provenance: Mapping[str, Any]) 
     with use_style():
         pictures = {form: render_figure(tolerance_figure(found), form) for form in ("svg", "png")}
     files = {
+        "index.html": as_page_of_tolerance(found, pictures["svg"], provenance).encode(),
         "tolerance.csv": as_csv_of_tolerance(found).encode(),
-        "report.md": "\n".join([*as_markdown_of_tolerance(found), ""]).encode(),
         **{f"tolerance.{form}": content for form, content in pictures.items()},
         "results.json": (
             json.dumps(as_json_of_tolerance(found, provenance), indent=2) + "\n"
@@ -88,7 +89,7 @@ def describe_tolerance(found: Tolerance) -> Iterator[str]:
 def lines_of_tolerance(found: Tolerance) -> Iterator[str]:
     """The tolerated value and the measured points for a terminal."""
     yield from describe_tolerance(found)
-    for row in _cells_of_point(found):
+    for row in cells_of_tolerance(found):
         yield "  ".join(
             cell.rjust(width) for cell, width in zip(row, (12, 9, 24, 24, 9), strict=True)
         )
@@ -96,22 +97,23 @@ def lines_of_tolerance(found: Tolerance) -> Iterator[str]:
         yield charged
 
 
-def as_markdown_of_tolerance(found: Tolerance) -> Iterator[str]:
-    """The same as a page."""
-    rows = list(_cells_of_point(found))
-    yield from (
-        "# Tolerance",
-        "",
-        "; ".join(describe_tolerance(found)) + ".",
-        "",
-        "![tolerance curve](tolerance.svg)",
-        "",
+def as_page_of_tolerance(found: Tolerance, drawn: bytes, provenance: Mapping[str, Any]) -> str:
+    """The same as one HTML page.
+
+    Args:
+        found: the search.
+        drawn: the tolerance curve, as SVG.
+        provenance: commit, versions, command and hashes of the runs.
+    """
+    caption = "The error at the end and the simulated seconds to the margin, over all seeds."
+    return build_page(
+        f"Tolerance of {found.what}",
+        [f"{each}." for each in describe_tolerance(found)],
+        list(cells_of_tolerance(found)),
+        [charged] if (charged := _charge(found)) else [],
+        [Picture("Tolerance curve", drawn, caption)],
+        provenance,
     )
-    yield f"| {' | '.join(rows[0])} |"
-    yield "|" + "---|" * len(rows[0])
-    yield from (f"| {' | '.join(row)} |" for row in rows[1:])
-    if charged := _charge(found):
-        yield from ("", charged)
 
 
 def as_csv_of_tolerance(found: Tolerance) -> str:
@@ -143,7 +145,8 @@ def _charge(found: Tolerance) -> str:
     return charge_line([point.cell for point in found.points])
 
 
-def _cells_of_point(found: Tolerance) -> Iterator[list[str]]:
+def cells_of_tolerance(found: Tolerance) -> Iterator[list[str]]:
+    """The table's head and rows as text."""
     yield [found.what, "rate", "error (seeds)", "ratio, 95%", ""]
     for point in found.points:
         low, high = min(point.errors), max(point.errors)

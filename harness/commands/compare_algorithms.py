@@ -71,5 +71,5 @@ def run(arguments: argparse.Namespace) -> int:
     comparison.write(table, arguments.out, told)
     for line in comparison.lines(table):
         print(line)
-    print(f"{arguments.out / 'report.md'}")
+    print(f"{arguments.out / 'index.html'}")
     return EXIT_DONE

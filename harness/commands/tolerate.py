@@ -125,5 +125,5 @@ def run(arguments: argparse.Namespace) -> int:
     )
     for line in pages.lines_of_tolerance(found):
         print(line)
-    print(f"{arguments.out / 'report.md'}")
+    print(f"{arguments.out / 'index.html'}")
     return EXIT_DONE

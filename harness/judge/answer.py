@@ -218,6 +218,8 @@ def _enough(table: Table, best: Row) -> str:
         if row.is_earned and not any(_is_faster(found) for found in gains):
             if row.cell.workers == most:
                 return f"; more than {most} were not tried"
+            if not gains:
+                return f"; with more than {row.cell.workers} it is not reached"
             some = any(found.time.estimate > 1.0 for found in gains)
             seen = " that these seeds show" if some else ""
             return f"; more than {row.cell.workers} pay nothing{seen}"

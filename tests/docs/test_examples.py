@@ -31,7 +31,7 @@ SHOWN = {
     "own_model.py": ("averaging:10", "out/comparison.svg"),
     "own_algorithm.py": ("Fading", None),
     "spot_instances.py": ("spot", "out/spot/table.csv"),
-    "wide_area.py": ("diloco:20", "out/report.md"),
+    "wide_area.py": ("diloco:20", "out/index.html"),
     "tolerance.py": ("tolerated up to", "out/tolerance.svg"),
 }
 

@@ -1,0 +1,173 @@
+# matplotlib's keyword arguments have no types:
+# pyright: reportUnknownMemberType=false
+"""Figures of a comparison: its learning curves, and the learning rates that were tried.
+
+Every algorithm has a row of panels, in which each number of workers has the same colour, dashes and
+marker. Bands reach from the lowest to the highest seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harness.judge.answer import format_workers
+from harness.judge.comparison import Row, Table
+from harness.judge.direction import as_error
+from reports.style import COLOURS, DASHES, INK, MARKERS, cycle, empty_figure, set_log_scale
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PANEL_IN, LEGEND_IN = 2.1, 0.5
+
+ROOM = 0.08
+"""Room above and below the curves, as a share of their height."""
+
+LOGARITHMIC = 5.0
+"""Ratio of the longest to the shortest run from which on seconds have a logarithmic axis."""
+
+MARKED = 8
+"""Markers on a curve, about."""
+
+
+def curves_figure(table: Table) -> Figure:
+    """The metric on development data over passes, and over simulated seconds."""
+    groups = _by_method(table.rows)
+    drawn = empty_figure(PANEL_IN * len(groups) + LEGEND_IN)
+    panels = drawn.subplots(len(groups), 2, sharey=True, sharex="col", squeeze=False)
+    ends = [row.seconds.estimate for row in table.rows if row.seconds]
+    is_log = bool(ends) and max(ends) > LOGARITHMIC * min(ends) > 0.0
+    for (method, rows), (passes, seconds) in zip(groups.items(), panels, strict=True):
+        for row in rows:
+            _draw_curve(passes, seconds, table, row, skips_start=is_log)
+        passes.set_title(method, loc="left", fontsize=9.5)
+        passes.set_ylabel(_label(table))
+        if table.target is not None:
+            for axes in (passes, seconds):
+                axes.axhline(table.target, color=INK, linewidth=0.8, linestyle=":")
+        if is_log:
+            set_log_scale(seconds.xaxis)
+    _limit(panels[0][0], table)
+    panels[-1][0].set_xlabel("passes over the training data")
+    panels[-1][1].set_xlabel("simulated time (s)")
+    _legend(drawn, table, list(panels[:, 0]))
+    return drawn
+
+
+def rates_figure(table: Table) -> Figure | None:
+    """The metric at the end over the rates that were tried; None if all rates were given."""
+    groups = _by_method([row for row in table.rows if row.cell.tried])
+    if not groups:
+        return None
+    drawn = empty_figure(PANEL_IN * len(groups) + LEGEND_IN)
+    panels = drawn.subplots(len(groups), 1, sharex=True, squeeze=False)[:, 0]
+    for (method, rows), axes in zip(groups.items(), panels, strict=True):
+        for row in rows:
+            _draw_rates(axes, table, row)
+        axes.set_title(method, loc="left", fontsize=9.5)
+        axes.set_ylabel(f"{_label(table)}\nat the end")
+        set_log_scale(axes.xaxis)
+    panels[-1].set_xlabel("learning rate")
+    _legend(drawn, table, list(panels))
+    return drawn
+
+
+def _draw_curve(passes: Axes, seconds: Axes, table: Table, row: Row, *, skips_start: bool) -> None:
+    """Mean and range of a row's seeds at each evaluation that all of them have.
+
+    A logarithmic axis of seconds has no place for the evaluation before training.
+    """
+    runs = [run for run in row.cell.runs if run.status == "done"]
+    if not runs:
+        return
+    found = [run.curve(run.deployed(table.judged)) for run in runs]
+    least = min(len(epochs) for epochs, _, _ in found)
+    epochs, values, times = (np.array([each[i][:least] for each in found]) for i in range(3))
+    look, times = _look(table, row), times.mean(0)
+    here = times > 0.0 if skips_start else np.ones(least, np.bool_)
+    for axes, x, kept in ((passes, epochs.mean(0), slice(None)), (seconds, times, here)):
+        low, mean, high = (each[kept] for each in (values.min(0), values.mean(0), values.max(0)))
+        axes.fill_between(x[kept], low, high, color=look["color"], alpha=0.16, lw=0)
+        axes.plot(x[kept], mean, markevery=max(1, least // MARKED), **look)
+
+
+def _draw_rates(axes: Axes, table: Table, row: Row) -> None:
+    """A row's errors by rate, with a ring at the chosen one; diverged rates are left out."""
+    some = row.cell.runs[0]
+    known = {
+        rate: [as_error(some, error) for error in errors]
+        for rate, errors in sorted(row.cell.tried.items())
+        if all(math.isfinite(error) for error in errors)
+    }
+    if not known:
+        return
+    rates, look = list(known), _look(table, row)
+    lowest, highest = ([pick(each) for each in known.values()] for pick in (min, max))
+    means = [sum(each) / len(each) for each in known.values()]
+    axes.fill_between(rates, lowest, highest, color=look["color"], alpha=0.16, lw=0)
+    axes.plot(rates, means, **look)
+    if row.cell.rate in known:
+        chosen = means[rates.index(row.cell.rate)]
+        axes.plot([row.cell.rate], [chosen], "o", mfc="none", mec=INK, mew=1.2, ms=9)
+
+
+def _look(table: Table, row: Row) -> dict[str, Any]:
+    """Colour, dashes and marker of a number of workers."""
+    place = _counts(table).index(row.cell.workers)
+    return {
+        "color": cycle(COLOURS, place),
+        "linestyle": cycle(DASHES, place),
+        "marker": cycle(MARKERS, place),
+        "label": format_workers(row.cell.workers),
+    }
+
+
+def _counts(table: Table) -> list[int]:
+    return sorted({row.cell.workers for row in table.rows})
+
+
+def _by_method(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row.cell.method, []).append(row)
+    return groups
+
+
+def _limit(axes: Axes, table: Table) -> None:
+    """Limits of the metric's axis: from the values before training to the best ones.
+
+    A curve that gets much worse than before training is cut by the frame.
+    """
+    values: list[float] = [] if table.target is None else [table.target]
+    for row in table.rows:
+        values += [] if row.start is None else [row.start]
+        for run in row.cell.runs:
+            if run.status == "done":
+                found = run.curve(run.deployed(table.judged))[1]
+                values.append(as_error(run, min(as_error(run, 1.0) * found)))
+    if values:
+        low, high = min(values), max(values)
+        room = ROOM * (high - low) or 1.0
+        bottom = low - room if low < 0.0 or low - room > 0.0 else 0.0
+        axes.set_ylim(bottom, high + room)
+
+
+def _label(table: Table) -> str:
+    return f"{table.judged.removeprefix('dev_').replace('_', ' ')} (development)"
+
+
+def _legend(drawn: Figure, table: Table, panels: Sequence[Axes]) -> None:
+    """One legend above all panels, with a line for each number of workers."""
+    handles: dict[str, Any] = {}
+    for axes in panels:
+        found, labels = axes.get_legend_handles_labels()
+        handles |= dict(zip(labels, found, strict=True))
+    order = [format_workers(count) for count in _counts(table)]
+    lines = [handles[name] for name in order if name in handles]
+    if lines:
+        drawn.legend(handles=lines, loc="outside upper left", ncols=min(len(lines), 6))

@@ -1,0 +1,106 @@
+"""The page of a comparison: one file with the answer, its table and its figures."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+from torch import nn
+
+from harness.judge.answer import answer
+from harness.judge.comparison import Impossible, build_table
+from lagbench.result import Result
+from reports import comparison
+from reports.learning_curves import curves_figure, rates_figure
+from tests.harness.judge.test_answer import cell_of, falling, table_of
+
+PROVENANCE = {
+    "git": "abc",
+    "versions": {"torch": "2"},
+    "command": "me <x>",
+    "runs": {"a": ["0" * 64]},
+}
+
+
+class Tags(HTMLParser):
+    """Checks that elements are closed in their order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.pictures = 0
+
+    def handle_starttag(self, name, attributes):
+        if name == "img":
+            self.pictures += 1
+        elif name not in ("meta", "br"):
+            self.open.append(name)
+
+    def handle_endtag(self, name):
+        assert self.open.pop() == name
+
+
+def searched():
+    tried = {0.05: [0.3, 0.32], 0.1: [0.1, 0.12], 0.2: [0.2, float("inf")]}
+    cells = [cell_of("sync", n, [falling(n, 2.0), falling(n, 2.1)]) for n in (1, 4)]
+    return build_table([replace(cell, tried=tried) for cell in cells], 0.2)
+
+
+def test_a_page_stands_alone_and_is_well_formed(tmp_path):
+    table = searched()
+    files = {path.name: path for path in comparison.write(table, tmp_path, PROVENANCE)}
+    page = files["index.html"].read_text(encoding="utf-8")
+
+    tags = Tags()
+    tags.feed(page)
+    assert not tags.open
+    assert tags.pictures == 3
+    assert all(source.startswith("data:") for source in re.findall(r'(?:src|href)="([^#"]+)', page))
+    assert "me &lt;x&gt;" in page
+    shown = [each for each in answer(table) if each.replace("'", "&#x27;") in page]
+    assert shown == answer(table)
+    assert page.index('class="answer"') < page.index("<table") < page.index("Learning curves")
+
+
+def test_a_page_without_a_search_has_no_rates():
+    assert rates_figure(table_of()) is None
+
+
+def test_learning_curves_have_a_panel_for_passes_and_one_for_seconds_with_bands_over_seeds():
+    table = searched()
+    passes, seconds = curves_figure(table).axes
+
+    assert (passes.get_xlabel(), seconds.get_xlabel()) == (
+        "passes over the training data",
+        "simulated time (s)",
+    )
+    assert passes.get_ylabel() == "error (development)"
+    one = passes.lines[0]
+    assert list(one.get_ydata()) == [0.9, 0.2, 0.1]
+    assert one.get_xdata()[1] == 2.05  # the mean of both seeds
+    assert len(passes.collections) == len(seconds.collections) == 2  # a band for each row
+
+
+def test_rates_are_drawn_without_those_that_diverged_and_the_chosen_one_is_ringed():
+    drawn = rates_figure(searched())
+    assert drawn is not None
+    curve, ring, *_ = drawn.axes[0].lines
+
+    assert list(curve.get_xdata()) == [0.05, 0.1]
+    assert list(ring.get_xdata()) == [0.1]
+    assert list(ring.get_ydata()) == [curve.get_ydata()[1]]
+
+
+def test_a_result_is_plain_values_for_a_data_frame_and_html_in_a_notebook():
+    table = replace(table_of(), impossible=[Impossible("averaging:10", 8, "workers: 8 & more")])
+    result = Result(table, nn.Linear(1, 1))
+    found = result.to_dict()
+
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert {len(row) for row in found["rows"]} == {26}
+    assert found["rows"][1]["speedup"] == table.rows[1].speedup.time.estimate
+    html = result._repr_html_()
+    assert html.startswith('<p class="answer">4 workers: 3 times the steps a second')
+    assert "workers: 8 &amp; more" in html
