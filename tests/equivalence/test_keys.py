@@ -449,6 +449,8 @@ EXAMPLES: dict[tuple[str, str], list[Any]] = {
     ("ModuleTable", "data"): ["mine:others"],
     ("ModuleTable", "test"): ["mine:others"],
     ("ModuleTable", "dev"): [0.3],
+    ("ModuleTable", "partition"): ["by_label"],
+    ("ModuleTable", "autocast"): ["bfloat16"],
     ("ModuleTable", "metric"): ["loss"],
     ("ModuleTable", "charge_for"): ["mine:wide"],
     ("ModuleTable", "parameter_bytes"): [1e6],
