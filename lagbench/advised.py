@@ -13,7 +13,7 @@ from harness.judge.comparison import Row, describe_program
 from harness.search.advice import Advised
 from harness.store import Run
 from harness.store import files as atomic
-from reports import advice
+from lagbench import advice_text
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Advice:
     @property
     def rows(self) -> Sequence[Row]:
         """One worker and the candidates that were trained in full, from the fastest."""
-        return ordered(advice.build_advice_table(self.found))
+        return ordered(advice_text.build_advice_table(self.found))
 
     @property
     def algorithm(self) -> str:
@@ -53,7 +53,7 @@ class Advice:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values: advice, candidates, and the plan with its digest."""
-        return advice.as_dict(self.found)
+        return advice_text.as_dict(self.found)
 
     def report(self, out: str | Path) -> list[Path]:
         """Write ``advice.md`` and ``advice.json``, which names the runs.
@@ -70,7 +70,7 @@ class Advice:
         hashes = {name: [run.hash for run in each] for name, each in runs.items()}
         told = {**self.to_dict(), "provenance": {**describe_program("lagbench"), "runs": hashes}}
         files = {
-            "advice.md": advice.as_markdown(self.found),
+            "advice.md": advice_text.as_markdown(self.found),
             "advice.json": json.dumps(told, indent=2) + "\n",
         }
         for name, text in files.items():
@@ -78,7 +78,7 @@ class Advice:
         return [folder / name for name in files]
 
     def __str__(self) -> str:
-        return "\n".join(advice.lines(self.found))
+        return "\n".join(advice_text.lines(self.found))
 
     def _repr_html_(self) -> str:
-        return advice.as_html(self.found)
+        return advice_text.as_html(self.found)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from reports.page.page import build_document, tag
+from reports.page.document import build_document, tag
 
 KIND = "data:image/svg+xml;base64,"
 

@@ -14,7 +14,7 @@ from harness.judge import Results, read_results
 from harness.judge.claims import VERDICTS
 from harness.store.files import writable_folder, write_bytes
 from reports import abstract, build, verdict_notes
-from reports.page.page import build_document, tag
+from reports.page.document import build_document, tag
 
 FROM = Path(__file__).parent / "published"
 """Published results: all of them in a clone, those of laptop scale in an installed package."""

@@ -1,4 +1,4 @@
-"""An optimizer of your own, Lion (arXiv 2302.06675), for every algorithm: python own_optimizer.py"""
+"""An optimizer of your own, Lion (arXiv 2302.06675), for every algorithm."""
 
 from dataclasses import dataclass
 
@@ -23,10 +23,8 @@ class Lion(lagbench.LocalOptimizer):
         gradients.copy_(direction)  # the step is theta -= rate * gradients
 
 
-result = lagbench.compare(
-    *(lambda: nn.Linear(64, 10), nn.functional.cross_entropy, pictures(2000, 0)),
-    **{"cluster": lagbench.Cluster.of(4, step_s=0.01), "workers": [4], "seeds": 2},
-    **{"algorithms": ["async", "localsgd:10"], "rates": 0.003},
-    **{"optimizer": Lion(), "clip": 1.0, "schedule": "linear"},
-)
-print(result)
+model, loss = lambda: nn.Linear(64, 10), nn.functional.cross_entropy
+cluster = lagbench.Cluster.of(4, step_s=0.01)
+recipe = {"optimizer": Lion(), "clip": 1.0, "schedule": "linear", "rates": 0.003, "seeds": 2}
+recipe |= {"algorithms": ["async", "localsgd:10"], "workers": [4]}
+print(lagbench.compare(model, loss, pictures(2000, 0), cluster=cluster, **recipe))

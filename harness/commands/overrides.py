@@ -57,7 +57,8 @@ def add_changes(parser: argparse.ArgumentParser, seeds: int) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="replaces a setting of the run file, e.g. schedule.rate=0.01; may be repeated",
+        help="replaces a setting of the run file, e.g. schedule.rate=0.01, or rate=0.01 where only"
+        " one table has a rate; may be repeated",
     )
 
 

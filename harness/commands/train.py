@@ -22,6 +22,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("file", type=run_file, help=f"the run: {describe_choices('run')}")
     parser.add_argument("--seed", type=argument_types.seed, help="replaces the run file's seed")
+    parser.add_argument(
+        "--algorithm", help="replaces the run file's, e.g. async or averaging:10, with its protocol"
+    )
     overrides.add_workers(parser)
     overrides.add_changes(parser, seeds=1)
     parser.add_argument(
@@ -81,11 +84,16 @@ def _run_on_processes(arguments: argparse.Namespace) -> int:
     """
     from harness import train
 
-    several = arguments.workers or arguments.changes or (arguments.seeds, arguments.jobs) != (1, 1)
+    several = (
+        arguments.workers
+        or arguments.changes
+        or arguments.algorithm
+        or (arguments.seeds, arguments.jobs) != (1, 1)
+    )
     if several or arguments.gather or arguments.submit:
         told = (
-            "one run of the file as it is, without --workers, --seeds, --set, --jobs, --gather,"
-            " --submit"
+            "one run of the file as it is, without --algorithm, --workers, --seeds, --set, --jobs,"
+            " --gather, --submit"
         )
         raise UserError(f"--processes {arguments.processes}: allowed: {told}")
     words = [str(arguments.file), "--processes", str(arguments.processes)]
@@ -107,6 +115,11 @@ def _configs(arguments: argparse.Namespace) -> dict[str, TaskConfig]:
     path, seed = arguments.file, arguments.seed
     device, changes = resolve(arguments.device), overrides.changes(arguments.changes)
     base: Any = load_run(path, seed=seed, device=device, progress=_say, changes=changes).config
+    if arguments.algorithm is not None:
+        if not hasattr(base, "with_algorithm"):
+            raise UserError(f"--algorithm: not for {path}; allowed: without it")
+        (method,) = overrides.named_methods([arguments.algorithm], base)
+        base = base.with_algorithm(method.algorithm, method.protocol)
     seeds = overrides.seeds_from(base.seed, arguments.seeds)
     if not (counts := overrides.numbers(arguments.workers)):
         return {f"{path.stem}, seed {seed}": replace(base, seed=seed) for seed in seeds}

@@ -11,7 +11,8 @@ configuration's class; without it, the task is training on frames of speech.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
@@ -19,6 +20,7 @@ from harness.algorithms.catalogue import Algorithm
 from harness.base.errors import UserError
 from harness.base.registry import import_modules, load_plugins
 from harness.base.settings import KIND, dataclasses_below, load_toml
+from harness.runs.changes import Change, put
 from harness.simulator import Averaging, ParameterServer
 from harness.simulator.simulation import load_protocol
 from harness.tasks.contract import (
@@ -61,7 +63,7 @@ def load_run(
     seed: int | None = None,
     device: str = "cpu",
     progress: Callable[[str], None] = lambda line: None,
-    changes: Sequence[tuple[tuple[str, ...], object]] = (),
+    changes: Sequence[Change] = (),
 ) -> RunFile[Config]:
     """Read a run file and load its data.
 
@@ -77,8 +79,8 @@ def load_run(
         UserError: a mistake in the file, its cluster file or its data.
     """
     table: Table = load_toml(path)
-    for steps, value in changes:
-        _put(path, table, steps, value)
+    for change in changes:
+        put(path, table, change, partial(_top_keys, path, table))
     imports = _import(path, table.pop(IMPORT, []))
     _import_protocol(path, table.get("protocol"))
     application = application_of(table, str(path))
@@ -124,14 +126,11 @@ def _flat(path: Path, table: Table) -> Table:
     return {**table, **own}
 
 
-def _put(path: Path, table: Table, steps: Sequence[str], value: object) -> None:
-    """Set a dotted key and create missing tables; `load_run` checks later if it is allowed."""
-    here: Any = table
-    for step in steps[:-1]:
-        here = here.setdefault(step, {}) if isinstance(here, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    if not isinstance(here, dict):
-        raise UserError(f"{path}: {'.'.join(steps)}: no key; allowed: a key of a table")
-    here[steps[-1]] = value
+def _top_keys(path: Path, table: Table) -> set[str]:
+    """Keys that are allowed at the top of a file."""
+    application = application_of(table, str(path))
+    keys = {entry.name for entry in fields(application.config)}
+    return keys | application.own_keys | {IMPORT, TASK}
 
 
 def _import(path: Path, names: object) -> list[str]:

@@ -339,7 +339,7 @@ class Cluster(Spec):
         Raises:
             UserError: a value that is not allowed, or both or none of ``step_s`` and ``device``.
 
-        Example:
+        Examples:
             >>> Cluster.of(16, step_s=0.02, bandwidth_bytes_per_s=1.25e9).size
             16
         """

@@ -19,26 +19,13 @@ from harness.judge.paired import subtract_reference
 from harness.simulator.timeline import Timeline
 from harness.simulator.timeline_file import load_timeline, trace_events
 from reports import abstract, figures, gantt, numbers, reference_terms, specs, tables, verdict_notes
+from reports.page.document import build_document, tag
 from reports.provenance import USUAL, Line, source_digests
 
 Data = Mapping[str, Any]
 
 COLUMNS = ("statement", "verdict", "measured", "95% interval")
 """First columns of the claims' table; three of them fit a telephone."""
-
-
-def tag(name: str, *children: str, **attributes: str) -> str:
-    """An element; a trailing ``_`` of an attribute's name is dropped, another is a hyphen.
-
-    Example:
-        >>> tag("td", "a", class_="figure", data_key="1")
-        '<td class="figure" data-key="1">a</td>'
-    """
-    told = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
-        for key, value in attributes.items()
-    )
-    return f"<{name}{told}>{''.join(children)}</{name}>"
 
 
 def number(shown: str, at: str) -> str:
@@ -336,20 +323,6 @@ def page(results: Results, runs: Sequence[Line], data: Mapping[str, Any], out: P
         ]
     )
     return build_document(f"{data['words']['title']} {data['title']}".strip(), body).encode()
-
-
-def build_document(title: str, body: str) -> str:
-    """A whole HTML document with the project's style sheet."""
-    return "\n".join(
-        [
-            "<!doctype html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(title)}</title>",
-            f"<style>{(HERE / 'page.css').read_text(encoding='utf-8')}</style></head>",
-            f'<body><a class="skip" href="#content">To the content</a>{body}</body></html>',
-        ]
-    )
 
 
 def _compress_block(name: str, content: bytes) -> str:

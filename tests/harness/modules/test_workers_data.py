@@ -120,7 +120,10 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("partition", [uneven, by_label, Dirichlet(1.0)], ids=str)
+PARTITIONS = {"uneven": uneven, "by label": by_label, "dirichlet": Dirichlet(1.0)}
+
+
+@pytest.mark.parametrize("partition", PARTITIONS.values(), ids=PARTITIONS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_worker_goes_around_its_own_share(kind, partition, asked, tmp_path):
     config = configured(*KINDS[kind], partition)

@@ -1,0 +1,77 @@
+"""Changes of a run file's settings from the command line, before the file is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+from harness.base.errors import UserError
+from harness.base.files import find_bundled
+from harness.base.settings import KIND
+
+__all__ = ["Change", "put"]
+
+Change = tuple[tuple[str, ...], object]
+"""The path to a key, and its value."""
+
+Table = dict[str, Any]
+
+
+def put(path: Path, table: Table, change: Change, top: Callable[[], Collection[str]]) -> None:
+    """Set a key; missing tables are created. Whether the key is allowed is checked later.
+
+    The last part of a key is enough where the file has one such key in its tables. Another class
+    (``is``) begins with its own defaults: the keys of the former one are dropped. A cluster file is
+    looked for where the command is called, not beside the run file.
+
+    Args:
+        path: the file, for messages.
+        table: its content, changed in place.
+        change: the key and its value.
+        top: gives the keys that are allowed at the top of the file.
+
+    Raises:
+        UserError: several tables have the key, or a part of it is no table.
+    """
+    steps, value = change
+    if len(steps) == 1 and steps[0] not in table and steps[0] not in top():
+        found = list(_find(table, steps[0]))
+        if len(found) > 1:
+            told = f"{steps[0]} is a key of several tables; allowed: one of {', '.join(found)}"
+            raise UserError(f"{path}: {told}")
+        steps = tuple(found[0].split(".")) if found else steps
+    here: Any = table
+    for step in steps[:-1]:
+        here = _only(cast(Table, here).setdefault(step, {})) if isinstance(here, dict) else None
+    if not isinstance(here, dict):
+        raise UserError(f"{path}: {'.'.join(steps)}: no key; allowed: a key of a table")
+    inner = cast(Table, here)
+    if steps[-1] == KIND and inner.get(KIND) != value:
+        inner.clear()
+    inner[steps[-1]] = _locate(value) if steps[-1] == "cluster" else value
+
+
+def _only(value: Any) -> Any:
+    """The table of a list that has one; any other value itself."""
+    if isinstance(value, list) and len(cast("list[Any]", value)) == 1:
+        return cast("list[Any]", value)[0]
+    return cast(Any, value)
+
+
+def _find(table: Table, key: str, before: str = "") -> Iterator[str]:
+    """Dotted names of a key in all tables below a table."""
+    for name, value in table.items():
+        inner = _only(value)
+        if isinstance(inner, dict):
+            place = f"{before}{name}."
+            if key in inner:
+                yield place + key
+            yield from _find(cast(Table, inner), key, place)
+
+
+def _locate(cluster: object) -> object:
+    """A cluster file in the working folder by its whole path; any other value itself."""
+    if not isinstance(cluster, str) or cluster in find_bundled("cluster"):
+        return cluster
+    return str(Path(cluster).resolve()) if Path(cluster).is_file() else cluster
