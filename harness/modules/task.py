@@ -256,9 +256,13 @@ class ModuleTask:
         assert self._train is not None
         self.minibatches = config.minibatches(self.problem, self._train)
 
-    @cached_property
+    @property
     def network(self) -> ModuleNetwork:
         """The network of searches for a learning rate."""
+        return self._network
+
+    @cached_property
+    def _network(self) -> ModuleNetwork:
         return self.config.network(self.problem)
 
     def initial(self) -> Tensor:
