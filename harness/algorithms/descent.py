@@ -411,7 +411,8 @@ class AdamW(LocalOptimizer):
     step.
 
     Args:
-        beta1, beta2: decay factors of m and v per step.
+        beta1: decay factor of m per step.
+        beta2: decay factor of v per step.
         epsilon: constant added to the root of v.
         decay: weight decay, multiplied by the learning rate.
     """
