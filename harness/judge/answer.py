@@ -151,11 +151,11 @@ def _gain(table: Table, best: Row) -> str:
     steps = f"{format_times(found.steps.estimate)} times the steps a second"
     passes = f"{format_times(found.passes.estimate)} times the passes"
     factors = f"{steps}, the same {_metric(table)} after {passes}"
-    faster = f"{format_times(found.time.estimate)} times faster to {table.target:.3g}"
-    than = f"than {label(table, table.reference)}"
-    apart = "" if is_decided(found.time) else ", which cannot be told apart"
     span = format_range(found.time, format_times)
-    return f"{label(table, best)}: {factors}: {faster} {than}{apart}{span}"
+    faster = f"{format_times(found.time.estimate)} times faster{span}"
+    than = f"than {label(table, table.reference)} to {_metric(table)} {table.target:.3g}"
+    apart = "" if is_decided(found.time) else ", which cannot be told apart"
+    return f"{label(table, best)}: {factors}: {faster} {than}{apart}"
 
 
 def _next(table: Table, best: Row, second: Row) -> str:
@@ -178,11 +178,11 @@ def _ends(table: Table, best: Row, reference: Row) -> str:
     ]
     found = paired_difference_ci(*errors)
     told = f"{best.error.estimate:.3g} against {reference.error.estimate:.3g}"
-    told = f"At the end of training its {_metric(table)} is {told}"
+    told = f"At the end of training, not at the target, its {_metric(table)} is {told}"
     if abs(found.estimate) < best.cell.example_weight:
         return f"{told}, less than one development example apart."
     if math.isfinite(found.low) and found.low <= 0.0 <= found.high:
-        return f"{told}, which cannot be told apart."
+        return f"{told}, which {len(best.cell.runs)} seeds cannot tell apart."
     return f"{told}: {'worse' if found.estimate > 0 else 'better'}."
 
 

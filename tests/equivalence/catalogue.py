@@ -74,7 +74,8 @@ def instances_of(kind: type[Any]) -> Iterator[Any]:
 def algorithms() -> dict[str, Algorithm]:
     """Every algorithm by name: with local optimizers where it has one, and every coder.
 
-    Each kind of memory of its own (`EVERY_DESCENT`) meets all of them, the others meet two.
+    Each kind of memory of its own (`EVERY_DESCENT`) meets all of them, the others meet two, and one
+    with further settings.
     """
     descents = [PLAIN, NATURAL, *instances(LocalOptimizer)]
     found: list[Algorithm] = []
@@ -90,7 +91,7 @@ def algorithms() -> dict[str, Algorithm]:
         elif isinstance(getattr(base, "descent", None), NaturalGradient | LocalOptimizer):
             is_first = base == type(base)(**SETTINGS.get(type(base).__name__, ({},))[0])
             in_full = is_first and type(base).__name__ in EVERY_DESCENT
-            theirs = descents if in_full else [NATURAL, AdamW()]
+            theirs = descents if in_full else [NATURAL, AdamW()] if is_first else [AdamW()]
             found += [replace(base, descent=descent) for descent in theirs]
         else:
             found.append(base)

@@ -69,9 +69,11 @@ def test_the_first_sentence_has_the_factors_and_the_interval():
 
     assert told[0] == (
         "4 workers: 3 times the steps a second, the same error after 1.5 times the passes:"
-        " 2 times faster to 0.2 than 1 worker (1.7 to 2.4); more than 4 were not tried."
+        " 2 times faster (1.7 to 2.4) than 1 worker to error 0.2; more than 4 were not tried."
     )
-    assert told[1].startswith("At the end of training its error is 0.1 against 0.1, less than one")
+    assert told[1].startswith(
+        "At the end of training, not at the target, its error is 0.1 against 0.1, less than one"
+    )
 
 
 def test_rows_whose_ratio_may_be_1_cannot_be_told_apart():
@@ -79,7 +81,7 @@ def test_rows_whose_ratio_may_be_1_cannot_be_told_apart():
     four = [falling(1.0, p) for p in (1.6, 2.4, 1.7)]
     told = " ".join(answer(build_table([cell_of("a", 1, one), cell_of("a", 4, four)], 0.2)))
 
-    assert "cannot be told apart (0.74 to 1.6)" in told
+    assert "(0.74 to 1.6) than 1 worker to error 0.2, which cannot be told apart" in told
     assert "more than 1 pay nothing that these seeds show" in told
 
 
@@ -95,7 +97,7 @@ def test_one_seed_is_said_to_have_no_interval():
     cells = [cell_of("a", n, [falling(n, 2.0)]) for n in (1, 2)]
     told = answer(build_table(cells, 0.2))
 
-    assert "2 times faster to 0.2 than 1 worker; more than 2 were not tried." in told[0]
+    assert "2 times faster than 1 worker to error 0.2; more than 2 were not tried." in told[0]
     assert told[-1].startswith("One seed has no interval")
 
 
@@ -160,7 +162,7 @@ def test_more_of_an_accuracy_is_better():
 
     assert build_table(cells).target == pytest.approx(0.1 + 0.95 * 0.8)
     told = answer(build_table(cells, 0.8))
-    assert "2 times faster to 0.8 than 1 worker" in told[0]
+    assert "2 times faster than 1 worker to error 0.8" in told[0]
     assert told[1].endswith("0.95 against 0.9: better.")
     assert "give one above 0.1" in answer(build_table(cells, 0.05))[0]
 
