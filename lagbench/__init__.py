@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
+        _refuse_shadows()
         return import_module("harness.base.files").version_of("lagbench")
     if name.startswith("__") and name != "__all__":  # what Python and its tools look for
         raise AttributeError(f"module 'lagbench' has no attribute {name!r}")
@@ -46,8 +47,12 @@ def _load() -> Any:
         ImportError: a file of the user's, or another distribution, shadows one of our packages.
     """
     if "lagbench.calls" not in sys.modules:
-        from lagbench_start import PACKAGES, shadow
-
-        for told in filter(None, map(shadow, PACKAGES)):
-            raise ImportError(told)
+        _refuse_shadows()
     return import_module("lagbench.calls")
+
+
+def _refuse_shadows() -> None:
+    from lagbench_start import PACKAGES, shadow
+
+    for told in filter(None, map(shadow, PACKAGES)):
+        raise ImportError(told)

@@ -117,6 +117,9 @@ class ModuleConfig(TrainingConfig[Problem]):
     def idle(self) -> Iterator[tuple[str, str]]:
         """See `TaskConfig`."""
         yield from super().idle()
+        if self.problem.buffers != "mean" and not self.has_replica_state:
+            key = "buffers" if self.problem.source is None else "task.buffers"
+            yield key, "training changes no buffer of the model"
         if self.problem.test is None:
             if self.tested not in ("every pass", "at the end"):  # the defaults of file and class
                 yield "tested", "there are no test data"

@@ -21,7 +21,6 @@ WHOSE_ALONE = 80
 SETS = ("harness/commands", "reproductions/")
 """Folders of a set: one file a command, or the same files for each paper."""
 TOLD_BY_FOLDER = {
-    "advice.py": "a search, and its report",
     "averaging.py": "the algorithms, and their protocol of time",
     "cluster.py": "of the simulator, and what a user makes one of",
     "comparison.py": "of methods, of verdicts' figures, of benchmarks and in a report",

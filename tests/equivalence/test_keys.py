@@ -417,8 +417,8 @@ TIMED = {
     "SequenceConfig": "cluster start timed_layers seed replicas slots passes fetch_s frames"
     " decode_cost waiting shards",
     "ModuleConfig": "passes cluster workers seed shards",
-    "ModuleTable": "model data dev minibatch charge_for parameter_bytes flops_per_example"
-    " step_seconds",
+    "ModuleTable": "model loss data dev partition autocast minibatch charge_for parameter_bytes"
+    " flops_per_example step_seconds",
     "Stage": "minibatch timed_minibatch share",
     "Search": "sample rungs least_minibatches whole_trials",
     "Compressed": "coder",

@@ -24,7 +24,7 @@ def lagbench(capsys, *arguments: str) -> tuple[int, str, str]:
 
 def test_simulate_prints_a_row_a_worker_count(capsys):
     code, out, err = lagbench(capsys, *SMALL, "--workers", "1,2,4,8")
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, "K20m server describes 4 workers; 8 are these 2 times over\n")
     rows = [line.split() for line in out.splitlines()[-4:]]
     assert [row[0] for row in rows] == ["1", "2", "4", "8"]
     assert [float(row[4]) for row in rows] == pytest.approx([0, 1, 3, 7], abs=0.2)

@@ -325,10 +325,9 @@ def test_timing_alone_needs_no_model():
         ({"step_seconds": "mesure"}, "step_seconds: 'mesure'"),
         ({"workers": 500, "algorithm": "averaging:4"}, "workers: 500 leave one of them 0 examples"),
         ({"minibatch": 500}, "minibatch: a fold takes a minibatch of 500 examples, which 216 do"),
-        ({"model": nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))}, "running statistics"),
         ({"model": "mlp"}, "model: str; allowed"),
         ({"passes": 0}, "passes: 0; allowed"),
-        ({"workers": 1.5}, "workers: .1.5.; allowed"),
+        ({"workers": 1.5}, "workers: 1.5; allowed: a whole number"),
         ({"rate": -1.0}, "rate: -1.0; allowed"),
         ({"rate": math.nan}, "rate: nan; allowed"),
         ({"rate": None, "seeds": [100]}, "seeds: 100 is what rates are chosen with"),
@@ -527,20 +526,22 @@ def test_a_loss_that_cannot_be_sent_trains_in_one_process_and_is_refused_with_tw
     model = mlp()
     model.lock = threading.Lock()
     for jobs in (1, 2):
-        with pytest.raises(lagbench.UserError, match=r"model: cannot be copied .* no lock"):
+        with pytest.raises(lagbench.UserError, match=r"model: cannot be (copied|sent).* no lock"):
             lagbench.train(model, functional.cross_entropy, points(), jobs=jobs, **asked)
 
 
-def test_a_loss_that_keeps_what_it_is_given_is_refused_before_anything_is_trained(usual):
+def test_a_loss_that_has_kept_what_it_was_given_is_another_one_and_is_refused(usual):
     kept = []
 
     def loss(outputs, targets):
         kept.append(targets.clone())
         return functional.cross_entropy(outputs, targets)
 
+    # From 16 workers on, whether replicas can be computed at once is tried with `torch.func`.
+    asked = {"rate": 0.1, "seeds": 1, **usual, "workers": 16}
+    lagbench.train(mlp, loss, points(), **asked)
     with pytest.raises(lagbench.UserError, match="loss: Tensor in it: it is of a call"):
-        lagbench.train(mlp, loss, points(), rate=0.1, seeds=1, **usual)
-    assert not list(usual["store"].glob("*"))
+        lagbench.train(mlp, loss, points(), **asked)
 
 
 def test_the_version_is_that_of_the_project_and_every_name_is_found():

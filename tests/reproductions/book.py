@@ -52,9 +52,9 @@ SUMMARY = (
 )  # fmt: skip
 FALLING = (
     "dev_frame_error/average", "dev_frame_error/iterate", "dev_word_error/iterate",
-    "test_frame_error/iterate", "clean_frame_error/average", "clean_frame_error/iterate",
+    "test_frame_error/iterate", "held_out_criterion", "cancelled_frames",
+    "clean_frame_error/average", "clean_frame_error/iterate",
     "noise_frame_error/average", "noise_frame_error/iterate",
-    "held_out_criterion", "cancelled_frames",
 )  # fmt: skip
 EPOCHS = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
 

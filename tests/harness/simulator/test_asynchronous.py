@@ -242,7 +242,7 @@ def test_what_queues_at_a_server_that_fails_is_lost(run):
 
 def test_losing_workers_of_whom_some_never_return_ends_in_one_clear_line(run):
     simulation = run(workers=3, faults=(Fault("death", mean_s=5.0),))
-    with pytest.raises(UserError, match="every worker is gone"):
+    with pytest.raises(UserError, match="every worker has left permanently"):
         simulation.advance(folds=1000)
 
 

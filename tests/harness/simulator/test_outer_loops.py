@@ -161,12 +161,12 @@ def test_the_command_writes_the_table_the_same_each_time(plan, tmp_path, capsys)
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ('[[uncertain]]\nkey = "a..b"\nlaw = "either"\nlow = 0\nhigh = 1', "no key"),
+        ('[[uncertain]]\nkey = "a..b"\nlaw = "either"\nlow = 0\nhigh = 1', "is not a key"),
         ('[[uncertain]]\nkey = "a"\nlaw = "either"\nlow = 2\nhigh = 1', "at least low"),
         ('[[uncertain]]\nkey = "lnk.x"\nlaw = "either"\nlow = 0\nhigh = 1', "did you mean"),
         (
             '[[uncertain]]\nkey = "name"\nlaw = "either"\nlow = 0\nhigh = 1\nfactor = true',
-            "no number",
+            "is not a number",
         ),
         (
             '[[uncertain]]\nkey = "a"\nlaw = "either"\nlow = 0\nhigh = 1\nalgorithms = ["DDP"]',
