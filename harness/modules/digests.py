@@ -268,6 +268,8 @@ def _slots(value: object) -> dict[str, Any]:
 def _is_torch_internal(name: str) -> bool:
     """Whether PyTorch keeps a module's parts or hooks in an attribute of this name."""
     kept = name in ("_modules", "_parameters", "_buffers")
+    # Recurrent layers keep their parameters a second time, and weak references to them.
+    kept = kept or name in ("_flat_weights", "_flat_weight_refs")
     return kept or (name.startswith("_") and "hook" in name)
 
 

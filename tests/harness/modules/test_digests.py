@@ -381,3 +381,17 @@ def test_a_package_of_another_environment_counts_by_its_version_too(tmp_path, mo
     assert digest_of_code(reload(lent).loss) == before
     lent.__version__ = "4"
     assert digest_of_code(lent.loss) != before
+
+
+class Recurrent(nn.Module):
+    """A module that holds a layer whose parameters PyTorch keeps a second time, by reference."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.LSTM(3, 4, batch_first=True)
+
+
+def test_a_module_with_a_recurrent_layer_has_a_digest():
+    module = Recurrent()
+    assert digest_of_code(module, "model") == digest_of_code(copy.deepcopy(module), "model")
+    assert digest_of_state(module) == digest_of_state(copy.deepcopy(module))
