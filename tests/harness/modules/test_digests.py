@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import functools
 import subprocess
 import sys
