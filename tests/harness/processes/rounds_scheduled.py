@@ -16,6 +16,7 @@ from torch import Tensor
 
 from harness.algorithms.averaging import ModelAveraging
 from harness.algorithms.contract import Fold, Memory
+from harness.algorithms.share_schedules import STEADY
 from harness.base.errors import UserError
 from harness.processes import rounds
 from harness.processes import worker as pace
@@ -53,6 +54,7 @@ class Descends:
 
     def __init__(self, config: Any, corpus: None, worker: int, pace: Pacing) -> None:
         self.out, self._worker, self._seconds = torch.zeros(1, SIZE), worker, config.seconds
+        self.rates = config.rates(None)
         self._memory = Memory({"velocity": torch.zeros(SIZE)})
 
     def contribute(self, header: FrameHeader, model: Tensor) -> Any:
@@ -117,7 +119,7 @@ class InRounds(Schedule):
     def __init__(self, seed: int, disturb: Callable[[Schedule], None] | None = None) -> None:
         super().__init__(seed, disturb=disturb)
         self.config = SimpleNamespace(
-            zeros=lambda data: torch.zeros(SIZE),
+            zeros=lambda data: torch.zeros(SIZE), rates=lambda minibatches: STEADY,
             algorithm=ModelAveraging(), workers=self.workers, device="cpu",
             handing=Averaging(EVERY).handing(self.workers),
             seconds=lambda: self._seconds(),

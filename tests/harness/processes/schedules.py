@@ -26,6 +26,7 @@ from torch import Tensor
 
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.contract import LocalWork, Memory, Server
+from harness.algorithms.share_schedules import STEADY
 from harness.base.errors import UserError
 from harness.processes import rendezvous
 from harness.processes import sharded_server as shard
@@ -187,6 +188,7 @@ class Schedule:
         self.config: Any = SimpleNamespace(
             algorithm=StandIn(), workers=self.workers, shards=shards, device="cpu",
             handing=SimpleNamespace(a_fold=1), zeros=lambda data: torch.zeros(SIZE),
+            rates=lambda minibatches: STEADY,
         )  # fmt: skip
 
     def play(self) -> Outcome:
