@@ -62,7 +62,7 @@ def test_a_line_of_a_grids_process_goes_where_the_asking_process_says(
     LOG.warning("run %s: made again", "abc")
     LOG.handlers = ours
     assert capsys.readouterr().err == ""
-    left = RemainingTime({}, processes=1)
+    left = RemainingTime({}, {}, processes=1)
     board = grid._Board((), set(), Store(tmp_path), left, lambda report: None)
     board.hear(pickle.loads(pickle.dumps(news[0])))
     assert capsys.readouterr().err == "run abc: made again\n"

@@ -17,8 +17,8 @@ from harness.replay.fold_replay import StaleReplay
 
 admit = StaleReplay._admit
 
-def copying(self, readers):
-    slots = admit(self, readers)
+def copying(self, readers, version):
+    slots = admit(self, readers, version)
     for _ in slots:
         self.server.model.clone()
     return slots

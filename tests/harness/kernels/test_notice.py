@@ -78,7 +78,7 @@ def test_a_display_says_what_the_processes_of_its_grid_compile(
     grid._begin(heard.append)
     LOG.handlers = ours  # it is no process of a grid
     compiled[0]()
-    left = RemainingTime(dict.fromkeys("ab", ("", "")), processes=2)
+    left = RemainingTime(dict.fromkeys("ab", ("", "")), dict.fromkeys("ab", 0.0), processes=2)
     board = grid._Board(("a", "b"), {"a", "b"}, Store(tmp_path), left, lambda report: None)
     board.show = display.show
     board.hear(heard[0])
