@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from harness.algorithms.catalogue import AsyncSgd
+from harness.algorithms.descent import PLAIN
 from harness.algorithms.schedules import Constant
 from harness.base.errors import UserError
 from harness.modules.allowed import (
@@ -22,9 +23,11 @@ from harness.modules.allowed import (
 )
 from harness.modules.experiment import USUAL, cluster_of
 from harness.modules.network import Parameters
+from harness.modules.optimizers import optimizer_of
 from harness.runs.methods import Method, method_of
 from harness.simulator import Averaging
 
+SPARSE = torch.optim.SparseAdam(nn.Linear(2, 2).parameters(), 0.1)
 OPTIMIZER = torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)
 SCHEDULER = torch.optim.lr_scheduler.ExponentialLR
 
@@ -59,11 +62,12 @@ def settings(**given):
         (lambda: Method("a\nb", AsyncSgd(), Averaging(1)), r"label: 'a\nb'; allowed: one line"),
         (lambda: Method("", AsyncSgd(), Averaging(1)), "label: ''; allowed: one line"),
         (
-            lambda: Parameters.from_module(nn.Linear(2, 2).bfloat16()),
-            "model: parameters of torch.bfloat16",
+            lambda: Parameters.from_module(nn.Linear(2, 2).to(torch.float8_e5m2)),
+            "model: parameters of torch.float8_e5m2",
         ),
-        (lambda: settings(optimizer=OPTIMIZER), "optimizer: a torch.optim.sgd.SGD; allowed: 'mom"),
-        (lambda: settings(optimizer=torch.optim.SGD), "optimizer: torch.optim.sgd.SGD; allowed: "),
+        (lambda: optimizer_of(SPARSE), "optimizer: torch's SparseAdam; allowed: 'sgd', 'mom"),
+        (lambda: optimizer_of(torch.optim.LBFGS), "optimizer: torch's LBFGS; allowed: 'sgd', 'mom"),
+        (lambda: optimizer_of(3), "optimizer: 3; allowed: 'sgd', 'mom"),
         (lambda: settings(schedule=SCHEDULER), "schedule: torch's ExponentialLR counts"),
         (
             lambda: settings(schedule=lambda: Constant(1)),
@@ -91,3 +95,8 @@ def test_what_is_allowed_is_not_refused():
     protocol = Averaging(2)
     assert method_of((AsyncSgd(), protocol)) == Method("AsyncSgd", AsyncSgd(), protocol)
     assert Parameters.from_module(nn.Linear(2, 2).half()).count == 6
+    assert Parameters.from_module(nn.Linear(2, 2).bfloat16()).count == 6
+    for asked in (OPTIMIZER, torch.optim.SGD):
+        settings(optimizer=asked)
+        assert optimizer_of(asked).descent == PLAIN
+    assert optimizer_of(OPTIMIZER).rate == 0.1
