@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
+from inspect import signature
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -119,6 +120,9 @@ def _match(name: str, known: dict[str, Any], decay: float) -> tuple[Descent, flo
     if name in ("Adam", "AdamW") and not known["amsgrad"] and (beside or not decay):
         beta1, beta2 = map(float, known["betas"])
         return AdamW(beta1, beta2, float(known["eps"]), decay), 0.0
+    # AdamW's groups have a setting that its constructor does not take.
+    accepted = signature(getattr(torch.optim, name)).parameters
+    known = {setting: value for setting, value in known.items() if setting in accepted}
     told = json.dumps({**known, "weight_decay": decay}, sort_keys=True)
     return TorchOptimizer(name, told), 0.0
 

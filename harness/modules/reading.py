@@ -113,6 +113,9 @@ def _has_columns(data: Any) -> bool:
     first, last = cast(Any, data[0]), cast(Any, data[-1])
     if hasattr(first, "shape"):
         return True
+    parts = cast("Sequence[Any]", data)
+    if isinstance(data, tuple) and all(isinstance(each, list) for each in parts):
+        return len(cast("list[Any]", first)) > 2  # two pairs (x, y) are examples
     are_named = isinstance(first, Mapping), isinstance(last, Mapping)
     several = are_named[0] or has_arrays(first)
     return several and (hasattr(last, "shape") or are_named[0] != are_named[1])

@@ -183,6 +183,9 @@ def with_optimizer(method: Method, optimizer: str | Descent | None) -> Method:
     if type(method.algorithm) is AsyncSgd:
         return replace(method, algorithm=AsyncDescent(optimizer))
     own = {entry.name for entry in fields(cast(Any, method.algorithm))}
+    if "optimizer" in own and optimizer == PLAIN:
+        told = f"plain SGD in the server of {method.label}"
+        raise UserError(f"optimizer: {told}; allowed: another one, or algorithm 'async'")
     if "optimizer" in own and isinstance(optimizer, LocalOptimizer):
         return replace(method, algorithm=replace(cast(Any, method.algorithm), optimizer=optimizer))
     if "descent" not in own or isinstance(method.algorithm, AveragedSgd):

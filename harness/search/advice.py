@@ -379,6 +379,7 @@ class AdviceSearch:
             reason = f"{IMPROVEMENT:.0%} of the improvement of {one.name}"
         start = self._tuned(one, guess, full)
         error = as_error(start, target)
+        _refuse_met_target(start, self._judged(one), target)
         cell = self._follow({one: self._train(one, full, error, guess)})[one]
         return target, reason, cell, self._tuned(one, cell.rate, full)
 
@@ -468,6 +469,21 @@ class AdviceSearch:
             return self._try(candidate, guess * FACTOR**rung, TUNING_SEEDS[0], passes)
 
         return translate(climb(tries=MOST_RATES), ask, lambda run: seconds_to(run, judged, level))
+
+
+def _refuse_met_target(run: Run, judged: str, target: float) -> None:
+    """Reject a target that the untrained model meets: every candidate would reach it at once.
+
+    Raises:
+        UserError: it is met before training.
+    """
+    if run.status != "done":
+        return
+    before = float(run.curve(run.deployed(judged))[1][0])
+    if as_error(run, before) <= as_error(run, target):
+        told = f"{target:.3g} is met before training, with {before:.3g}"
+        better = "above" if as_error(run, 1.0) < 0.0 else "below"
+        raise UserError(f"target: {told}; allowed: one {better} that")
 
 
 def _level(run: Run, judged: str, passes: float) -> float:

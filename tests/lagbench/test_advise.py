@@ -88,3 +88,9 @@ def test_a_mistake_is_one_line_before_anything_is_trained(given, told, usual, tm
     asked = {"machines": machines(tmp_path, 1e-4), "workers": [2], **usual, **given}
     with pytest.raises(lagbench.UserError, match=told):
         lagbench.advise(mlp, functional.cross_entropy, points(200), **asked)
+
+
+def test_a_target_that_is_met_before_training_is_refused_after_one(usual, tmp_path):
+    asked = {"machines": machines(tmp_path, 1e-4), "workers": [2], **usual, "target": 9.0}
+    with pytest.raises(lagbench.UserError, match="target: 9 is met before training, with"):
+        lagbench.advise(mlp, functional.cross_entropy, points(200), **asked)

@@ -104,6 +104,7 @@ def test_an_optimizer_that_is_not_understood_is_one_line(asked, told):
     [
         partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1),
         partial(torch.optim.Adam, lr=0.01, weight_decay=0.1),
+        partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1, amsgrad=True),
         partial(torch.optim.RMSprop, lr=0.01),
         partial(torch.optim.NAdam, lr=0.01),
     ],
@@ -128,6 +129,8 @@ def test_names_of_optimizers_are_given_to_workers_and_to_a_server():
     )
     server = with_optimizer(method_of("ServerDescent"), "momentum").algorithm
     assert server == ServerDescent(Momentum())
+    with pytest.raises(UserError, match="optimizer: plain SGD in the server of ServerDescent"):
+        with_optimizer(method_of("ServerDescent"), "sgd")
     assert {"sgd", "adam", "nesterov"} <= OPTIMIZERS.keys()
 
 

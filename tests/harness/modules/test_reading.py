@@ -197,3 +197,14 @@ def test_a_dict_of_splits_is_refused():
     data = Splits(train=HuggingFace(COLUMNS), test=HuggingFace(COLUMNS))
     with pytest.raises(UserError, match=r"^data: a dict of the splits 'train', 'test'; allowed"):
         arrays_of(data, "data")
+
+
+# -- lists ---------------------------------------------------------------------------------------
+
+
+def test_a_pair_of_plain_lists_is_arrays_and_a_list_of_pairs_examples():
+    columns = arrays_of((X.tolist(), Y.tolist()), "data")
+    assert torch.equal(columns.x, X)
+    assert torch.equal(columns.y, Y)
+    examples = arrays_of(([0.5, 1], [0.25, 0]), "data")
+    assert (examples.x.tolist(), examples.y.tolist()) == ([0.5, 0.25], [1, 0])
