@@ -162,7 +162,7 @@ def test_more_of_an_accuracy_is_better():
 
     assert build_table(cells).target == pytest.approx(0.1 + 0.95 * 0.8)
     told = answer(build_table(cells, 0.8))
-    assert "2 times faster than 1 worker to error 0.8" in told[0]
+    assert "2 times faster (2 to 2) than 1 worker to error 0.8" in told[0]
     assert told[1].endswith("0.95 against 0.9: better.")
     assert "give one above 0.1" in answer(build_table(cells, 0.05))[0]
 
