@@ -37,7 +37,7 @@ MARKED = 8
 
 def curves_figure(table: Table) -> Figure:
     """The metric on development data over passes, and over simulated seconds."""
-    groups = _by_method(table.rows)
+    groups = _group_by_method(table.rows)
     drawn = empty_figure(PANEL_IN * len(groups) + LEGEND_IN)
     panels = drawn.subplots(len(groups), 2, sharey=True, sharex="col", squeeze=False)
     ends = [row.seconds.estimate for row in table.rows if row.seconds]
@@ -61,7 +61,7 @@ def curves_figure(table: Table) -> Figure:
 
 def rates_figure(table: Table) -> Figure | None:
     """The metric at the end over the rates that were tried; None if all rates were given."""
-    groups = _by_method([row for row in table.rows if row.cell.tried])
+    groups = _group_by_method([row for row in table.rows if row.cell.tried])
     if not groups:
         return None
     drawn = empty_figure(PANEL_IN * len(groups) + LEGEND_IN)
@@ -131,7 +131,7 @@ def _counts(table: Table) -> list[int]:
     return sorted({row.cell.workers for row in table.rows})
 
 
-def _by_method(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def _group_by_method(rows: Sequence[Row]) -> dict[str, list[Row]]:
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(row.cell.method, []).append(row)

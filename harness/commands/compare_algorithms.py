@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     seed, rate = base.seed, base.schedule.rate
     # At the file's rate, for lines about idle keys; a mistake in one is reported before any run.
-    grid = grid.without_impossible(lambda method, count: grid.configure(method, count, rate, seed))
+    grid = grid.drop_impossible(lambda method, count: grid.configure(method, count, rate, seed))
     asked = [grid.configure(method, count, rate, seed) for method, count in grid.pairs]
     submit = argument_types.submission_of(arguments)
     for line in idle_lines(asked):

@@ -144,7 +144,7 @@ def _answer(arguments: argparse.Namespace, found: Sequence[Point]) -> None:
         bare_per_s = bare_throughput_per_s(simulation.cluster, simulation.workload)
         _say(heading(simulation.cluster, simulation.workload, bare_per_s), out)
     _say(table(timings), out)
-    _say([*_repeated(asked), *warnings(timings), *_quick(asked)], sys.stderr)
+    _say([*_describe_repeats(asked), *warnings(timings), *_quick(asked)], sys.stderr)
     write_each(_writers(arguments, timings, last, out))
 
 
@@ -183,7 +183,7 @@ def _idle(
     return [part for line in lines for part in textwrap.wrap(line, 80, subsequent_indent="  ")]
 
 
-def _repeated(asked: Iterable[tuple[Point, Workload, list[int]]]) -> list[str]:
+def _describe_repeats(asked: Iterable[tuple[Point, Workload, list[int]]]) -> list[str]:
     """A line for each cluster that is simulated with more workers than its file describes."""
     from harness.simulator.foresight import describe_repeats
 

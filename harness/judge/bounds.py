@@ -39,7 +39,7 @@ def share_ci(values: Sequence[float], weight: float = 0.0) -> Interval:
     """
     if not all(0.0 <= value <= 1.0 for value in values):
         raise ValueError(f"shares {values}; allowed: from 0 to 1")
-    found = _transformed(
+    found = _transform_mean(
         values, lambda p: math.log(p / (1.0 - p)), _logistic, lambda p: p * (1 - p)
     )
     if not math.isfinite(found.high):
@@ -64,7 +64,7 @@ def positive_ci(values: Sequence[float]) -> Interval:
     """
     if not all(value >= 0.0 for value in values):
         raise ValueError(f"values {values}; allowed: from 0")
-    return _transformed(values, math.log, _exp, lambda mean: mean)
+    return _transform_mean(values, math.log, _exp, lambda mean: mean)
 
 
 def geometric_ci(values: Sequence[float]) -> Interval:
@@ -125,7 +125,7 @@ def metric_ci(judged: str, values: Sequence[float], weight: float = 0.0) -> Inte
     return positive_ci(values) if all(value >= 0.0 for value in values) else mean_ci(values)
 
 
-def _transformed(
+def _transform_mean(
     values: Sequence[float],
     function: Callable[[float], float],
     inverse: Callable[[float], float],

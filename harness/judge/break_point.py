@@ -81,10 +81,10 @@ class Comparison:
     @property
     def variance(self) -> float:
         """Variance of the location over seeds and development sets."""
-        return self.by_seed / self.seeds + self._over_examples
+        return self.by_seed / self.seeds + self._example_variance
 
     @property
-    def _over_examples(self) -> float:
+    def _example_variance(self) -> float:
         return self.by_example / self.examples if self.examples else 0.0
 
     def interval(self) -> Interval:
@@ -118,7 +118,7 @@ class Comparison:
         room = (self.location - edge) ** 2 / t_quantile(math.inf) ** 2
         return Need(
             _examples(self, room, self.seeds),
-            _seeds(self, room - self._over_examples),
+            _seeds(self, room - self._example_variance),
             (_examples(self, room / 2), _seeds(self, room / 2)),
         )
 
@@ -133,7 +133,7 @@ def _examples(found: Comparison, room: float, seeds: int = 0) -> float:
     """
     if seeds == 1:
         return math.inf
-    left = room - (_widened(found.by_seed / seeds, seeds) if seeds else 0.0)
+    left = room - (_widen_variance(found.by_seed / seeds, seeds) if seeds else 0.0)
     if not found.by_example:
         return math.inf if seeds else 0.0
     return found.by_example / left if left > 0.0 else math.inf
@@ -142,14 +142,14 @@ def _examples(found: Comparison, room: float, seeds: int = 0) -> float:
 def _seeds(found: Comparison, room: float) -> float:
     """The least number of seeds for which their variance is at most ``room``."""
     for seeds in range(2, MOST_SEEDS + 1):
-        if _widened(found.by_seed / seeds, seeds) <= room:
+        if _widen_variance(found.by_seed / seeds, seeds) <= room:
             return seeds
         if found.by_seed / MOST_SEEDS > room:
             break
     return math.inf
 
 
-def _widened(variance: float, seeds: int) -> float:
+def _widen_variance(variance: float, seeds: int) -> float:
     """A variance estimated from so few seeds, as that of a normal with the same interval."""
     return variance * (t_quantile(seeds - 1) / t_quantile(math.inf)) ** 2
 

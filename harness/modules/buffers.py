@@ -74,7 +74,7 @@ class Buffers:
         return module.get_buffer(own)
 
 
-def changed_buffers(module: nn.Module, before: Mapping[str, Tensor]) -> tuple[str, ...]:
+def find_changed_buffers(module: nn.Module, before: Mapping[str, Tensor]) -> tuple[str, ...]:
     """Names of the buffers of all submodules of which one has changed.
 
     Args:

@@ -277,7 +277,7 @@ class Experiment:
 
     def _prepare(self, grid: Grid) -> Grid:
         """The grid without what cannot be trained; prints remarks before its runs."""
-        grid = grid.without_impossible(self._lay_out_first)
+        grid = grid.drop_impossible(self._lay_out_first)
         self.impossible = grid.impossible
         self._check_sendable(grid.methods)
         for line in self._remarks(grid.methods):

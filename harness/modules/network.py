@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from harness.base.errors import RAISED, UserError, describe_raised
-from harness.modules.buffers import Buffers, changed_buffers
+from harness.modules.buffers import Buffers, find_changed_buffers
 from harness.modules.gradient_rules import NO_RULES, GradientRules
 from harness.modules.trees import Call, Parts, Value, join, map_tensors, unwrap
 from harness.natural_gradient.layer_hooks import Affine, LayerHook, Reduction, is_affine
@@ -521,7 +521,7 @@ def _run_module(
         raise UserError(f"loss: {told}; allowed: one number for a minibatch, a tensor of shape []")
     if not found.requires_grad:
         raise UserError("loss: does not depend on the model's parameters; nothing can be trained")
-    changing, once = changed_buffers(module, before), float(found.detach())
+    changing, once = find_changed_buffers(module, before), float(found.detach())
     if isinstance(outputs, Tensor):
         summed = _is_summed(loss, outputs, unwrap(targets), once)
     else:

@@ -66,7 +66,7 @@ def optimizer_of(asked: Any) -> Chosen:
             told = f"{name} is a class; allowed: an object of it, e.g. {name}()"
             raise UserError(f"optimizer: {told}")
     if not callable(asked):
-        raise UserError(f"optimizer: {asked!r}; allowed: {_allowed()}")
+        raise UserError(f"optimizer: {asked!r}; allowed: {_list_allowed()}")
     try:
         made: Any = asked([nn.Parameter(torch.zeros(1))])
     except UserError:
@@ -74,10 +74,10 @@ def optimizer_of(asked: Any) -> Chosen:
     except RAISED as error:
         name = getattr(asked, "__qualname__", type(asked).__qualname__)
         told = f"{name} raised {describe_raised(error)} when it was called with parameters"
-        raise UserError(f"optimizer: {told}; allowed: {_allowed()}") from error
+        raise UserError(f"optimizer: {told}; allowed: {_list_allowed()}") from error
     if not isinstance(made, Optimizer):
         told = f"a function that gives {made!r}"
-        raise UserError(f"optimizer: {told}; allowed: {_allowed()}")
+        raise UserError(f"optimizer: {told}; allowed: {_list_allowed()}")
     unsaid = isinstance(asked, type) or (
         isinstance(asked, partial) and "lr" not in cast("partial[Any]", asked).keywords
     )
@@ -133,9 +133,9 @@ def _refuse(name: str) -> None:
     Raises:
         UserError: always.
     """
-    raise UserError(f"optimizer: torch's {name}; allowed: {OURS.get(name) or _allowed()}")
+    raise UserError(f"optimizer: torch's {name}; allowed: {OURS.get(name) or _list_allowed()}")
 
 
-def _allowed() -> str:
+def _list_allowed() -> str:
     named = ", ".join(f"'{name}'" for name in OPTIMIZERS)
     return f"{named}; torch.optim's {', '.join(LINEAR)}; a lagbench.LocalOptimizer"

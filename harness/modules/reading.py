@@ -80,7 +80,7 @@ def arrays_of(
     """
     if isinstance(data, Arrays):
         return data
-    given = without_text(cast(Any, data), what)
+    given = drop_text(cast(Any, data), what)
     if buffer is not None:
         return _read_stream(given, what, examples, buffer)
     if is_batched(given):
@@ -155,7 +155,7 @@ def _read(data: Any, what: str, examples: int | None, redraw: bool) -> Arrays:
         return _read_dataset(data, np.arange(len(data)), what, redraw)
     if isinstance(data, Iterable):
         items = (_pair(item, what) for item in cast(Iterable[Any], data))
-        return _stack_blocks(_limited(items, what, examples, lambda _: 1), what)
+        return _stack_blocks(_limit_examples(items, what, examples, lambda _: 1), what)
     raise UserError(f"{what}: {type(data).__name__} is not allowed; {ALLOWED}")
 
 
@@ -200,7 +200,9 @@ def _read_loader(loader: Any, what: str, examples: int | None, redraw: bool) -> 
             found = _read_dataset(loader.dataset, rows, what, redraw)
         else:
             batches = (_batch(item, what) for item in loader)
-            found = _join_blocks(list(_limited(batches, what, examples, len)), what)[:examples]
+            found = _join_blocks(list(_limit_examples(batches, what, examples, len)), what)[
+                :examples
+            ]
     for generator, state in zip(own, before, strict=True):
         generator.set_state(state)  # so that a second reading gives the same order
     return found
@@ -219,7 +221,7 @@ def _read_stream(data: Any, what: str, examples: int | None, buffer: int) -> Str
         raise UserError(f"{what}: {type(cast(Any, data)).__name__} {once}; {told}")
     items = partial(_iterate_blocks, data, what)
     with seeded(READING_SEED):
-        first = _limited(items(BLOCK), what, examples, len)
+        first = _limit_examples(items(BLOCK), what, examples, len)
         return Streamed.read(first, items, examples, buffer, what)
 
 
@@ -255,7 +257,7 @@ def _batch(item: Any, what: str) -> Arrays:
     return batch
 
 
-def _limited(
+def _limit_examples(
     parts: Iterable[Arrays], what: str, examples: int | None, size: Callable[[Arrays], int]
 ) -> Iterator[Arrays]:
     """Parts of an iterable until there are enough examples; progress is told.
@@ -379,7 +381,7 @@ def _tensor(value: Any, what: str) -> Tensor:
 # -- data sets of Hugging Face -------------------------------------------------------------------
 
 
-def without_text(data: Any, what: str) -> Any:
+def drop_text(data: Any, what: str) -> Any:
     """A data set of Hugging Face's `datasets`, with tensors and without columns of text.
 
     It is known by its methods; other data are returned as they are.

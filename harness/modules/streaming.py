@@ -192,7 +192,7 @@ class Reader:
         rest: list[Arrays] = []
         there = 0
         while True:
-            for block in self._shuffled(number):
+            for block in self._shuffle(number):
                 some = block[min(skipped, len(block)) :]
                 skipped -= len(block) - len(some)
                 rest.append(some)
@@ -203,7 +203,7 @@ class Reader:
                     rest, there = [joined[self._size :]], there - self._size
             number += 1
 
-    def _shuffled(self, number: int) -> Iterator[Arrays]:
+    def _shuffle(self, number: int) -> Iterator[Arrays]:
         """The examples of a pass in blocks: each is drawn from the buffer, which the next fills."""
         draw, size = stream(self._seed, "buffer", number), self._source.buffer
         held: Arrays | None = None

@@ -493,7 +493,7 @@ class StaleReplay:
         change_places = read.issuperset(self.in_flight.values())
         replicas = self.contributions if change_places else self.replicas
         wanted = self.server.version + len(waiting)
-        for each, turns in self._by_rate(waiting, rate):
+        for each, turns in self._group_by_rate(waiting, rate):
             fold_turns(
                 self.algorithm, self.server, Turns(self.contributions, replicas, turns), each
             )
@@ -504,7 +504,9 @@ class StaleReplay:
             self.replicas, self.contributions = self.contributions, self.replicas
         waiting.clear()
 
-    def _by_rate(self, waiting: list[Turn], rate: float) -> Iterator[tuple[float, list[Turn]]]:
+    def _group_by_rate(
+        self, waiting: list[Turn], rate: float
+    ) -> Iterator[tuple[float, list[Turn]]]:
         """Postponed folds with their learning rate; together if it is the same for all."""
         if not self.rates.vary:
             yield rate, waiting

@@ -374,19 +374,19 @@ class AdviceSearch:
         if target is None:
             found = self._follow({one: self._search_rate(one, full, None, guess)})[one]
             guess = found.rate
-            run = self._tuned(one, guess, full)
-            target = _default_target(run, self._judged(one))
+            run = self._tuning_run(one, guess, full)
+            target = _default_target(run, self._metric_of(one))
             reason = f"{IMPROVEMENT:.0%} of the improvement of {one.name}"
-        start = self._tuned(one, guess, full)
+        start = self._tuning_run(one, guess, full)
         error = as_error(start, target)
-        _refuse_met_target(start, self._judged(one), target)
+        _refuse_met_target(start, self._metric_of(one), target)
         cell = self._follow({one: self._train(one, full, error, guess)})[one]
-        return target, reason, cell, self._tuned(one, cell.rate, full)
+        return target, reason, cell, self._tuning_run(one, cell.rate, full)
 
-    def _judged(self, candidate: Candidate) -> str:
+    def _metric_of(self, candidate: Candidate) -> str:
         return self._configure(candidate, self.grid.guess, TUNING_SEEDS[0], 1).judged
 
-    def _tuned(self, candidate: Candidate, rate: float, passes: int) -> Run:
+    def _tuning_run(self, candidate: Candidate, rate: float, passes: int) -> Run:
         """The run of a candidate with the first tuning seed."""
 
         def once() -> Steps[Try, Run, Run]:
@@ -403,7 +403,7 @@ class AdviceSearch:
         self, candidate: Candidate, passes: int, error: float | None, guess: float
     ) -> Steps[Try, Run, Any]:
         """Search a rate with both tuning seeds, by seconds to an error or by the final error."""
-        judged = self._judged(candidate)
+        judged = self._metric_of(candidate)
 
         def judge(run: Run) -> float:
             return final_error(run, judged) if error is None else seconds_to(run, judged, error)
@@ -435,7 +435,7 @@ class AdviceSearch:
         They go in three waves, the fastest simulated ones first, so that the later ones can be
         passed over.
         """
-        judged = self._judged(self.plan.reference)
+        judged = self._metric_of(self.plan.reference)
         alone_s = seconds_to(tuned, judged, level)
         needed = LEAST_PASSES * alone_s / self.plan.reference.step_s
         seconds: dict[Candidate, float] = {}

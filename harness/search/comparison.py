@@ -90,7 +90,7 @@ class Grid:
         without = {each.workers for each in self.impossible if each.method == method.label}
         return [count for count in sorted(set(self.workers)) if count not in without]
 
-    def without_impossible(self, check: Callable[[Method, int], object]) -> Grid:
+    def drop_impossible(self, check: Callable[[Method, int], object]) -> Grid:
         """The grid without the cells that cannot be trained; a line names each of them.
 
         Args:

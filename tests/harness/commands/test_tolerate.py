@@ -29,6 +29,7 @@ def test_the_break_point_of_a_run_file_is_bracketed_and_found_again_without_trai
     assert told["points"][2]["ratio_low"] < told["points"][2]["ratio"]
     assert (out / "tolerance.svg").stat().st_size > 1000
     assert "slow describes 2 workers; 16 are these 8 times over" in first.err
+    assert "workers 16: broken" in first.err
     assert "tolerated up to 4" in first.out
     assert "tolerate: 2 to 3 values of workers, 2 trainings each: at most 6;" in first.err
     monkeypatch.setattr("harness.training.run.FrameTraining", None)
