@@ -48,6 +48,7 @@ def disturbed(
     times: int,
     draw: Random,
     ways: dict[str, Way],
+    let_end: Callable[[], None] = lambda: None,
 ) -> History:
     """Disturb a command so many times at moments drawn by the processor time it has taken.
 
@@ -58,6 +59,7 @@ def disturbed(
         times: at most; it may finish before.
         draw: of ways and moments.
         ways: each as often as the others.
+        let_end: called after the last disturbance, for a command that waits for it with its end.
     """
     history, command = History(), begun()
     names = draw.sample(list(ways), len(ways))
@@ -68,6 +70,7 @@ def disturbed(
         if ways[name].code is not None:
             history.resumed += any(out.rglob("runs/*/checkpoint/*"))
             command = begun()
+    let_end()
     _check_end(command, 0, history)
     return history
 
