@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from data_synth.corpus import Corpus
 from harness.base.errors import name_error
 from harness.judge.builders import Maker
 from harness.judge.conditions import Conditions
+from harness.judge.registrations import Registration, read_registration
 from harness.judge.results import Claim, Exhibit
 from harness.tasks.contract import Configuration
 
@@ -68,6 +70,7 @@ class Paper:
         held_against: kind of the reference, one of ``reports.reference_terms.KINDS``.
         looks: number of looks at the verdicts while seeds were added, at scales with more than
             one; each counts in the correction over all claims.
+        folder: its folder, with ``registered/SCALE.toml``; None if it registers nothing.
     """
 
     id: str
@@ -81,11 +84,21 @@ class Paper:
     conditions: Conditions = field(default_factory=lambda: Conditions({}))
     held_against: str = "paper"
     looks: Mapping[str, int] = field(default_factory=dict[str, int])
+    folder: Path | None = None
 
     def seeds_of(self, scale: str, count: int | None = None) -> tuple[int, ...]:
         """``count`` seeds from the scale's first; the scale's default number if None."""
         first = FIRST_SEEDS[scale]
         return tuple(range(first, first + (count or self.seeds[scale])))
+
+    def registration(self, scale: str) -> Registration | None:
+        """What is registered at a scale; None if nothing is.
+
+        Raises:
+            UserError: the file is not TOML.
+        """
+        folder = self.folder
+        return folder and read_registration(folder / "registered" / f"{scale}.toml")
 
     def select_makers(
         self, only: Sequence[str], scale: str, search: bool = False

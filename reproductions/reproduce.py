@@ -129,6 +129,17 @@ def execute_share(paper: Paper, subject: Subject, request: Request) -> int:
     return len({run.hash for group in runs.values() for run in group})
 
 
+def describe_moment(paper: Paper, scale: str) -> dict[str, Any]:
+    """Facts that runs begun now keep: the commit of the code, and what is registered.
+
+    Raises:
+        UserError: the registration cannot be read.
+    """
+    registered = paper.registration(scale)
+    told = {} if registered is None else {"registration": registered.describe()}
+    return {"commit": comparison.describe_program("")["git"], **told}
+
+
 def is_of(share: tuple[int, int] | None, config: Configuration) -> bool:
     """Whether a run belongs to a share; its identity alone assigns it to exactly one."""
     if share is None:
@@ -160,7 +171,8 @@ def _execute_runs(
         return execute_named(configs, run_name, store, request.jobs, left_s, request.submit)
 
     end_s = None if request.budget_s is None else time.monotonic() + request.budget_s
-    runs = execute_configs(configs, request.store)
+    store = request.store.under(describe_moment(paper, subject.scale))
+    runs = execute_configs(configs, store)
     drawn = {
         (setting, seed)
         for maker in makers
@@ -170,7 +182,7 @@ def _execute_runs(
     }
     light = {k: configs[k] for k, run in runs.items() if k in drawn and run.without([TIMELINE])}
     if light:
-        runs |= execute_configs(light, request.store.needing(TIMELINE))
+        runs |= execute_configs(light, store.needing(TIMELINE))
     return {
         setting: [runs[setting, seed] for seed in request.seeds if (setting, seed) in runs]
         for setting in dict.fromkeys(setting for setting, _ in configs)

@@ -5,7 +5,7 @@ One folder per run, named by the hash of its full configuration::
     config.json      the configuration; written when the run begins
     run.json         status, summary, note, digests; written last: its presence means finished
     metrics.parquet  every logged row, in the order of logging
-    provenance.json  time, machine and duration: the only machine-dependent file
+    provenance.json  time, machine, duration, what the run was begun under: no result
     checkpoint/      state of the trainer; removed when the run is finished
 
 ``run.json`` and ``metrics.parquet`` hold results only, so equal results are

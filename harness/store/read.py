@@ -167,7 +167,7 @@ class Run:
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
-        """Time, machine and duration of the execution; empty for an unfinished run."""
+        """Time, machine and duration of the execution; of an unfinished run its facts at most."""
         return self._moment()
 
     def _moment(self) -> dict[str, Any]:

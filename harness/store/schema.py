@@ -24,6 +24,8 @@ WORD_ERRORS = "word_errors.safetensors"
 """The attached file: errors ``[utterances]`` for each ``test/candidate/stage``, and lengths."""
 LARGE = frozenset({TIMELINE, MODEL, STATE, TARGETS})
 """Files that a finished run may lack, which is then light; no metric or error is in them."""
+UNDER = "under"
+"""Key of the provenance: facts of the program when the run was begun, see `Store.under`."""
 RESERVED = frozenset({CONFIG, RUN, METRICS, PROVENANCE, CHECKPOINT})
 
 Outcome = Literal["done", "diverged", "failed"]

@@ -15,7 +15,7 @@ from harness.base.log import LOG
 from harness.base.seeds import SHORT, identity, plain
 from harness.store import files, schema
 from harness.store.lease import Lease, Leases, Place, Waiting
-from harness.store.read import Run, is_run, read_config, read_run, verify_run
+from harness.store.read import Run, is_run, read_config, read_record, read_run, verify_run
 from harness.store.write import RunWriter
 
 
@@ -37,6 +37,7 @@ class Store:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self._needed: frozenset[str] = frozenset()
+        self._under: Mapping[str, object] = {}
 
     def needing(self, *names: str) -> Self:
         """The same store, for a caller that needs these files: runs without one are executed again.
@@ -46,6 +47,18 @@ class Store:
         strict = copy(self)
         strict._needed = frozenset(names)
         return strict
+
+    def under(self, facts: Mapping[str, object]) -> Self:
+        """The same store, whose new runs keep these facts in their provenance.
+
+        A run that is continued keeps those of its beginning.
+
+        Args:
+            facts: JSON values, e.g. the commit of the code.
+        """
+        told = copy(self)
+        told._under = facts
+        return told
 
     def with_absolute_path(self) -> Self:
         """The same store by its absolute path, for processes with another working directory."""
@@ -97,7 +110,21 @@ class Store:
                     LOG.warning(f"{folder}: {run.note}; the run is made again")
                 (folder / schema.RUN).unlink()  # not that of a light run, which stays valid
         files.sweep(folder)
-        return RunWriter(folder, config, lease, partial(self._on_finished, folder))
+        under = self._facts_of(folder)
+        return RunWriter(folder, config, lease, partial(self._on_finished, folder), under)
+
+    def _facts_of(self, folder: Path) -> Mapping[str, object]:
+        """Facts under which the run was begun; written at once if it begins now."""
+        continues = (folder / schema.RUN).exists() or (folder / schema.CHECKPOINT).exists()
+        path = folder / schema.PROVENANCE
+        if continues:
+            with suppress(UserError):
+                return read_record(path).get(schema.UNDER, {})
+            return {}
+        if self._under:
+            begun = {"schema": schema.SCHEMA, "hash": folder.name, schema.UNDER: self._under}
+            files.write_json(path, files.add_digest(begun))
+        return self._under
 
     def _configure(self, folder: Path, config: Mapping[str, object]) -> None:
         """Write the configuration into the folder, unless it is there."""

@@ -43,6 +43,7 @@ class RunWriter:
         config: Mapping[str, object],
         lease: Leases,
         finished: Callable[[], None],
+        under: Mapping[str, object] | None = None,
     ) -> None:
         self.config: dict[str, object] = plain(config)
         self.hash = identity(config)
@@ -50,6 +51,7 @@ class RunWriter:
         self.checkpoint = folder / schema.CHECKPOINT
         self._lease = lease
         self._finished = finished
+        self._under = under or {}
         self._rows: list[MetricRow] = []
         self._digests: dict[str, str] = {}  # of what was attached, whatever the disk made of it
         self._started = datetime.now(UTC)
@@ -221,6 +223,7 @@ class RunWriter:
             "python": platform.python_version(),
             "machine": f"{platform.system()} {platform.machine()}",
             "cores": os.cpu_count(),
+            **({schema.UNDER: self._under} if self._under else {}),
         }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from harness.tasks.contract import Configuration
 from reproductions.paper import Paper, Subject
 from reproductions.paper1_async_asgd.claims import CLAIMS, CONDITIONS
@@ -32,4 +34,5 @@ PAPER = Paper(
     exhibits=(*EXHIBITS, *BEYOND, *COSTS, *UNDERDETERMINED, *TUNING),
     claims=CLAIMS,
     conditions=CONDITIONS,
+    folder=Path(__file__).parent,
 )

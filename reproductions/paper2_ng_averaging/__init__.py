@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from reproductions.paper import Paper
 from reproductions.paper2_ng_averaging.claims import CLAIMS, CONDITIONS
 from reproductions.paper2_ng_averaging.exhibits import BEYOND, FIGURES, PREDICTION, TABLES
@@ -19,5 +21,6 @@ PAPER = Paper(
     exhibits=(*FIGURES, *TABLES, *BEYOND, *LAW, *PREDICTION),
     claims=CLAIMS,
     conditions=CONDITIONS,
+    folder=Path(__file__).parent,
     looks={"overnight": 3},  # at three seeds, at six, and with pretraining's own length
 )

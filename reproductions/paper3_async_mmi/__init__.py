@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from reproductions.paper import Paper
 from reproductions.paper3_async_mmi.claims import CLAIMS, CONDITIONS
 from reproductions.paper3_async_mmi.exhibits import BEYOND, EXHIBITS
@@ -23,5 +25,6 @@ PAPER = Paper(
     exhibits=(*EXHIBITS, *BEYOND),
     claims=CLAIMS,
     conditions=CONDITIONS,
+    folder=Path(__file__).parent,
     looks={"overnight": 3},  # at three seeds, at five and with new sweeps: README
 )

@@ -87,6 +87,24 @@ def test_a_run_keeps_what_it_took_of_the_processor_and_not_what_it_waited(tmp_pa
     assert moment["wall_s"] - moment["processor_s"] >= 0.2
 
 
+@pytest.mark.parametrize("continues", [True, False])
+def test_a_run_that_is_continued_keeps_the_facts_of_its_beginning(tmp_path, continues):
+    store = Store(tmp_path)
+    with store.under({"commit": "first"}).begin(CONFIG) as writer:
+        if continues:
+            writer.checkpoint.mkdir()
+    assert store.load(identity(CONFIG)).status == "unfinished"
+    run = finished(store.under({"commit": "second"}))
+    assert run.provenance["under"] == {"commit": "first" if continues else "second"}
+    assert "under" not in (run.dir / "run.json").read_text()
+
+
+def test_a_run_that_was_begun_without_facts_gets_none_later(tmp_path):
+    with Store(tmp_path).begin(CONFIG) as writer:
+        writer.checkpoint.mkdir()
+    assert "under" not in finished(Store(tmp_path).under({"commit": "late"})).provenance
+
+
 def test_rows_of_a_checkpoint_restore_the_same_bytes(tmp_path):
     straight = finished(Store(tmp_path / "straight"))
     store = Store(tmp_path / "resumed")
