@@ -16,6 +16,8 @@ Three more tables may have rows:
 - decodes: in sequence training, the version with which each utterance was decoded;
 - pieces: for a server in shards, each shard's folds, and the shard's versions that were read.
 
+A protocol may add tables of its own (`Timeline.own`), of a class that it derives from `Table`.
+
 A contribution that a failure destroyed is a row with fold −2, in the segment of its loss.
 
 The functions ``…_lag`` compute the age of folded contributions from different starting points.
@@ -24,7 +26,7 @@ The functions ``…_lag`` compute the age of folded contributions from different
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from html import escape
 from typing import Any, NamedTuple, cast
@@ -46,6 +48,7 @@ __all__ = [
     "Pieces",
     "Restarts",
     "Spans",
+    "Table",
     "Timeline",
     "close_segment",
     "concat",
@@ -84,7 +87,7 @@ def _floats() -> Floats:
 
 
 @dataclass(frozen=True, eq=False)
-class _Table:
+class Table:
     """Columns of one length."""
 
     def columns(self) -> dict[str, NDArray[Any]]:
@@ -101,7 +104,7 @@ class _Table:
 
 
 @dataclass(frozen=True, eq=False)
-class Folds(_Table):
+class Folds(Table):
     """[F] folds in order.
 
     Attributes:
@@ -114,7 +117,7 @@ class Folds(_Table):
 
 
 @dataclass(frozen=True, eq=False)
-class Contributions(_Table):
+class Contributions(Table):
     """[C] contributions: folded, in that order; lost, in that order; in flight, by first step.
 
     Attributes:
@@ -139,7 +142,7 @@ class Contributions(_Table):
 
 
 @dataclass(frozen=True, eq=False)
-class Spans(_Table):
+class Spans(Table):
     """[S] busy times.
 
     Attributes:
@@ -156,7 +159,7 @@ class Spans(_Table):
 
 
 @dataclass(frozen=True, eq=False)
-class Restarts(_Table):
+class Restarts(Table):
     """[R] restarts of the server from a checkpoint.
 
     Attributes:
@@ -172,7 +175,7 @@ class Restarts(_Table):
 
 
 @dataclass(frozen=True, eq=False)
-class Decodes(_Table):
+class Decodes(Table):
     """[D] utterances in the order they entered a minibatch.
 
     Attributes:
@@ -195,7 +198,7 @@ class Decodes(_Table):
 
 
 @dataclass(frozen=True, eq=False)
-class Pieces(_Table):
+class Pieces(Table):
     """[P] pieces of folded contributions: by fold, then by shard.
 
     A shard's version is its number of folded pieces. Shards may fold in different orders.
@@ -227,6 +230,7 @@ class Timeline:
         restarts: restarts of the server.
         decodes: decoded utterances.
         pieces: folds of each shard of the server.
+        own: tables of the protocol's own, by a name that no other table has.
     """
 
     folds: Folds = field(default_factory=Folds)
@@ -236,11 +240,13 @@ class Timeline:
     restarts: Restarts = field(default_factory=Restarts)
     decodes: Decodes = field(default_factory=Decodes)
     pieces: Pieces = field(default_factory=Pieces)
+    own: Mapping[str, Table] = field(default_factory=dict[str, Table])
 
-    def tables(self) -> dict[str, _Table]:
-        """The tables by name; the last three only if they have rows."""
+    def tables(self) -> dict[str, Table]:
+        """The tables by name; all but the first three only if they have rows."""
         always = {"folds": self.folds, "contributions": self.contributions, "spans": self.spans}
         seldom = {"restarts": self.restarts, "decodes": self.decodes, "pieces": self.pieces}
+        seldom |= self.own
         return {**always, **{name: rows for name, rows in seldom.items() if len(rows)}}
 
     def folded(self) -> Contributions:
@@ -324,9 +330,9 @@ class Digest:
     def __init__(self) -> None:
         self._columns: dict[str, dict[str, Any]] = {name: {} for name in TABLES}
 
-    def add(self, table: str, rows: _Table) -> None:
+    def add(self, table: str, rows: Table) -> None:
         """Add the next rows of a table."""
-        known = self._columns[table]
+        known = self._columns.setdefault(table, {})
         for name, column in rows.columns().items():
             plain = np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("<"))
             label = f"{table}.{name}:{plain.dtype.str}"
@@ -360,6 +366,10 @@ def concat(segments: Sequence[Timeline]) -> Timeline:
         restarts=_stack([part.restarts for part in segments]),
         decodes=_stack([part.decodes for part in segments]),
         pieces=_stack([part.pieces for part in segments]),
+        own={
+            name: _stack([part.own[name] for part in segments if name in part.own])
+            for name in dict.fromkeys(name for part in segments for name in part.own)
+        },
     )
 
 
@@ -374,7 +384,7 @@ def _stack(tables: Sequence[Any]) -> Any:
     filled = [table for table in tables if len(table)] or [tables[0]]
     if len(filled) == 1:
         return filled[0]
-    names = cast(_Table, filled[0]).columns()
+    names = cast(Table, filled[0]).columns()
     joined = {name: np.concatenate([getattr(t, name) for t in filled]) for name in names}
     return replace(filled[0], **joined)
 

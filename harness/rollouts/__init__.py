@@ -1,0 +1,1 @@
+"""Asynchronous reinforcement learning: generators sample rollouts, a trainer learns from them."""
