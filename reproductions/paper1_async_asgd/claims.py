@@ -135,7 +135,8 @@ def chunk_size(subject: Subject, runs: Runs) -> Claim:
     for test in subject.corpus.tests:
         order = _order(test, [runs[name] for name in settings])
         parts.append(side_of_zero(f"{test}, rank correlation", order, "above"))
-        ratio = _largest_over_smallest(test, runs[settings[-1]], runs[settings[0]])
+        largest, smallest = (("one_pass", runs[settings[place]]) for place in (-1, 0))
+        ratio = _error_ratio(test, largest, smallest)
         paper = REPORTED["claims"].get(f"chunk_25_over_1_{test}")
         parts.append(Quantity(f"{test}, 25 h over 1 h", paper, ratio, rule_above(1.0), paper))
     return claim_of(
@@ -185,19 +186,22 @@ def _order(test: str, chunks: Sequence[Sequence[Run]]) -> Interval:
     return rank_correlation_ci(CHUNK_HOURS, rates)
 
 
+Method = tuple[str, Sequence[Run]]
+"""A method's name, as of `final_errors`, and its runs."""
+
+
 @unless_missing(UNKNOWN)
-def _largest_over_smallest(test: str, largest: Sequence[Run], smallest: Sequence[Run]) -> Interval:
-    """Error of one pass with the largest chunks over that with the smallest."""
-    a, b = (final_errors("one_pass", test, group) for group in (largest, smallest))
-    return rate_ratio_ci(a, b, lengths_of_utterances(smallest, test))
+def _error_ratio(test: str, over: Method, under: Method) -> Interval:
+    """Final error of one group of runs over another's."""
+    a, b = (final_errors(name, test, group) for name, group in (over, under))
+    return rate_ratio_ci(a, b, lengths_of_utterances(under[1], test))
 
 
 def one_pass_close(subject: Subject, runs: Runs) -> Claim:
     """Error of one pass of ASGD over that of many passes of SGD, on each test set."""
     parts: list[Quantity] = []
     for test in subject.corpus.tests:
-        one, many = (final_errors(name, test, runs[name]) for name in ("one_pass", "multi_pass"))
-        ratio = rate_ratio_ci(one, many, lengths_of_utterances(runs["one_pass"], test))
+        ratio = _error_ratio(test, *((name, runs[name]) for name in ("one_pass", "multi_pass")))
         paper = REPORTED["claims"].get(f"one_pass_ratio_{test}")
         parts.append(Quantity(test, paper, ratio, rule_at_most(1.08), paper))
     level = [_data_no_limit(test, runs) for test in subject.corpus.tests]
@@ -210,14 +214,8 @@ def one_pass_close(subject: Subject, runs: Runs) -> Claim:
 
 def _data_no_limit(test: str, runs: Runs) -> Precondition:
     """That doubling the data hardly moves the baseline: from half of them to all of them."""
-    ratio = _baselines(test, runs["multi_pass_half"], runs["multi_pass"])
-    return CONDITIONS.measure("data-no-limit", ratio, test)
-
-
-@unless_missing(UNKNOWN)
-def _baselines(test: str, half: Sequence[Run], whole: Sequence[Run]) -> Interval:
-    few, every = (final_errors("multi_pass", test, group) for group in (half, whole))
-    return rate_ratio_ci(few, every, lengths_of_utterances(whole, test))
+    half, whole = (("multi_pass", runs[name]) for name in ("multi_pass_half", "multi_pass"))
+    return CONDITIONS.measure("data-no-limit", _error_ratio(test, half, whole), test)
 
 
 def time_factor(subject: Subject, runs: Runs) -> Claim:
@@ -225,16 +223,16 @@ def time_factor(subject: Subject, runs: Runs) -> Claim:
     seconds = training_seconds(runs)
     ratio = ratio_ci(seconds["multi_pass"], seconds["one_pass"])
     paper = REPORTED["claims"]["time_factor"]
-    stopped = all(run.summary["stopped"] for run in runs["multi_pass"])
+    stopped = [summary_value(run, "stopped") for run in runs["multi_pass"]]
     parts = [Quantity("", paper, ratio, rule_between(5.0, 8.0), paper)]
-    share = Interval.exact(float(np.mean([run.summary["stopped"] for run in runs["multi_pass"]])))
-    stop = CONDITIONS.measure("baseline-stopped", share)
-    passes = _join_values(run.summary["passes"] for run in runs["multi_pass"])
+    stop = CONDITIONS.measure("baseline-stopped", Interval.exact(float(np.mean(stopped))))
+    passes = _join_values(summary_value(run, "passes") for run in runs["multi_pass"])
     return claim_of(
         "p1.time-factor", "One pass of ASGD reduces the training time by a factor of 6.3",
         "Section 4.3, Table 3", "simulated time, multi-pass over one-pass; 5 to 8", parts,
         hashes(runs["one_pass"], runs["multi_pass"]),
-        f"The baseline's own rule stopped it after {passes} passes." if stopped else
+        "" if math.isnan(sum(stopped)) else
+        f"The baseline's own rule stopped it after {passes} passes." if all(stopped) else
         f"Our limit ended the baseline ({passes} passes) before its own rule did.",
         presumes=[stop],
     )  # fmt: skip
@@ -245,10 +243,7 @@ def average_helps(subject: Subject, runs: Runs) -> Claim:
     group = runs["one_pass"]
     parts: list[Quantity] = []
     for test in subject.corpus.tests:
-        average, iterate = (
-            errors_of_utterances(group, f"{test}/{model}/0") for model in ("average", "iterate")
-        )
-        difference = rate_difference_ci(average, iterate, lengths_of_utterances(group, test))
+        difference = _average_minus_iterate(test, group)
         label = f"{test}, average − iterate"
         words = side_of_zero(f"{label}, characters", 100.0 * difference, "below")
         ours, theirs = (
@@ -263,6 +258,15 @@ def average_helps(subject: Subject, runs: Runs) -> Claim:
         "Section 2.3", "test error (%) after one pass, difference, of characters and of frames",
         parts, hashes(group),
     )  # fmt: skip
+
+
+@unless_missing(UNKNOWN)
+def _average_minus_iterate(test: str, group: Sequence[Run]) -> Interval:
+    """Error of the average less that of the iterate after one pass."""
+    average, iterate = (
+        errors_of_utterances(group, f"{test}/{model}/0") for model in ("average", "iterate")
+    )
+    return rate_difference_ci(average, iterate, lengths_of_utterances(group, test))
 
 
 def first_epoch(subject: Subject, runs: Runs) -> Claim:
@@ -317,8 +321,8 @@ def _speedups(four: Sequence[Run], one: Sequence[Run]) -> tuple[Interval, Interv
 def switch(subject: Subject, runs: Runs) -> Claim:
     """The running average gave way to the full average, and when."""
     epochs = [_switch_epoch(run) for run in runs["one_pass"]]
-    happened = mean_ci([float(epoch <= 1.0) for epoch in epochs])
-    when = _join_values(f"{e:.3g}" if math.isfinite(e) else "never" for e in epochs)
+    happened = mean_ci([math.nan if math.isnan(e) else float(e <= 1.0) for e in epochs])
+    when = _join_values("never" if math.isinf(e) else f"{e:.3g}" for e in epochs)
     return claim_of(
         "p1.switch", "Once the running average is better, the full average takes over",
         "Section 2.3", "share of seeds whose average switched within the pass",
@@ -387,6 +391,7 @@ def _early_readings(subject: Subject, run: Run) -> np.ndarray:
     return values[(epochs > 0) & (epochs <= until)]
 
 
+@unless_missing(math.nan)
 def _switch_epoch(run: Run) -> float:
     try:
         return float(run.curve("switch")[0][0])

@@ -289,8 +289,8 @@ def equivalence(subject: Subject, runs: Runs) -> Claim:
     """Model averaging after every update is gradient averaging."""
     del subject
     group = runs["equivalence"]
-    found, asked = group[0].summary, group[0].config
-    apart = Interval.exact(found["largest_difference"])
+    asked, moved = group[0].config, summary_value(group[0], "largest_move")
+    apart = Interval.exact(summary_value(group[0], "largest_difference"))
     parts = [Quantity("", "equal", apart, rule_between(0.0, ROUNDING), 0.0)]
     return claim_of(
         "p2.equivalence",
@@ -299,7 +299,7 @@ def equivalence(subject: Subject, runs: Runs) -> Claim:
         f"largest difference of a parameter after {asked['folds']} folds of {asked['workers']} "
         f"workers, float64; at most {ROUNDING:g}",
         parts, hashes(group),
-        f"The same parameters moved by up to {found['largest_move']:.2g}.",
+        f"The same parameters moved by up to {moved:.2g}.",
         cannot_fail="it is an identity of the two updates",
     )  # fmt: skip
 

@@ -347,7 +347,7 @@ def cancel(subject: Subject, runs: Runs) -> Claim:
     del subject
     paper = FIGURES["cancelled"]
     share, kept, rejected = (
-        mean_ci([run.summary[f"{what}_frames"] for run in runs["ten"]])
+        mean_ci([summary_value(run, f"{what}_frames") for run in runs["ten"]])
         for what in ("cancelled", "kept", "rejected")
     )
     return claim_of(
@@ -406,12 +406,22 @@ def all_layers(subject: Subject, runs: Runs) -> Claim:
 def tangent(subject: Subject, runs: Runs) -> Claim:
     """The auxiliary function has the criterion's value and slope where it touches."""
     del subject
-    found = [run.summary for run in runs["tangent"]]
-    values = [each["auxiliary_at_0"] - each["criterion_at_0"] for each in found]
-    slopes = [each["auxiliary_slope"] / each["criterion_slope"] - 1 for each in found]
+    value, slope = (
+        [
+            [summary_value(run, f"{of}_{what}") for run in runs["tangent"]]
+            for of in ("auxiliary", "criterion")
+        ]
+        for what in ("at_0", "slope")
+    )
+    values = [a - b for a, b in zip(*value, strict=True)]
+    slopes = [a / b - 1 for a, b in zip(*slope, strict=True)]
     parts = [
         Quantity(
-            label, 0.0, Interval.exact(max(map(abs, deviations))), rule_between(0.0, most), 0.0
+            label,
+            0.0,
+            Interval.exact(float(np.abs(deviations).max())),
+            rule_between(0.0, most),
+            0.0,
         )
         for label, deviations, most in (
             ("value, difference", values, 1e-12),
