@@ -78,6 +78,7 @@ from harness.simulator import (
 )
 from harness.simulator.foresight import describe_repeats
 from harness.simulator.protocols.contract import TimingProtocol
+from harness.simulator.protocols.gated import GatedServer
 from harness.store import Cell, Run, Store
 from lagbench import cluster as cluster
 from lagbench.advised import Advice
@@ -109,6 +110,7 @@ __all__ = [
     "Fault",
     "FedBuff",
     "Fold",
+    "GatedServer",
     "GradientAveraging",
     "Gradients",
     "Halving",

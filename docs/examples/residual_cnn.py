@@ -25,6 +25,6 @@ class Residual(nn.Module):
 result = lagbench.compare(
     *(Residual, nn.functional.cross_entropy, pictures(1200, seed=0)),
     **{"cluster": "k20m-server", "algorithms": ["async", "averaging:5"], "workers": [4]},
-    **{"rates": 0.1, "passes": 3, "seeds": 2},
+    **{"rates": 0.1, "passes": 3, "seeds": 2, "step_seconds": 0.01},
 )
 print(result, result.model().norm.running_mean, sep="\n")

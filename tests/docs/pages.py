@@ -1,6 +1,7 @@
 """The blocks of a page, and how they are run: what a comment before a block says is done with it.
 
-    <!-- run -->            a block of sh (`lagbench` commands) or of python, run in this process
+    <!-- run -->            a block of sh or of python, run in this process; sh are `lagbench`
+                            commands, `python FILE`, and `pip install FOLDER` of a small package
     <!-- not run: why -->   one that is not
     <!-- file: NAME -->     one that is a file of the reader's folder
     <!-- output -->         what the block before printed, to the letter
@@ -19,14 +20,18 @@ import contextlib
 import io
 import os
 import re
+import runpy
 import shlex
+import shutil
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.base import registry
 from harness.base.errors import EXIT_DONE
 from harness.cli import main as lagbench
 
@@ -94,10 +99,53 @@ def _run(block: Block, names: dict[str, Any]) -> str:
             exec(compile(block.text, "page", "exec"), names)
         else:
             for line in block.text.replace("\\\n", " ").splitlines():
-                program, *arguments = shlex.split(line, comments=True) or ["lagbench", "--help"]
-                assert program == "lagbench", f"{line}: only lagbench is run"
-                assert lagbench(arguments) == EXIT_DONE, f"{line}: {told.getvalue()}"
+                _run_command(line, told)
     return out.getvalue()
+
+
+def _run_command(line: str, told: io.StringIO) -> None:
+    match shlex.split(line, comments=True) or ["lagbench", "--help"]:
+        case "lagbench", *arguments:
+            assert lagbench(arguments) == EXIT_DONE, f"{line}: {told.getvalue()}"
+        case "python", script:
+            with _find_modules_in(Path(script).parent):
+                runpy.run_path(script, run_name="__main__")
+        case "pip", "install", folder:
+            install(Path(folder), Path.cwd())
+        case _:
+            raise AssertionError(f"{line}: no command that is run")
+
+
+@contextlib.contextmanager
+def _find_modules_in(folder: Path) -> Iterator[None]:
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+
+
+def install(package: Path, into: Path) -> None:
+    """Put a package of single modules into a folder of ``sys.path``, as pip does.
+
+    Args:
+        package: the folder of its ``pyproject.toml``.
+        into: the folder.
+    """
+    declared = tomllib.loads((package / "pyproject.toml").read_text(encoding="utf-8"))
+    project = declared["project"]
+    for module in declared["tool"]["setuptools"]["py-modules"]:
+        shutil.copy(package / f"{module}.py", into)
+    info = into / f"{project['name']}-{project['version']}.dist-info"
+    info.mkdir()
+    told = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    (info / "METADATA").write_text(told, encoding="utf-8")
+    points = "".join(
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in named.items())
+        for group, named in project["entry-points"].items()
+    )
+    (info / "entry_points.txt").write_text(points, encoding="utf-8")
+    registry.forget()
 
 
 def renewed(page: str) -> str:
@@ -114,4 +162,5 @@ if __name__ == "__main__":
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
             sys.path.insert(0, folder)
+            registry.forget()
             path.write_text(renewed(path.read_text(encoding="utf-8")), encoding="utf-8")

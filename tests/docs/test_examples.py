@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
 
+from tests.docs.pages import blocks, install
 from tests.processes import run
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
+DATA = "own_data.py"
 RUN = """
 import runpy, sys
 from harness.modules import step_time
@@ -20,20 +23,16 @@ sys.path.insert(0, ".")
 runpy.run_path({!r}, {{}}, "__main__")
 """
 SHOWN = {
-    "dataloader.py": ("async", None),
-    "large_iterable.py": ("sync", None),
-    "dirichlet.py": ("workers' data differ", None),
-    "gpt_recipe.py": ("diloco:8", None),
-    "own_optimizer.py": ("localsgd:10", None),
-    "dict_model.py": ("async with 4 workers", None),
-    "lora.py": ("1064 numbers trained", None),
-    "residual_cnn.py": ("tensor([", None),
     "own_model.py": ("averaging:10", "out/comparison.svg"),
-    "own_algorithm.py": ("Fading", None),
     "spot_instances.py": ("spot", "out/spot/table.csv"),
     "wide_area.py": ("diloco:20", "out/index.html"),
     "tolerance.py": ("tolerated up to", "out/tolerance.svg"),
 }
+"""What a program prints, and a file that it writes; the others are run by their page."""
+
+PAGE = (ROOT / "docs/howto/programs.md").read_text(encoding="utf-8")
+COMMANDS = [line for block in blocks(PAGE) for line in block.text.splitlines()]
+PACKAGES = sorted(path.parent for path in EXAMPLES.glob("*/pyproject.toml"))
 
 
 @pytest.fixture
@@ -65,15 +64,43 @@ def test_the_notebook_runs_cell_by_cell(folder):
     assert "sync" in executed("cells.py")
 
 
-def test_the_algorithm_outside_the_tree_has_thirty_lines_and_keeps_the_promises(folder):
-    source = (folder / "own_algorithm.py").read_text(encoding="utf-8")
-    own = source[source.index("@dataclass") : source.index('if __name__ == "__main__"')]
-    assert len(own.strip().splitlines()) <= 30
-    said = run(["-m", "harness", "check-algorithm", "Fading", "--import", "own_algorithm"]).stdout
+def test_the_page_runs_ten_programs_of_at_most_thirty_lines_and_no_program_is_left_out():
+    programs = {line.split("/")[-1] for line in COMMANDS if line.startswith("python ")}
+    assert len(programs) == 10
+    assert programs | SHOWN.keys() == {path.name for path in EXAMPLES.glob("*.py")} - {DATA}
+    parts = [path for package in PACKAGES for path in package.glob("*.py")]
+    for path in [*parts, *(EXAMPLES / name for name in programs)]:
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 30, path
+
+
+def test_the_algorithm_of_the_package_keeps_the_promises(folder, monkeypatch):
+    monkeypatch.chdir(folder / "fading")
+    said = run(["-m", "harness", "check-algorithm", "Fading", "--import", "fading"]).stdout
     assert said.count("kept") == 7
     assert "BROKEN" not in said
 
 
-def test_every_example_is_run():
-    scripts = {path.name for path in EXAMPLES.glob("*.py")} - {"own_data.py"}
-    assert scripts == set(SHOWN)
+def test_pip_installs_what_the_page_puts_there(tmp_path):
+    pytest.importorskip("setuptools")
+    package = PACKAGES[0]
+    assert {f"pip install {each.relative_to(ROOT)}" for each in PACKAGES} < set(COMMANDS)
+    copied = shutil.copytree(package, tmp_path / "copied")  # pip builds in the source's folder
+    for folder in ("ours", "theirs"):
+        (tmp_path / folder).mkdir()
+    install(package, tmp_path / "ours")
+    into = ["--target", str(tmp_path / "theirs"), "--no-build-isolation", "--no-deps", "--no-index"]
+    done = run(["-m", "pip", "install", *into, str(copied)])
+    assert done.returncode == 0, done.stderr
+    found = [
+        {
+            (each.group, each.name, each.value)
+            for dist in distributions(path=[str(place)])
+            for each in dist.entry_points
+        }
+        for place in (tmp_path / "ours", tmp_path / "theirs")
+    ]
+    assert found[0] == found[1] != set()
+    modules = [
+        {path.name for path in (tmp_path / each).glob("*.py")} for each in ("ours", "theirs")
+    ]
+    assert modules[0] == modules[1] == {f"{package.name}.py"}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.base import registry
 from harness.modules import step_time
 from tests.docs.pages import ROOT, blocks, printed, words
 
@@ -26,6 +27,15 @@ def test_every_block_says_whether_it_is_run_and_if_not_why(page):
         assert block.rest or block.told not in ("not run", "file"), f"{page}: {block.text}"
 
 
+@pytest.fixture
+def forgotten():
+    """Packages that a page installs are looked for, and gone after it."""
+    registry.forget()
+    yield
+    registry.forget()
+
+
+@pytest.mark.usefixtures("forgotten")
 @pytest.mark.parametrize("page", PAGES)
 def test_what_is_run_prints_what_the_page_says(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -1,0 +1,88 @@
+"""Rules of one's own over a server: those that ours have too, and one that lets nobody read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from harness.base.errors import UserError
+from harness.base.files import cluster_file
+from harness.simulator import Jitter, ParameterServer, Simulation, load_cluster
+from harness.simulator.protocols.gated import GatedServer
+from harness.simulator.timeline import concat
+from tests.harness.simulator.conftest import UNIT_JOB, make_cluster
+
+
+@dataclass(frozen=True)
+class Always(GatedServer):
+    def may_read(self, worker, folded, under_way):
+        return True
+
+
+@dataclass(frozen=True)
+class Bounded(GatedServer):
+    ahead: int = 1
+
+    def may_read(self, worker, folded, under_way):
+        return folded[worker] <= folded.min() + self.ahead
+
+
+@dataclass(frozen=True)
+class Alone(GatedServer):
+    def may_read(self, worker, folded, under_way):
+        return worker == folded.sum() % len(folded) and not under_way.any()
+
+
+@dataclass(frozen=True)
+class Closed(GatedServer):
+    def may_read(self, worker, folded, under_way):
+        return folded.sum() < 3
+
+
+JITTER = Jitter("lognormal", cv=0.3)
+CLUSTERS = {
+    "own links": make_cluster(copy_s=0.1, fold_s=0.2, latency_s=0.05, jitter=JITTER),
+    "fair link": make_cluster(copy_s=0.1, fold_s=0.2, jitter=JITTER, sharing="fair"),
+    "network": load_cluster(cluster_file("wide-area-10")),
+}
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+@pytest.mark.parametrize(
+    ("own", "ours"), [(Always(), ParameterServer()), (Bounded(1), ParameterServer(bound=1))]
+)
+def test_a_rule_that_a_protocol_of_ours_has_gives_its_times_to_the_bit(name, own, ours):
+    cluster = CLUSTERS[name]
+    work = cluster.workload or UNIT_JOB
+    made = [Simulation(cluster, each, work, 4, seed=3) for each in (own, ours)]
+    found, known = (each.advance(folds=120) for each in made)
+    assert found.folds.time_s.tobytes() == known.folds.time_s.tobytes()
+    if own == Always():  # workers that are let go at one instant read by their numbers
+        assert found.sha256() == known.sha256()
+
+
+def test_segments_of_any_kind_and_a_restored_state_go_on_as_one_segment():
+    made = [Simulation(CLUSTERS["fair link"], Alone(), UNIT_JOB, 3) for _ in range(2)]
+    whole = made[0].advance(folds=40)
+    parts = [made[1].advance(folds=5), made[1].advance(seconds=3.0)]
+    other = made[1].with_state(made[1].state())
+    parts.append(other.advance(folds=40 - other.version))
+    assert concat(parts).sha256() == whole.sha256()
+    other.advance(folds=6, drain=True)
+    assert other.drained
+    assert other.version == 46
+
+
+def test_workers_by_turns_take_as_long_as_one_and_none_is_stale():
+    cluster = make_cluster(copy_s=0.5, fold_s=0.25)
+    found = Simulation(cluster, Alone(), UNIT_JOB, 3).advance(folds=6)
+    assert found.folds.time_s.tolist() == [2.25 * k for k in range(1, 7)]
+    assert found.folded().worker.tolist() == [0, 1, 2, 0, 1, 2]
+    assert found.staleness().tolist() == [0] * 6
+
+
+def test_a_rule_that_lets_no_worker_read_is_refused_at_that_version():
+    told = "protocol Closed: no worker may read at version 4, and none is under way; allowed: "
+    with pytest.raises(UserError, match=told):
+        Simulation(make_cluster(2), Closed(), UNIT_JOB).advance(folds=9)
