@@ -1,0 +1,341 @@
+"""Verifiable problems that make their own data: addition, reaching a number, sorting.
+
+A problem is a prompt, and a rollout's reward is 1 if its answer is right and else 0. Answers are
+written step by step, so that the difficulty of a problem determines the length of its answer; only
+the result counts, and a policy may find shorter ways to it. Problems are drawn by number, and a
+prompt belongs either to training or to the held-out part, by a digest of its text.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from typing import NamedTuple, Protocol
+from zlib import crc32
+
+import numpy as np
+
+from harness.base.seeds import stream
+from harness.base.settings import Spec, setting
+
+__all__ = ["END", "SYMBOLS", "Addition", "Problem", "Problems", "Reaching", "Sorting", "Verified"]
+
+END = 0
+"""The token that ends an answer."""
+
+SYMBOLS = "$0123456789+-*=,>|"
+"""The characters of prompts and answers; a token is an index into them, and ``$`` is `END`."""
+
+_TOKENS = {symbol: token for token, symbol in enumerate(SYMBOLS)}
+
+HELD_OUT = 5
+"""One prompt in so many is held out."""
+
+
+def encode(text: str) -> tuple[int, ...]:
+    """The tokens of a text."""
+    return tuple(_TOKENS[symbol] for symbol in text)
+
+
+def decode(tokens: Sequence[int]) -> str:
+    """The text of tokens."""
+    return "".join(SYMBOLS[token] for token in tokens)
+
+
+class Problem(NamedTuple):
+    """A prompt with its difficulty.
+
+    Attributes:
+        prompt: its tokens.
+        difficulty: its class, by which scores are reported.
+        solution: tokens of a right answer with its `END`, for the supervised start; empty if none
+            is known.
+    """
+
+    prompt: tuple[int, ...]
+    difficulty: int = 0
+    solution: tuple[int, ...] = ()
+
+
+class Problems(Protocol):
+    """A source of problems, which rewards answers."""
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens; `END` is one of them."""
+        ...
+
+    @property
+    def context(self) -> int:
+        """Largest number of tokens of prompt and answer together."""
+        ...
+
+    def train(self, number: int, seed: int) -> Problem:
+        """The problem of a number, the same for the same seed."""
+        ...
+
+    def held_out(self, count: int) -> Sequence[Problem]:
+        """``count`` problems that no training has seen; every run has the same."""
+        ...
+
+    def reward(self, problem: Problem, answer: Sequence[int]) -> float:
+        """The reward of an answer: its tokens after the prompt, with `END` if it has one."""
+        ...
+
+
+@dataclass(frozen=True)
+class Verified(Spec, ABC):
+    """Base of problems in `SYMBOLS` that are drawn at random and verified by a program.
+
+    Training and held-out problems are of one law; no prompt is in both.
+    """
+
+    @property
+    def vocabulary(self) -> int:
+        """See `Problems`."""
+        return len(SYMBOLS)
+
+    @property
+    @abstractmethod
+    def context(self) -> int:
+        """See `Problems`."""
+
+    @abstractmethod
+    def draw(self, random: np.random.Generator) -> tuple[str, int]:
+        """Draw a prompt, and its difficulty."""
+
+    @abstractmethod
+    def solve(self, prompt: str) -> str:
+        """A right answer of a prompt, step by step, without `END`."""
+
+    @abstractmethod
+    def is_right(self, prompt: str, answer: str) -> bool:
+        """Whether an answer, without its `END`, is right."""
+
+    def train(self, number: int, seed: int) -> Problem:
+        """See `Problems`."""
+        return next(self._problems(stream(seed, "problem", number), held_out=False))
+
+    def held_out(self, count: int) -> list[Problem]:
+        """See `Problems`."""
+        return list(islice(self._problems(stream(0, "held-out problems"), held_out=True), count))
+
+    def reward(self, problem: Problem, answer: Sequence[int]) -> float:
+        """See `Problems`; an answer without `END` is wrong."""
+        if not answer or answer[-1] != END:
+            return 0.0
+        return float(self.is_right(decode(problem.prompt), decode(answer[:-1])))
+
+    def _problems(self, random: np.random.Generator, held_out: bool) -> Iterator[Problem]:
+        while True:
+            prompt, difficulty = self.draw(random)
+            if (crc32(prompt.encode()) % HELD_OUT == 0) == held_out:
+                yield Problem(encode(prompt), difficulty, (*encode(self.solve(prompt)), END))
+
+
+@dataclass(frozen=True)
+class Addition(Verified):
+    """Column addition of two numbers, digits from the right; the difficulty is their digits.
+
+    The prompt ``75+68=`` is 57 + 86. The answer writes each column's digits, its sum and the carry
+    ``>`` or ``|``, and then the digits of the result: ``763>584>=341`` is 143.
+
+    Attributes:
+        digits: largest number of digits.
+        tail: the probability of d digits is proportional to ``d ** -tail``.
+    """
+
+    digits: int = setting(6, at_least=1, at_most=30)
+    tail: float = setting(1.0, at_least=0.0, at_most=10.0)
+
+    @property
+    def context(self) -> int:
+        """See `Problems`: prompt, columns, result, end, and room for one column too many."""
+        return 2 * self.digits + 2 + 4 * self.digits + self.digits + 3 + 4
+
+    def draw(self, random: np.random.Generator) -> tuple[str, int]:
+        """See `Verified`."""
+        chances = np.arange(1, self.digits + 1) ** -self.tail
+        digits = 1 + int(random.choice(self.digits, p=chances / chances.sum()))
+        both = random.integers(0, 10, (2, digits))
+        first, second = ("".join(map(str, row)) for row in both.tolist())
+        return f"{first}+{second}=", digits
+
+    def solve(self, prompt: str) -> str:
+        """See `Verified`."""
+        first, second = prompt[:-1].split("+")
+        columns, digits, carry = "", "", 0
+        for a, b in zip(first, second, strict=True):
+            carry, digit = divmod(int(a) + int(b) + carry, 10)
+            columns += f"{a}{b}{digit}{'>' if carry else '|'}"
+            digits += str(digit)
+        return f"{columns}={digits}{carry or ''}"
+
+    def is_right(self, prompt: str, answer: str) -> bool:
+        """See `Verified`: the digits after the last ``=`` are the sum."""
+        first, second = (int(each[::-1]) for each in prompt[:-1].split("+"))
+        _, there, result = answer.rpartition("=")
+        return bool(there) and result.isdigit() and int(result[::-1]) == first + second
+
+
+class _Way(NamedTuple):
+    """A number that is reached, and the steps to it as text."""
+
+    number: int
+    steps: str
+
+
+@dataclass(frozen=True)
+class Reaching(Verified):
+    """Reaching a number from others by ``+``, ``-`` and ``*``, each used at most once.
+
+    The prompt ``3,4,5=17`` asks for 17. The answer has a step after the other, each with its
+    result, which the next one begins with: ``3*4=12,12+5=17``. The difficulty is the number of
+    given numbers; the probability of each count is equal.
+
+    Attributes:
+        least: smallest count of given numbers.
+        most: largest count of given numbers.
+        largest: largest given number.
+    """
+
+    least: int = setting(3, at_least=2, at_most=4)
+    most: int = setting(4, at_least=2, at_most=4)
+    largest: int = setting(9, at_least=2, at_most=20)
+
+    def trouble(self) -> tuple[str, str] | None:
+        """See `Spec`."""
+        if self.least > self.most:
+            return "least", f"{self.least} is above most, {self.most}; allowed: up to it"
+        return None
+
+    @property
+    def context(self) -> int:
+        """See `Problems`."""
+        wide = len(str(self.largest))
+        result = len(str(self.largest**self.most))
+        step = 2 * result + wide + 3
+        return self.most * (wide + 1) + 4 + (self.most - 1) * step + 1
+
+    def draw(self, random: np.random.Generator) -> tuple[str, int]:
+        """See `Verified`: the number is reached from all that are given, and is from 1 to 999."""
+        count = int(random.integers(self.least, self.most + 1))
+        while True:
+            given = tuple(random.integers(1, self.largest + 1, count).tolist())
+            target = given[0]
+            for number in given[1:]:
+                target = _calculate(target, "+-*"[int(random.integers(3))], number)
+            if 1 <= target <= 999:
+                order = random.permutation(count).tolist()
+                return f"{','.join(str(given[k]) for k in order)}={target}", count
+
+    def solve(self, prompt: str) -> str:
+        """See `Verified`: the first way with the fewest steps."""
+        given, target = _asked(prompt)
+        return _reach(given, target)
+
+    def is_right(self, prompt: str, answer: str) -> bool:
+        """See `Verified`: every step is right, and the last one gives the number."""
+        given, target = _asked(prompt)
+        left, reached = list(given), math.nan
+        for place, step in enumerate(answer.split(",")):
+            parts = _parts(step)
+            if parts is None:
+                return False
+            first, sign, second, result = parts
+            if place == 0 and first not in left:
+                return False
+            if place == 0:
+                left.remove(first)
+            elif first != reached:
+                return False
+            if second not in left or _calculate(first, sign, second) != result:
+                return False
+            left.remove(second)
+            reached = result
+        return reached == target
+
+
+def _asked(prompt: str) -> tuple[tuple[int, ...], int]:
+    given, target = prompt.split("=")
+    return tuple(int(each) for each in given.split(",")), int(target)
+
+
+def _calculate(first: int, sign: str, second: int) -> int:
+    return first + second if sign == "+" else first - second if sign == "-" else first * second
+
+
+def _parts(step: str) -> tuple[int, str, int, int] | None:
+    """The numbers and the sign of ``3*4=12``; None for another text."""
+    term, there, result = step.partition("=")
+    place = next((at for at, symbol in enumerate(term) if at and symbol in "+-*"), 0)
+    words = term[:place], term[place + 1 :], result
+    if not (there and place and all(_is_number(word) for word in words)):
+        return None
+    return int(words[0]), term[place], int(words[1]), int(words[2])
+
+
+def _is_number(word: str) -> bool:
+    """Whether a word is a whole number as this program writes it."""
+    digits = word.removeprefix("-")
+    return digits.isdigit() and str(int(word)) == word
+
+
+@lru_cache(4096)
+def _reach(given: tuple[int, ...], target: int) -> str:
+    """The steps of the first way to a number, fewest steps first; given by breadth."""
+    ways = [(_Way(each, ""), _without(given, each)) for each in dict.fromkeys(given)]
+    while ways:
+        further: list[tuple[_Way, tuple[int, ...]]] = []
+        for (number, steps), left in ways:
+            for second in dict.fromkeys(left):
+                for sign in "+-*":
+                    result = _calculate(number, sign, second)
+                    told = f"{steps}{',' if steps else ''}{number}{sign}{second}={result}"
+                    if result == target:
+                        return told
+                    further.append((_Way(result, told), _without(left, second)))
+        ways = further
+    raise ValueError(f"{target} cannot be reached from {given}")
+
+
+def _without(numbers: tuple[int, ...], one: int) -> tuple[int, ...]:
+    at = numbers.index(one)
+    return numbers[:at] + numbers[at + 1 :]
+
+
+@dataclass(frozen=True)
+class Sorting(Verified):
+    """Sorting digits: the prompt ``3,1,2=``, the answer ``1,2,3``; the difficulty is their count.
+
+    Attributes:
+        most: largest number of digits to sort.
+        tail: the probability of n digits is proportional to ``n ** -tail``, from 2 on.
+    """
+
+    most: int = setting(8, at_least=2, at_most=100)
+    tail: float = setting(1.0, at_least=0.0, at_most=10.0)
+
+    @property
+    def context(self) -> int:
+        """See `Problems`."""
+        return 4 * self.most + 4
+
+    def draw(self, random: np.random.Generator) -> tuple[str, int]:
+        """See `Verified`."""
+        counts = np.arange(2, self.most + 1)
+        chances = counts**-self.tail
+        count = int(random.choice(counts, p=chances / chances.sum()))
+        return ",".join(map(str, random.integers(0, 10, count).tolist())) + "=", count
+
+    def solve(self, prompt: str) -> str:
+        """See `Verified`."""
+        return ",".join(sorted(prompt[:-1].split(",")))
+
+    def is_right(self, prompt: str, answer: str) -> bool:
+        """See `Verified`."""
+        return answer == self.solve(prompt)
