@@ -11,6 +11,7 @@ import numpy as np
 from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
 
 from harness.judge.builders import NO_ROWS, unless_missing
+from harness.judge.interval import Interval
 from harness.judge.results import Row
 from harness.judge.statistics import mean_ci
 from harness.store import Run
@@ -20,6 +21,12 @@ from harness.store.schema import WORD_ERRORS
 def format_change(change: float, places: int = 0) -> str:
     """A relative change in percent, for a note; a dash where it is not known."""
     return "–" if math.isnan(change) else f"{change:+.{places}%}"
+
+
+def exponential(logs: Interval) -> Interval:
+    """Interval of values from one of base-2 logarithms; open ends stay open."""
+    low = 2.0**logs.low if math.isfinite(logs.low) else -math.inf
+    return Interval(2.0**logs.estimate, low, 2.0**logs.high)
 
 
 @unless_missing(math.nan)

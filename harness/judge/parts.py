@@ -49,7 +49,8 @@ class Quantity:
         rule: band according to the paper; None if the quantity is shown and not judged.
         true: the paper's figure in the unit of ``value``, at which power is computed; None if
             the paper prints none.
-        measure: error that it is about, e.g. ``"frames"``, where a claim judges several.
+        measure: error or reading that it is about, e.g. ``"frames"``, where a claim judges several.
+        is_log2: whether its numbers are logarithms to base 2 of a factor.
     """
 
     label: str
@@ -58,12 +59,13 @@ class Quantity:
     rule: Rule | None = None
     true: float | None = None
     measure: str = ""
+    is_log2: bool = False
 
     @property
     def part(self) -> Part:
         """Entry of the results file for this quantity."""
         made = Part(self.label, self.paper, self.value.estimate, self.value.ci95)
-        made = replace(made, sample=self.value.sample, measure=self.measure)
+        made = replace(made, sample=self.value.sample, measure=self.measure, is_log2=self.is_log2)
         if self.rule is None:
             return made
         return replace(
@@ -181,11 +183,15 @@ Judged = tuple[Interval, Rule, str]
 
 
 def judge_quantities(quantities: Sequence[Judged]) -> tuple[Here, float]:
-    """Joint answer and p-value; ``mixed`` if one measure holds while another fails."""
-    by_measure: dict[str, list[Judged]] = {}
-    for each in quantities:
-        by_measure.setdefault(each[2], []).append(each)
-    found = [_judge_all(group) for group in by_measure.values()]
+    """Joint answer and p-value; ``mixed`` if one measure holds while another fails.
+
+    A quantity without a measure belongs to every one.
+    """
+    measures = dict.fromkeys(measure for _, _, measure in quantities if measure)
+    found = [
+        _judge_all([each for each in quantities if each[2] in ("", measure)])
+        for measure in measures
+    ]
     if {"holds", "fails"} <= {here for here, _ in found}:
         return "mixed", max(p for here, p in found if here in ("holds", "fails"))
     return _judge_all(quantities)

@@ -100,7 +100,9 @@ class Part:
         power: probability of ``holds`` if the paper's figure is true; None if not computable.
         finds: distance beyond an end of the band that is detected with 80% power.
         sample: the values of each seed that the interval is computed from.
-        measure: error that the part is about, e.g. ``"frames"``, where a claim judges several.
+        measure: error or reading that the part is about, e.g. ``"frames"``, where a claim judges
+            several.
+        is_log2: whether its numbers are logarithms to base 2 of a factor; a report prints factors.
     """
 
     label: str
@@ -113,6 +115,7 @@ class Part:
     finds: float | None = None
     sample: Sample | None = None
     measure: str = ""
+    is_log2: bool = False
 
     def __post_init__(self) -> None:
         _tidy(self)

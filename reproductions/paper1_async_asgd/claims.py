@@ -48,6 +48,7 @@ from reproductions.paper1_async_asgd.experiments import (
 )
 from reproductions.run_metrics import (
     errors_of_utterances,
+    exponential,
     format_change,
     hashes,
     lengths_of_utterances,
@@ -57,6 +58,8 @@ from reproductions.run_metrics import (
 
 EARLY = 0.2
 """The share of epoch 1 that counts as early."""
+UNDER_WAY = 0.1
+"""The share of epoch 1 after which curves have left the untrained network's error."""
 CONDITIONS = read_conditions(Path(__file__).with_name("conditions.toml"))
 
 
@@ -95,15 +98,31 @@ def hand_early(subject: Subject, runs: Runs) -> Claim:
 
 
 def flat_after_one_pass(subject: Subject, runs: Runs) -> Claim:
-    """The drop in epoch 2 is a small part of the drop in epoch 1."""
-    parts: list[Quantity] = []
-    for name in ("hand", "search"):
-        start, one, two = (_dev(subject, runs[name], epoch) for epoch in (0.0, 1.0, 2.0))
-        parts.append(_quantity_at_most(name, ratio_ci(one - two, start - one), 0.15))
+    """The drop in epoch 2 is a small part of the drop in epoch 1, its first tenth left out."""
+    at = {
+        name: [_dev(subject, runs[name], epoch) for epoch in (0.0, UNDER_WAY, 1.0, 2.0)]
+        for name in THREE
+    }
+
+    def later_share(name: str, since: int) -> Interval:
+        one, two = at[name][2:]
+        return ratio_ci(one - two, at[name][since] - one)
+
+    parts = [_quantity_at_most(name, later_share(name, 1), 0.15) for name in ("hand", "search")]
+    parts += [
+        Quantity("adapt, which the paper calls not flat", None, later_share("adapt", 1)),
+        *(
+            Quantity(f"{name}, counted from the untrained network", None, later_share(name, 0))
+            for name in THREE
+        ),
+    ]
     return claim_of(
         "p1.flat-after-one-pass", "For hand and search the curve flattens out after one pass",
-        "Section 4.1, Figure 2", "drop in frame error, epoch 2 over epoch 1; at most 0.15", parts,
-        hashes(runs["hand"], runs["search"]),
+        "Section 4.1, Figure 2",
+        f"drop in frame error, epoch 2 over epoch 1 from {UNDER_WAY:.0%} of the pass on; at most "
+        "0.15", parts, hashes(*(runs[name] for name in THREE)),
+        undetermined="The paper gives no figure for “flat”, and the answer goes by where in the "
+        "first epoch the drop is counted from.",
     )  # fmt: skip
 
 
@@ -134,14 +153,25 @@ def chunk_size(subject: Subject, runs: Runs) -> Claim:
     settings = [chunk_name(hours) for hours in CHUNK_HOURS]
     for test in subject.corpus.tests:
         order = _order(test, [runs[name] for name in settings])
-        parts.append(side_of_zero(f"{test}, rank correlation", order, "above"))
+        words = side_of_zero(f"{test}, order, characters", order, "above")
         largest, smallest = (("one_pass", runs[settings[place]]) for place in (-1, 0))
         ratio = _error_ratio(test, largest, smallest)
         paper = REPORTED["claims"].get(f"chunk_25_over_1_{test}")
-        parts.append(Quantity(f"{test}, 25 h over 1 h", paper, ratio, rule_above(1.0), paper))
+        rule = rule_above(1.0)
+        frames = np.stack([_frames("one_pass", test, runs[name]) for name in settings], axis=1)
+        by_frames = rank_correlation_ci(CHUNK_HOURS, frames)
+        parts += [
+            replace(words, measure="characters"),
+            Quantity(f"{test}, 25 h over 1 h, characters", paper, ratio, rule, paper, "characters"),
+            replace(side_of_zero(f"{test}, order, frames", by_frames, "above"), measure="frames"),
+            Quantity(f"{test}, 25 h over 1 h, frames", None, ratio_ci(frames[:, -1], frames[:, 0]),
+                     rule, measure="frames"),
+        ]  # fmt: skip
     return claim_of(
         "p1.chunk-size", "The error rises with the size of the data chunk",
-        "Section 4.2, Table 1", "rank correlation of error with chunk size; ratio above 1", parts,
+        "Section 4.2, Table 1",
+        "rank correlation of the error of characters and of frames with chunk size; ratio above 1",
+        parts,
         hashes(*(runs[name] for name in settings)),
         presumes=[_moves(runs[settings[0]]), _falls(runs[settings[0]], runs[settings[-1]])],
     )  # fmt: skip
@@ -150,7 +180,7 @@ def chunk_size(subject: Subject, runs: Runs) -> Claim:
 def _moves(runs: Sequence[Run]) -> Precondition:
     """That the search changes the rate: else chunks of all sizes train alike."""
     octaves = mean_ci([_octaves(run) for run in runs])
-    return CONDITIONS.measure("search-moves", octaves)
+    return CONDITIONS.measure("search-moves", exponential(octaves))
 
 
 def _falls(small: Sequence[Run], large: Sequence[Run]) -> Precondition:
@@ -159,7 +189,7 @@ def _falls(small: Sequence[Run], large: Sequence[Run]) -> Precondition:
         _fall_in_octaves(few) - _fall_in_octaves(many)
         for few, many in zip(small, large, strict=True)
     ]
-    return CONDITIONS.measure("search-falls-further", mean_ci(further))
+    return CONDITIONS.measure("search-falls-further", exponential(mean_ci(further)))
 
 
 def _octaves(run: Run) -> float:
@@ -203,13 +233,28 @@ def one_pass_close(subject: Subject, runs: Runs) -> Claim:
     for test in subject.corpus.tests:
         ratio = _error_ratio(test, *((name, runs[name]) for name in ("one_pass", "multi_pass")))
         paper = REPORTED["claims"].get(f"one_pass_ratio_{test}")
-        parts.append(Quantity(test, paper, ratio, rule_at_most(1.08), paper))
-    level = [_data_no_limit(test, runs) for test in subject.corpus.tests]
+        rule = rule_at_most(1.08)
+        frames = ratio_ci(*(_frames(name, test, runs[name]) for name in BOTH))
+        parts += [
+            Quantity(f"{test}, characters", paper, ratio, rule, paper, "characters"),
+            Quantity(f"{test}, frames", None, frames, rule, measure="frames"),
+        ]
+    level = [_no_overfit(runs), *(_data_no_limit(test, runs) for test in subject.corpus.tests)]
     return claim_of(
         "p1.one-pass-close", "One pass of asynchronous ASGD is very close to multi-pass SGD",
-        "Section 4.3, Table 2", "error of one pass over multi-pass; at most 1.08", parts,
+        "Section 4.3, Table 2",
+        "error of characters and of frames, one pass over multi-pass; at most 1.08", parts,
         hashes(runs["one_pass"], runs["multi_pass"], runs["multi_pass_half"]), presumes=level,
     )  # fmt: skip
+
+
+def _no_overfit(runs: Runs) -> Precondition:
+    """That the baseline has learned what its data hold: it knows held-out speech about as well."""
+    held_out, seen = (
+        np.array([summary_value(run, name) for run in runs["multi_pass"]])
+        for name in ("dev_loss/iterate", "train_loss")
+    )
+    return CONDITIONS.measure("loss-gap", ratio_ci(held_out - seen, held_out))
 
 
 def _data_no_limit(test: str, runs: Runs) -> Precondition:
@@ -338,20 +383,29 @@ def noise_harder(subject: Subject, runs: Runs) -> Claim:
     settings = {"multi_pass": "multiple passes", "one_pass": "one pass, chunk 1 h"}
     settings |= {chunk_name(h): f"one pass, chunk {h} h" for h in CHUNK_HOURS[1:]}
     both = {"clean", "noise"} <= set(subject.corpus.tests)
-    parts = [_clean_against_noise(n, label, runs[n]) for n, label in settings.items() if both]
+    parts = [
+        part
+        for name, label in settings.items()
+        if both
+        for part in _clean_against_noise(name, label, runs[name])
+    ]
     return claim_of(
         "p1.noise-harder", "Noisy speech has the higher error in every row",
-        "Tables 1 and 2", "error (%), clean − noise", parts or [UNTESTED],
+        "Tables 1 and 2", "error (%) of characters and of frames, clean − noise",
+        parts or [UNTESTED],
         hashes(*(runs[name] for name in settings)),
         "" if both else f"The corpus {subject.corpus.name} has no clean and noisy test sets.",
         cannot_fail="the noise set is the clean set with noise added",
     )  # fmt: skip
 
 
-def _clean_against_noise(name: str, label: str, group: Sequence[Run]) -> Quantity:
+def _clean_against_noise(name: str, label: str, group: Sequence[Run]) -> list[Quantity]:
     method = "multi_pass" if name == "multi_pass" else "one_pass"
     difference = _clean_minus_noise(method, group)
-    return side_of_zero(f"{label}, clean − noise", 100.0 * difference, "below")
+    words = side_of_zero(f"{label}, clean − noise, characters", 100.0 * difference, "below")
+    clean, noise = (100.0 * _frames(method, test, group) for test in ("clean", "noise"))
+    frames = _direction(f"{label}, clean − noise, frames", clean, noise, "below")
+    return [replace(words, measure="characters"), replace(frames, measure="frames")]
 
 
 @unless_missing(UNKNOWN)
@@ -371,6 +425,20 @@ def _quantity_at_most(label: str, size: Interval, most: float) -> Quantity:
 def _percent(runs: Sequence[Run], name: str, epoch: float) -> np.ndarray:
     """A metric in % at an epoch, for each seed."""
     return 100.0 * np.array([value_at_epoch(run, name, epoch) for run in runs])
+
+
+def _frames(method: str, test: str, runs: Sequence[Run]) -> np.ndarray:
+    """Frame error of a method's deployed model on a test set, for each seed."""
+    model, at = ("iterate", math.inf) if method == "multi_pass" else ("average", 1.0)
+    name = f"{test}_frame_error/{model}"
+    return np.array([_last_until(run, name, at) for run in runs])
+
+
+@unless_missing(math.nan)
+def _last_until(run: Run, name: str, epoch: float) -> float:
+    """A metric's last reading up to an epoch."""
+    epochs, values, _ = run.curve(name)
+    return float(values[epochs <= epoch + 1e-9][-1])
 
 
 def _dev(subject: Subject, runs: Sequence[Run], epoch: float) -> np.ndarray:
@@ -408,7 +476,7 @@ BOTH = ("one_pass", "multi_pass")
 CLAIMS = (
     Maker("p1.search-best", THREE, search_best),
     Maker("p1.hand-early", ("hand", "search"), hand_early),
-    Maker("p1.flat-after-one-pass", ("hand", "search"), flat_after_one_pass),
+    Maker("p1.flat-after-one-pass", THREE, flat_after_one_pass),
     Maker("p1.adapt-slow", THREE, adapt_slow),
     Maker("p1.chunk-size", tuple(map(chunk_name, CHUNK_HOURS)), chunk_size),
     Maker("p1.one-pass-close", (*BOTH, "multi_pass_half"), one_pass_close),

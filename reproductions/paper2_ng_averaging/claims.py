@@ -7,9 +7,8 @@ predictions against what is reported.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from harness.judge.builders import Maker, Runs
 from harness.judge.claims import (
@@ -27,6 +26,7 @@ from reproductions.paper import Subject
 from reproductions.paper2_ng_averaging.errors import (
     error_statistic,
     gain_difference_ci,
+    judge_both,
     loss_difference_ci,
     quantities_by_set,
     true_value,
@@ -120,7 +120,7 @@ MINIBATCH = ("ng_16", "small_16", "ng_1")
 
 RBM = ("rbm_1", "random_1", "rbm_32", "random_32")
 
-SMALL_LOSS = (*settings_of_step("mean"), *(f"ng_{n}" for n in LOSSES))
+SMALL_LOSS = (*settings_of_step("mean"), *(f"ng_{n}" for n in LOSSES), "small_1", "small_16")
 
 CONDITIONS = read_conditions(Path(__file__).with_name("conditions.toml"))
 
@@ -136,38 +136,51 @@ def ng_crucial(subject: Subject, runs: Runs) -> Claim:
     settings = ("sgd_16", "sgd_1", "ng_16", "ng_1")
     every = error_statistic(subject, runs, settings, loss_difference_ci)
     true = true_value(subject, runs, settings, loss_difference_ci)
-    parts = [side_of_zero("loss of SGD − loss of NG-SGD", every, "above", true)]
+    words = side_of_zero("loss of SGD − loss of NG-SGD", every, "above", true)
+    parts = judge_both(words, subject, runs, settings, loss_difference_ci)
     parts += quantities_by_set(subject, runs, settings, loss_difference_ci)
     for name, label in (("sgd", "SGD"), ("ng", "NG-SGD")):
         loss = error_statistic(subject, runs, (f"{name}_16", f"{name}_1"), rate_ratio_ci)
         parts.append(Quantity(f"{label}, 16 over 1 GPU", None, loss))
     return _claim(
         "p2.ng-crucial", "NG-SGD is crucial to training with parameter averaging", "Table 6",
-        "relative rise of the error from 1 to 16 GPUs, SGD − NG-SGD; above 0", parts, runs,
-        settings,
+        "relative rise of the error of words and of frames, 1 to 16 GPUs, SGD − NG-SGD; above 0",
+        parts, runs, settings,
     )  # fmt: skip
 
 
 def small_loss(subject: Subject, runs: Runs) -> Claim:
-    """Parallel training with NG-SGD and RBM costs at most 4%, after as many averages."""
-    excess, parts = Excess(subject, runs, "mean"), list[Quantity]()
-    # Judged by the law at the paper's number of averages, since the runs make far fewer.
-    for n in LOSSES:
-        settings, after = (f"ng_{n}", "ng_1"), paper_averages(n)
-        true = true_value(subject, runs, settings, rate_ratio_ci)
-        label, ratio = f"{gpus(n)}, {after:.0f} averages", excess.law_ratio(n, after)
-        parts.append(Quantity(label, round(true, 3), ratio, rule_at_most(MOST_LOSS), true))
-    measured = {n: excess.error_ratio(f"ng_{n}") for n in LOSSES}
-    parts += [Quantity(f"{gpus(n)}, as trained here", None, i) for n, i in measured.items()]
-    apart = [i.estimate - excess.law_ratio_of(f"ng_{n}").estimate for n, i in measured.items()]
-    law = CONDITIONS.measure("law-fits", Interval.exact(float(np.abs(apart).max())))
-    matter = CONDITIONS.measure("law-extrapolates", excess.constants()["by_averages"])
+    """Parallel training with NG-SGD and RBM costs at most 4%, with either minibatch."""
+    parts: list[Quantity] = []
+    # The smaller minibatch makes four times the averages, so it is nearer to the paper's run.
+    cells = [("256", "small_16", "small_1"), *(("1024", f"ng_{n}", "ng_1") for n in LOSSES)]
+    for size, many, one in cells:
+        true = true_value(subject, runs, (many, one), rate_ratio_ci)
+        ratio = error_statistic(subject, runs, (many, one), rate_ratio_ci)
+        label = f"{gpus(int(many.partition('_')[2]))}, minibatch {size}"
+        words = Quantity(label, round(true, 3), ratio, rule_at_most(MOST_LOSS), true)
+        both = judge_both(words, subject, runs, (many, one), rate_ratio_ci)
+        parts += [replace(each, measure=f"{each.measure}, {size}") for each in both]
+    law = Excess(subject, runs, "mean")
+    for n in LOSSES:  # shown: the law foretells 8 GPUs badly
+        after = paper_averages(n)
+        parts.append(
+            Quantity(f"{gpus(n)}, by the law after {after:.0f}", None, law.law_ratio(n, after))
+        )
+    enough = [
+        CONDITIONS.measure(
+            "many-averages",
+            mean_ci([summary_value(run, "folds") for run in runs[name]]),
+            f"minibatch {size}",
+        )
+        for size, name in (("256", "small_16"), ("1024", "ng_16"))
+    ]
     return _claim(
-        "p2.small-loss", "With NG-SGD and RBM, parallel training loses little", "Table 1",
-        "error with many GPUs over that with one, by the law of averages (p2.law) at the paper's "
-        "number of averages; at most 1.04", parts, runs, SMALL_LOSS,
-        "The paper's figures are of all its sets together; SWB's alone are 1.027, 1.027 and 1.034.",
-        (law, matter),
+        "p2.small-loss", "With NG-SGD and RBM, parallel training loses little", "Tables 1 and 4",
+        "error with many GPUs over that with one; at most 1.04", parts, runs, SMALL_LOSS,
+        "Sizes are the paper's; ours keep their proportion. By the law of averages (p2.law) the "
+        "loss after the paper's number of averages is shown and not judged.",
+        enough,
     )  # fmt: skip
 
 
@@ -189,13 +202,15 @@ def rbm_helps(subject: Subject, runs: Runs) -> Claim:
         settings = (f"rbm_{n}", f"random_{n}")
         every = error_statistic(subject, runs, settings, rate_difference_ci)
         true = 100.0 * true_value(subject, runs, settings, rate_difference_ci)
-        parts.append(side_of_zero(f"RBM − random, {gpus(n)}", 100.0 * every, "below", true))
+        words = side_of_zero(f"RBM − random, {gpus(n)}", 100.0 * every, "below", true)
+        parts += judge_both(words, subject, runs, settings, rate_difference_ci, 100.0)
         parts += quantities_by_set(
             subject, runs, settings, rate_difference_ci, 100.0, f"{gpus(n)}, "
         )
     return _claim(
         "p2.rbm-helps", "RBM pretraining is better than random initialisation", "Table 2",
-        "word error (%), difference", parts, runs, RBM, "", (_parallel_pretrained(subject, runs),),
+        "error (%), difference, of words and of frames", parts, runs, RBM, "",
+        (_parallel_pretrained(subject, runs),),
     )  # fmt: skip
 
 
@@ -204,12 +219,13 @@ def rbm_more(subject: Subject, runs: Runs) -> Claim:
     settings = ("random_32", "rbm_32", "random_1", "rbm_1")
     every = error_statistic(subject, runs, settings, gain_difference_ci)
     true = 100.0 * true_value(subject, runs, settings, gain_difference_ci)
-    parts = [side_of_zero("gain at 32 − gain at 1", 100.0 * every, "above", true)]
+    words = side_of_zero("gain at 32 − gain at 1", 100.0 * every, "above", true)
+    parts = judge_both(words, subject, runs, settings, gain_difference_ci, 100.0)
     parts += quantities_by_set(subject, runs, settings, gain_difference_ci, 100.0)
     return _claim(
         "p2.rbm-more-when-parallel", "Without RBM, parallel training degrades more",
-        "Section 5.3, Table 2", "gain of RBM in word error (%), 32 GPUs − 1 GPU", parts, runs,
-        settings,
+        "Section 5.3, Table 2", "gain of RBM in error (%) of words and of frames, 32 GPUs − 1 GPU",
+        parts, runs, settings,
         "The paper's text has 0.3 and 0.9 points; its Table 2 gives 0.3 and 1.1, which is used.",
         (_parallel_pretrained(subject, runs),),
     )  # fmt: skip
@@ -220,7 +236,8 @@ def frequency(subject: Subject, runs: Runs) -> Claim:
     settings = ("ng_16", "every_20")
     every = error_statistic(subject, runs, settings, rate_difference_ci)
     true = 100.0 * true_value(subject, runs, settings, rate_difference_ci)
-    parts = [side_of_zero("word error (%), every 10 − every 20", 100.0 * every, "below", true)]
+    words = side_of_zero("error (%), every 10 − every 20", 100.0 * every, "below", true)
+    parts = judge_both(words, subject, runs, settings, rate_difference_ci, 100.0)
     parts += quantities_by_set(subject, runs, settings, rate_difference_ci, 100.0)
     often, rarely = (speedup(runs["timing_1"], runs[f"timing_16{x}"]) for x in ("", "_every_20"))
     printed = SPEEDS["speedup_16"] - SPEEDS["speedup_16_every_20"]
@@ -238,14 +255,16 @@ def minibatch(subject: Subject, runs: Runs) -> Claim:
     settings = ("ng_16", "small_16")
     every = error_statistic(subject, runs, settings, rate_difference_ci)
     true = 100.0 * true_value(subject, runs, settings, rate_difference_ci)
-    parts = [side_of_zero("1024 − 256", 100.0 * every, "below", true)]
+    words = side_of_zero("1024 − 256", 100.0 * every, "below", true)
+    parts = judge_both(words, subject, runs, settings, rate_difference_ci, 100.0)
     parts += quantities_by_set(subject, runs, settings, rate_difference_ci, 100.0)
     averages = mean_ci([summary_value(run, "folds") for run in runs["ng_16"]])
     enough = CONDITIONS.measure("averages", averages)
     little = _regime(subject, runs, ("ng_16", "ng_1"), "16 GPUs")
     return _claim(
         "p2.minibatch", "A minibatch of 1024 is no worse than one of 256", "Table 4",
-        "word error (%) at 16 GPUs, difference; wholly below 0", parts, runs, MINIBATCH,
+        "error (%) of words and of frames at 16 GPUs, difference; wholly below 0", parts, runs,
+        MINIBATCH,
         "Sizes are the paper's; ours keep their proportion. Each has its own rate. The smaller one "
         "has four times the averages: where these are few, that is what is compared.",
         (enough, little),
@@ -258,13 +277,15 @@ def schedules_close(subject: Subject, runs: Runs) -> Claim:
     ratio = error_statistic(subject, runs, settings, rate_ratio_ci)
     true = true_value(subject, runs, settings, rate_ratio_ci)
     label = "newbob over exponential"
-    parts = [Quantity(label, round(true, 3), ratio, rule_between(*CLOSE), true)]
+    words = Quantity(label, round(true, 3), ratio, rule_between(*CLOSE), true)
+    parts = judge_both(words, subject, runs, settings, rate_ratio_ci)
     parts += quantities_by_set(subject, runs, settings, rate_ratio_ci)
     passes = ([summary_value(run, "passes") for run in runs[name]] for name in settings)
     alike = CONDITIONS.measure("same-epochs", ratio_ci(*passes))
     return _claim(
         "p2.schedules-close", "Both schedules give similar results", "Table 5",
-        "error at 16 GPUs, newbob over exponential; 0.97 to 1.03", parts, runs, settings,
+        "error of words and of frames at 16 GPUs, newbob over exponential; 0.97 to 1.03",
+        parts, runs, settings,
         "Newbob ends by its own rule. As in the paper (section 5.6), the exponential schedule has "
         "as many epochs as newbob took; how many was found on development data. Ours keeps "
         "newbob's last pass, which gained next to nothing; Kaldi's script goes back by one if it "
@@ -276,11 +297,12 @@ def lr_scaling(subject: Subject, runs: Runs) -> Claim:
     """The rate of one worker times 16 is better than the rate of one worker."""
     settings = ("scaled", "unscaled")
     every = error_statistic(subject, runs, settings, rate_difference_ci)
-    parts = [side_of_zero("scaled − unscaled", 100.0 * every, "below")]
+    words = side_of_zero("scaled − unscaled", 100.0 * every, "below")
+    parts = judge_both(words, subject, runs, settings, rate_difference_ci, 100.0)
     parts += quantities_by_set(subject, runs, settings, rate_difference_ci, 100.0)
     return _claim(
         "p2.lr-scaling", "The initial rate is to grow with the number of workers", "Section 5.6",
-        "word error (%) at 16 GPUs, difference", parts, runs, settings,
+        "error (%) of words and of frames at 16 GPUs, difference", parts, runs, settings,
         "Both rates follow from the one that was best on one GPU.",
     )  # fmt: skip
 

@@ -14,6 +14,7 @@ everything paired by seed and by utterance.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -135,6 +136,47 @@ def error_statistic(
     """A statistic of some settings' errors on a set, or on all of them together."""
     read = [count_errors(subject, runs[name], test) for name in settings]
     return statistic(*(each.wrong for each in read), read[0].said)
+
+
+@unless_missing(UNKNOWN)
+def frame_statistic(
+    subject: Subject, runs: Runs, settings: Sequence[str], statistic: Statistic
+) -> Interval:
+    """The same of frame errors, each seed's mean over the test sets."""
+    read = [_frame_errors(subject, runs[name]) for name in settings]
+    return statistic(*read, np.ones_like(read[0]))
+
+
+def _frame_errors(subject: Subject, runs: Sequence[Run]) -> np.ndarray:
+    """Frame error of each seed's last model, mean over the test sets, [S, 1]."""
+    keys = [f"{test}_frame_error/iterate" for test in subject.corpus.tests]
+    return np.array([[np.mean([run.summary[key] for key in keys])] for run in runs])
+
+
+def judge_both(
+    words: Quantity,
+    subject: Subject,
+    runs: Runs,
+    settings: Sequence[str],
+    statistic: Statistic,
+    scale: float = 1.0,
+) -> list[Quantity]:
+    """A judged quantity of word errors, and the same of frame errors beside it.
+
+    Args:
+        words: of word errors.
+        subject: the report's.
+        runs: finished runs by setting.
+        settings: whose errors they are.
+        statistic: of these errors.
+        scale: multiplies the statistic, e.g. 100 for percent.
+    """
+    frames = scale * frame_statistic(subject, runs, settings, statistic)
+    paper = words.paper if isinstance(words.paper, str) else None
+    return [
+        replace(words, label=f"{words.label}, words", measure="words"),
+        Quantity(f"{words.label}, frames", paper, frames, words.rule, measure="frames"),
+    ]
 
 
 def quantities_by_set(

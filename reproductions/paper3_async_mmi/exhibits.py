@@ -39,7 +39,6 @@ from reproductions.paper3_async_mmi.quantities import (
     CRITERION,
     FRAME_ERROR,
     WORD_ERROR,
-    exponential,
     first_test,
     gain,
     gain_left,
@@ -48,7 +47,7 @@ from reproductions.paper3_async_mmi.quantities import (
     test_errors,
     tolerances,
 )
-from reproductions.run_metrics import hashes, summary_value
+from reproductions.run_metrics import exponential, hashes, summary_value
 
 PATHS = {
     "outer": "decoder's read to fold (outer gradient)",

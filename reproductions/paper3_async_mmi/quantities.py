@@ -105,6 +105,31 @@ def tolerances(sweeps: Sequence[Sweep]) -> list[Interval]:
     return [mean_ci(logs) for logs in _pseudo_values(sweeps).T]
 
 
+def tolerance_beyond(sweeps: Sequence[Sweep], which: int) -> Interval:
+    """log2 of a T* that lies outside of all that is searched, as an interval with an open end.
+
+    The whole line where T* lies inside, where nothing was gained, or where leaving a seed out
+    moves it.
+    """
+    seeds = range(len(sweeps[0].gains))
+    fits = [sweeps, *([s.drop_seed(seed) for s in sweeps] for seed in seeds if len(seeds) > 1)]
+    ends = {_end_of_search(fit, which) for fit in fits}
+    end = ends.pop()
+    if ends or math.isnan(end):
+        return Interval(math.nan)
+    above = end > math.log2(sweeps[which].intervals[-1])
+    return Interval(end, end, math.inf) if above else Interval(end, -math.inf, end)
+
+
+def _end_of_search(sweeps: Sequence[Sweep], which: int) -> float:
+    """log2 of the end of the searched values that fits a sweep best; NaN if none is an end."""
+    misfits = [sweep.misfit for sweep in sweeps]
+    misfit = misfits[which][_power(misfits)]
+    ends = {0: sweeps[which].searched[0], STEPS - 1: sweeps[which].searched[-1]}
+    end = math.nan if np.isnan(misfit).any() else ends.get(int(np.argmin(misfit)), math.nan)
+    return math.log2(end)
+
+
 def tolerance_ratio(
     sweep: Sweep, other: Sweep, beside: Sequence[Sweep] = (), shared: bool = True
 ) -> Interval:
@@ -121,12 +146,6 @@ def tolerance_ratio(
     else:
         first, second = (_pseudo_values([each])[:, 0] for each in (sweep, other))
     return paired_difference_ci(first, second)
-
-
-def exponential(logs: Interval) -> Interval:
-    """Interval of values from one of base-2 logarithms; open ends stay open."""
-    low = 2.0**logs.low if math.isfinite(logs.low) else -math.inf
-    return Interval(2.0**logs.estimate, low, 2.0**logs.high)
 
 
 def _pseudo_values(sweeps: Sequence[Sweep]) -> Array:

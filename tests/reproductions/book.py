@@ -49,6 +49,7 @@ SUMMARY = (
     "largest_difference", "largest_move", "rate",
     *(f"{path}_{what}_mean" for path in ("outer", "inner", "push")
       for what in ("lag_s", "staleness")),
+    "train_loss", "swb_frame_error/iterate", "callhome_frame_error/iterate",
 )  # fmt: skip
 FALLING = (
     "dev_frame_error/average", "dev_frame_error/iterate", "dev_word_error/iterate",

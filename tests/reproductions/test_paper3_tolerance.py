@@ -13,6 +13,7 @@ from reproductions.paper3_async_mmi.quantities import (
     log_tolerances,
     shape,
     shape_told,
+    tolerance_beyond,
     tolerance_ratio,
     tolerances,
 )
@@ -64,6 +65,17 @@ def test_a_sweep_that_costs_nothing_or_everything_has_no_t_star():
     assert np.isnan(log_tolerances([everything])).all()
     unknown = tolerance_ratio(nothing, sweep(0.02, 1.0, seeds=3), ())
     assert (unknown.low, unknown.high) == (-math.inf, math.inf) or math.isnan(unknown.estimate)
+
+
+def test_a_t_star_outside_of_all_that_is_searched_has_an_open_end():
+    inside, dead = sweep(0.02, 1.0), Sweep(INTERVALS, np.zeros((4, 6)))
+    nothing = Sweep(INTERVALS, np.ones((3, 6)))
+    everything = Sweep(INTERVALS, np.tile([1.0, 0, 0, 0, 0, 0], (3, 1)))
+    above, below = (tolerance_beyond([each], 0) for each in (nothing, everything))
+    assert above.ci95 == (pytest.approx(math.log2(4 * 0.08)), math.inf)
+    assert below.ci95 == (-math.inf, pytest.approx(math.log2(0.005 / 4)))
+    for each in (inside, dead):
+        assert tolerance_beyond([each], 0).ci95 == (-math.inf, math.inf)
 
 
 def test_a_sweep_that_gained_nothing_leaves_the_others_as_they_are():

@@ -139,3 +139,10 @@ def test_measures_that_contradict_each_other_are_mixed():
     assert claim(words, replace(AGAINST, measure="frames")).here == "fails"
     unsure = Quantity("", 1.0, mean_ci([-1.0, 1.0, 0.1]), ABOVE, measure="frames")
     assert claim(replace(CLEAR, measure="words"), unsure).here == "unclear"
+
+
+def test_a_quantity_without_a_measure_belongs_to_every_one():
+    words, frames = (replace(AGAINST, measure=each) for each in ("words", "frames"))
+    assert claim(words, frames, CLEAR).here == "fails"
+    words, frames = (replace(CLEAR, measure=each) for each in ("words", "frames"))
+    assert claim(words, frames, AGAINST).here == "fails"

@@ -1,0 +1,145 @@
+"""Judge published reports anew from the runs that are kept beside them, without training.
+
+::
+
+    python -m reproductions.rejudge reports/published/paper1/overnight
+
+Claims and exhibits are made of ``runs/HASH.tar`` by the present code. Exhibits that read timelines,
+which are not kept, and those of searches stay as they were published. A verdict changes only where
+the paper's ``changes.toml`` says what of its claim was changed after the runs; the claim then keeps
+the verdict that was published before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import reports
+from data_synth import load_corpus
+from harness.base.errors import UserError
+from harness.base.registry import entries
+from harness.cli import Parser, exit_code
+from harness.judge import Claim, Exhibit, Results, read_results
+from harness.judge.builders import Runs, build_claim, build_exhibit
+from harness.judge.parts import LOOKS, correct_verdicts
+from harness.judge.results import write_results
+from harness.store import Bucket, Store
+from reproductions.paper import Paper, Subject
+
+CHANGES_TOML = "changes.toml"
+THEN = ", then "
+"""Between the verdicts of a claim that was published with several."""
+
+
+def judge_anew(folder: Path) -> Results:
+    """Results of a folder with ``results.json`` and ``runs``, judged anew.
+
+    Raises:
+        UserError: a run is missing, or a verdict changes that ``changes.toml`` does not explain.
+    """
+    old = read_results(folder / "results.json")
+    paper: Paper = entries("papers")[old.paper].load()
+    corpus = load_corpus(old.corpus, scale=old.scale, seed=old.seeds[0])
+    subject = Subject(old.scale, corpus, old.seeds[0], str(old.provenance["device"]))
+    with tempfile.TemporaryDirectory() as place:
+        runs = _unpack_runs(folder, old.provenance["settings"], Path(place))
+        claims = [
+            build_claim(each, subject, runs) for each in paper.claims if _has(runs, each.needs)
+        ]
+        exhibits = _make_exhibits(paper, subject, runs, old.exhibits)
+    judged = correct_verdicts(paper.conditions.ask(claims), old.provenance.get(LOOKS, 1))
+    changes = read_changes(paper.folder / CHANGES_TOML) if paper.folder else {}
+    before = {claim.id: claim for claim in old.claims}
+    told = [keep_verdict(each, before.get(each.id), changes.get(each.id, "")) for each in judged]
+    return replace(old, claims=tuple(told), exhibits=exhibits)
+
+
+def read_changes(path: Path) -> dict[str, str]:
+    """Claim id -> what of it was changed after its published runs; empty without the file."""
+    if not path.exists():
+        return {}
+    return {
+        id_: " ".join(what.split())
+        for id_, what in tomllib.loads(path.read_text(encoding="utf-8")).items()
+    }
+
+
+def keep_verdict(claim: Claim, old: Claim | None, change: str) -> Claim:
+    """The claim with the verdict that was published before, and what was changed.
+
+    Raises:
+        UserError: the verdict changes, and no change is declared.
+    """
+    if old is None:
+        return claim
+    if not change and claim.verdict != old.verdict:
+        raise UserError(
+            f"{claim.id}: was {old.verdict!r}, is {claim.verdict!r}; needed: its line in "
+            f"{CHANGES_TOML}, which says what was changed after its runs"
+        )
+    chain = old.before.split(THEN) if old.before else []
+    if change and (claim.verdict != old.verdict or not chain):
+        chain.append(old.verdict)
+    return replace(claim, changed_after_runs=change, before=THEN.join(chain))
+
+
+def _has(runs: Runs, needs: Sequence[str]) -> bool:
+    return all(name in runs for name in needs)
+
+
+def _make_exhibits(
+    paper: Paper, subject: Subject, runs: Runs, old: Sequence[Exhibit]
+) -> tuple[Exhibit, ...]:
+    """Exhibits made of the runs; as they were where they need what is not kept."""
+    makers = {maker.id: maker for maker in paper.exhibits}
+
+    def make(was: Exhibit) -> Exhibit:
+        maker = makers.get(was.id)
+        if maker is None or maker.timelines or maker.searches or not _has(runs, maker.needs):
+            return was
+        return build_exhibit(maker, subject, runs)
+
+    return tuple(map(make, old))
+
+
+def _unpack_runs(folder: Path, settings: Mapping[str, Sequence[str]], place: Path) -> Runs:
+    bucket, store = Bucket(folder.resolve().as_uri()), Store(place)
+    for hash_ in dict.fromkeys(hash_ for group in settings.values() for hash_ in group):
+        (place / hash_).mkdir()
+        try:
+            files = bucket.pull(hash_)
+        except FileNotFoundError:
+            told = "missing; needed: every run of the report"
+            raise UserError(f"{folder}: runs/{hash_}.tar: {told}") from None
+        for name, data in files.items():
+            (place / hash_ / name).write_bytes(data)
+    return {name: [store.load(each) for each in group] for name, group in settings.items()}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    p = Parser(prog="reproductions.rejudge", description="Judge published reports anew.")
+    p.add_argument("folder", nargs="+", type=Path, help="e.g. reports/published/paper1/overnight")
+    return exit_code(lambda: _run(p.parse_args(arguments)))
+
+
+def _run(asked: argparse.Namespace) -> int:
+    for folder in asked.folder:
+        made = judge_anew(folder)
+        for claim in made.claims:
+            print(
+                f"{claim.verdict:>12}  {claim.id}{'  was ' + claim.before if claim.before else ''}"
+            )
+        write_results(folder / "results.json", made)
+        reports.build(folder)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
