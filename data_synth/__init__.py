@@ -37,6 +37,18 @@ def _silent(line: str) -> None:
     """Discard a line of progress."""
 
 
+def preset_of(name: str) -> str:
+    """The preset of a name with a size, ``PRESET@UTTERANCES``; another name as it is."""
+    preset, sign, utterances = name.partition("@")
+    sized = sign and preset in presets.PRESETS and utterances.isdecimal() and int(utterances) > 0
+    return preset if sized else name
+
+
+def is_synthetic(name: str) -> bool:
+    """Whether a corpus is synthesised for each seed."""
+    return preset_of(name) in SYNTHETIC
+
+
 def is_folder(name: str) -> bool:
     """Whether a name is the folder of a saved corpus, and not one of ``CORPORA``."""
     return name not in CORPORA and Path(name).is_dir()
@@ -55,7 +67,7 @@ def check_known(name: str, scale: str) -> None:
     if scale not in SCALES:
         raise name_error("--scale", scale, SCALES)
     known = [*CORPORA, *load_plugins("corpora")]
-    if name not in known and not is_folder(name):
+    if preset_of(name) not in known and not is_folder(name):
         raise UserError(f"{name_error('corpus', name, known)}; or the folder of a saved corpus")
 
 
@@ -72,8 +84,9 @@ def load_corpus(
 
     Args:
         name: one of ``CORPORA``: ``"parametric"`` (synthetic words), one of
-            ``presets.PRESETS`` (synthetic sentences), or a recorded corpus; or the folder of a
-            saved corpus, e.g. an imported one, which has its own size and no seed.
+            ``presets.PRESETS`` (synthetic sentences; ``PRESET@N`` has N training utterances), or a
+            recorded corpus; or the folder of a saved corpus, e.g. an imported one, which has its
+            own size and no seed.
         scale: one of ``SCALES``.
         cache: where made corpora are kept; see ``storage.cache_folder`` for the default.
         seed: decides everything random about the corpus.
@@ -90,7 +103,8 @@ def load_corpus(
     if skip and name not in CAN_SKIP:
         raise UserError(f"--skip-bad: corpus {name} has none; allowed: {', '.join(CAN_SKIP)}")
     options = {"skip": True} if skip else {}
-    made = {**CORPORA, **load_plugins("corpora")}[name]
+    sized = preset_of(name) != name
+    made = presets.maker_of(name) if sized else {**CORPORA, **load_plugins("corpora")}[name]
     return made(scale, seed=seed, cache=cache_folder(cache), progress=progress, **options)
 
 

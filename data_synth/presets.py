@@ -153,9 +153,24 @@ PRESETS: Mapping[str, Callable[[], Recipe]] = {
 """Name -> the recipe before its size."""
 
 
+def resize(size: Size, train: int) -> Size:
+    """A size with ``train`` training utterances, and as many of each speaker as before."""
+    return replace(size, train=train, speakers=max(1, round(size.speakers * train / size.train)))
+
+
 def recipe(name: str, scale: str, seed: int = 0) -> Recipe:
-    """The recipe of a preset at a scale."""
-    plain, size = PRESETS[name](), SIZES[name][scale]
+    """The recipe of a preset at a scale.
+
+    Args:
+        name: of a preset, or ``NAME@N`` for one with N training utterances; development and test
+            sets, the language and the number of utterances of a speaker are those of the scale.
+        scale: one of its sizes.
+        seed: decides everything random.
+    """
+    base, _, train = name.partition("@")
+    plain, size = PRESETS[base](), SIZES[base][scale]
+    if train:
+        size = resize(size, int(train))
     return replace(
         plain,
         seed=seed,

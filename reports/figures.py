@@ -35,7 +35,7 @@ from matplotlib.transforms import ScaledTranslation
 from harness.base.errors import UserError, name_error
 from harness.judge import Exhibit, Row
 from harness.judge.paired import seeds_of, subtract_reference
-from reports import gantt, numbers, style
+from reports import extrapolation, gantt, numbers, style
 from reports.reference_terms import PAPER, Words
 from reports.style import COLOURS, DASHES, HATCHES, INK, MARKERS, MUTED, cycle
 
@@ -453,6 +453,8 @@ def draw(exhibit: Exhibit, out: Path, said: Words = PAPER) -> dict[str, bytes]:
     kind = exhibit.draw.get("as", "curves")
     if kind == "timeline":
         return _timeline(exhibit, out)
+    if exhibit.curve is not None:
+        return dict(extrapolation.draw_curve(exhibit, said.printed))
     if kind not in SERIES:
         raise name_error(
             f"results.json: exhibit {exhibit.id}: draw.as", kind, [*SERIES, "timeline"]

@@ -13,7 +13,16 @@ from typing import Any, cast
 from harness.base.seeds import SHORT
 from harness.judge import Claim, Exhibit, Part, Results
 from harness.judge.claims import VERDICTS
-from reports import abstract, figures, numbers, provenance, reference_terms, tables, verdict_notes
+from reports import (
+    abstract,
+    extrapolation,
+    figures,
+    numbers,
+    provenance,
+    reference_terms,
+    tables,
+    verdict_notes,
+)
 from reports.provenance import (
     BAD,
     Line,
@@ -162,10 +171,20 @@ def _verdict_row(item: Claim | Part, flag: bool = False, blank: bool = False) ->
 
 def _exhibit(exhibit: Exhibit, bad: Collection[str], said: Words) -> Data:
     image = next((f"/{file}" for file in exhibit.files if file.endswith(".svg")), None)
-    shown = None if image or not exhibit.rows else tables.grid(exhibit.rows, bad)
+    rows = exhibit.rows if exhibit.curve is None else extrapolation.rows_of_laws(exhibit.curve)
+    has_table = rows and (not image or exhibit.curve is not None)
+    shown = tables.grid(rows, bad) if has_table else None
     marks = _marks((run for row in exhibit.rows for run in row.runs), bad)
     caption = figures.caption(exhibit) if image else ""
-    remarks = (exhibit.note, caption, shown.remark if shown else "", marks, _absent(exhibit, image))
+    laws = "" if exhibit.curve is None else extrapolation.describe_laws(exhibit.curve)
+    remarks = (
+        exhibit.note,
+        laws,
+        caption,
+        shown.remark if shown else "",
+        marks,
+        _absent(exhibit, image),
+    )
     return {
         "id": exhibit.id,
         "label": exhibit.paper_label or exhibit.id,

@@ -104,7 +104,7 @@ def run(asked: argparse.Namespace) -> int:
     if asked.scale not in (None, *SCALES):
         raise name_error("--scale", asked.scale, SCALES)
     # Imported late: a misspelt option is reported without waiting for torch.
-    from data_synth import SYNTHETIC, check_known
+    from data_synth import check_known, is_synthetic
 
     if asked.corpus is not None:
         check_known(asked.corpus, asked.scale or "smoke")
@@ -118,9 +118,13 @@ def run(asked: argparse.Namespace) -> int:
     scale = asked.scale or ("gpu" if device == "cuda" else "laptop")
     request = _request(asked, paper, scale, device)
     writable_folder(request.out, "--out")
+    if (curve := paper.curve(request.only)) is not None:
+        from reproductions.curve_runs import reproduce_curve
+
+        return _print_results(reproduce_curve(paper, curve, request, device), request.out)
     name, seed = asked.corpus or paper.corpus, request.seeds[0]
     made = partial(_corpus, name, scale, request.out)
-    subject = Subject(scale, made(seed), seed, device, made if name in SYNTHETIC else None)
+    subject = Subject(scale, made(seed), seed, device, made if is_synthetic(name) else None)
     if request.share is not None:
         count = execute_share(paper, subject, request)
         plural = "" if count == 1 else "s"
@@ -145,7 +149,9 @@ def _request(asked: argparse.Namespace, paper: Paper, scale: str, device: str) -
         raise name_error("--scale", scale, paper.seeds)
     submit = argument_types.submission_of(asked)
     only = tuple(name for name in asked.only.split(",") if name)
-    paper.select_makers(only, scale)
+    curve = paper.curve(only)
+    if curve is None or curve.scale != scale:
+        paper.select_makers(only, scale)
     return Request(
         seeds=paper.seeds_of(scale, asked.seeds),
         only=only,
@@ -165,9 +171,9 @@ def _corpus(name: str, scale: str, out: Path, seed: int) -> Corpus:
     Raises:
         UserError: there is no such corpus, or it cannot be made.
     """
-    from data_synth import CAN_SKIP, SYNTHETIC, load_corpus
+    from data_synth import CAN_SKIP, is_synthetic, load_corpus
 
-    of_seed = f"seed {seed}: " if name in SYNTHETIC else ""
+    of_seed = f"seed {seed}: " if is_synthetic(name) else ""
 
     def say(line: str) -> None:
         _say(of_seed + line)

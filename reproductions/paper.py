@@ -1,17 +1,22 @@
-"""Declaration of a paper: named runs, and the exhibits and claims made of them."""
+"""Declaration of a paper: named runs, exhibits and claims made of them, and curves over scale."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from data_synth.corpus import Corpus
-from harness.base.errors import name_error
+from harness.base.errors import UserError, name_error
 from harness.judge.builders import Maker
+from harness.judge.claims import Rule
 from harness.judge.conditions import Conditions
 from harness.judge.registrations import Registration, read_registration
 from harness.judge.results import Claim, Exhibit
+from harness.store import Run
 from harness.tasks.contract import Configuration
 
 FIRST_SEEDS = {"smoke": 11, "laptop": 1004, "overnight": 2001, "gpu": 3001, "paper": 4001}
@@ -55,6 +60,87 @@ class Subject:
 
 
 @dataclass(frozen=True)
+class Planned:
+    """A registered size.
+
+    Args:
+        at: the size, in the curve's unit.
+        seeds: of its runs.
+        corpus: name of the corpus, with its number of utterances.
+        core_minutes: of one seed, as estimated before the runs.
+        settings: what else differs at this size, by name.
+    """
+
+    at: float
+    seeds: tuple[int, ...]
+    corpus: str
+    core_minutes: float
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """A headline claim as a curve over scale.
+
+    Args:
+        id: of the exhibit, e.g. ``"p1.scaling"``.
+        title: of its figure.
+        registered: the file.
+        configs: the runs of one seed at one size, by arm.
+        ratios: label of each ratio -> the arms above and below, and the paper's ratio.
+        rate: error rate of a run of an arm for a label.
+    """
+
+    id: str
+    title: str
+    registered: Path
+    configs: Callable[[Subject, int, Planned], Mapping[str, Configuration]]
+    ratios: Mapping[str, tuple[str, str, float | None]]
+    rate: Callable[[Run, str, str], float]
+    scale: str = "overnight"
+
+    @property
+    def name(self) -> str:
+        """Short name, as ``--only`` takes it."""
+        return self.id.partition(".")[2]
+
+    @cached_property
+    def registration(self) -> Registration:
+        """The registration.
+
+        Raises:
+            UserError: there is no such file, or it has no entry of this curve.
+        """
+        found = read_registration(self.registered)
+        if found is None or not found.entries(self.id):
+            raise UserError(f"{self.registered}: has no [scaling.{self.id!r}]")
+        return found
+
+    @property
+    def entries(self) -> dict[str, Any]:
+        """The registered entries of the curve."""
+        return self.registration.entries(self.id)
+
+    @cached_property
+    def planned(self) -> tuple[Planned, ...]:
+        """The registered sizes, ascending."""
+        return tuple(_read_size(each) for each in self.entries["sizes"])
+
+    @property
+    def band(self) -> Rule:
+        """Band of the claim."""
+        band = self.entries["band"]
+        return Rule(band.get("at_least", -math.inf), band.get("at_most", math.inf))
+
+
+def _read_size(entry: Mapping[str, Any]) -> Planned:
+    own = ("at", "seeds", "corpus", "core_minutes")
+    at, seeds, corpus, minutes = (entry[name] for name in own)
+    rest = {name: value for name, value in entry.items() if name not in own}
+    return Planned(float(at), tuple(seeds), corpus, float(minutes), rest)
+
+
+@dataclass(frozen=True)
 class Paper:
     """A reproduction.
 
@@ -71,6 +157,7 @@ class Paper:
         looks: number of looks at the verdicts while seeds were added, at scales with more than
             one; each counts in the correction over all claims.
         folder: its folder, with ``registered/SCALE.toml``; None if it registers nothing.
+        curves: headline claims as curves over scale, each run by itself (``--only``).
     """
 
     id: str
@@ -85,6 +172,19 @@ class Paper:
     held_against: str = "paper"
     looks: Mapping[str, int] = field(default_factory=dict[str, int])
     folder: Path | None = None
+    curves: tuple[Scaling, ...] = ()
+
+    def curve(self, only: Sequence[str]) -> Scaling | None:
+        """The curve that ``only`` names; None if it names none.
+
+        Raises:
+            UserError: it names a curve and something else.
+        """
+        named = [curve for curve in self.curves if curve.name in only]
+        if named and len(only) > 1:
+            told = f"{','.join(only)!r} is not allowed; allowed: {named[0].name} by itself"
+            raise UserError(f"--only: {told}")
+        return named[0] if named else None
 
     def seeds_of(self, scale: str, count: int | None = None) -> tuple[int, ...]:
         """``count`` seeds from the scale's first; the scale's default number if None."""
@@ -116,7 +216,8 @@ class Paper:
         names = {maker.id.split(".", 1)[1]: maker for maker in self.exhibits}
         for name in only:
             if name not in names:
-                raise name_error("--only", name, names)
+                alone = (curve.name for curve in self.curves if curve.scale == scale)
+                raise name_error("--only", name, (*names, *alone))
         if not only:
             made = [
                 maker

@@ -16,6 +16,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast, get_args
 
 from harness.base.errors import UserError, name_error
 from harness.judge.claims import ANSWERS, VERDICTS
+from harness.judge.curve import WORDS, Curve, Extrapolation, Law, Trend
 from harness.judge.interval import Matrix, Sample, Statistic
 from harness.judge.results import (
     SCHEMA,
@@ -229,6 +230,35 @@ def _exhibit(reader: _Reader) -> Exhibit:
         files=tuple(reader.sequence("files", str)),
         axes=reader.table("axes"),
         draw=reader.table("draw"),
+        curve=_curve(reader),
+    )
+
+
+def _curve(reader: _Reader) -> Curve | None:
+    """The curve over scale of an exhibit; None if it has none."""
+    inner = reader.child("curve")
+    if inner is None:
+        return None
+    trends = tuple(_trend(each) for each in inner.children("trends"))
+    ends = inner.bounds("band") or (None, None)
+    return inner.make(Curve, band=ends, trends=trends, missing=inner.table("missing"))
+
+
+def _trend(reader: _Reader) -> Trend:
+    reader.one_of("word", WORDS)
+    reader.number("paper")
+    return reader.make(Trend, laws=tuple(_law(each) for each in reader.children("laws")))
+
+
+def _law(reader: _Reader) -> Law:
+    for name in ("factor", "exponent", "floor", "value"):
+        reader.number(name)
+    held = reader.child("held_out")
+    return reader.make(
+        Law,
+        ci95=reader.bounds("ci95") or (None, None),
+        held_out=held and held.make(Extrapolation, ci95=held.bounds("ci95") or (None, None)),
+        line=reader.matrix("line"),
     )
 
 
@@ -314,6 +344,11 @@ class _Reader:
             _Reader(f"{self.where}: {key}[{item.get('id', index)}]", cast(dict[str, Any], item))
             for index, item in enumerate(items)
         ]
+
+    def child(self, key: str) -> _Reader | None:
+        """The object of a key; None if it is null or missing."""
+        told = self.table(key)
+        return _Reader(f"{self.where}: {key}", told) if told else None
 
     def sequence(self, key: str, kind: type[Any]) -> list[Any]:
         items = self.data.get(key, [])

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from harness.judge.claims import Here, Verdict, verdict_of
+from harness.judge.curve import Curve
 from harness.judge.interval import Interval, Sample
 from harness.store import files as atomic
 
@@ -73,6 +74,7 @@ class Exhibit:
         axes: of a figure, ``{"x": "epoch", "y": "frame error (%)"}``, with units.
         draw: options for drawing a figure; see ``reports.figures``.
         paper_label: its name in the paper, e.g. ``"Table 2"``.
+        curve: of a claim over scale, its laws and its value at the paper's size.
     """
 
     id: str
@@ -84,6 +86,7 @@ class Exhibit:
     axes: dict[str, str] = field(default_factory=dict[str, str])
     draw: dict[str, Any] = field(default_factory=dict[str, Any])
     paper_label: str = ""
+    curve: Curve | None = None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from reproductions.paper1_async_asgd.experiments import (
     experiments,
     timings,
 )
+from reproductions.paper1_async_asgd.scaling import SCALING
 from reproductions.paper1_async_asgd.tuning import TUNING, tuning_configs
 
 
@@ -35,4 +36,5 @@ PAPER = Paper(
     claims=CLAIMS,
     conditions=CONDITIONS,
     folder=Path(__file__).parent,
+    curves=(SCALING,),
 )

@@ -1,0 +1,169 @@
+# matplotlib's keyword arguments have no types:
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false
+"""A claim's ratio over scale: its figure, its table of laws, and one sentence for the first page.
+
+The figure has a panel for each ratio: the runs with their intervals and seeds, both laws with their
+bands from the smallest size to the paper's, the paper's own ratio at its own size, and the band of
+the claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from harness.judge import Exhibit, Results, Row
+from harness.judge.curve import Curve, Law, Trend
+from reports import numbers, style
+from reports.style import COLOURS, DASHES, INK, MUTED
+
+HEIGHT_IN = 3.3
+BAND = "#E69F00"
+
+
+def sentence(results: Results, claim: str) -> str:
+    """What a claim's ratio comes to at the paper's size; empty if no curve follows it.
+
+    Args:
+        results: with the curve among the exhibits.
+        claim: its id.
+    """
+    curves = [each.curve for each in results.exhibits if each.curve is not None]
+    found = next((curve for curve in curves if curve.claim == claim), None)
+    return "" if found is None else summarise(found)
+
+
+def summarise(curve: Curve) -> str:
+    """Sentence with the value of each ratio at the paper's size, or on the sizes that lack."""
+    paper = _with_unit(curve.paper_size, curve.unit)
+    told = [told for trend in curve.trends if (told := _summarise_trend(trend))]
+    if not told:
+        return f"At {paper}, extrapolated: unclear; too few sizes were run."
+    sizes = ", ".join(_with_unit(size, curve.unit) for size in curve.missing)
+    left = f" Not run yet: {sizes}." if curve.missing else ""
+    return f"At {paper}, extrapolated: {'; '.join(told)}.{left}"
+
+
+def _summarise_trend(trend: Trend) -> str:
+    law = trend.law
+    if law is None or law.value is None:
+        return ""
+    ratio = numbers.format_measured(law.value, law.ci95)
+    paper = f"; paper {numbers.format_number(trend.paper)}" if trend.paper is not None else ""
+    return f"{trend.label} {ratio} ({numbers.interval(law.value, law.ci95)}{paper}), {trend.word}"
+
+
+def rows_of_laws(curve: Curve) -> tuple[Row, ...]:
+    """The table below the figure: for each ratio, both laws' value, exponent and prediction."""
+    return tuple(row for trend in curve.trends for row in _rows_of_trend(curve, trend))
+
+
+def _rows_of_trend(curve: Curve, trend: Trend) -> Iterator[Row]:
+    paper = _with_unit(curve.paper_size, curve.unit)
+    for law in trend.laws:
+        yield Row(f"{trend.label}, at {paper}", law.name, trend.paper, law.value, law.ci95)
+    for law in trend.laws:
+        yield Row(f"{trend.label}, exponent", law.name, None, law.exponent)
+    for law in trend.laws:
+        if (held := law.held_out) is not None:
+            size = _with_unit(held.at, curve.unit)
+            measured = numbers.format_number(held.measured and float(f"{held.measured:.4g}"))
+            label = f"{trend.label}, {size} from smaller sizes (measured {measured})"
+            yield Row(label, law.name, None, held.predicted, held.ci95)
+
+
+def describe_laws(curve: Curve) -> str:
+    """Sentence on the law that was chosen for each ratio, and whether it held."""
+    told: list[str] = []
+    for trend in curve.trends:
+        law = trend.law
+        if law is None:
+            told.append(f"{trend.label}: too few sizes for a law and its check.")
+        elif law.held_out is None:
+            told.append(f"{trend.label}: {law.name}, unchecked.")
+        else:
+            held = "predicts" if law.held_out.holds else "misses"
+            size = _with_unit(law.held_out.at, curve.unit)
+            told.append(f"{trend.label}: {law.name}, which {held} {size} from the smaller sizes.")
+    return " ".join(told)
+
+
+def draw_curve(exhibit: Exhibit, printed: str) -> Iterator[tuple[str, bytes]]:
+    """The figure's files by extension.
+
+    Args:
+        exhibit: with a curve.
+        printed: label of the paper's own ratio.
+    """
+    curve = exhibit.curve
+    assert curve is not None
+    with style.use_style():
+        figure = style.empty_figure(HEIGHT_IN)
+        panels = figure.subplots(1, len(curve.trends), sharey=True, squeeze=False)[0]
+        limits = _limits(exhibit, curve)
+        for axes, trend in zip(panels, curve.trends, strict=True):
+            _draw_trend(axes, exhibit, curve, trend, printed)
+            axes.set_ylim(limits)
+            ends = (limits[i] if end is None else end for i, end in enumerate(curve.band))
+            axes.axhspan(*ends, color=BAND, alpha=0.13, lw=0, label="band of the claim")
+        panels[0].set_ylabel(curve.ratio)
+        figure.supxlabel(exhibit.axes.get("x", ""), fontsize=9.5, color=INK)
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper left", ncols=3)
+        for form in ("svg", "png"):
+            yield form, style.render_figure(figure, form)
+
+
+def _draw_trend(axes: Any, exhibit: Exhibit, curve: Curve, trend: Trend, printed: str) -> None:
+    axes.set_title(trend.label, loc="left", fontsize=9.5)
+    style.set_log_scale(axes.xaxis)
+    rows = [row for row in exhibit.rows if row.label == trend.label and row.measured is not None]
+    for index, law in enumerate(trend.laws, start=1):
+        _draw_law(axes, law, index)
+    x = np.array([float(row.column) for row in rows])
+    y = np.array([row.measured for row in rows], float)
+    ends = np.array([row.ci95 or (None, None) for row in rows], float).reshape(-1, 2)
+    reach = np.nan_to_num(np.abs(ends.T - y))
+    axes.errorbar(
+        x, y, reach, fmt="o", color=COLOURS[0], capsize=2.5, elinewidth=1.0, zorder=4,
+        label="runs, 95% interval",
+    )  # fmt: skip
+    for at, row in zip(x, rows, strict=True):
+        values = [a / b for a, b in row.sample.values] if row.sample else []
+        axes.plot([at] * len(values), values, ".", ms=2.6, color=COLOURS[0], alpha=0.5)
+    if trend.paper is not None:
+        axes.plot(
+            curve.paper_size, trend.paper, "D", mfc="white", mec=INK, mew=1.3, ms=6.5, ls="",
+            zorder=5, label=printed,
+        )  # fmt: skip
+    axes.axvline(curve.paper_size, color=MUTED, lw=0.6, ls=(0, (2, 2)))
+
+
+def _draw_law(axes: Any, law: Law, index: int) -> None:
+    line = np.array(law.line, float)  # None is NaN
+    if not line.size:
+        return
+    x, ratio, low, high = line.T
+    axes.fill_between(x, low, high, color=COLOURS[index], alpha=0.15, lw=0)
+    axes.plot(x, ratio, color=COLOURS[index], ls=DASHES[index - 1], label=f"law: {law.name}")
+
+
+def _limits(exhibit: Exhibit, curve: Curve) -> tuple[float, float]:
+    """Ends of the y axis: what was measured, the paper's ratios, 1, and laws at the paper's size.
+
+    A law's band may be wider than everything that was measured, and is then cut off.
+    """
+    values = [1.0, *(ratio for row in exhibit.rows for ratio in (row.measured, row.paper))]
+    values += [end for row in exhibit.rows for end in row.ci95 or ()]
+    values += [law.value for trend in curve.trends for law in trend.laws]
+    known = [value for value in values if value is not None]
+    room = 0.08 * (max(known) - min(known)) or 0.05
+    return min(known) - room, max(known) + room
+
+
+def _with_unit(size: float | str, unit: str) -> str:
+    text = size if isinstance(size, str) else f"{size:,g}"
+    return f"{text} {unit}" if unit else text

@@ -1,0 +1,212 @@
+"""Runs of a curve over scale: found in a store, executed where they are missing, and reported.
+
+Each seed has a corpus of its own at every size, which is made only if one of its runs is missing;
+finished runs are found without it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+import reports
+from data_synth import load_corpus
+from data_synth.corpus import Corpus, Utterances
+from harness.grid.display import execute_named
+from harness.judge import comparison, read_results
+from harness.judge.results import Results
+from harness.store import Run, Store
+from harness.store.files import writable_folder, write_bytes
+from harness.store.shared_store import unpack_run
+from reports.site import FROM
+from reproductions.paper import Paper, Planned, Scaling, Subject
+from reproductions.scale_curves import (
+    Arms,
+    Finished,
+    build_curve,
+    estimate_core_hours,
+)
+
+if TYPE_CHECKING:
+    from reproductions.reproduce import Request
+
+
+def reproduce_curve(paper: Paper, scaling: Scaling, request: Request, device: str) -> Results:
+    """Run what a curve lacks, the smallest size first, and report it as far as it is finished.
+
+    Raises:
+        UserError: a corpus that cannot be made, or an output folder that cannot be written.
+        KeyboardInterrupt: stopped by the user or the budget; what is finished is reported.
+    """
+    started, clock = datetime.now(UTC), time.monotonic()
+    moment = comparison.describe_program("")["git"]
+    store = request.store.under({"commit": moment, "registration": scaling.registration.describe()})
+    take_published(paper, scaling, store)
+    try:
+        execute_missing(scaling, store, request.jobs, request.budget_s, device)
+    finally:
+        finished = find_finished(scaling, store.runs(), device)
+        hours = estimate_core_hours(scaling, finished)
+        left = f"about {hours:.1f} core-hours are left" if hours else "all sizes are run"
+        print(f"{scaling.id}: {left}", file=sys.stderr, flush=True)
+        runs = {
+            f"{arm} at {at:g}": [finished[at, each][arm] for size, each in finished if size == at]
+            for at, seed in finished
+            for arm in finished[at, seed]
+        }
+        facts = {
+            "reference": {**paper.reference, "held_against": paper.held_against},
+            **comparison.describe_program("python -m reproductions"),
+            "device": device,
+            "wall_s": round(time.monotonic() - clock, 1),
+            "started": started.isoformat(timespec="seconds"),
+            **comparison.describe_runs(runs, set()),
+        }
+        seeds = tuple(sorted({seed for size in scaling.planned for seed in size.seeds}))
+        results = Results(
+            paper.id, scaling.scale, paper.corpus, seeds, facts,
+            (build_curve(scaling, finished),), (),
+        )  # fmt: skip
+        reports.build(request.out, results)
+    return results
+
+
+def take_published(paper: Paper, scaling: Scaling, store: Store, folder: Path = FROM) -> None:
+    """Copy the published runs of a curve into a store that lacks them.
+
+    Args:
+        paper: the paper.
+        scaling: the curve.
+        store: the store.
+        folder: published results, ``PAPER/SCALE/results.json``, with ``runs/HASH.tar`` beside them.
+    """
+    there = folder / paper.id / scaling.scale
+    if not (there / "results.json").exists():
+        return
+    exhibits = read_results(there / "results.json").exhibits
+    named = {
+        run for each in exhibits if each.id == scaling.id for row in each.rows for run in row.runs
+    }
+    for hash_ in sorted(named):
+        archive = there / "runs" / f"{hash_}.tar"
+        if archive.exists() and not store.has(hash_):
+            target = writable_folder(store.path / hash_, "store")
+            for name, data in unpack_run(archive.read_bytes(), hash_).items():
+                write_bytes(target / name, data)
+
+
+def find_finished(scaling: Scaling, runs: Sequence[Run], device: str = "cpu") -> Finished:
+    """The finished runs of a curve among those of a store, without making a corpus.
+
+    A run is found by its whole configuration but the corpus's fingerprint, which all arms of a
+    seed share.
+    """
+    by_config: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.status in ("done", "diverged"):
+            by_config.setdefault(_describe(run.config), []).append(run)
+    found: dict[tuple[float, int], Arms] = {}
+    for size in scaling.planned:
+        for seed in size.seeds:
+            subject = Subject(scaling.scale, _corpus_without_speech(size.corpus), seed, device)
+            configs = scaling.configs(subject, seed, size)
+            some = {
+                arm: by_config.get(_describe(config.to_dict()), [])
+                for arm, config in configs.items()
+            }
+            if (arms := _of_one_corpus(some)) is not None:
+                found[size.at, seed] = arms
+    return found
+
+
+def _of_one_corpus(some: Mapping[str, Sequence[Run]]) -> Arms | None:
+    """A run of each arm, all on one corpus; None if there are none."""
+    first, *_ = some.values()
+    for run in first:
+        fingerprint = run.config["fingerprint"]
+        arms = {
+            arm: next((each for each in group if each.config["fingerprint"] == fingerprint), None)
+            for arm, group in some.items()
+        }
+        if all(arms.values()):
+            return cast(Arms, arms)
+    return None
+
+
+def _describe(config: Mapping[str, Any]) -> str:
+    return repr(_without_fingerprint(config))
+
+
+def _without_fingerprint(value: Any) -> Any:
+    """A configuration in canonical order, without its corpus's fingerprint."""
+    if isinstance(value, Mapping):
+        table = cast(Mapping[str, Any], value)
+        return [(k, _without_fingerprint(table[k])) for k in sorted(table) if k != "fingerprint"]
+    if isinstance(value, list | tuple):
+        return [_without_fingerprint(each) for each in cast(Sequence[Any], value)]
+    return value
+
+
+def _corpus_without_speech(name: str) -> Corpus:
+    """A corpus with a name alone, for configurations that are compared without its content."""
+    none = np.zeros(0, np.int64)
+    words = np.zeros(0, str)
+    table = Utterances(words, words, words, none, none, ())
+    return Corpus(
+        name, np.zeros((0, 1), np.float32), none.astype(np.int32), table, {"": (0,)},
+        stored_fingerprint="unknown",
+    )  # fmt: skip
+
+
+def execute_missing(
+    scaling: Scaling, store: Store, jobs: int, budget_s: float | None, device: str
+) -> Finished:
+    """Execute the missing runs of a curve, the smallest size first; returns all finished ones.
+
+    Raises:
+        UserError: a corpus cannot be made.
+        KeyboardInterrupt: stopped by the user or the budget; the same call resumes.
+    """
+    end_s = None if budget_s is None else time.monotonic() + budget_s
+    finished = dict(find_finished(scaling, store.runs(), device))
+    for size in scaling.planned:
+        for seed in size.seeds:
+            if (size.at, seed) in finished:
+                continue
+            left_s = None if end_s is None else end_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                raise KeyboardInterrupt
+            finished[size.at, seed] = _execute_seed(
+                scaling, size, seed, store, jobs, left_s, device
+            )
+    return finished
+
+
+def _execute_seed(
+    scaling: Scaling,
+    size: Planned,
+    seed: int,
+    store: Store,
+    jobs: int,
+    left_s: float | None,
+    device: str,
+) -> Arms:
+    started = time.monotonic()
+
+    def say(line: str) -> None:
+        print(f"seed {seed}: {line}", file=sys.stderr, flush=True)
+
+    corpus = load_corpus(size.corpus, scale=scaling.scale, seed=seed, progress=say)
+    configs = scaling.configs(Subject(scaling.scale, corpus, seed, device), seed, size)
+    left_s = None if left_s is None else max(left_s - (time.monotonic() - started), 1.0)
+
+    def run_name(arm: str) -> str:
+        return f"{scaling.id} at {size.at:g}, {arm}, seed {seed}"
+
+    return execute_named(configs, run_name, store, jobs, left_s)

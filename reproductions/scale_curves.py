@@ -1,0 +1,127 @@
+"""A claim's ratio over scale: what a paper declares of it, and the exhibit from its finished runs.
+
+Sizes, seeds, laws and band stand in ``registered/scaling.toml`` of the paper (see
+`harness.judge.registrations`); a paper declares the runs of one seed at one size, and how their
+errors are read. ``curve_runs`` executes what is missing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from harness.judge.curve import Curve, Trend
+from harness.judge.results import Exhibit, Row
+from harness.judge.scaling import Size, follow
+from harness.judge.statistics import ratio_ci
+from harness.store import Run
+from reproductions.paper import Scaling
+from reproductions.run_metrics import hashes
+
+Arms = Mapping[str, Run]
+"""The finished runs of one seed at one size, by arm."""
+
+
+Finished = Mapping[tuple[float, int], Arms]
+"""Finished runs by size and seed; a seed without all of its arms is not among them."""
+
+
+def estimate_core_hours(scaling: Scaling, finished: Finished) -> float:
+    """Hours of one core for what is missing, as registered."""
+    minutes = sum(
+        size.core_minutes
+        for size in scaling.planned
+        for seed in size.seeds
+        if (size.at, seed) not in finished
+    )
+    return minutes / 60.0
+
+
+def missing_seeds(scaling: Scaling, finished: Finished) -> dict[str, int]:
+    """Number of registered seeds that were not run, by size."""
+    counts = {
+        f"{size.at:g}": sum((size.at, seed) not in finished for seed in size.seeds)
+        for size in scaling.planned
+    }
+    return {size: count for size, count in counts.items() if count}
+
+
+def build_curve(scaling: Scaling, finished: Finished) -> Exhibit:
+    """The exhibit of a curve: its runs, both laws, and the value at the paper's size.
+
+    A size counts once two of its seeds are finished; until all registered seeds are, the answer is
+    ``unclear``.
+    """
+    entries, missing = scaling.entries, missing_seeds(scaling, finished)
+    rows, trends = list[Row](), list[Trend]()
+    for label, (over, under, paper) in scaling.ratios.items():
+        sizes = list(_sizes(scaling, finished, label, over, under))
+        for size in sizes:
+            arms = [finished[size.at, seed] for seed in size.seeds]
+            ratio = ratio_ci(*np.array(size.pairs).T)
+            behind = hashes([each[over] for each in arms], [each[under] for each in arms])
+            rows.append(Row.from_interval(label, size.at, None, ratio, behind))
+        rows.append(Row(label, float(entries["paper"]), paper))
+        trends.append(
+            follow(label, sizes, (float(entries["paper"]), paper), scaling.band, not missing)
+        )
+    low, high = scaling.band.low, scaling.band.high
+    curve = Curve(
+        entries["claim"],
+        entries["statistic"],
+        entries["grows"],
+        entries.get("unit", ""),
+        float(entries["paper"]),
+        (low if math.isfinite(low) else None, high if math.isfinite(high) else None),
+        tuple(trends),
+        missing,
+        scaling.registration.digest,
+    )
+    return Exhibit(
+        scaling.id,
+        "figure",
+        scaling.title,
+        tuple(rows),
+        axes={"x": _with_unit(curve.grows, curve.unit), "y": curve.ratio},
+        draw={"as": "scaling"},
+        paper_label="Beyond the paper",
+        note=describe_progress(scaling, finished),
+        curve=curve,
+    )
+
+
+def describe_progress(scaling: Scaling, finished: Finished) -> str:
+    """Sentence on the sizes that were run, and those that were not."""
+    unit = scaling.entries.get("unit", "")
+    run = [
+        f"{_with_unit(f'{size.at:g}', unit)} ({count} seed{'s' * (count != 1)})"
+        for size in scaling.planned
+        if (count := sum((size.at, seed) in finished for seed in size.seeds))
+    ]
+    left = [
+        f"{_with_unit(size, unit)} ({count})"
+        for size, count in missing_seeds(scaling, finished).items()
+    ]
+    told = f"Sizes run: {', '.join(run) or 'none'}; not run: {', '.join(left) or 'none'}."
+    return told if not left else f"{told} Until all are, the value at the paper's size is unclear."
+
+
+def _with_unit(text: str, unit: str) -> str:
+    return f"{text} {unit}" if unit else text
+
+
+def _sizes(
+    scaling: Scaling, finished: Finished, label: str, over: str, under: str
+) -> Iterator[Size]:
+    """The sizes with at least two finished seeds, whose runs all ended."""
+    for size in scaling.planned:
+        seeds = [seed for seed in size.seeds if (size.at, seed) in finished]
+        groups = [finished[size.at, seed] for seed in seeds]
+        if len(seeds) > 1 and all(r.status == "done" for arms in groups for r in arms.values()):
+            pairs = tuple(
+                (scaling.rate(arms[over], over, label), scaling.rate(arms[under], under, label))
+                for arms in groups
+            )
+            yield Size(size.at, tuple(seeds), pairs)

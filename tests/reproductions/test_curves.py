@@ -1,0 +1,212 @@
+"""Curves over scale: registered runs execute once, are found again, and told as far as they are."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_synth import check_known, load_corpus, presets
+from harness.base.errors import UserError
+from harness.judge import read_results, write_results
+from harness.store import Store
+from harness.store.shared_store import pack_run
+from reports import extrapolation
+from reproductions import curve_runs
+from reproductions.curve_runs import find_finished, reproduce_curve, take_published
+from reproductions.paper import Paper, Scaling
+from reproductions.paper1_async_asgd import PAPER as PAPER1
+from reproductions.reproduce import Request
+from reproductions.scale_curves import build_curve, describe_progress, estimate_core_hours
+
+TEXT = """
+[scaling."p9.scaling"]
+claim = "p9.close"
+statistic = "error of one over many"
+grows = "speech"
+unit = "h"
+paper = 100
+band = { at_most = 1.08 }
+laws = ["power", "power above a floor"]
+held_out = 8
+sizes = [
+    { at = 2, corpus = "mandarin-like@4", seeds = [71, 72], core_minutes = 6 },
+    { at = 4, corpus = "mandarin-like@8", seeds = [71, 72], core_minutes = 30 },
+    { at = 8, corpus = "mandarin-like@12", seeds = [71, 72], core_minutes = 60 },
+]
+"""
+
+
+@dataclass(frozen=True)
+class Config:
+    """A run whose error falls with the size and differs between seeds, without training."""
+
+    arm: str
+    seed: int
+    at: float
+    fingerprint: str
+    effort: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        return {n: getattr(self, n) for n in ("arm", "seed", "at", "fingerprint")}
+
+    def execute(self, store: Store, watch: object) -> object:
+        error = 0.1 + 0.001 * self.seed
+        if self.arm == "one":
+            error *= 1.0 + self.at**-0.5 + 0.001 * (self.seed % 2)
+        return store.obtain(self.to_dict(), lambda writer: writer.finish(summary={"error": error}))
+
+
+@pytest.fixture(scope="module")
+def scaling(tmp_path_factory) -> Scaling:
+    path = tmp_path_factory.mktemp("registered") / "scaling.toml"
+    path.write_text(TEXT)
+    return Scaling(
+        "p9.scaling", "A ratio by hours", path,
+        lambda subject, seed, size: {
+            arm: Config(arm, seed, size.at, subject.corpus.fingerprint) for arm in ("one", "many")
+        },
+        {"clean": ("one", "many", 1.034)}, lambda run, arm, label: run.summary["error"], "smoke",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def out(scaling, tmp_path_factory) -> Path:
+    """The folder of a whole curve."""
+    folder = tmp_path_factory.mktemp("whole")
+    reproduce_curve(paper(scaling), scaling, request(folder), "cpu")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(scaling, out):
+    """Its runs."""
+    return find_finished(scaling, Store(out / "runs").runs())
+
+
+def request(out: Path, budget_s: float | None = None) -> Request:
+    return Request((1,), ("scaling",), 1, budget_s, out)
+
+
+def paper(scaling: Scaling) -> Paper:
+    return replace(PAPER1, id="paper9", curves=(scaling,))
+
+
+def test_missing_runs_are_executed_and_found_again_without_a_corpus(scaling, out, monkeypatch):
+    results = read_results(out / "results.json")
+    monkeypatch.setattr(curve_runs, "load_corpus", lambda *_, **__: pytest.fail("a corpus is made"))
+    again = reproduce_curve(paper(scaling), scaling, request(out), "cpu")
+    (exhibit,), (same,) = results.exhibits, again.exhibits
+    assert replace(exhibit, files=()) == replace(same, files=())
+    assert exhibit.curve is not None
+    assert exhibit.curve.missing == {}
+    # By hand: ratio - 1 = at^-0.5, and a little more for odd seeds.
+    assert [row.measured for row in exhibit.rows][:2] == pytest.approx(
+        [1 + 2**-0.5 + 0.0005, 1.5 + 0.0005], abs=1e-5
+    )
+    law = exhibit.curve.trends[0].law
+    assert law is not None
+    assert law.value == pytest.approx(1.1, abs=2e-3)
+    assert (out / "figures" / "p9.scaling.png").exists()
+    assert same.curve == exhibit.curve
+
+
+def test_runs_keep_the_registration_that_they_ran_under(scaling, out):
+    runs = Store(out / "runs").runs()
+    assert {run.provenance["under"]["registration"]["sha256"] for run in runs} == {
+        scaling.registration.digest
+    }
+
+
+def test_spent_budget_leaves_a_report_that_says_what_is_missing(scaling, tmp_path, capsys):
+    with pytest.raises(KeyboardInterrupt):
+        reproduce_curve(paper(scaling), scaling, request(tmp_path / "out", 1e-9), "cpu")
+    assert "p9.scaling: about 3.2 core-hours are left" in capsys.readouterr().err
+    (exhibit,) = read_results(tmp_path / "out" / "results.json").exhibits
+    assert exhibit.note.startswith("Sizes run: none; not run: 2 h (2), 4 h (2), 8 h (2).")
+
+
+def test_partial_curve_is_unclear_and_says_so(scaling, finished):
+    some = {key: arms for key, arms in finished.items() if key != (8.0, 72)}
+    curve = build_curve(scaling, some).curve
+    assert curve is not None
+    assert curve.missing == {"8": 1}
+    assert [trend.word for trend in curve.trends] == ["unclear"]
+    assert "8 h (1 seed); not run: 8 h (1)." in describe_progress(scaling, some)
+    assert estimate_core_hours(scaling, some) == pytest.approx(1.0)
+    assert "Not run yet: 8 h." in extrapolation.summarise(curve)
+
+
+def test_arms_on_different_corpora_are_no_pair(scaling, tmp_path):
+    store = Store(tmp_path / "runs")
+    for arm, fingerprint in (("one", "a"), ("many", "b")):
+        Config(arm, 71, 2.0, fingerprint).execute(store, None)
+    assert find_finished(scaling, store.runs()) == {}
+    Config("many", 71, 2.0, "a").execute(store, None)
+    assert list(find_finished(scaling, store.runs())) == [(2.0, 71)]
+
+
+def test_published_runs_are_taken_where_the_store_lacks_them(scaling, out, tmp_path):
+    folder = tmp_path / "published" / "paper9" / "smoke"
+    (folder / "runs").mkdir(parents=True)
+    write_results(folder / "results.json", read_results(out / "results.json"))
+    for run in Store(out / "runs").runs():
+        (folder / "runs" / f"{run.hash}.tar").write_bytes(pack_run(run, light=True))
+    fresh = Store(tmp_path / "fresh")
+    take_published(paper(scaling), scaling, fresh, tmp_path / "published")
+    assert len(find_finished(scaling, fresh.runs())) == 6
+
+
+def test_sentence_of_a_claim_has_value_interval_and_word(out):
+    results = read_results(out / "results.json")
+    told = extrapolation.sentence(results, "p9.close")
+    assert told.startswith("At 100 h, extrapolated: clean 1.1")
+    assert "paper 1.034" in told
+    assert extrapolation.sentence(results, "p9.other") == ""
+
+
+def test_curve_runs_by_itself(scaling):
+    with pytest.raises(UserError, match="--only: 'scaling,fig2' is not allowed"):
+        paper(scaling).curve(("scaling", "fig2"))
+    assert paper(scaling).curve(("fig2",)) is None
+
+
+def test_missing_registration_is_told(scaling):
+    lost = replace(scaling, id="p9.other")
+    with pytest.raises(UserError, match=r"has no \[scaling.'p9.other'\]"):
+        _ = lost.registration
+
+
+@pytest.mark.parametrize("declared", [PAPER1])
+def test_every_curve_is_registered_and_names_a_claim(declared):
+    for curve in declared.curves:
+        entry = tomllib.loads(curve.registered.read_text())["scaling"][curve.id]
+        assert entry["claim"] in {claim.id for claim in declared.claims}
+        sizes = [size.at for size in curve.planned]
+        assert sizes == sorted(set(sizes))
+        assert entry["held_out"] == sizes[-1]
+        assert min(len(size.seeds) for size in curve.planned) >= 3
+        # Seeds serve nothing else.
+        used = {seed for scale in declared.seeds for seed in declared.seeds_of(scale, 100)}
+        assert used.isdisjoint(seed for size in curve.planned for seed in size.seeds)
+
+
+def test_corpus_with_a_size_differs_in_training_speech_alone(tmp_path):
+    plain, sized = (
+        presets.recipe(name, "smoke", 3) for name in ("mandarin-like", "mandarin-like@15")
+    )
+    assert (sized.train, sized.speakers) == (15, 2)
+    assert replace(sized, train=plain.train, speakers=plain.speakers) == plain
+    made = load_corpus("mandarin-like@15", scale="smoke", seed=3, cache=tmp_path)
+    assert made.name == "mandarin-like@15"
+    assert len(made.split("train")) == 15
+    assert len(made.split("clean")) == 40
+
+
+@pytest.mark.parametrize("name", ["mandarin-like@", "mandarin-like@0", "mandarin-like@x", "fsdd@5"])
+def test_bad_sizes_are_refused(name):
+    with pytest.raises(UserError, match="corpus"):
+        check_known(name, "smoke")
