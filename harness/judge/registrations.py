@@ -3,7 +3,7 @@
 ``reproductions/PAPER/registered/SCALE.toml`` is committed before the first run of a verdict. Every
 run that is begun keeps, in its provenance, the commit of the code, the digest of the file, and a
 short digest of every entry (`Registration.describe`), so that a later reader sees which entries
-were changed after it. A curve over scale has an entry of its own::
+were changed after it. Curves over scale have a file of their own, ``registered/scaling.toml``::
 
     [scaling."p1.scaling"]
     claim = "p1.one-pass-close"      # claim whose statistic is followed
