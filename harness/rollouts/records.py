@@ -1,4 +1,4 @@
-"""Records of simulated rollouts, and the questions whose answers are their lengths.
+"""Records of simulated rollouts, and the questions that ask for their lengths.
 
 The protocol `harness.rollouts.protocol.Rollouts` and an application that samples the rollouts agree
 on numbers alone. Groups are numbered in the order in which they begin; rollout ``g · G + m`` is
@@ -37,7 +37,7 @@ TRAINED, TOO_OLD = range(2)
 
 
 class LengthQueries(NamedTuple):
-    """[U] rollouts whose number of tokens is asked for, by number of the rollout.
+    """[U] rollouts with a number of tokens that is asked for, by number of the rollout.
 
     Attributes:
         rollout: number of the rollout, group · G + member.
@@ -86,8 +86,8 @@ class RolloutRows(Table):
         oldest_version: version that the first token was sampled with.
         mean_version: mean over the tokens of the version they were sampled with.
         last_version: version that the last token was sampled with.
-        trained_version: version whose step trained on it, so its staleness by rollout is
-            ``trained_version - oldest_version``; if thrown away, the version at that instant.
+        trained_version: version at the instant ``taken_s``, so that its staleness by rollout is
+            ``trained_version - oldest_version``.
         tokens: number of tokens; if it was thrown away in flight, the length it would have had,
             or 0 if that was never told.
         decoded: number of tokens decoded.

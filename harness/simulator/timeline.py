@@ -245,7 +245,11 @@ class Timeline:
     def tables(self) -> dict[str, Table]:
         """The tables by name; all but the first three only if they have rows."""
         always = {"folds": self.folds, "contributions": self.contributions, "spans": self.spans}
-        seldom = {"restarts": self.restarts, "decodes": self.decodes, "pieces": self.pieces}
+        seldom: dict[str, Table] = {
+            "restarts": self.restarts,
+            "decodes": self.decodes,
+            "pieces": self.pieces,
+        }
         seldom |= self.own
         return {**always, **{name: rows for name, rows in seldom.items() if len(rows)}}
 

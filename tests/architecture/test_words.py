@@ -30,6 +30,7 @@ TOLD_BY_FOLDER = {
     "files.py": "of anybody, and of a stored run",
     "keys.py": "of cluster files, and their reference page",
     "network.py": "a module's, and a simulated network",
+    "protocol.py": "of replicas with decoders, and of generators of rollouts",
     "rounds.py": "simulated, and on real processes",
     "task.py": "of speech, and of a module",
     "validate.py": "of the simulator, and of a corpus",

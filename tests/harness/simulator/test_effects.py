@@ -14,6 +14,7 @@ import pytest
 from harness.base.errors import UserError
 from harness.base.settings import Spec, limits_of
 from harness.cli import main
+from harness.rollouts.protocol import Rollouts
 from harness.simulator import Averaging, Cluster, Device, Level, ParameterServer, Simulation
 from harness.simulator.cluster import Job, cluster_from
 from harness.simulator.foresight import find_unused_keys
@@ -189,6 +190,7 @@ PROTOCOLS = (
     BackupWorkers(1),
     Sequence(slots=2, frames=6.0),
     ClientSampling(sampled=6, needed=5, every=2),
+    Rollouts(slots=2, tokens=6.0, group=2, batch=4),
 )
 ASKED = 9
 NOTES = {(Cluster, "name"), (Level, "name"), (Job, "name"), (Device, "source")}

@@ -1,0 +1,124 @@
+"""The protocol against a naive walk, on small random settings whose instants often coincide."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.rollouts.protocol import PUBLICATIONS, RULES, Rollouts
+from harness.simulator import Cluster, Device, Link, Simulation, WorkerGroup, Workload, concat
+from tests.harness.rollouts.naive import Walk
+
+FOLDS = 12
+WORKLOAD = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=0.0)
+
+
+def cluster_of(generators: int) -> Cluster:
+    """Equal generators, with a link whose latency is a quarter of a second."""
+    cards = {"card": Device(achieved_flops_per_s=1.0)}
+    return Cluster("c", cards, (WorkerGroup(generators, "card"),), Link(latency_s=0.25))
+
+
+def length(prompt: int, member: int, attempt: int, version: int) -> int:
+    """A number of tokens that depends on everything that a policy's would."""
+    return 1 + (prompt * 7 + member * 5 + attempt * 3 + version * 2 + prompt * version) % 9
+
+
+def random_settings(rng: np.random.Generator, rule: str, publish: str) -> dict[str, Any]:
+    """Small settings of binary fractions, so that sums of seconds are exact."""
+
+    def pick(*choices: Any) -> Any:
+        return choices[rng.integers(len(choices))]
+
+    interval = pick(1, 1, 2)
+    return {
+        "rule": rule,
+        "publish": publish,
+        "interval": interval,
+        "eta": pick(0, 1, 2) + (interval - 1) + (pick(0, 0.5) if rule == "backpressure" else 0),
+        "slots": pick(1, 2, 3),
+        "group": pick(1, 2, 3),
+        "batch": pick(1, 2, 3),
+        "room": pick(1, 2, 64),
+        "decode_s": pick(0.25, 0.5),
+        "sequence_s": pick(0.0, 0.125),
+        "prefill_s": pick(0.0, 0.0625),
+        "prompt_tokens": pick(0, 2),
+        "length_scale": pick(1, 2, 3),
+        "recompute": pick(True, False),
+        "reward_s": pick(0.0, 0.5, 2.0),
+        "reward_cv": 0.0,
+        "environment_s": pick(0.0, 0.25, 3.0),
+        "environment_cv": 0.0,
+        "train_s": pick(0.0, 0.5, 4.0),
+        "token_s": pick(0.0, 0.125),
+        "sync_s": pick(0.0, 0.5, None),
+    }
+
+
+def advance(simulation: Simulation, folds: int) -> Any:
+    """Advance by so many folds, answering on the way."""
+    parts, last = [], simulation.version + folds
+    while simulation.version < last:
+        parts.append(simulation.advance(folds=last - simulation.version))
+        asked = simulation.asked()
+        columns = (asked.prompt, asked.member, asked.attempt, asked.version)
+        tokens = [length(*row) for row in zip(*(c.tolist() for c in columns), strict=True)]
+        simulation.answer(asked.rollout, np.maximum(np.array(tokens, np.int64), asked.kept + 1))
+    return concat(parts)
+
+
+def simulate(settings: dict[str, Any], generators: int) -> Simulation:
+    """A simulation whose lengths are asked for."""
+    return Simulation(cluster_of(generators), Rollouts(**settings).asking(), WORKLOAD)
+
+
+def is_same(simulated: float, walked: Any) -> bool:
+    """Whether an instant is equal; one that never came is nan in one and None in the other."""
+    return np.isnan(simulated) if walked is None else simulated == walked
+
+
+@pytest.mark.parametrize("publish", PUBLICATIONS)
+@pytest.mark.parametrize("rule", RULES)
+def test_equals_a_naive_walk(rule, publish):
+    """Instants, order, versions of every token and what is thrown away, all exactly."""
+    rng = np.random.default_rng([RULES.index(rule), PUBLICATIONS.index(publish)])
+    for _ in range(12):
+        settings, generators = random_settings(rng, rule, publish), int(rng.integers(1, 4))
+        timeline = advance(simulate(settings, generators), FOLDS)
+        protocol = Rollouts(**settings)
+        sync = 0.25 if protocol.sync_s is None else protocol.sync_s
+        walk = Walk(protocol, generators, sync, length)
+        walk.walk(FOLDS)
+        assert timeline.folds.time_s.tolist() == walk.folds, settings
+        rows = timeline.own["rollouts"]
+        assert len(rows) == len(walk.rows), settings
+        for number, (row, fate, decoded) in enumerate(walk.rows):
+            group = row.group
+            assert rows.rollout[number] == group.number * protocol.group + row.member
+            assert rows.prompt[number] == group.prompt
+            assert rows.attempt[number] == group.attempt
+            assert (rows.generator[number], rows.slot[number]) == row.place
+            assert rows.fate[number] == ("trained", "thrown away").index(fate)
+            assert rows.decoded[number] == decoded
+            assert rows.trained_version[number] == row.trained_version
+            assert rows.oldest_version[number] == row.oldest()
+            assert rows.last_version[number] == row.stretches[-1][1]
+            versions = row.versions(decoded)
+            if versions:
+                assert rows.mean_version[number] == pytest.approx(np.mean(versions), rel=1e-12)
+            for name in ("start", "end", "left", "ready", "taken"):
+                assert is_same(getattr(rows, f"{name}_s")[number], getattr(row, name)), name
+        stretches = timeline.own["tokens"]
+        known = {group.number: group for group in walk.groups + walk.batch}
+        known |= {row.group.number: row.group for row, _, _ in walk.rows}
+        expected = sorted(
+            (group.number * protocol.group + row.member, *stretch)
+            for group in known.values()
+            for row in group.members
+            for stretch in row.stretches
+        )
+        columns = (stretches.rollout, stretches.first, stretches.version, stretches.time_s)
+        assert sorted(zip(*(c.tolist() for c in columns), strict=True)) == expected
