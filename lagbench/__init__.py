@@ -55,4 +55,19 @@ def _refuse_shadows() -> None:
     from lagbench_start import PACKAGES, shadow
 
     for told in filter(None, map(shadow, PACKAGES)):
-        raise ImportError(told)
+        error = ImportError(told)
+        _print_in_one_line(error)
+        raise error
+
+
+def _print_in_one_line(error: ImportError) -> None:
+    """Have Python end with one line in place of a traceback if nothing catches the error."""
+    usual = sys.excepthook
+
+    def end(kind: type[BaseException], value: BaseException, trace: Any) -> None:
+        if value is error:
+            print(f"error: {error}", file=sys.stderr)
+        else:
+            usual(kind, value, trace)
+
+    sys.excepthook = end

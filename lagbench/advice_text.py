@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from harness.base.settings import format_seconds
+from harness.base.settings import format_count, format_seconds
 from harness.judge.answer import (
     format_range,
     format_target,
@@ -86,8 +86,8 @@ def _describe_search(found: Advised) -> str:
     untrained = sum(trial.passes == 0 for trial in found.trials)
     full = len(found.cells) - 1
     left = len(found.trials) - untrained - full
-    told = f"Of {len(found.trials)} candidates {full} were trained in full, {left} were left after"
-    told += f" shorter trainings, {untrained} passed over by their simulated time"
+    told = f"Of {format_count(len(found.trials), 'candidate')} {full} trained in full, {left} left"
+    told += f" after shorter trainings, {untrained} passed over by their simulated time"
     cost = f"{found.trainings} trainings, {found.cost:.0f} of full length"
     return f"{told}: {cost} (plan {found.plan.digest[:12]})."
 

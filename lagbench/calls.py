@@ -80,6 +80,7 @@ from harness.simulator.foresight import describe_repeats
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.simulator.protocols.gated import GatedServer
 from harness.store import Cell, Run, Store
+from harness.store.read import is_run
 from lagbench import cluster as cluster
 from lagbench.advised import Advice
 from lagbench.result import Result, Tolerated
@@ -436,8 +437,11 @@ def load(run: str | Path) -> Run:
     Raises:
         UserError: there is no such run.
     """
-    check_kind("run", run, (str, Path), "the folder of a run in a store, or its hash")
+    allowed = "the folder of a run in a store, or its hash"
+    check_kind("run", run, (str, Path), allowed)
     folder = Path(run)
     if folder.name == str(run) and not folder.exists():
         return Store(USUAL["store"]).load(folder.name)
+    if folder.exists() and not is_run(folder):
+        raise UserError(f"run: {str(run)!r} is no run; allowed: {allowed}")
     return Store(folder.resolve().parent).load(folder.resolve().name)

@@ -64,20 +64,22 @@ def describe_tolerance(found: Tolerance) -> Iterator[str]:
     """The break point, its interval, and the data that would decide, a sentence each."""
     first, margin = found.points[0].value, f"{found.margin:.3g}"
     known = {point.value: point for point in found.points}
-    said = f"{found.what}: an error {margin} (relative) above that of {first:g} is tolerated"
+    said = f"an error {margin} (relative) above that of {first:g} is tolerated"
     said += f" up to {found.tolerated:g}"
     ends = [known[found.tolerated]]
     if math.isinf(found.broken):
-        yield f"{said}, the most that was tried"
+        said += ", the most that was tried"
     else:
-        yield f"{said}, broken at {found.broken:g}"
+        said += f", broken at {found.broken:g}"
         ends.append(known[found.broken])
     low, high = found.interval
     if all(end.decided for end in ends):
+        yield f"{found.what}: {said}"
         return
     least = f"above {low:g}" if low > first else f"anywhere above {first:g}"
     most = f"at most {high:g}" if math.isfinite(high) else "no value tried is decidedly broken"
-    yield f"the break point is {least}, {most} (95%)"
+    yield f"{found.what}: undecided: the break point is {least}, {most} (95%)"
+    yield f"by the means alone, {said}"
     if len(ends[0].errors) == 1:
         yield "one seed has no interval: not decided"
         return

@@ -293,12 +293,12 @@ def _convert(
 
 
 def dataclasses_below(kind: type[Any]) -> tuple[Any, ...]:
-    """All dataclasses below a class that is none itself, at any depth, each once."""
+    """All dataclasses below a class that is none itself, at any depth, each once; no bases."""
     found: list[type[Any]] = []
     waiting = [kind]
     while waiting:
         below = waiting.pop().__subclasses__()
-        found += [each for each in below if is_dataclass(each)]
+        found += [each for each in below if is_dataclass(each) and not inspect.isabstract(each)]
         waiting += below
     return tuple(dict.fromkeys(found))
 
@@ -471,6 +471,17 @@ def format_quantity(value: float, unit: str) -> str:
         if abs(value) >= size:
             return f"{value / size:.4g} {prefix}{unit}"
     return f"{value:.4g} {unit}"
+
+
+def format_count(count: float, noun: str) -> str:
+    """A number with its noun, in the plural unless it is 1.
+
+    Example:
+        >>> format_count(1, "pass"), format_count(3.0, "pass"), format_count(2, "seed")
+        ('1 pass', '3 passes', '2 seeds')
+    """
+    ending = "es" if noun.endswith("s") else "s"
+    return f"{count:g} {noun}{'' if count == 1 else ending}"
 
 
 def format_seconds(seconds: float) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from harness.base.settings import format_seconds
+from harness.base.settings import format_count, format_seconds
 from harness.judge.comparison import Row, Speedup, Table, last, speedup
 from harness.judge.direction import as_error, is_maximised
 from harness.judge.interval import Interval
@@ -17,6 +17,9 @@ from harness.judge.statistics import paired_difference_ci
 
 MOST_NAMED = 3
 """Number of rows that are named as equal to the fastest; of more, the rest is counted."""
+
+ERRORS = frozenset(("dev_error", "dev_loss", "dev_mse", "dev_mae"))
+"""Metrics of which less is better for everybody."""
 
 ALONE = "One seed has no interval, so how much of this is chance is not known."
 
@@ -31,7 +34,17 @@ def answer(table: Table) -> list[str]:
         return ["Every run diverged: a smaller rate is needed."]
     told = _single(table) if len(table.rows) == 1 else _several(table)
     seeds = max(len(row.cell.runs) for row in table.rows)
-    return [*told, *([ALONE] if seeds == 1 else [])]
+    return [*told, *_hint_direction(table), *([ALONE] if seeds == 1 else [])]
+
+
+def _hint_direction(table: Table) -> Iterator[str]:
+    """A hint where a metric of the user's, taken as an error, rises in every row."""
+    if table.judged in ERRORS or is_maximised(table.rows[0].cell.runs[0]):
+        return
+    ends = [(row.start, row.error.estimate) for row in table.rows if row.error is not None]
+    if all(start is not None and start < end for start, end in ends):
+        told = "rises in training, and less of it counts as better"
+        yield f"{_metric(table)} {told}: if more is, maximise=True is needed."
 
 
 def ordered(table: Table) -> list[Row]:
@@ -60,7 +73,7 @@ def format_workers(count: int) -> str:
         >>> format_workers(1), format_workers(4)
         ('1 worker', '4 workers')
     """
-    return f"{count} worker{'' if count == 1 else 's'}"
+    return format_count(count, "worker")
 
 
 def format_times(ratio: float) -> str:
@@ -109,7 +122,7 @@ def _single(table: Table) -> Iterator[str]:
         yield f"{name} did not learn: {metric} {format_error(row.error)} at the end{began}."
         return
     passes = float(row.cell.runs[0].config.get("passes", math.nan))
-    after = f"after {passes:g} passes, " if math.isfinite(passes) else ""
+    after = f"after {format_count(passes, 'pass')}, " if math.isfinite(passes) else ""
     took = f"{after}{format_seconds(row.seconds.estimate)} of simulated time"
     yield f"{name}: {metric} {format_error(row.error)} {took}{began}."
     if table.target is not None:
@@ -219,7 +232,9 @@ def _enough(table: Table, best: Row) -> str:
             if row.cell.workers == most:
                 return f"; more than {most} were not tried"
             if not gains:
-                return f"; with more than {row.cell.workers} it is not reached"
+                some = any(each.reached for each in rows[place + 1 :])
+                ends = "not every seed reaches it" if some else "it is not reached"
+                return f"; with more than {row.cell.workers} {ends}"
             some = any(found.time.estimate > 1.0 for found in gains)
             seen = " that these seeds show" if some else ""
             return f"; more than {row.cell.workers} pay nothing{seen}"

@@ -14,28 +14,9 @@ from harness.grid.carriers import check as check_carrier
 from harness.modules.buffers import check_rule
 from harness.modules.network import OWN_LOSS
 from harness.modules.partition import partition_of
-from harness.modules.recipe import schedule_of
+from harness.modules.recipe import check_share, schedule_of
 from harness.modules.step_time import is_finite
-
-HERE: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("lr", "learning_rate", "learning_rates", "rate", "rates"), ("rate", "rates")),
-    **dict.fromkeys(("epochs", "num_epochs", "n_epochs", "max_epochs"), ("passes",)),
-    **dict.fromkeys(("batch_size", "batch", "bs", "mini_batch"), ("minibatch",)),
-    **dict.fromkeys(("n_jobs", "num_jobs", "processes"), ("jobs",)),
-    **dict.fromkeys(("num_workers", "n_workers", "nodes", "world_size"), ("workers",)),
-    **dict.fromkeys(("algorithm", "algorithms", "algo", "method"), ("algorithm", "algorithms")),
-    **dict.fromkeys(("val", "valid", "validation", "val_data", "eval_data"), ("dev",)),
-    **dict.fromkeys(("seed", "n_seeds", "random_state"), ("seeds",)),
-    **dict.fromkeys(("lr_scheduler", "scheduler"), ("schedule",)),
-    **dict.fromkeys(("loss_fn", "criterion"), ("loss",)),
-    **dict.fromkeys(("metrics", "scoring"), ("metric",)),
-    **dict.fromkeys(("opt", "optim"), ("optimizer",)),
-    **dict.fromkeys(("clip_grad", "max_norm", "max_grad_norm", "gradient_clip"), ("clip",)),
-    **dict.fromkeys(("decay", "wd"), ("weight_decay",)),
-    **dict.fromkeys(("accumulation_steps", "gradient_accumulation_steps"), ("accumulate",)),
-    **dict.fromkeys(("dataset", "train_data", "dataloader", "loader"), ("data",)),
-}
-"""Names of arguments here, by the names that they have in other libraries or in another call."""
+from harness.runs.synonyms import HERE
 
 
 def check_names(call: str, given: Collection[str], allowed: Collection[str]) -> None:
@@ -52,7 +33,7 @@ def check_names(call: str, given: Collection[str], allowed: Collection[str]) -> 
     for name in given:
         if name not in allowed:
             called = [each for each in HERE.get(name, ()) if each in allowed]
-            raise name_error(call, name, allowed, called)
+            raise name_error(call, name, allowed, called[:1])
 
 
 LONGEST, ADDRESS = 80, " at 0x"
@@ -104,6 +85,7 @@ def check_settings(model: object, loss: object, asked: Any) -> None:
     check_kind("redraw", asked.redraw, bool, "True or False")
     _check_positive("guess", asked.guess)
     _check_seeds(asked.seeds)
+    check_share(asked.schedule)
     schedule_of(asked.schedule, asked.guess)
 
 
@@ -192,11 +174,9 @@ def check_rates(given: Any, methods: Sequence[str]) -> None:
 
 
 def _check_seeds(asked: Any) -> None:
-    if _whole(asked):
-        return
-    each = _as_list(asked)
-    if not all(map(_whole, each)) or len(set(each)) < len(each):
-        raise UserError(f"seeds: {asked!r}; allowed: how many, or which, each once")
+    each = list(range(asked)) if _whole(asked) else _as_list(asked)
+    if not (each and all(map(_whole, each))) or len(set(each)) < len(each):
+        raise UserError(f"seeds: {asked!r}; allowed: how many, from 1; or which, each once")
 
 
 def _as_list(value: Any) -> list[Any]:

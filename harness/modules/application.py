@@ -24,6 +24,7 @@ from harness.base.registry import import_modules, undo_imports
 from harness.base.seeds import identity
 from harness.base.settings import build, setting
 from harness.modules.buffers import Rule, describe_buffers
+from harness.modules.finite import check_suspects, find_suspects
 from harness.modules.network import OWN_LOSS, Metric, preserve_generators
 from harness.modules.partition import Partitioning, partition_of
 from harness.modules.problem import Arrays, Problem
@@ -179,11 +180,11 @@ class Source:
             if not (callable(found) or found == OWN_LOSS):
                 told = f"{key}: a {type(found).__name__}; allowed: a module or a function"
                 raise UserError(f"{self.where}: {told}")
-        train = self.data("data", asked.data)
+        train = whole = self.data("data", asked.data)
         if isinstance(asked.dev, str):
-            dev = self.data("dev", asked.dev)
+            dev = held = self.data("dev", asked.dev)
         elif 0.0 < asked.dev < 1.0:
-            train, dev = train.split(asked.dev)
+            (train, dev), held = train.split(asked.dev), None
         else:
             raise UserError(f"{self.where}: dev: {asked.dev}; allowed: above 0, below 1; or {HERE}")
         test = None if asked.test is None else self.data("test", asked.test)
@@ -195,7 +196,12 @@ class Source:
         parts = train, dev, test, metrics, source, self.place
         how: Any = {"maximise": more, "buffers": asked.buffers, "autocast": asked.autocast}
         with self.place.name_keys():
-            return Problem(model, loss, *parts, partition=partition, **how)
+            problem = Problem(model, loss, *parts, partition=partition, **how)
+        named = {f"{self.where}: data": whole, f"{self.where}: dev": held}
+        if suspects := find_suspects({**named, f"{self.where}: test": test}):
+            problem.inspect(asked.minibatch, "cpu")  # reports other mistakes first
+            check_suspects(suspects, problem, "cpu")
+        return problem
 
     def _partition(self) -> Partitioning | None:
         asked = self.asked.partition

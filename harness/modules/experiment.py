@@ -29,6 +29,7 @@ from harness.grid.tally import Tally
 from harness.judge.comparison import Impossible
 from harness.modules.allowed import check_kind, check_lists, check_rates, check_settings
 from harness.modules.buffers import Rule, describe_buffers
+from harness.modules.finite import Suspect, check_suspects, find_suspects
 from harness.modules.network import AskedLoss, copy_module
 from harness.modules.optimizers import AskedOptimizer, optimizer_of
 from harness.modules.partition import (
@@ -39,7 +40,13 @@ from harness.modules.partition import (
 )
 from harness.modules.problem import Arrays, Problem
 from harness.modules.reading import arrays_of, is_batched
-from harness.modules.recipe import AskedSchedule, decays_beside, schedule_of, with_decay
+from harness.modules.recipe import (
+    AskedSchedule,
+    decays_beside,
+    describe_schedule,
+    schedule_of,
+    with_decay,
+)
 from harness.modules.redrawn import Redrawn
 from harness.modules.sending import check_sendable, make_data_folder, share, sweep_data
 from harness.modules.step_time import Charge, Measured, StepConfig, check_charge
@@ -190,6 +197,7 @@ class Experiment:
     _data: TemporaryDirectory[str] | None = field(default=None, init=False)
     _turned: bool = field(default=False, init=False)
     _said: set[str] = field(default_factory=set[str], init=False)
+    _suspects: list[Suspect] = field(default_factory=list[Suspect], init=False)
     impossible: Sequence[Impossible] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
@@ -291,7 +299,10 @@ class Experiment:
         """Notes on facts that a user may not expect, a line each."""
         problem, size = self.problem(self.seeds[0]), self.settings.minibatch
         found = problem.inspect(size, self.device)
+        check_suspects(self._suspects, problem, self.device)
         if line := describe_buffers(found.changing, self.settings.buffers):
+            yield line
+        if line := describe_schedule(self.settings.schedule):
             yield line
         if found.reduction == "sum":
             yield "loss: summed over a minibatch; what is reported of it is the mean over examples"
@@ -406,9 +417,11 @@ class Experiment:
             self._note_batches(given)
             asked = self.settings
             chosen = {name: getattr(asked, name) for name in ("examples", "redraw", "buffer")}
-            train = arrays_of(given, "data", **chosen)
-            train, dev = self._split_dev(train)
+            whole = arrays_of(given, "data", **chosen)
+            train, dev = self._split_dev(whole)
             test = None if asked.test is None else arrays_of(asked.test, "test", redraw=False)
+            held = None if isinstance(asked.dev, float) else dev
+            self._suspects += find_suspects({"data": whole, "dev": held, "test": test})
             metrics = metrics_of(self.settings.metric, train, self.loss)
             train, dev = self._share_data(train), self._share_data(dev)
             test = test and self._share_data(test)

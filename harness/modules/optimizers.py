@@ -93,8 +93,12 @@ def _convert(made: Optimizer) -> Chosen:
     if kind.__name__ not in LINEAR or getattr(torch.optim, kind.__name__) is not kind:
         _refuse(kind.__name__)
     groups = [{k: v for k, v in each.items() if k != "params"} for each in made.param_groups]
-    if any(each != groups[0] for each in groups[1:]):
-        told = f"{len(groups)} groups of parameters with different settings"
+    differing = [
+        name for name in groups[0] if any(each[name] != groups[0][name] for each in groups)
+    ]
+    if differing:
+        each = [f"{name} ({', '.join(str(g[name]) for g in groups)})" for name in differing]
+        told = f"{len(groups)} groups of parameters with different {' and '.join(each)}"
         raise UserError(f"optimizer: {told}; allowed: the same for all parameters")
     if made.state:
         raise UserError(

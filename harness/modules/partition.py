@@ -123,8 +123,14 @@ def partition_of(asked: Any) -> Partitioning | None:
         name, _, alpha = asked.partition(":")
         if asked in (IID, "by_label"):
             return None if asked == IID else by_label
+        if name == "dirichlet" and not alpha:
+            told = "without a concentration; allowed: with one, e.g. 'dirichlet:0.5'"
+            raise UserError(f"partition: {asked!r} {told}")
         if name == "dirichlet":
             return dirichlet(_number(alpha))
+    elif asked is dirichlet or asked is Dirichlet:
+        told = "without a concentration; allowed: with one, e.g. lagbench.dirichlet(0.5)"
+        raise UserError(f"partition: lagbench.dirichlet {told}")
     elif callable(asked) and not isinstance(asked, type):
         return None if asked is None else cast(Partitioning, asked)
     raise UserError(f"partition: {asked!r}; allowed: {ALLOWED}")

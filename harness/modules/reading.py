@@ -277,7 +277,8 @@ def _limit_examples(
             raise UserError(f"{what}: {told}")
         if (now := time.monotonic()) - said > SAID_EVERY_S:
             said = now
-            LOG.info(f"{what}: {count:,} examples read in {now - began:.0f} s")
+            ends = "" if examples is not None else "; examples= is needed if it has no end"
+            LOG.info(f"{what}: {count:,} examples read in {now - began:.0f} s{ends}")
     if examples is not None:
         told = f"examples: {examples:,}, but {what} ends after {count:,}"
         raise UserError(f"{told}; allowed: at most as many")

@@ -104,7 +104,8 @@ class Streamed(Arrays):
         Raises:
             UserError: always; a partition would need them.
         """
-        raise UserError("partition: not with buffer=; allowed: 'iid'")
+        told = "not with buffer=, as it needs the targets of all examples, which are not in memory"
+        raise UserError(f"partition: {told}; allowed: 'iid', or no buffer=")
 
     @cached_property
     def sha256(self) -> str:

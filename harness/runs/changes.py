@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from harness.base.errors import UserError
-from harness.base.files import find_bundled
+from harness.base.errors import UserError, name_error
+from harness.base.files import describe_choices, find_bundled
 from harness.base.settings import KIND
+from harness.runs.synonyms import HERE
 
 __all__ = ["Change", "put"]
 
@@ -32,7 +33,8 @@ def put(path: Path, table: Table, change: Change, top: Callable[[], Collection[s
         top: gives the keys that are allowed at the top of the file.
 
     Raises:
-        UserError: several tables have the key, or a part of it is no table.
+        UserError: several tables have the key, a part of it is no table, a cluster file is not
+            there, or the key is the name that another library has for one of the file's.
     """
     steps, value = change
     if len(steps) == 1 and steps[0] not in table and steps[0] not in top():
@@ -40,6 +42,8 @@ def put(path: Path, table: Table, change: Change, top: Callable[[], Collection[s
         if len(found) > 1:
             told = f"{steps[0]} is a key of several tables; allowed: one of {', '.join(found)}"
             raise UserError(f"{path}: {told}")
+        if not found:
+            _refuse_synonym(path, table, steps[0], top())
         steps = tuple(found[0].split(".")) if found else steps
     here: Any = table
     for step in steps[:-1]:
@@ -49,7 +53,19 @@ def put(path: Path, table: Table, change: Change, top: Callable[[], Collection[s
     inner = cast(Table, here)
     if steps[-1] == KIND and inner.get(KIND) != value:
         inner.clear()
-    inner[steps[-1]] = _locate(value) if steps[-1] == "cluster" else value
+    inner[steps[-1]] = _locate(value, path) if steps[-1] == "cluster" else value
+
+
+def _refuse_synonym(path: Path, table: Table, key: str, top: Collection[str]) -> None:
+    """Reject the name that another library has for a key of the file.
+
+    Raises:
+        UserError: it is one.
+    """
+    names = HERE.get(key, ())
+    called = [each for name in names for each in ([name] if name in top else _find(table, name))]
+    if called:
+        raise name_error(f"{path}: key", key, top, called)
 
 
 def _only(value: Any) -> Any:
@@ -70,8 +86,17 @@ def _find(table: Table, key: str, before: str = "") -> Iterator[str]:
             yield from _find(cast(Table, inner), key, place)
 
 
-def _locate(cluster: object) -> object:
-    """A cluster file in the working folder by its whole path; any other value itself."""
+def _locate(cluster: object, path: Path) -> object:
+    """A cluster file in the working folder by its whole path; any other value itself.
+
+    Raises:
+        UserError: there is no such file, neither there nor beside the run file.
+    """
     if not isinstance(cluster, str) or cluster in find_bundled("cluster"):
         return cluster
-    return str(Path(cluster).resolve()) if Path(cluster).is_file() else cluster
+    if Path(cluster).is_file():
+        return str(Path(cluster).resolve())
+    if Path(cluster).suffix and not (path.parent / cluster).is_file():
+        told = f"no file {cluster!r} here or beside {path.name}"
+        raise UserError(f"{path}: cluster: {told}; allowed: {describe_choices('cluster')}")
+    return cluster

@@ -130,7 +130,7 @@ def _top_keys(path: Path, table: Table) -> set[str]:
     """Keys that are allowed at the top of a file."""
     application = application_of(table, str(path))
     keys = {entry.name for entry in fields(application.config)}
-    return keys | application.own_keys | {IMPORT, TASK}
+    return (keys | application.own_keys | {IMPORT, TASK}) - set(application.follows)
 
 
 def _import(path: Path, names: object) -> list[str]:

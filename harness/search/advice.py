@@ -23,6 +23,7 @@ import numpy as np
 from harness.base.errors import UserError
 from harness.base.log import LOG
 from harness.base.seeds import identity
+from harness.base.settings import format_count
 from harness.grid.display import run_named
 from harness.grid.grid import Runner
 from harness.grid.tally import Span, Tally
@@ -315,8 +316,9 @@ class AdviceSearch:
     def run(self) -> Advised:
         """Search; lines say the plan's digest and the number of trainings beforehand."""
         plan, full = self.plan, self.plan.passes[-1]
+        candidates = format_count(1 + len(plan.candidates), "candidate")
         LOG.info(
-            f"advise: plan {plan.digest[:12]}: {1 + len(plan.candidates)} candidates,"
+            f"advise: plan {plan.digest[:12]}: {candidates},"
             f" {plan.trainings.count('training')}; those in the store are not trained again"
         )
         target, reason, alone, tuned = self._train_reference()
@@ -396,7 +398,7 @@ class AdviceSearch:
         return self._follow({candidate: once()})[candidate]
 
     def _try(self, candidate: Candidate, rate: float, seed: int, passes: int) -> Try:
-        name = f"{candidate.name}, {passes} passes, rate {rate:.3g}, seed {seed}"
+        name = f"{candidate.name}, {format_count(passes, 'pass')}, rate {rate:.3g}, seed {seed}"
         return name, self._configure(candidate, rate, seed, passes)
 
     def _search_rate(
@@ -455,7 +457,11 @@ class AdviceSearch:
                 rates[each.name] *= FACTOR**rung
                 seconds[each] = errors[rung]
                 self._trials[each.name] = Trial(
-                    each, passes, rates[each.name], errors[rung], f"slower in {passes} passes"
+                    each,
+                    passes,
+                    rates[each.name],
+                    errors[rung],
+                    f"slower in {format_count(passes, 'pass')}",
                 )
         able = [each for each in seconds if math.isfinite(seconds[each])]
         return sorted(able, key=lambda each: seconds[each])

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.data import IterableDataset
 
 import lagbench
 from harness.algorithms.catalogue import AsyncSgd
@@ -37,6 +38,19 @@ class Frozen(nn.Linear):
         self.requires_grad_(False)
 
 
+class Summed(nn.Linear):
+    def __init__(self):
+        super().__init__(X.shape[1], 3)
+
+    def forward(self, a, b):
+        return super().forward(a + b)
+
+
+class Zeroed(nn.Module):
+    def forward(self, x):
+        return torch.nan_to_num(x)
+
+
 @dataclass(frozen=True)
 class Forgetful(AsyncSgd):
     def fold(self, server, fold):
@@ -47,6 +61,18 @@ class Forgetful(AsyncSgd):
 class Short(AsyncSgd):
     def fold(self, server):
         server.version += 1
+
+
+class Rows(IterableDataset):
+    def __iter__(self):
+        return zip(X, LABELS, strict=True)
+
+
+def spoilt(tensor, *place, value=torch.nan):
+    """A copy with one other number."""
+    made = tensor.clone()
+    made[place] = value
+    return made
 
 
 @pytest.fixture
@@ -111,6 +137,15 @@ def test_a_name_of_other_libraries_is_told_as_it_is_called_here(call, name, here
         ({"loss": nn.CrossEntropyLoss}, "loss: CrossEntropyLoss is a class; allowed: an object"),
         ({"data": (X, LABELS.float())}, "loss: fails on a minibatch of 8 examples: "),
         ({"data": (X, LABELS[:, None])}, "loss: fails on a minibatch of 8 examples: "),
+        ({"seeds": 0}, "seeds: 0; allowed: how many, from 1; or which, each once"),
+        ({"seeds": []}, "seeds: []; allowed: how many, from 1; or which, each once"),
+        ({"partition": "dirichlet"}, "partition: 'dirichlet' without a concentration; allowed: w"),
+        ({"partition": lagbench.dirichlet}, "partition: lagbench.dirichlet without a concentrat"),
+        (
+            {"data": Rows(), "examples": 32, "buffer": 8, "partition": "by_label"},
+            "partition: not with buffer=, as it needs the targets of all examples, which are not",
+        ),
+        ({"schedule": lambda step: 0.9**step}, "schedule: a function of 'step' is called with the"),
         ({"model": nn.Linear(3, 3)}, "model: fails on a minibatch of 8 examples: "),
     ],
 )
@@ -119,6 +154,46 @@ def test_the_argument_at_fault_is_named_in_one_line(given, told, train):
         train(**given)
     assert str(refused.value).startswith(told)
     assert str(refused.value).isprintable()
+
+
+def test_advice_has_its_own_words_for_a_cluster_and_a_rate():
+    for name, here in {"cluster": "machines", "rate": "guess", "algorithm": "algorithms"}.items():
+        told = rf"^advise: unknown '{name}' \(called '{here}' here\); allowed: "
+        with pytest.raises(lagbench.UserError, match=told):
+            lagbench.advise(module(), LOSS, (X, LABELS), **{name: 1})
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"data": (spoilt(X, 17, 3), LABELS)}, "data: input[17, 3] is nan, with which the loss"),
+        ({"dev": (spoilt(X, 2, 0, value=torch.inf), LABELS)}, "dev: input[2, 0] is inf, with whi"),
+        ({"test": ((X, spoilt(X, 39, 5)), LABELS), "model": None}, "test: input[39, 5] is nan, w"),
+    ],
+)
+def test_a_number_that_is_not_finite_is_named_and_no_rate_is_blamed(given, told, train):
+    if "model" in given:  # of two inputs
+        given = {**given, "model": Summed(), "data": ((X, X), LABELS)}
+    with pytest.raises(lagbench.UserError) as refused:
+        train(**given)
+    assert str(refused.value).startswith(told)
+
+
+def test_a_module_that_expects_such_numbers_is_trained(train):
+    model = nn.Sequential(Zeroed(), module())
+    assert train(model, data=(spoilt(X, 17, 3), LABELS)).runs[0].status == "done"
+
+
+def test_a_schedule_that_changes_with_steps_only_is_remarked_on(train, caplog):
+    with caplog.at_level("INFO", "lagbench"):
+        for schedule in (lambda t: 0.99**t, lambda t: min(1.0, t / 500)):
+            train(schedule=schedule)
+        for schedule in (lambda t: 1 - t, lambda t: 0.1**t, lambda t: 1.0, "cosine"):
+            train(schedule=schedule)
+    found = [line for line in caplog.messages if line.startswith("schedule: ")]
+    assert [line.partition(" over training")[0] for line in found] == [
+        f"schedule: the function is {span}" for span in ("0.99 to 1", "0 to 0.00198")
+    ]
 
 
 def test_a_missing_device_is_named_as_the_argument_or_the_option(monkeypatch):
@@ -156,6 +231,8 @@ def test_a_run_that_is_not_there_is_told_with_where_it_was_looked_for(tmp_path, 
     assert lagbench.load(tmp_path / "lagbench-runs" / made.hash).hash == made.hash
     with pytest.raises(lagbench.UserError, match=r"^lagbench-runs: no run with hash 'nope'; lag"):
         lagbench.load("nope")
+    with pytest.raises(lagbench.UserError, match=rf"^run: '{tmp_path}' is no run; allowed: the fo"):
+        lagbench.load(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +92,32 @@ def test_more_workers_that_are_slower_pay_nothing():
 
     assert told[0] == "1 worker: fastest to error 0.2, in 2.05 s; more than 1 pay nothing."
     assert told[1] == "Next is 2 workers, 2 times slower (2 to 2)."
+
+
+@pytest.mark.parametrize(
+    ("curves", "told"),
+    [
+        ([falling(1.0, 2.0), [(0.0, 0.0, 0.9), (5.0, 5.0, 0.4)]], "not every seed reaches it"),
+        ([[(0.0, 0.0, 0.9), (5.0, 5.0, 0.4)]] * 2, "it is not reached"),
+    ],
+)
+def test_more_workers_of_whom_a_seed_reaches_the_target_are_not_said_to_miss_it(curves, told):
+    cells = [cell_of("a", 1, [falling(1.0, p) for p in (2.0, 2.1)]), cell_of("a", 2, curves)]
+    assert answer(build_table(cells, 0.2))[0].endswith(f"; with more than 1 {told}.")
+
+
+def test_a_metric_of_the_user_s_that_rises_is_asked_for_its_direction():
+    def told(judged, more=False, end=0.9):
+        cell = cell_of("a", 1, [[(0.0, 0.0, 0.5), (5.0, 5.0, end)]] * 2, more=more)
+        for run in cell.runs:
+            run.summary[f"{judged}/iterate"] = run.summary.pop("dev_error/iterate")
+            run.metrics["name"] = np.array([f"{judged}/iterate"] * 2)
+        return " ".join(answer(build_table([replace(cell, judged=judged)])))
+
+    hint = "hits rises in training, and less of it counts as better: if more is, maximise=True"
+    assert hint in told("dev_hits")
+    for known in (told("dev_hits", more=True), told("dev_hits", end=0.4), told("dev_loss")):
+        assert "maximise" not in known
 
 
 def test_one_seed_is_said_to_have_no_interval():

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.judge.break_point import Need, Tolerance, compare_errors, point, reference_point
+from reports.tolerance import describe_tolerance
 
 SHARES = st.lists(st.integers(0, 40), min_size=2, max_size=5)
 
@@ -143,5 +144,12 @@ def test_the_break_point_has_an_interval_between_what_is_decided():
     found = Tolerance("workers", "workers", 0.05, [first, *points], 2, 4)
     assert [p.decided for p in points] == [False, False, True]
     assert found.interval == (1, 8)
+    told = list(describe_tolerance(found))
+    assert told[0] == "workers: undecided: the break point is anywhere above 1, at most 8 (95%)"
+    assert told[1].endswith("above that of 1 is tolerated up to 2, broken at 4")
+    assert [line.partition(": needs")[0] for line in told[2:]] == [
+        "undecided at 2",
+        "undecided at 4",
+    ]
     sure = Tolerance("workers", "workers", 0.5, [first, *points[:1]], 2, math.inf)
     assert sure.interval[1] == math.inf

@@ -38,6 +38,11 @@ def data():
     x = torch.randn({examples}, 6, generator=drawn)
     return x, x[:, :3].argmax(1)
 
+def spoilt():
+    x, y = data()
+    x[5, 2] = torch.nan
+    return x, y
+
 pairs = [(torch.zeros(6), 0), (torch.ones(6), 1)]
 number = 3
 loss = nn.functional.cross_entropy
@@ -287,6 +292,7 @@ def test_real_workers_in_rounds_have_different_data_too(
         ('"{module}:data"', '"nowhere_at_all:data"', "data: 'nowhere_at_all' cannot be imported"),
         (':data"', ':fails"', "data: {module}:fails raised RuntimeError: no disk"),
         (':data"', ':number"', "data: int is not allowed; allowed: a pair of arrays"),
+        (':data"', ':spoilt"', "data: input[5, 2] is nan, with which the loss is nan before"),
         (':loss"', ':number"', "loss: a int; allowed: a module or a function"),
         ("minibatch = 8", "minibatch = 0", "task.minibatch: 0 is not allowed"),
         ("minibatch = 8", "minibatches = 8", "unknown 'minibatches'"),

@@ -84,7 +84,10 @@ GROUPS = [{"params": some(), "lr": 0.1}, {"params": some(), "lr": 0.2}]
         (Own(some(), 0.1), "torch's Own; allowed: "),
         (NGSGD, "torch's NGSGD; allowed: 'ngsgd'"),
         (NGSGD(nn.Linear(2, 2), 0.1), "torch's NGSGD; allowed: 'ngsgd'"),
-        (torch.optim.SGD(GROUPS, 0.1), "2 groups of parameters with different settings"),
+        (
+            torch.optim.SGD(GROUPS, 0.1),
+            "2 groups of parameters with different lr (0.1, 0.2); allowed",
+        ),
         (torch.optim.SGD(some(), 0.1, maximize=True), "maximize=True; allowed: False"),
         (used(), "has taken steps; allowed: a fresh one"),
         (3, "optimizer: 3; allowed: 'sgd'"),

@@ -76,7 +76,10 @@ def test_reading_for_long_is_told(short_blocks, caplog, monkeypatch):
     monkeypatch.setattr(reading, "SAID_EVERY_S", -1.0)
     with caplog.at_level("INFO", "lagbench"):
         arrays_of(zip(X, Y, strict=True), "data")
-    assert "data: 89 examples read in 0 s" in caplog.text
+        arrays_of(Endless(), "data", examples=20)
+    ending = "; examples= is needed if it has no end"
+    assert f"data: 89 examples read in 0 s{ending}" in caplog.messages
+    assert caplog.messages[-1].endswith("19 examples read in 0 s")
 
 
 # -- memory-mapped arrays ------------------------------------------------------------------------

@@ -55,7 +55,21 @@ def test_a_cluster_file_is_looked_for_where_one_stands(tmp_path, monkeypatch):
     )
     assert changed({}, "cluster", "mine.toml") == {"cluster": str(tmp_path / "mine.toml")}
     assert changed({}, "cluster", "k20m-server") == {"cluster": "k20m-server"}
-    assert changed({}, "cluster", "other.toml") == {"cluster": "other.toml"}
+    with pytest.raises(
+        UserError, match=r"cluster: no file 'other.toml' here or beside run.toml; a"
+    ):
+        changed({}, "cluster", "other.toml")
+
+
+@pytest.mark.parametrize(
+    ("key", "here"),
+    [("lr", "schedule.rate"), ("epochs", "passes"), ("batch_size", "stages.minibatch")],
+)
+def test_a_key_of_other_libraries_is_told_as_it_is_called_here(key, here):
+    file = {"schedule": {"rate": 0.1}, "stages": [{"minibatch": 32}]}
+    told = rf"run.toml: key: unknown '{key}' \(called '{here}' here\); allowed: passes, seed"
+    with pytest.raises(UserError, match=told):
+        changed(file, key, 1, top=("passes", "seed"))
 
 
 def test_a_bundled_run_takes_a_short_key_and_another_algorithm():
