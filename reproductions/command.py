@@ -96,7 +96,8 @@ def run(asked: argparse.Namespace) -> int:
     """Reproduce what was asked for; returns the exit code.
 
     Raises:
-        UserError: an unknown paper, scale, exhibit, corpus or device, or a folder that cannot be.
+        UserError: an unknown paper, scale, exhibit, corpus or device, a registration that is
+            incomplete, or a folder that cannot be.
         ProcessDied, KeyboardInterrupt: killed or stopped; the same command resumes.
     """
     if asked.paper not in entries("papers"):
@@ -110,6 +111,7 @@ def run(asked: argparse.Namespace) -> int:
         check_known(asked.corpus, asked.scale or "smoke")
     from harness.runs.device import resolve
     from harness.store.files import writable_folder
+    from reproductions.declared import check_registered
     from reproductions.paper import Subject
     from reproductions.reproduce import execute_share, reproduce
 
@@ -117,8 +119,11 @@ def run(asked: argparse.Namespace) -> int:
     device = resolve(asked.device)
     scale = asked.scale or ("gpu" if device == "cuda" else "laptop")
     request = _request(asked, paper, scale, device)
+    curve = paper.curve(request.only)
+    if curve is None:  # a curve reads its own registration
+        check_registered(paper, scale)
     writable_folder(request.out, "--out")
-    if (curve := paper.curve(request.only)) is not None:
+    if curve is not None:
         from reproductions.curve_runs import reproduce_curve
 
         return _print_results(reproduce_curve(paper, curve, request, device), request.out)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from data_synth import load_corpus
 from data_synth.corpus import Corpus
 from harness.base.errors import UserError, name_error
 from harness.judge.builders import Maker
@@ -28,6 +29,11 @@ DEVELOPMENT = 100
 """The seed of the corpus, and of the runs, that tune what a paper leaves open."""
 
 
+@cache
+def _load_corpus(name: str, scale: str, seed: int) -> Corpus:
+    return load_corpus(name, scale=scale, seed=seed)
+
+
 @dataclass(frozen=True)
 class Subject:
     """Scale, corpus and device of a report, or of one of its seeds.
@@ -39,6 +45,7 @@ class Subject:
         corpus_seed: seed of the corpus.
         device: ``"cpu"`` or ``"cuda"``.
         made: makes the corpus of another seed; None if the corpus is recorded.
+        load: loads a further corpus by its name, scale and seed.
     """
 
     scale: str
@@ -46,6 +53,7 @@ class Subject:
     corpus_seed: int
     device: str
     made: Callable[[int], Corpus] | None = None
+    load: Callable[[str, str, int], Corpus] = _load_corpus
 
     def replicate(self, seed: int) -> Subject:
         """The same with the corpus of another seed."""
@@ -191,14 +199,18 @@ class Paper:
         first = FIRST_SEEDS[scale]
         return tuple(range(first, first + (count or self.seeds[scale])))
 
+    def path_of_registration(self, scale: str) -> Path | None:
+        """The file of a scale's registration, there or not; None if the paper has no folder."""
+        return self.folder and self.folder / "registered" / f"{scale}.toml"
+
     def registration(self, scale: str) -> Registration | None:
         """What is registered at a scale; None if nothing is.
 
         Raises:
             UserError: the file is not TOML.
         """
-        folder = self.folder
-        return folder and read_registration(folder / "registered" / f"{scale}.toml")
+        path = self.path_of_registration(scale)
+        return path and read_registration(path)
 
     def select_makers(
         self, only: Sequence[str], scale: str, search: bool = False

@@ -15,7 +15,7 @@ from harness import argument_types
 from harness.base.seeds import identity
 from harness.grid.carriers import Submission
 from harness.grid.display import execute_named
-from harness.judge import comparison, read_results
+from harness.judge import comparison
 from harness.judge.builders import ASKED, Maker, Runs, build_claim, build_exhibit, divergence_hashes
 from harness.judge.parts import LOOKS, correct_verdicts
 from harness.judge.results import Exhibit, Results
@@ -23,6 +23,7 @@ from harness.store import Bucket, Run, Store
 from harness.store.schema import TIMELINE
 from harness.tasks.contract import Configuration
 from reports.site import FROM
+from reproductions.changes_after_runs import compare_with_registration, read_published
 from reproductions.paper import Paper, Subject
 
 PUBLISHED = "From the published report: this search was not run again, which --search does."
@@ -88,11 +89,13 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
         **comparison.describe_runs(runs, before),
         ASKED: divergence_hashes(makers, runs),
     }
-    judged = [build_claim(maker, subject, runs) for maker in claims]
+    asked = paper.conditions.ask([build_claim(maker, subject, runs) for maker in claims])
+    judged, registration = compare_with_registration(
+        paper, subject, request.seeds, correct_verdicts(asked, looks), runs
+    )
     results = Results(
-        paper.id, subject.scale, subject.corpus.name, request.seeds, facts,
-        (*(build_exhibit(maker, subject, runs) for maker in exhibits), *known),
-        correct_verdicts(paper.conditions.ask(judged), looks),
+        paper.id, subject.scale, subject.corpus.name, request.seeds, facts | registration,
+        (*(build_exhibit(maker, subject, runs) for maker in exhibits), *known), judged,
     )  # fmt: skip
     reports.build(request.out, results)
     return results
@@ -106,8 +109,8 @@ def published_searches(paper: Paper, subject: Subject, folder: Path = FROM) -> t
         subject: the scale and the corpus.
         folder: published results, ``PAPER/SCALE/results.json``.
     """
-    path = folder / paper.id / subject.scale / "results.json"
-    if not path.exists() or (found := read_results(path)).corpus != subject.corpus.name:
+    found = read_published(paper, subject, folder)
+    if found is None:
         return ()
     searches = {maker.id for maker in paper.exhibits if maker.searches}
     return tuple(

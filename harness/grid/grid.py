@@ -16,7 +16,7 @@ import math
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -44,6 +44,7 @@ __all__ = [
     "RemainingTime",
     "Report",
     "Runner",
+    "drop_keys",
     "execute",
     "kind_of",
     "longest_first",
@@ -349,12 +350,13 @@ class Estimate:
 
 def kind_of(config: Configuration) -> Kind:
     """Key of the runs that are expected to take as long: equal but for their seeds."""
-    return type(config).__name__, identity(_drop_seeds(config.to_dict()))
+    return type(config).__name__, identity(drop_keys(config.to_dict(), OF_A_SEED))
 
 
-def _drop_seeds(table: dict[str, Any]) -> dict[str, Any]:
-    kept = {key: value for key, value in table.items() if key not in OF_A_SEED}
-    return {k: _drop_seeds(v) if isinstance(v, dict) else v for k, v in kept.items()}  # pyright: ignore[reportUnknownArgumentType]
+def drop_keys(table: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    """A table without some keys, in itself and in the tables in it."""
+    kept = {key: value for key, value in table.items() if key not in keys}
+    return {k: drop_keys(v, keys) if isinstance(v, dict) else v for k, v in kept.items()}  # pyright: ignore[reportUnknownArgumentType]
 
 
 @dataclass

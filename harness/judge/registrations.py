@@ -1,9 +1,13 @@
 """Registrations: files that say, before the first run, how its verdicts are made.
 
-``reproductions/PAPER/registered/SCALE.toml`` is committed before the first run of a verdict. Every
-run that is begun keeps, in its provenance, the commit of the code, the digest of the file, and a
-short digest of every entry (`Registration.describe`), so that a later reader sees which entries
-were changed after it. Curves over scale have a file of their own, ``registered/scaling.toml``::
+``reproductions/PAPER/registered/SCALE.toml`` is committed before the first run of a verdict. It has
+corpus, seeds, number of looks, settings, and of every claim its statistic, bands and conditions.
+The file is complete and as the code has it, or no run starts (`require_registered`).
+
+Every run that is begun keeps, in its provenance, the commit of the code, the digest of the file,
+and a short digest of every entry (`Registration.describe`), so that the judge sees which entries
+were changed after it (`mark_changes`). Curves over scale have a file of their own,
+``registered/scaling.toml``::
 
     [scaling."p1.scaling"]
     claim = "p1.one-pass-close"      # claim whose statistic is followed
@@ -21,8 +25,8 @@ were changed after it. Curves over scale have a file of their own, ``registered/
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -30,14 +34,26 @@ from typing import Any, cast
 
 from harness.base.errors import UserError
 from harness.base.seeds import identity
+from harness.judge.results import Claim
 
-__all__ = ["Registration", "read_registration"]
+__all__ = [
+    "YOUNGER",
+    "Registration",
+    "mark_changes",
+    "read_registration",
+    "require_registered",
+]
 
 SHORT = 8
 """Hexadecimal digits of an entry's digest."""
 
 KINDS = ("claims", "scaling")
 """Tables with an entry for each claim or curve, by its id."""
+
+NAMED = ("settings", "conditions")
+"""Tables of the file; a claim lists names of their entries."""
+
+YOUNGER = "it was registered after its first run"
 
 
 @dataclass(frozen=True)
@@ -72,16 +88,18 @@ class Registration:
     def entries(self, id_: str) -> dict[str, Any]:
         """The entries of a claim or curve by their keys; empty if the file does not have it.
 
-        The names of settings are replaced by the settings themselves; keys that hold for all claims
-        (seeds, looks) are added.
+        The names of settings and conditions are replaced by these themselves; keys that hold for
+        all claims (corpus, seeds, looks) are added.
         """
         found = next((self.table[k][id_] for k in KINDS if id_ in self.table.get(k, {})), None)
         if found is None:
             return {}
         made = {k: v for k, v in self.table.items() if not isinstance(v, dict)} | found
-        if "settings" in made:
-            settings = self.table.get("settings", {})
-            made["settings"] = {name: settings.get(name) for name in made["settings"]}
+        made.pop("statement", None)  # words for a reader
+        for key in NAMED:
+            if key in made:
+                tables = self.table.get(key, {})
+                made[key] = {name: tables.get(name) for name in made[key]}
         return made
 
     def describe(self) -> dict[str, Any]:
@@ -105,3 +123,78 @@ def read_registration(path: Path) -> Registration | None:
     made = Registration(path, path.read_bytes())
     _ = made.table
     return made
+
+
+Entries = Mapping[str, Mapping[str, str]]
+"""The digest of every entry, by claim and key."""
+
+
+def require_registered(registered: Registration, declared: Mapping[str, Any], mend: str) -> None:
+    """Refuse a registration that is incomplete, or other than the code declares.
+
+    Args:
+        registered: as it was read.
+        declared: the content according to the code.
+        mend: ends the message: a command that writes the file.
+
+    Raises:
+        UserError: the first entry that is missing, differs, or is not in the code.
+    """
+    if told := _find_difference(registered.table, declared):
+        raise UserError(f"{registered.path}: {told}; {mend}")
+
+
+def _find_difference(found: Mapping[str, Any], declared: Mapping[str, Any], at: str = "") -> str:
+    """The first entry that differs, in words; empty if there is none."""
+    for key, wanted in declared.items():
+        where = f"{at}.{key}" if at else key
+        if key not in found:
+            return f"{where}: missing"
+        if isinstance(wanted, Mapping) and isinstance(found[key], Mapping):
+            if told := _find_difference(found[key], cast(Mapping[str, Any], wanted), where):
+                return told
+        elif found[key] != wanted:
+            return f"{where}: {found[key]!r}; allowed: {wanted!r}, as in the code"
+    odd = next((key for key in found if key not in declared), None)
+    return "" if odd is None else f"{f'{at}.' if at else ''}{odd}: not in the code"
+
+
+def mark_changes(
+    claims: Sequence[Claim],
+    registered: Registration,
+    under: Mapping[str, Mapping[str, Any]],
+    looked_at: Collection[str] = (),
+) -> tuple[Claim, ...]:
+    """The claims, each with what was changed after the first of its runs.
+
+    Args:
+        claims: judged.
+        registered: the present registration.
+        under: the facts that each run was begun under, by its hash.
+        looked_at: hashes of runs whose results were known before the registration, so that it does
+            not matter when they were made again.
+    """
+    now: Entries = registered.describe()["entries"]
+    then: dict[str, Entries] = {
+        hash_: facts.get("registration", {}).get("entries", {})
+        for hash_, facts in under.items()
+        if hash_ not in looked_at
+    }
+    return tuple(
+        replace(claim, changed_after_runs=_describe_change(claim, now, then)) for claim in claims
+    )
+
+
+def _describe_change(claim: Claim, now: Entries, then: Mapping[str, Entries]) -> str:
+    """What of a claim was changed after the first of its runs; empty if nothing was."""
+    begun = [then.get(hash_, {}).get(claim.id) for hash_ in claim.runs]
+    present = now.get(claim.id)
+    if present is None or None in begun:
+        return YOUNGER
+    changed = [
+        key
+        for key in dict.fromkeys([*present, *(key for each in begun if each for key in each)])
+        if any(each and each.get(key) != present.get(key) for each in begun)
+    ]
+    *others, last = changed or [""]
+    return f"its {', '.join(others)}{' and ' if others else ''}{last}" if last else ""

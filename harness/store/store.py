@@ -49,7 +49,7 @@ class Store:
         return strict
 
     def under(self, facts: Mapping[str, object]) -> Self:
-        """The same store, whose new runs keep these facts in their provenance.
+        """The same store; runs that it begins keep these facts in their provenance.
 
         A run that is continued keeps those of its beginning.
 

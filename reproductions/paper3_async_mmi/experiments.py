@@ -10,11 +10,10 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from data_synth import load_corpus
 from data_synth.corpus import Corpus
 from harness.acoustics.decoder import Beam
 from harness.acoustics.mmi import Criterion
@@ -391,11 +390,6 @@ def largest(config: SequenceConfig, subject: Subject) -> LargestRateConfig:
     )
 
 
-@cache
-def _load_large(scale: str, corpus_seed: int) -> Corpus:
-    return load_corpus(LARGE, scale=scale, seed=corpus_seed)
-
-
 def large(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
     """One pass on the large task where the corpus is the small one of the two; else the only task.
 
@@ -404,7 +398,7 @@ def large(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
     if subject.corpus.name != SMALL:
         ten = sequence(subject, seed, 10)
         return {"large": ten, "large ce": zero_pass_config(ten)}
-    wide = replace(subject, corpus=_load_large(subject.scale, subject.corpus_seed))
+    wide = replace(subject, corpus=subject.load(LARGE, subject.scale, subject.corpus_seed))
     preset = PRESETS[subject.scale]
     ten = sequence(wide, seed, 10, preset.large_hidden)
     ten = replace(ten, rate=preset.rates["large"], passes=1, plateau=None)

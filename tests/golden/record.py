@@ -17,56 +17,38 @@ import argparse
 import hashlib
 import json
 import sys
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from unittest.mock import patch
 
-import numpy as np
-
-from data_synth.corpus import Corpus, Utterances
+from data_synth.corpus import Corpus
 from harness.base.seeds import identity
 from reproductions.command import PAPERS, main
+from reproductions.declared import stand_in
 from reproductions.paper import Paper, Subject
 
 ROOT = Path(__file__).parents[2]
-FRAMES = 24
 KINDS = ("identities", "runs", "reports")
-
-
-def stand_in(name: str) -> Corpus:
-    """One short utterance a split: configurations ask a corpus for its name and sizes only."""
-    splits = ("train", "dev", "clean", "noise")
-    n = len(splits)
-    table = Utterances(
-        np.array([f"u{i}" for i in range(n)]),
-        np.array(["s"] * n),
-        np.array(splits),
-        np.arange(n, dtype=np.int64) * FRAMES,
-        np.full(n, FRAMES, np.int64),
-        (("yes",),) * n,
-    )
-    features, targets = np.zeros((n * FRAMES, 40), np.float32), np.zeros(n * FRAMES, np.int32)
-    made = Corpus(name, features, targets, table, {"yes": (0, 1), "no": (2,)})
-    return replace(made, stored_fingerprint="0" * 64)
 
 
 def identities() -> dict[str, str]:
     """The hash of every experiment's first seed, by paper, scale and setting."""
     found: dict[str, str] = {}
-    with patch(
-        "reproductions.paper3_async_mmi.experiments._load_large", lambda *_: stand_in("large")
-    ):
-        for name, module in PAPERS.items():
-            paper: Paper = import_module(module).PAPER
-            for scale in paper.seeds:
-                subject = Subject(scale, stand_in(paper.corpus), 11, "cpu")
-                configs = paper.experiments(subject, paper.seeds_of(scale)[0])
-                for setting, config in configs.items():
-                    found[f"{name}/{scale}/{setting}"] = identity(config.to_dict())
+    for name, module in PAPERS.items():
+        paper: Paper = import_module(module).PAPER
+        for scale in paper.seeds:
+            made = stand_in(paper.corpus)
+            subject = Subject(scale, made, 11, "cpu", load=_stand_in_large)
+            configs = paper.experiments(subject, paper.seeds_of(scale)[0])
+            for setting, config in configs.items():
+                found[f"{name}/{scale}/{setting}"] = identity(config.to_dict())
     return found
+
+
+def _stand_in_large(name: str, scale: str, seed: int) -> Corpus:
+    del name, scale, seed
+    return stand_in("large")
 
 
 def runs() -> dict[str, str]:

@@ -6,6 +6,7 @@ import pytest
 
 from harness.acoustics.rbm import Recipe
 from harness.base.seeds import identity
+from reproductions.declared import stand_in
 from reproductions.paper import DEVELOPMENT, Subject
 from reproductions.paper2_ng_averaging.experiments import (
     AROUND,
@@ -16,7 +17,6 @@ from reproductions.paper2_ng_averaging.experiments import (
     trial_name,
 )
 from reproductions.paper2_ng_averaging.lengths import GPUS, LENGTHS, averages, configurations
-from tests.golden.record import stand_in
 
 SUBJECT = Subject("overnight", stand_in("conversational"), DEVELOPMENT, "cpu")
 

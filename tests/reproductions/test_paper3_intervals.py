@@ -13,6 +13,7 @@ import torch
 from data_synth import load_corpus
 from harness.base.seeds import identity
 from harness.store import Store
+from reproductions.declared import stand_in
 from reproductions.paper import DEVELOPMENT, Subject
 from reproductions.paper3_async_mmi.experiments import (
     INTERVALS,
@@ -33,7 +34,6 @@ from reproductions.paper3_async_mmi.intervals import (
     silence_shares,
 )
 from reproductions.paper3_async_mmi.quantities import CRITERION, Sweep, log_tolerances
-from tests.golden.record import stand_in
 
 SUBJECT = Subject("overnight", stand_in(SMALL), DEVELOPMENT, "cpu")
 

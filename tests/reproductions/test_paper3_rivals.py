@@ -10,6 +10,7 @@ import pytest
 
 from harness.algorithms.stale import DelayCompensated, StalenessAware
 from harness.store import Run, Store
+from reproductions.declared import stand_in
 from reproductions.paper import Subject
 from reproductions.paper3_async_mmi.experiments import (
     ALIKE,
@@ -22,7 +23,6 @@ from reproductions.paper3_async_mmi.experiments import (
 )
 from reproductions.paper3_async_mmi.experiments import rivals as asked_for
 from reproductions.paper3_async_mmi.law import AWARE, BESIDE, COMPENSATED, rivals
-from tests.golden.record import stand_in
 
 SUBJECT = Subject("overnight", stand_in("voice-search-small"), 11, "cpu")
 PLAIN = 4e-4
