@@ -24,6 +24,7 @@ were changed after it (`mark_changes`). Curves over scale have a file of their o
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -106,10 +107,24 @@ class Registration:
         """The digest of the file, and of every entry of every claim and curve by its key."""
         ids = [id_ for kind in KINDS for id_ in cast(Mapping[str, Any], self.table.get(kind, {}))]
         parts = {
-            id_: {key: identity({key: entry})[:SHORT] for key, entry in self.entries(id_).items()}
+            id_: {key: _digest({key: entry}) for key, entry in self.entries(id_).items()}
             for id_ in ids
         }
         return {"sha256": self.digest, "entries": parts}
+
+
+def _digest(entry: Mapping[str, Any]) -> str:
+    return identity(_name_infinities(entry))[:SHORT]
+
+
+def _name_infinities(value: Any) -> Any:
+    """A value with infinite ends of bands as words, since an identity has finite numbers only."""
+    if isinstance(value, Mapping):
+        table = cast(Mapping[str, Any], value)
+        return {key: _name_infinities(each) for key, each in table.items()}
+    if isinstance(value, list):
+        return [_name_infinities(each) for each in cast(list[Any], value)]
+    return str(value) if isinstance(value, float) and math.isinf(value) else value
 
 
 def read_registration(path: Path) -> Registration | None:

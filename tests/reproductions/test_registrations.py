@@ -39,11 +39,11 @@ limit = [0.0, 1.0]
 [claims.one]
 statement = "words"
 settings = ["a"]
-bands.ratio = [0.9, 1.1]
+bands.ratio = [-inf, 1.1]
 conditions = ["regime"]
 [claims.two]
 settings = ["b"]
-bands.ratio = [0.9, 1.1]
+bands.ratio = [-inf, 1.1]
 conditions = []
 [scaling.curve]
 held_out = 3
@@ -106,7 +106,7 @@ def test_what_is_registered_is_what_runs_are_judged_by(name, book: Book):
 
 
 def test_a_changed_band_is_noticed_and_only_by_its_claim():
-    assert changed("ratio = [0.9, 1.1]", "ratio = [0.8, 1.2]") == ["its bands", ""]
+    assert changed("ratio = [-inf, 1.1]", "ratio = [-inf, 1.2]") == ["its bands", ""]
 
 
 @pytest.mark.parametrize(
@@ -137,9 +137,13 @@ def test_a_run_without_the_entry_is_older_than_the_registration():
     [
         ("seeds = [1, 2]\n", "", "seeds: missing"),
         ('b = { digest = "2" }\n', "", "settings.b: missing"),
-        ("bands.ratio = [0.9, 1.1]\n", "", "claims.one.bands: missing"),
+        ("bands.ratio = [-inf, 1.1]\n", "", "claims.one.bands: missing"),
         ('conditions = ["regime"]\n', "", "claims.one.conditions: missing"),
-        ("[0.9, 1.1]", "[0.9, 1.3]", r"claims.one.bands.ratio: \[0.9, 1.3\]; allowed: \[0.9, 1.1"),
+        (
+            "[-inf, 1.1]",
+            "[-inf, 1.3]",
+            r"claims.one.bands.ratio: \[-inf, 1.3\]; allowed: \[-inf, 1.1",
+        ),
         ("[scaling.curve]", "[claims.three]\n[scaling.curve]", "claims.three: not in the code"),
     ],
 )
@@ -238,7 +242,7 @@ def test_published_changes_of_the_same_runs_are_kept_and_their_verdicts(tmp_path
 
 def test_a_published_registration_is_believed(tmp_path):
     published(tmp_path, claim("one", "x"), **{REGISTRATION: "smoke.toml"})
-    paper = registered_paper(tmp_path, TEXT.replace("[0.9, 1.1]", "[0.8, 1.2]"))
+    paper = registered_paper(tmp_path, TEXT.replace("[-inf, 1.1]", "[0.8, 1.2]"))
     runs = {"a": [run_under("x", facts())]}
     (told,), _ = compare_with_registration(
         paper, subject_of(paper), (1, 2), (replace(claim("one", "x"), undetermined="open"),), runs,
