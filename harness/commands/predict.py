@@ -5,29 +5,36 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from harness.base.files import cluster_file, describe_choices, run_file
 
 if TYPE_CHECKING:
+    from harness.rollouts.allowances import Allowance
     from harness.simulator.outer_loops import Cell
 
-__all__ = ["COLUMNS", "configure", "format_row", "run"]
+__all__ = ["ALLOWANCE_COLUMNS", "COLUMNS", "configure", "format_allowance", "format_row", "run"]
 
 COLUMNS = (
     *("algorithm", "H", "bandwidth_bits_per_s"),
     *("ms_per_step", "ms_low", "ms_high", "computing_share"),
 )
 
+Say = Callable[[str], None]
+
+ALLOWANCE_COLUMNS = ("allowance", "seconds", "low", "high")
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "file", type=run_file, help=f"run file, or a file of outer loops: {describe_choices('run')}"
+        "file",
+        type=run_file,
+        help=f"run file, or a plan of outer loops or allowances: {describe_choices('run')}",
     )
-    parser.add_argument("--out", type=Path, metavar="CSV", help="results of outer loops as a file")
+    parser.add_argument("--out", type=Path, metavar="CSV", help="rows of a plan as a file")
     parser.add_argument(
         "--cluster", type=cluster_file, help="cluster that replaces the run file's, by name or file"
     )
@@ -51,37 +58,56 @@ def run(arguments: argparse.Namespace) -> int:
     """Simulate, and print throughput, speed-up, staleness and time; or a table of outer loops."""
     from harness.base.settings import KIND, load_toml
 
-    # A plan of outer loops is no run: it has a format and a prediction of its own.
-    kind = load_toml(arguments.file).get(KIND)
-    return _outer_loops(arguments) if kind == "OuterLoops" else _run(arguments)
+    # A plan is no run: it has a format and a prediction of its own.
+    plans = {"OuterLoops": _outer_loops, "Allowances": _allowances}
+    make_rows = plans.get(str(load_toml(arguments.file).get(KIND)))
+    return _run(arguments) if make_rows is None else _plan(arguments, make_rows)
 
 
-def _outer_loops(arguments: argparse.Namespace) -> int:
+Rows = tuple[Sequence[str], list[list[str]]]
+"""Header and rows of a table."""
+
+
+def _plan(arguments: argparse.Namespace, make_rows: Callable[[Path, Say], Rows]) -> int:
     """Print the rows of a plan, and write them to ``--out`` if given."""
     from harness.base.errors import EXIT_DONE, UserError
-    from harness.simulator.outer_loops import load_plan, predict_steps
 
     for option in ("cluster", "workers", "target", "kept"):
         if getattr(arguments, option) is not None:
-            raise UserError(f"--{option}: for a run; {arguments.file} has outer loops")
+            raise UserError(f"--{option}: for a run; {arguments.file} is a plan")
 
-    def say(line: str) -> None:
-        print(line, file=sys.stderr)
-
-    cells = list(predict_steps(load_plan(arguments.file), arguments.file, say))
-    _write_rows(sys.stdout, cells)
+    table = make_rows(arguments.file, lambda line: print(line, file=sys.stderr))
+    _write_rows(sys.stdout, table)
     if arguments.out is not None:
         from harness.simulator.timeline_file import atomic_output
 
         with atomic_output(arguments.out, "the prediction") as draft, draft.open("w") as file:
-            _write_rows(file, cells)
+            _write_rows(file, table)
     return EXIT_DONE
 
 
-def _write_rows(file: TextIO, cells: Iterable[Cell]) -> None:
+def _outer_loops(path: Path, say: Say) -> Rows:
+    from harness.simulator.outer_loops import load_plan, predict_steps
+
+    return COLUMNS, [format_row(cell) for cell in predict_steps(load_plan(path), path, say)]
+
+
+def _allowances(path: Path, say: Say) -> Rows:
+    from harness.rollouts.allowances import load_plan, predict_allowances
+
+    found = predict_allowances(load_plan(path), path, say)
+    return ALLOWANCE_COLUMNS, [format_allowance(row) for row in found]
+
+
+def _write_rows(file: TextIO, table: Rows) -> None:
     rows = csv.writer(file, lineterminator="\n")
-    rows.writerow(COLUMNS)
-    rows.writerows(map(format_row, cells))
+    rows.writerow(table[0])
+    rows.writerows(table[1])
+
+
+def format_allowance(row: Allowance) -> list[str]:
+    """A predicted allowance as a row of the table, in whole seconds."""
+    return [str(row.allowance), *(f"{each:.0f}" for each in (row.seconds, row.low, row.high))]
 
 
 def format_row(cell: Cell) -> list[str]:
@@ -100,7 +126,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from harness.simulator import load_cluster
 
     if arguments.out is not None:
-        raise UserError(f"--out {arguments.out}: for outer loops; {arguments.file} has none")
+        raise UserError(f"--out {arguments.out}: for a plan; {arguments.file} is a run")
     if arguments.workers is not None and not 1 <= arguments.workers <= 1_000_000:
         raise UserError(f"--workers {arguments.workers}: allowed: 1 to 1000000")
     if arguments.kept is not None and not 0.0 < arguments.kept <= 1.0:

@@ -1,0 +1,173 @@
+"""Seconds of asynchronous training for each allowance, from those of synchronous training alone.
+
+A plan has the seconds of a measured synchronous run (allowance 0), and settings of the protocol
+`Rollouts` whose seconds are not known. Three shares divide a synchronous update: generation, until
+its last rollout is complete; the copy of new weights; and the trainer's step, which is the rest.
+Uncertain figures are drawn, and each draw is simulated at allowance 0 and at those that are asked
+for. The ratio of two simulated runs times the measured seconds is the draw's prediction, so the
+unit of simulated time does not matter.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.base.settings import Spec, build, load_toml, setting
+from harness.rollouts.protocol import PUBLICATIONS, Rollouts
+from harness.simulator.cluster import Cluster, Workload
+from harness.simulator.simulation import Simulation
+from harness.simulator.steady import Uncertain, draws, set_in
+
+__all__ = ["Allowance", "Allowances", "Shares", "load_plan", "predict_allowances"]
+
+
+@dataclass(frozen=True)
+class Shares(Spec):
+    """Division of a synchronous update's time, and of a decode step's.
+
+    Attributes:
+        generation: share of an update until its last rollout is complete.
+        copies: share of an update in which weights are copied to the generators.
+        reading: share of a decode step that does not depend on the number of rollouts in it, with
+            an equal part of a batch in each generator.
+    """
+
+    generation: float = setting(0.5, above=0.0, at_most=1.0)
+    copies: float = setting(0.0, at_least=0.0, at_most=1.0)
+    reading: float = setting(0.5, at_least=0.001, at_most=1.0)
+
+    def trouble(self) -> tuple[str, str] | None:
+        """Shares of more than a whole update."""
+        if self.generation + self.copies > 1.0:
+            allowed = f"at most {1.0 - self.generation:g}, the rest of an update"
+            return "copies", f"{self.copies:g} is not allowed; allowed: {allowed}"
+        return None
+
+
+@dataclass(frozen=True)
+class Allowances(Spec):
+    """A plan: a measured synchronous run, and the allowances to predict.
+
+    Attributes:
+        synchronous_s: measured seconds of the run without any allowance.
+        updates: number of updates of the run.
+        generators: number of engines that generate.
+        allowances: allowances to predict, in versions.
+        publish: exchanges of weights that are possible; the draws take them in turn.
+        rollouts: settings of the protocol; ``eta``, ``publish`` and the seconds of decoding,
+            training and copies follow from the plan.
+        shares: see `Shares`.
+        uncertain: keys of ``rollouts`` and ``shares`` that are drawn.
+        draws: number of draws.
+        interval: share of the draws between the low and the high figure.
+        seed: of the draws and of all lengths.
+    """
+
+    synchronous_s: float = setting(above=0.0, at_most=1e12)
+    updates: int = setting(at_least=1, at_most=1_000_000)
+    generators: int = setting(at_least=1, at_most=100_000)
+    allowances: tuple[int, ...] = setting(at_least=1, at_most=1_000_000)
+    publish: tuple[str, ...] = setting(("between",), one_of=PUBLICATIONS)
+    rollouts: Rollouts = field(default_factory=Rollouts)
+    shares: Shares = Shares()
+    uncertain: tuple[Uncertain, ...] = ()
+    draws: int = setting(101, at_least=1, at_most=10_000)
+    interval: float = setting(0.9, above=0.0, at_most=1.0)
+    seed: int = setting(0, at_least=0, at_most=2**62)
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """A row of the prediction.
+
+    Attributes:
+        allowance: in versions.
+        seconds: median over the draws of the run's seconds.
+        low, high: ends of the interval of the draws.
+    """
+
+    allowance: int
+    seconds: float
+    low: float
+    high: float
+
+
+def load_plan(path: Path) -> Allowances:
+    """Read a plan.
+
+    Raises:
+        UserError: it cannot be read, or any setting in it is wrong.
+    """
+    return build(Allowances, load_toml(path), str(path))
+
+
+def predict_allowances(
+    plan: Allowances, path: Path, progress: Callable[[str], None] = lambda line: None
+) -> Iterator[Allowance]:
+    """Predict every allowance of a plan.
+
+    Args:
+        plan: the plan.
+        path: its file, for messages.
+        progress: called with a description of the next draws.
+
+    Raises:
+        UserError: a drawn figure is not allowed.
+    """
+    table = load_toml(path)
+    figures = draws(plan.uncertain, plan.draws, plan.seed)
+    seconds = np.empty((plan.draws, len(plan.allowances)))
+    for number, values in enumerate(figures.tolist()):
+        if number % 10 == 0:
+            progress(f"draws from {number + 1} to {min(number + 10, plan.draws)} of {plan.draws}")
+        drawn = _draw(plan, table, values, str(path))
+        seconds[number] = _ratios(drawn, number) * plan.synchronous_s
+    tail = (1.0 - plan.interval) / 2.0
+    for allowance, column in zip(plan.allowances, seconds.T, strict=True):
+        low, middle, high = np.quantile(column, [tail, 0.5, 1.0 - tail]).tolist()
+        yield Allowance(allowance, middle, low, high)
+
+
+def _draw(plan: Allowances, table: dict[str, Any], values: list[float], where: str) -> Allowances:
+    """The plan with the figures of one draw."""
+    drawn = copy.deepcopy(table)
+    for figure, value in zip(plan.uncertain, values, strict=True):
+        set_in(drawn, figure, value, where)
+    return build(Allowances, drawn, where)
+
+
+def _ratios(plan: Allowances, number: int) -> np.ndarray:
+    """[A] seconds for each allowance, over those of the synchronous run, in one draw."""
+    rules, shares = plan.rollouts, plan.shares
+    parallel = min(rules.slots, max(1.0, rules.batch * rules.group / plan.generators))
+    rules = replace(
+        rules,
+        decode_s=shares.reading,
+        sequence_s=(1.0 - shares.reading) / parallel,
+        steps=1,
+        train_s=0.0,
+        token_s=0.0,
+        sync_s=0.0,
+    )
+    generating_s = _simulate(plan, replace(rules, eta=0.0, publish="between"), number)
+    update_s = generating_s / plan.updates / shares.generation
+    training = 1.0 - shares.generation - shares.copies
+    rules = replace(rules, train_s=training * update_s, sync_s=shares.copies * update_s)
+    whole_s = _simulate(plan, replace(rules, eta=0.0, publish="between"), number)
+    publish = plan.publish[number % len(plan.publish)]
+    later = [replace(rules, eta=float(eta), publish=publish) for eta in plan.allowances]
+    return np.array([_simulate(plan, each, number) for each in later]) / whole_s
+
+
+def _simulate(plan: Allowances, rules: Rollouts, number: int) -> float:
+    """Simulated seconds of all updates."""
+    machine = Cluster.of(plan.generators, step_s=1.0)
+    simulation = Simulation(machine, rules, Workload(1, 1.0, 1.0), seed=plan.seed + number)
+    simulation.advance(folds=plan.updates)
+    return simulation.now_s
