@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,19 @@ from harness.store.schema import UNDER
 from reports.site import FROM
 from reproductions.paper import Paper, Subject
 
-__all__ = ["REGISTRATION", "compare_with_registration", "read_published"]
+__all__ = [
+    "CHANGES_TOML",
+    "REGISTRATION",
+    "compare_with_registration",
+    "keep_changes",
+    "read_changes",
+    "read_published",
+    "tell_change",
+]
+
+CHANGES_TOML = "changes.toml"
+THEN = ", then "
+"""Between the verdicts of a claim that was published with several."""
 
 REGISTRATION = "registration"
 """Provenance key of what a report was registered under."""
@@ -43,12 +56,12 @@ def compare_with_registration(
     seeds: Sequence[int],
     claims: Sequence[Claim],
     runs: Runs,
-    folder: Path = FROM,
+    published: Results | None,
 ) -> tuple[tuple[Claim, ...], dict[str, str]]:
     """The claims with what was changed after their runs, and the report's `REGISTRATION`.
 
-    Of runs that a published report shows, its own changes are kept; where that report is older
-    than the registration, such runs are too, whenever they were made again.
+    Where a published report is older than the registration, its runs are too, whenever they were
+    made again.
 
     Args:
         paper: the paper.
@@ -56,21 +69,68 @@ def compare_with_registration(
         seeds: of the report.
         claims: judged.
         runs: runs by setting.
-        folder: published results, see `read_published`.
+        published: the published results, see `read_published`.
     """
     registered = paper.registration(subject.scale)
     if registered is None or subject.corpus.name != paper.corpus:
         return tuple(claims), {}
-    published = read_published(paper, subject, folder)
-    known = {claim.id: claim for claim in published.claims} if published else {}
     under = {run.hash: run.provenance.get(UNDER, {}) for group in runs.values() for run in group}
     marked = mark_changes(claims, registered, under, _looked_at(published))
-    told = f"{'/'.join(registered.path.parts[-3:])}, SHA-256 {registered.digest}"
-    if list(seeds) != registered.table["seeds"]:
-        told += ", which has other seeds"
+    name = "/".join(registered.path.parts[-3:])
     if all(claim.changed_after_runs == YOUNGER for claim in marked):
-        marked, told = tuple(claims), f"{told}, {OLDER}"
-    return tuple(_keep_changes(each, known.get(each.id)) for each in marked), {REGISTRATION: told}
+        return tuple(claims), {REGISTRATION: f"{name}, {OLDER}"}
+    others = "" if list(seeds) == registered.table["seeds"] else ", which has other seeds"
+    return marked, {REGISTRATION: f"{name}, SHA-256 {registered.digest}{others}"}
+
+
+def keep_changes(
+    paper: Paper, claims: Sequence[Claim], published: Results | None
+) -> tuple[Claim, ...]:
+    """The claims, each with the changes and verdicts that are published of it.
+
+    Only claims that rest on published runs have any.
+    """
+    changes, known = read_changes(paper.folder), published.claims if published else ()
+    before = {claim.id: claim for claim in known}
+
+    def keep(claim: Claim) -> Claim:
+        old = before.get(claim.id)
+        if old is None or not set(claim.runs).intersection(old.runs):
+            return claim
+        return tell_change(claim, old, changes.get(claim.id, old.changed_after_runs))
+
+    return tuple(map(keep, claims))
+
+
+def read_changes(folder: Path | None) -> dict[str, str]:
+    """Claim id -> what of it was changed after its published runs; empty without ``changes.toml``.
+
+    Args:
+        folder: the paper's.
+    """
+    path = None if folder is None else folder / CHANGES_TOML
+    if path is None or not path.exists():
+        return {}
+    return {
+        id_: " ".join(what.split())
+        for id_, what in tomllib.loads(path.read_text(encoding="utf-8")).items()
+    }
+
+
+def tell_change(claim: Claim, old: Claim, change: str) -> Claim:
+    """The claim with a change and the verdicts that were published before.
+
+    Args:
+        claim: judged anew, perhaps with changes since its registration.
+        old: the published claim.
+        change: of the claim after its published runs; empty if there is none.
+    """
+    chain = old.before.split(THEN) if old.before else []
+    told = dict.fromkeys((change, claim.changed_after_runs))
+    changed = "; ".join(filter(None, told))
+    if changed and (claim.verdict != old.verdict or not chain):
+        chain.append(old.verdict)
+    return replace(claim, changed_after_runs=changed, before=THEN.join(chain))
 
 
 def _looked_at(published: Results | None) -> set[str]:
@@ -84,15 +144,3 @@ def _looked_at(published: Results | None) -> set[str]:
         if all_older or YOUNGER in claim.changed_after_runs
         for hash_ in claim.runs
     }
-
-
-def _keep_changes(claim: Claim, published: Claim | None) -> Claim:
-    """The claim with the changes that are published of it, if it rests on the same runs."""
-    if published is None or not set(claim.runs).intersection(published.runs):
-        return claim
-    told = dict.fromkeys((published.changed_after_runs, claim.changed_after_runs))
-    changed = "; ".join(filter(None, told))
-    before = published.before or (published.verdict if changed else "")
-    return replace(
-        claim, changed_after_runs=changed, before="" if before == claim.verdict else before
-    )

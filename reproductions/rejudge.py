@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,11 +29,13 @@ from harness.judge.builders import Runs, build_claim, build_exhibit
 from harness.judge.parts import LOOKS, correct_verdicts
 from harness.judge.results import write_results
 from harness.store import Bucket, Store
+from reproductions.changes_after_runs import (
+    CHANGES_TOML,
+    compare_with_registration,
+    read_changes,
+    tell_change,
+)
 from reproductions.paper import Paper, Subject
-
-CHANGES_TOML = "changes.toml"
-THEN = ", then "
-"""Between the verdicts of a claim that was published with several."""
 
 
 def judge_anew(folder: Path) -> Results:
@@ -53,21 +54,14 @@ def judge_anew(folder: Path) -> Results:
             build_claim(each, subject, runs) for each in paper.claims if _has(runs, each.needs)
         ]
         exhibits = _make_exhibits(paper, subject, runs, old.exhibits)
-    judged = correct_verdicts(paper.conditions.ask(claims), old.provenance.get(LOOKS, 1))
-    changes = read_changes(paper.folder / CHANGES_TOML) if paper.folder else {}
+        judged = correct_verdicts(paper.conditions.ask(claims), old.provenance.get(LOOKS, 1))
+        marked, entry = compare_with_registration(paper, subject, old.seeds, judged, runs, old)
+    changes = read_changes(paper.folder)
     before = {claim.id: claim for claim in old.claims}
-    told = [keep_verdict(each, before.get(each.id), changes.get(each.id, "")) for each in judged]
-    return replace(old, claims=tuple(told), exhibits=exhibits)
-
-
-def read_changes(path: Path) -> dict[str, str]:
-    """Claim id -> what of it was changed after its published runs; empty without the file."""
-    if not path.exists():
-        return {}
-    return {
-        id_: " ".join(what.split())
-        for id_, what in tomllib.loads(path.read_text(encoding="utf-8")).items()
-    }
+    told = [keep_verdict(each, before.get(each.id), changes.get(each.id, "")) for each in marked]
+    return replace(
+        old, claims=tuple(told), exhibits=exhibits, provenance=dict(old.provenance) | entry
+    )
 
 
 def keep_verdict(claim: Claim, old: Claim | None, change: str) -> Claim:
@@ -83,10 +77,7 @@ def keep_verdict(claim: Claim, old: Claim | None, change: str) -> Claim:
             f"{claim.id}: was {old.verdict!r}, is {claim.verdict!r}; needed: its line in "
             f"{CHANGES_TOML}, which says what was changed after its runs"
         )
-    chain = old.before.split(THEN) if old.before else []
-    if change and (claim.verdict != old.verdict or not chain):
-        chain.append(old.verdict)
-    return replace(claim, changed_after_runs=change, before=THEN.join(chain))
+    return tell_change(claim, old, change)
 
 
 def _has(runs: Runs, needs: Sequence[str]) -> bool:

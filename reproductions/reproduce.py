@@ -23,7 +23,7 @@ from harness.store import Bucket, Run, Store
 from harness.store.schema import TIMELINE
 from harness.tasks.contract import Configuration
 from reports.site import FROM
-from reproductions.changes_after_runs import compare_with_registration, read_published
+from reproductions.changes_after_runs import compare_with_registration, keep_changes, read_published
 from reproductions.paper import Paper, Subject
 
 PUBLISHED = "From the published report: this search was not run again, which --search does."
@@ -89,13 +89,15 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
         **comparison.describe_runs(runs, before),
         ASKED: divergence_hashes(makers, runs),
     }
+    published = read_published(paper, subject)
     asked = paper.conditions.ask([build_claim(maker, subject, runs) for maker in claims])
     judged, registration = compare_with_registration(
-        paper, subject, request.seeds, correct_verdicts(asked, looks), runs
+        paper, subject, request.seeds, correct_verdicts(asked, looks), runs, published
     )
     results = Results(
         paper.id, subject.scale, subject.corpus.name, request.seeds, facts | registration,
-        (*(build_exhibit(maker, subject, runs) for maker in exhibits), *known), judged,
+        (*(build_exhibit(maker, subject, runs) for maker in exhibits), *known),
+        keep_changes(paper, judged, published),
     )  # fmt: skip
     reports.build(request.out, results)
     return results

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,15 @@ from harness.judge.registrations import (
     mark_changes,
     require_registered,
 )
-from harness.judge.results import Claim, Results, write_results
+from harness.judge.results import Claim, Results
 from harness.store import Run
 from reproductions import register
-from reproductions.changes_after_runs import OLDER, REGISTRATION, compare_with_registration
+from reproductions.changes_after_runs import (
+    OLDER,
+    REGISTRATION,
+    compare_with_registration,
+    keep_changes,
+)
 from reproductions.command import PAPERS, main
 from reproductions.declared import check_registered, declare
 from reproductions.paper import Paper, Subject
@@ -192,63 +198,57 @@ def run_under(hash_: str, under: dict[str, Any]) -> Run:
     return run
 
 
+def compared(
+    paper: Paper, claims: Sequence[Claim], under: dict[str, dict[str, Any]], **given: Any
+) -> tuple[list[Claim], str]:
+    """Claims and entry of a report with a run under each of these facts."""
+    runs = {"a": [run_under(hash_, facts) for hash_, facts in under.items()]}
+    chosen = {"subject": subject_of(paper), "seeds": (1, 2), "published": None} | given
+    told, entry = compare_with_registration(paper, claims=claims, runs=runs, **chosen)
+    return list(told), entry.get(REGISTRATION, "")
+
+
 def test_runs_older_than_the_registration_are_told_of_once(tmp_path):
     paper = registered_paper(tmp_path)
-    claims = (claim("one", "x"), claim("two", "y"))
-    runs = {"a": [run_under("x", {})], "b": [run_under("y", {})]}
-    told, entry = compare_with_registration(
-        paper, subject_of(paper), (1, 2), claims, runs, tmp_path
-    )
+    claims = [claim("one", "x"), claim("two", "y")]
+    told, entry = compared(paper, claims, {"x": {}, "y": {}})
     assert told == claims
-    assert entry[REGISTRATION].endswith(OLDER)
-    mixed = {**runs, "b": [run_under("y", facts())]}
-    told, entry = compare_with_registration(
-        paper, subject_of(paper), (1, 3), claims, mixed, tmp_path
-    )
+    assert entry.endswith(OLDER)
+    told, entry = compared(paper, claims, {"x": {}, "y": facts()}, seeds=(1, 3))
     assert [each.changed_after_runs for each in told] == [YOUNGER, ""]
-    digest = f"SHA-256 {registration().digest}"
+    digest = registration().digest
     where = f"{tmp_path.name}/registered/smoke.toml"
-    assert entry == {REGISTRATION: f"{where}, {digest}, which has other seeds"}
+    assert entry == f"{where}, SHA-256 {digest}, which has other seeds"
 
 
 def test_another_corpus_is_not_what_was_registered(tmp_path):
-    paper = registered_paper(tmp_path)
-    claims = (claim("one", "x"),)
-    runs = {"a": [run_under("x", {})]}
-    assert compare_with_registration(
-        paper, subject_of(paper, "speech"), (1, 2), claims, runs, tmp_path
-    ) == (claims, {})
+    paper, claims = registered_paper(tmp_path), [claim("one", "x")]
+    other = subject_of(paper, "speech")
+    assert compared(paper, claims, {"x": {}}, subject=other) == (claims, "")
 
 
-def published(folder: Path, *claims: Claim, **provenance: Any) -> None:
-    (folder / "paper1/smoke").mkdir(parents=True)
-    results = Results("paper1", "smoke", "words", (1, 2), provenance, (), claims)
-    write_results(folder / "paper1/smoke/results.json", results)
+def published(*claims: Claim, **provenance: Any) -> Results:
+    return Results("paper1", "smoke", "words", (1, 2), provenance, (), claims)
+
+
+def test_runs_that_were_published_are_not_registered_by_being_made_again(tmp_path):
+    paper, claims = registered_paper(tmp_path), [claim("one", "x"), claim("two", "y")]
+    known = published(claim("one", "x"), claim("two", "z"))
+    told, _ = compared(paper, claims, {"x": facts(), "y": facts()}, published=known)
+    assert [each.changed_after_runs for each in told] == [YOUNGER, ""]
+    believed = published(claim("one", "x"), **{REGISTRATION: "smoke.toml"})
+    told, _ = compared(paper, claims, {"x": facts(), "y": facts()}, published=believed)
+    assert [each.changed_after_runs for each in told] == ["", ""]
 
 
 def test_published_changes_of_the_same_runs_are_kept_and_their_verdicts(tmp_path):
-    old = claim(
-        "one", "x", undetermined="left open", changed_after_runs="its frames", before="mixed"
-    )
-    published(tmp_path, old, claim("two", "z"))
+    old = claim("one", "x", changed_after_runs="frames too", before="mixed", undetermined="open")
     paper = registered_paper(tmp_path)
-    claims = (claim("one", "x"), claim("two", "y"))
-    runs = {"a": [run_under("x", facts())], "b": [run_under("y", facts())]}
-    told, _ = compare_with_registration(paper, subject_of(paper), (1, 2), claims, runs, tmp_path)
-    # x was published before it was registered, whenever it is made again
-    assert [each.changed_after_runs for each in told] == [f"its frames; {YOUNGER}", ""]
-    assert [each.before for each in told] == ["mixed", ""]
-
-
-def test_a_published_registration_is_believed(tmp_path):
-    published(tmp_path, claim("one", "x"), **{REGISTRATION: "smoke.toml"})
-    paper = registered_paper(tmp_path, TEXT.replace("[-inf, 1.1]", "[0.8, 1.2]"))
-    runs = {"a": [run_under("x", facts())]}
-    (told,), _ = compare_with_registration(
-        paper, subject_of(paper), (1, 2), (replace(claim("one", "x"), undetermined="open"),), runs,
-        tmp_path,
-    )  # fmt: skip
-    assert (told.changed_after_runs, told.before) == ("its bands", "reproduced")
+    one, two = claim("one", "x", changed_after_runs="its bands"), claim("two", "y")
+    told = keep_changes(paper, [one, two], published(old, claim("two", "z")))
+    assert [each.changed_after_runs for each in told] == ["frames too; its bands", ""]
+    assert [each.before for each in told] == ["mixed, then holds here", ""]
+    assert keep_changes(paper, [one, two], None) == (one, two)
 
 
 def test_a_file_is_written_from_the_code_and_compared_with_it(tmp_path, monkeypatch, capsys):

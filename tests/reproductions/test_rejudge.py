@@ -9,7 +9,8 @@ import pytest
 
 from harness.base.errors import UserError
 from harness.judge.results import Claim
-from reproductions.rejudge import keep_verdict, read_changes
+from reproductions.changes_after_runs import read_changes
+from reproductions.rejudge import keep_verdict
 
 OLD = Claim("p1.a", "", "", "", None, 1.0, (0.9, 1.1), "fails")
 NEW = replace(OLD, here="holds")
@@ -34,6 +35,6 @@ def test_every_declared_change_is_of_a_claim_of_its_paper():
     assert files
     for path in files:
         text = (path.with_name("claims.py")).read_text(encoding="utf-8")
-        for id_, what in read_changes(path).items():
+        for id_, what in read_changes(path.parent).items():
             assert f'"{id_}"' in text
             assert what
