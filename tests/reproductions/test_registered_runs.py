@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ import pytest
 from harness.base.errors import UserError
 from harness.base.seeds import identity
 from harness.judge.builders import Maker
-from harness.judge.results import Exhibit
+from harness.judge.results import Claim, Exhibit
 from harness.store import Store
+from reproductions.changes_after_runs import compare_with_registration
 from reproductions.paper import Paper, Subject
 from reproductions.reproduce import Request, execute_share
 
@@ -99,3 +101,20 @@ def test_a_paper_without_a_file_registers_nothing(tmp_path):
     paper = paper_in(tmp_path)
     (tmp_path / "registered" / "smoke.toml").unlink()
     assert moments(tmp_path, paper, (1,))[0].keys() == {"commit"}
+
+
+def test_a_band_that_is_changed_after_its_runs_is_noticed_by_the_judge(tmp_path):
+    paper = paper_in(tmp_path)
+    moments(tmp_path, paper, (1,))
+    run = Store(tmp_path / "runs").load(identity({"seed": 1}))
+    claim = Claim("one", "", "", "", None, None, None, "holds", runs=(run.hash,))
+
+    def changes(text: str) -> str:
+        changed = paper_in(tmp_path, text)
+        subject: Any = Subject("smoke", SimpleNamespace(name="corpus"), 1, "cpu")  # pyright: ignore[reportArgumentType]
+        (told,), _ = compare_with_registration(changed, subject, (1,), [claim], {"a": [run]}, None)
+        return told.changed_after_runs
+
+    assert changes(TEXT) == ""
+    assert changes(TEXT.replace("1.1", "1.2")) == "its bands"
+    assert changes(TEXT.replace("rate = 2", "rate = 3")) == ""
