@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,11 @@ class Advice:
 
     Attributes:
         found: the plan, the candidates and the runs.
+        call: the call that made it, as text.
     """
 
     found: Advised
+    call: str = field(default="", repr=False, compare=False)
 
     @property
     def rows(self) -> Sequence[Row]:
@@ -68,7 +70,10 @@ class Advice:
         atomic.writable_folder(folder, "report")
         runs = {f"{row.cell.method}, {row.cell.workers}": row.cell.runs for row in self.rows}
         hashes = {name: [run.hash for run in each] for name, each in runs.items()}
-        told = {**self.to_dict(), "provenance": {**describe_program("lagbench"), "runs": hashes}}
+        told = {
+            **self.to_dict(),
+            "provenance": {**describe_program("lagbench"), "command": self.call, "runs": hashes},
+        }
         files = {
             "advice.md": advice_text.as_markdown(self.found),
             "advice.json": json.dumps(told, indent=2) + "\n",

@@ -10,12 +10,11 @@ from typing import Any
 from torch import nn
 
 from harness.base.errors import UserError
-from harness.judge import comparison as provenance
 from harness.judge import direction
 from harness.judge.answer import answer
 from harness.judge.break_point import Tolerance
-from harness.judge.comparison import Row, Table
-from harness.modules.trained import load_into
+from harness.judge.comparison import Row, Table, describe_program
+from harness.modules.trained import describe_module, load_into
 from harness.search.rates import TUNING_SEEDS
 from harness.store import Cell, Run
 from reports import comparison, tolerance
@@ -29,10 +28,12 @@ class Result:
     Attributes:
         table: a row for each algorithm and number of workers, and the target.
         untrained: makes the module of a seed's runs, before training.
+        call: the call that made it, as text.
     """
 
     table: Table
     untrained: Callable[[int], nn.Module] = field(repr=False, compare=False)
+    call: str = field(default="", repr=False, compare=False)
 
     @property
     def rows(self) -> Sequence[Row]:
@@ -107,7 +108,9 @@ class Result:
         """
         # Names of the cells, so that the report lists the hashes of each cell's runs.
         named = {f"{row.cell.method}, {row.cell.workers}": row.cell for row in self.rows}
-        return comparison.write(self.table, Path(out), _provenance(named))
+        provenance = _describe_provenance(named, self.call)
+        model = describe_module(self.untrained(self.runs[0].config["seed"]))
+        return comparison.write(self.table, Path(out), provenance, model)
 
     def to_dict(self) -> dict[str, Any]:
         """Answer, target and rows as JSON values, None for what does not exist.
@@ -131,9 +134,11 @@ class Tolerated:
 
     Attributes:
         found: all points tried, the largest tolerated value and the smallest broken one.
+        call: the call that made it, as text.
     """
 
     found: Tolerance
+    call: str = field(default="", repr=False, compare=False)
 
     @property
     def tolerated(self) -> float:
@@ -160,7 +165,8 @@ class Tolerated:
             Paths of the files.
         """
         named = {f"{self.found.what} {each.value:g}": each.cell for each in self.found.points}
-        return tolerance.write_tolerance(self.found, Path(out), _provenance(named))
+        provenance = _describe_provenance(named, self.call)
+        return tolerance.write_tolerance(self.found, Path(out), provenance)
 
     def __str__(self) -> str:
         return "\n".join(tolerance.lines_of_tolerance(self.found))
@@ -179,6 +185,6 @@ class Tolerated:
         return "".join(summary(told, list(tolerance.cells_of_tolerance(self.found)), []))
 
 
-def _provenance(cells: Mapping[str, Cell]) -> dict[str, Any]:
+def _describe_provenance(cells: Mapping[str, Cell], call: str) -> dict[str, Any]:
     runs = {name: [run.hash for run in cell.runs] for name, cell in cells.items()}
-    return {**provenance.describe_program("lagbench"), "runs": runs}
+    return {**describe_program("lagbench"), "command": call, "runs": runs}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import wraps
 from inspect import signature
-from typing import Any, ParamSpec, TypeVar
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, cast
 
 from harness.base.errors import ProcessDied, UserError
-from harness.modules.allowed import check_names
+from harness.modules.allowed import check_names, show_value
 from harness.modules.experiment import USUAL
 
 Given = ParamSpec("Given")
@@ -18,7 +21,8 @@ Found = TypeVar("Found")
 def resumable(function: Callable[Given, Found]) -> Callable[Given, Found]:
     """Decorate a function: an end from outside has a traceback that ends at the user's call.
 
-    The hundred lines inside lagbench are dropped; the user's code can still catch the error.
+    The hundred lines inside lagbench are dropped; the user's code can still catch the error. The
+    result, a dataclass, keeps the call as text in ``call``.
 
     Raises:
         UserError: in place of `ProcessDied`; or a name that no argument has.
@@ -31,10 +35,35 @@ def resumable(function: Callable[Given, Found]) -> Callable[Given, Found]:
         settings: dict[str, Any] = {**USUAL, **named}
         kept = f"runs are in {str(settings['store'])!r}, the same call resumes"
         try:
-            return function(*given, **named)
+            found = function(*given, **named)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"stopped; {kept}") from None
         except ProcessDied as died:
             raise UserError(f"{died}; {kept}") from None
+        told = describe_call(function, given, named)
+        return cast(Found, replace(cast(Any, found), call=told))
 
     return call
+
+
+OBJECTS = frozenset(("model", "loss", "data", "dev", "test", "metric"))
+"""Arguments that are objects of the user's, and are named without their values."""
+
+
+def describe_call(
+    function: Callable[..., Any], given: tuple[object, ...], named: Mapping[str, object]
+) -> str:
+    """A call as its reader wrote it, with the values that are short, and the program's name.
+
+    Args:
+        function: the function.
+        given: positional arguments.
+        named: arguments by name.
+    """
+    words = [*signature(function).parameters][: len(given)]
+    words += [
+        f"{name}={'...' if name in OBJECTS else show_value(value)}" for name, value in named.items()
+    ]
+    program = Path(sys.argv[0]).name if sys.argv and sys.argv[0] not in ("", "-c") else ""
+    where = f" in {program}" if program else ""
+    return f"lagbench.{function.__name__}({', '.join(words)}){where}"

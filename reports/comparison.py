@@ -13,9 +13,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.base.settings import format_seconds
+from harness.base.settings import format_count, format_seconds
 from harness.judge.answer import (
     answer,
+    find_headline,
     format_error,
     format_range,
     format_target,
@@ -29,7 +30,7 @@ from harness.judge.comparison import Row, Table
 from harness.judge.interval import Interval
 from harness.store import files as atomic
 from reports.answer_page import Picture, build_page
-from reports.learning_curves import curves_figure, rates_figure
+from reports.learning_curves import curves_figure, has_methods, rates_figure
 from reports.style import (
     COLOURS,
     DASHES,
@@ -49,13 +50,14 @@ if TYPE_CHECKING:
 HEIGHT_IN = 3.0
 
 
-def write(table: Table, out: Path, provenance: Mapping[str, Any]) -> list[Path]:
+def write(table: Table, out: Path, provenance: Mapping[str, Any], model: str = "") -> list[Path]:
     """Write ``index.html``, ``table.csv``, ``comparison.svg`` and ``.png``, ``results.json``.
 
     Args:
         table: the rows.
         out: the folder, made if it is missing.
         provenance: commit, versions and hashes of the runs, for ``results.json``.
+        model: what was trained, in words, for the page.
 
     Raises:
         UserError: the folder cannot be written.
@@ -64,7 +66,7 @@ def write(table: Table, out: Path, provenance: Mapping[str, Any]) -> list[Path]:
     with use_style():
         pictures = {form: render_figure(figure(table), form) for form in ("svg", "png")}
     files = {
-        "index.html": as_page(table, pictures["svg"], provenance).encode(),
+        "index.html": as_page(table, pictures["svg"], provenance, model).encode(),
         "table.csv": as_csv(table).encode(),
         **{f"comparison.{form}": content for form, content in pictures.items()},
         "results.json": (json.dumps(as_json(table, provenance), indent=2) + "\n").encode(),
@@ -268,42 +270,68 @@ def _finite_or_none(value: Any) -> Any:
 # -- page --------------------------------------------------------------------------------------
 
 
-def as_page(table: Table, overview: bytes, provenance: Mapping[str, Any]) -> str:
+def as_page(table: Table, overview: bytes, provenance: Mapping[str, Any], model: str = "") -> str:
     """The page of a comparison.
 
     Args:
         table: the rows.
         overview: error and time by workers, as SVG.
         provenance: commit, versions, command and hashes of the runs.
+        model: what was trained, in words.
     """
     with use_style():
         curves = render_figure(curves_figure(table), "svg")
         drawn = rates_figure(table)
         rates = None if drawn is None else render_figure(drawn, "svg")
-    metric = _name(table)
     pictures = [
         Picture("Learning curves", curves, _caption_curves(table)),
-        Picture("By number of workers", overview, f"The {metric} at the end, and {_time(table)}."),
+        Picture("By number of workers", overview, _caption_overview(table)),
     ]
     if rates is not None:
         pictures.append(Picture("Learning rates that were tried", rates, CAPTION_RATES))
     methods = list(dict.fromkeys(row.cell.method for row in table.rows))
     title = f"Comparison of {', '.join(methods)}" if len(methods) > 1 else methods[0]
-    rows, notes = list(cells_with_factors(table)), list(feet(table))
+    rows, notes = list(cells_with_factors(table)), [describe_setting(table, model), *feet(table)]
     return build_page(title, answer(table), rows, notes, pictures, provenance)
 
 
 CAPTION_RATES = (
-    "Each rate is trained on the development seeds, which are not reported. A ring marks the rate"
-    " that the table uses, of a tie the smaller. Rates at which training diverged are left out."
-    " Bands reach from the lowest to the highest seed."
+    "Mean over two tuning seeds, which are not among the reported ones; bands reach from the lower"
+    " to the higher of the two. A ring marks the rate that the table uses. It may lie above the"
+    " lowest point: a larger rate is preferred only if its error is lower with both seeds, and"
+    " otherwise the smaller one is taken. Rates at which training diverged are left out."
 )
 
 
 def _caption_curves(table: Table) -> str:
+    first = " The first panels have the two rows of the answer."
+    first = first if len(find_headline(table)) > 1 and has_methods(table) else ""
     line = "" if table.target is None else " The dotted line is the target."
-    told = "Mean over seeds on development data; bands reach from the lowest to the highest seed."
-    return f"{told}{line}"
+    return (
+        "Mean over the reported seeds on development data. Bands reach from the lowest to the"
+        f" highest of these seeds; they are no intervals.{first}{line}"
+    )
+
+
+def _caption_overview(table: Table) -> str:
+    told = f"The {_name(table)} at the end, and {_time(table)}: means over the reported seeds"
+    return f"{told}. Bars are 95% intervals, those of the table."
+
+
+def describe_setting(table: Table, model: str = "") -> str:
+    """Cluster, model, passes and minibatches of a comparison in a line.
+
+    Args:
+        table: the rows.
+        model: what was trained, in words; empty if it is not known.
+    """
+    config = table.rows[0].cell.runs[0].config
+    cluster = config.get("cluster", {}).get("name")
+    passes, stages = config.get("passes"), config.get("stages")
+    words = [f"cluster {cluster!r}" if cluster else "", model]
+    words.append("" if passes is None else format_count(passes, "pass"))
+    words.append(f"minibatches of {stages[0]['minibatch']} a worker" if stages else "")
+    return "; ".join(each for each in words if each)
 
 
 def _time(table: Table) -> str:

@@ -3,18 +3,20 @@
 """Figures of a comparison: its learning curves, and the learning rates that were tried.
 
 Every algorithm has a row of panels, in which each number of workers has the same colour, dashes and
-marker. Bands reach from the lowest to the highest seed.
+marker; of several algorithms the two rows of the answer come first, in panels of their own. Bands
+reach from the lowest to the highest seed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.judge.answer import format_workers
+from harness.judge.answer import find_headline, format_workers
+from harness.judge.answer import label as name_row
 from harness.judge.comparison import Row, Table
 from harness.judge.direction import as_error
 from reports.style import COLOURS, DASHES, INK, MARKERS, cycle, empty_figure, set_log_scale
@@ -38,14 +40,24 @@ MARKED = 8
 def curves_figure(table: Table) -> Figure:
     """The metric on development data over passes, and over simulated seconds."""
     groups = _group_by_method(table.rows)
-    drawn = empty_figure(PANEL_IN * len(groups) + LEGEND_IN)
-    panels = drawn.subplots(len(groups), 2, sharey=True, sharex="col", squeeze=False)
+    pair = find_headline(table)
+    above = int(len(pair) > 1 and has_methods(table))
+    drawn = empty_figure(PANEL_IN * (above + len(groups)) + LEGEND_IN)
+    panels = drawn.subplots(above + len(groups), 2, sharey=True, sharex="col", squeeze=False)
     ends = [row.seconds.estimate for row in table.rows if row.seconds]
     is_log = bool(ends) and max(ends) > LOGARITHMIC * min(ends) > 0.0
-    for (method, rows), (passes, seconds) in zip(groups.items(), panels, strict=True):
+    if above:
+        for place, row in enumerate(pair):
+            look = _look_of(len(_counts(table)) + place, name_row(table, row))
+            passes, seconds = panels[0]
+            _draw_curve(passes, seconds, table, row, look, skips_start=is_log)
+        panels[0][0].legend(loc="upper right")
+        panels[0][0].set_title("the answer", loc="left", fontsize=9.5)
+    for (method, rows), (passes, seconds) in zip(groups.items(), panels[above:], strict=True):
         for row in rows:
-            _draw_curve(passes, seconds, table, row, skips_start=is_log)
+            _draw_curve(passes, seconds, table, row, _look(table, row), skips_start=is_log)
         passes.set_title(method, loc="left", fontsize=9.5)
+    for passes, seconds in panels:
         passes.set_ylabel(_label(table))
         if table.target is not None:
             for axes in (passes, seconds):
@@ -55,8 +67,13 @@ def curves_figure(table: Table) -> Figure:
     _limit(panels[0][0], table)
     panels[-1][0].set_xlabel("passes over the training data")
     panels[-1][1].set_xlabel("simulated time (s)")
-    _legend(drawn, table, list(panels[:, 0]))
+    _legend(drawn, table, list(panels[above:, 0]))
     return drawn
+
+
+def has_methods(table: Table) -> bool:
+    """Whether a table has several algorithms, whose rows are in different panels."""
+    return len(_group_by_method(table.rows)) > 1
 
 
 def rates_figure(table: Table) -> Figure | None:
@@ -77,7 +94,15 @@ def rates_figure(table: Table) -> Figure | None:
     return drawn
 
 
-def _draw_curve(passes: Axes, seconds: Axes, table: Table, row: Row, *, skips_start: bool) -> None:
+def _draw_curve(
+    passes: Axes,
+    seconds: Axes,
+    table: Table,
+    row: Row,
+    look: Mapping[str, Any],
+    *,
+    skips_start: bool,
+) -> None:
     """Mean and range of a row's seeds at each evaluation that all of them have.
 
     A logarithmic axis of seconds has no place for the evaluation before training.
@@ -88,7 +113,7 @@ def _draw_curve(passes: Axes, seconds: Axes, table: Table, row: Row, *, skips_st
     found = [run.curve(run.deployed(table.judged)) for run in runs]
     least = min(len(epochs) for epochs, _, _ in found)
     epochs, values, times = (np.array([each[i][:least] for each in found]) for i in range(3))
-    look, times = _look(table, row), times.mean(0)
+    times = times.mean(0)
     here = times > 0.0 if skips_start else np.ones(least, np.bool_)
     for axes, x, kept in ((passes, epochs.mean(0), slice(None)), (seconds, times, here)):
         low, mean, high = (each[kept] for each in (values.min(0), values.mean(0), values.max(0)))
@@ -119,11 +144,15 @@ def _draw_rates(axes: Axes, table: Table, row: Row) -> None:
 def _look(table: Table, row: Row) -> dict[str, Any]:
     """Colour, dashes and marker of a number of workers."""
     place = _counts(table).index(row.cell.workers)
+    return _look_of(place, format_workers(row.cell.workers))
+
+
+def _look_of(place: int, label: str) -> dict[str, Any]:
     return {
         "color": cycle(COLOURS, place),
         "linestyle": cycle(DASHES, place),
         "marker": cycle(MARKERS, place),
-        "label": format_workers(row.cell.workers),
+        "label": label,
     }
 
 

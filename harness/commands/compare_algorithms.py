@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from harness import argument_types
 from harness.base.files import describe_choices, run_file
@@ -68,8 +69,17 @@ def run(arguments: argparse.Namespace) -> int:
     table = build_table(cells, impossible=grid.impossible)
     runs = {f"{c.method}, {c.workers}": [run.hash for run in c.runs] for c in cells}
     told = {**provenance.describe_program("lagbench"), "runs": runs}
-    comparison.write(table, arguments.out, told)
+    comparison.write(table, arguments.out, told, _describe_model(base))
     for line in comparison.lines(table):
         print(line)
     print(f"{arguments.out / 'index.html'}")
     return EXIT_DONE
+
+
+def _describe_model(config: Any) -> str:
+    """The module of a run file in words; empty for a model of speech."""
+    if not hasattr(config, "problem"):
+        return ""
+    from harness.modules.trained import describe_module
+
+    return describe_module(config.problem.module(config.seed))

@@ -21,6 +21,9 @@ MOST_NAMED = 3
 ERRORS = frozenset(("dev_error", "dev_loss", "dev_mse", "dev_mae"))
 """Metrics of which less is better for everybody."""
 
+NEAR_END = 0.9
+"""Share of training after which a target is touched rather than passed."""
+
 ALONE = "One seed has no interval, so how much of this is chance is not known."
 
 
@@ -34,7 +37,34 @@ def answer(table: Table) -> list[str]:
         return ["Every run diverged: a smaller rate is needed."]
     told = _single(table) if len(table.rows) == 1 else _several(table)
     seeds = max(len(row.cell.runs) for row in table.rows)
-    return [*told, *_hint_direction(table), *([ALONE] if seeds == 1 else [])]
+    told = [*told, *_warn_of_the_end(table), *_hint_direction(table)]
+    return [*told, *([ALONE] if seeds == 1 else [])]
+
+
+def find_headline(table: Table) -> list[Row]:
+    """The rows of the first sentence: the best, and if there is one that which it is held against.
+
+    Args:
+        table: a table of at least one row.
+    """
+    best, *others = ordered(table)
+    if table.reference is not None and best.cell is not table.reference.cell:
+        return [best, table.reference]
+    return [best, *(row for row in others[:1] if best.is_earned and row.is_earned)]
+
+
+def _warn_of_the_end(table: Table) -> Iterator[str]:
+    """A warning where the headline's time to the target is taken near the end of training."""
+    for row in find_headline(table) if len(table.rows) > 1 else ():
+        shares = [
+            found.passes / run.curve(run.deployed(table.judged))[0][-1]
+            for found, run in zip(row.reaches, row.cell.runs, strict=False)
+            if found.is_earned
+        ]
+        if row.is_earned and max(shares) > NEAR_END:
+            name, share = label(table, row), f"{max(shares):.0%}"
+            told = f"{name} reaches it only after {share} of the training, with one seed at least"
+            yield f"{told}: more passes would show whether its time holds."
 
 
 def _hint_direction(table: Table) -> Iterator[str]:

@@ -61,7 +61,7 @@ def check_settings(model: object, loss: object, asked: Any) -> None:
     if has_parameters and not isinstance(model, nn.Module):
         raise UserError("model, loss: the loss is a module; allowed: the model comes first")
     if not (callable(loss) or loss == OWN_LOSS):
-        raise UserError(f"loss: {_show(loss)}; allowed: a function, or 'model' for its own")
+        raise UserError(f"loss: {show_value(loss)}; allowed: a function, or 'model' for its own")
     for name in ("minibatch", "passes", "evaluations", "jobs", "runs_per_job", "accumulate"):
         check_whole(name, getattr(asked, name))
     if asked.clip is not None:
@@ -96,7 +96,7 @@ def check_kind(name: str, value: object, kinds: type | tuple[type, ...], allowed
         UserError: it is of none of ``kinds``; ``allowed`` describes them in words.
     """
     if not isinstance(value, kinds):
-        raise UserError(f"{name}: {_show(value)}; allowed: {allowed}")
+        raise UserError(f"{name}: {show_value(value)}; allowed: {allowed}")
 
 
 def check_whole(name: str, value: Any, least: int = 1) -> None:
@@ -106,7 +106,7 @@ def check_whole(name: str, value: Any, least: int = 1) -> None:
         UserError: no int, a bool, or a number below ``least``.
     """
     if not _whole(value) or value < least:
-        raise UserError(f"{name}: {_show(value)}; allowed: a whole number from {least}")
+        raise UserError(f"{name}: {show_value(value)}; allowed: a whole number from {least}")
 
 
 def check_number(name: str, value: Any, least: float | None = None) -> None:
@@ -117,7 +117,7 @@ def check_number(name: str, value: Any, least: float | None = None) -> None:
     """
     if not is_finite(value) or (least is not None and value < least):
         told = "" if least is None else f" from {least:g}"
-        raise UserError(f"{name}: {_show(value)}; allowed: a number{told}")
+        raise UserError(f"{name}: {show_value(value)}; allowed: a number{told}")
 
 
 def pair_of(name: str, value: Any) -> tuple[float, float]:
@@ -130,10 +130,10 @@ def pair_of(name: str, value: Any) -> tuple[float, float]:
         case [int() | float() as low, int() | float() as high]:
             return low, high
         case _:
-            raise UserError(f"{name}: {_show(value)}; allowed: two numbers")
+            raise UserError(f"{name}: {show_value(value)}; allowed: two numbers")
 
 
-def _show(value: object) -> str:
+def show_value(value: object) -> str:
     """A value for messages: its `repr` if short, else its type."""
     text = repr(value)
     if isinstance(value, type) or len(text) > LONGEST or "\n" in text or ADDRESS in text:

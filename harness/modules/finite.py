@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 
@@ -54,7 +54,7 @@ def _find_suspect(what: str, data: Arrays) -> Suspect | None:
         block = data[begin : min(begin + BLOCK, count)]
         for name, tensor in zip(names, block.tensors(), strict=True):
             if tensor.is_floating_point() and not (finite := torch.isfinite(tensor)).all():
-                first = cast("list[int]", (~finite).nonzero()[0].tolist())
+                first = [int(place) for place in (~finite).nonzero()[0]]
                 row = begin + first[0]
                 place = ", ".join(map(str, [row, *first[1:]]))
                 start = max(0, min(row, count - AROUND))

@@ -65,3 +65,14 @@ def _load_buffers(module: nn.Module, stored: Mapping[str, Tensor], worker: int) 
 
 def _cast_like(stored: Tensor, like: Tensor) -> Tensor:
     return from_array(stored.numpy(), like)
+
+
+def describe_module(module: nn.Module) -> str:
+    """Class and size of a module in words.
+
+    Example:
+        >>> describe_module(nn.Linear(64, 10))
+        'Linear with 650 trained parameters'
+    """
+    count = sum(each.numel() for each in module.parameters() if each.requires_grad)
+    return f"{type(module).__name__} with {count:,} trained parameters"

@@ -302,7 +302,7 @@ class Timeline:
             return ["timeline without folds"]
         workers = len(np.unique(self.contributions.worker))
         seconds = float(self.folds.time_s[-1] - self.contributions.read_time_s.min())
-        events = f"{len(self.folds)} folds of {len(rows)} contributions"
+        events = f"{len(self.folds)} folds (updates of the model) of {len(rows)} contributions"
         events += f", {lost} lost" if lost else ""
         many = f"{workers} worker{'' if workers == 1 else 's'}"
         found = [f"{many}: {events} in {format_seconds(seconds)} of simulated time"]

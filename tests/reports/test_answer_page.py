@@ -7,11 +7,14 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import torch
 from torch import nn
 
+import lagbench
 from harness.judge.answer import answer
 from harness.judge.comparison import Impossible, build_table
 from lagbench.result import Result
+from lagbench.stopping import describe_call
 from reports import comparison
 from reports.learning_curves import curves_figure, rates_figure
 from tests.harness.judge.test_answer import cell_of, falling, table_of
@@ -62,6 +65,56 @@ def test_a_page_stands_alone_and_is_well_formed(tmp_path):
     shown = [each for each in answer(table) if each.replace("'", "&#x27;") in page]
     assert shown == answer(table)
     assert page.index('class="answer"') < page.index("<table") < page.index("Learning curves")
+
+
+def test_a_page_says_what_was_compared_and_what_each_band_is(tmp_path):
+    table = searched()
+    for row in table.rows:
+        cluster, stages = {"name": "two & two"}, [{"minibatch": 16}]
+        row.cell.runs[0].config.update(cluster=cluster, passes=1, stages=stages)
+    comparison.write(table, tmp_path, PROVENANCE, "Linear with 650 trained parameters")
+    page = (tmp_path / "index.html").read_text(encoding="utf-8").replace("&#x27;", "'")
+    setting = (
+        "cluster 'two &amp; two'; Linear with 650 trained parameters; 1 pass; minibatches of 16"
+    )
+    assert f"{setting} a worker" in page
+    for told in (
+        "the highest of these seeds; they are no intervals.",
+        "Bars are 95% intervals",
+        "bands reach from the lower to the higher of the two.",
+        "It may lie above the lowest point: a larger rate is preferred only if",
+    ):
+        assert told in page
+
+
+def test_the_two_rows_of_the_answer_come_first_in_panels_of_their_own():
+    several = [cell_of(m, n, [falling(n, 2.0)] * 2) for m, n in (("a", 1), ("b", 1), ("b", 4))]
+    drawn = curves_figure(build_table(several, 0.2))
+    assert [axes.get_title(loc="left") for axes in drawn.axes[::2]] == ["the answer", "a", "b"]
+    labels = [line.get_label() for line in drawn.axes[0].lines]
+    assert labels[:2] == ["b with 4 workers", "a with 1 worker"]
+    assert len(curves_figure(table_of()).axes) == 2  # one algorithm has them in one panel anyway
+
+
+def test_a_result_keeps_its_call_for_its_report(tmp_path):
+    call = "lagbench.compare(model, loss, data, workers=[1, 4]) in mine.py"
+    table = searched()
+    table.rows[0].cell.runs[0].config["seed"] = 0
+    written = Result(table, lambda seed: nn.Linear(2, 1), call).report(tmp_path)
+    told = json.loads(next(p for p in written if p.suffix == ".json").read_text(encoding="utf-8"))
+    assert told["provenance"]["command"] == call
+    assert "Linear with 3 trained parameters" in (tmp_path / "index.html").read_text("utf-8")
+
+
+def test_a_call_is_told_with_its_short_values_and_its_program(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/somewhere/mine.py", "--fast"])
+    given = (nn.Linear(2, 1), nn.functional.mse_loss)
+    named = {"data": ([1.0], [2.0]), "cluster": "k20m-server", "workers": 4, "clip": None}
+    named["optimizer"] = torch.optim.SGD(given[0].parameters(), 0.1)
+    assert describe_call(lagbench.train, given, named) == (
+        "lagbench.train(model, loss, data=..., cluster='k20m-server', workers=4, clip=None,"
+        " optimizer=a torch.optim.sgd.SGD) in mine.py"
+    )
 
 
 def test_a_page_without_a_search_has_no_rates():

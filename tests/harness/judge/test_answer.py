@@ -106,6 +106,15 @@ def test_more_workers_of_whom_a_seed_reaches_the_target_are_not_said_to_miss_it(
     assert answer(build_table(cells, 0.2))[0].endswith(f"; with more than 1 {told}.")
 
 
+def test_a_target_that_is_touched_at_the_end_is_warned_of():
+    late = [[(0.0, 0.0, 0.9), (4.6, 4.6, 0.19), (5.0, 5.0, 0.18)], falling(1.0, 2.0)]
+    early = [falling(4.0, 2.0), falling(4.0, 2.1)]
+    told = answer(build_table([cell_of("a", 1, late), cell_of("a", 4, early)], 0.2))
+    (warned,) = [each for each in told if "of the training" in each]
+    assert warned.startswith("1 worker reaches it only after 92% of the training, with one seed at")
+    assert not any("of the training" in each for each in answer(table_of()))
+
+
 def test_a_metric_of_the_user_s_that_rises_is_asked_for_its_direction():
     def told(judged, more=False, end=0.9):
         cell = cell_of("a", 1, [[(0.0, 0.0, 0.5), (5.0, 5.0, end)]] * 2, more=more)

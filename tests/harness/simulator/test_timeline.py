@@ -167,7 +167,7 @@ def test_a_timeline_prints_a_summary_of_five_lines():
     spans = Spans(np.array([0, 1, 0, 1], np.int32), kind, starts, starts + 1.0)
 
     assert str(Timeline(folds, contributions, spans)).splitlines() == [
-        "2 workers: 4 folds of 4 contributions in 4 s of simulated time",
+        "2 workers: 4 folds (updates of the model) of 4 contributions in 4 s of simulated time",
         "throughput  1 minibatches/s, 0.5 a worker",
         "staleness   mean 0.75, p95 1, max 1 folds",
         "lag         mean 1.75 s, p95 2 s, max 2 s, from a read to its fold",
