@@ -23,7 +23,6 @@ from torch import Tensor
 from harness.base.settings import Spec, setting
 
 __all__ = [
-    "LOSSES",
     "Decoupled",
     "Loss",
     "Naive",
@@ -64,8 +63,7 @@ class TokenProbabilities(NamedTuple):
     advantages: Tensor
 
 
-@dataclass(frozen=True)
-class Loss(Spec, ABC):
+class Loss(ABC):
     """Base class of policy-gradient losses; a run file can name any dataclass of this kind."""
 
     @abstractmethod
@@ -78,8 +76,10 @@ class Loss(Spec, ABC):
 
 
 @dataclass(frozen=True)
-class Reinforce(Loss):
+class Reinforce(Spec, Loss):
     """No correction: ``-log pi A``."""
+
+    name = "none"
 
     def terms(self, tokens: TokenProbabilities) -> Tensor:
         """See `Loss`."""
@@ -98,7 +98,7 @@ def _is_beyond(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Naive(Loss):
+class Naive(Spec, Loss):
     """Proximal policy optimization as if the rollouts were fresh: the ratio to the behaviour.
 
     ``-min(r A, clip(r, 1 +- clip) A)`` with ``r = pi / pi_behaviour``.
@@ -106,6 +106,8 @@ class Naive(Loss):
     Attributes:
         clip: largest deviation of the ratio from 1 that is learnt from.
     """
+
+    name = "naive"
 
     clip: float = setting(0.2, above=0.0, at_most=100.0)
 
@@ -121,7 +123,7 @@ class Naive(Loss):
 
 
 @dataclass(frozen=True)
-class Decoupled(Loss):
+class Decoupled(Spec, Loss):
     """The clip around the parameters at which the step began, and a weight for the staleness.
 
     ``-w min(r A, clip(r, 1 +- clip) A)`` with ``r = pi / pi_proximal`` and ``w = pi_proximal /
@@ -131,6 +133,8 @@ class Decoupled(Loss):
         clip: largest deviation of the ratio from 1 that is learnt from.
         truncate: largest weight ``w``; larger ones are cut to it. Without it none is.
     """
+
+    name = "decoupled"
 
     clip: float = setting(0.2, above=0.0, at_most=100.0)
     truncate: float | None = setting(None, above=0.0, at_most=1e6)
@@ -150,7 +154,7 @@ class Decoupled(Loss):
 
 
 @dataclass(frozen=True)
-class SecondMoment(Loss):
+class SecondMoment(Spec, Loss):
     """M2PO: ``-r A`` with ``r = pi / pi_behaviour``, without the tokens of largest ``(log r)^2``.
 
     As many tokens are masked as bring the mean of ``(log r)^2`` of the others within the bound.
@@ -158,6 +162,8 @@ class SecondMoment(Loss):
     Attributes:
         bound: largest mean of ``(log r)^2``, in nats squared.
     """
+
+    name = "m2po"
 
     bound: float = setting(0.04, above=0.0, at_most=1e6)
 
@@ -176,15 +182,6 @@ class SecondMoment(Loss):
         cut = torch.ones_like(squares, dtype=torch.bool)
         cut[order[:kept]] = False
         return cut
-
-
-LOSSES: dict[str, type[Loss]] = {
-    "none": Reinforce,
-    "naive": Naive,
-    "decoupled": Decoupled,
-    "m2po": SecondMoment,
-}
-"""Losses by their short names."""
 
 
 def measure(loss: Loss, tokens: TokenProbabilities, entropy: Tensor) -> dict[str, float]:

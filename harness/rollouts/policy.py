@@ -1,4 +1,4 @@
-"""Policies: a causal transformer over tokens, a user's own module, and parameters as one vector.
+"""A causal transformer over tokens, steps from a cache, and parameters as one vector.
 
 A policy is a `torch.nn.Module` from tokens ``[B, T]`` to logits ``[B, T, V]``, causal: the logits
 at a place depend on the tokens up to it. `Weights` holds its parameters as one vector, so that
@@ -10,7 +10,6 @@ C context, L layers, H heads, D width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
@@ -18,10 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.base.errors import UserError
-from harness.base.seeds import stream_key
-from harness.base.settings import Spec, setting
 
-__all__ = ["Decoding", "SmallTransformer", "Transformer", "Weights"]
+__all__ = ["Decoding", "Transformer", "Weights"]
 
 Cache = list[tuple[Tensor, Tensor]]
 """Keys ``[W, H, D / H, C]`` and values ``[W, H, C, D / H]`` of each layer."""
@@ -90,11 +87,14 @@ class Transformer(nn.Module):
         width: D, a multiple of ``heads``.
         layers: L.
         heads: H.
+
+    Attributes:
+        sizes: the arguments.
     """
 
     def __init__(self, vocabulary: int, context: int, width: int, layers: int, heads: int) -> None:
         super().__init__()
-        self.context, self.width, self.heads = context, width, heads
+        self.sizes = vocabulary, context, width, layers, heads
         self.token, self.place = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.last, self.out = nn.LayerNorm(width), nn.Linear(width, vocabulary)
@@ -108,59 +108,19 @@ class Transformer(nn.Module):
 
     def new_cache(self, rows: int) -> Cache:
         """See `Decoding`."""
-        key = self.out.weight.new_zeros(rows, self.heads, self.width // self.heads, self.context)
+        _, context, width, _, heads = self.sizes
+        key = self.out.weight.new_zeros(rows, heads, width // heads, context)
         value = key.transpose(2, 3).contiguous()
         return [(key.clone(), value.clone()) for _ in self.blocks]
 
     def step(self, tokens: Tensor, places: Tensor, cache: Cache) -> Tensor:
         """See `Decoding`."""
-        later = torch.arange(self.context, device=tokens.device) > places.unsqueeze(1)
+        later = torch.arange(self.sizes[1], device=tokens.device) > places.unsqueeze(1)
         hidden = torch.zeros(later.shape, device=tokens.device).masked_fill_(later, -torch.inf)
         x = self.token(tokens) + self.place(places)
         for block, (key, value) in zip(self.blocks, cache, strict=True):
-            x = block.step(x, places, hidden[:, None, None], key, value)
+            x = cast(Block, block).step(x, places, hidden[:, None, None], key, value)
         return self.out(self.last(x))
-
-
-@dataclass(frozen=True)
-class SmallTransformer(Spec):
-    """Size of a `Transformer`.
-
-    With the default, 0.1 million parameters; 0.8 with ``width`` 128 and ``layers`` 4, 3.2 with
-    ``width`` 256 and ``layers`` 4.
-
-    Attributes:
-        width: D, numbers for each token.
-        layers: L.
-        heads: H, which divide the width.
-    """
-
-    width: int = setting(64, at_least=4, at_most=4096)
-    layers: int = setting(2, at_least=1, at_most=100)
-    heads: int = setting(4, at_least=1, at_most=256)
-
-    def trouble(self) -> tuple[str, str] | None:
-        """See `Spec`."""
-        if self.width % self.heads:
-            return "heads", f"{self.heads} does not divide width {self.width}; allowed: a divisor"
-        return None
-
-    def make(self, vocabulary: int, context: int, seed: int) -> Transformer:
-        """A transformer with the initial parameters of a seed.
-
-        Weights are normal with deviation 0.02, those that add to the residual stream with that
-        divided by the root of twice the layers (Radford et al. 2019, section 2.3).
-        """
-        made = Transformer(vocabulary, context, self.width, self.layers, self.heads)
-        random = torch.Generator().manual_seed(stream_key(seed, "policy") % 2**63)
-        with torch.no_grad():
-            for name, weight in made.named_parameters():
-                if weight.ndim == 2:
-                    adds = name.endswith(("join.weight", "down.weight"))
-                    weight.normal_(0.0, 0.02 / (2 * self.layers) ** (adds / 2), generator=random)
-                elif name.endswith("bias"):
-                    weight.zero_()
-        return made
 
 
 class Weights:
@@ -189,6 +149,12 @@ class Weights:
             place = slice(at, at := at + each.numel())
             each.data = self.vector[place].view_as(each)
             each.grad = self.gradient[place].view_as(each)
+
+    def matrices(self, stack: Tensor) -> list[Tensor]:
+        """Views ``[W, n, m]`` of the weight matrices in ``stack [W, P]``; see `Network`."""
+        sizes = [each.numel() for each in self.module.parameters()]
+        pairs = zip(self.module.parameters(), stack.split_with_sizes(sizes, 1), strict=True)
+        return [part.view(len(stack), *each.shape) for each, part in pairs if each.ndim == 2]
 
     def load(self, version: Tensor) -> nn.Module:
         """The module with the parameters ``version [P]``."""

@@ -14,11 +14,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, cast
 from zlib import crc32
 
 import numpy as np
 
+from harness.base.errors import UserError
 from harness.base.seeds import stream
 from harness.base.settings import Spec, setting
 
@@ -61,34 +62,48 @@ class Problem(NamedTuple):
     solution: tuple[int, ...] = ()
 
 
-class Problems(Protocol):
+class Problems(ABC):
     """A source of problems, which rewards answers."""
 
     @property
+    @abstractmethod
     def vocabulary(self) -> int:
         """Number of tokens; `END` is one of them."""
-        ...
 
     @property
+    @abstractmethod
     def context(self) -> int:
         """Largest number of tokens of prompt and answer together."""
-        ...
 
+    @abstractmethod
     def train(self, number: int, seed: int) -> Problem:
         """The problem of a number, the same for the same seed."""
-        ...
 
+    @abstractmethod
     def held_out(self, count: int) -> Sequence[Problem]:
-        """``count`` problems that no training has seen; every run has the same."""
-        ...
+        """``count`` problems that no training has seen, at most; every run has the same."""
 
+    @abstractmethod
     def reward(self, problem: Problem, answer: Sequence[int]) -> float:
         """The reward of an answer: its tokens after the prompt, with `END` if it has one."""
-        ...
 
 
-@dataclass(frozen=True)
-class Verified(Spec, ABC):
+def check_reward(value: object) -> float:
+    """The value of a reward as a number.
+
+    Raises:
+        UserError: it is no finite number.
+    """
+    try:
+        number = float(cast(Any, value))
+    except (TypeError, ValueError, RuntimeError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise UserError(f"reward: {value!r} of an answer is not allowed; allowed: a finite number")
+    return number
+
+
+class Verified(Problems):
     """Base of problems in `SYMBOLS` that are drawn at random and verified by a program.
 
     Training and held-out problems are of one law; no prompt is in both.
@@ -138,7 +153,7 @@ class Verified(Spec, ABC):
 
 
 @dataclass(frozen=True)
-class Addition(Verified):
+class Addition(Spec, Verified):
     """Column addition of two numbers, digits from the right; the difficulty is their digits.
 
     The prompt ``75+68=`` is 57 + 86. The answer writes each column's digits, its sum and the carry
@@ -148,6 +163,8 @@ class Addition(Verified):
         digits: largest number of digits.
         tail: the probability of d digits is proportional to ``d ** -tail``.
     """
+
+    name = "addition"
 
     digits: int = setting(6, at_least=1, at_most=30)
     tail: float = setting(1.0, at_least=0.0, at_most=10.0)
@@ -190,7 +207,7 @@ class _Way(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reaching(Verified):
+class Reaching(Spec, Verified):
     """Reaching a number from others by ``+``, ``-`` and ``*``, each used at most once.
 
     The prompt ``3,4,5=17`` asks for 17. The answer has a step after the other, each with its
@@ -202,6 +219,8 @@ class Reaching(Verified):
         most: largest count of given numbers.
         largest: largest given number.
     """
+
+    name = "reaching"
 
     least: int = setting(3, at_least=2, at_most=4)
     most: int = setting(4, at_least=2, at_most=4)
@@ -309,13 +328,15 @@ def _without(numbers: tuple[int, ...], one: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Sorting(Verified):
+class Sorting(Spec, Verified):
     """Sorting digits: the prompt ``3,1,2=``, the answer ``1,2,3``; the difficulty is their count.
 
     Attributes:
         most: largest number of digits to sort.
         tail: the probability of n digits is proportional to ``n ** -tail``, from 2 on.
     """
+
+    name = "sorting"
 
     most: int = setting(8, at_least=2, at_most=100)
     tail: float = setting(1.0, at_least=0.0, at_most=10.0)

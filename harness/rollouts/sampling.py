@@ -2,8 +2,9 @@
 
 Token t of a rollout is the inverse of the distribution function at a number that depends on (seed,
 rollout, attempt, t) alone, so it follows from that, the weights and the tokens before. Which
-rollouts are computed together is without effect: every step has the same number of rows and the
-same length of cache, a row computes as it would at any other place, and a new rollout takes over
+rollouts are sampled together is without effect. A transformer on a processor computes them one by
+one (`compiled_sampling`). Any other module computes steps of always the same number of rows and
+length of cache, in which a row computes as it would at any other place; a new rollout takes over
 the row of one that has ended. On one kind of processor with one thread, the tokens and the
 logarithms of their probabilities are equal to the bit.
 
@@ -19,12 +20,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from harness.rollouts.policy import Decoding
+from harness.base.errors import UserError, describe_raised
+from harness.rollouts.compiled_sampling import decode_all
+from harness.rollouts.policy import Decoding, Transformer
 from harness.rollouts.problems import END
 from harness.simulator.events import kernel
 from harness.simulator.laws import purpose_key, uniforms
 
-__all__ = ["ROWS", "Sampled", "Sampler", "draw_uniforms", "sample", "sample_greedily"]
+__all__ = [
+    "ROWS",
+    "Sampled",
+    "Sampler",
+    "check_sampled",
+    "draw_uniforms",
+    "rows_of",
+    "sample",
+    "sample_greedily",
+]
 
 ROWS = 64
 """Rollouts that are computed in one step."""
@@ -94,11 +106,39 @@ def sample(
     """
     if not len(prefixes):
         return []
-    run = _Run(policy, prefixes, draws, temperature)
+    count, context = draws.shape
+    begins = np.array([*map(len, prefixes), context + 1])
+    tokens = np.zeros((count + 1, context), np.int64)
+    for row, prefix in enumerate(prefixes):
+        tokens[row, : len(prefix)] = prefix
+    if isinstance(policy, Transformer) and rows_of(policy) == 1:
+        log_probs, ends = decode_all(policy, tokens[:-1], begins[:-1], draws, temperature)
+    else:
+        log_probs, ends = _decode_together(policy, tokens, begins, draws, temperature)
+    places = [slice(*each) for each in zip(begins.tolist(), ends.tolist(), strict=False)]
+    rows = zip(tokens, log_probs, places, strict=False)
+    return [Sampled(tokens[at].copy(), logs[at].copy()) for tokens, logs, at in rows][:count]
+
+
+def rows_of(policy: nn.Module) -> int:
+    """Rollouts that are sampled in the time of one: a transformer on a processor has no rows."""
+    on_processor = next(policy.parameters()).device.type == "cpu"
+    return 1 if isinstance(policy, Transformer) and on_processor else ROWS
+
+
+def _decode_together(
+    policy: nn.Module,
+    tokens: np.ndarray,
+    begins: np.ndarray,
+    draws: np.ndarray,
+    temperature: float,
+) -> tuple[np.ndarray, np.ndarray]:
+    """`decode_all` for any module, `ROWS` at a time; the last row is a filler that never ends."""
+    run = _Run(policy, tokens, begins, draws, temperature)
     with torch.inference_mode():
         while run.active:
             run.step()
-    return run.results()
+    return run.log_probs, run.ends
 
 
 def sample_greedily(
@@ -109,23 +149,57 @@ def sample_greedily(
     return [each.tokens for each in sample(policy, prefixes, draws, temperature=0.0)]
 
 
+def check_sampled(
+    found: Sequence[Any], prefixes: Sequence[np.ndarray], vocabulary: int, context: int
+) -> list[Sampled]:
+    """The answers of a sampler as arrays.
+
+    Args:
+        found: a pair (tokens, log_probs) for each prefix.
+        prefixes: prompts, with kept tokens.
+        vocabulary: V.
+        context: C.
+
+    Raises:
+        UserError: an answer is missing, empty, or not what `Sampled` says.
+    """
+    try:
+        pairs = [(np.asarray(tokens), np.asarray(logs)) for tokens, logs in found]
+    except (TypeError, ValueError, RuntimeError) as error:
+        told = "a pair (tokens, log_probs) for each rollout"
+        raise UserError(f"sampler: {describe_raised(error)}; allowed: {told}") from error
+    if len(pairs) != len(prefixes):
+        told = f"{len(pairs)} answers for {len(prefixes)} rollouts; allowed: one for each"
+        raise UserError(f"sampler: {told}")
+    for (tokens, logs), prefix in zip(pairs, prefixes, strict=True):
+        room = context - len(prefix)
+        if tokens.ndim != 1 or not 1 <= len(tokens) <= room:
+            shown = f"{len(tokens)} tokens" if tokens.ndim == 1 else f"tokens {tokens.shape}"
+            raise UserError(f"sampler: {shown} of a rollout; allowed: from 1 to {room}")
+        if tokens.dtype.kind not in "iu" or tokens.min() < 0 or tokens.max() >= vocabulary:
+            told = f"whole numbers from 0 to {vocabulary - 1}"
+            raise UserError(f"sampler: tokens {tokens.tolist()[:5]}; allowed: {told}")
+        if logs.shape != tokens.shape or logs.dtype.kind != "f":
+            told = f"one number for each of the {len(tokens)} tokens"
+            raise UserError(f"sampler: log_probs of shape {logs.shape}; allowed: {told}")
+    return [Sampled(tokens.astype(np.int64), logs.astype(np.float32)) for tokens, logs in pairs]
+
+
 class _Run:
     """Rollouts in the rows of a step; the one after the last is a filler of idle rows."""
 
     def __init__(
         self,
         policy: nn.Module,
-        prefixes: Sequence[np.ndarray],
+        tokens: np.ndarray,
+        begins: np.ndarray,
         draws: np.ndarray,
         temperature: float,
     ) -> None:
         self.count, self.context = count, context = draws.shape
-        self.begins = np.array([*map(len, prefixes), context + 1])
+        self.tokens, self.begins = tokens, begins
         self.ends = np.zeros(count + 1, np.int64)
-        self.tokens = np.zeros((count + 1, context), np.int64)
         self.log_probs = np.zeros((count + 1, context), np.float32)
-        for row, prefix in enumerate(prefixes):
-            self.tokens[row, : len(prefix)] = prefix
         self.draws = np.concatenate([draws, np.zeros((1, context))])
         self.temperature = temperature
         self.which, self.places = np.minimum(np.arange(ROWS), count), np.zeros(ROWS, np.int64)
@@ -152,13 +226,6 @@ class _Run:
             self.begun = min(self.begun + 1, self.count)
         self.active -= len(ended)
         places[which == self.count] = 0
-
-    def results(self) -> list[Sampled]:
-        """The new tokens of all rollouts."""
-        ranges = zip(self.begins.tolist(), self.ends.tolist(), strict=True)
-        places = [slice(*each) for each in ranges][: self.count]
-        pairs = zip(self.tokens, self.log_probs, places, strict=False)
-        return [Sampled(tokens[at].copy(), log_probs[at].copy()) for tokens, log_probs, at in pairs]
 
 
 def _choose(

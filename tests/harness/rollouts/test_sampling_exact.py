@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 from harness.base.errors import UserError
-from harness.rollouts.policy import Decoding, SmallTransformer, Weights
+from harness.rollouts.policy import Decoding, Weights
 from harness.rollouts.problems import END
 from harness.rollouts.sampling import draw_uniforms, sample, sample_greedily
+from harness.rollouts.sources import SmallTransformer
 
 VOCABULARY, CONTEXT = 5, 12
 
@@ -28,6 +29,18 @@ def make_policy(seed=0, scale=20.0, width=16):
     with torch.no_grad():
         made.out.weight.mul_(scale)  # so that answers differ
     return made
+
+
+class Stepping(nn.Module):
+    """The same policy, computed in steps of many rows."""
+
+    def __init__(self, policy):
+        super().__init__()
+        self.policy = policy
+        self.new_cache, self.step = policy.new_cache, policy.step
+
+    def forward(self, tokens):
+        return self.policy(tokens)
 
 
 def draw(count, seed=0, attempt=0):
@@ -56,7 +69,10 @@ class Plain(nn.Module):
         return self.out(3.0 * self.embed(tokens).cumsum(1) / counts)
 
 
-@pytest.mark.parametrize("policy", [make_policy(), Plain()], ids=["cache", "plain"])
+KINDS = {"compiled": make_policy(), "cache": Stepping(make_policy()), "plain": Plain()}
+
+
+@pytest.mark.parametrize("policy", KINDS.values(), ids=KINDS)
 def test_a_rollout_is_the_same_bits_whatever_is_sampled_with_it(policy):
     prefixes, draws = make_prefixes(150), draw(150)
     together = sample(policy, prefixes, draws)
@@ -68,8 +84,9 @@ def test_a_rollout_is_the_same_bits_whatever_is_sampled_with_it(policy):
         assert are_equal(alone, together[k])
 
 
-def test_a_rollout_that_is_continued_from_kept_tokens_with_the_same_weights_is_the_same():
-    policy, prefixes, draws = make_policy(), make_prefixes(80), draw(80)
+@pytest.mark.parametrize("policy", KINDS.values(), ids=KINDS)
+def test_a_rollout_that_is_continued_from_kept_tokens_with_the_same_weights_is_the_same(policy):
+    prefixes, draws = make_prefixes(80), draw(80)
     whole = sample(policy, prefixes, draws)
     kept = [len(each.tokens) // 2 for each in whole]
     begun = [
@@ -80,7 +97,7 @@ def test_a_rollout_that_is_continued_from_kept_tokens_with_the_same_weights_is_t
         assert are_equal((first.tokens[k:], first.log_probs[k:]), second)
 
 
-@pytest.mark.parametrize("policy", [make_policy(), Plain()], ids=["cache", "plain"])
+@pytest.mark.parametrize("policy", KINDS.values(), ids=KINDS)
 def test_tokens_are_the_inverse_of_the_distribution_and_have_its_probabilities(policy):
     prefixes, draws = make_prefixes(70), draw(70)
     found = sample(policy, prefixes, draws)
@@ -137,14 +154,24 @@ def test_the_numbers_of_a_rollout_are_its_own():
     assert many.mean() == pytest.approx(0.5, abs=0.02)
 
 
-def test_a_greedy_answer_takes_the_most_probable_tokens():
-    policy, prefixes = make_policy(), make_prefixes(70)
+@pytest.mark.parametrize("policy", KINDS.values(), ids=KINDS)
+def test_a_greedy_answer_takes_the_most_probable_tokens(policy):
+    prefixes = make_prefixes(70)
     for prefix, answer in zip(prefixes, sample_greedily(policy, prefixes, CONTEXT), strict=True):
         so_far = prefix.tolist()
         for token in answer.tolist():
             with torch.no_grad():
                 assert token == int(policy(torch.tensor([so_far]))[0, -1].argmax())
             so_far.append(token)
+
+
+def test_two_ways_of_computing_give_one_sampling():
+    policy, prefixes = make_policy(), make_prefixes(120)
+    prefixes = [prefixes[k // 3] for k in range(120)]  # as members of a group, with one prompt
+    first, second = (sample(each, prefixes, draw(120)) for each in (policy, Stepping(policy)))
+    for one, other in zip(first, second, strict=True):
+        assert np.array_equal(one.tokens, other.tokens)
+        np.testing.assert_allclose(one.log_probs, other.log_probs, atol=1e-5)
 
 
 def test_a_low_temperature_is_nearly_greedy():
@@ -154,11 +181,12 @@ def test_a_low_temperature_is_nearly_greedy():
     assert all(np.array_equal(a.tokens, b) for a, b in zip(cold, greedy, strict=True))
 
 
-def test_logits_that_are_not_finite_end_every_rollout():
+@pytest.mark.parametrize("wrap", [lambda policy: policy, Stepping], ids=["compiled", "cache"])
+def test_logits_that_are_not_finite_end_every_rollout(wrap):
     policy = make_policy()
     with torch.no_grad():
         policy.out.bias.fill_(torch.nan)
-    found = sample(policy, make_prefixes(70), draw(70))
+    found = sample(wrap(policy), make_prefixes(70), draw(70))
     assert all(each.tokens.tolist() == [END] for each in found)
     assert all(np.isnan(each.log_probs).all() for each in found)
 

@@ -1,0 +1,249 @@
+"""Sampling from a `Transformer` on a processor, compiled: one rollout after the other.
+
+A small policy's weights stay in the processor's cache, where a product of a matrix and a vector
+takes no longer than its share of a product of matrices, and nothing waits for the longest rollout
+of a batch. A rollout that begins with the tokens of the one before takes over its keys and values,
+which are the same bits: members of a group read their prompt once.
+
+Shape letters: N rollouts, C context, L layers, H heads, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from harness.kernels import compiling
+from harness.rollouts.policy import Transformer
+from harness.rollouts.problems import END
+
+__all__ = ["decode_all"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_FAST = {"reassoc", "nsz", "contract"}
+"""Flags that let sums be vectorised; values that are not finite stay what they are."""
+
+_EPSILON = np.float32(1e-5)
+"""Added to variances, as in `torch.nn.LayerNorm`."""
+
+
+def _kernel(function: _F) -> _F:
+    return compiling.kernel(function, nogil=True)
+
+
+def _part(function: _F) -> _F:
+    # inlined, so that compiled and cached code add in the same order
+    return compiling.part(function, nogil=True, forceinline=True, fastmath=_FAST)
+
+
+class _Sizes(NamedTuple):
+    """Sizes of a transformer."""
+
+    vocabulary: int
+    context: int
+    width: int
+    layers: int
+    heads: int
+
+
+class _Room(NamedTuple):
+    """Buffers: keys and values ``[L, H, C, D / H]``, vectors of the parts, scores, logits."""
+
+    keys: Any
+    values: Any
+    stream: Any
+    normal: Any
+    three: Any
+    mixed: Any
+    wide: Any
+    scores: Any
+    logits: Any
+
+
+@_part
+def _normalise(weights: Any, at: int, x: Any, out: Any) -> int:
+    """Layer normalisation of ``x``; returns the place behind its parameters."""
+    size = len(x)
+    scales, biases = weights[at : at + size], weights[at + size : at + 2 * size]
+    mean = np.float32(0.0)
+    for k in range(size):
+        mean += x[k]
+    mean /= np.float32(size)
+    variance = np.float32(0.0)
+    for k in range(size):
+        variance += (x[k] - mean) * (x[k] - mean)
+    scale = np.float32(1.0) / np.sqrt(variance / np.float32(size) + _EPSILON)
+    for k in range(size):
+        out[k] = (x[k] - mean) * scale * scales[k] + biases[k]
+    return at + 2 * size
+
+
+@_part
+def _multiply(weights: Any, at: int, x: Any, out: Any) -> int:
+    """An affine layer from ``x`` to ``out``; returns the place behind its parameters."""
+    rows, columns = len(out), len(x)
+    behind = at + rows * columns
+    matrix, biases = weights[at:behind].reshape(rows, columns), weights[behind : behind + rows]
+    # Loops over shapes: only of such an index is known that it is not negative.
+    for row in range(matrix.shape[0]):
+        total = np.float32(0.0)
+        for k in range(matrix.shape[1]):
+            total += matrix[row, k] * x[k]
+        out[row] = total + biases[row]
+    return behind + rows
+
+
+@_part
+def _attend(room: _Room, layer: int, place: int) -> None:
+    """Attention of the token at ``place`` to all up to it."""
+    heads, size = room.keys.shape[1], room.keys.shape[3]
+    three = room.three.reshape(3, heads, size)
+    mixed = room.mixed.reshape(heads, size)
+    root = np.float32(1.0) / np.sqrt(np.float32(size))
+    for head in range(heads):
+        query, out = three[0, head], mixed[head]
+        keys, values = room.keys[layer, head, : place + 1], room.values[layer, head, : place + 1]
+        scores = room.scores[: place + 1]
+        for k in range(size):
+            keys[place, k], values[place, k] = three[1, head, k], three[2, head, k]
+            out[k] = np.float32(0.0)
+        most = np.float32(-np.inf)
+        for other in range(keys.shape[0]):
+            score = np.float32(0.0)
+            for k in range(keys.shape[1]):
+                score += query[k] * keys[other, k]
+            scores[other] = score * root
+            most = max(most, scores[other])
+        total = np.float32(0.0)
+        for other in range(scores.shape[0]):
+            scores[other] = np.exp(scores[other] - most)
+            total += scores[other]
+        for other in range(values.shape[0]):
+            share = scores[other] / total
+            for k in range(values.shape[1]):
+                out[k] += share * values[other, k]
+
+
+@_part
+def _add(x: Any, more: Any) -> None:
+    for k in range(len(x)):
+        x[k] += more[k]
+
+
+@_part
+def _read(weights: Any, sizes: _Sizes, room: _Room, token: int, place: int) -> int:
+    """Pass a token through all blocks; returns the place behind their parameters."""
+    width = sizes.width
+    first, second = token * width, (sizes.vocabulary + place) * width
+    meaning, position = weights[first : first + width], weights[second : second + width]
+    for k in range(width):
+        room.stream[k] = meaning[k] + position[k]
+    at = (sizes.vocabulary + sizes.context) * width
+    for layer in range(sizes.layers):
+        # both normalisations come before the affine layers, in the order of the module
+        between = _normalise(weights, at, room.stream, room.normal)
+        at = _multiply(weights, between + 2 * width, room.normal, room.three)
+        _attend(room, layer, place)
+        at = _multiply(weights, at, room.mixed, room.normal)
+        _add(room.stream, room.normal)
+        _normalise(weights, between, room.stream, room.normal)
+        at = _multiply(weights, at, room.normal, room.wide)
+        for k in range(len(room.wide)):
+            room.wide[k] = max(room.wide[k], np.float32(0.0))
+        at = _multiply(weights, at, room.wide, room.normal)
+        _add(room.stream, room.normal)
+    return at
+
+
+@_part
+def _choose(logits: Any, draw: float, temperature: float) -> tuple[int, float]:
+    """A token, and the logarithm of its probability; the most probable one at temperature 0."""
+    most, best = -np.inf, 0
+    for token in range(len(logits)):
+        if logits[token] > most:
+            most, best = float(logits[token]), token
+    if temperature == 0.0:
+        return best, 0.0
+    total = 0.0
+    for token in range(len(logits)):
+        total += np.exp((logits[token] - most) / temperature)
+    # Logits that are not finite give token 0 without a probability, so that a rollout ends.
+    chosen, below = 0, 0.0
+    for token in range(len(logits)):
+        below += np.exp((logits[token] - most) / temperature)
+        if below <= draw * total and token + 1 < len(logits):
+            chosen = token + 1
+    return chosen, (logits[chosen] - most) / temperature - np.log(total)
+
+
+@_kernel
+def _decode(
+    weights: Any,
+    sizes: _Sizes,
+    room: _Room,
+    temperature: float,
+    draws: Any,
+    begins: Any,
+    tokens: Any,
+    log_probs: Any,
+    ends: Any,
+) -> None:
+    """Continue the rollouts ``tokens [N, C]`` from ``begins [N]``, and set where they end."""
+    for row in range(len(tokens)):
+        place = 0
+        if row > 0:  # keys and values of the tokens that both have in common are there
+            most = min(begins[row], ends[row - 1]) - 1
+            while place < most and tokens[row, place] == tokens[row - 1, place]:
+                place += 1
+        while ends[row] == 0:
+            at = _read(weights, sizes, room, tokens[row, place], place)
+            place += 1
+            if place >= begins[row]:
+                at = _normalise(weights, at, room.stream, room.normal)
+                _multiply(weights, at, room.normal, room.logits)
+                token, log_prob = _choose(room.logits, draws[row, place], temperature)
+                tokens[row, place], log_probs[row, place] = token, log_prob
+                if token == END or place == sizes.context - 1:
+                    ends[row] = place + 1
+
+
+def decode_all(
+    policy: Transformer,
+    tokens: np.ndarray,
+    begins: np.ndarray,
+    draws: np.ndarray,
+    temperature: float,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sample rollouts to their ends.
+
+    Args:
+        policy: the policy, with its parameters in one vector.
+        tokens: int64 ``[N, C]``, prefixes; filled with what is sampled.
+        begins: int64 ``[N]``, lengths of the prefixes.
+        draws: ``[N, C]`` numbers in (0, 1).
+        temperature: of the distribution; 0 takes the most probable token.
+
+    Returns:
+        ``log_probs [N, C]`` of the sampled tokens, and the rollouts' ends ``[N]``.
+    """
+    sizes = _Sizes(*policy.sizes)
+    vector = np.concatenate([each.detach().numpy().reshape(-1) for each in policy.parameters()])
+    context, width = sizes.context, sizes.width
+    empty = np.empty
+    room = _Room(
+        keys=empty((sizes.layers, sizes.heads, context, width // sizes.heads), np.float32),
+        values=empty((sizes.layers, sizes.heads, context, width // sizes.heads), np.float32),
+        stream=empty(width, np.float32),
+        normal=empty(width, np.float32),
+        three=empty(3 * width, np.float32),
+        mixed=empty(width, np.float32),
+        wide=empty(4 * width, np.float32),
+        scores=empty(context, np.float32),
+        logits=empty(sizes.vocabulary, np.float32),
+    )
+    log_probs, ends = np.zeros(tokens.shape, np.float32), np.zeros(len(tokens), np.int64)
+    _decode(vector, sizes, room, temperature, draws, begins, tokens, log_probs, ends)
+    return log_probs, ends

@@ -1,0 +1,276 @@
+"""The executor of a training by rollouts on a simulated cluster.
+
+Time and training advance together: the length of a rollout depends on the weights that sample it.
+The simulation stops where it needs lengths; the rollouts are then sampled with exactly the versions
+that it names, and it goes on. At each fold the trainer learns from the rollouts that it names.
+
+A version is kept until no later question can name it: questions name the version that is published
+at their instant, so none is older than the newest that was named before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.algorithms.contract import Server
+from harness.base.errors import UserError
+from harness.replay import fold_replay as resume
+from harness.replay.fold_replay import Arrays, Facts
+from harness.replay.replica_states import to_array
+from harness.rollouts.learning import Learner, Rollout
+from harness.rollouts.policy import Weights
+from harness.rollouts.problems import check_reward
+from harness.rollouts.records import TRAINED, LengthQueries, RolloutRows
+from harness.rollouts.rollout_config import RolloutConfig
+from harness.rollouts.sampling import Sampled, check_sampled, draw_uniforms
+from harness.simulator import Timeline, concat
+
+__all__ = ["RECORD", "REWARD", "RolloutExecutor", "Update"]
+
+RECORD = ("rollout", "prompt", "difficulty", "tokens", "fate", "version")
+"""Columns of whole numbers of the record of rollouts."""
+
+REWARD = "reward"
+"""Its column of float64; NaN where a rollout was thrown away before its length was known."""
+
+
+class Update(NamedTuple):
+    """A step of the trainer.
+
+    Attributes:
+        happened: the timeline since the step before.
+        figures: what the step measured, by name.
+    """
+
+    happened: Timeline
+    figures: dict[str, float]
+
+
+class _Wanted(NamedTuple):
+    """A rollout to sample with the weights of a version, from its ``kept`` first tokens."""
+
+    rollout: int
+    prompt: int
+    attempt: int
+    version: int
+    kept: int
+
+
+class _Open(NamedTuple):
+    """A rollout that has begun: number of its prompt, and its answer as it is known so far."""
+
+    prompt: int
+    tokens: np.ndarray
+    log_probs: np.ndarray
+
+
+_NOTHING = Sampled(np.zeros(0, np.int64), np.zeros(0, np.float32))
+
+
+class RolloutExecutor:
+    """Samples and trains in the order of a simulated cluster; see `Executor`.
+
+    Args:
+        config: configuration of the run.
+        initial: the parameters ``[P]`` that it starts from.
+    """
+
+    def __init__(self, config: RolloutConfig, initial: Tensor) -> None:
+        self.config = config
+        problems = config.problems
+        made = config.policy.make(problems.vocabulary, problems.context, config.start.seed)
+        self.weights = Weights(made.to(config.device))
+        self.learner = Learner(
+            self.weights,
+            config.loss,
+            config.optimizer,
+            config.rate,
+            config.protocol.steps,
+            config.temperature,
+            config.even,
+            config.clip,
+        )
+        self.server: Server = self.learner.start(initial.to(config.device))
+        self.simulation = config.simulation()
+        self.versions = {0: self.server.model.clone()}
+        self.open: dict[int, _Open] = {}
+        self.rows = config.policy.rows(self.weights.module)
+        self.ahead: dict[_Wanted, Sampled] = {}
+        self.fresh = 0  # the newest prompt that was handed out for the first time
+        self.record: dict[str, list[Any]] = {name: [] for name in (*RECORD, REWARD)}
+        self._problem = lru_cache(4096)(partial(config.problems.train, seed=config.seed))
+
+    @property
+    def now_s(self) -> float:
+        """See `Executor`."""
+        return self.simulation.now_s
+
+    def advance(self) -> Update:
+        """Simulate, sample and train up to the next fold.
+
+        Raises:
+            UserError: a sampler or reward of the user's that cannot be used, or no fold to come.
+        """
+        happened = list[Timeline]()
+        while True:
+            segment = self.simulation.advance(folds=1)
+            happened.append(segment)
+            rows = cast(RolloutRows, segment.own["rollouts"])
+            figures = self._train(rows) if len(segment.folds) else {}
+            self._forget(rows.where(rows.fate != TRAINED))
+            if len(segment.folds):
+                return Update(concat(happened), figures)
+            asked = self.simulation.asked()
+            if not len(asked.rollout):
+                raise UserError("protocol: no group can begin any more; allowed: with a fold left")
+            self._answer(asked)
+
+    # -- sampling ------------------------------------------------------------------------
+
+    def _answer(self, asked: LengthQueries) -> None:
+        """Sample the rollouts that are asked for, and tell the simulation their lengths."""
+        newest = int(asked.version.max())
+        self.versions = {v: kept for v, kept in self.versions.items() if v >= asked.version.min()}
+        for version in np.unique(asked.version).tolist():
+            self._sample(LengthQueries(*(column[asked.version == version] for column in asked)))
+        self.versions = {v: kept for v, kept in self.versions.items() if v >= newest}
+        self.ahead = {key: each for key, each in self.ahead.items() if key.version >= newest}
+        lengths = [len(self.open[rollout].tokens) for rollout in asked.rollout.tolist()]
+        self.simulation.answer(asked.rollout, np.array(lengths, np.int64))
+
+    def _sample(self, asked: LengthQueries) -> None:
+        """Sample rollouts with one version of the weights."""
+        columns = (asked.rollout, asked.prompt, asked.attempt, asked.version, asked.kept)
+        rows = [_Wanted(*row) for row in zip(*(each.tolist() for each in columns), strict=True)]
+        new = [row for row in rows if row not in self.ahead]
+        if new:
+            new += self._foresee(rows[-1], -len(new) % self.rows)
+            self.ahead |= dict(zip(new, self._continue(new), strict=True))
+        for row in rows:
+            found = self.ahead.pop(row)
+            if row.kept:
+                before, at = self.open[row.rollout], slice(row.kept)
+                pairs = zip((before.tokens, before.log_probs), found, strict=True)
+                found = Sampled(*(np.concatenate([old[at], rest]) for old, rest in pairs))
+            self.open[row.rollout] = _Open(row.prompt, *found)
+
+    def _foresee(self, last: _Wanted, count: int) -> list[_Wanted]:
+        """The rollouts that probably begin next, to fill the rows of a step.
+
+        A wrong guess costs a second sampling and changes nothing: a rollout is the same with
+        whatever else it is sampled.
+        """
+        size = self.config.protocol.group
+        if not last.attempt:
+            self.fresh = last.prompt
+        found = list[_Wanted]()
+        for rollout in range(last.rollout + 1, last.rollout + 1 + count):
+            further = rollout // size - last.rollout // size
+            prompt = self.fresh + further if further else last.prompt
+            attempt = 0 if further else last.attempt
+            found.append(_Wanted(rollout, prompt, attempt, last.version, 0))
+        return [row for row in found if row not in self.ahead]
+
+    def _continue(self, rows: Sequence[_Wanted]) -> list[Sampled]:
+        """Continue rollouts from their kept tokens, with one version."""
+        prefixes = list[np.ndarray]()
+        for row in rows:
+            prompt = np.array(self._problem(row.prompt).prompt, np.int64)
+            before = self.open[row.rollout].tokens[: row.kept] if row.kept else prompt[:0]
+            prefixes.append(np.concatenate([prompt, before]))
+        numbers = np.array([row.rollout for row in rows])
+        attempts = np.array([row.attempt for row in rows])
+        config = self.config
+        draws = draw_uniforms(config.seed, numbers, attempts, config.problems.context)
+        policy = self.weights.load(self.versions[rows[0].version])
+        found = config.policy.sample(policy, prefixes, draws, config.temperature)
+        shape = config.problems.vocabulary, config.problems.context
+        return check_sampled(found, prefixes, *shape)
+
+    # -- training ------------------------------------------------------------------------
+
+    def _train(self, rows: RolloutRows) -> dict[str, float]:
+        """Take the trainer's step on the rollouts that were trained on."""
+        rows = rows.where(rows.fate == TRAINED)
+        every = [self._close(rows, k) for k in range(len(rows))]
+        size = self.config.protocol.group
+        groups = [every[k : k + size] for k in range(0, len(every), size)]
+        figures = self.learner.step(self.server, groups)
+        self.versions[self.server.version] = self.server.model.clone()
+        age = ((rows.trained_version - rows.mean_version) * rows.tokens).sum() / rows.tokens.sum()
+        return {
+            **figures,
+            "reward": float(np.mean([each.reward for each in every])),
+            "tokens": float(rows.tokens.mean()),
+            "staleness": float(age),
+        }
+
+    def _forget(self, rows: RolloutRows) -> None:
+        """Record rollouts that were thrown away."""
+        for k in range(len(rows)):
+            self._close(rows, k)
+
+    def _close(self, rows: RolloutRows, k: int) -> Rollout:
+        """Reward a rollout of known fate, record it, and give up its tokens."""
+        rollout, prompt = int(rows.rollout[k]), int(rows.prompt[k])
+        problem = self._problem(prompt)
+        begun = self.open.pop(rollout, None) or _Open(prompt, *_NOTHING)
+        count = int(rows.tokens[k])
+        if rows.fate[k] == TRAINED and count != len(begun.tokens):
+            raise ValueError(f"rollout {rollout} has {len(begun.tokens)} tokens, not {count}")
+        reward = float("nan")
+        if count:
+            reward = check_reward(self.config.problems.reward(problem, begun.tokens.tolist()))
+        facts = rollout, prompt, problem.difficulty, count, rows.fate[k], rows.trained_version[k]
+        for name, fact in zip(RECORD, facts, strict=True):
+            self.record[name].append(int(fact))
+        self.record[REWARD].append(reward)
+        prompted = np.array(problem.prompt, np.int64)
+        return Rollout(prompted, begun.tokens, begun.log_probs, reward)
+
+    # -- to go on later ------------------------------------------------------------------
+
+    def recorded(self) -> Arrays:
+        """The record of all rollouts with a known fate, a column for each of `RECORD`."""
+        found = {name: np.array(self.record[name], np.int64) for name in RECORD}
+        return {**found, REWARD: np.array(self.record[REWARD], np.float64)}
+
+    def capture(self) -> tuple[Arrays, Facts]:
+        """See `Executor`; rollouts that are only foreseen are sampled again."""
+        numbers = list(self.open)
+        tokens = [self.open[number].tokens for number in numbers]
+        log_probs = [self.open[number].log_probs for number in numbers]
+        arrays = {
+            **resume.add_prefix(self.simulation.state(), "simulation/"),
+            **resume.add_prefix(self.recorded(), "record/"),
+            "model": to_array(self.server.model),
+            **{f"state/{name}": to_array(each) for name, each in self.server.tensors.items()},
+            **{f"versions/{number}": to_array(each) for number, each in self.versions.items()},
+            "tokens": np.concatenate([*tokens, _NOTHING.tokens]),
+            "log_probs": np.concatenate([*log_probs, _NOTHING.log_probs]),
+        }
+        places = [[n, self.open[n].prompt, len(self.open[n].tokens)] for n in numbers]
+        return arrays, {"version": self.server.version, "open": places, "fresh": self.fresh}
+
+    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
+        """See `Executor`."""
+        self.simulation = self.simulation.with_state(resume.part(arrays, "simulation/"))
+        self.record = {name: each.tolist() for name, each in resume.part(arrays, "record/").items()}
+        device = self.server.model.device
+        self.server.version, self.fresh = facts["version"], facts["fresh"]
+        self.server.model.copy_(torch.as_tensor(arrays["model"]))
+        for name, each in resume.part(arrays, "state/").items():
+            self.server.tensors[name].copy_(torch.as_tensor(each))
+        kept = resume.part(arrays, "versions/")
+        self.versions = {int(n): torch.as_tensor(each).to(device) for n, each in kept.items()}
+        at = 0
+        for number, prompt, count in facts["open"]:
+            place = slice(at, at := at + count)
+            both = arrays["tokens"][place], arrays["log_probs"][place]
+            self.open[number] = _Open(prompt, *both)

@@ -1,0 +1,188 @@
+"""Training by rollouts: updates of the trainer, evaluations, and what a run tells at its end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.replay.fold_replay import Arrays, Facts
+from harness.rollouts.executor import REWARD, RolloutExecutor
+from harness.rollouts.greedy_scores import score_greedily
+from harness.rollouts.records import TRAINED, RolloutRows
+from harness.rollouts.rollout_config import RolloutConfig
+from harness.rollouts.starting import initial
+from harness.simulator import Timeline
+from harness.store import Run, RunWriter, Store
+from harness.store.schema import Outcome
+from harness.tasks.contract import Progress, Watch
+from harness.training.loop import Diverged, Training, carry_out, describe_divergence
+from harness.training.run import identity_config
+
+__all__ = ["ROLLOUTS", "train_rollouts"]
+
+ROLLOUTS = "rollouts.safetensors"
+"""Attached file: of each rollout with a known fate its prompt, difficulty, reward, tokens, fate
+(`harness.rollouts.records`) and the version at that instant."""
+
+
+@dataclass
+class RolloutTraining(Training[RolloutExecutor]):
+    """A training by rollouts in progress.
+
+    Args:
+        config: configuration of the run.
+        start: the parameters ``[P]`` it starts from.
+        watch: receives progress.
+    """
+
+    config: RolloutConfig
+    start: Tensor
+    watch: Watch
+
+    def __post_init__(self) -> None:
+        config = self.config
+        self.executor = RolloutExecutor(config, self.start)
+        self.held_out = config.problems.held_out(config.held_out)
+        share = config.updates / config.evaluations
+        self.due = {ceil(share * (k + 1)) for k in range(config.evaluations)}
+        self.resume()
+
+    @property
+    def epoch(self) -> float:
+        """Share of the updates that are done."""
+        return self.executor.server.version / max(1, self.config.updates)
+
+    def step(self) -> bool:
+        """See `Training`: one update, and an evaluation where one is due."""
+        if self.executor.server.version == self.config.updates:
+            return False
+        update = self.executor.advance()
+        self.segments.append(update.happened)
+        for name, value in update.figures.items():
+            self.log(name, value)
+        if not math.isfinite(update.figures.get("gradient_norm", 0.0)):
+            raise Diverged
+        if self.executor.server.version in self.due:
+            self.evaluate()
+        return self.executor.server.version < self.config.updates
+
+    def evaluate(self) -> None:
+        """See `Training`: greedy answers to the held-out problems."""
+        policy = self.executor.weights.load(self.executor.server.model)
+        score = score_greedily(policy, self.config.problems, self.held_out)
+        self.log("score", score.mean)
+        self.log(f"{self.config.judged}/iterate", 1.0 - score.mean)
+        for difficulty, mean in score.by_difficulty.items():
+            self.log(f"score/{difficulty}", mean)
+        self.log("answer_tokens", score.tokens)
+        self.watch(Progress(self.writer.hash, self.epoch, 1.0, f"score {score.mean:.1%}"))
+
+    def finish(self) -> None:
+        """See `Training`; the last evaluation was at the last update."""
+
+    def model_to_deploy(self) -> Tensor:
+        """See `Training`."""
+        return self.executor.server.model
+
+    def loop_state(self) -> Facts:
+        """See `Training`: measurements and executor are the whole state."""
+        return {}
+
+    def restore_loop_state(self, facts: Facts) -> None:
+        """See `Training`."""
+
+    def attachments(self) -> dict[str, Arrays | bytes]:
+        """See `Training`."""
+        return {ROLLOUTS: self.executor.recorded()}
+
+    def summarise(self, status: Outcome, timeline: Timeline) -> tuple[dict[str, Any], str]:
+        """See `Training`: scores before and after, times, staleness, and what was thrown away."""
+        first = {row["name"]: row["value"] for row in reversed(self.writer.rows())}
+        scores = {name: value for name, value in first.items() if name.startswith("score")}
+        summary = {
+            **{name.replace("score", "score_before", 1): value for name, value in scores.items()},
+            **self.last_measured(),
+            **measure_rollouts(timeline, self.executor.recorded()),
+            "virtual_s": self.executor.now_s,
+            "folds": self.executor.server.version,
+            "timeline_sha256": timeline.sha256(),
+        }
+        return summary, "" if status == "done" else self._describe_divergence()
+
+    def _describe_divergence(self) -> str:
+        stage, rows = type(self.config.loss).__name__, self.writer.rows()
+        unit = "of the held-out answers right"
+        return describe_divergence(stage, self.moment(), rows, "score", self.config.rate, unit)
+
+
+def measure_rollouts(timeline: Timeline, recorded: Arrays) -> dict[str, float]:
+    """Figures of a run's rollouts: staleness, tokens a second, and what was thrown away.
+
+    Args:
+        timeline: timeline of the run.
+        recorded: the record of its rollouts.
+
+    Returns:
+        ``staleness_tokens``: mean over trained tokens of the version that trained less the one that
+        sampled; ``staleness_rollouts`` and ``staleness_most``: mean and largest one by a rollout's
+        first token; ``tokens_per_s``: trained tokens a simulated second; ``thrown_away``: the share
+        of rollouts. If there are any, ``thrown_tokens`` and ``thrown_reward`` are their mean length
+        and reward, as ``trained_tokens`` and ``trained_reward`` are of the others.
+    """
+    rows = cast(RolloutRows | None, timeline.own.get("rollouts"))
+    if rows is None or not len(rows):
+        return {}
+    trained = rows.where(rows.fate == TRAINED)
+    age = trained.trained_version - trained.oldest_version
+    by_token = (trained.trained_version - trained.mean_version) * trained.tokens
+    seconds = float(timeline.folds.time_s[-1])
+    found = {
+        "staleness_tokens": float(by_token.sum() / trained.tokens.sum()),
+        "staleness_rollouts": float(age.mean()),
+        "staleness_most": int(age.max()),
+        "tokens_per_s": float(trained.tokens.sum()) / seconds if seconds else math.inf,
+        "thrown_away": 1.0 - len(trained) / len(rows),
+    }
+    known = ~np.isnan(recorded[REWARD])
+    for name, keep in (
+        ("trained", recorded["fate"] == TRAINED),
+        ("thrown", recorded["fate"] != TRAINED),
+    ):
+        if (keep & known).any():
+            found[f"{name}_tokens"] = float(recorded["tokens"][keep & known].mean())
+            found[f"{name}_reward"] = float(recorded[REWARD][keep & known].mean())
+    return found
+
+
+@contextmanager
+def computing() -> Generator[None]:
+    """Compute with one thread: the last bits of results depend on the number of threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def train_rollouts(config: RolloutConfig, store: Store, watch: Watch) -> Run:
+    """Load the finished run of a configuration from the store, or train or resume it.
+
+    Raises:
+        UserError: a start without success, or a sampler or reward that cannot be used.
+    """
+
+    def execute(writer: RunWriter) -> None:
+        start = initial(config.start_config, store, watch)
+        carry_out(RolloutTraining(writer, config, start, watch))
+
+    with computing():
+        return store.obtain(identity_config(config, None), execute)

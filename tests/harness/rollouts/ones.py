@@ -1,0 +1,67 @@
+"""Small problems without solutions, and configurations of a tiny policy that learns them."""
+
+from dataclasses import dataclass, replace
+
+from harness.base.files import cluster_file
+from harness.base.settings import Spec
+from harness.rollouts.problems import Problem, Problems
+from harness.rollouts.protocol import Rollouts
+from harness.rollouts.rollout_config import RolloutConfig, WarmStart
+from harness.rollouts.sources import SmallTransformer
+from harness.simulator import load_cluster
+from harness.tasks.contract import Progress
+
+VOCABULARY, CONTEXT = 5, 14
+
+
+@dataclass(frozen=True)
+class Ones(Spec, Problems):
+    """An answer's reward is its share of the token that the prompt begins with."""
+
+    @property
+    def vocabulary(self):
+        return VOCABULARY
+
+    @property
+    def context(self):
+        return CONTEXT
+
+    def train(self, number, seed):
+        first = 1 + (number * 7 + seed) % (VOCABULARY - 1)
+        return Problem((first, 1 + number % 3), difficulty=first)
+
+    def held_out(self, count):
+        return [self.train(number, 3) for number in range(count)]
+
+    def reward(self, problem, answer):
+        return sum(token == problem.prompt[0] for token in answer) / len(answer)
+
+
+PROTOCOL = Rollouts(slots=8, group=4, batch=4, decode_s=0.01, train_s=0.2, sync_s=0.05)
+
+
+def configure(**changes):
+    """A run of 12 updates with a policy of 1,500 parameters."""
+    found = RolloutConfig(
+        cluster=load_cluster(cluster_file("h100-node", None)),
+        seed=1,
+        device="cpu",
+        protocol=PROTOCOL,
+        policy=SmallTransformer(12, 1, 2),
+        problems=Ones(),
+        rate=0.01,
+        updates=12,
+        evaluations=2,
+        held_out=20,
+        start=WarmStart(steps=0),
+    )
+    return replace(found, **changes)
+
+
+def protocol(**changes):
+    """The protocol with other settings."""
+    return replace(PROTOCOL, **changes)
+
+
+def ignore(progress: Progress) -> None:
+    """Receive progress."""
