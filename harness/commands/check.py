@@ -15,6 +15,7 @@ from typing import cast
 from harness.base.errors import UserError
 from harness.simulator import Cluster, Level, Network, Simulation, Timeline, laws
 from harness.simulator.costs import Costs, costs_of
+from harness.simulator.protocols.contract import TimingProtocol
 from harness.simulator.protocols.state import is_networked
 from harness.simulator.queueing import (
     Steady,
@@ -27,7 +28,7 @@ from harness.simulator.queueing import (
     visits,
 )
 
-__all__ = ["Finding", "check", "findings", "solution"]
+__all__ = ["Finding", "check", "findings", "has_closed_forms", "solution"]
 
 SETTLED = 0.2  # share of the folds that is left out as warm-up
 ENOUGH = 20  # folds for each worker, below which the warm-up still has an effect
@@ -65,6 +66,11 @@ class Finding:
         return _columns(self.what, f"{self.measured:.4g}", theory, error)
 
 
+def has_closed_forms(protocol: TimingProtocol) -> bool:
+    """Whether a protocol compares itself with theory."""
+    return type(protocol).compare_with_theory is not TimingProtocol.compare_with_theory
+
+
 def _columns(what: str, *figures: str) -> str:
     aligned = [text.rjust(width) for text, width in zip(figures, WIDTHS[1:], strict=True)]
     return " ".join([what.ljust(WIDTHS[0]), *aligned])
@@ -77,6 +83,14 @@ def check(simulation: Simulation, timeline: Timeline) -> Iterator[str]:
         UserError: no time passes in the simulation.
     """
     folds, workers = len(timeline.folds), simulation.workers
+    settings = (simulation.cluster, simulation.workload, workers, simulation.seed)
+    own = [*simulation.protocol.compare_with_theory(timeline, costs_of(*settings))]
+    if own:
+        yield ""
+        yield f"{simulation.protocol.name}, {workers} workers, {folds} folds, against closed forms"
+        yield _columns("", "measured", "theory", "error")
+        yield from (Finding(*comparison).line() for comparison in own)
+        return
     yield ""
     yield f"{workers} workers against theory, last {1 - SETTLED:.0%} of {folds} folds"
     yield _columns("", "measured", "theory", "error")

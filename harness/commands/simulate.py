@@ -113,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _answer(arguments: argparse.Namespace, found: Sequence[Point]) -> None:
     """Simulate every row of every point, then print the table and write the outputs."""
     from harness.commands.outputs import write_each
-    from harness.commands.timing import heading, rows, table, warnings
+    from harness.commands.timing import heading, own_table, rows, table, warnings
     from harness.simulator import bare_throughput_per_s
     from harness.simulator.timeline_file import STANDARD
 
@@ -142,8 +142,10 @@ def _answer(arguments: argparse.Namespace, found: Sequence[Point]) -> None:
     _say(_idle(arguments, asked), out)
     if not arguments.sweep:
         bare_per_s = bare_throughput_per_s(simulation.cluster, simulation.workload)
-        _say(heading(simulation.cluster, simulation.workload, bare_per_s), out)
+        workload = simulation.workload if simulation.protocol.trains_minibatches else None
+        _say(heading(simulation.cluster, workload, bare_per_s), out)
     _say(table(timings), out)
+    _say(own_table(timings), out)
     _say([*_describe_repeats(asked), *warnings(timings), *_quick(asked)], sys.stderr)
     write_each(_writers(arguments, timings, last, out))
 
@@ -233,7 +235,12 @@ def _writers(
     if arguments.trace is not None:
         from harness.simulator.timeline_file import write_trace
 
-        yield lambda: write_trace(last.ensure_timeline(folds), arguments.trace)
+        def trace() -> None:
+            timeline = last.traced(folds)
+            events = last.simulation.protocol.trace(timeline)
+            write_trace(timeline, arguments.trace, events)
+
+        yield trace
     if arguments.check:
         from harness.commands.check import check
 
@@ -255,7 +262,11 @@ def _check_options(arguments: argparse.Namespace) -> None:
         _refuse("--folds", arguments.folds, f"a whole number from 1 to {MOST_FOLDS}")
     protocol = protocols.protocol(arguments)
     if arguments.check and protocol != protocol_named("parameter_server"):
-        _refuse("--check", arguments.protocol, "with parameter_server and its default settings")
+        from harness.commands.check import has_closed_forms
+
+        if not has_closed_forms(protocol):
+            able = "parameter_server and its default settings, or rollouts"
+            _refuse("--check", arguments.protocol, f"with {able}")
     check_outputs(_outputs(arguments), [arguments.cluster])
     plot = arguments.plot
     if plot is not None and plot != STANDARD and plot.suffix not in PLOT_FORMS:

@@ -39,6 +39,7 @@ __all__ = [
     "Timing",
     "Watch",
     "heading",
+    "own_table",
     "points",
     "record",
     "rows",
@@ -70,6 +71,8 @@ class Timing:
         long_run: the long run, if no number of folds was requested; else None.
         transient: whether the requested folds are not representative of the long run.
         jittered_per_s: throughput with small jitter, for clusters in which nothing varies.
+        unit: name of contributions.
+        own: figures of the protocol's own, by title.
     """
 
     workers: int
@@ -85,6 +88,8 @@ class Timing:
     long_run: LongRun | None = None
     transient: bool = False
     jittered_per_s: float | None = None
+    unit: str = "minibatches"
+    own: Mapping[str, float] = field(default_factory=dict[str, float])
 
     @property
     def in_lock_step(self) -> bool:
@@ -174,6 +179,8 @@ def record(timing: Timing) -> dict[str, Any]:
         more = {"long_run": _long_run(timing.long_run)}
     if timing.in_lock_step:
         more["lock_step"] = {"jittered_per_s": timing.jittered_per_s}
+    if timing.own:
+        more["own"] = dict(timing.own)
     return {
         **swept,
         "workers": timing.workers,
@@ -201,14 +208,17 @@ def _long_run(found: LongRun) -> dict[str, Any]:
     }
 
 
-def heading(cluster: Cluster, workload: Workload, bare_per_s: float) -> Iterator[str]:
-    """The timed cluster and workload, in a few lines.
+def heading(cluster: Cluster, workload: Workload | None, bare_per_s: float) -> Iterator[str]:
+    """The timed cluster and workload, in a few lines; without a workload the cluster alone.
 
     Args:
         cluster: the cluster.
-        workload: the workload of a minibatch.
+        workload: the workload of a minibatch; None for a protocol that trains none.
         bare_per_s: minibatches a second of one device without a server.
     """
+    if workload is None:
+        yield from (cluster.name, "")
+        return
     yield f"{cluster.name}: {workload.minibatch_frames} frames a minibatch"
     yield f"  {format_quantity(workload.minibatch_flops, 'FLOP')} a minibatch"
     yield f"  {format_quantity(workload.parameter_bytes, 'B')} of parameters"
@@ -267,16 +277,38 @@ def table(rows: Sequence[Timing]) -> Iterator[str]:
     """The table as lines of at most 80 columns, unless several keys are swept."""
     columns = [_sweep_column(key, rows) for key in rows[0].swept]
     spare = {"device", "max"} if columns else set[str]()
+    if rows[0].unit != "minibatches":
+        spare |= {"device"}
     if rows[0].long_run is not None:
         columns += [COLUMNS[0], COLUMNS[1], WITHIN, *COLUMNS[2:]]
         spare |= {"max"}
     else:
         columns += COLUMNS
     columns = [column for column in columns if column.title not in spare]
+    columns = [replace(it, above=it.above.replace("minibatches", rows[0].unit)) for it in columns]
     yield _format_group_titles(columns)
     yield " ".join(column.title.rjust(column.width) for column in columns)
     for row in rows:
         yield " ".join(column.text(row).rjust(column.width) for column in columns)
+
+
+def own_table(rows: Sequence[Timing]) -> Iterator[str]:
+    """The figures of the protocol's own as lines of at most 80 columns: a column for each row."""
+    titles = [*dict.fromkeys(title for row in rows for title in row.own)]
+    for first in range(0, len(rows) if titles else 0, MOST_COLUMNS):
+        some = rows[first : first + MOST_COLUMNS]
+        yield ""
+        names = [
+            ", ".join([*map(_format_value, row.swept.values()), str(row.workers)]) for row in some
+        ]
+        yield " ".join(["workers".ljust(TITLE), *(name[:9].rjust(9) for name in names)])
+        for title in titles:
+            figures = [f"{row.own[title]:.4g}" if title in row.own else "" for row in some]
+            yield " ".join([title.ljust(TITLE), *(figure.rjust(9) for figure in figures)])
+
+
+TITLE, MOST_COLUMNS = 30, 5
+"""Width of the titles of a protocol's own figures, and their columns beside each other."""
 
 
 def _sweep_column(key: str, rows: Sequence[Timing]) -> _Column:
@@ -341,6 +373,9 @@ def _finite(value: float) -> float | None:
 ONCE = 10_000
 """Default number of folds for a cluster that has no long run."""
 
+MEASURED = 400_000
+"""Contributions of a long run from which a protocol's own figures are taken."""
+
 ALONE = 20
 """Smallest number of minibatches for which one worker is timed if workers fail."""
 
@@ -367,6 +402,18 @@ class Row:
     simulation: Simulation
     timeline: Timeline | None
     long_run: LongRun | None
+
+    def whole_folds(self, contributions: int) -> int:
+        """Folds of about so many contributions, and at least a hundred."""
+        each = max(1, self.simulation.dispatched // max(1, self.simulation.version))
+        return max(100, contributions // each)
+
+    def traced(self, folds: int) -> Timeline:
+        """The timeline to be traced; of a protocol with many contributions a fold a shorter one."""
+        if self.long_run is None or self.simulation.protocol.trains_minibatches:
+            return self.ensure_timeline(folds)
+        self.simulation.spans = True
+        return self.simulation.advance(folds=self.whole_folds(folds))
 
     def ensure_timeline(self, folds: int) -> Timeline:
         """The timeline; for a long run its next ``folds`` folds, simulated on demand."""
@@ -399,9 +446,15 @@ def rows(
         run = asked.run(count)
         per_s = asked.alone_per_s(run)
         timing = replace(_timing(run, per_s, bare_per_s), swept=point.values)
-        if count == max(counts) and is_lockstep(point.cluster, workload, count):
+        protocol = run.simulation.protocol
+        is_alike = protocol.trains_minibatches and is_lockstep(point.cluster, workload, count)
+        if count == max(counts) and is_alike:
             timing = replace(timing, jittered_per_s=asked.simulate_with_jitter(count))
-        yield Row(timing, run.simulation, run.timeline, run.long_run)
+        row = Row(timing, run.simulation, run.timeline, run.long_run)
+        if not protocol.trains_minibatches:
+            own = protocol.measure(row.ensure_timeline(row.whole_folds(MEASURED)), count)
+            row = replace(row, timing=replace(timing, unit=protocol.unit, own=own))
+        yield row
 
 
 class _Run(NamedTuple):

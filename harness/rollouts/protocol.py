@@ -31,13 +31,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from harness.base.errors import UserError
 from harness.base.settings import Spec, find_changed, setting
 from harness.rollouts import event_loop as events
+from harness.rollouts import measures
 from harness.rollouts.event_loop import Law, Record, Rules, State, run, tell
 from harness.rollouts.records import LengthQueries, RolloutRows, TokenRows
 from harness.simulator.cluster import Cluster
@@ -57,6 +58,8 @@ MOST_ROLLOUTS = 1 << 16
 MOST_ROWS = 1 << 17
 """Trained rollouts that one call of the kernel records at most, or those of one step."""
 MOST_S = 1e9
+LEAST_CHECKED = 50
+"""Folds below which a simulation is too short for closed forms."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,7 @@ class Rollouts(Spec, TimingProtocol):
 
     name = "rollouts"
     can = frozenset({"questions"})
+    unit = "rollouts"
 
     asks: ClassVar[bool] = False
     """Whether lengths are asked for; set by `asking` on one object, and no part of an identity."""
@@ -322,6 +326,30 @@ class Rollouts(Spec, TimingProtocol):
         if np.any(lengths <= state.rollouts["first"][chosen]):
             raise ValueError("a rollout has at least one token more than it keeps")
         tell(state, self.length_scale, chosen, lengths)
+
+    def measure(self, timeline: Timeline, workers: int) -> dict[str, float]:
+        """Staleness by token and rollout, work of the parts, and what is thrown away."""
+        return measures.measure(timeline, workers * self.slots, self.length_scale)
+
+    def compare_with_theory(
+        self, timeline: Timeline, costs: Costs
+    ) -> Iterator[tuple[str, float, float | tuple[float, float]]]:
+        """Closed forms of staleness, throughput and the rule; see `harness.rollouts.measures`."""
+        if len(timeline.folds) < LEAST_CHECKED:
+            raise UserError(
+                f"--check: {len(timeline.folds)} folds; allowed: at least {LEAST_CHECKED}, so that"
+                " the beginning can be left out"
+            )
+        pace = costs.compute_s / costs.compute_s[0] if costs.compute_s[0] > 0.0 else np.ones(1)
+        step_s = self.decode_s + self.sequence_s * self.slots
+        slots = len(costs.compute_s) * self.slots
+        return measures.compare_with_theory(
+            self, timeline, slots, step_s / float(np.mean(1.0 / pace)), self._rules(costs).sync_s
+        )
+
+    def trace(self, timeline: Timeline) -> Iterator[dict[str, Any]]:
+        """The trainer, the slots of the generators, and the number of waiting groups."""
+        return measures.trace(timeline, self.slots)
 
     def without_effect(self, cluster: Cluster, workers: int) -> Iterator[tuple[str, str]]:
         """Keys of servers and minibatches, which the protocol's own settings replace."""

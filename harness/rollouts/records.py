@@ -28,9 +28,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.simulator.timeline import Table
+from harness.simulator.timeline import Table, Timeline
 
-__all__ = ["TOO_OLD", "TRAINED", "LengthQueries", "RolloutRows", "TokenRows"]
+__all__ = [
+    "TOO_OLD",
+    "TRAINED",
+    "LengthQueries",
+    "RolloutRows",
+    "TokenRows",
+    "rollout_rows",
+    "token_rows",
+]
 
 TRAINED, TOO_OLD = range(2)
 """Fates of rollouts: trained on, or thrown away because the group was too old."""
@@ -133,3 +141,15 @@ class TokenRows(Table):
     first: NDArray[np.int64] = field(default_factory=_ints)
     version: NDArray[np.int64] = field(default_factory=_ints)
     time_s: NDArray[np.float64] = field(default_factory=_floats)
+
+
+def rollout_rows(timeline: Timeline) -> RolloutRows:
+    """The rollouts with a known fate of a timeline, simulated or loaded."""
+    found = timeline.own.get("rollouts")
+    return RolloutRows() if found is None else RolloutRows(**found.columns())
+
+
+def token_rows(timeline: Timeline) -> TokenRows:
+    """The stretches of tokens of a timeline, simulated or loaded."""
+    found = timeline.own.get("tokens")
+    return TokenRows() if found is None else TokenRows(**found.columns())

@@ -28,6 +28,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from html import escape
 from typing import Any, NamedTuple, cast
 
@@ -40,6 +41,7 @@ __all__ = [
     "IN_FLIGHT",
     "LOST",
     "SERVER",
+    "Columns",
     "Contributions",
     "Decodes",
     "Digest",
@@ -86,21 +88,49 @@ def _floats() -> Floats:
     return np.zeros(0, np.float64)
 
 
+@cache
+def _names_in(kind: Any) -> tuple[str, ...]:
+    """Names of the fields of a table's class; the first is never absent."""
+    return tuple(entry.name for entry in fields(kind))
+
+
 @dataclass(frozen=True, eq=False)
 class Table:
     """Columns of one length."""
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """The columns by name, in order, without absent optional ones."""
-        named = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        named = {name: getattr(self, name) for name in _names_in(type(self))}
         return {name: column for name, column in named.items() if column is not None}
 
     def __len__(self) -> int:
-        return len(next(iter(self.columns().values())))
+        return len(getattr(self, _names_in(type(self))[0]))
 
     def where(self, keep: NDArray[np.bool_]) -> Any:
         """The rows where ``keep`` is true."""
         return replace(self, **{name: column[keep] for name, column in self.columns().items()})
+
+
+@dataclass(frozen=True, eq=False)
+class Columns(Table):
+    """A table that was loaded from a file which does not know its class.
+
+    Attributes:
+        named: its columns by name.
+    """
+
+    named: Mapping[str, NDArray[Any]]
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """The columns by name, in order."""
+        return dict(self.named)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.named.values())))
+
+    def where(self, keep: NDArray[np.bool_]) -> Columns:
+        """The rows where ``keep`` is true."""
+        return Columns({name: column[keep] for name, column in self.named.items()})
 
 
 @dataclass(frozen=True, eq=False)

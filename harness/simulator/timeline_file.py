@@ -5,7 +5,8 @@
 
 `save_timeline` writes one Parquet file. All tables are concatenated into one long table with a
 column ``table``; columns that a table lacks are null. So any Parquet reader can filter and use it,
-and rows can be appended while a simulation runs. The metadata has the span kinds and the SHA-256.
+and rows can be appended while a simulation runs. A column of a protocol's own table has the table's
+name before its own, as in ``rollouts.slot``. The metadata has the span kinds and the SHA-256.
 
 `write_trace` writes the Trace Event format, which https://ui.perfetto.dev opens. Each worker, and
 the server, is a thread; a span is a complete event (``X``); an arrow from a contribution's read to
@@ -22,6 +23,7 @@ import shutil
 import sys
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -31,6 +33,7 @@ import numpy as np
 from harness.base.errors import UserError
 from harness.simulator.timeline import (
     KINDS,
+    Columns,
     Contributions,
     Decodes,
     Digest,
@@ -84,12 +87,25 @@ _TYPES = {
 }
 
 
-def _schema() -> pa.Schema:
-    """Columns of the file: the name of the table, and all columns of all tables."""
+def _schema(own: dict[str, str]) -> pa.Schema:
+    """Columns of the file: the name of the table, and all columns of all tables.
+
+    Args:
+        own: types of the columns of a protocol's own tables.
+    """
     import pyarrow as pa  # when needed: it takes a tenth of a second
 
-    kinds = {"table": "string", **_TYPES}
+    kinds = {"table": "string", **_TYPES, **own}
     return pa.schema([(name, pa.type_for_alias(kind)) for name, kind in kinds.items()])
+
+
+def _own_types(timeline: Timeline) -> dict[str, str]:
+    """Types of the columns of a protocol's own tables."""
+    return {
+        f"{table}.{name}": column.dtype.name
+        for table, rows in timeline.own.items()
+        for name, column in rows.columns().items()
+    }
 
 
 def save_timeline(timeline: Timeline, path: str | Path) -> str:
@@ -113,17 +129,20 @@ def save_segments(parts: Iterable[Timeline], path: str | Path) -> str:
     from pyarrow.parquet import ParquetWriter
 
     digest, kinds, last, lost = Digest(), None, Contributions(), list[Contributions]()
+    waiting = iter(parts)
+    first = next(waiting, Timeline())
+    schema = _schema(_own_types(first))
     with (
         atomic_output(Path(path), "the timeline") as draft,
-        ParquetWriter(draft, _schema(), compression="zstd") as writer,
+        ParquetWriter(draft, schema, compression="zstd") as writer,
     ):
 
         def put(table: str, rows: Any) -> None:
             digest.add(table, rows)
             if len(rows):
-                writer.write_table(_long(table, rows.columns(), len(rows)))
+                writer.write_table(_long(table, rows.columns(), len(rows), schema))
 
-        for part in parts:
+        for part in chain([first], waiting):
             if len(part.folds) or len(part.spans) or kinds is None:
                 if kinds not in (None, part.kinds):
                     raise ValueError(f"span kinds {part.kinds} follow {kinds}")
@@ -141,15 +160,17 @@ def save_segments(parts: Iterable[Timeline], path: str | Path) -> str:
     return sha256
 
 
-def _long(name: str, columns: dict[str, Any], rows: int) -> pa.Table:
+def _long(name: str, columns: dict[str, Any], rows: int, schema: pa.Schema) -> pa.Table:
     """A table with all columns of the file; those that it lacks are null."""
     import pyarrow as pa
 
+    before = "" if name in _TABLES else f"{name}."
+    named = {f"{before}{column}": values for column, values in columns.items()}
     arrays = [pa.array([name], pa.string()).take(pa.array(np.zeros(rows, np.int64)))]
-    for column, kind in _TYPES.items():
-        values = columns.get(column)
+    for column in list(schema)[1:]:
+        values, kind = named.get(column.name), column.type
         arrays.append(pa.nulls(rows, kind) if values is None else pa.array(values, kind))
-    return pa.Table.from_arrays(arrays, schema=_schema())
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def load_timeline(path: str | Path) -> Timeline:
@@ -167,14 +188,34 @@ def load_timeline(path: str | Path) -> Timeline:
     except (OSError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{path}: cannot read a timeline ({reason})") from error
-    if not everything.schema.equals(_schema()) or not {b"kinds", b"sha256"} <= set(notes):
+    own = {column.name: str(column.type) for column in everything.schema if "." in column.name}
+    kinds = {name: _FROM_ARROW.get(kind, kind) for name, kind in own.items()}
+    if not everything.schema.equals(_schema(kinds)) or not {b"kinds", b"sha256"} <= set(notes):
         raise UserError(f"{path}: not a timeline; allowed: a file that lagbench saved")
     names = everything.column("table").to_numpy()
     parts = {name: _rows(kind, everything, names == name) for name, kind in _TABLES.items()}
-    timeline = Timeline(**parts, kinds=tuple(json.loads(notes[b"kinds"])))
+    tables = dict.fromkeys(name.partition(".")[0] for name in own)
+    loaded = {
+        table: _own_rows(table, [name for name in own if name.startswith(f"{table}.")], everything)
+        for table in tables
+    }
+    timeline = Timeline(**parts, kinds=tuple(json.loads(notes[b"kinds"])), own=loaded)
     if timeline.sha256() != notes[b"sha256"].decode():
         raise UserError(f"{path}: the timeline's content does not match its SHA-256")
     return timeline
+
+
+_FROM_ARROW = {"double": "float64"}
+"""Names of types where Arrow's differ from those of numpy."""
+
+
+def _own_rows(table: str, columns: list[str], everything: pa.Table) -> Columns:
+    """Extract a protocol's own table."""
+    import pyarrow as pa
+
+    rows = everything.filter(pa.array(everything.column("table").to_numpy() == table))
+    named = {name.partition(".")[2]: rows.column(name).combine_chunks() for name in columns}
+    return Columns({name: column.to_numpy(zero_copy_only=False) for name, column in named.items()})
 
 
 def _rows(kind: Any, everything: pa.Table, keep: Any) -> Any:
@@ -204,15 +245,23 @@ def trace_events(timeline: Timeline) -> Iterator[Event]:
     yield from _arrows(timeline)
 
 
-def write_trace(timeline: Timeline, path: str | Path) -> None:
+def write_trace(
+    timeline: Timeline, path: str | Path, events: Iterable[Event] | None = None
+) -> None:
     """Write all events as one JSON file, with an arrow from each read to its fold.
+
+    Args:
+        timeline: the timeline.
+        path: the file.
+        events: those of a protocol that draws its timelines itself; None for `trace_events`.
 
     Raises:
         UserError: the file cannot be written.
     """
     with atomic_output(Path(path), "the trace") as draft, draft.open("w") as file:
         file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
-        for number, event in enumerate(trace_events(timeline)):
+        drawn = trace_events(timeline) if events is None else events
+        for number, event in enumerate(drawn):
             file.write((",\n" if number else "") + json.dumps(event))
         file.write("\n]}\n")
 

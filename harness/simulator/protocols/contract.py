@@ -21,6 +21,7 @@ from harness.base.errors import name_error
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs
 from harness.simulator.timeline import Contributions, Timeline
+from harness.simulator.timeline_file import trace_events
 
 __all__ = [
     "ASKS",
@@ -155,6 +156,8 @@ class TimingProtocol(ABC):
     """Optional abilities; see `Ability`."""
     way: ClassVar[Way] = "link"
     """Route of its messages; see `Way`."""
+    unit: ClassVar[str] = "minibatches"
+    """Name of contributions in titles; with another name ``[workload]`` describes none of them."""
 
     def __init_subclass__(cls) -> None:
         """Check the declared abilities, and set the default name.
@@ -214,6 +217,40 @@ class TimingProtocol(ABC):
         By default every minibatch that was handed out is a fold.
         """
         return int(state.clock[0]["dispatched"])
+
+    @property
+    def trains_minibatches(self) -> bool:
+        """Whether its contributions are minibatches of the cluster's ``[workload]``."""
+        return self.unit == "minibatches"
+
+    def measure(self, timeline: Timeline, workers: int) -> dict[str, float]:
+        """Figures of its own by title, which `lagbench simulate` prints below its table.
+
+        Args:
+            timeline: with spans.
+            workers: number of workers.
+        """
+        del timeline, workers
+        return {}
+
+    def compare_with_theory(
+        self, timeline: Timeline, costs: Costs
+    ) -> Iterator[tuple[str, float, float | tuple[float, float]]]:
+        """Closed forms of its own beside a long simulation, for ``--check``.
+
+        Args:
+            timeline: with spans.
+            costs: of the simulation.
+
+        Yields:
+            Name, measured value, and the value in theory or its lower and upper bound.
+        """
+        del timeline, costs
+        return iter(())
+
+    def trace(self, timeline: Timeline) -> Iterator[dict[str, Any]]:
+        """The events of a timeline for ``--trace``, one JSON object each."""
+        return trace_events(timeline)
 
     def restorable(self, state: Any) -> int:
         """Version to which a server failure now would revert, or a later one."""

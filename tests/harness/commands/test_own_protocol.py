@@ -149,7 +149,8 @@ def test_help_says_what_its_class_says_where_it_is_named(hurried, capsys):
 def test_a_setting_of_another_protocol_names_those_that_have_it(hurried, capsys):
     assert main([*hurried, "--slots", "3"]) == 2
     told = capsys.readouterr().err
-    assert "--slots: not allowed with --protocol hurried; allowed: with --protocol sequence" in told
+    allowed = "with --protocol rollouts or sequence"
+    assert f"--slots: not allowed with --protocol hurried; allowed: {allowed}" in told
 
 
 def test_a_module_that_cannot_be_imported_is_one_line(capsys):

@@ -63,11 +63,16 @@ def advance(simulation: Simulation, folds: int) -> Any:
     parts, last = [], simulation.version + folds
     while simulation.version < last:
         parts.append(simulation.advance(folds=last - simulation.version))
-        asked = simulation.asked()
-        columns = (asked.prompt, asked.member, asked.attempt, asked.version)
-        tokens = [length(*row) for row in zip(*(c.tolist() for c in columns), strict=True)]
-        simulation.answer(asked.rollout, np.maximum(np.array(tokens, np.int64), asked.kept + 1))
+        answer(simulation)
     return concat(parts)
+
+
+def answer(simulation: Simulation) -> None:
+    """Answer all open questions."""
+    asked = simulation.asked()
+    columns = (asked.prompt, asked.member, asked.attempt, asked.version)
+    tokens = [length(*row) for row in zip(*(c.tolist() for c in columns), strict=True)]
+    simulation.answer(asked.rollout, np.maximum(np.array(tokens, np.int64), asked.kept + 1))
 
 
 def simulate(settings: dict[str, Any], generators: int) -> Simulation:

@@ -1,0 +1,199 @@
+"""The protocol as a whole: reproducible, saved, restored, refused, shown on the command line."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from harness.base.errors import UserError
+from harness.cli import main
+from harness.rollouts.measures import token_staleness
+from harness.rollouts.protocol import PUBLICATIONS, RULES, Rollouts
+from harness.rollouts.records import TRAINED, rollout_rows, token_rows
+from harness.simulator import Simulation, concat
+from harness.simulator.timeline_file import load_timeline, save_timeline
+from tests.harness.rollouts.test_event_loop import (
+    WORKLOAD,
+    advance,
+    answer,
+    cluster_of,
+    simulate,
+)
+
+SMALL = {"slots": 4, "group": 2, "batch": 3, "tokens": 20.0, "reward_s": 1.0, "reward_cv": 3.0}
+CLUSTER = """
+name = "two generators"
+[devices.card]
+achieved_flops_per_s = 1e12
+[[workers]]
+count = 2
+device = "card"
+[workload]
+minibatch_frames = 1
+flops_per_frame = 1.0
+parameter_bytes = 0.0
+"""
+
+
+def run(seed=0, generators=3, **settings):
+    """A simulation with drawn lengths."""
+    protocol = Rollouts(**{**SMALL, **settings})
+    return Simulation(cluster_of(generators), protocol, WORKLOAD, generators, seed)
+
+
+@pytest.mark.parametrize("publish", PUBLICATIONS)
+@pytest.mark.parametrize("rule", RULES)
+def test_segments_and_restored_states_make_the_same_bytes(rule, publish):
+    settings = {"rule": rule, "publish": publish, "eta": 1, "environment_s": 2.0}
+    whole = run(**settings).advance(folds=40)
+    assert run(**settings).advance(folds=40).sha256() == whole.sha256()
+    assert run(seed=1, **settings).advance(folds=40).sha256() != whole.sha256()
+    first = run(**settings)
+    parts = [first.advance(folds=11), first.advance(seconds=1.0)]
+    second = run(**settings).with_state(first.state())
+    parts += [second.advance(folds=20)]
+    parts += [second.advance(folds=40 - second.version)]
+    assert concat(parts).sha256() == whole.sha256()
+
+
+def test_a_state_with_open_questions_is_restored():
+    settings = {"rule": "discard", "publish": "in-flight", "eta": 1, "slots": 2, "length_scale": 3}
+    settings |= {"group": 2, "batch": 3}
+    whole = advance(simulate(settings, 2), 30)
+    first = simulate(settings, 2)
+    parts = [advance(first, 10)]
+    parts += [first.advance(folds=5)]
+    assert len(first.asked().rollout)
+    second = simulate(settings, 2).with_state(first.state())
+    asked = first.asked()._asdict()
+    assert all(np.array_equal(asked[name], it) for name, it in second.asked()._asdict().items())
+    answer(second)
+    parts += [advance(second, 30 - second.version)]
+    assert concat(parts).sha256() == whole.sha256()
+
+
+def test_a_question_is_answered_once_and_with_more_than_is_kept():
+    simulation = simulate({"slots": 2, "group": 2, "batch": 2}, 1)
+    simulation.advance(folds=1)
+    asked = simulation.asked()
+    assert asked.rollout.tolist() == [0, 1]
+    assert asked.kept.tolist() == [0, 0]
+    wrong = {"one token more": ([0, 1], [1, 0]), "once": ([0, 0], [1, 1]), "asked for": ([5], [1])}
+    for told, (who, values) in wrong.items():
+        with pytest.raises(ValueError, match=told):
+            simulation.answer(np.array(who), np.array(values))
+    simulation.answer(asked.rollout, np.array([2, 3]))
+    assert not len(simulation.asked().rollout)
+    with pytest.raises(ValueError, match="once"):
+        simulation.answer(np.array([0]), np.array([4]))
+
+
+def test_a_saved_timeline_keeps_the_tables_of_the_protocol(tmp_path):
+    timeline = run(rule="discard", publish="in-flight").advance(folds=30)
+    sha256 = save_timeline(timeline, tmp_path / "t.parquet")
+    loaded = load_timeline(tmp_path / "t.parquet")
+    assert sha256 == loaded.sha256() == timeline.sha256()
+    for view in (rollout_rows, token_rows):
+        for name, column in view(timeline).columns().items():
+            assert np.array_equal(getattr(view(loaded), name), column, equal_nan=True), name
+    assert [it.tolist() for it in token_staleness(loaded)] == [
+        it.tolist() for it in token_staleness(timeline)
+    ]
+
+
+def test_draining_begins_no_more_than_it_trains_on():
+    simulation = run(rule="discard", eta=1)
+    simulation.advance(folds=20)
+    timeline = simulation.advance(folds=15, drain=True)
+    assert simulation.drained
+    assert len(timeline.folds) == 15
+    assert not len(timeline.in_flight())
+    simulation.advance(seconds=30.0, drain=True)
+    assert simulation.drained
+    assert len(simulation.advance(folds=5).folds) == 5
+
+
+def test_a_prompt_that_was_thrown_away_comes_back():
+    timeline = run(rule="discard", eta=0, tokens_cv=2.0).advance(folds=60)
+    rows = rollout_rows(timeline)
+    trained, gone = rows.where(rows.fate == TRAINED), rows.where(rows.fate != TRAINED)
+    back = np.intersect1d(trained.prompt[trained.attempt > 0], gone.prompt)
+    assert len(back) > 5
+    kept = np.unique(trained.group, return_index=True)[1]
+    assert len(np.unique(trained.prompt[kept])) == len(kept)  # each is trained on once
+
+
+def test_lengths_do_not_depend_on_the_rule():
+    """By prompt, member and attempt, so that rules are compared on the same rollouts."""
+    lengths = []
+    for rule in ("admission", "backpressure"):
+        rows = rollout_rows(run(rule=rule).advance(folds=30))
+        names = zip(rows.prompt.tolist(), rows.member.tolist(), strict=True)
+        lengths.append(dict(zip(names, rows.tokens.tolist(), strict=True)))
+    shared = lengths[0].keys() & lengths[1].keys()
+    assert len(shared) > 100
+    assert all(lengths[0][each] == lengths[1][each] for each in shared)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"eta": -1}, "eta: -1"),
+        ({"eta": 0.5}, "eta: 0.5 is not allowed with admission; allowed: a whole number"),
+        ({"slots": 0}, "slots: 0"),
+        ({"group": 5000}, "group: 5000 is not allowed with batch = 16; allowed: at most 4096"),
+        ({"steps": 17}, "steps: 17 is not allowed; allowed: at most 16"),
+        ({"rule": "discard", "eta": 1, "interval": 3}, "eta: 1 is not allowed with discard"),
+        ({"rule": "fifo"}, "rule: unknown 'fifo'"),
+        ({"reward_law": "shifted-exponential", "reward_cv": 2}, "reward_cv: 2 is not allowed"),
+        ({"group": 64, "batch": 1024, "room": 100_000, "rule": "window"}, "TB of memory"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_a_setting_that_makes_no_sense_is_refused_in_a_line(settings, told, tmp_path, capsys):
+    with pytest.raises(UserError, match=r"allowed"):
+        Simulation(cluster_of(2), Rollouts(**settings), WORKLOAD)
+    path = tmp_path / "c.toml"
+    path.write_text(CLUSTER)
+    named = [f"--{name.replace('_', '-')}={value}" for name, value in settings.items()]
+    assert main(["simulate", str(path), "--protocol", "rollouts", "--workers", "2", *named]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert told in line
+    assert "allowed" in line
+
+
+def test_the_command_shows_figures_closed_forms_and_a_trace(tmp_path, capsys):
+    path, trace, figures = (tmp_path / name for name in ("c.toml", "t.json", "f.json"))
+    path.write_text(CLUSTER)
+    options = ["--protocol", "rollouts", "--rule", "discard", "--slots", "4", "--group", "2"]
+    options += ["--batch", "4", "--tokens", "50", "--environment-s", "1", "--folds", "60"]
+    outputs = ["--check", "--trace", str(trace), "--json", str(figures)]
+    assert main(["simulate", str(path), "--workers", "1,2", *options, *outputs]) == 0
+    out = capsys.readouterr().out
+    for told in ("rollouts", "staleness of a token, p95", "thrown away, %", "(C + R + Q) / B + f"):
+        assert told in out
+    last = json.loads(figures.read_text())[-1]["own"]
+    assert 0.0 < last["thrown away, %"] < 100.0
+    events = json.loads(trace.read_text())["traceEvents"]
+    lanes = {it["args"]["name"] for it in events if it["name"] == "thread_name"}
+    assert lanes == {"trainer"} | {f"generator {g}, slot {s}" for g in range(2) for s in range(4)}
+    slices = {it["name"].split()[0] for it in events if it["ph"] == "X"}
+    assert slices == {"train", "rollout", "environment"}
+    waiting = [it["args"]["groups"] for it in events if it["ph"] == "C"]
+    assert min(waiting) == 0
+    assert max(waiting) >= 4
+    # slots overlap with nothing of their own
+    ends = {}
+    for it in sorted((it for it in events if it["ph"] == "X"), key=lambda it: it["ts"]):
+        assert it["ts"] >= ends.get(it["tid"], 0.0) - 1e-3
+        ends[it["tid"]] = it["ts"] + it["dur"]
+
+
+def test_too_short_a_simulation_is_not_compared_with_theory(tmp_path, capsys):
+    path = tmp_path / "c.toml"
+    path.write_text(CLUSTER)
+    options = ["--protocol", "rollouts", "--folds", "10", "--check"]
+    assert main(["simulate", str(path), "--workers", "1", *options]) == 2
+    assert "--check: 10 folds; allowed: at least 50" in capsys.readouterr().err
