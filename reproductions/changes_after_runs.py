@@ -35,6 +35,9 @@ REGISTRATION = "registration"
 OLDER = "younger than all runs of this report"
 """End of that entry where no run was registered before it began; then no claim says so."""
 
+NONE = "none"
+"""Beginning of that entry where nothing was registered."""
+
 
 def read_published(paper: Paper, subject: Subject, folder: Path = FROM) -> Results | None:
     """The published results at the scale and on the kind of corpus; None if there are none.
@@ -73,7 +76,8 @@ def compare_with_registration(
     """
     registered = paper.registration(subject.scale)
     if registered is None or subject.corpus.name != paper.corpus:
-        return tuple(claims), {}
+        which = "at this scale" if registered is None else "of this corpus"
+        return tuple(claims), {REGISTRATION: f"{NONE} {which}"} if paper.folder else {}
     under = {run.hash: run.provenance.get(UNDER, {}) for group in runs.values() for run in group}
     marked = mark_changes(claims, registered, under, _looked_at(published))
     name = "/".join(registered.path.parts[-3:])
@@ -137,7 +141,8 @@ def _looked_at(published: Results | None) -> set[str]:
     """Hashes of the runs behind published claims that are older than their registration."""
     if published is None:
         return set()
-    all_older = OLDER in published.provenance.get(REGISTRATION, OLDER)
+    told = published.provenance.get(REGISTRATION, OLDER)
+    all_older = told.startswith(NONE) or OLDER in told
     return {
         hash_
         for claim in published.claims
