@@ -140,6 +140,7 @@ def draw(tables: Mapping[str, Sequence[Compared]]) -> bytes:
         name, cells = next(iter(tables.items()))
         _draw_against(axes[0], name, cells)
         for below, (name, cells) in zip(axes[1:], tables.items(), strict=True):
+            below.sharey(axes[1])
             _draw_errors(below, name, cells)
         return style.render_figure(figure, "png")
 

@@ -180,7 +180,7 @@ def _network_bounds(cluster: Cluster, costs: Costs) -> tuple[float, float]:
     server = cast(Level, network.server)
     levels = [*network.levels, server]
     core = network.core_bandwidth_bytes_per_s
-    rates = [rate for rate in (*(x.bandwidth_bytes_per_s for x in levels), core) if rate]
+    rates = [rate for rate in (*(x.away_bytes_per_s for x in levels), core) if rate]
     copy_s = max((costs.parameter_bytes / rate for rate in rates), default=0.0)
     latency_s = sum(level.latency_s for level in levels)
     stage_s = 0.0
@@ -191,7 +191,7 @@ def _network_bounds(cluster: Cluster, costs: Costs) -> tuple[float, float]:
     shared_s = [costs.fold_s]
     if server.bandwidth_bytes_per_s:
         ways = 2.0 if server.duplex == "half" else 1.0
-        shared_s.append(ways * costs.parameter_bytes / server.bandwidth_bytes_per_s)
+        shared_s.append(ways * costs.parameter_bytes / server.away_bytes_per_s)
     if core:
         shared_s.append(2.0 * costs.parameter_bytes / core)
     _, alone = throughput_bounds((away_s + 2.0 * copy_s + costs.fold_s).tolist(), [])

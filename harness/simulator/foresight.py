@@ -163,8 +163,10 @@ def _network(cluster: Cluster, network: Network, protocol: TimingProtocol, worke
             key = f"network.levels[{place}].workers_per_link"
             yield key, "it joins no more workers than the level below, so two links are in series"
     for place, level in enumerate(network.levels):
-        if level.bandwidth_bytes_per_s is None and level.duplex == "half":
-            yield f"network.levels[{place}].duplex", "its links are infinitely fast"
+        changed = [level.duplex == "half", level.shaping is not None]
+        for name, is_changed in zip(("duplex", "shaping"), changed, strict=True):
+            if level.bandwidth_bytes_per_s is None and is_changed:
+                yield f"network.levels[{place}].{name}", "its links are infinitely fast"
     if protocol.way == "workers":
         yield from _find_idle_between_workers(cluster, network, protocol, workers)
     else:

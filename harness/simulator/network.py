@@ -35,6 +35,7 @@ import numpy as np
 from harness.base.settings import Spec, duration, setting
 from harness.base.settings import rate as rate_setting
 from harness.simulator.events import SIZE, Heap, first_s, kernel, new_heap, pop, push
+from harness.simulator.shaping import Shaping
 
 __all__ = [
     "Level",
@@ -406,6 +407,7 @@ class Level(Spec):
             e.g. 8 for 8 workers with a network card each.
         inside: whether this level carries only messages that stay below the next level; other
             messages then bypass it.
+        shaping: what messages get where the bandwidth is the limit of a shaper; without it, all.
     """
 
     workers_per_link: int = setting(1, at_least=1, at_most=10_000_000)
@@ -416,16 +418,22 @@ class Level(Spec):
     down_bandwidth_bytes_per_s: float | None = rate_setting(added=True)
     links: int = setting(1, at_least=1, at_most=10_000_000, added=True)
     inside: bool = setting(False, added=True)
+    shaping: Shaping | None = setting(None, added=True)
 
     @property
     def away_bytes_per_s(self) -> float:
-        """Bandwidth of each link away from the workers, infinite without a limit."""
-        return np.inf if self.bandwidth_bytes_per_s is None else self.bandwidth_bytes_per_s
+        """Bandwidth for messages of each link away from the workers, infinite without a limit."""
+        return self._rate_under(self.bandwidth_bytes_per_s)
 
     @property
     def towards_bytes_per_s(self) -> float:
-        """Bandwidth of each link towards the workers."""
-        return self.down_bandwidth_bytes_per_s or self.away_bytes_per_s
+        """Bandwidth for messages of each link towards the workers."""
+        return self._rate_under(self.down_bandwidth_bytes_per_s or self.bandwidth_bytes_per_s)
+
+    def _rate_under(self, limit: float | None) -> float:
+        if limit is None:
+            return np.inf
+        return limit if self.shaping is None else self.shaping.rate_under(limit)
 
     def trouble(self) -> tuple[str, str] | None:
         """Two bandwidths with one direction, or a link without a worker."""

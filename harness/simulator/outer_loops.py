@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from harness.base.errors import UserError
-from harness.base.settings import Spec, build, load_toml, setting
+from harness.base.settings import Spec, build, load_toml, setting, size
 from harness.simulator.cluster import Cluster, cluster_from
 from harness.simulator.keys import put
 from harness.simulator.protocols.averaging import Averaging
@@ -38,11 +38,14 @@ class OuterLoop(Spec):
         name: for the table.
         every: steps between two synchronisations; one row for each.
         buckets: of gradients that are sent while others are computed, as for averaging.
+        broadcast_bytes: bytes that one worker sends to all others before each synchronisation, down
+            a chain, as DDP does with a module's buffers; nothing else happens meanwhile.
     """
 
     name: str = setting()
     every: tuple[int, ...] = setting(at_least=1, at_most=2**30)
     buckets: tuple[float, ...] = setting((), at_least=1.0, at_most=1e21)
+    broadcast_bytes: float = size(0.0)
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ def predict_steps(
             progress(f"{loop.name}, a synchronisation every {every} steps")
             for bandwidth in plan.bandwidths_bits_per_s:
                 machines = (
-                    _machine(plan, table, file, loop.name, bandwidth, values)
+                    _machine(plan, table, file, loop, bandwidth, values)
                     for values in figures.tolist()
                 )
                 runs = [
@@ -148,7 +151,7 @@ def _machine(
     plan: OuterLoops,
     table: dict[str, Any],
     file: Path,
-    algorithm: str,
+    loop: OuterLoop,
     bandwidth: float,
     values: list[float],
 ) -> Cluster:
@@ -157,9 +160,23 @@ def _machine(
     levels = drawn.get("network", {}).get("levels", [None])
     put(drawn, LINK.format(len(levels) - 1), bandwidth / BITS, str(file))
     for figure, value in zip(plan.uncertain, values, strict=True):
-        if not figure.algorithms or algorithm in figure.algorithms:
+        if not figure.algorithms or loop.name in figure.algorithms:
             set_in(drawn, figure, value, str(file))
-    return cluster_from(drawn, file)
+    return _with_broadcast(cluster_from(drawn, file), loop.broadcast_bytes)
+
+
+def _with_broadcast(machine: Cluster, size_bytes: float) -> Cluster:
+    """The cluster, each of whose averages costs a broadcast over its highest links more.
+
+    Every worker but the last passes the bytes on as they arrive, so they take the time of one link
+    and the latencies of all.
+    """
+    if not size_bytes or machine.network is None:
+        return machine
+    link = machine.network.levels[-1]
+    took_s = size_bytes / link.away_bytes_per_s + (machine.size - 1) * link.latency_s
+    parallel = replace(machine.parallel, average_s=machine.parallel.average_s + took_s)
+    return replace(machine, parallel=parallel)
 
 
 def _run(plan: OuterLoops, machine: Cluster, rules: Averaging, number: int) -> tuple[float, float]:

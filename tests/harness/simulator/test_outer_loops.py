@@ -14,6 +14,7 @@ from harness.base.errors import UserError
 from harness.cli import main
 from harness.commands.predict import COLUMNS, format_row
 from harness.simulator.outer_loops import OuterLoop, load_plan, predict_steps
+from harness.simulator.shaping import Shaping
 from harness.simulator.steady import Uncertain, draws
 
 ROOT = Path(__file__).parents[3]
@@ -73,6 +74,37 @@ def test_a_step_is_computing_and_its_part_of_a_ring(plan):
     assert all(cell.ms_low == pytest.approx(cell.ms_high) for cell in cells)
 
 
+def test_messages_get_less_than_the_limit_of_a_shaper(plan):
+    """Half of 8 bits a second is payload; of 80 a fifth is left unused besides."""
+    shaped = "[network.levels.shaping]\npayload = 0.5\n"
+    shaped += "limits_bytes_per_s = [1.0, 10.0]\nunused = [0.0, 0.2]\n[workload]"
+    path = plan(cluster=CLUSTER.replace("[workload]", shaped))
+    cells = list(predict_steps(load_plan(path), path))
+    seconds = [1 + 10, 1 + 1 / 0.8, 1 + 10 / 4, 1 + 1 / 0.8 / 4]
+    assert [cell.ms_per_step for cell in cells] == pytest.approx([1e3 * s for s in seconds])
+
+
+def test_a_broadcast_before_each_synchronisation_takes_its_bytes_and_latencies(plan):
+    path = plan(
+        "broadcast_bytes = 3.0\n", CLUSTER.replace("levels]]", "levels]]\nlatency_s = 0.25")
+    )
+    cells = list(predict_steps(load_plan(path), path))
+    without = list(predict_steps(load_plan(plan()), path))
+    more = [c.ms_per_step - w.ms_per_step for c, w in zip(cells, without, strict=True)]
+    # Both rounds of the ring of two have a latency too.
+    seconds = [3 + 0.75, 0.3 + 0.75, (3 + 0.75) / 4, (0.3 + 0.75) / 4]
+    assert more == pytest.approx([1e3 * s for s in seconds])
+
+
+@pytest.mark.parametrize(
+    ("limits", "unused", "said"),
+    [((2.0, 1.0), (0.1, 0.2), "ascending"), ((1.0, 2.0), (0.1,), "1 values; allowed: 2")],
+)
+def test_a_shaping_that_is_no_function_of_the_limit_is_refused(limits, unused, said):
+    with pytest.raises(UserError, match=said):
+        Shaping(1.0, limits, unused)
+
+
 def test_an_uncertain_bandwidth_gives_its_own_quantiles(plan):
     factor = (
         '[[uncertain]]\nkey = "network.levels[0].bandwidth_bytes_per_s"\n'
@@ -123,6 +155,8 @@ def test_a_step_without_a_limit_is_predicted_as_it_was_measured():
         ("wan", "DiLoCo", 128, 50e6),
         ("wan", "LocalSGD", 32, 1e9),
         ("wan", "DDP", 1, 5e9),
+        ("wan-mended", "LocalSGD", 128, 200e6),
+        ("wan-mended", "DDP", 1, 5e9),
     ],
 )
 def test_a_published_prediction_comes_out_again(name, algorithm, every, bandwidth):
