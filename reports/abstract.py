@@ -1,15 +1,15 @@
-"""The five lines of a report's first page: verdicts, runs, clearest result, power, correction."""
+"""How a report's claims were judged, in four lines: verdicts, runs, bearing and chance."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 
-from harness.judge import Claim, Part, Results
+from harness.judge import Claim, Results
 from harness.judge.claims import VERDICTS
 from harness.judge.parts import LOOKS
 from harness.judge.results import ENOUGH
-from reports import numbers, reference_terms, verdict_notes
+from reports import reference_terms, verdict_notes
 from reports.provenance import cited_runs
 
 EARLIER = (
@@ -19,14 +19,13 @@ EARLIER = (
 
 
 def lines(results: Results) -> list[str]:
-    """Verdicts; runs, seeds and corpus; the clearest result; power and conditions; chance.
+    """Verdicts; runs, seeds and corpus; why answers do not bear; chance.
 
     Results without claims have the runs, seeds and corpus alone.
     """
     told = [
         _counts(results),
         _basis(results),
-        _clearest(results.claims),
         _describe_bearing(results),
         _describe_correction(results.claims, results.provenance.get(LOOKS, 1)),
     ]
@@ -68,59 +67,8 @@ def _basis(results: Results) -> str:
     )
 
 
-def _clearest(claims: Sequence[Claim]) -> str:
-    """The decided quantity with the interval farthest from the end of its band."""
-    # Only parts with the claim's own verdict: another may lie farther from an end of its band.
-    decided = [
-        (_clearness(part), claim, part)
-        for claim in claims
-        if claim.decided and not claim.cannot_fail
-        for part in (claim.parts or (_part_of(claim),))
-        if part.here == claim.here
-    ]
-    if not any(clear for clear, _, _ in decided):
-        return _describe_undecided(claims)
-    clear, claim, part = max(decided, key=lambda each: each[0])
-    label = f"{part.label}, " if part.label and len(claim.parts) > 1 else ""
-    return (
-        f"The clearest answer, {claim.verdict}{_format_correction(claim)}: “{claim.statement}” "
-        f"({label}{numbers.format_measured(part.measured, part.ci95)}, 95% interval "
-        f"{numbers.interval(part.measured, part.ci95)}, "
-        f"{numbers.format_number(float(f'{clear:.2g}'))} half widths "
-        "from where the verdict would turn)."
-    )
-
-
-def _format_correction(claim: Claim) -> str:
-    """The answer after the correction for the number of claims, if it is another."""
-    return (
-        f" by itself, after the correction {claim.corrected}"
-        if _is_changed_by_correction(claim)
-        else ""
-    )
-
-
 def _is_changed_by_correction(claim: Claim) -> bool:
     return claim.corrected not in (None, claim.here)
-
-
-def _describe_undecided(claims: Sequence[Claim]) -> str:
-    sure = sum(c.here == "holds" and bool(c.cannot_fail) for c in claims)
-    held = f"{sure} of those that hold cannot fail, by construction; " if sure else ""
-    return f"{held}no claim that chance enters is decided.".capitalize() if claims else ""
-
-
-def _part_of(claim: Claim) -> Part:
-    return Part("", claim.paper, claim.measured, claim.ci95, claim.here)
-
-
-def _clearness(part: Part) -> float:
-    """Distance from the estimate to the nearest end, in half widths; 0 if unknown."""
-    half = numbers.half_width(part.ci95)
-    ends = [end for end in verdict_notes.ends(part) if end is not None]
-    if not half or part.measured is None or not ends:
-        return 0.0
-    return min(abs(part.measured - end) for end in ends) / half
 
 
 def _describe_bearing(results: Results) -> str:
@@ -141,11 +89,11 @@ def _describe_bearing(results: Results) -> str:
     if apart:
         told.append(f"{len(apart)} of the answers do not bear on {said.whole}: {unmet} for "
                     f"conditions that do not hold here, {left_open} for what it leaves open, "
-                    f"{weak} for want of power.")  # fmt: skip
+                    f"{weak} for too few seeds.")  # fmt: skip
     if known:
         told.append(
-            f"Of {len(known)} claims whose power is known, {_count_powerful(known)} would be found "
-            f"to hold with 80% chance or more if {said.the} is right."
+            f"Of {len(known)} claims with a printed figure, {_count_powerful(known)} would be seen "
+            f"to hold at least four times in five if {said.the} is right."
         )
     return " ".join(told)
 
@@ -161,10 +109,10 @@ def _describe_correction(claims: Sequence[Claim], looks: int) -> str:
     if not decided:
         return ""
     kept = sum(claim.corrected == claim.here for claim in decided)
-    often = f", every p-value counted {looks} times, for as many looks as seeds are added,"
+    often = f" and for the {looks} looks at them while seeds were added" if looks > 1 else ""
     return (
-        f"After Holm's correction for the number of claims{often if looks > 1 else ''} "
-        f"{kept} of the {len(decided)} answers that hold or fail, and could have been others, stay."
+        f"Of the {len(decided)} answers that hold or fail, and could have been others, {kept} stay "
+        f"after a correction for the number of claims (Holm's){often}."
     )
 
 

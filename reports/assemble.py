@@ -13,7 +13,17 @@ from harness.judge import Exhibit, Results, read_results, write_results
 from harness.simulator.timeline_file import load_timeline, save_timeline
 from harness.store.files import writable_folder, write_bytes
 from harness.store.schema import TIMELINE
-from reports import bench, figures, gantt, pdf, provenance, reference_terms, tables, verdict_notes
+from reports import (
+    bench,
+    figures,
+    gantt,
+    pdf,
+    provenance,
+    reference_terms,
+    summary,
+    tables,
+    verdict_notes,
+)
 from reports.page.page import page
 from reports.pdf import document
 from reports.provenance import source_digests
@@ -35,7 +45,8 @@ def assemble(out: Path, results: Results | None = None) -> None:
         write_results(path, drawn)
     runs = provenance.lines(drawn, out)
     write_bytes(out / provenance.RUNS_CSV, provenance.runs_to_csv(runs).encode())
-    told = document(drawn, runs, verdict_notes.read_reasons(out, drawn))
+    reasons, found = verdict_notes.read_reasons(out, drawn), summary.read_summary(out, drawn)
+    told = document(drawn, runs, reasons, found)
     write_bytes(out / "report.html", page(drawn, runs, told, out))
     if pdf.has_typst():
         more = {"bench": bench.page(out), "sources": source_digests(out)}

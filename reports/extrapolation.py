@@ -10,7 +10,7 @@ the claim.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,11 @@ def sentence(results: Results, claim: str) -> str:
     curves = [each.curve for each in results.exhibits if each.curve is not None]
     found = next((curve for curve in curves if curve.claim == claim), None)
     return "" if found is None else summarise(found)
+
+
+def with_curves_first(exhibits: Sequence[Exhibit]) -> list[Exhibit]:
+    """Exhibits as a report has them: ratios over scale, then all others in the paper's order."""
+    return sorted(exhibits, key=lambda each: each.curve is None)
 
 
 def summarise(curve: Curve) -> str:

@@ -17,12 +17,15 @@ from reports import (
     abstract,
     extrapolation,
     figures,
+    first_page,
     numbers,
     provenance,
     reference_terms,
+    summary,
     tables,
     verdict_notes,
 )
+from reports.factors import with_factors
 from reports.provenance import (
     BAD,
     Line,
@@ -38,7 +41,10 @@ Data = dict[str, Any]
 
 
 def document(
-    results: Results, runs: Sequence[Line], given: Mapping[str, str] | None = None
+    results: Results,
+    runs: Sequence[Line],
+    given: Mapping[str, str] | None = None,
+    found: str = "",
 ) -> Data:
     """Everything the template prints.
 
@@ -46,7 +52,9 @@ def document(
         results: claims and exhibits; figures must have been entered in ``files``.
         runs: lines about the runs behind them.
         given: claim id -> why it was not reproduced, from ``reasons.toml``.
+        found: what was found, in two sentences; made of the claims if empty.
     """
+    results = with_factors(results)
     bad = {run.hash for run in runs if run.status in BAD}
     cited = cited_runs(results)
     reference, said = results.provenance.get("reference", {}), reference_terms.words_of(results)
@@ -56,12 +64,17 @@ def document(
         "words": asdict(said),
         "title": reference.get("title", results.paper),
         "authors": reference.get("authors", ""),
-        "facts": _halves(what_was_run(results, len(cited))),
+        "found": found or summary.summarise(results),
+        "facts": what_was_run(results, len(cited)),
+        "lines": [first_page.format_claim(claim, said) for claim in results.claims],
+        "extrapolated": _extrapolated(results),
         "abstract": abstract.lines(results),
         "caution": said.caution(results.scale),
         "smoke": results.scale == "smoke",
         "failures": _failures(find_failures(results.provenance, runs), results.provenance),
         "claims-title": "Verdicts",
+        "lines-legend": _lines_legend(said),
+        "details-title": "Claims in detail",
         "claims-legend": _claims_legend(results, said),
         "verdict-head": "at smoke scale" if results.scale == "smoke" else "verdict",
         "tally": _tally(results.claims),
@@ -69,7 +82,9 @@ def document(
             _claim(claim, bad, (given or {}).get(claim.id, ""), said) for claim in results.claims
         ],
         "legend": _legend(results, said),
-        "exhibits": [_exhibit(exhibit, bad, said) for exhibit in results.exhibits],
+        "exhibits": [
+            _exhibit(each, bad, said) for each in extrapolation.with_curves_first(results.exhibits)
+        ],
         "provenance": where_from(results) | {"runs-note": runs_note(runs)},
     }
 
@@ -83,7 +98,7 @@ def what_was_run(results: Results, runs: int) -> list[tuple[str, str]]:
         ("seeds", ", ".join(map(str, results.seeds))),
         ("device", str(facts.get("device", ""))),
         ("runs", str(runs)),
-        ("wall time", wall_time(facts)),
+        ("time", wall_time(facts)),
     ]
     return [(name, value) for name, value in rows if value]
 
@@ -142,9 +157,30 @@ def _claims_legend(results: Results, said: Words) -> str:
     if not abstract.has_power(results):
         return abstract.EARLIER
     return (
-        f"{said.reads}Beside a quantity stand where it must lie for {said.the} to hold; power, the "
-        f"chance of “holds” if {said.the}'s figure is true; and what is found: how far beyond "
-        "an end it must lie for a chance of 80%."
+        f"{said.reads}Beside a quantity stand where it must lie for {said.the} to hold; how often "
+        f"such runs would see it hold if {said.the}'s figure is true; and how far beyond an end "
+        "they would see it lie four times in five."
+    )
+
+
+def _extrapolated(results: Results) -> list[str]:
+    """A sentence on each ratio over scale, after the statement of its claim."""
+    told: list[str] = []
+    statements = {claim.id: claim.statement.rstrip(".") for claim in results.claims}
+    for exhibit in results.exhibits:
+        if exhibit.curve is not None:
+            statement = statements.get(exhibit.curve.claim, exhibit.curve.claim)
+            told.append(f"“{statement}”: {extrapolation.summarise(exhibit.curve)}")
+    return told
+
+
+def _lines_legend(said: Words) -> str:
+    """Legend of the first page's lines."""
+    return (
+        f"Ours with its 95% interval over seeds. Drawn: grey, where the value must lie for "
+        f"{said.the} to hold; line and dot, ours; diamond, {said.the}'s. Filled verdicts bear on "
+        f"{said.the}; of the others the line below says what most stands in the way. All "
+        "quantities, reasons and conditions: “Claims in detail”."
     )
 
 
@@ -222,11 +258,6 @@ def _failures(bad: Sequence[Line], facts: Mapping[str, Any]) -> str:
     counts = Counter((names.get(run.hash, run.hash[:SHORT]), run.status) for run in bad)
     told = "; ".join(f"{name}: {count} {status}" for (name, status), count in counts.items())
     return f"{len(bad)} run{'s' if len(bad) > 1 else ''} did not end well. {told}."
-
-
-def _halves(facts: list[tuple[str, str]]) -> list[list[tuple[str, str]]]:
-    middle = (len(facts) + 1) // 2
-    return [facts[:middle], facts[middle:]]
 
 
 TEMPLATE = Path(__file__).with_name("report.typ")

@@ -25,7 +25,7 @@ from reports import numbers
 
 BAD = ("diverged", "failed")
 
-NAMES = {"git": "commit", "wall_s": "wall time", "corpora": "corpora, SHA-256"}
+NAMES = {"git": "commit", "wall_s": "time", "corpora": "corpora, SHA-256"}
 
 ELSEWHERE = ("reference", "differences", "settings", "reused", "runs_s", "runs_processor_s", ASKED)
 """Entries of provenance that are not printed as a line of their own."""
@@ -114,17 +114,22 @@ def settings_of(settings: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 
 def wall_time(facts: Mapping[str, Any]) -> str:
-    """Wall time of the command, time of its runs, and the number of runs loaded from the store."""
-    wall, together, reused = (facts.get(key) for key in ("wall_s", "runs_s", "reused"))
-    if not isinstance(wall, int | float):
-        return ""
-    told = numbers.duration(wall)
-    if isinstance(together, int | float):
-        told += f"; its runs one after another {numbers.duration(together)}"
-        busy = facts.get("runs_processor_s")
-        if isinstance(busy, int | float):
-            told += f", of a processor {numbers.duration(busy)}"
-    return told + (f" ({reused} of them were there already)" if reused else "")
+    """Time that the runs took of a processor, and that this command took.
+
+    Of runs that kept no processor time, their wall times one after another.
+    """
+    wall, together, busy, reused = (
+        facts.get(key) for key in ("wall_s", "runs_s", "runs_processor_s", "reused")
+    )
+    told: list[str] = []
+    if isinstance(busy, int | float):
+        told.append(f"runs {numbers.duration(busy)} of a processor")
+    elif isinstance(together, int | float):
+        told.append(f"runs {numbers.duration(together)}, one after another")
+    if isinstance(wall, int | float):
+        loaded = f", which loaded {reused} of them" if reused else ""
+        told.append(f"this command {numbers.duration(wall)}{loaded}")
+    return "; ".join(told)
 
 
 def _fact(facts: Mapping[str, Any], key: str) -> str:

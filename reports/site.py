@@ -13,8 +13,9 @@ from harness.base.printable import printable
 from harness.judge import Results, read_results
 from harness.judge.claims import VERDICTS
 from harness.store.files import writable_folder, write_bytes
-from reports import abstract, build, verdict_notes
+from reports import abstract, build, summary, verdict_notes
 from reports.page.document import build_document, tag
+from reports.verdicts import size_of_scale
 
 FROM = Path(__file__).parent / "published"
 """Published results: all of them in a clone, those of laptop scale in an installed package."""
@@ -41,12 +42,15 @@ def site(source: Path, target: Path) -> Path:
         raise UserError(f"report: {str(source)!r} holds no PAPER/SCALE/results.json")
     writable_folder(target, "report")
     places = [_build_report(folder, source, target) for folder in found]
-    entries = [
-        (place, printable(read_results(target / place / "results.json"))) for place in places
-    ]
+    entries = [_read(target, place) for place in places]
     front = target / "index.html"
     write_bytes(front, _front(entries).encode())
     return front
+
+
+def _read(target: Path, place: Path) -> tuple[Path, Results, str]:
+    results = printable(read_results(target / place / "results.json"))
+    return place, results, summary.read_summary(target / place, results)
 
 
 def _build_report(folder: Path, source: Path, target: Path) -> Path:
@@ -68,9 +72,10 @@ def _build_report(folder: Path, source: Path, target: Path) -> Path:
     return place
 
 
-def _front(entries: Sequence[tuple[Path, Results]]) -> str:
+def _front(entries: Sequence[tuple[Path, Results, str]]) -> str:
+    """What was found, with a picture each, then every report and its files."""
     heads = "".join(tag("th", name, scope="col") for name in HEADS)
-    rows = "".join(_row(place, results) for place, results in entries)
+    rows = "".join(_row(place, results) for place, results, _ in entries)
     table = tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows))
     body = [
         tag("h1", "What does parallelism do to training?"),
@@ -79,10 +84,21 @@ def _front(entries: Sequence[tuple[Path, Results]]) -> str:
             "Papers reproduced and predictions tested, exhibit by exhibit, each claim judged.",
             class_="muted",
         ),
+        *(_format_entry(*entry) for entry in _largest(entries)),
+        tag("h2", "All reports"),
         tag("div", table, class_="wide", tabindex="0", role="region", aria_label="verdicts"),
-        *(_format_entry(place, results) for place, results in entries),
     ]
     return build_document("What does parallelism do to training?", tag("main", *body, id="content"))
+
+
+def _largest(
+    entries: Sequence[tuple[Path, Results, str]],
+) -> list[tuple[Path, Results, str]]:
+    """Of each paper, the report of its largest scale."""
+    found: dict[str, tuple[Path, Results, str]] = {}
+    for entry in sorted(entries, key=lambda each: size_of_scale(each[1].scale)):
+        found[entry[1].paper] = entry
+    return [found[paper] for paper in sorted(found)]
 
 
 def _row(place: Path, results: Results) -> str:
@@ -99,21 +115,28 @@ def _row(place: Path, results: Results) -> str:
     return tag("tr", *(tag("td", cell) for cell in cells))
 
 
-def _format_entry(place: Path, results: Results) -> str:
-    """Title, abstract, and tolerance curves if the report has any."""
+def _format_entry(place: Path, results: Results, found: str) -> str:
+    """Title, what was found in two sentences, and pictures."""
     title = str(results.provenance.get("reference", {}).get("title", results.paper))
-    head = tag("h2", _link(place / "report.html", f"{title}, {results.scale} scale"))
-    lines = [tag("p", escape(line)) for line in abstract.lines(results)]
-    return "".join([head, *lines, *_tolerance(place, results)])
+    head = tag("h2", _link(place / "report.html", title))
+    told = tag("p", escape(found), class_="answer")
+    more = tag("p", escape(abstract.answer(results)), class_="note")
+    return "".join([head, told, *_pictures(place, results), more])
 
 
-def _tolerance(place: Path, results: Results) -> list[str]:
+def _pictures(place: Path, results: Results) -> list[str]:
+    """Curves of what is tolerated, a claim's ratio over scale, or the headline figure."""
+    kinds = (
+        [each.id for each in results.exhibits if "tolerance" in each.id],
+        [each.id for each in results.exhibits if each.curve is not None],
+        [each.id for each in results.exhibits if each.draw.get("headline")],
+    )
+    ids = next((found for found in kinds if found), list[str]())
     drawn = [
         (escape(exhibit.title), escape((place / file).as_posix()))
         for exhibit in results.exhibits
-        if "tolerance" in exhibit.id
         for file in exhibit.files
-        if file.endswith(".svg")
+        if exhibit.id in ids and file.endswith(".svg")
     ]
     return [
         tag("figure", f'<img alt="{title}" src="{file}">', tag("figcaption", title))

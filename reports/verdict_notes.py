@@ -31,13 +31,13 @@ def remarks(claim: Claim) -> list[str]:
     """Conditions, power, corrections and other notes on a verdict, one sentence each."""
     told = [_condition(each) for each in claim.conditions]
     if sum(part.power is not None for part in claim.parts) > 1:
-        told.append(f"Power of the parts together: {power(claim)}.")
+        told.append(f"If the claim is true, all are seen to hold: {power(claim)}.")
     if claim.cannot_fail:
         told.append(f"Cannot fail: {claim.cannot_fail.rstrip('.')}.")
     if claim.here == "unclear" and "fails" in {part.here for part in claim.parts}:
         told.append("A part alone fails, but not after the correction for their number.")
     if claim.corrected is not None and claim.corrected != claim.here:
-        told.append(f"Corrected for the number of claims (Holm): {claim.corrected}.")
+        told.append(f"After the correction for the number of claims: {claim.corrected}.")
     if claim.changed_after_runs:
         told.append(f"Changed after its runs: {claim.changed_after_runs.rstrip('.')}.")
     if claim.before:
@@ -129,10 +129,10 @@ def detectable_effect(part: Part) -> str:
 def _chances(part: Part) -> list[str]:
     """Power, and the effect that is found."""
     if part.ci95 is not None and None in part.ci95:
-        return ["no scatter is known"]
-    told = [] if part.power is None else [f"power {power(part)}"]
+        return ["one seed: no interval"]
+    told = [] if part.power is None else [f"if the claim is true, seen to hold {power(part)}"]
     if found := detectable_effect(part):
-        told.append(f"finds {found} beyond an end (80%)")
+        told.append(f"{found} beyond an end is seen four times in five")
     return told
 
 

@@ -20,6 +20,7 @@ from harness.judge import Claim, Part, Results, read_results
 from harness.judge.claims import VERDICTS
 from harness.store.files import write_bytes
 from reports import numbers, reference_terms, verdict_notes
+from reports.factors import with_factors
 from reports.verdict_notes import (
     EVERY_REASON,
     REASONS_TOML,
@@ -92,7 +93,7 @@ def overview(items: Sequence[Publication]) -> str:
 
     The measured value is of the last scale that has the claim, with its 95% interval.
     """
-    scales = sorted({item.results.scale for item in items}, key=_size)
+    scales = sorted({item.results.scale for item in items}, key=size_of_scale)
     head = ("claim", "statement", "claimed", "measured", *scales)
     found: dict[str, dict[str, tuple[Claim, Publication]]] = {}
     for item in items:
@@ -102,14 +103,15 @@ def overview(items: Sequence[Publication]) -> str:
     return "\n".join([summary(items, "../"), "## Claims", "", _format_table(head, rows)])
 
 
-def _size(scale: str) -> int:
+def size_of_scale(scale: str) -> int:
+    """Place of a scale among all, the smallest first."""
     return SCALES.index(scale) if scale in SCALES else len(SCALES)
 
 
 def _claim_row(
     by_scale: Mapping[str, tuple[Claim, Publication]], scales: Sequence[str]
 ) -> tuple[str, ...]:
-    claim, item = by_scale[max(by_scale, key=_size)]
+    claim, item = by_scale[max(by_scale, key=size_of_scale)]
     parts = len(verdict_notes.parts_of(claim))
     value = numbers.format_measured(claim.measured, claim.ci95)
     interval = numbers.interval(claim.measured, claim.ci95)
@@ -179,7 +181,7 @@ def _format_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _read(folder: Path) -> Publication:
-    results = printable(read_results(folder / "results.json"))
+    results = with_factors(printable(read_results(folder / "results.json")))
     reasons = read_reasons(folder, results)
     if not reasons and any(map(needs_reason, results.claims)):
         raise UserError(f"{folder / REASONS_TOML}: no such file; needed: {EVERY_REASON}")

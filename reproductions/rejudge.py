@@ -25,7 +25,7 @@ from harness.base.errors import UserError
 from harness.base.registry import entries
 from harness.cli import Parser, exit_code
 from harness.judge import Claim, Exhibit, Results, read_results
-from harness.judge.builders import Runs, build_claim, build_exhibit
+from harness.judge.builders import Maker, Runs, build_claim, build_exhibit
 from harness.judge.parts import LOOKS, correct_verdicts
 from harness.judge.results import write_results
 from harness.store import Bucket, Store
@@ -87,16 +87,20 @@ def _has(runs: Runs, needs: Sequence[str]) -> bool:
 def _make_exhibits(
     paper: Paper, subject: Subject, runs: Runs, old: Sequence[Exhibit]
 ) -> tuple[Exhibit, ...]:
-    """Exhibits made of the runs; as they were where they need what is not kept."""
-    makers = {maker.id: maker for maker in paper.exhibits}
+    """Exhibits made of the runs; as they were where they need what is not kept.
 
-    def make(was: Exhibit) -> Exhibit:
-        maker = makers.get(was.id)
-        if maker is None or maker.timelines or maker.searches or not _has(runs, maker.needs):
-            return was
+    An exhibit that the published report lacks is made too if its runs are there.
+    """
+    before = {exhibit.id: exhibit for exhibit in old}
+
+    def make(maker: Maker[Subject, Exhibit]) -> Exhibit | None:
+        if maker.timelines or maker.searches or not _has(runs, maker.needs):
+            return before.get(maker.id)
         return build_exhibit(maker, subject, runs)
 
-    return tuple(map(make, old))
+    made = [exhibit for exhibit in map(make, paper.exhibits) if exhibit is not None]
+    declared = {maker.id for maker in paper.exhibits}
+    return (*made, *(exhibit for exhibit in old if exhibit.id not in declared))
 
 
 def _unpack_runs(folder: Path, settings: Mapping[str, Sequence[str]], place: Path) -> Runs:

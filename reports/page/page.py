@@ -18,14 +18,25 @@ from harness.judge import Claim, Exhibit, Part, Results
 from harness.judge.paired import subtract_reference
 from harness.simulator.timeline import Timeline
 from harness.simulator.timeline_file import load_timeline, trace_events
-from reports import abstract, figures, gantt, numbers, reference_terms, specs, tables, verdict_notes
+from reports import (
+    extrapolation,
+    figures,
+    gantt,
+    numbers,
+    reference_terms,
+    specs,
+    tables,
+    verdict_notes,
+)
+from reports.factors import with_factors
+from reports.first_page import deciding_parts
 from reports.page.document import build_document, tag
 from reports.provenance import USUAL, Line, source_digests
 
 Data = Mapping[str, Any]
 
 COLUMNS = ("statement", "verdict", "measured", "95% interval")
-"""First columns of the claims' table; three of them fit a telephone."""
+"""First columns of the claims' table; on a telephone each row is a card."""
 
 
 def number(shown: str, at: str) -> str:
@@ -33,24 +44,20 @@ def number(shown: str, at: str) -> str:
     return tag("button", escape(shown), class_="number", data_at=at)
 
 
-def head(results: Results, data: Data) -> str:
-    """Title, the answer in one sentence, the abstract's other lines, facts and cautions."""
+def head(data: Data) -> str:
+    """Title, what was found in two sentences, cautions and facts."""
     before = data["words"]["title"]
     title = (tag("small", f"{before} ") if before else "") + escape(data["title"])
     facts = "".join(
-        tag("dt", escape(name)) + tag("dd", escape(value))
-        for half in data["facts"]
-        for name, value in half
+        tag("dt", escape(name)) + tag("dd", escape(value)) for name, value in data["facts"]
     )
     notices = [("notice", data["caution"]), ("notice bad", data["failures"])]
-    answer, *others = [abstract.answer(results), *data["abstract"][1:]]
     return "".join(
         [
             tag("p", escape(data["kicker"]), class_="muted"),
             tag("h1", title),
             tag("p", escape(data["authors"]), class_="muted"),
-            tag("p", escape(answer), class_="answer"),
-            *(tag("p", escape(line)) for line in others),
+            tag("p", escape(data["found"]), class_="answer"),
             *(tag("p", escape(said), class_=kind) for kind, said in notices if said),
             tag("dl", facts),
         ]
@@ -58,7 +65,7 @@ def head(results: Results, data: Data) -> str:
 
 
 def claims(results: Results, data: Data) -> str:
-    """The forest plot with its legend, which filters, and the table that sorts."""
+    """One row a claim, which the legend filters and the heads sort; the forest plot below."""
     if not results.claims:
         return ""
     legend = "".join(
@@ -66,57 +73,85 @@ def claims(results: Results, data: Data) -> str:
         for verdict, count in data["tally"]
     )
     said = reference_terms.words_of(results)
-    names = (*COLUMNS, said.noun, "power")
+    names = (*COLUMNS, said.noun)
     heads = "".join(tag("th", tag("button", name), scope="col") for name in names)
+    shown = zip(results.claims, data["claims"], data["lines"], strict=True)
     rows = "".join(
-        _claim_rows(place, claim, shown)
-        for place, (claim, shown) in enumerate(zip(results.claims, data["claims"], strict=True))
+        _claim_row(place, claim, its, line, said.noun)
+        for place, (claim, its, line) in enumerate(shown)
     )
+    extrapolated = (tag("p", escape(told)) for told in data["extrapolated"])
+    judged = "".join(tag("p", escape(told)) for told in data["abstract"])
     return "".join(
         [
             tag("h2", escape(data["claims-title"])),
-            tag("p", "Every judged quantity on a scale of its own: ● measured, ━ its 95% interval, "
-                f"▬ where it must lie for {said.the} to hold, ◇ {said.the}'s value; lengths of "
-                "two lines are not compared. Choose which verdicts are shown, here and in the "
-                "table:",
-                class_="note"),
             tag("div", legend, class_="filter", role="group", aria_label="verdicts shown"),
-            _place("forest", specs.describe_forest(said)),
-            tag("p", escape(data["claims-legend"]), class_="note"),
             _wide(tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows), class_="claims"),
                   "claims"),
+            *extrapolated,
+            tag("h3", "Every judged quantity"),
+            tag("p", "Each on a scale of its own: ● measured, ━ its 95% interval, "
+                f"▬ where it must lie for {said.the} to hold, ◇ {said.the}'s value; lengths of "
+                "two lines are not compared.", class_="note"),
+            _place("forest", specs.describe_forest(said)),
+            tag("details", tag("summary", "How the claims were judged"), judged,
+                tag("p", escape(data["claims-legend"]), class_="note")),
         ]
     )  # fmt: skip
 
 
-def _claim_rows(place: int, claim: Claim, shown: Data) -> str:
-    """The claim, then its parts, each a row, so that sorting keeps every figure comparable."""
-    why = [f"{shown['why-is']}: {' '.join(shown['why'])}"] if shown["why"] else []
-    remarks = [*why, *shown["remarks"], *([shown["note"]] if shown["note"] else [])]
-    told = "".join(tag("p", escape(each), class_="why") for each in remarks)
-    about = f"{tag('code', escape(claim.id))} · {escape(claim.where)} · {escape(claim.statistic)}"
-    said = escape(claim.statement) + tag("span", about, class_="small") + told
-    at = f"claim:{place}"
-    rows = [_figures(said, claim, at, claim.verdict, blank=bool(shown["told-by-parts"]))]
-    for part, its in zip(verdict_notes.parts_of(claim), shown["parts"], strict=True):
-        test = f"{tag('code', escape(claim.id))} {escape(its['test'])}"
-        label = f"· {escape(part.label)}" + tag("span", test, class_="small")
-        rows.append(_figures(label, part, at, claim.verdict, blank=False))
-    return "".join(rows)
-
-
-def _figures(said: str, item: Claim | Part, at: str, verdict: str, *, blank: bool) -> str:
-    measured = numbers.format_measured(item.measured, item.ci95)
+def _claim_row(place: int, claim: Claim, shown: Data, line: Data, noun: str) -> str:
+    """A claim by the quantity that decides it; all its quantities and reasons fold out."""
+    about = f"{tag('code', escape(claim.id))} · {escape(claim.where)}"
+    small = [about, *([escape(line["why"])] if line["why"] else [])]
+    said = (
+        tag("strong", escape(line["statement"]), class_="statement")
+        + "".join(tag("span", each, class_="small") for each in small)
+        + tag("details", tag("summary", "details"), *_details(claim, shown, noun))
+    )
+    marks = "".join(tag("span", escape(mark), class_="small") for mark in line["marks"])
+    verdict = tag("span", claim.verdict, class_=_classes(claim.verdict)) + marks
+    measured, interval, paper = (
+        "".join(tag("span", text, class_="line") for text in texts)
+        for texts in (
+            [number(each["measured"], f"claim:{place}") + _label(each) for each in line["lines"]],
+            [escape(each["interval"]) or "–" for each in line["lines"]],
+            [escape(each["paper"]) or "–" for each in line["lines"]],
+        )
+    )
+    decides = deciding_parts(claim)[0]
     cells = [
-        (_key(item.measured), number("runs" if blank else measured, at)),
-        ("", "" if blank else escape(numbers.interval(item.measured, item.ci95))),
-        ("", "") if blank else (_key(item.paper), escape(verdict_notes.format_paper_value(item))),
-        (_key(item.power), escape(verdict_notes.power(item)) if item.power is not None else ""),
+        tag("td", said),
+        tag("td", verdict, data_head="verdict"),
+        tag("td", measured, data_key=_key(decides.measured), data_head="measured"),
+        tag("td", interval, data_head="95% interval", class_="nowrap"),
+        tag("td", paper, data_key=_key(decides.paper), data_head=noun),
     ]
-    shown = "".join(tag("td", text, class_="figure", data_key=key) for key, text in cells)
-    word = item.verdict if isinstance(item, Claim) else item.here
-    mine = tag("td", tag("span", word or "", class_=_classes(word)))
-    return tag("tr", tag("td", said), mine, shown, data_verdict=verdict)
+    return tag("tr", *cells, data_verdict=claim.verdict)
+
+
+def _label(line: Data) -> str:
+    return tag("span", escape(line["label"]), class_="small") if line["label"] else ""
+
+
+def _details(claim: Claim, shown: Data, noun: str) -> list[str]:
+    """What of a claim is not in its row: statistic, reasons, conditions and all quantities."""
+    why = [f"{shown['why-is']}: {' '.join(shown['why'])}"] if shown["why"] else []
+    told = [claim.statistic, *why, *shown["remarks"], *([shown["note"]] if shown["note"] else [])]
+    items = [_quantity(part, its, noun) for part, its in zip(
+        verdict_notes.parts_of(claim), shown["parts"], strict=True
+    )]  # fmt: skip
+    quantities = [tag("ul", *items)] if items else []
+    return [*(tag("p", escape(each)) for each in told if each), *quantities]
+
+
+def _quantity(part: Part, its: Data, noun: str) -> str:
+    interval = f" ({its['interval']})" if its["interval"] else ""
+    printed = f"; {noun} {its['paper']}" if its["paper"] else ""
+    test = f"; {its['test']}" if its["test"] else ""
+    word = tag("span", part.here or "shown", class_=_classes(part.here))
+    value = tag("strong", escape(its["measured"]))
+    return tag("li", f"{escape(part.label)}: {value}{escape(interval + printed + test)} ", word)
 
 
 def _classes(verdict: str | None) -> str:
@@ -138,7 +173,7 @@ def exhibits(results: Results, data: Data, out: Path, timelines: Iterable[str]) 
     made = [
         _chart(first[exhibit.id], told) if exhibit.id in first
         else _still(exhibit, told[exhibit.id], out, timeline=exhibit.id in drawn)
-        for exhibit in results.exhibits
+        for exhibit in extrapolation.with_curves_first(results.exhibits)
         if exhibit.id not in later
     ]  # fmt: skip
     if not made:
@@ -302,10 +337,11 @@ def page(results: Results, runs: Sequence[Line], data: Mapping[str, Any], out: P
         out: the folder with ``results.json``, figures and timelines.
     """
     stored = (out / "results.json").read_bytes()
+    results = with_factors(results)
     more = payload(results, runs, out)
     body = "".join(
         [
-            tag("header", head(results, data)),
+            tag("header", head(data)),
             tag(
                 "main",
                 claims(results, data),

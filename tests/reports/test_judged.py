@@ -59,7 +59,7 @@ def test_parts_are_told_their_power_one_by_one_and_together():
     assert not verdict_notes.remarks(claim(CLEAR))
     weak = Quantity("", 1.0, mean_ci([1.0, 2.0, 0.1, 0.9]), ABOVE, 1.0)
     (together, *_) = verdict_notes.remarks(claim(CLEAR, weak))
-    assert together.startswith("Power of the parts together: ")
+    assert together.startswith("If the claim is true, all are seen to hold: ")
 
 
 def test_a_chance_below_even_is_never_told_as_even():
@@ -79,14 +79,16 @@ def test_ends_of_a_band_that_were_computed_have_four_digits(rule, words):
 
 def test_a_quantity_of_one_seed_says_that_its_scatter_is_not_known():
     (part,) = claim(Quantity("", 1.0, mean_ci([1.0]), ABOVE, 1.0)).parts
-    assert verdict_notes.test_of(part) == "holds from 0 · no scatter is known"
+    assert verdict_notes.test_of(part) == "holds from 0 · one seed: no interval"
     assert verdict_notes.test_of(Part("shown")) == ""
 
 
 def test_what_is_found_is_told_of_what_scatters_by_more_than_rounding():
     rounded = Part("", measured=0.9, ci95=(0.9, 0.9 + 2e-16), band=(0.7, 1.3), finds=4e-16)
-    assert "finds" in verdict_notes.test_of(replace(rounded, ci95=(0.8, 1.0), finds=0.1))
-    assert "finds" not in verdict_notes.test_of(rounded)
+    assert "0.1 beyond an end" in verdict_notes.test_of(
+        replace(rounded, ci95=(0.8, 1.0), finds=0.1)
+    )
+    assert "beyond" not in verdict_notes.test_of(rounded)
 
 
 def test_a_condition_is_made_of_plain_numbers():

@@ -12,20 +12,18 @@ def test_a_setting_whose_seeds_share_a_run_is_named_once():
     assert settings_of({"tuned": ["1", "1", "1"], "b": ["1"]}) == {"1": "tuned = b"}
 
 
-def test_the_wall_time_says_what_was_there_already():
-    assert wall_time({"wall_s": 5}) == "5 s"
+def test_the_time_of_runs_stands_before_that_of_the_command():
+    assert wall_time({"wall_s": 5}) == "this command 5 s"
     facts = {"wall_s": 5, "runs_s": 1260, "reused": 3}
     assert wall_time(facts) == (
-        "5 s; its runs one after another 21 min 0 s (3 of them were there already)"
+        "runs 21 min 0 s, one after another; this command 5 s, which loaded 3 of them"
     )
     assert wall_time({}) == ""
 
 
 def test_processor_time_is_told_where_every_run_kept_it():
     facts = {"wall_s": 5, "runs_s": 1260, "runs_processor_s": 600}
-    assert wall_time(facts) == (
-        "5 s; its runs one after another 21 min 0 s, of a processor 10 min 0 s"
-    )
+    assert wall_time(facts) == "runs 10 min 0 s of a processor; this command 5 s"
 
 
 def test_what_a_search_for_the_largest_rate_tried_is_no_failure(make, tmp_path):

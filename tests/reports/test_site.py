@@ -32,6 +32,7 @@ def test_a_front_page_counts_verdicts_and_every_link_leads_somewhere(published, 
     assert re.findall(r"<td>(.*?)</td>", cells)[:10] == [
         "paper1", "laptop", "fsdd", "2", "1", "1", "2", "0", "0", "1",
     ]  # fmt: skip
+    assert html.index("Holds here: ") < html.index("<table>"), "what was found before the files"
     links = re.findall(r'(?:href|src)="([^#][^"]*)"', html)
     assert len(links) > 5
     assert all((front.parent / link).is_file() for link in links)
@@ -42,6 +43,16 @@ def test_a_front_page_counts_verdicts_and_every_link_leads_somewhere(published, 
 def test_curves_of_what_is_tolerated_stand_on_the_front_page(published, tmp_path):
     html = site(published, tmp_path / "site").read_text()
     assert 'src="paper1/laptop/figures/p1.tolerance.svg"' in html
+
+
+def test_a_headline_figure_stands_on_the_front_page(published, tmp_path):
+    path = published / "paper1" / "laptop" / "results.json"
+    results = read_results(path)
+    one = replace(results.exhibits[0], id="p1.best")
+    headline = replace(one, draw={**one.draw, "headline": True})
+    write_results(path, replace(results, exhibits=(headline,)))
+    html = site(published, tmp_path / "site").read_text()
+    assert 'src="paper1/laptop/figures/p1.best.svg"' in html
 
 
 def test_the_command_names_the_front_page(published, tmp_path, capsys):

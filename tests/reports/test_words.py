@@ -32,7 +32,7 @@ def everything(results, out):
     """What a reader of the report meets, in print, on the page and in the terminal."""
     told = document(results, [])
     sections = [
-        page.head(results, told),
+        page.head(told),
         page.claims(results, told),
         page.exhibits(results, told, out, []),
         page.provenance(told, [("results.json", "0")]),

@@ -1,0 +1,188 @@
+"""One line a claim, as the first page has them: statement, reference, ours, verdict, and why not.
+
+A claim of several quantities is told by the one that decides it. Its interval is drawn beside the
+band and the reference's value, on a scale of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from harness.judge import Claim, Condition, Part
+from reports import numbers, verdict_notes
+from reports.reference_terms import PAPER, Words
+
+__all__ = ["deciding_parts", "format_claim", "most_important_reason"]
+
+MARGIN = 0.08
+"""Share of a picture's width on either side of what is drawn."""
+DIGITS = 4
+LONGEST = 110
+"""Characters of a reason; more of it stands below the claim's details."""
+
+
+def format_claim(claim: Claim, said: Words = PAPER) -> dict[str, Any]:
+    """The line of a claim, whose numbers are factors and no logarithms."""
+    return {
+        "id": claim.id,
+        "statement": claim.statement.rstrip("."),
+        "lines": [_line(part, _label(part, claim)) for part in deciding_parts(claim)],
+        "verdict": claim.verdict,
+        "marks": _marks(claim),
+        "why": most_important_reason(claim, said),
+    }
+
+
+def deciding_parts(claim: Claim) -> list[Part]:
+    """The quantity that decides a claim; of a mixed one, one that holds and one that fails."""
+    judged = [part for part in claim.parts if part.here is not None]
+    if not judged:
+        return [Part("", claim.paper, claim.measured, claim.ci95, claim.here)]
+    wanted = ("holds", "fails") if claim.here == "mixed" else (claim.here,)
+    first = [next((part for part in judged if part.here == here), None) for here in wanted]
+    found = [part for part in first if part is not None]
+    return sorted(found, key=judged.index) or judged[:1]
+
+
+def _label(part: Part, claim: Claim) -> str:
+    """The quantity's name, with the unit where the names leave it out."""
+    if len(claim.parts) < 2 or not part.label:
+        return claim.statistic.split(";")[0]
+    in_points = "(%)" in claim.statistic and not any("(%)" in each.label for each in claim.parts)
+    return f"{part.label}, points" if in_points else part.label
+
+
+def most_important_reason(claim: Claim, said: Words = PAPER) -> str:
+    """Why a claim does not bear, in one short sentence; empty if it does.
+
+    Of several conditions that do not hold it is the one that is missed by the largest factor.
+    """
+    if claim.bears:
+        return ""
+    failed = [each for each in claim.conditions if not each.holds and each.measured is not None]
+    if failed:
+        worst = max(failed, key=_miss)
+        value = numbers.format_measured(worst.measured, worst.ci95)
+        return f"not met: {worst.what} is {value}; in {said.the} {_limit(worst)}"
+    if claim.undetermined:
+        return _shorten(claim.undetermined)
+    unknown = [each for each in claim.conditions if each.measured is None]
+    if unknown:
+        return f"unknown: {unknown[0].what}"
+    chance = verdict_notes.power(claim)
+    return f"too few seeds: if {said.the} is right, it is seen to hold {chance} of the time"
+
+
+def _limit(condition: Condition) -> str:
+    low, high = (None if end is None else numbers.format_number(float(f"{end:.3g}"))
+                 for end in condition.band)  # fmt: skip
+    if low is None or high is None:
+        return f"at least {low}" if high is None else f"at most {high}"
+    return f"{low} to {high}"
+
+
+def _miss(condition: Condition) -> float:
+    """Factor by which a condition's value misses the nearer end of its band, as a logarithm."""
+    value = condition.measured or 0.0
+    low, high = condition.band
+    ends = [
+        end
+        for end, missed in (
+            (low, low is not None and value < low),
+            (high, high is not None and value > high),
+        )
+        if missed
+    ]
+    end = ends[0] if ends else 0.0
+    if not end or not value:
+        return math.inf
+    return abs(math.log(abs(value) / abs(end)))
+
+
+def _shorten(text: str) -> str:
+    """The first clause of a text, cut at a word if it is long."""
+    first = text.split(":")[0].split(";")[0].split(". ")[0].rstrip(".")
+    if len(first) <= LONGEST:
+        return first
+    return first[:LONGEST].rsplit(" ", 1)[0] + " …"
+
+
+def _marks(claim: Claim) -> list[str]:
+    marks = ["cannot fail"] if claim.cannot_fail else []
+    if claim.before and claim.before.split(", then ")[-1] != claim.verdict:
+        marks.append(f"was {claim.before.split(', then ')[-1]}")
+    elif claim.changed_after_runs:
+        marks.append("changed after its runs")
+    return marks
+
+
+def _line(part: Part, label: str) -> dict[str, Any]:
+    measured, interval = _in_digits(part)
+    return {
+        "label": label,
+        "paper": _paper(part),
+        "measured": measured,
+        "interval": interval,
+        "picture": picture(part),
+    }
+
+
+def _in_digits(part: Part) -> tuple[str, str]:
+    """The value and its interval with at most so many digits; no interval that shows no width."""
+    value, ends = part.measured, part.ci95
+    shown = numbers.format_measured(value, ends)
+    if value is None or ends is None or None in ends or not numbers.half_width(ends):
+        return shown, ""
+    magnitude = math.floor(math.log10(abs(value))) if value else 0
+    places = min(numbers.decimals(value, ends), max(0, DIGITS - 1 - magnitude))
+    low, high = (numbers.format_fixed(end or 0.0, places) for end in ends)
+    return numbers.format_fixed(value, places), f"{low} to {high}" if low != high else ""
+
+
+def _paper(part: Part) -> str:
+    """The reference's figure; its band where it prints none."""
+    if isinstance(part.paper, int | float):
+        return numbers.format_number(float(f"{part.paper:.4g}"))
+    if part.paper or part.band is None:
+        return part.paper or ""
+    return (
+        verdict_notes.band(part.band).removeprefix("from ")
+        if None not in part.band
+        else (verdict_notes.band(part.band))
+    )
+
+
+def picture(part: Part) -> dict[str, Any] | None:
+    """Places of band, interval, estimate and the reference's value, from 0 to 1 of the width.
+
+    None where there is nothing to compare.
+    """
+    band, ci95 = part.band or (None, None), part.ci95 or (None, None)
+    printed = float(part.paper) if isinstance(part.paper, int | float) else None
+    known = [v for v in (*band, *ci95, part.measured, printed) if v is not None]
+    if part.measured is None or part.band is None or None in ci95:
+        return None
+    low, high = min(known), max(known)
+    if high <= low:
+        return None
+    room = MARGIN * (high - low)
+    low, high = low - room, high + room
+
+    def place(value: float) -> float:
+        return round((value - low) / (high - low), 4)
+
+    return {
+        "band": [
+            0.0 if band[0] is None else place(band[0]),
+            1.0 if band[1] is None else place(band[1]),
+        ],
+        "interval": _places(ci95, place),
+        "measured": place(part.measured),
+        "paper": None if printed is None else place(printed),
+    }
+
+
+def _places(ends: Sequence[float | None], place: Any) -> list[float]:
+    return [place(end) for end in ends if end is not None]
