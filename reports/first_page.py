@@ -64,7 +64,7 @@ def most_important_reason(claim: Claim, said: Words = PAPER) -> str:
     failed = [each for each in claim.conditions if not each.holds and each.measured is not None]
     if failed:
         worst = max(failed, key=_miss)
-        value = numbers.format_measured(worst.measured, worst.ci95)
+        value = verdict_notes.format_measurement(worst, with_interval=False)
         return f"not met: {worst.what} is {value}; in {said.the} {_limit(worst)}"
     if claim.undetermined:
         return _shorten(claim.undetermined)

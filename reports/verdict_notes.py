@@ -143,16 +143,16 @@ def _end(value: float) -> str:
 
 def _condition(each: Condition) -> str:
     holds = "holds" if each.holds else "unknown" if each.measured is None else "does not hold"
-    return f"Condition, {each.what}: {_format_measurement(each)} ({band(each.band)}), {holds}."
+    return f"Condition, {each.what}: {format_measurement(each)} ({band(each.band)}), {holds}."
 
 
-def _format_measurement(each: Condition) -> str:
+def format_measurement(each: Condition, *, with_interval: bool = True) -> str:
     """The measured value of a condition; a whole number without scatter is a count."""
     value, half = each.measured, numbers.half_width(each.ci95)
     if value is not None and half == 0 and float(value).is_integer():
         return numbers.format_measured(int(value), None)
     found = numbers.format_measured(value, each.ci95)
-    return f"{found} [{numbers.interval(value, each.ci95)}]" if half else found
+    return f"{found} [{numbers.interval(value, each.ci95)}]" if half and with_interval else found
 
 
 REASONS_TOML = "reasons.toml"
