@@ -24,7 +24,7 @@ LONGEST = 110
 
 
 def format_claim(claim: Claim, said: Words = PAPER) -> dict[str, Any]:
-    """The line of a claim, whose numbers are factors and no logarithms."""
+    """The line of a claim that `with_factors` has made."""
     return {
         "id": claim.id,
         "statement": claim.statement.rstrip("."),

@@ -73,7 +73,7 @@ def _build_report(folder: Path, source: Path, target: Path) -> Path:
 
 
 def _front(entries: Sequence[tuple[Path, Results, str]]) -> str:
-    """What was found, with a picture each, then every report and its files."""
+    """Findings with a picture each, then every report and its files."""
     heads = "".join(tag("th", name, scope="col") for name in HEADS)
     rows = "".join(_row(place, results) for place, results, _ in entries)
     table = tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows))
@@ -116,7 +116,7 @@ def _row(place: Path, results: Results) -> str:
 
 
 def _format_entry(place: Path, results: Results, found: str) -> str:
-    """Title, what was found in two sentences, and pictures."""
+    """Title, findings in two sentences, and pictures."""
     title = str(results.provenance.get("reference", {}).get("title", results.paper))
     head = tag("h2", _link(place / "report.html", title))
     told = tag("p", escape(found), class_="answer")

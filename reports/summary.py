@@ -1,4 +1,4 @@
-"""What a report found, in two sentences.
+"""The findings of a report, in two sentences.
 
 A published report has them in ``summary.toml`` beside its results, written for its claims. Figures
 are not written there but filled in: ``{p3.mmi-gain/small task:%}`` is the measured value of that
@@ -41,7 +41,7 @@ def read_summary(folder: Path, results: Results) -> str:
     """The written sentences with their figures; made of the claims where there is no file.
 
     Raises:
-        UserError: the file speaks of another verdict, or of what is not in the results.
+        UserError: the file speaks of another verdict, or of a claim that the results lack.
     """
     path = folder / SUMMARY_TOML
     if not path.exists():
@@ -75,7 +75,7 @@ def _format(part: Part, form: str | None, where: str) -> str:
 
 
 def summarise(results: Results) -> str:
-    """Two sentences made of the claims: what holds, and what does not.
+    """Two sentences made of the claims: those that hold, and those that fail.
 
     Those that bear on the reference come first; what cannot fail is left out while there is more.
     """

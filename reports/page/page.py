@@ -45,7 +45,7 @@ def number(shown: str, at: str) -> str:
 
 
 def head(data: Data) -> str:
-    """Title, what was found in two sentences, cautions and facts."""
+    """Title, findings in two sentences, cautions and facts."""
     before = data["words"]["title"]
     title = (tag("small", f"{before} ") if before else "") + escape(data["title"])
     facts = "".join(
@@ -135,7 +135,7 @@ def _label(line: Data) -> str:
 
 
 def _details(claim: Claim, shown: Data, noun: str) -> list[str]:
-    """What of a claim is not in its row: statistic, reasons, conditions and all quantities."""
+    """Statistic, reasons, conditions and all quantities of a claim."""
     why = [f"{shown['why-is']}: {' '.join(shown['why'])}"] if shown["why"] else []
     told = [claim.statistic, *why, *shown["remarks"], *([shown["note"]] if shown["note"] else [])]
     items = [_quantity(part, its, noun) for part, its in zip(

@@ -167,7 +167,7 @@ def judge_both(
         words: of word errors.
         subject: the report's.
         runs: finished runs by setting.
-        settings: whose errors they are.
+        settings: those compared.
         statistic: of these errors.
         scale: multiplies the statistic, e.g. 100 for percent.
     """
