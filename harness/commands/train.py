@@ -13,6 +13,7 @@ from harness.base.files import DEFAULT_STORE, describe_choices, run_file
 from harness.commands import overrides
 
 if TYPE_CHECKING:
+    from harness.store import Run
     from harness.tasks.contract import TaskConfig
 
 __all__ = ["configure", "run"]
@@ -70,10 +71,27 @@ def run(arguments: argparse.Namespace) -> int:
         if len(found) > 1:
             print(f"{name.partition(', ')[2]}:")
         print(*each.lines(), sep="\n")
+    for name, each in found.items():
+        if each.status == "done":
+            print(_describe_end(name, configs[name], each))
     lost = {name: each for name, each in found.items() if each.status != "done"}
     for name, each in lost.items():
         _say(each.ending(name))
     return EXIT_RUN_FAILED if lost else EXIT_DONE
+
+
+def _describe_end(name: str, config: TaskConfig, run: Run) -> str:
+    """The answer of a run in a line: its error, passes, simulated time and folder."""
+    from harness.base.settings import format_count, format_seconds
+
+    summary = run.summary
+    error = config.show(float(summary[run.deployed(config.judged)]))
+    after = [format_count(summary["passes"], "pass")] if "passes" in summary else []
+    if "virtual_s" in summary:
+        seconds = float(f"{summary['virtual_s']:.3g}")
+        after.append(f"{format_seconds(seconds)} of simulated time")
+    told = f" after {', '.join(after)}" if after else ""
+    return f"{name}: {config.metric} {error}{told}; stored in {run.dir}"
 
 
 def _run_on_processes(arguments: argparse.Namespace) -> int:

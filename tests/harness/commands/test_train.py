@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.base.files import find_bundled
+from harness.base.settings import format_count
 from harness.cli import main
 from harness.store import Store
 from harness.train import parser as train_parser
@@ -37,8 +38,15 @@ def test_lists_of_workers_and_seeds_are_runs_of_one_store(tmp_path, capsys):
     assert {config["schedule"]["rate"] for config in configs} == {0.005}
     said = capsys.readouterr().out
     for told in ("1 worker, seed 0:", "2 workers, seed 1:"):
-        assert said.count(told) == 1
+        assert said.splitlines().count(told) == 1
     assert said.count("dev_frame_error/iterate") == said.count("status") == 4
+    ends = said.splitlines()[-4:]  # the answers come last
+    for run in Store(out).runs():
+        count, seed = run.config["workers"], run.config["seed"]
+        name = f"{path.stem}, {format_count(count, 'worker')}, seed {seed}: frame error "
+        (end,) = [line for line in ends if line.endswith(f"; stored in {run.dir}")]
+        assert end.startswith(f"{name}{run.summary['dev_frame_error/iterate']:.2%} after ")
+        assert " of simulated time; " in end
 
 
 @pytest.mark.parametrize(
