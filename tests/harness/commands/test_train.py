@@ -45,7 +45,8 @@ def test_lists_of_workers_and_seeds_are_runs_of_one_store(tmp_path, capsys):
         count, seed = run.config["workers"], run.config["seed"]
         name = f"{path.stem}, {format_count(count, 'worker')}, seed {seed}: frame error "
         (end,) = [line for line in ends if line.endswith(f"; stored in {run.dir}")]
-        assert end.startswith(f"{name}{run.summary['dev_frame_error/iterate']:.2%} after ")
+        error = run.summary[run.deployed("dev_frame_error")]
+        assert end.startswith(f"{name}{error:.2%} after 1 pass, ")
         assert " of simulated time; " in end
 
 
