@@ -5,7 +5,9 @@
 This is an oracle: it imports nothing of the project, follows docs/design/judging.md and uses
 scipy's distributions. A file's own intervals and answers are only compared with. Taken from the
 file are values without seeds (exact ones, and those of a diverged run), values of conditions, and
-the power of an unclear claim, since the file does not have what they are computed from.
+the power of an unclear claim, since the file does not have what they are computed from. Of curves
+over scale the laws, the checks on the largest size and the words are computed again, from the
+file's intervals, whose random draws are not repeated.
 
 Fieller's interval is found by inverting the test of mean(a − ρ b) = 0 numerically; the distribution
 of rank correlations by going through all orders of the points.
@@ -347,9 +349,82 @@ def entries_of(results):
             yield f"{claim['id']}: {part['label']}", part
 
 
+def fit_law(name, sizes, ratios, weights):
+    """Least squares of ``ratio = 1 + floor + factor n^-exponent``; None if sizes are too few."""
+    has_floor = name == "power above a floor"
+    if len(sizes) < 2 + has_floor:
+        return None
+    roots = np.sqrt(np.asarray(weights))
+    distances = np.asarray(ratios) - 1.0
+
+    def solve(exponent):
+        columns = [np.asarray(sizes, float) ** -exponent, *[np.ones(len(sizes))] * has_floor]
+        basis = np.stack(columns, axis=1) * roots[:, None]
+        scale = np.linalg.norm(basis, axis=0)  # small powers of large sizes
+        found = np.linalg.lstsq(basis / scale, distances * roots, rcond=None)[0] / scale
+        return float(np.sum((basis @ found - distances * roots) ** 2)), found
+
+    tried = np.linspace(0.1 if has_floor else 0.0, 3.0, 301)
+    best = int(np.argmin([solve(each)[0] for each in tried]))
+    ends = tried[max(best - 1, 0)], tried[min(best + 1, len(tried) - 1)]
+    exponent = optimize.minimize_scalar(
+        lambda each: solve(each)[0], bounds=ends, method="bounded", options={"xatol": 1e-10}
+    ).x
+    found = [*solve(exponent)[1], 0.0]
+    return lambda size: 1.0 + found[1] + found[0] * size**-exponent
+
+
+def curve_differences_of(exhibit, tolerance=1e-4):
+    """Everything about an exhibit's curve over scale that comes out differently."""
+    curve, lines = exhibit["curve"], []
+    for trend in curve["trends"]:
+        rows = [r for r in exhibit["rows"] if r["label"] == trend["label"] and r.get("sample")]
+        sizes = [row["column"] for row in rows]
+        ratios = [value_of(row).mean for row in rows]
+        weights = [
+            len(row["sample"]["values"]) / ratio**2 for row, ratio in zip(rows, ratios, strict=True)
+        ]
+        misses = {}
+        for law in trend["laws"]:
+            where, held = f"{exhibit['id']}: {trend['label']}, {law['name']}", law["held_out"]
+            value = fit_law(law["name"], sizes, ratios, weights)(curve["paper_size"])
+            shorter = fit_law(law["name"], sizes[:-1], ratios[:-1], weights[:-1])
+            if not math.isclose(value, law["value"], rel_tol=tolerance):
+                lines.append(f"{where}: {value}, published {law['value']}")
+            if (shorter is None) != (held is None):
+                lines.append(f"{where}: published as held out {held}")
+            misses[law["name"]] = math.inf
+            if shorter is not None and held is not None:
+                predicted = shorter(sizes[-1])
+                if not math.isclose(predicted, held["predicted"], rel_tol=tolerance):
+                    lines.append(f"{where}: {predicted} held out, published {held['predicted']}")
+                if predicted > 0:
+                    misses[law["name"]] = abs(math.log2(ratios[-1] / predicted))
+        chosen = min(misses, key=misses.get, default="")
+        if chosen != trend["chosen"]:
+            lines.append(f"{exhibit['id']}: {trend['label']}: {chosen} is nearer")
+        word = word_of(trend, _ends(curve["band"]), bool(curve["missing"]))
+        if word != trend["word"]:
+            lines.append(f"{exhibit['id']}: {trend['label']}: {word}, published {trend['word']}")
+    return lines
+
+
+def word_of(trend, band, is_partial):
+    """The word of a trend at the paper's size: of a law that predicted the size held out."""
+    law = next((law for law in trend["laws"] if law["name"] == trend["chosen"]), None)
+    held = None if law is None else law["held_out"]
+    if is_partial or held is None or not held["holds"] or None in law["ci95"]:
+        return "unclear"
+    answer = answer_of(_ends(law["ci95"]), band)
+    return {"holds": "in the band", "fails": "outside"}.get(answer, answer)
+
+
 def differences_of(results, tolerance=1e-8):
     """Everything in a file that comes out differently, a line each."""
     lines = []
+    for exhibit in results["exhibits"]:
+        if exhibit.get("curve"):
+            lines += curve_differences_of(exhibit)
     for name, entry in entries_of(results):
         if entry.get("sample") is None or entry["ci95"] is None:
             continue

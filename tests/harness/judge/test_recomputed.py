@@ -5,10 +5,15 @@ from __future__ import annotations
 import ast
 import copy
 import json
+from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from harness.judge import ratio_ci
+from harness.judge.claims import rule_between
+from harness.judge.scaling import Size, follow
 from tests.harness.judge import recompute
 
 ROOT = Path(__file__).parents[3]
@@ -75,3 +80,54 @@ def test_a_condition_that_fails_takes_the_bearing_of_either_answer(overnight, an
     lines = recompute.differences_of(changed)
     assert f"{claim['id']}: bears False, published True" in lines
     assert any(f"{claim['id']}: verdict {answer} here" in line for line in lines)
+
+
+SIZES = (1.0, 3.0, 10.0, 30.0, 100.0)
+
+
+def curve_of(band, sizes=SIZES):
+    """An exhibit of a curve over sizes, as a file has it: 0.05 above 1 far out, with scatter."""
+    rng = np.random.default_rng(5)
+    run = []
+    for place, at in enumerate(sizes):
+        under = 10.0 + rng.normal(size=6 - place // 2)
+        over = under * (1.05 + at**-0.6) * np.exp(0.02 * rng.normal(size=len(under)))
+        run.append(Size(at, tuple(range(len(under))), tuple(zip(over, under, strict=True))))
+    trend = follow("clean", run, (500.0, 1.03), rule_between(*band), draws=400)
+    rows = [
+        {
+            "label": "clean",
+            "column": size.at,
+            "sample": asdict(ratio_ci(*np.array(size.pairs).T).sample),
+        }
+        for size in run
+    ]
+    curve = {"trends": [asdict(trend)], "band": band, "missing": {}, "paper_size": 500.0}
+    return json.loads(json.dumps({"id": "p9.scaling", "rows": rows, "curve": curve}))
+
+
+@pytest.mark.parametrize("band", [(1.0, 1.3), (1.0, 1.02), (1.02, 1.06)])
+@pytest.mark.parametrize("sizes", [SIZES, SIZES[:3]])
+def test_a_curve_over_scale_comes_out_again(band, sizes):
+    exhibit = curve_of(band, sizes)
+    assert len(exhibit["curve"]["trends"][0]["laws"]) == 2
+    assert recompute.curve_differences_of(exhibit) == []
+
+
+def test_a_changed_word_law_or_size_of_a_curve_is_noticed():
+    band = (1.0, 1.3)
+    exhibit = curve_of(band)
+    (trend,) = exhibit["curve"]["trends"]
+    assert trend["word"] == "in the band"
+    trend["word"] = "outside"
+    assert recompute.curve_differences_of(exhibit) == [
+        "p9.scaling: clean: in the band, published outside"
+    ]
+    exhibit = curve_of(band)
+    exhibit["rows"][-1]["sample"]["values"][0][0] *= 1.05
+    assert len(recompute.curve_differences_of(exhibit)) >= 2
+    exhibit = curve_of(band)
+    exhibit["curve"]["missing"] = {"100": 2}
+    assert recompute.curve_differences_of(exhibit) == [
+        "p9.scaling: clean: unclear, published in the band"
+    ]
