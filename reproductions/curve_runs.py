@@ -1,7 +1,11 @@
 """Runs of a curve over scale: found in a store, executed where they are missing, and reported.
 
 Each seed has a corpus of its own at every size, which is made only if one of its runs is missing;
-finished runs are found without it.
+finished runs are found without it. `publish_curve` puts a curve as far as it is run into the
+paper's published report, with its runs::
+
+    python -m reproductions paper1 --scale overnight --only scaling --budget 60 --out OUT
+    python -m reproductions.curve_runs paper1 OUT
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -18,12 +23,15 @@ import numpy as np
 import reports
 from data_synth import load_corpus
 from data_synth.corpus import Corpus, Utterances
+from harness.base.errors import EXIT_DONE, name_error
+from harness.base.registry import entries
+from harness.cli import Parser, exit_code
 from harness.grid.display import execute_named
-from harness.judge import comparison, read_results
+from harness.judge import comparison, read_results, write_results
 from harness.judge.results import Results
 from harness.store import Run, Store
 from harness.store.files import writable_folder, write_bytes
-from harness.store.shared_store import unpack_run
+from harness.store.shared_store import pack_run, unpack_run
 from reports.site import FROM
 from reproductions.paper import Paper, Planned, Scaling, Subject
 from reproductions.scale_curves import (
@@ -75,6 +83,32 @@ def reproduce_curve(paper: Paper, scaling: Scaling, request: Request, device: st
         )  # fmt: skip
         reports.build(request.out, results)
     return results
+
+
+def publish_curve(scaling: Scaling, out: Path, there: Path) -> int:
+    """Enter a curve into a published report, and keep its runs beside it without large files.
+
+    Args:
+        scaling: the curve.
+        out: folder of its own report.
+        there: the published report's folder; its figures and tables are made anew.
+
+    Returns:
+        The number of runs behind the curve.
+
+    Raises:
+        UserError: a folder without results, or a run that cannot be read.
+    """
+    (mine,) = (each for each in read_results(out / "results.json").exhibits if each.curve)
+    results = read_results(there / "results.json")
+    others = [each for each in results.exhibits if each.id != scaling.id]
+    finished = find_finished(scaling, Store(out / "runs").runs())
+    runs = {run.hash: run for arms in finished.values() for run in arms.values()}
+    for hash_, run in runs.items():
+        write_bytes(there / "runs" / f"{hash_}.tar", pack_run(run, light=True))
+    write_results(there / "results.json", replace(results, exhibits=(*others, mine)))
+    reports.build(there)
+    return len(runs)
 
 
 def take_published(paper: Paper, scaling: Scaling, store: Store, folder: Path = FROM) -> None:
@@ -210,3 +244,23 @@ def _execute_seed(
         return f"{scaling.id} at {size.at:g}, {arm}, seed {seed}"
 
     return execute_named(configs, run_name, store, jobs, left_s)
+
+
+def main() -> int:
+    """Publish a curve; returns the exit code."""
+    p = Parser(prog="reproductions.curve_runs", description="Publish a curve over scale.")
+    p.add_argument("paper", help="a paper with a curve, e.g. paper1")
+    p.add_argument("out", type=Path, help="folder of its report, made with --only scaling")
+    asked = p.parse_args()
+    papers = {each: entry for each, entry in entries("papers").items() if entry.ours}
+    if asked.paper not in papers:
+        raise name_error("paper", asked.paper, papers)
+    paper: Paper = papers[asked.paper].load()
+    for scaling in paper.curves:
+        there = FROM / paper.id / scaling.scale
+        print(f"{there}: {publish_curve(scaling, asked.out, there)} runs of {scaling.id}")
+    return EXIT_DONE
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))

@@ -61,12 +61,21 @@ class Plateau:
             total gain until then.
         factor: factor of the rate at each fall.
         most: largest number of falls.
+        at: evaluations, counted from 1, after which the rate falls, whatever the criterion does;
+            without them the criterion decides. Runs that are compared then fall alike.
     """
 
     patience: int = 3
     least_gain: float = 0.02
     factor: float = 0.1
     most: int = 2
+    at: tuple[int, ...] = setting((), added=True, at_least=1)
+
+    def idle(self) -> Iterator[tuple[str, str]]:
+        """Settings without effect because of another setting, each with the reason."""
+        if self.at:
+            names = set_apart(self, "patience", "least_gain", "most")
+            yield from ((name, "at says when the rate falls") for name in names)
 
     def rate(self, first: float, values: list[float]) -> float:
         """The learning rate after evaluations of the criterion, oldest first.
@@ -75,6 +84,8 @@ class Plateau:
             first: the initial rate.
             values: the criterion, larger is better; the first value is that of the start.
         """
+        if self.at:
+            return first * self.factor ** sum(each < len(values) for each in self.at)
         rate, fallen, since = first, 0, 1
         for now in range(1, len(values)):
             if fallen < self.most and now - since >= self.patience:

@@ -10,6 +10,7 @@ from reproductions.paper2_ng_averaging.exhibits import BEYOND, FIGURES, PREDICTI
 from reproductions.paper2_ng_averaging.experiments import SEEDS, differences, experiments
 from reproductions.paper2_ng_averaging.law import LAW
 from reproductions.paper2_ng_averaging.prediction import REPORTED
+from reproductions.paper2_ng_averaging.scaling import SCALING
 
 PAPER = Paper(
     id="paper2",
@@ -22,5 +23,6 @@ PAPER = Paper(
     claims=CLAIMS,
     conditions=CONDITIONS,
     folder=Path(__file__).parent,
+    curves=(SCALING,),
     looks={"overnight": 3},  # at three seeds, at six, and with pretraining's own length
 )

@@ -14,6 +14,7 @@ from reproductions.paper3_async_mmi.experiments import (
     differences,
     experiments,
 )
+from reproductions.paper3_async_mmi.scaling import SCALING
 
 PAPER = Paper(
     id="paper3",
@@ -26,5 +27,6 @@ PAPER = Paper(
     claims=CLAIMS,
     conditions=CONDITIONS,
     folder=Path(__file__).parent,
+    curves=(SCALING,),
     looks={"overnight": 3},  # at three seeds, at five and with new sweeps: README
 )

@@ -301,6 +301,14 @@ def test_the_rate_falls_after_a_plateau_and_no_more_often_than_allowed():
     assert rule.rate(1.0, [*rising, *[-3.8] * 50]) == pytest.approx(0.01)
 
 
+def test_a_rate_that_falls_at_an_evaluation_does_so_whatever_the_criterion_does():
+    rule = Plateau(least_gain=0.5, factor=0.1, at=(2, 4))
+    for values in ([-5.0] * 6, [-5.0, -9.0, -9.0, -1.0, -1.0, -1.0]):
+        rates = [rule.rate(1.0, values[: 1 + readings]) for readings in range(6)]
+        assert rates == pytest.approx([1.0, 1.0, 0.1, 0.1, 0.01, 0.01])
+    assert dict(rule.idle()) == {"least_gain": "at says when the rate falls"}
+
+
 @pytest.mark.parametrize(
     ("kind", "start", "value", "is_so"),
     [

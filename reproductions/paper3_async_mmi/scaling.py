@@ -1,0 +1,50 @@
+"""``p3.scaling``: word error of ten and fifty replicas over one, by utterances in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from harness.speech.sequence import Plateau, SequenceConfig
+from harness.store import Run
+from reproductions.paper import Planned, Scaling, Subject
+from reproductions.paper3_async_mmi.experiments import FOLDER, PRESETS, REPLICAS, sequence
+from reproductions.run_metrics import errors_of_utterances, lengths_of_utterances
+
+TEST = "test"
+
+
+def common_decay(scale: str) -> Plateau:
+    """A tenth of the rate after two thirds of the readings, in every run.
+
+    Where the criterion decides, the time of the fall is most of the scatter between arms.
+    """
+    preset = PRESETS[scale]
+    return Plateau(at=(2 * preset.passes * preset.evaluations // 3,))
+
+
+def configs(subject: Subject, seed: int, size: Planned) -> Mapping[str, SequenceConfig]:
+    """One replica, ten and fifty, each at its rate, with a common decay."""
+    del size
+    decay = common_decay(subject.scale)
+    return {
+        name: replace(sequence(subject, seed, n), plateau=decay) for n, name in REPLICAS.items()
+    }
+
+
+def error_rate(run: Run, arm: str, label: str) -> float:
+    """Word error rate of the last model."""
+    del arm, label
+    errors = errors_of_utterances([run], f"{TEST}/iterate/{run.config['passes']}")
+    return float(errors.sum() / lengths_of_utterances([run], TEST).sum())
+
+
+SCALING = Scaling(
+    id="p3.scaling",
+    title="Word error of ten and of fifty replicas over one, by utterances of the corpus for one "
+    "that fifty replicas have in flight",
+    registered=FOLDER / "registered" / "scaling.toml",
+    configs=configs,
+    ratios={"ten replicas": ("ten", "one", None), "fifty replicas": ("fifty", "one", None)},
+    rate=error_rate,
+)
