@@ -124,9 +124,10 @@ def run(asked: argparse.Namespace) -> int:
         check_registered(paper, scale)
     writable_folder(request.out, "--out")
     if curve is not None:
-        from reproductions.curve_runs import reproduce_curve
+        from reproductions.curve_runs import Means, reproduce_curve
 
-        return _print_results(reproduce_curve(paper, curve, request, device), request.out)
+        means = Means(request.store, request.out, request.jobs, request.budget_s, device)
+        return _print_results(reproduce_curve(paper, curve, means), request.out)
     name, seed = asked.corpus or paper.corpus, request.seeds[0]
     made = partial(_corpus, name, scale, request.out)
     subject = Subject(scale, made(seed), seed, device, made if is_synthetic(name) else None)

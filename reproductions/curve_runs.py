@@ -10,13 +10,14 @@ paper's published report, with its runs::
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -26,12 +27,14 @@ from data_synth.corpus import Corpus, Utterances
 from harness.base.errors import EXIT_DONE, name_error
 from harness.base.registry import entries
 from harness.cli import Parser, exit_code
-from harness.grid.display import execute_named
+from harness.grid.display import run_named
+from harness.grid.grid import Runner
 from harness.judge import comparison, read_results, write_results
-from harness.judge.results import Results
+from harness.judge.results import Exhibit, Results
 from harness.store import Run, Store
 from harness.store.files import writable_folder, write_bytes
 from harness.store.shared_store import pack_run, unpack_run
+from reports import provenance
 from reports.site import FROM
 from reproductions.paper import Paper, Planned, Scaling, Subject
 from reproductions.scale_curves import (
@@ -41,11 +44,27 @@ from reproductions.scale_curves import (
     estimate_core_hours,
 )
 
-if TYPE_CHECKING:
-    from reproductions.reproduce import Request
+
+@dataclass(frozen=True)
+class Means:
+    """Where and how long a curve is run.
+
+    Args:
+        store: store of its runs.
+        out: folder of its report.
+        jobs: number of processes.
+        budget_s: seconds after which no run starts; None for no limit.
+        device: ``"cpu"`` or ``"cuda"``.
+    """
+
+    store: Store
+    out: Path
+    jobs: int = 1
+    budget_s: float | None = None
+    device: str = "cpu"
 
 
-def reproduce_curve(paper: Paper, scaling: Scaling, request: Request, device: str) -> Results:
+def reproduce_curve(paper: Paper, scaling: Scaling, means: Means) -> Results:
     """Run what a curve lacks, the smallest size first, and report it as far as it is finished.
 
     Raises:
@@ -54,12 +73,13 @@ def reproduce_curve(paper: Paper, scaling: Scaling, request: Request, device: st
     """
     started, clock = datetime.now(UTC), time.monotonic()
     moment = comparison.describe_program("")["git"]
-    store = request.store.under({"commit": moment, "registration": scaling.registration.describe()})
+    under = {"commit": moment, "registration": scaling.registration.describe()}
+    store = means.store.under(under)
     take_published(paper, scaling, store)
     try:
-        execute_missing(scaling, store, request.jobs, request.budget_s, device)
+        execute_missing(scaling, replace(means, store=store))
     finally:
-        finished = find_finished(scaling, store.runs(), device)
+        finished = find_finished(scaling, store.runs(), means.device)
         hours = estimate_core_hours(scaling, finished)
         left = f"about {hours:.1f} core-hours are left" if hours else "all sizes are run"
         print(f"{scaling.id}: {left}", file=sys.stderr, flush=True)
@@ -71,7 +91,7 @@ def reproduce_curve(paper: Paper, scaling: Scaling, request: Request, device: st
         facts = {
             "reference": {**paper.reference, "held_against": paper.held_against},
             **comparison.describe_program("python -m reproductions"),
-            "device": device,
+            "device": means.device,
             "wall_s": round(time.monotonic() - clock, 1),
             "started": started.isoformat(timespec="seconds"),
             **comparison.describe_runs(runs, set()),
@@ -81,7 +101,7 @@ def reproduce_curve(paper: Paper, scaling: Scaling, request: Request, device: st
             paper.id, scaling.scale, paper.corpus, seeds, facts,
             (build_curve(scaling, finished),), (),
         )  # fmt: skip
-        reports.build(request.out, results)
+        reports.build(means.out, results)
     return results
 
 
@@ -102,13 +122,43 @@ def publish_curve(scaling: Scaling, out: Path, there: Path) -> int:
     (mine,) = (each for each in read_results(out / "results.json").exhibits if each.curve)
     results = read_results(there / "results.json")
     others = [each for each in results.exhibits if each.id != scaling.id]
+    # The curve comes first: it is what the claim says of the paper's own size.
     finished = find_finished(scaling, Store(out / "runs").runs())
     runs = {run.hash: run for arms in finished.values() for run in arms.values()}
+    writable_folder(there / "runs", "publish")
     for hash_, run in runs.items():
         write_bytes(there / "runs" / f"{hash_}.tar", pack_run(run, light=True))
-    write_results(there / "results.json", replace(results, exhibits=(*others, mine)))
+    write_results(there / "results.json", replace(results, exhibits=(mine, *others)))
+    listed = provenance.lines(results, there)
+    kept = [line for line in listed if not line.kind.startswith(scaling.id)]
+    added = [
+        replace(line, kind=f"{scaling.id} {line.kind}")
+        for line in provenance.runs_from_csv(out / provenance.RUNS_CSV)
+    ]
+    table = provenance.runs_to_csv([*kept, *added])
+    write_bytes(there / provenance.RUNS_CSV, table.encode())
     reports.build(there)
     return len(runs)
+
+
+def known_curves(paper: Paper, scale: str, store: Store, folder: Path = FROM) -> list[Exhibit]:
+    """The curves of a paper as far as they are run: from the store, else as published.
+
+    Args:
+        paper: the paper.
+        scale: of a report.
+        store: its runs.
+        folder: published results, ``PAPER/SCALE/results.json``.
+    """
+    path, found = folder / paper.id / scale / "results.json", list[Exhibit]()
+    for scaling in paper.curves:
+        if scaling.scale != scale:
+            continue
+        if finished := find_finished(scaling, store.runs()):
+            found.append(build_curve(scaling, finished))
+        elif path.exists():
+            found += [each for each in read_results(path).exhibits if each.id == scaling.id]
+    return found
 
 
 def take_published(paper: Paper, scaling: Scaling, store: Store, folder: Path = FROM) -> None:
@@ -148,7 +198,7 @@ def find_finished(scaling: Scaling, runs: Sequence[Run], device: str = "cpu") ->
     found: dict[tuple[float, int], Arms] = {}
     for size in scaling.planned:
         for seed in size.seeds:
-            subject = Subject(scaling.scale, _corpus_without_speech(size.corpus), seed, device)
+            subject = Subject(scaling.scale, corpus_without_speech(size.corpus), seed, device)
             configs = scaling.configs(subject, seed, size)
             some = {
                 arm: by_config.get(_describe(config.to_dict()), [])
@@ -187,7 +237,7 @@ def _without_fingerprint(value: Any) -> Any:
     return value
 
 
-def _corpus_without_speech(name: str) -> Corpus:
+def corpus_without_speech(name: str) -> Corpus:
     """A corpus with a name alone, for configurations that are compared without its content."""
     none = np.zeros(0, np.int64)
     words = np.zeros(0, str)
@@ -198,52 +248,42 @@ def _corpus_without_speech(name: str) -> Corpus:
     )  # fmt: skip
 
 
-def execute_missing(
-    scaling: Scaling, store: Store, jobs: int, budget_s: float | None, device: str
-) -> Finished:
+def execute_missing(scaling: Scaling, means: Means) -> Finished:
     """Execute the missing runs of a curve, the smallest size first; returns all finished ones.
 
     Raises:
         UserError: a corpus cannot be made.
         KeyboardInterrupt: stopped by the user or the budget; the same call resumes.
     """
-    end_s = None if budget_s is None else time.monotonic() + budget_s
-    finished = dict(find_finished(scaling, store.runs(), device))
-    for size in scaling.planned:
-        for seed in size.seeds:
-            if (size.at, seed) in finished:
-                continue
-            left_s = None if end_s is None else end_s - time.monotonic()
-            if left_s is not None and left_s <= 0:
-                raise KeyboardInterrupt
-            finished[size.at, seed] = _execute_seed(
-                scaling, size, seed, store, jobs, left_s, device
-            )
+    end_s = math.inf if means.budget_s is None else time.monotonic() + means.budget_s
+    finished = dict(find_finished(scaling, means.store.runs(), means.device))
+    every = [(size, seed) for size in scaling.planned for seed in size.seeds]
+    with Runner(means.store, means.jobs) as runner:
+        for size, seed in every:
+            if (size.at, seed) not in finished:
+                if time.monotonic() >= end_s:
+                    raise KeyboardInterrupt
+                finished[size.at, seed] = _execute_seed(
+                    scaling, size, seed, runner, end_s, means.device
+                )
     return finished
 
 
 def _execute_seed(
-    scaling: Scaling,
-    size: Planned,
-    seed: int,
-    store: Store,
-    jobs: int,
-    left_s: float | None,
-    device: str,
+    scaling: Scaling, size: Planned, seed: int, runner: Runner, end_s: float, device: str
 ) -> Arms:
-    started = time.monotonic()
+    """The runs of one seed at one size, whose corpus is made first."""
 
     def say(line: str) -> None:
         print(f"seed {seed}: {line}", file=sys.stderr, flush=True)
 
-    corpus = load_corpus(size.corpus, scale=scaling.scale, seed=seed, progress=say)
-    configs = scaling.configs(Subject(scaling.scale, corpus, seed, device), seed, size)
-    left_s = None if left_s is None else max(left_s - (time.monotonic() - started), 1.0)
-
     def run_name(arm: str) -> str:
         return f"{scaling.id} at {size.at:g}, {arm}, seed {seed}"
 
-    return execute_named(configs, run_name, store, jobs, left_s)
+    corpus = load_corpus(size.corpus, scale=scaling.scale, seed=seed, progress=say)
+    configs = scaling.configs(Subject(scaling.scale, corpus, seed, device), seed, size)
+    left_s = None if math.isinf(end_s) else max(end_s - time.monotonic(), 1.0)
+    return run_named(runner, configs, run_name, left_s)
 
 
 def main() -> int:

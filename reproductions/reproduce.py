@@ -24,6 +24,7 @@ from harness.store.schema import TIMELINE
 from harness.tasks.contract import Configuration
 from reports.site import FROM
 from reproductions.changes_after_runs import compare_with_registration, keep_changes, read_published
+from reproductions.curve_runs import known_curves
 from reproductions.paper import Paper, Subject
 
 PUBLISHED = "From the published report: this search was not run again, which --search does."
@@ -77,6 +78,8 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
     runs = _execute_runs(paper, subject, request, makers)
     looks = paper.looks.get(subject.scale, 1)
     known = () if request.only or request.search else published_searches(paper, subject)
+    own = subject.corpus.name == paper.corpus and not request.only
+    curves = known_curves(paper, subject.scale, store) if own else ()
     facts = {
         "reference": {**paper.reference, "held_against": paper.held_against},
         "differences": paper.differences(subject),
@@ -96,7 +99,7 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
     )
     results = Results(
         paper.id, subject.scale, subject.corpus.name, request.seeds, facts | registration,
-        (*(build_exhibit(maker, subject, runs) for maker in exhibits), *known),
+        (*curves, *(build_exhibit(maker, subject, runs) for maker in exhibits), *known),
         keep_changes(paper, judged, published),
     )  # fmt: skip
     reports.build(request.out, results)

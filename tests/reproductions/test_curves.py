@@ -11,15 +11,24 @@ import pytest
 
 from data_synth import check_known, load_corpus, presets
 from harness.base.errors import UserError
-from harness.judge import read_results, write_results
+from harness.judge import Exhibit, Row, read_results, write_results
 from harness.store import Store
 from harness.store.shared_store import pack_run
 from reports import extrapolation
 from reproductions import curve_runs
-from reproductions.curve_runs import find_finished, reproduce_curve, take_published
-from reproductions.paper import Paper, Scaling
+from reproductions.curve_runs import (
+    Means,
+    corpus_without_speech,
+    find_finished,
+    known_curves,
+    publish_curve,
+    reproduce_curve,
+    take_published,
+)
+from reproductions.paper import Paper, Scaling, Subject
 from reproductions.paper1_async_asgd import PAPER as PAPER1
-from reproductions.reproduce import Request
+from reproductions.paper2_ng_averaging import PAPER as PAPER2
+from reproductions.paper3_async_mmi import PAPER as PAPER3
 from reproductions.scale_curves import build_curve, describe_progress, estimate_core_hours
 
 TEXT = """
@@ -77,7 +86,7 @@ def scaling(tmp_path_factory) -> Scaling:
 def out(scaling, tmp_path_factory) -> Path:
     """The folder of a whole curve."""
     folder = tmp_path_factory.mktemp("whole")
-    reproduce_curve(paper(scaling), scaling, request(folder), "cpu")
+    reproduce_curve(paper(scaling), scaling, means(folder))
     return folder
 
 
@@ -87,8 +96,8 @@ def finished(scaling, out):
     return find_finished(scaling, Store(out / "runs").runs())
 
 
-def request(out: Path, budget_s: float | None = None) -> Request:
-    return Request((1,), ("scaling",), 1, budget_s, out)
+def means(out: Path, budget_s: float | None = None) -> Means:
+    return Means(Store(out / "runs"), out, budget_s=budget_s)
 
 
 def paper(scaling: Scaling) -> Paper:
@@ -98,7 +107,7 @@ def paper(scaling: Scaling) -> Paper:
 def test_missing_runs_are_executed_and_found_again_without_a_corpus(scaling, out, monkeypatch):
     results = read_results(out / "results.json")
     monkeypatch.setattr(curve_runs, "load_corpus", lambda *_, **__: pytest.fail("a corpus is made"))
-    again = reproduce_curve(paper(scaling), scaling, request(out), "cpu")
+    again = reproduce_curve(paper(scaling), scaling, means(out))
     (exhibit,), (same,) = results.exhibits, again.exhibits
     assert replace(exhibit, files=()) == replace(same, files=())
     assert exhibit.curve is not None
@@ -123,7 +132,7 @@ def test_runs_keep_the_registration_that_they_ran_under(scaling, out):
 
 def test_spent_budget_leaves_a_report_that_says_what_is_missing(scaling, tmp_path, capsys):
     with pytest.raises(KeyboardInterrupt):
-        reproduce_curve(paper(scaling), scaling, request(tmp_path / "out", 1e-9), "cpu")
+        reproduce_curve(paper(scaling), scaling, means(tmp_path / "out", 1e-9))
     assert "p9.scaling: about 3.2 core-hours are left" in capsys.readouterr().err
     (exhibit,) = read_results(tmp_path / "out" / "results.json").exhibits
     assert exhibit.note.startswith("Sizes run: none; not run: 2 h (2), 4 h (2), 8 h (2).")
@@ -156,8 +165,29 @@ def test_published_runs_are_taken_where_the_store_lacks_them(scaling, out, tmp_p
     for run in Store(out / "runs").runs():
         (folder / "runs" / f"{run.hash}.tar").write_bytes(pack_run(run, light=True))
     fresh = Store(tmp_path / "fresh")
+    (told,) = known_curves(paper(scaling), "smoke", fresh, tmp_path / "published")
+    assert told.curve == read_results(out / "results.json").exhibits[0].curve
     take_published(paper(scaling), scaling, fresh, tmp_path / "published")
     assert len(find_finished(scaling, fresh.runs())) == 6
+    assert known_curves(paper(scaling), "smoke", fresh, tmp_path)[0].curve == told.curve
+    assert known_curves(paper(scaling), "laptop", fresh, tmp_path / "published") == []
+
+
+def test_curve_is_published_with_its_runs_and_replaced_when_it_has_grown(scaling, out, tmp_path):
+    there = tmp_path / "published"
+    there.mkdir()
+    table = Exhibit("p9.table1", "table", "Errors", (Row("a", "b", None, 1.0, (0.5, 1.5)),))
+    results = read_results(out / "results.json")
+    write_results(there / "results.json", replace(results, exhibits=(table,)))
+    for _ in range(2):
+        assert publish_curve(scaling, out, there) == 12
+        second, first = read_results(there / "results.json").exhibits
+        assert replace(first, files=()) == table
+        assert second.curve == results.exhibits[0].curve
+        lines = (there / "runs.csv").read_text().splitlines()
+        assert sum(line.startswith("p9.scaling 1,") for line in lines) == 13  # and the usual values
+    assert len(list((there / "runs").glob("*.tar"))) == 12
+    assert (there / "report.pdf").exists()
 
 
 def test_sentence_of_a_claim_has_value_interval_and_word(out):
@@ -180,7 +210,7 @@ def test_missing_registration_is_told(scaling):
         _ = lost.registration
 
 
-@pytest.mark.parametrize("declared", [PAPER1])
+@pytest.mark.parametrize("declared", [PAPER1, PAPER2, PAPER3], ids=lambda paper: paper.id)
 def test_every_curve_is_registered_and_names_a_claim(declared):
     for curve in declared.curves:
         entry = tomllib.loads(curve.registered.read_text())["scaling"][curve.id]
@@ -189,6 +219,11 @@ def test_every_curve_is_registered_and_names_a_claim(declared):
         assert sizes == sorted(set(sizes))
         assert entry["held_out"] == sizes[-1]
         assert min(len(size.seeds) for size in curve.planned) >= 3
+        # Finished runs are found without a corpus, so no setting follows from its content.
+        size = curve.planned[0]
+        arms = {each for over, under, _ in curve.ratios.values() for each in (over, under)}
+        subject = Subject(curve.scale, corpus_without_speech(size.corpus), size.seeds[0], "cpu")
+        assert set(curve.configs(subject, size.seeds[0], size)) == arms
         # Seeds serve nothing else.
         used = {seed for scale in declared.seeds for seed in declared.seeds_of(scale, 100)}
         assert used.isdisjoint(seed for size in curve.planned for seed in size.seeds)
