@@ -272,7 +272,7 @@ def execute_missing(scaling: Scaling, means: Means) -> Finished:
 def _execute_seed(
     scaling: Scaling, size: Planned, seed: int, runner: Runner, end_s: float, device: str
 ) -> Arms:
-    """The runs of one seed at one size, whose corpus is made first."""
+    """The runs of one seed at one size, on a corpus that is made first."""
 
     def say(line: str) -> None:
         print(f"seed {seed}: {line}", file=sys.stderr, flush=True)

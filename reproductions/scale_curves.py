@@ -115,7 +115,7 @@ def _with_unit(text: str, unit: str) -> str:
 def _sizes(
     scaling: Scaling, finished: Finished, label: str, over: str, under: str
 ) -> Iterator[Size]:
-    """The sizes with at least two finished seeds, whose runs all ended."""
+    """The sizes with at least two finished seeds, if all their runs ended."""
     for size in scaling.planned:
         seeds = [seed for seed in size.seeds if (size.at, seed) in finished]
         groups = [finished[size.at, seed] for seed in seeds]
