@@ -2,8 +2,9 @@
 
 It changes the result, or the command says ``no effect``, or it is refused in words that name it.
 Keys are those of the settings classes that the reference page is made of: one that is added enters
-by being declared. Each meets every command and every protocol; which command meets which protocol
-with which key goes round (`at_turn`), for all of them together would take minutes.
+by being declared. A key of a cluster file meets `simulate`, `predict` and one of the commands that
+train, a key of a run file `train`, `predict` and one of the commands that compare. The other command
+and the protocol take turns with the keys, for all of them together would take minutes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import tomllib
 from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cache
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -47,8 +49,10 @@ from tests.equivalence import catalogue
 from tests.harness.simulator import test_effects as clusters
 from tests.run_files import tiny_corpus
 
-WORKERS, COMMANDS = 9, ("train", "predict", "compare-algorithms", "tolerate")
-"""Workers of the cluster files, and the commands that read a run file (`simulate` reads none)."""
+WORKERS = 9
+"""Workers of the cluster files."""
+COMPARING = ("compare-algorithms", "tolerate")
+"""Commands that train several runs of a run file."""
 TRAINING = {
     "corpus": "corpus",
     "cluster": "cluster.toml",
@@ -267,7 +271,7 @@ def cluster_keys() -> dict[tuple[type, str], list[tuple[str, clusters.Key]]]:
 
 
 def read_by(command: str, protocol: str) -> bool:
-    return protocol in RUNS_ONLY or command not in ("compare-algorithms", "tolerate")
+    return protocol in RUNS_ONLY or command not in COMPARING
 
 
 def run_of(command: str, protocol: str) -> dict[str, Any]:
@@ -279,8 +283,10 @@ def run_of(command: str, protocol: str) -> dict[str, Any]:
 
 
 def test_every_key_of_a_cluster_file_counts_or_is_named_or_refused(desk):
-    commands, protocols, wrong = ("simulate", *COMMANDS), list(PROTOCOLS), []
+    protocols, wrong = list(PROTOCOLS), []
+    training = ("train", *COMPARING)
     for number, (_, places) in enumerate(cluster_keys().items()):
+        commands = ("simulate", "predict", training[number % len(training)])
         for turn, command in enumerate(commands):
             protocol = protocols[(number + turn) % len(protocols)]
             if not read_by(command, protocol):
@@ -523,6 +529,7 @@ def place_table(kind: type) -> Any:
 
 def test_every_key_of_a_run_file_counts_or_is_named_or_refused(desk):
     machine, wrong, timed = tomllib.loads(clusters.EVERYTHING), list[str](), set[str]()
+    turns = cycle(COMPARING)
     for kind in classes():
         if kind is ForcedAlignment:
             continue  # made by papers, of a whole configuration: `test_idle.py`
@@ -532,7 +539,7 @@ def test_every_key_of_a_run_file_counts_or_is_named_or_refused(desk):
             stands, default = value_in(run, key, default_of(kind, entry)), default_of(kind, entry)
             others = examples(kind, entry.name, stands)
             assert others, f"{name}: no other value is known: one belongs into EXAMPLES"
-            for command in COMMANDS:
+            for command in ("train", "predict", next(turns)):
                 if not read_by(command, protocol_of(run)):
                     continue
                 known = desk.ask(command, run, machine)
