@@ -17,6 +17,7 @@ from harness.store import Store
 from tests.processes import PATIENCE_S, Started
 
 COMMAND = ["-m", "reproductions"]
+QUICK = ["-m", "tests.reproductions.quick"]
 SMALL = ["paper1", "--scale", "smoke", "--corpus", "parametric", "--seeds", "1"]
 SMALL += ["--only", "fig1,table3", "--jobs", "2"]
 
@@ -32,7 +33,8 @@ def environment(cache: Path) -> dict[str, str]:
 
 
 def begun(cache: Path, *arguments: object, leads: bool = False) -> Started:
-    return Started([*COMMAND, *arguments], environment(cache), leads=leads)
+    command = QUICK if arguments[: len(SMALL)] == tuple(SMALL) else COMMAND
+    return Started([*command, *arguments], environment(cache), leads=leads)
 
 
 def run(cache: Path, *arguments: object) -> CompletedProcess[str]:

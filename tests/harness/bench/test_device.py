@@ -183,7 +183,8 @@ def test_a_reproduction_that_is_refused_is_the_users_mistake(tmp_path, monkeypat
 
 
 def test_what_takes_longer_than_it_may_is_interrupted_as_a_user_would():
-    told = "import time\ntry: time.sleep(60)\nexcept KeyboardInterrupt: print('stopped')"
+    told = "import signal, time; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    told += "try: time.sleep(60)\nexcept KeyboardInterrupt: print('stopped')"
     assert device.run_with_limit([sys.executable, "-c", "raise SystemExit(3)"], 60.0) == 3
     assert device.run_with_limit([sys.executable, "-c", told], 1.0) == 130
 
