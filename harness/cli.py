@@ -43,6 +43,10 @@ COMMANDS = {
         "harness.commands.tolerate",
         "find the workers, staleness, delay or message loss at which a run file breaks",
     ),
+    "advise": (
+        "harness.commands.advise",
+        "advise on the algorithm and the number of workers of a run file",
+    ),
     "check-algorithm": (
         "harness.commands.check_algorithm",
         "check an algorithm against the promises of every algorithm",
@@ -227,6 +231,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "diloco --cluster l40s-wide-area",
         "async-averaged --target lagbench-runs/HASH",
     ),
+    "lagbench advise": ("async-averaged --budget 60", "async-averaged --machines wide-area-10"),
     "lagbench calibrate": ("--out my.toml --workers 8",),
     "lagbench recognise": ("parametric --scale smoke", "MINE --against initial=random --seeds 5"),
     "lagbench bench": ("--check", "--only simulator"),

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.commands import advice_text
 from harness.judge.answer import ordered
 from harness.judge.comparison import Row, describe_program
 from harness.search.advice import Advised
 from harness.store import Run
-from harness.store import files as atomic
-from lagbench import advice_text
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class Advice:
         return advice_text.as_dict(self.found)
 
     def report(self, out: str | Path) -> list[Path]:
-        """Write ``advice.md`` and ``advice.json``, which names the runs.
+        """Write ``index.html``, ``advice.md`` and ``advice.json``, which name the runs.
 
         Args:
             out: the folder, made if it is missing.
@@ -66,21 +64,8 @@ class Advice:
         Returns:
             Paths of the files.
         """
-        folder = Path(out)
-        atomic.writable_folder(folder, "report")
-        runs = {f"{row.cell.method}, {row.cell.workers}": row.cell.runs for row in self.rows}
-        hashes = {name: [run.hash for run in each] for name, each in runs.items()}
-        told = {
-            **self.to_dict(),
-            "provenance": {**describe_program("lagbench"), "command": self.call, "runs": hashes},
-        }
-        files = {
-            "advice.md": advice_text.as_markdown(self.found),
-            "advice.json": json.dumps(told, indent=2) + "\n",
-        }
-        for name, text in files.items():
-            atomic.write_bytes(folder / name, text.encode())
-        return [folder / name for name in files]
+        program = {**describe_program("lagbench"), "command": self.call}
+        return advice_text.write_advice(self.found, Path(out), program)
 
     def __str__(self) -> str:
         return "\n".join(advice_text.lines(self.found))

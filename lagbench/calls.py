@@ -55,7 +55,7 @@ from harness.natural_gradient import NaturalGradient
 from harness.networks.contract import Minibatch, Network
 from harness.runs.idle import idle_lines
 from harness.runs.methods import Asked, Method, method_of
-from harness.search.advice import expand
+from harness.search.advice import expand, worker_counts
 from harness.search.break_search import Search, ToleranceSearch
 from harness.search.comparison import Grid, Rates
 from harness.search.knobs import knob_of
@@ -421,8 +421,7 @@ def advise(
     if budget is not None:
         check_number("budget", budget)
     with Experiment(model, loss, data, machines, settings) as experiment:
-        size = experiment.machine.size
-        counts = [1, *(workers or sorted({*(2**k for k in range(1, size.bit_length())), size}))]
+        counts = worker_counts(experiment.machine.size, workers or ())
         grid = experiment.grid([*expand(algorithms, intervals)], counts, None)
         return Advice(experiment.advise(grid, budget))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 from hypothesis import HealthCheck, settings
@@ -20,6 +21,10 @@ settings.load_profile("untimed")
 # What a loss of power leaves is tested by what was recorded (`harness/store/crashes.py`).
 os.fsync = lambda fd: None
 
+# Half a million objects of torch and numba live as long as the tests do: a tenth of the time was
+# spent on looking through them.
+gc.set_threshold(20_000, 50, 50)
+
 pytest_plugins = ["tests.invariants", "tests.portable.flips"]
 
 forks.context(
@@ -32,3 +37,7 @@ forks.context(
     "reproductions.reproduce",
     "torch._dynamo",  # which torch imports at the first call of `vmap`: three seconds
 )
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()

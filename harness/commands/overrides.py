@@ -83,15 +83,19 @@ def seeds_from(first: int, count: int) -> range:
     return range(first, first + count)
 
 
-def numbers(text: str) -> list[int]:
-    """Parse numbers of workers, as ``1,4,16``.
+def numbers(text: str, option: str = "--workers") -> list[int]:
+    """Parse whole numbers from 1, as ``1,4,16``.
+
+    Args:
+        text: the numbers, with commas.
+        option: the option, for the message.
 
     Raises:
         UserError: a part is no whole number from 1.
     """
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not all(word.isdecimal() and int(word) > 0 for word in words):
-        raise UserError(f"--workers: {text!r}; allowed: whole numbers from 1, as 1,4,16")
+        raise UserError(f"{option}: {text!r}; allowed: whole numbers from 1, as 1,4,16")
     return [int(word) for word in words]
 
 

@@ -154,6 +154,21 @@ class Plan:
         return sum(self.stages.values(), Span(0, 0))
 
 
+def worker_counts(machines: int, asked: Sequence[int] = ()) -> list[int]:
+    """Numbers of workers to try: 1, and those asked for or powers of 2 up to the machines.
+
+    Args:
+        machines: size of the cluster.
+        asked: numbers to try; empty for the usual ones.
+
+    Example:
+        >>> worker_counts(12), worker_counts(12, [3])
+        ([1, 2, 4, 8, 12], [1, 3])
+    """
+    usual = sorted({*(2**k for k in range(1, machines.bit_length())), machines})
+    return [1, *(each for each in asked or usual if each != 1)]
+
+
 @dataclass(frozen=True)
 class Trial:
     """The last that was tried of a candidate.

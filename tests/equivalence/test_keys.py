@@ -3,8 +3,8 @@
 It changes the result, or the command says ``no effect``, or it is refused in words that name it.
 Keys are those of the settings classes that the reference page is made of: one that is added enters
 by being declared. A key of a cluster file meets `simulate`, `predict` and one of the commands that
-train, a key of a run file `train`, `predict` and one of the commands that compare. The other command
-and the protocol take turns with the keys, for all of them together would take minutes.
+train, a key of a run file `train`, `predict` and one of those that compare. The last command and
+the protocol take turns with the keys, for all of them together would take minutes.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import html
+import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from harness.base.settings import format_count, format_seconds
@@ -19,8 +20,17 @@ from harness.judge.answer import (
 from harness.judge.break_point import compare_errors
 from harness.judge.comparison import Row, Table, build_table, speedup
 from harness.search.advice import Advised
+from harness.store import files as atomic
+from reports.answer_page import Picture, build_page, summary
+from reports.learning_curves import curves_figure
+from reports.style import render_figure, use_style
 
 HEAD = ("algorithm", "workers", "rate", "passes", "minibatch", "to target", "")
+
+CURVES = (
+    "One worker and the candidates that were trained in full: mean over seeds on development data;"
+    " bands reach from the lowest to the highest seed. The dotted line is the target."
+)
 
 
 def build_advice_table(found: Advised) -> Table:
@@ -102,6 +112,11 @@ def lines(found: Advised) -> Iterator[str]:
         first, last = row[0].ljust(widths[0]), row[-1]
         middle = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)][1:-1]
         yield "  ".join([first, *middle, last]).rstrip()
+    yield from _feet(found)
+
+
+def _feet(found: Advised) -> Iterator[str]:
+    """The lines below the table: what cannot be trained."""
     for each in found.plan.impossible:
         yield f"{each.method}, {format_workers(each.workers)}: not possible: {each.reason}"
 
@@ -137,8 +152,33 @@ def _short(seconds: float) -> str:
     return format_seconds(float(f"{seconds:.3g}"))
 
 
+def write_advice(found: Advised, out: Path, program: Mapping[str, Any]) -> list[Path]:
+    """Write ``index.html``, ``advice.md`` and ``advice.json``, which name the runs.
+
+    Args:
+        found: the search.
+        out: the folder, made if it is missing.
+        program: commit, versions and command, see `describe_program`.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    atomic.writable_folder(out, "report")
+    runs = {f"{c.method}, {c.workers}": [run.hash for run in c.runs] for c in found.cells}
+    provenance = {**program, "runs": runs}
+    told = {**as_dict(found), "provenance": provenance}
+    files = {
+        "index.html": as_page(found, provenance),
+        "advice.md": as_markdown(found),
+        "advice.json": json.dumps(told, indent=2) + "\n",
+    }
+    for name, text in files.items():
+        atomic.write_bytes(out / name, text.encode())
+    return [out / name for name in files]
+
+
 def as_markdown(found: Advised) -> str:
-    """The same as a page."""
+    """The advice and the table of all candidates."""
     rows = [HEAD, *_cells(found)]
     head, *body = (f"| {' | '.join(row)} |" for row in rows)
     told = ["# Advice", "", *describe_advice(found), "", head, "|---" * len(HEAD) + "|", *body]
@@ -147,13 +187,24 @@ def as_markdown(found: Advised) -> str:
 
 def as_html(found: Advised) -> str:
     """The same for a notebook."""
-    told = "".join(f"<p>{html.escape(line)}</p>" for line in describe_advice(found))
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-        for row in _cells(found)
+    return "".join(summary([*describe_advice(found)], [HEAD, *_cells(found)], [*_feet(found)]))
+
+
+def as_page(found: Advised, provenance: Mapping[str, Any]) -> str:
+    """The same as one HTML page, with the curves of what was trained in full.
+
+    Args:
+        found: the search.
+        provenance: commit, versions, command and hashes of the runs.
+    """
+    table = build_advice_table(found)
+    with use_style():
+        curves = render_figure(curves_figure(table), "svg")
+    pictures = [Picture("Learning curves", curves, CURVES)]
+    rows = [HEAD, *_cells(found)]
+    return build_page(
+        "Advice", [*describe_advice(found)], rows, [*_feet(found)], pictures, provenance
     )
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in HEAD)
-    return f"{told}<table><tr>{head}</tr>{rows}</table>"
 
 
 def as_dict(found: Advised) -> dict[str, Any]:

@@ -1,0 +1,100 @@
+"""`lagbench advise`: the algorithm and number of workers that reach a target error first."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from harness import argument_types
+from harness.base.files import cluster_file, describe_choices, run_file
+from harness.commands import overrides
+
+__all__ = ["configure", "run"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("file", type=run_file, help=f"the run: {describe_choices('run')}")
+    parser.add_argument(
+        "--machines",
+        metavar="CLUSTER",
+        type=cluster_file,
+        help="cluster to advise on: a TOML file, or a bundled one (default: the run file's)",
+    )
+    parser.add_argument(
+        "--target",
+        type=float,
+        help="value of the metric to be reached (default: 95%% of the improvement of one worker)",
+    )
+    parser.add_argument(
+        "--algorithms",
+        default="async,sync,averaging",
+        help="short names or classes; averaging, block-momentum and diloco are tried with all"
+        " --intervals (async,sync,averaging)",
+    )
+    parser.add_argument(
+        "--workers",
+        default="",
+        help="numbers of workers beside 1, e.g. 4,16 (default: powers of 2 up to the cluster's)",
+    )
+    parser.add_argument(
+        "--intervals",
+        default="4,16,64",
+        help="minibatches of a worker between two rounds (4,16,64)",
+    )
+    parser.add_argument(
+        "--budget",
+        type=float,
+        help="number of trainings of full length that the search may cost, about",
+    )
+    overrides.add_changes(parser, seeds=3)
+    parser.add_argument(
+        "--jobs",
+        type=argument_types.count,
+        default=1,
+        help="number of runs trained at once, one process each",
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("reports/out/advice"), help="folder for report and runs"
+    )
+    argument_types.add_carriers(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Search, print the advice with all candidates, and write it."""
+    from dataclasses import replace
+
+    from harness.base.errors import EXIT_DONE
+    from harness.commands import advice_text
+    from harness.grid.grid import Runner
+    from harness.judge.comparison import describe_program
+    from harness.runs.idle import idle_lines
+    from harness.search.advice import AdviceSearch, expand, make_plan, worker_counts
+    from harness.simulator import load_cluster
+    from harness.store.files import writable_folder
+
+    base, _ = overrides.base_of(arguments)
+    if arguments.machines is not None:
+        base = replace(base, cluster=load_cluster(arguments.machines))
+    named = [word.strip() for word in arguments.algorithms.split(",") if word.strip()]
+    intervals = overrides.numbers(arguments.intervals, "--intervals")
+    methods = overrides.named_methods([*expand(named, intervals)], base)
+    counts = worker_counts(base.cluster.size, overrides.numbers(arguments.workers))
+    arguments.rates = "sweep"  # the search ranks candidates each at its best rate
+    grid = overrides.grid_of(arguments, base, methods, counts)
+    seed, rate = base.seed, base.schedule.rate
+    grid = grid.drop_impossible(lambda method, count: grid.configure(method, count, rate, seed))
+    plan = make_plan(grid, arguments.target, arguments.budget)
+    store = argument_types.open_store(
+        writable_folder(arguments.out, "--out") / "runs", arguments.gather
+    )
+    for line in idle_lines([grid.configure(*pair, rate, seed) for pair in grid.pairs]):
+        print(line, file=sys.stderr, flush=True)
+    with Runner(store, arguments.jobs, argument_types.submission_of(arguments)) as runner:
+        found = AdviceSearch(plan, grid, runner).run()
+    advice_text.write_advice(found, arguments.out, describe_program("lagbench"))
+    for line in advice_text.lines(found):
+        print(line)
+    print(f"{arguments.out / 'index.html'}")
+    return EXIT_DONE
