@@ -166,7 +166,7 @@ def _machine(
 
 
 def _with_broadcast(machine: Cluster, size_bytes: float) -> Cluster:
-    """The cluster, each of whose averages costs a broadcast over its highest links more.
+    """The cluster with a broadcast over its highest links before each average.
 
     Every worker but the last passes the bytes on as they arrive, so they take the time of one link
     and the latencies of all.
