@@ -72,7 +72,7 @@ def curves_figure(table: Table) -> Figure:
 
 
 def has_methods(table: Table) -> bool:
-    """Whether a table has several algorithms, whose rows are in different panels."""
+    """Whether a table has several algorithms, each with a panel of its own."""
     return len(_group_by_method(table.rows)) > 1
 
 

@@ -149,7 +149,7 @@ the last share to a thousand, counts steps."""
 
 
 def check_share(asked: Any) -> None:
-    """Reject a function whose argument is called as one that counts.
+    """Reject a function with an argument that counts, by its name.
 
     Raises:
         UserError: it is.

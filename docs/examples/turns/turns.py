@@ -18,5 +18,5 @@ class Turns(GatedServer):
 
     def may_read(self, worker, folded, under_way):
         """Whether it is the worker's turn, and nothing is under way."""
-        whose = folded.sum() // self.turn % len(folded)
-        return worker == whose and not under_way.any()
+        its = folded.sum() // self.turn % len(folded)
+        return worker == its and not under_way.any()

@@ -1,4 +1,4 @@
-"""A parameter server whose workers read when a rule says so: the base of rules of one's own.
+"""A parameter server with a rule that says when workers may read: the base of own rules.
 
 Reads, computations, copies, queues and folds are those of `parameter_server`, on any link or
 network. Before each fold the rule is asked, worker by worker in the order of their numbers, which
@@ -31,7 +31,7 @@ SERVER = ParameterServer()
 
 
 class GatedServer(Spec, TimingProtocol):
-    """Base of protocols of one server whose workers read when a rule allows it.
+    """Base of protocols of one server with a rule that says when a worker may read.
 
     A subclass is a frozen dataclass that has `may_read`; its fields are the protocol's settings.
     """
