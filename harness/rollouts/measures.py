@@ -11,6 +11,7 @@ number is averaged over the steps of the trainer, not over the time in which the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -129,15 +130,15 @@ def _percentile(values: Ints, counts: Ints, share: float) -> float:
 
 
 def compare_with_theory(
-    protocol: Rollouts, timeline: Timeline, slots: int, step_s: float, sync_s: float
+    protocol: Rollouts, timeline: Timeline, generators: int, pace: float, sync_s: float
 ) -> Iterator[Comparison]:
     """Closed forms beside the figures of a long simulation: name, measured, theory or its bounds.
 
     Args:
         protocol: the settings.
         timeline: of at least some 100 steps, with spans.
-        slots: slots of all generators.
-        step_s: seconds of a decode step in a generator with all slots in use.
+        generators: number of generators.
+        pace: seconds of their decode steps over those of the settings.
         sync_s: seconds to publish.
     """
     times, first = timeline.folds.time_s, int(timeline.folds.fold[0])
@@ -164,8 +165,10 @@ def compare_with_theory(
     train_s += sync_s / protocol.interval
     held = rows.where((rows.start_s >= window[0]) & (rows.start_s < window[1]))
     left_s = _left_s(held)
-    duration_s = step_s * protocol.length_scale * float(held.decoded.mean())
-    duration_s += float(np.nansum(held.left_s - held.end_s)) / len(held)
+    outside_s = float(np.nansum(left_s - held.end_s)) / len(held)
+    steps = pace * protocol.length_scale * float(held.decoded.mean())
+    duration_s = steps * _step_s(protocol, steps, outside_s) + outside_s
+    slots = generators * protocol.slots
     rate = slots / duration_s / size * float((held.fate == TRAINED).mean())
     trainer = min(train_s / cycle_s, 1.0)
     if protocol.publish == "in-flight" and trainer >= NEVER_IDLE:
@@ -179,13 +182,23 @@ def compare_with_theory(
     in_use = float((left_s - held.start_s).sum()) / (seconds * slots)
     limit = min(1.0 / train_s if train_s > 0.0 else np.inf, rate)
     is_limit = max(trainer, in_use) >= NEVER_IDLE
-    name = "batches/s = min(1 / train, C / E[D] / B)"
-    yield (
-        name if is_limit else f"{name[:9]} <= {name[12:]}",
-        1.0 / cycle_s,
-        (limit if is_limit else (0.0, limit)),
-    )
+    expected = limit if is_limit else (0.0, limit)
+    yield "batches/s, min(1/train, C/(E[D] B))", 1.0 / cycle_s, expected
     yield from _compare_rule(protocol, taken, held, times, stale, cycle_s, sync_s)
+
+
+def _step_s(protocol: Rollouts, steps: float, outside_s: float) -> float:
+    """Seconds of a decode step with all slots in use, some of them by environments.
+
+    Args:
+        protocol: the settings.
+        steps: of a rollout, at the generators' pace.
+        outside_s: seconds of its environment.
+    """
+    # c = slots · D / (D + outside) with D = steps (a + b c), which is quadratic in a + b c
+    a, b = protocol.decode_s, protocol.sequence_s * protocol.slots
+    half = 0.5 * (a + b - outside_s / steps)
+    return half + math.sqrt(half * half + a * outside_s / steps)
 
 
 def _compare_rule(

@@ -341,11 +341,9 @@ class Rollouts(Spec, TimingProtocol):
                 " the beginning can be left out"
             )
         pace = costs.compute_s / costs.compute_s[0] if costs.compute_s[0] > 0.0 else np.ones(1)
-        step_s = self.decode_s + self.sequence_s * self.slots
-        slots = len(costs.compute_s) * self.slots
-        return measures.compare_with_theory(
-            self, timeline, slots, step_s / float(np.mean(1.0 / pace)), self._rules(costs).sync_s
-        )
+        mean_pace, sync_s = 1.0 / float(np.mean(1.0 / pace)), self._rules(costs).sync_s
+        generators = len(costs.compute_s)
+        return measures.compare_with_theory(self, timeline, generators, mean_pace, sync_s)
 
     def trace(self, timeline: Timeline) -> Iterator[dict[str, Any]]:
         """The trainer, the slots of the generators, and the number of waiting groups."""
@@ -369,7 +367,7 @@ class Rollouts(Spec, TimingProtocol):
         del cluster
         pool = self.most_groups * self.group * (events.ROLLOUT.itemsize + 32.0)
         each = self.slots * 8.0 + pool / workers
-        return UnitCosts(2e-6, 200.0 + each, 1e-6)
+        return UnitCosts(2e-6, 200.0 + each, 1.2e-6, contributions=self.batch * self.group)
 
 
 def _is_untold(state: State) -> np.ndarray:

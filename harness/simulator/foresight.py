@@ -321,7 +321,7 @@ def effort_of(
         folds: number of folds; None for the long run, for which the result is a lower bound.
     """
     costs, handing = protocol.effort(cluster, workers), protocol.handing(workers)
-    each = workers if handing is not None and handing.rounds else 1
+    each = workers if handing is not None and handing.rounds else costs.contributions or 1
     least = LEAST_FOLDS if costs.rounds else max(LEAST_FOLDS, LEAST_READS * workers)
     rounds = least if folds is None else folds
     first_s, size = workers * costs.worker_s, workers * costs.worker_bytes

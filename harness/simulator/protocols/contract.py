@@ -109,6 +109,7 @@ class UnitCosts(NamedTuple):
         rounds: whether workers fold together.
         present_s: per worker and fold, whether it contributes or not.
         messages_s, messages_bytes: for all messages of a fold, and for their table.
+        contributions: in a fold, if neither one nor one of each worker.
     """
 
     worker_s: float = 2e-6
@@ -118,6 +119,7 @@ class UnitCosts(NamedTuple):
     present_s: float = 0.0
     messages_s: float = 0.0
     messages_bytes: float = 0.0
+    contributions: int | None = None
 
 
 Ability = Literal[
