@@ -1,7 +1,7 @@
 """Seconds of asynchronous training for each allowance, from those of synchronous training alone.
 
 A plan has the seconds of a measured synchronous run (allowance 0), and settings of the protocol
-`Rollouts` whose seconds are not known. Three shares divide a synchronous update: generation, until
+`Rollouts` with unknown seconds. Three shares divide a synchronous update: generation, until
 its last rollout is complete; the copy of new weights; and the trainer's step, which is the rest.
 Uncertain figures are drawn, and each draw is simulated at allowance 0 and at those that are asked
 for. The ratio of two simulated runs times the measured seconds is the draw's prediction, so the

@@ -13,16 +13,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.rollouts.event_loop import (
+    ADMISSION,
+    DISCARD,
+    DRAIN,
+    IN_FLIGHT_EXCHANGE,
+    ONE_STEP,
+    Rules,
+)
 from harness.rollouts.records import TRAINED, RolloutRows, TokenRows, rollout_rows, token_rows
 from harness.simulator.timeline import SERVER, Timeline
-
-if TYPE_CHECKING:
-    from harness.rollouts.protocol import Rollouts
 
 __all__ = ["compare_with_theory", "measure", "token_staleness", "trace"]
 
@@ -130,16 +135,16 @@ def _percentile(values: Ints, counts: Ints, share: float) -> float:
 
 
 def compare_with_theory(
-    protocol: Rollouts, timeline: Timeline, generators: int, pace: float, sync_s: float
+    rules: Rules, timeline: Timeline, slots: int, generators: int, pace: float
 ) -> Iterator[Comparison]:
     """Closed forms beside the figures of a long simulation: name, measured, theory or its bounds.
 
     Args:
-        protocol: the settings.
-        timeline: of at least some 100 steps, with spans.
+        rules: the protocol's settings.
+        timeline: of at least some 100 steps.
+        slots: slots of a generator.
         generators: number of generators.
         pace: seconds of their decode steps over those of the settings.
-        sync_s: seconds to publish.
     """
     times, first = timeline.folds.time_s, int(timeline.folds.fold[0])
     begin, end = int(BEGIN * len(times)), int(END * len(times)) - 1
@@ -147,7 +152,7 @@ def compare_with_theory(
     seconds, folds = window[1] - window[0], end - begin
     rows = rollout_rows(timeline)
     kept = rows.where(rows.fate == TRAINED)
-    size = protocol.batch * protocol.group
+    size = rules.batch * rules.group
     inside = (kept.taken_s >= window[0]) & (kept.taken_s < window[1])
     taken = kept.where(inside)
     cycle_s = seconds / folds
@@ -160,18 +165,18 @@ def compare_with_theory(
     stale = taken.trained_version - taken.oldest_version
     present = _overlap(begun_at, taken_at, edges) / (edges[1] - edges[0]) / size
     yield "staleness = (C + R + Q) / B + f", float(stale.mean()), present + phase
-    tokens = protocol.length_scale * float(taken.decoded.sum()) / len(taken)
-    train_s = protocol.steps * protocol.train_s + protocol.token_s * tokens * size
-    train_s += sync_s / protocol.interval
+    tokens = rules.scale * float(taken.decoded.sum()) / len(taken)
+    train_s = rules.step_s + rules.token_s * tokens * size
+    train_s += rules.sync_s / rules.interval
     held = rows.where((rows.start_s >= window[0]) & (rows.start_s < window[1]))
     left_s = _left_s(held)
     outside_s = float(np.nansum(left_s - held.end_s)) / len(held)
-    steps = pace * protocol.length_scale * float(held.decoded.mean())
-    duration_s = steps * _step_s(protocol, steps, outside_s) + outside_s
-    slots = generators * protocol.slots
-    rate = slots / duration_s / size * float((held.fate == TRAINED).mean())
+    steps = pace * rules.scale * float(held.decoded.mean())
+    duration_s = steps * _step_s(rules, slots, steps, outside_s) + outside_s
+    total = generators * slots
+    rate = total / duration_s / size * float((held.fate == TRAINED).mean())
     trainer = min(train_s / cycle_s, 1.0)
-    if protocol.publish == "in-flight" and trainer >= NEVER_IDLE:
+    if rules.publish == IN_FLIGHT_EXCHANGE and trainer >= NEVER_IDLE:
         # the trainer's progress is even in time only if it never waits
         behind = float((taken_at - ended_at)[inside].mean())
         lives = float((ended_at - begun_at)[inside].mean())
@@ -179,63 +184,63 @@ def compare_with_theory(
         phase = float((shares / (taken.end_s - taken.start_s)).mean())
         age = float((taken.trained_version - taken.mean_version).mean())
         yield "age of a token = Q / B + d / 2 + f", age, behind + 0.5 * lives + phase
-    in_use = float((left_s - held.start_s).sum()) / (seconds * slots)
+    in_use = float((left_s - held.start_s).sum()) / (seconds * total)
     limit = min(1.0 / train_s if train_s > 0.0 else np.inf, rate)
     is_limit = max(trainer, in_use) >= NEVER_IDLE
     expected = limit if is_limit else (0.0, limit)
     yield "batches/s, min(1/train, C/(E[D] B))", 1.0 / cycle_s, expected
-    yield from _compare_rule(protocol, taken, held, times, stale, cycle_s, sync_s)
+    yield from _compare_rule(rules, taken, held, times, stale, cycle_s)
 
 
-def _step_s(protocol: Rollouts, steps: float, outside_s: float) -> float:
+def _step_s(rules: Rules, slots: int, steps: float, outside_s: float) -> float:
     """Seconds of a decode step with all slots in use, some of them by environments.
 
     Args:
-        protocol: the settings.
+        rules: the protocol's settings.
+        slots: of a generator.
         steps: of a rollout, at the generators' pace.
         outside_s: seconds of its environment.
     """
     # c = slots · D / (D + outside) with D = steps (a + b c), which is quadratic in a + b c
-    a, b = protocol.decode_s, protocol.sequence_s * protocol.slots
+    a, b = rules.decode_s, rules.sequence_s * slots
     half = 0.5 * (a + b - outside_s / steps)
     return half + math.sqrt(half * half + a * outside_s / steps)
 
 
 def _compare_rule(
-    protocol: Rollouts,
+    rules: Rules,
     taken: RolloutRows,
     held: RolloutRows,
     times: Floats,
     stale: Ints,
     cycle_s: float,
-    sync_s: float,
 ) -> Iterator[Comparison]:
     """Closed forms of one rule of the buffer."""
-    if protocol.rule == "admission" and protocol.interval == 1:
-        most = protocol.eta + 0.5 if protocol.eta else 0.0
+    if rules.rule == ADMISSION and rules.interval == 1:
+        most = rules.allowed + 0.5 if rules.allowed else 0.0
         yield "staleness, admission: eta + 1/2", float(stale.mean()), (0.0, most)
-    if protocol.rule == "one-step" or (protocol.rule == "admission" and protocol.eta == 0):
-        generate_s, train_s = _stages_s(protocol, taken)
-        train_s = train_s + (0.0 if protocol.publish == "drain" else sync_s)
+    if rules.rule == ONE_STEP or (rules.rule == ADMISSION and rules.allowed == 0):
+        generate_s, train_s = _stages_s(rules, taken)
+        train_s = train_s + (0.0 if rules.publish == DRAIN else rules.sync_s)
         both = np.maximum(generate_s[1:], train_s[:-1])
         name = "s a step = max(generate, train)"
-        if protocol.rule == "admission":
+        if rules.rule == ADMISSION:
             both, name = generate_s + train_s, "s a step = generate + train"
-        more = sync_s if protocol.publish == "drain" else 0.0
+        more = rules.sync_s if rules.publish == DRAIN else 0.0
         yield name, cycle_s, float(both.mean()) + more
-    if protocol.rule == "discard" and protocol.interval == 1:
-        step_s = protocol.length_scale * (protocol.decode_s + protocol.sequence_s)
-        longest = (protocol.eta + 1) * float(np.diff(times).max()) / step_s
+    if rules.rule == DISCARD and rules.interval == 1:
+        step_s = rules.scale * (rules.decode_s + rules.sequence_s)
+        longest = (rules.allowed + 1) * float(np.diff(times).max()) / step_s
         yield "longest trained, tokens", float(taken.tokens.max()), (0.0, longest)
         gone = held.fate != TRAINED
         # a queue that grows too old is not foreseen, nor are seconds that were never drawn
-        simple = protocol.group == 1 and protocol.environment_s == protocol.reward_s == 0.0
+        simple = rules.group == 1 and rules.environment.mean == rules.reward.mean == 0.0
         if simple and (taken.taken_s - taken.ready_s).mean() < QUICK * cycle_s:
             ended = ~np.isnan(held.end_s)
             pace_s = float((held.end_s - held.start_s)[ended].sum() / held.tokens[ended].sum())
             # it has to be complete when the last step begins that it is young enough for
-            train_s = float(_stages_s(protocol, taken)[1].mean()) + sync_s
-            limits_s = protocol.eta * cycle_s - train_s
+            train_s = float(_stages_s(rules, taken)[1].mean()) + rules.sync_s
+            limits_s = rules.allowed * cycle_s - train_s
             before = np.searchsorted(times, held.start_s, side="right")
             limits_s += times[np.minimum(before, len(times) - 1)] - held.start_s
             durations_s = np.sort(held.tokens * pace_s)
@@ -243,16 +248,16 @@ def _compare_rule(
             yield "thrown away = P(age > eta)", float(gone.mean()), float(share.mean())
 
 
-def _stages_s(protocol: Rollouts, rows: RolloutRows) -> tuple[Floats, Floats]:
+def _stages_s(rules: Rules, rows: RolloutRows) -> tuple[Floats, Floats]:
     """Seconds in which each whole batch was generated, and in which it was trained on."""
     version = rows.trained_version - rows.trained_version.min()
-    size = protocol.batch * protocol.group
+    size = rules.batch * rules.group
     whole = np.flatnonzero(np.bincount(version) == size)
     order = np.argsort(version, kind="stable")
     order = order[np.isin(version[order], whole)].reshape(-1, size)
     generate_s = rows.ready_s[order].max(axis=1) - rows.start_s[order].min(axis=1)
-    tokens = protocol.length_scale * rows.tokens[order].sum(axis=1)
-    return generate_s, protocol.steps * protocol.train_s + protocol.token_s * tokens
+    tokens = rules.scale * rows.tokens[order].sum(axis=1)
+    return generate_s, rules.step_s + rules.token_s * tokens
 
 
 def _overlap(start: Floats, end: NDArray[Any], window: tuple[float, float]) -> float:

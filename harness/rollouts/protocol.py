@@ -341,9 +341,9 @@ class Rollouts(Spec, TimingProtocol):
                 " the beginning can be left out"
             )
         pace = costs.compute_s / costs.compute_s[0] if costs.compute_s[0] > 0.0 else np.ones(1)
-        mean_pace, sync_s = 1.0 / float(np.mean(1.0 / pace)), self._rules(costs).sync_s
-        generators = len(costs.compute_s)
-        return measures.compare_with_theory(self, timeline, generators, mean_pace, sync_s)
+        mean_pace, generators = 1.0 / float(np.mean(1.0 / pace)), len(costs.compute_s)
+        rules = self._rules(costs)
+        return measures.compare_with_theory(rules, timeline, self.slots, generators, mean_pace)
 
     def trace(self, timeline: Timeline) -> Iterator[dict[str, Any]]:
         """The trainer, the slots of the generators, and the number of waiting groups."""
