@@ -42,7 +42,8 @@ class Compared:
         ms: predicted milliseconds per step.
         low_ms, high_ms: ends of the prediction's interval.
         measured_ms: median over the cell's runs.
-        runs_ms: each run.
+        share: predicted share of a step in which a worker computes.
+        measured_share: median over the runs.
     """
 
     algorithm: str
@@ -51,8 +52,9 @@ class Compared:
     ms: float
     low_ms: float
     high_ms: float
+    share: float
     measured_ms: float
-    runs_ms: tuple[float, ...]
+    measured_share: float
 
     @property
     def error(self) -> float:
@@ -76,7 +78,7 @@ def compare(prediction: Path, measured: Path) -> list[Compared]:
         UserError: a measured cell was not predicted.
     """
     told = tomllib.loads(measured.read_text(encoding="utf-8"))["measured"]["cells"]
-    runs = {_cell_of(cell): tuple(map(float, cell["ms_per_step"])) for cell in told}
+    runs = {_cell_of(cell): (cell["ms_per_step"], cell["computing_ms"]) for cell in told}
     with prediction.open(encoding="utf-8") as file:
         rows = {_cell_of(row): row for row in csv.DictReader(file)}
     if unknown := [cell for cell in runs if cell not in rows]:
@@ -84,9 +86,9 @@ def compare(prediction: Path, measured: Path) -> list[Compared]:
     return [
         Compared(
             *cell,
-            *(float(row[name]) for name in ("ms_per_step", "ms_low", "ms_high")),
-            measured_ms=median(runs[cell]),
-            runs_ms=runs[cell],
+            *(float(row[name]) for name in ("ms_per_step", "ms_low", "ms_high", "computing_share")),
+            measured_ms=median(runs[cell][0]),
+            measured_share=median(part / ms for ms, part in zip(*runs[cell], strict=True)),
         )
         for cell, row in rows.items()
         if cell in runs
@@ -98,11 +100,13 @@ def _cell_of(row: dict[str, Any]) -> tuple[str, int, float]:
 
 
 def summarise(cells: Sequence[Compared]) -> str:
-    """One line: median and largest error, and how many intervals hold their measurement."""
+    """One line: errors of times and shares, and how many intervals hold their measurement."""
     errors = [abs(cell.error) for cell in cells]
+    shares = [abs(cell.share / cell.measured_share - 1.0) for cell in cells]
     inside = sum(cell.is_inside for cell in cells)
     worst = f"median error {median(errors):.1%}, largest {max(errors):.1%}"
-    return f"{len(cells)} cells: {worst}; {inside} intervals hold their measurement"
+    computing = f"share of computing, median error {median(shares):.1%}"
+    return f"{len(cells)} cells: {worst}; {inside} intervals hold their measurement; {computing}"
 
 
 def format_table(tables: Mapping[str, Sequence[Compared]]) -> str:

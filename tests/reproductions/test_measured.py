@@ -13,11 +13,19 @@ PUBLISHED = ROOT / "reports/published/predictions"
 MEASURED = ROOT / "reproductions/predictions/wan-measured.toml"
 
 TOLD = """
-[measured]
-cells = [
-    { algorithm = "DDP", H = 1, bandwidth_bits_per_s = 8, ms_per_step = [90, 110, 100] },
-    { algorithm = "DiLoCo", H = 4, bandwidth_bits_per_s = 8, ms_per_step = [2000] },
-]
+[[measured.cells]]
+algorithm = "DDP"
+H = 1
+bandwidth_bits_per_s = 8
+ms_per_step = [90, 110, 100]
+computing_ms = [9, 10, 8]
+
+[[measured.cells]]
+algorithm = "DiLoCo"
+H = 4
+bandwidth_bits_per_s = 8
+ms_per_step = [2000]
+computing_ms = [100]
 """
 PREDICTED = """algorithm,H,bandwidth_bits_per_s,ms_per_step,ms_low,ms_high,computing_share
 DiLoCo,4,8,1500,1400,1600,0.1
@@ -40,8 +48,10 @@ def test_a_cell_is_compared_with_the_median_of_its_runs(files):
     assert near.measured_ms == 100.0
     assert near.error == pytest.approx(0.1)
     assert near.is_inside
+    assert (far.measured_share, near.measured_share) == (0.05, pytest.approx(1 / 11))
     assert summarise([far, near]) == (
-        "2 cells: median error 17.5%, largest 25.0%; 1 intervals hold their measurement"
+        "2 cells: median error 17.5%, largest 25.0%; 1 intervals hold their measurement;"
+        " share of computing, median error 55.0%"
     )
 
 
@@ -66,16 +76,18 @@ def test_the_document_has_the_table_of_all_cells_and_its_summary(capsys):
     assert table in page
     cells = compare(PUBLISHED / "wan.csv", MEASURED)
     assert len(cells) == 36
-    summary = summarise(cells)
-    assert (
-        summary == "36 cells: median error 6.2%, largest 41.5%; 15 intervals hold their measurement"
-    )
-    assert "median error is 6.2%" in page
-    mended = summarise(compare(PUBLISHED / "wan-mended.csv", MEASURED))
-    assert (
-        mended == "36 cells: median error 4.7%, largest 15.0%; 16 intervals hold their measurement"
-    )
-    assert "median error is 4.7%" in page
+    mended = compare(PUBLISHED / "wan-mended.csv", MEASURED)
+    for told, (errors, inside, shares) in {
+        summarise(cells): ("6.2%, largest 41.5%", 15, "7.9%"),
+        summarise(mended): ("4.7%, largest 15.0%", 16, "5.5%"),
+    }.items():
+        assert told == (
+            f"36 cells: median error {errors}; {inside} intervals hold their measurement;"
+            f" share of computing, median error {shares}"
+        )
+        assert f"median error is {errors[:4]}" in page
+        assert f"{inside} hold their measurement" in " ".join(page.split())
+        assert shares in page
 
 
 def test_the_picture_is_a_png_and_an_unknown_name_is_one_line(tmp_path, capsys):
