@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tarfile
 import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,15 +13,18 @@ from typing import Any
 import pytest
 
 from harness.base.errors import EXIT_RUN_FAILED, UserError
+from harness.judge import read_results
 from harness.judge.claims import ANSWERS
 from harness.judge.registrations import (
     YOUNGER,
     Registration,
     mark_changes,
+    read_registration,
     require_registered,
 )
 from harness.judge.results import Claim, Results
 from harness.store import Run
+from reports.site import FROM
 from reproductions import register
 from reproductions.changes_after_runs import (
     OLDER,
@@ -251,6 +256,31 @@ def test_published_changes_of_the_same_runs_are_kept_and_their_verdicts(tmp_path
     assert [each.changed_after_runs for each in told] == ["frames too; its bands", ""]
     assert [each.before for each in told] == ["mixed, then holds here", ""]
     assert keep_changes(paper, [one, two], None) == (one, two)
+
+
+@pytest.mark.parametrize("path", sorted(FROM.glob("paper[123]/*/results.json")), ids=str)
+def test_a_published_report_has_the_committed_digest_or_says_that_it_is_older(path):
+    results = read_results(path)
+    name, _, told = results.provenance[REGISTRATION].partition(", ")
+    there = read_registration(Path("reproductions") / name)
+    assert there is not None
+    behind = {hash_ for claim in results.claims for hash_ in claim.runs}
+    kept = [path.parent / "runs" / f"{hash_}.tar" for hash_ in sorted(behind)]
+    begun = [moment_of(each) for each in kept[:3] if each.exists()]
+    if told == OLDER:
+        assert not any("registration" in each.get("under", {}) for each in begun)
+        return
+    assert all(each["under"]["registration"] for each in begun)
+    changed = any(claim.changed_after_runs for claim in results.claims)
+    assert changed or told == f"SHA-256 {there.digest}"
+
+
+def moment_of(archive: Path) -> dict[str, Any]:
+    """The provenance of a kept run."""
+    with tarfile.open(archive) as tar:
+        file = tar.extractfile("provenance.json")
+        assert file is not None
+        return json.load(file)
 
 
 def test_a_file_is_written_from_the_code_and_compared_with_it(tmp_path, monkeypatch, capsys):
