@@ -13,7 +13,7 @@ from harness.base.printable import printable
 from harness.judge import Results, read_results
 from harness.judge.claims import VERDICTS
 from harness.store.files import writable_folder, write_bytes
-from reports import abstract, build, summary, verdict_notes
+from reports import abstract, build, summary
 from reports.page.document import build_document, tag
 from reports.verdicts import size_of_scale
 
@@ -107,7 +107,7 @@ def _row(place: Path, results: Results) -> str:
     cells = [
         escape(results.paper),
         escape(results.scale),
-        escape(verdict_notes.corpus_of(results)),
+        escape(results.corpus),
         str(len(results.seeds)),
         *(str(counts[verdict]) for verdict in VERDICTS),
         links,

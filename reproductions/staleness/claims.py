@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -94,8 +95,9 @@ def momentum_rate(subject: Subject, runs: Runs) -> Claim:
             parts.append(Quantity(label, round(theory, 2), found, _band("momentum-rate"), theory))
             # The part takes an edge for the middle of its rungs; this one leaves it between them.
             left_open.append(_open(label, *map(bounds_of_edge, groups)))
-    told = "log2 of SGD's largest stable rate over that with momentum 0.9"
-    return _claim("momentum-rate", told, [*parts, *left_open], runs)
+    told = "SGD's largest stable rate over that with momentum 0.9"
+    factors = [replace(each, is_log2=True) for each in (*parts, *left_open)]
+    return _claim("momentum-rate", told, factors, runs)
 
 
 def momentum_begets(subject: Subject, runs: Runs) -> Claim:
@@ -129,9 +131,9 @@ def must_sweep(subject: Subject, runs: Runs) -> Claim:
         fresh, stale = searches(name)
         return _open(name, bounds_of_rate(fresh), bounds_of_edge(stale))
 
-    told = f"log2 of the best rate at τ = 0 over the largest stable at τ = {MIDDLE}"
+    told = f"the best rate at τ = 0 over the largest stable at τ = {MIDDLE}"
     parts = [*_problem_quantities("must-sweep", octaves_above_edge), *map(open_part, PROBLEMS)]
-    return _claim("must-sweep", told, parts, runs)
+    return _claim("must-sweep", told, [replace(each, is_log2=True) for each in parts], runs)
 
 
 def one_is_free(subject: Subject, runs: Runs) -> Claim:
