@@ -46,7 +46,8 @@ class Group:
 class Generator:
     """An engine; ``since`` and ``until`` bound its present step, or its reading."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, pace: int) -> None:
+        self.pace = pace
         self.slots: list[Rollout | None] = [None] * slots
         self.until: Fraction | None = None
         self.since = Fraction(-1)
@@ -56,11 +57,14 @@ class Generator:
 
 
 class Walk:
-    """The walk; ``length(prompt, member, attempt, version)`` gives the tokens of a rollout."""
+    """The walk; ``length(prompt, member, attempt, version)`` gives the tokens of a rollout.
 
-    def __init__(self, protocol: Any, generators: int, sync: float, length: Any) -> None:
+    ``paces`` are the generators' seconds over those of the protocol.
+    """
+
+    def __init__(self, protocol: Any, paces: list[int], sync: float, length: Any) -> None:
         self.rules, self.length, self.sync = protocol, length, Fraction(sync)
-        self.generators = [Generator(protocol.slots) for _ in range(generators)]
+        self.generators = [Generator(protocol.slots, pace) for pace in paces]
         self.now = Fraction(0)
         self.groups: list[Group] = []  # in flight, under reward or waiting
         self.placing: list[Rollout] = []
@@ -280,10 +284,10 @@ class Walk:
         generator.decodes = read == 0 or rules.prefill_s == 0
         if generator.decodes:
             seconds = Fraction(rules.decode_s) + Fraction(rules.sequence_s) * len(active)
-            generator.until, generator.stepping = self.now + seconds, active
+            generator.until, generator.stepping = self.now + generator.pace * seconds, active
             generator.since = self.now
         else:
-            generator.until = self.now + Fraction(rules.prefill_s) * read
+            generator.until = self.now + generator.pace * Fraction(rules.prefill_s) * read
 
     def read(self, row: Rollout, kept: int) -> None:
         """Go on with the published weights."""

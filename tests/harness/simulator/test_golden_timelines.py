@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness.rollouts.protocol import Rollouts
 from harness.simulator import (
     Averaging,
     Fault,
@@ -67,6 +68,10 @@ CASES = {
         {"jitter": LAWS["gamma"], "network": ROUNDS},
     ),
     "backup workers": (BackupWorkers(backups=1), {"jitter": LOGNORMAL}),
+    "rollouts": (
+        Rollouts(slots=4, group=2, batch=3, tokens=20.0, rule="discard", reward_s=1.0),
+        {"jitter": LOGNORMAL},
+    ),
     "sequence": (Sequence(slots=4, frames=60.0, kept=0.1), {"jitter": LOGNORMAL}),
 }
 

@@ -5,6 +5,7 @@ import tracemalloc
 import pyarrow as pa
 import pytest
 
+from harness.rollouts.protocol import Rollouts
 from harness.simulator import Fault, Jitter, ParameterServer, Simulation, concat
 from harness.simulator.timeline_file import load_timeline, save_segments
 from harness.speech.protocol import Sequence
@@ -23,8 +24,9 @@ FAULTS = (
         (ParameterServer(bound=2), FAULTS),
         (Sequence(slots=4, frames=60.0, decode_cost=0.1, shards=2), ()),
         (ParameterServer(shards=3), ()),
+        (Rollouts(slots=2, group=1, batch=1, tokens=5.0, train_s=0.5), ()),
     ],
-    ids=["plain", "faults", "sequence", "shards"],
+    ids=["plain", "faults", "sequence", "shards", "rollouts"],
 )
 def test_a_streamed_timeline_is_the_file_of_one_that_was_held(
     cluster, unit_job, tmp_path, protocol, faults
