@@ -120,8 +120,10 @@ def run(asked: argparse.Namespace) -> int:
     scale = asked.scale or ("gpu" if device == "cuda" else "laptop")
     request = _request(asked, paper, scale, device)
     curve = paper.curve(request.only)
-    if curve is None:  # a curve reads its own registration
+    if curve is None:
         check_registered(paper, scale)
+    else:
+        _ = curve.registration  # refused before a folder is made
     writable_folder(request.out, "--out")
     if curve is not None:
         from reproductions.curve_runs import Means, reproduce_curve

@@ -15,7 +15,7 @@ from harness.base.errors import UserError, name_error
 from harness.judge.builders import Maker
 from harness.judge.claims import Rule
 from harness.judge.conditions import Conditions
-from harness.judge.registrations import Registration, read_registration
+from harness.judge.registrations import Registration, read_registration, require_curve
 from harness.judge.results import Claim, Exhibit
 from harness.store import Run
 from harness.tasks.contract import Configuration
@@ -117,11 +117,12 @@ class Scaling:
         """The registration.
 
         Raises:
-            UserError: there is no such file, or it has no entry of this curve.
+            UserError: there is no such file, or it lacks an entry of this curve.
         """
         found = read_registration(self.registered)
-        if found is None or not found.entries(self.id):
-            raise UserError(f"{self.registered}: has no [scaling.{self.id!r}]")
+        if found is None:
+            raise UserError(f"{self.registered}: missing; needed: the curve {self.id}")
+        require_curve(found, self.id)
         return found
 
     @property

@@ -11,10 +11,11 @@ were changed after it (`mark_changes`). Curves over scale have a file of their o
 
     [scaling."p1.scaling"]
     claim = "p1.one-pass-close"      # claim whose statistic is followed
-    grows = "hours of speech"        # axis, with its unit
-    sizes = [                        # each with the seeds of its runs
-        { at = 1.04, seeds = [6001, 6002] },
-        { at = 3.1, seeds = [6001, 6002] },
+    statistic = "error of one pass over multi-pass"
+    grows = "training speech"        # axis
+    sizes = [                        # each with the seeds, the corpus and the cost of its runs
+        { at = 1.04, seeds = [6001, 6002], corpus = "mandarin-like@2000", core_minutes = 2 },
+        { at = 3.1, seeds = [6001, 6002], corpus = "mandarin-like@6000", core_minutes = 4 },
     ]
     held_out = 3.1                   # size that the laws are checked on
     paper = 500                      # size of the paper
@@ -42,6 +43,7 @@ __all__ = [
     "Registration",
     "mark_changes",
     "read_registration",
+    "require_curve",
     "require_registered",
 ]
 
@@ -50,6 +52,9 @@ SHORT = 8
 
 KINDS = ("claims", "scaling")
 """Tables with an entry for each claim or curve, by its id."""
+
+OF_A_CURVE = ("claim", "statistic", "grows", "paper", "band", "laws", "held_out", "sizes")
+OF_A_SIZE = ("at", "seeds", "corpus", "core_minutes")
 
 NAMED = ("settings", "conditions")
 """Tables of the file; a claim lists names of their entries."""
@@ -157,6 +162,32 @@ def require_registered(registered: Registration, declared: Mapping[str, Any], me
     """
     if told := _find_difference(registered.table, declared):
         raise UserError(f"{registered.path}: {told}; {mend}")
+
+
+def require_curve(registered: Registration, id_: str) -> None:
+    """Refuse a registration that lacks a curve over scale, or an entry of it.
+
+    Args:
+        registered: as it was read.
+        id_: of the curve.
+
+    Raises:
+        UserError: the first entry that is missing, or another size held out than the largest.
+    """
+    entry, where = registered.entries(id_), f"{registered.path}: scaling.{id_}"
+    if not entry:
+        raise UserError(f"{where}: missing")
+    for key in OF_A_CURVE:
+        if not entry.get(key):
+            raise UserError(f"{where}.{key}: missing")
+    for place, size in enumerate(entry["sizes"]):
+        for key in OF_A_SIZE:
+            if not isinstance(size, Mapping) or not cast(Mapping[str, Any], size).get(key):
+                raise UserError(f"{where}.sizes[{place}].{key}: missing")
+    largest = max(size["at"] for size in entry["sizes"])
+    if entry["held_out"] != largest:
+        told = f"allowed: {largest}, the largest size"
+        raise UserError(f"{where}.held_out: {entry['held_out']!r}; {told}")
 
 
 def _find_difference(found: Mapping[str, Any], declared: Mapping[str, Any], at: str = "") -> str:

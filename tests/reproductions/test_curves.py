@@ -206,8 +206,11 @@ def test_curve_runs_by_itself(scaling):
 
 def test_missing_registration_is_told(scaling):
     lost = replace(scaling, id="p9.other")
-    with pytest.raises(UserError, match=r"has no \[scaling.'p9.other'\]"):
+    with pytest.raises(UserError, match=r"scaling\.p9\.other: missing"):
         _ = lost.registration
+    nowhere = replace(scaling, registered=scaling.registered.with_name("other.toml"))
+    with pytest.raises(UserError, match=r"other\.toml: missing; needed: the curve p9\.scaling"):
+        _ = nowhere.registration
 
 
 @pytest.mark.parametrize("declared", [PAPER1, PAPER2, PAPER3], ids=lambda paper: paper.id)

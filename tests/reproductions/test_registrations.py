@@ -20,6 +20,7 @@ from harness.judge.registrations import (
     Registration,
     mark_changes,
     read_registration,
+    require_curve,
     require_registered,
 )
 from harness.judge.results import Claim, Results
@@ -164,6 +165,37 @@ def test_an_incomplete_registration_is_refused(was, now, told):
     other = registration(TEXT.replace(was, now, 1))
     with pytest.raises(UserError, match=rf"smoke\.toml: {told}.*; mended by it"):
         require_registered(other, declared, "mended by it")
+
+
+CURVE = """
+[scaling.curve]
+claim = "one"
+statistic = "words"
+grows = "speech"
+paper = 500
+band = { at_most = 1.08 }
+laws = ["power"]
+held_out = 3
+sizes = [{ at = 1, seeds = [1, 2], corpus = "words@1", core_minutes = 2 },
+         { at = 3, seeds = [1, 2], corpus = "words@3", core_minutes = 6 }]
+"""
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "told"),
+    [
+        ("scaling.curve", "scaling.other", "curve: missing"),
+        ("band = { at_most = 1.08 }", "", "curve.band: missing"),
+        ("laws = [", "lows = [", "curve.laws: missing"),
+        ('seeds = [1, 2], corpus = "words@3"', 'corpus = "words@3"', r"curve.sizes\[1\].seeds: "),
+        ("held_out = 3", "held_out = 1", "curve.held_out: 1; allowed: 3, the largest size"),
+    ],
+)
+def test_a_curve_without_an_entry_is_refused(was, now, told):
+    require_curve(registration(CURVE), "curve")
+    assert was in CURVE
+    with pytest.raises(UserError, match=rf"smoke\.toml: scaling\.{told}"):
+        require_curve(registration(CURVE.replace(was, now)), "curve")
 
 
 def test_the_command_refuses_before_a_run_and_loses_nothing(tmp_path, monkeypatch, capsys):
