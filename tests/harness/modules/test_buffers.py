@@ -27,8 +27,7 @@ from harness.simulator.faults import Fault
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from harness.store.schema import MODEL, STATE
-from harness.training import loop
-from harness.training.folds import FrameTraining
+from tests.killed import check_resumption
 from tests.modules import images
 from tests.silence import silent
 
@@ -210,31 +209,10 @@ def test_each_worker_has_the_statistics_of_its_own_steps(algorithm, protocol, wo
 
 
 @pytest.mark.parametrize("protocol", [None, Averaging(3)], ids=["async", "rounds"])
-def test_a_run_that_is_killed_goes_on_to_the_same_statistics(protocol, tmp_path, monkeypatch):
+def test_a_run_that_is_killed_goes_on_to_the_same_statistics(protocol, tmp_path):
     algorithm = ModelAveraging() if protocol else None
     config = configured(problem_of(residual()), algorithm, protocol, workers=3)
-    whole = config.execute(Store(tmp_path / "whole"), silent)
-    steps, step = 0, FrameTraining.step
-
-    class Killed(BaseException):
-        pass
-
-    def dying(training) -> bool:
-        nonlocal steps
-        steps += 1
-        if steps == 4:
-            raise Killed
-        return step(training)
-
-    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
-    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
-    with monkeypatch.context() as patch:
-        patch.setattr(FrameTraining, "step", dying)
-        with pytest.raises(Killed):
-            config.execute(Store(tmp_path / "killed"), silent)
-    again = config.execute(Store(tmp_path / "killed"), silent)
-    for name in (MODEL, STATE, "metrics.parquet"):
-        assert again.path(name).read_bytes() == whole.path(name).read_bytes(), name
+    check_resumption(config, tmp_path, (MODEL, STATE, "metrics.parquet"))
 
 
 def test_statistics_of_lost_contributions_are_lost(tmp_path):

@@ -20,8 +20,7 @@ from harness.simulator import Averaging, Cluster, Device, WorkerGroup, Workload
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from harness.store.schema import MODEL
-from harness.training import loop
-from harness.training.folds import FrameTraining
+from tests.killed import check_resumption
 from tests.modules import KINDS
 from tests.silence import silent
 
@@ -114,34 +113,11 @@ def test_stale_gradients_are_those_of_the_versions_that_were_read(tmp_path):
     "model", [nn.Dropout(0.2), nn.Identity()], ids=["draws at random", "draws nothing"]
 )
 @pytest.mark.parametrize("protocol", [None, Averaging(3)], ids=["async", "rounds"])
-def test_a_run_that_is_killed_goes_on_to_the_same_bytes(model, protocol, tmp_path, monkeypatch):
+def test_a_run_that_is_killed_goes_on_to_the_same_bytes(model, protocol, tmp_path):
     made = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), model, nn.Linear(8, 3))
     problem = problem_of("perceptron", model=made)
     config = configured(problem, ModelAveraging() if protocol else None, protocol)
-    whole = config.execute(Store(tmp_path / "whole"), silent)
-    steps = 0
-
-    class Killed(BaseException):
-        pass
-
-    def dying(training) -> bool:
-        nonlocal steps
-        steps += 1
-        if steps == 4:
-            raise Killed
-        return step(training)
-
-    step = FrameTraining.step
-    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
-    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
-    with monkeypatch.context() as patch:
-        patch.setattr(FrameTraining, "step", dying)
-        with pytest.raises(Killed):
-            config.execute(Store(tmp_path / "killed"), silent)
-    assert (tmp_path / "killed" / whole.hash / "checkpoint").exists()
-    again = config.execute(Store(tmp_path / "killed"), silent)
-    for name in ("run.json", "metrics.parquet", "timeline.parquet", MODEL):
-        assert again.path(name).read_bytes() == whole.path(name).read_bytes(), name
+    check_resumption(config, tmp_path)
 
 
 # Without the transformer under AdamW: the gradient of its keys' bias is rounding alone, which AdamW

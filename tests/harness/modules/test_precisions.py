@@ -17,9 +17,8 @@ from harness.modules.trained import load_into
 from harness.runs.methods import method_of, with_optimizer
 from harness.store import Store
 from harness.store.schema import MODEL
-from harness.training import loop
-from harness.training.folds import FrameTraining
 from tests.harness.modules.test_modules import RATE, configured, plain_loop
+from tests.killed import check_resumption
 from tests.modules import Transformer, mlp, points, rows, symbols_loss
 from tests.silence import silent
 
@@ -121,32 +120,11 @@ def test_optimizers_see_tied_parameters_once_and_frozen_ones_never(kind, name, t
         assert torch.allclose(ours, parameter, rtol=1e-5, atol=1e-5)
 
 
-def test_bfloat16_goes_on_to_the_same_bits_after_a_death(tmp_path, monkeypatch):
+def test_bfloat16_goes_on_to_the_same_bits_after_a_death(tmp_path):
     method = with_optimizer(method_of("averaging:3"), "momentum")
     config = configured(made("bfloat16"), method.algorithm, method.protocol, workers=3)
-    whole = config.execute(Store(tmp_path / "whole"), silent)
-    assert load_file(whole.path(MODEL))["model"].dtype == torch.int16
-    steps, step = 0, FrameTraining.step
-
-    class Killed(BaseException):
-        pass
-
-    def dying(training) -> bool:
-        nonlocal steps
-        steps += 1
-        if steps == 4:
-            raise Killed
-        return step(training)
-
-    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
-    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
-    with monkeypatch.context() as patch:
-        patch.setattr(FrameTraining, "step", dying)
-        with pytest.raises(Killed):
-            config.execute(Store(tmp_path / "killed"), silent)
-    again = config.execute(Store(tmp_path / "killed"), silent)
-    assert again.path(MODEL).read_bytes() == whole.path(MODEL).read_bytes()
-    assert again.path("metrics.parquet").read_bytes() == whole.path("metrics.parquet").read_bytes()
+    run = check_resumption(config, tmp_path)
+    assert load_file(run.path(MODEL))["model"].dtype == torch.int16
 
 
 def test_autocast_is_that_of_a_plain_loop_and_another_run(tmp_path):

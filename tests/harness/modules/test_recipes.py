@@ -23,6 +23,7 @@ from harness.simulator import Averaging, ParameterServer
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from tests.harness.modules.test_modules import RATE, configured, final, problem_of
+from tests.killed import check_resumption
 from tests.modules import KINDS
 from tests.silence import silent
 
@@ -161,35 +162,11 @@ def test_factors_of_the_schedules(schedule: Schedule, expected):
     assert found == pytest.approx(expected)
 
 
-def test_a_run_that_is_killed_with_stale_reads_goes_on_at_the_same_rates(tmp_path, monkeypatch):
-    from harness.training import loop
-    from harness.training.folds import FrameTraining
-
-    class Killed(BaseException):
-        pass
-
+def test_a_run_that_is_killed_with_stale_reads_goes_on_at_the_same_rates(tmp_path):
     schedule = Cosine(RATE, warmup=0.2)
     config = configured(problem_of("perceptron"), schedule=schedule, workers=4, evaluations=5)
-    whole = config.execute(Store(tmp_path / "whole"), silent)
-    steps, step = 0, FrameTraining.step
-
-    def dying(training) -> bool:
-        nonlocal steps
-        steps += 1
-        if steps == 4:
-            raise Killed
-        return step(training)
-
-    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
-    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
-    with monkeypatch.context() as patch:
-        patch.setattr(FrameTraining, "step", dying)
-        with pytest.raises(Killed):
-            config.execute(Store(tmp_path / "killed"), silent)
-    resumed = config.execute(Store(tmp_path / "killed"), silent)
-    assert load_timeline(whole.path("timeline.parquet")).staleness().max() > 0
-    assert torch.equal(final(whole), final(resumed))
-    assert whole.summary == resumed.summary
+    resumed = check_resumption(config, tmp_path)
+    assert load_timeline(resumed.path("timeline.parquet")).staleness().max() > 0
 
 
 def test_a_schedule_is_a_name_an_object_a_function_of_the_share_or_of_a_rate():

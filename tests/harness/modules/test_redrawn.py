@@ -24,9 +24,8 @@ from harness.modules.redrawn import Redrawn
 from harness.simulator import Averaging
 from harness.store import Store
 from harness.store.schema import MODEL
-from harness.training import loop
-from harness.training.folds import FrameTraining
 from tests.harness.modules.test_modules import CLUSTER, RATE, SIZE, configured, final
+from tests.killed import check_resumption
 from tests.silence import silent
 
 drawn = torch.Generator().manual_seed(0)
@@ -152,33 +151,9 @@ def test_passes_are_those_of_a_walk():
 
 
 @pytest.mark.parametrize("protocol", [None, Averaging(1)], ids=["async", "rounds"])
-def test_a_run_that_is_killed_goes_on_to_the_same_bytes(protocol, tmp_path, monkeypatch):
+def test_a_run_that_is_killed_goes_on_to_the_same_bytes(protocol, tmp_path):
     config = configured(problem_of(), ModelAveraging() if protocol else None, protocol)
-    whole = config.execute(Store(tmp_path / "whole"), silent)
-    steps = 0
-
-    class Killed(BaseException):
-        pass
-
-    def dying(training) -> bool:
-        nonlocal steps
-        steps += 1
-        if steps == 4:
-            raise Killed
-        return step(training)
-
-    step = FrameTraining.step
-    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
-    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
-    with monkeypatch.context() as patch:
-        patch.setattr(FrameTraining, "step", dying)
-        with pytest.raises(Killed):
-            config.execute(Store(tmp_path / "killed"), silent)
-    torch.rand(5)
-    np.random.rand(5)
-    again = config.execute(Store(tmp_path / "killed"), silent)
-    for name in ("run.json", "metrics.parquet", "timeline.parquet", MODEL):
-        assert again.path(name).read_bytes() == whole.path(name).read_bytes(), name
+    check_resumption(config, tmp_path)
 
 
 def test_training_leaves_all_generators_alone(tmp_path):

@@ -37,9 +37,8 @@ from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from harness.store.schema import MODEL
 from harness.tasks.order import Minibatches
-from harness.training import loop
-from harness.training.folds import FrameTraining
 from harness.training.run import time_passes
+from tests.killed import check_resumption
 from tests.silence import silent
 
 STEP_S, SIZE, SEED, EXAMPLES, PASSES = 0.01, 8, 3, 130, 3
@@ -190,32 +189,9 @@ def test_stale_gradients_are_of_the_examples_that_each_worker_would_take_next(cl
 
 
 @pytest.mark.parametrize("kind", ["async", "averaging", "backup workers"])
-def test_a_run_that_is_killed_goes_on_to_the_same_bytes(kind, tmp_path, monkeypatch):
+def test_a_run_that_is_killed_goes_on_to_the_same_bytes(kind, tmp_path):
     config = configured(*KINDS[kind])
-    whole = config.execute(Store(tmp_path / "whole"), silent)
-    steps = 0
-
-    class Killed(BaseException):
-        pass
-
-    def dying(training) -> bool:
-        nonlocal steps
-        steps += 1
-        if steps == 4:
-            raise Killed
-        return step(training)
-
-    step = FrameTraining.step
-    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
-    monkeypatch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
-    with monkeypatch.context() as patch:
-        patch.setattr(FrameTraining, "step", dying)
-        with pytest.raises(Killed):
-            config.execute(Store(tmp_path / "killed"), silent)
-    assert (tmp_path / "killed" / whole.hash / "checkpoint").exists()
-    again = config.execute(Store(tmp_path / "killed"), silent)
-    for name in ("run.json", "metrics.parquet", "timeline.parquet", MODEL):
-        assert again.path(name).read_bytes() == whole.path(name).read_bytes(), name
+    check_resumption(config, tmp_path)
 
 
 def test_a_record_replays_to_the_same_bytes(tmp_path):

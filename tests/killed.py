@@ -1,0 +1,61 @@
+"""Runs that are killed amid training, and the same command again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from harness.store import Run, Store
+from harness.store.schema import MODEL
+from harness.training import loop
+from harness.training.folds import FrameTraining
+from tests.silence import silent
+
+FILES = ("run.json", "metrics.parquet", "timeline.parquet", MODEL)
+
+
+class Killed(BaseException):
+    """Raised where a process would have died."""
+
+
+def check_resumption(config: Any, folder: Path, files: tuple[str, ...] = FILES) -> Run:
+    """Train, and again with a death at the fourth step, after which the files must be equal.
+
+    Checkpoints are written at every boundary. The death leaves other states of the generators that
+    all share.
+
+    Args:
+        config: configuration of the run.
+        folder: place of two stores.
+        files: files of the run that are compared.
+
+    Returns:
+        The run that was resumed.
+    """
+    whole, killed = config.execute(Store(folder / "whole"), silent), Store(folder / "killed")
+    steps, step = 0, FrameTraining.step
+
+    def dying(training: FrameTraining) -> bool:
+        nonlocal steps
+        steps += 1
+        if steps == 4:
+            raise Killed
+        return step(training)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "CHECKPOINT_EVERY_S", 0.0)
+        patch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
+        patch.setattr(FrameTraining, "step", dying)
+        with pytest.raises(Killed):
+            config.execute(killed, silent)
+    assert (killed.path / whole.hash / "checkpoint").is_dir()
+    torch.rand(5)
+    np.random.rand(5)
+    resumed = config.execute(killed, silent)
+    for name in files:
+        assert resumed.path(name).read_bytes() == whole.path(name).read_bytes(), name
+    return resumed
