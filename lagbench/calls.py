@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -173,6 +173,9 @@ __all__ = [
 ]
 
 
+RATES = (int, float, Mapping, type(None))
+
+
 def simulate(
     cluster: Cluster | str | Path,
     workload: Workload | None = None,
@@ -280,10 +283,10 @@ def compare(
     Raises:
         UserError: a mistake, in one line that says what is allowed.
     """
-    if isinstance(rates, str):
-        if rates != "sweep":
-            raise UserError(f"rates: {rates!r}; allowed: 'sweep', a number, or one by algorithm")
+    if rates == "sweep":
         rates = None
+    check_kind("rates", rates, RATES, "'sweep', a number, or one by algorithm")
+    assert not isinstance(rates, str)
     with Experiment(model, loss, data, cluster, settings) as experiment:
         found = experiment.run(algorithms, workers, rates)
     table = build_table(found, experiment.settings.target, experiment.impossible)

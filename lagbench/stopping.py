@@ -32,18 +32,30 @@ def resumable(function: Callable[Given, Found]) -> Callable[Given, Found]:
     @wraps(function)
     def call(*given: Given.args, **named: Given.kwargs) -> Found:
         check_names(function.__name__, named, allowed)
+        plain: dict[str, Any] = {name: _plain(name, value) for name, value in named.items()}
         settings: dict[str, Any] = {**USUAL, **named}
         kept = f"runs are in {str(settings['store'])!r}, the same call resumes"
         try:
-            found = function(*given, **named)
+            found: Any = function(*given, **plain)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"stopped; {kept}") from None
         except ProcessDied as died:
             raise UserError(f"{died}; {kept}") from None
         told = describe_call(function, given, named)
-        return cast(Found, replace(cast(Any, found), call=told))
+        return cast(Found, replace(found, call=told))
 
     return call
+
+
+def _plain(name: str, value: Any) -> Any:
+    """A setting with Python's numbers in place of NumPy's, alone or in a list."""
+    if name in OBJECTS:
+        return value
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", 2) < 2:
+        return value.tolist()
+    if type(value) in (list, tuple):
+        return type(value)(_plain("", each) for each in value)
+    return value
 
 
 OBJECTS = frozenset(("model", "loss", "data", "dev", "test", "metric"))

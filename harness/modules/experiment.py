@@ -89,7 +89,7 @@ class Settings(TypedDict, total=False):
         minibatch: examples in a worker's minibatch.
         partition: the workers' data: ``"iid"``, ``"by_label"``, ``lagbench.dirichlet(alpha)``, or a
             function of targets, number of workers and random generator, to each one's rows.
-        examples: number of examples of ``data`` that are read, if it is an iterable without end.
+        examples: number of examples of ``data`` that are read, which an iterable without end needs.
         buffer: examples of an iterable that are in memory at a time, among which it is shuffled;
             None to read all of them into memory.
         redraw: whether a data set that draws at random is asked anew in each pass.

@@ -71,12 +71,12 @@ def arrays_of(
             or a tuple or dict of several; a dict of arrays with ``labels``; a map-style dataset or
             an iterable of pairs, of such tuples or of such dicts; or a `DataLoader` of either.
         what: name of the user's argument, for messages.
-        examples: number of examples that are read of an iterable; None for all.
+        examples: number of examples that are read, from the first; None for all.
         redraw: whether a map-style dataset that draws at random is kept, see `Redrawn`.
         buffer: examples of an iterable that are in memory at a time, see `Streamed`; None for all.
 
     Raises:
-        UserError: another kind of data, parts of unequal length, or no examples.
+        UserError: another kind of data, parts of unequal length, no examples, or fewer than asked.
     """
     if isinstance(data, Arrays):
         return data
@@ -88,9 +88,12 @@ def arrays_of(
     if _has_columns(given):
         found = _pair(given, what)
         found = Mapped.of(found) if _is_mapped(given) else found
+        _check_lengths(found, what)
+        if examples is not None:
+            found = found.take(_first_rows(len(found), what, examples))
     else:
         found = _read(given, what, examples, redraw)
-    _check_lengths(found, what)
+        _check_lengths(found, what)
     if not len(found):
         raise UserError(f"{what}: empty; {ALLOWED}")
     return found
@@ -152,11 +155,27 @@ def _check_lengths(arrays: Arrays, what: str) -> None:
 
 def _read(data: Any, what: str, examples: int | None, redraw: bool) -> Arrays:
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-        return _read_dataset(data, np.arange(len(data)), what, redraw)
+        return _read_dataset(data, _first_rows(len(data), what, examples), what, redraw)
     if isinstance(data, Iterable):
         items = (_pair(item, what) for item in cast(Iterable[Any], data))
         return _stack_blocks(_limit_examples(items, what, examples, lambda _: 1), what)
     raise UserError(f"{what}: {type(data).__name__} is not allowed; {ALLOWED}")
+
+
+def _first_rows(count: int, what: str, examples: int | None) -> np.ndarray:
+    """Numbers of the first examples.
+
+    Raises:
+        UserError: there are fewer than ``examples``.
+    """
+    if examples is not None and examples > count:
+        _refuse_few(what, examples, count)
+    return np.arange(count if examples is None else examples)
+
+
+def _refuse_few(what: str, examples: int, count: int) -> None:
+    told = f"examples: {examples:,}, but {what} ends after {count:,}"
+    raise UserError(f"{told}; allowed: at most as many")
 
 
 def _read_dataset(data: Any, rows: np.ndarray, what: str, redraw: bool) -> Arrays:
@@ -197,6 +216,7 @@ def _read_loader(loader: Any, what: str, examples: int | None, redraw: bool) -> 
         is_map = hasattr(loader.dataset, "__getitem__") and hasattr(loader.dataset, "__len__")
         if redraw and is_map and loader.collate_fn is default_collate and _draws(loader.dataset):
             rows = np.array(list(chain.from_iterable(loader.batch_sampler)), np.int64)
+            rows = rows[_first_rows(len(rows), what, examples)]
             found = _read_dataset(loader.dataset, rows, what, redraw)
         else:
             batches = (_batch(item, what) for item in loader)
@@ -280,8 +300,7 @@ def _limit_examples(
             ends = "" if examples is not None else "; examples= is needed if it has no end"
             LOG.info(f"{what}: {count:,} examples read in {now - began:.0f} s{ends}")
     if examples is not None:
-        told = f"examples: {examples:,}, but {what} ends after {count:,}"
-        raise UserError(f"{told}; allowed: at most as many")
+        _refuse_few(what, examples, count)
 
 
 def _stack_blocks(items: Iterable[Arrays], what: str) -> Arrays:

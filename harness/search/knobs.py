@@ -170,5 +170,5 @@ def knob_of(name: str) -> Knob:
         UserError: an unknown name.
     """
     if name not in KNOBS:
-        raise name_error("tolerate", name, KNOBS)
+        raise name_error("what", name, KNOBS)
     return KNOBS[name]

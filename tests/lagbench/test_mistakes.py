@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -194,6 +195,18 @@ def test_a_schedule_that_changes_with_steps_only_is_remarked_on(train, caplog):
     assert [line.partition(" over training")[0] for line in found] == [
         f"schedule: the function is {span}" for span in ("0.99 to 1", "0 to 0.00198")
     ]
+
+
+def test_numbers_of_numpy_are_those_of_python(train):
+    model = module()
+    numbers = {"workers": np.int64(2), "rate": np.float64(0.1), "seeds": np.arange(1)}
+    assert train(model, **numbers).runs[0].hash == train(model, workers=2).runs[0].hash
+
+
+def test_a_list_of_rates_is_refused_with_what_compare_takes():
+    told = r"^rates: \[0.1, 0.2\]; allowed: 'sweep', a number, or one by algorithm$"
+    with pytest.raises(lagbench.UserError, match=told):
+        lagbench.compare(module(), LOSS, (X, LABELS), cluster="k20m-server", rates=[0.1, 0.2])
 
 
 def test_a_missing_device_is_named_as_the_argument_or_the_option(monkeypatch):

@@ -62,7 +62,7 @@ def test_staleness_delay_and_losses_change_the_cluster_of_the_runs(tmp_path, cap
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--what", "dealy"], "tolerate: unknown 'dealy' (did you mean 'delay'"),
+        (["--what", "dealy"], "what: unknown 'dealy' (did you mean 'delay'"),
         (["--from", "8", "--to", "4"], "from 8 to 4; allowed: from less to more"),
         (["--margin", "-1"], "margin: -1.0; allowed"),
         (["--seeds", "0"], "--seeds: 0; allowed: from 1"),

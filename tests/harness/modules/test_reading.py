@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import lagbench
 from harness.base.errors import UserError
@@ -45,6 +45,15 @@ def test_so_many_examples_are_read_of_an_endless_iterable(make, short_blocks):
     found = arrays_of(make(Endless()), "data", examples=95)
     assert torch.equal(found.x, torch.cat([X, X[:5]]))
     assert torch.equal(found.y, torch.cat([Y, Y[:5]]))
+
+
+@pytest.mark.parametrize("data", [(X, Y), TensorDataset(X, Y), DataLoader(TensorDataset(X, Y), 7)])
+def test_so_many_examples_are_taken_of_data_of_any_kind(data):
+    found = arrays_of(data, "data", examples=20)
+    assert torch.equal(found.x, X[:20])
+    assert torch.equal(found.y, Y[:20])
+    with pytest.raises(UserError, match=r"^examples: 91, but data ends after 90; allowed: at most"):
+        arrays_of(data, "data", examples=91)
 
 
 @pytest.mark.parametrize("make", [lambda d: d, lambda d: DataLoader(d, batch_size=11)])

@@ -110,7 +110,7 @@ def test_staleness_is_exact_once_every_worker_has_read_a_model_in_its_turn(value
 
 
 def test_mistakes_are_one_line():
-    with pytest.raises(UserError, match=r"tolerate: unknown 'dealy' \(did you mean 'delay'"):
+    with pytest.raises(UserError, match=r"what: unknown 'dealy' \(did you mean 'delay'"):
         knob_of("dealy")
     KNOBS["staleness"].check(AsyncSgd())
     with pytest.raises(UserError, match="staleness: ModelAveraging folds in rounds"):
