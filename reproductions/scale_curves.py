@@ -84,7 +84,10 @@ def build_curve(scaling: Scaling, finished: Finished) -> Exhibit:
         "figure",
         scaling.title,
         tuple(rows),
-        axes={"x": _with_unit(curve.grows, curve.unit), "y": curve.ratio},
+        axes={
+            "x": f"{curve.grows} ({curve.unit})" if curve.unit else curve.grows,
+            "y": curve.ratio,
+        },
         draw={"as": "scaling"},
         paper_label="Beyond the paper",
         note=describe_progress(scaling, finished),

@@ -20,7 +20,7 @@ def common_decay(scale: str) -> Plateau:
     Where the criterion decides, the time of the fall is most of the scatter between arms.
     """
     preset = PRESETS[scale]
-    return Plateau(at=(2 * preset.passes * preset.evaluations // 3,))
+    return Plateau(at=(max(1, 2 * preset.passes * preset.evaluations // 3),))
 
 
 def configs(subject: Subject, seed: int, size: Planned) -> Mapping[str, SequenceConfig]:
