@@ -73,7 +73,7 @@ def document(
         "smoke": results.scale == "smoke",
         "failures": _failures(find_failures(results.provenance, runs), results.provenance),
         "claims-title": "Verdicts",
-        "lines-legend": _lines_legend(said),
+        "lines-legend": _lines_legend(results, said),
         "details-title": "Claims in detail",
         "claims-legend": _claims_legend(results, said),
         "verdict-head": "at smoke scale" if results.scale == "smoke" else "verdict",
@@ -174,13 +174,15 @@ def _extrapolated(results: Results) -> list[str]:
     return told
 
 
-def _lines_legend(said: Words) -> str:
+def _lines_legend(results: Results, said: Words) -> str:
     """Legend of the first page's lines."""
+    registered = str(results.provenance.get("registration", ""))
+    late = " The claims were registered after these runs." if "younger" in registered else ""
     return (
         f"Ours with its 95% interval over seeds. Drawn: grey, where the value must lie for "
         f"{said.the} to hold; line and dot, ours; diamond, {said.the}'s. Filled verdicts bear on "
         f"{said.the}; of the others the line below says what most stands in the way. All "
-        "quantities, reasons and conditions: “Claims in detail”."
+        f"quantities, reasons and conditions: “Claims in detail”.{late}"
     )
 
 
