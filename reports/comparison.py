@@ -315,7 +315,8 @@ def _caption_curves(table: Table) -> str:
 
 def _caption_overview(table: Table) -> str:
     told = f"The {_name(table)} at the end, and {_time(table)}: means over the reported seeds"
-    return f"{told}. Bars are 95% intervals, those of the table."
+    bars = "Bars are 95% intervals, those of the table; they may go on beyond the frame."
+    return f"{told}. {bars}"
 
 
 def describe_setting(table: Table, model: str = "") -> str:
