@@ -13,8 +13,8 @@ alone is searched, on a grid and then by golden section (variable projection: Go
 Intervals resample seeds. Every draw gives each seed a normal weight, the same at all sizes that the
 seed was run at, and each size the root of its own chi-squared divisor. Means of numerators and
 denominators move by their weighted deviations, so a mean of S seeds is drawn from Student's t with
-S - 1 degrees of freedom, paired as the seeds are; both laws are fitted to every draw. An ordinary
-bootstrap of three seeds would be too narrow by a factor of two.
+S - 1 degrees of freedom, paired as the seeds are; both laws are fitted to every draw. The
+quantiles of an ordinary bootstrap of three seeds are less than half as wide.
 
 The largest size is held out: a law fitted on the others predicts it, and the prediction holds if
 0 lies in the interval of the measured ratio minus the predicted one, drawn together. The law that

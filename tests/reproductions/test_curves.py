@@ -12,6 +12,7 @@ import pytest
 from data_synth import check_known, load_corpus, presets
 from harness.base.errors import UserError
 from harness.judge import Exhibit, Row, read_results, write_results
+from harness.judge.scaling import LEAST_EXPONENT
 from harness.store import Store
 from harness.store.shared_store import pack_run
 from reports import extrapolation
@@ -221,6 +222,7 @@ def test_every_curve_is_registered_and_names_a_claim(declared):
         sizes = [size.at for size in curve.planned]
         assert sizes == sorted(set(sizes))
         assert entry["held_out"] == sizes[-1]
+        assert entry["laws"] == list(LEAST_EXPONENT)
         assert min(len(size.seeds) for size in curve.planned) >= 3
         # Finished runs are found without a corpus, so no setting follows from its content.
         size = curve.planned[0]
