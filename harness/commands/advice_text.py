@@ -96,10 +96,10 @@ def _describe_search(found: Advised) -> str:
     untrained = sum(trial.passes == 0 for trial in found.trials)
     full = len(found.cells) - 1
     left = len(found.trials) - untrained - full
-    told = f"Of {format_count(len(found.trials), 'candidate')} {full} trained in full, {left} left"
+    told = f"{format_count(len(found.trials), 'candidate')}: {full} trained in full, {left} left"
     told += f" after shorter trainings, {untrained} passed over by their simulated time"
     cost = f"{found.trainings} trainings, {found.cost:.0f} of full length"
-    return f"{told}: {cost} (plan {found.plan.digest[:12]})."
+    return f"{told}; {cost} (plan {found.plan.digest[:12]})."
 
 
 def lines(found: Advised) -> Iterator[str]:
