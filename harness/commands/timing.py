@@ -295,16 +295,21 @@ def table(rows: Sequence[Timing]) -> Iterator[str]:
 def own_table(rows: Sequence[Timing]) -> Iterator[str]:
     """The figures of the protocol's own as lines of at most 80 columns: a column for each row."""
     titles = [*dict.fromkeys(title for row in rows for title in row.own)]
+    counts = {row.workers for row in rows}
+    heading = ", ".join(key.rpartition(".")[2] for key in rows[0].swept) or "workers"
     for first in range(0, len(rows) if titles else 0, MOST_COLUMNS):
         some = rows[first : first + MOST_COLUMNS]
         yield ""
-        names = [
-            ", ".join([*map(_format_value, row.swept.values()), str(row.workers)]) for row in some
-        ]
-        yield " ".join(["workers".ljust(TITLE), *(name[:9].rjust(9) for name in names)])
+        columns = [_name_column(row, is_told=len(counts) > 1 or not row.swept) for row in some]
+        yield " ".join([heading.ljust(TITLE), *(name[:9].rjust(9) for name in columns)])
         for title in titles:
             figures = [f"{row.own[title]:.4g}" if title in row.own else "" for row in some]
             yield " ".join([title.ljust(TITLE), *(figure.rjust(9) for figure in figures)])
+
+
+def _name_column(row: Timing, is_told: bool) -> str:
+    """Swept values of a row, and its number of workers if that is to be told."""
+    return ",".join([*map(_format_value, row.swept.values()), *[str(row.workers)] * is_told])
 
 
 TITLE, MOST_COLUMNS = 30, 5

@@ -191,6 +191,17 @@ def test_the_command_shows_figures_closed_forms_and_a_trace(tmp_path, capsys):
         ends[it["tid"]] = it["ts"] + it["dur"]
 
 
+def test_swept_values_head_the_columns_of_figures(tmp_path, capsys):
+    path = tmp_path / "c.toml"
+    path.write_text(CLUSTER)
+    options = ["--protocol", "rollouts", "--folds", "20", "--sweep", "link.latency_s=0.5,30"]
+    assert main(["simulate", str(path), *options]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["latency_s", "0.5", "30"] in lines
+    (work,) = [line[-2:] for line in lines if line[:2] == ["trainer", "works,"]]
+    assert float(work[0]) < float(work[1])
+
+
 def test_too_short_a_simulation_is_not_compared_with_theory(tmp_path, capsys):
     path = tmp_path / "c.toml"
     path.write_text(CLUSTER)
