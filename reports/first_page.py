@@ -70,7 +70,7 @@ def most_important_reason(claim: Claim, said: Words = PAPER) -> str:
         return _shorten(claim.undetermined)
     unknown = [each for each in claim.conditions if each.measured is None]
     if unknown:
-        return f"unknown: {unknown[0].what}"
+        return f"not measured: {unknown[0].what}"
     chance = verdict_notes.power(claim)
     return f"too few seeds: if {said.the} is right, it is seen to hold {chance} of the time"
 

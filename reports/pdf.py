@@ -179,10 +179,10 @@ def _lines_legend(results: Results, said: Words) -> str:
     registered = str(results.provenance.get("registration", ""))
     late = " The claims were registered after these runs." if "younger" in registered else ""
     return (
-        f"Ours with its 95% interval over seeds. Drawn: grey, where the value must lie for "
-        f"{said.the} to hold; line and dot, ours; diamond, {said.the}'s. Filled verdicts bear on "
-        f"{said.the}; of the others the line below says what most stands in the way. All "
-        f"quantities, reasons and conditions: “Claims in detail”.{late}"
+        f"{said.reads}Grey: where the value must lie for {said.the} to hold; line and dot: ours "
+        f"with its interval over seeds; diamond: {said.the}'s. A filled verdict bears on "
+        f"{said.the}; of any other a small line says what most stands in the way. All quantities, "
+        f"reasons and conditions: “Claims in detail”, behind the figures.{late}"
     )
 
 
