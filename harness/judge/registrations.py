@@ -97,25 +97,34 @@ class Registration:
         The names of settings and conditions are replaced by these themselves; keys that hold for
         all claims (corpus, seeds, looks) are added.
         """
-        found = next((self.table[k][id_] for k in KINDS if id_ in self.table.get(k, {})), None)
-        if found is None:
+        found = next((_inner(self._inner(k), id_) for k in KINDS if id_ in self._inner(k)), None)
+        if not found:
             return {}
-        made = {k: v for k, v in self.table.items() if not isinstance(v, dict)} | found
+        made = {k: v for k, v in self.table.items() if not isinstance(v, dict)} | dict(found)
         made.pop("statement", None)  # words for a reader
         for key in NAMED:
             if key in made:
-                tables = self.table.get(key, {})
+                tables = self._inner(key)
                 made[key] = {name: tables.get(name) for name in made[key]}
         return made
 
     def describe(self) -> dict[str, Any]:
         """The digest of the file, and of every entry of every claim and curve by its key."""
-        ids = [id_ for kind in KINDS for id_ in cast(Mapping[str, Any], self.table.get(kind, {}))]
+        ids = [id_ for kind in KINDS for id_ in self._inner(kind)]
         parts = {
             id_: {key: _digest({key: entry}) for key, entry in self.entries(id_).items()}
             for id_ in ids
         }
         return {"sha256": self.digest, "entries": parts}
+
+    def _inner(self, key: str) -> Mapping[str, Any]:
+        return _inner(self.table, key)
+
+
+def _inner(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The table at a key; empty if there is none."""
+    found = table.get(key)
+    return cast(Mapping[str, Any], found) if isinstance(found, Mapping) else {}
 
 
 def _digest(entry: Mapping[str, Any]) -> str:

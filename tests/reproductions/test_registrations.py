@@ -185,6 +185,7 @@ sizes = [{ at = 1, seeds = [1, 2], corpus = "words@1", core_minutes = 2 },
     ("was", "now", "told"),
     [
         ("scaling.curve", "scaling.other", "curve: missing"),
+        ("[scaling.curve]", "scaling = 3", "curve: missing"),
         ("band = { at_most = 1.08 }", "", "curve.band: missing"),
         ("laws = [", "lows = [", "curve.laws: missing"),
         ('seeds = [1, 2], corpus = "words@3"', 'corpus = "words@3"', r"curve.sizes\[1\].seeds: "),
