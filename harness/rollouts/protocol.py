@@ -264,6 +264,7 @@ class Rollouts(Spec, TimingProtocol):
         numbers = np.arange(first, first + folds, dtype=np.int64)
         kept = record.spans[: busy if spans else 0]
         return why, Timeline(
+            unit=self.unit,
             folds=Folds(numbers, record.folds[:folds].copy()),
             contributions=_contributions(np.repeat(numbers, size), trained, self.group),
             spans=Spans(

@@ -261,6 +261,7 @@ class Timeline:
         decodes: decoded utterances.
         pieces: folds of each shard of the server.
         own: tables of the protocol's own, by a name that no other table has.
+        unit: name of what contributions are made of, in the summary.
     """
 
     folds: Folds = field(default_factory=Folds)
@@ -271,6 +272,7 @@ class Timeline:
     decodes: Decodes = field(default_factory=Decodes)
     pieces: Pieces = field(default_factory=Pieces)
     own: Mapping[str, Table] = field(default_factory=dict[str, Table])
+    unit: str = "minibatches"
 
     def tables(self) -> dict[str, Table]:
         """The tables by name; all but the first three only if they have rows."""
@@ -338,7 +340,7 @@ class Timeline:
         found = [f"{many}: {events} in {format_seconds(seconds)} of simulated time"]
         if seconds > 0.0:
             steps = int(rows.steps.sum()) / seconds
-            found.append(f"throughput  {steps:.4g} minibatches/s, {steps / workers:.4g} a worker")
+            found.append(f"throughput  {steps:.4g} {self.unit}/s, {steps / workers:.4g} a worker")
         stale, lag = self.staleness(), self.lag_s()
         told = f"mean {stale.mean():.2f}, p95 {np.percentile(stale, 95):g}, max {stale.max()} folds"
         found.append(f"staleness   {told}")
@@ -404,6 +406,7 @@ def concat(segments: Sequence[Timeline]) -> Timeline:
             name: _stack([part.own[name] for part in segments if name in part.own])
             for name in dict.fromkeys(name for part in segments for name in part.own)
         },
+        unit=next((part.unit for part in segments if len(part.folds)), segments[0].unit),
     )
 
 

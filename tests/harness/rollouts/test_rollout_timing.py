@@ -48,6 +48,7 @@ def run(seed=0, generators=3, **settings):
 def test_segments_and_restored_states_make_the_same_bytes(rule, publish):
     settings = {"rule": rule, "publish": publish, "eta": 1, "environment_s": 2.0}
     whole = run(**settings).advance(folds=40)
+    assert " rollouts/s, " in str(whole)
     assert run(**settings).advance(folds=40).sha256() == whole.sha256()
     assert run(seed=1, **settings).advance(folds=40).sha256() != whole.sha256()
     first = run(**settings)
