@@ -5,16 +5,12 @@ The display has live lines on a terminal, and plain lines elsewhere.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
-
-from rich.console import Console, Group
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, TypeVar
 
 from harness.base.log import LOG
 from harness.base.seeds import identity
@@ -23,6 +19,10 @@ from harness.grid.grid import ENOUGH, OWN, Estimate, Report, Runner
 from harness.grid.tally import Tally, describe_seconds
 from harness.store import Run, Store
 from harness.tasks.contract import Configuration, Progress
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.live import Live
 
 PLAIN_EVERY_S = 10.0
 """Seconds between two plain lines."""
@@ -58,9 +58,11 @@ class Display:
     _report: Report | None = None
 
     def __enter__(self) -> Display:
-        console = Console(stderr=True)
-        if console.is_terminal:
-            self._live = Live(console=console, transient=True)
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(console=Console(stderr=True), transient=True)
             self._live.__enter__()
         return self
 
@@ -82,7 +84,7 @@ class Display:
         left = remaining(report, now - self._started)
         head = _head(report, left, self.tally)
         if self._live:
-            self._live.update(Group(Text(head), self._table(report)))
+            self._live.update(self._draw(head, report))
         elif self._is_due(report, now):
             running = "; ".join(self._line(p) for p in report.running.values())
             LOG.info(f"{head} {running}".rstrip())
@@ -98,13 +100,17 @@ class Display:
             self.tally.shown_s = now
         return True
 
-    def _table(self, report: Report) -> Table:
+    def _draw(self, head: str, report: Report) -> Group:
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
         table = Table(box=None)
         for heading in ("run", "passes", "measured"):
             table.add_column(heading)
         for p in report.running.values():
             table.add_row(self._name(p), f"{p.done:.2f} of {p.passes:g}", p.measured)
-        return table
+        return Group(Text(head), table)
 
     def _line(self, p: Progress) -> str:
         where = f"{self._name(p)} {p.done:.1f}/{p.passes:g} passes"

@@ -44,7 +44,15 @@ def test_importing_lagbench_loads_nothing_heavy() -> None:
 
 def test_naming_a_function_loads_nothing_that_only_writing_and_drawing_need() -> None:
     modules = loaded("import lagbench; lagbench.train")
-    unneeded = {"matplotlib", "pyarrow", "scipy.special", "scipy.stats", "torch._dynamo", "sympy"}
+    unneeded = {
+        "matplotlib",
+        "pyarrow",
+        "rich",
+        "scipy.special",
+        "scipy.stats",
+        "torch._dynamo",
+        "sympy",
+    }
     assert modules.isdisjoint(unneeded)
     assert "numba" in modules
 
