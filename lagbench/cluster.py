@@ -26,6 +26,7 @@ from harness.simulator.cluster import (
 )
 from harness.simulator.faults import Fault
 from harness.simulator.network import Level, Network
+from harness.simulator.shaping import Shaping
 
 __all__ = [
     "Checkpoints",
@@ -41,6 +42,7 @@ __all__ = [
     "Network",
     "Parallel",
     "Server",
+    "Shaping",
     "Stragglers",
     "WorkerGroup",
     "Workload",

@@ -46,6 +46,8 @@ ELSEWHERE = {
     "checkpoints": "refused in training",
     "network.levels[].links": "a divisor of workers_per_link",
     "network.levels[].down_bandwidth_bytes_per_s": "as bandwidth_bytes_per_s",
+    "network.levels[].shaping.limits_bytes_per_s": "tests/harness/simulator/test_outer_loops.py",
+    "network.levels[].shaping.unused": "tests/harness/simulator/test_outer_loops.py",
     "network.server": "of its own, one level",
     "workers[].up_bytes_per_s": "as the bandwidth of the lowest level",
     "workers[].down_bytes_per_s": "as the bandwidth of the lowest level",

@@ -73,6 +73,8 @@ workers_per_link = 2
 bandwidth_bytes_per_s = 9.0
 latency_s = 0.03
 links = 2
+[network.levels.shaping]
+payload = 0.9
 """
 SERVER = """
 [network.server]
