@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from torch import nn
 
@@ -43,7 +44,9 @@ from harness.algorithms.descent import local_direction, local_steps
 from harness.algorithms.schedules import Constant, Exponential, Halving, Pace, Schedule
 from harness.algorithms.share_schedules import Cosine, Linear, Steps, Warmup
 from harness.base.errors import UserError
+from harness.base.files import DEFAULT_STORE
 from harness.base.log import LOG
+from harness.grid.grid import Runner
 from harness.grid.tally import Tally
 from harness.judge.comparison import build_table
 from harness.modules import trained
@@ -80,11 +83,15 @@ from harness.simulator.foresight import describe_repeats
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.simulator.protocols.gated import GatedServer
 from harness.store import Cell, Run, Store
+from harness.store.files import writable_folder
 from harness.store.read import is_run
 from lagbench import cluster as cluster
 from lagbench.advised import Advice
 from lagbench.result import Result, Tolerated
 from lagbench.stopping import resumable
+
+if TYPE_CHECKING:
+    from lagbench.rollout_result import RolloutResult
 
 __all__ = [
     "AdamW",
@@ -167,6 +174,7 @@ __all__ = [
     "load_into",
     "local_direction",
     "local_steps",
+    "rollouts",
     "simulate",
     "tolerate",
     "train",
@@ -365,6 +373,61 @@ def tolerate(
 
         jobs = experiment.settings.jobs
         return Tolerated(ToleranceSearch(search, grid_at, run, jobs).find())
+
+
+@resumable
+def rollouts(
+    policy: Any,
+    problems: Any = "addition",
+    reward: Callable[[list[int], list[int]], float] | None = None,
+    *,
+    cluster: Cluster | str | Path,
+    protocol: TimingProtocol | None = None,
+    sampler: Callable[..., Any] | None = None,
+    test: Any = None,
+    context: int = 64,
+    seeds: int | Sequence[int] = 3,
+    store: str | Path = DEFAULT_STORE,
+    **further: Any,
+) -> RolloutResult:
+    """Train a policy by rollouts on a simulated cluster of generators and a trainer.
+
+    Every token is sampled with exactly the version of the weights that its generator has at that
+    simulated instant.
+
+    Args:
+        policy: a causal `torch.nn.Module` from tokens ``[B, T]`` to logits ``[B, T, V]``; a
+            function that makes one; or a `harness.rollouts.sources.SmallTransformer`.
+        problems: prompts, each a list of tokens; or ``"addition"``, ``"reaching"``, ``"sorting"``.
+        reward: function ``reward(prompt, answer)`` of lists of tokens, one finite number.
+        cluster: a cluster, its file, or the name of a bundled one; its workers are generators.
+        protocol: a `harness.rollouts.protocol.Rollouts`; None for its defaults.
+        sampler: function ``sampler(policy, prefixes, draws)`` that answers prompts, see
+            `harness.rollouts.sampling.Sampler`; None for ours. Token 0 ends an answer.
+        test: prompts of the evaluation; None for a fifth of ``problems``, drawn at random.
+        context: largest number of tokens of prompt and answer, for prompts of your own.
+        seeds: number of seeds, or a list of them.
+        store: folder of the store.
+        further: more fields of `harness.rollouts.rollout_config.RolloutConfig`, such as
+            ``loss``, ``rate``, ``updates`` and ``workers``.
+
+    Raises:
+        UserError: a mistake, in one line that says what is allowed.
+    """
+    # when needed: a program that trains no policy does without a dozen modules
+    from harness.grid.display import run_named
+    from harness.rollouts.own import configure
+    from lagbench.rollout_result import RolloutResult
+
+    asked = policy, sampler, problems, reward, test, context
+    config = configure(*asked, cluster_of(cluster), protocol, further)
+    check_kind("seeds", seeds, (int, Sequence), "a number of seeds, or a list of them")
+    chosen = range(seeds) if isinstance(seeds, int) else seeds
+    configs = {seed: replace(config, seed=seed) for seed in chosen}
+    folder = writable_folder(Path(store), "store")
+    with Runner(Store(folder), 1, here=True, keeps_faults=False) as runner:
+        found = run_named(runner, configs, lambda seed: f"rollouts, seed {seed}")
+    return RolloutResult(list(found.values()), config)
 
 
 def load_into(module: nn.Module, run: Run | str | Path, worker: int = 0) -> nn.Module:

@@ -27,11 +27,13 @@ def resumable(function: Callable[Given, Found]) -> Callable[Given, Found]:
     Raises:
         UserError: in place of `ProcessDied`; or a name that no argument has.
     """
-    allowed = {*signature(function).parameters, *USUAL} - {"settings"}
+    named_here = signature(function).parameters
+    allowed = {*named_here, *USUAL} - {"settings"} if "settings" in named_here else None
 
     @wraps(function)
     def call(*given: Given.args, **named: Given.kwargs) -> Found:
-        check_names(function.__name__, named, allowed)
+        if allowed is not None:
+            check_names(function.__name__, named, allowed)
         plain: dict[str, Any] = {name: _plain(name, value) for name, value in named.items()}
         settings: dict[str, Any] = {**USUAL, **named}
         kept = f"runs are in {str(settings['store'])!r}, the same call resumes"

@@ -26,9 +26,11 @@ from harness.base.errors import RAISED, UserError, describe_raised, name_error
 from harness.base.settings import load_toml
 
 __all__ = [
+    "OBJECT",
     "Entry",
     "Kind",
     "entries",
+    "find_object",
     "find_own",
     "forget",
     "import_modules",
@@ -151,6 +153,33 @@ def import_modules(names: Iterable[object], where: str, folder: Path) -> None:
         except RAISED as error:  # an import may raise anything
             told = f"{name!r} cannot be imported ({describe_raised(error)})"
             raise UserError(f"{where}: {told}") from error
+
+
+OBJECT = "a name as 'my_module:make_model', of a module beside the file or installed"
+"""Allowed values of a key that names an object."""
+
+
+def find_object(name: str, where: str, folder: Path) -> Any:
+    """Import the object of a name ``my_module:name``, from a folder or from installed packages.
+
+    Args:
+        name: module and name of the object, which may have dots.
+        where: the file and key, for messages.
+        folder: the file's folder, appended to ``sys.path``.
+
+    Raises:
+        UserError: it cannot be imported, or its module has no such name.
+    """
+    module, colon, path = name.partition(":")
+    if not (module and colon and path):
+        raise UserError(f"{where}: {name!r} is not allowed; allowed: {OBJECT}")
+    import_modules([module], where, folder)
+    found: Any = import_module(module)
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise UserError(f"{where}: {name!r}: {module} has no {path!r}; allowed: {OBJECT}")
+        found = getattr(found, part)
+    return found
 
 
 @contextmanager

@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from torch import nn
 
 from harness.base.errors import RAISED, UserError, describe_raised, name_error
 from harness.base.log import LOG
-from harness.base.registry import import_modules, undo_imports
+from harness.base.registry import OBJECT, find_object, import_modules, undo_imports
 from harness.base.seeds import identity
 from harness.base.settings import build, setting
 from harness.modules.buffers import Rule, describe_buffers
@@ -102,8 +101,6 @@ FOLLOWS = ("problem", "work", "stages", "chunk", "format", "device")
 NO_FIELDS = ("code", "loss", "rounds", "buffers")
 """Keys of a stored configuration that are no fields; they only add to its identity."""
 
-HERE = "a name as 'my_module:make_model', of a module beside the file or installed"
-
 
 @dataclass(frozen=True)
 class Source:
@@ -132,17 +129,7 @@ class Source:
         Raises:
             UserError: it cannot be imported, or its module has no such name.
         """
-        where = f"{self.where}: {key}"
-        module, colon, path = name.partition(":")
-        if not (module and colon and path):
-            raise UserError(f"{where}: {name!r} is not allowed; allowed: {HERE}")
-        import_modules([module], where, self.folder)
-        found: Any = import_module(module)
-        for part in path.split("."):
-            if not hasattr(found, part):
-                raise UserError(f"{where}: {name!r}: {module} has no {path!r}; allowed: {HERE}")
-            found = getattr(found, part)
-        return found
+        return find_object(name, f"{self.where}: {key}", self.folder)
 
     def data(self, key: str, name: str) -> Arrays:
         """Load the data of a name; a function is called.
@@ -186,7 +173,9 @@ class Source:
         elif 0.0 < asked.dev < 1.0:
             (train, dev), held = train.split(asked.dev), None
         else:
-            raise UserError(f"{self.where}: dev: {asked.dev}; allowed: above 0, below 1; or {HERE}")
+            raise UserError(
+                f"{self.where}: dev: {asked.dev}; allowed: above 0, below 1; or {OBJECT}"
+            )
         test = None if asked.test is None else self.data("test", asked.test)
         place = {"folder": str(self.folder.resolve()), "import": list(self.imports)}
         source = {**place, "task": plain(asked)}
@@ -225,7 +214,7 @@ class Source:
         other: Any = asked.charge_for
         if other not in (None, "cluster"):
             if ":" not in other:
-                raise name_error(f"{self.where}: charge_for", other, ("cluster", HERE))
+                raise name_error(f"{self.where}: charge_for", other, ("cluster", OBJECT))
             found = self.find("charge_for", other)
             is_made = isinstance(found, nn.Module)
             other = found if is_made else self.call("charge_for", other, found)

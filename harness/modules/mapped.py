@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.modules.digests import digest_of_rows
 from harness.modules.problem import Arrays, digest_of
 from harness.modules.trees import Value
 from harness.networks.contract import Minibatch
+from harness.runs.digests import digest_of_rows
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,12 +22,6 @@ from harness.base.errors import RAISED, UserError, describe_raised
 from harness.base.seeds import stream, stream_key
 from harness.judge.direction import BETTER, MORE
 from harness.modules.buffers import Rule
-from harness.modules.digests import (
-    digest_of_code,
-    digest_of_part,
-    digest_of_state,
-    digest_of_tensor,
-)
 from harness.modules.gradient_rules import NO_RULES, GradientRules
 from harness.modules.network import (
     OWN_LOSS,
@@ -58,6 +52,12 @@ from harness.modules.trees import (
 )
 from harness.networks.contract import Minibatch, upload
 from harness.runs.config import HasIdentity
+from harness.runs.digests import (
+    digest_of_code,
+    digest_of_part,
+    digest_of_state,
+    digest_of_tensor,
+)
 from harness.tasks.contract import Place
 
 

@@ -14,9 +14,9 @@ from harness.algorithms.descent import AdamW, Muon
 from harness.algorithms.schedules import Constant, Schedule
 from harness.algorithms.share_schedules import Cosine, Linear, Steps, Warmup
 from harness.base.errors import RAISED, UserError, describe_raised, name_error
-from harness.modules.digests import digest_of_code
 from harness.modules.step_time import is_finite
 from harness.runs.config import HasIdentity
+from harness.runs.digests import digest_of_code
 from harness.runs.methods import check_settings_class
 
 SCHEDULES: dict[str, Callable[[float], Schedule]] = {

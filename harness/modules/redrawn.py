@@ -21,10 +21,10 @@ from torch import Tensor
 
 from harness.base.errors import RAISED, UserError, describe_raised
 from harness.base.seeds import stream_key
-from harness.modules.digests import digest_of_code
 from harness.modules.problem import Arrays
 from harness.modules.trees import join, map_tensors
 from harness.networks.contract import Minibatch
+from harness.runs.digests import digest_of_code
 
 ASKED_TWICE = 16
 """Examples that are asked twice to find a generator of the data set's own."""

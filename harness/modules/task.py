@@ -17,7 +17,6 @@ from harness.base.errors import UserError, name_error
 from harness.base.settings import set_apart, setting
 from harness.judge.bounds import SHARES
 from harness.modules.buffers import deploy
-from harness.modules.digests import digest_of_code, from_outside
 from harness.modules.gradient_rules import GradientRules
 from harness.modules.minibatches import ModuleMinibatches
 from harness.modules.network import OWN_LOSS, Metric, ModuleNetwork
@@ -28,6 +27,7 @@ from harness.modules.trees import unwrap
 from harness.networks.contract import State
 from harness.replay.replica_states import to_array
 from harness.runs.config import Pieces, TrainingConfig
+from harness.runs.digests import digest_of_code, from_outside
 from harness.simulator import Workload
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.tasks.contract import EvaluationResult

@@ -204,7 +204,9 @@ def tables_in(kind: Any) -> list[type[Any]]:
     plain = cast("type[Any]", kind)
     below = [plain] if is_dataclass(plain) else dataclasses_below(plain)
     ours = [
-        each for each in below if each.__module__.startswith(OURS) and not _is_timing_only(each)
+        each
+        for each in below
+        if each.__module__.startswith(OURS) and (each is plain or not _is_timing_only(each))
     ]
     return sorted(ours, key=lambda each: each.__name__) if len(ours) > 1 else ours
 

@@ -41,7 +41,7 @@ from harness.base.errors import UserError
 from harness.networks.contract import Minibatch, Network
 from harness.replay.replica_states import ReplicaStates, from_array, to_array
 from harness.simulator import LOST, Restarts, Timeline
-from harness.simulator.timeline import Contributions, Decodes, Folds, Pieces, Spans
+from harness.simulator.timeline import Columns, Contributions, Decodes, Folds, Pieces, Spans
 from harness.tasks.order import Key
 
 Arrays = dict[str, np.ndarray]
@@ -68,7 +68,8 @@ def capture_timeline(timeline: Timeline) -> tuple[Arrays, Facts]:
         for table, rows in timeline.tables().items()
         for name, column in rows.columns().items()
     }
-    return arrays, {"kinds": list(timeline.kinds)}
+    own = {name: list(rows.columns()) for name, rows in timeline.own.items() if len(rows)}
+    return arrays, {"kinds": list(timeline.kinds), **({"own": own} if own else {})}
 
 
 def reinstate_timeline(arrays: Arrays, facts: Facts) -> Timeline:
@@ -76,7 +77,11 @@ def reinstate_timeline(arrays: Arrays, facts: Facts) -> Timeline:
     tables: dict[str, Any] = {  # by name, each of a class of its own
         name: kind(**part(arrays, f"{name}.")) for name, kind in TABLES.items()
     }
-    return Timeline(kinds=tuple(facts["kinds"]), **tables)
+    own = {
+        name: Columns({column: arrays[f"{name}.{column}"] for column in columns})
+        for name, columns in facts.get("own", {}).items()
+    }
+    return Timeline(kinds=tuple(facts["kinds"]), own=own, **tables)
 
 
 def part(arrays: Arrays, prefix: str) -> Arrays:

@@ -31,7 +31,7 @@ from harness.rollouts.rollout_config import RolloutConfig
 from harness.rollouts.sampling import Sampled, check_sampled, draw_uniforms
 from harness.simulator import Timeline, concat
 
-__all__ = ["RECORD", "REWARD", "RolloutExecutor", "Update"]
+__all__ = ["RECORD", "REWARD", "RolloutExecutor", "Update", "Wanted"]
 
 RECORD = ("rollout", "prompt", "difficulty", "tokens", "fate", "version")
 """Columns of whole numbers of the record of rollouts."""
@@ -52,7 +52,7 @@ class Update(NamedTuple):
     figures: dict[str, float]
 
 
-class _Wanted(NamedTuple):
+class Wanted(NamedTuple):
     """A rollout to sample with the weights of a version, from its ``kept`` first tokens."""
 
     rollout: int
@@ -101,7 +101,7 @@ class RolloutExecutor:
         self.versions = {0: self.server.model.clone()}
         self.open: dict[int, _Open] = {}
         self.rows = config.policy.rows(self.weights.module)
-        self.ahead: dict[_Wanted, Sampled] = {}
+        self.ahead: dict[Wanted, Sampled] = {}
         self.fresh = 0  # the newest prompt that was handed out for the first time
         self.record: dict[str, list[Any]] = {name: [] for name in (*RECORD, REWARD)}
         self._problem = lru_cache(4096)(partial(config.problems.train, seed=config.seed))
@@ -122,8 +122,8 @@ class RolloutExecutor:
             segment = self.simulation.advance(folds=1)
             happened.append(segment)
             rows = cast(RolloutRows, segment.own["rollouts"])
-            figures = self._train(rows) if len(segment.folds) else {}
-            self._forget(rows.where(rows.fate != TRAINED))
+            figures = self.train(rows) if len(segment.folds) else {}
+            self.forget(rows.where(rows.fate != TRAINED))
             if len(segment.folds):
                 return Update(concat(happened), figures)
             asked = self.simulation.asked()
@@ -138,16 +138,17 @@ class RolloutExecutor:
         newest = int(asked.version.max())
         self.versions = {v: kept for v, kept in self.versions.items() if v >= asked.version.min()}
         for version in np.unique(asked.version).tolist():
-            self._sample(LengthQueries(*(column[asked.version == version] for column in asked)))
+            named = LengthQueries(*(column[asked.version == version] for column in asked))
+            columns = (named.rollout, named.prompt, named.attempt, named.version, named.kept)
+            rows = zip(*(each.tolist() for each in columns), strict=True)
+            self.sample([Wanted(*row) for row in rows])
         self.versions = {v: kept for v, kept in self.versions.items() if v >= newest}
         self.ahead = {key: each for key, each in self.ahead.items() if key.version >= newest}
         lengths = [len(self.open[rollout].tokens) for rollout in asked.rollout.tolist()]
         self.simulation.answer(asked.rollout, np.array(lengths, np.int64))
 
-    def _sample(self, asked: LengthQueries) -> None:
-        """Sample rollouts with one version of the weights."""
-        columns = (asked.rollout, asked.prompt, asked.attempt, asked.version, asked.kept)
-        rows = [_Wanted(*row) for row in zip(*(each.tolist() for each in columns), strict=True)]
+    def sample(self, rows: Sequence[Wanted]) -> None:
+        """Sample rollouts, by number, with one version of the weights."""
         new = [row for row in rows if row not in self.ahead]
         if new:
             new += self._foresee(rows[-1], -len(new) % self.rows)
@@ -160,7 +161,7 @@ class RolloutExecutor:
                 found = Sampled(*(np.concatenate([old[at], rest]) for old, rest in pairs))
             self.open[row.rollout] = _Open(row.prompt, *found)
 
-    def _foresee(self, last: _Wanted, count: int) -> list[_Wanted]:
+    def _foresee(self, last: Wanted, count: int) -> list[Wanted]:
         """The rollouts that probably begin next, to fill the rows of a step.
 
         A wrong guess costs a second sampling and changes nothing: a rollout is the same with
@@ -169,15 +170,15 @@ class RolloutExecutor:
         size = self.config.protocol.group
         if not last.attempt:
             self.fresh = last.prompt
-        found = list[_Wanted]()
+        found = list[Wanted]()
         for rollout in range(last.rollout + 1, last.rollout + 1 + count):
             further = rollout // size - last.rollout // size
             prompt = self.fresh + further if further else last.prompt
             attempt = 0 if further else last.attempt
-            found.append(_Wanted(rollout, prompt, attempt, last.version, 0))
+            found.append(Wanted(rollout, prompt, attempt, last.version, 0))
         return [row for row in found if row not in self.ahead]
 
-    def _continue(self, rows: Sequence[_Wanted]) -> list[Sampled]:
+    def _continue(self, rows: Sequence[Wanted]) -> list[Sampled]:
         """Continue rollouts from their kept tokens, with one version."""
         prefixes = list[np.ndarray]()
         for row in rows:
@@ -195,8 +196,8 @@ class RolloutExecutor:
 
     # -- training ------------------------------------------------------------------------
 
-    def _train(self, rows: RolloutRows) -> dict[str, float]:
-        """Take the trainer's step on the rollouts that were trained on."""
+    def train(self, rows: RolloutRows) -> dict[str, float]:
+        """Take the trainer's step on those rollouts that were trained on."""
         rows = rows.where(rows.fate == TRAINED)
         every = [self._close(rows, k) for k in range(len(rows))]
         size = self.config.protocol.group
@@ -211,7 +212,7 @@ class RolloutExecutor:
             "staleness": float(age),
         }
 
-    def _forget(self, rows: RolloutRows) -> None:
+    def forget(self, rows: RolloutRows) -> None:
         """Record rollouts that were thrown away."""
         for k in range(len(rows)):
             self._close(rows, k)

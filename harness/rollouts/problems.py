@@ -162,12 +162,21 @@ class Addition(Spec, Verified):
     Attributes:
         digits: largest number of digits.
         tail: the probability of d digits is proportional to ``d ** -tail``.
+        least: smallest number of digits; of one digit there are so few prompts that a policy
+            remembers them.
     """
 
     name = "addition"
 
     digits: int = setting(6, at_least=1, at_most=30)
     tail: float = setting(1.0, at_least=0.0, at_most=10.0)
+    least: int = setting(2, at_least=1, at_most=30)
+
+    def trouble(self) -> tuple[str, str] | None:
+        """See `Spec`."""
+        if self.least > self.digits:
+            return "least", f"{self.least} is above digits, {self.digits}; allowed: up to it"
+        return None
 
     @property
     def context(self) -> int:
@@ -176,8 +185,9 @@ class Addition(Spec, Verified):
 
     def draw(self, random: np.random.Generator) -> tuple[str, int]:
         """See `Verified`."""
-        chances = np.arange(1, self.digits + 1) ** -self.tail
-        digits = 1 + int(random.choice(self.digits, p=chances / chances.sum()))
+        counts = np.arange(self.least, self.digits + 1)
+        chances = counts**-self.tail
+        digits = int(random.choice(counts, p=chances / chances.sum()))
         both = random.integers(0, 10, (2, digits))
         first, second = ("".join(map(str, row)) for row in both.tolist())
         return f"{first}+{second}=", digits
@@ -333,13 +343,21 @@ class Sorting(Spec, Verified):
 
     Attributes:
         most: largest number of digits to sort.
-        tail: the probability of n digits is proportional to ``n ** -tail``, from 2 on.
+        tail: the probability of n digits is proportional to ``n ** -tail``.
+        least: smallest number of digits to sort.
     """
 
     name = "sorting"
 
     most: int = setting(8, at_least=2, at_most=100)
     tail: float = setting(1.0, at_least=0.0, at_most=10.0)
+    least: int = setting(3, at_least=2, at_most=100)
+
+    def trouble(self) -> tuple[str, str] | None:
+        """See `Spec`."""
+        if self.least > self.most:
+            return "least", f"{self.least} is above most, {self.most}; allowed: up to it"
+        return None
 
     @property
     def context(self) -> int:
@@ -348,7 +366,7 @@ class Sorting(Spec, Verified):
 
     def draw(self, random: np.random.Generator) -> tuple[str, int]:
         """See `Verified`."""
-        counts = np.arange(2, self.most + 1)
+        counts = np.arange(self.least, self.most + 1)
         chances = counts**-self.tail
         count = int(random.choice(counts, p=chances / chances.sum()))
         return ",".join(map(str, random.integers(0, 10, count).tolist())) + "=", count

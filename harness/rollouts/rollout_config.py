@@ -120,7 +120,7 @@ class RolloutConfig(TaskConfig):
     problems: Problems = field(default_factory=Addition)
     loss: Loss = field(default_factory=Decoupled)
     optimizer: LocalOptimizer = field(default_factory=AdamW)
-    rate: float = setting(1e-3, above=0.0, at_most=1e3)
+    rate: float = setting(2e-4, above=0.0, at_most=1e3)
     workers: int = setting(1, at_least=1)
     updates: int = setting(100, at_least=0, at_most=10_000_000)
     temperature: float = setting(1.0, at_least=1e-3, at_most=1e3)

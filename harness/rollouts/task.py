@@ -3,17 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-from harness.base.settings import build
-from harness.rollouts.problems import Problems
+from harness.base.errors import UserError
+from harness.base.registry import find_object
+from harness.base.settings import build, setting
+from harness.rollouts.own import OwnProblems, policy_of, problems_of
+from harness.rollouts.problems import Addition, Problems
+from harness.rollouts.recorded_rollouts import RecordedRollouts, time_record
 from harness.rollouts.rollout_config import RolloutConfig
+from harness.rollouts.sources import SmallTransformer
+from harness.rollouts.training import ROLLOUTS as RECORDED
 from harness.rollouts.training import train_rollouts
 from harness.simulator import Simulation, Timeline
 from harness.simulator.full_run import Whole, steady_rate
+from harness.simulator.timeline_file import load_timeline
 from harness.store import Run, Store
-from harness.tasks.contract import Application, RunRequest, Say, Watch
+from harness.store.schema import TIMELINE
+from harness.tasks.contract import Application, RunRequest, Say, Table, Watch
 
 __all__ = ["ROLLOUTS"]
+
+
+@dataclass(frozen=True)
+class OwnTable:
+    """Keys of ``[task]`` for a policy of the user's; ``policy`` and ``problems`` may be names too.
+
+    Names have the form ``my_module:name``; the module is beside the run file or installed.
+
+    Args:
+        sampler: function of the policy, prefixes and numbers in (0, 1) that answers prompts, in
+            place of ours.
+        reward: function of a prompt and an answer, both lists of tokens.
+        test: prompts of the evaluation; without it a fifth of them, drawn at random.
+        context: largest number of tokens of prompt and answer.
+    """
+
+    sampler: str | None = None
+    reward: str | None = None
+    test: str | None = None
+    context: int = setting(64, at_least=2, at_most=100_000)
 
 
 class RolloutApplication(Application[RolloutConfig, Problems]):
@@ -22,14 +53,31 @@ class RolloutApplication(Application[RolloutConfig, Problems]):
     config = RolloutConfig
     worker = "generator"
     usual = {"seed": 0}  # noqa: RUF012 (never written to)
+    tables = (OwnTable,)
     follows = ("format", "device")
 
     def read(self, asked: RunRequest) -> tuple[RolloutConfig, Problems]:
         """See `Application`."""
         asked.check_keys(self)
-        table = {**self.usual, **asked.table, "cluster": asked.cluster(), "device": asked.device}
+        table = {**self.usual, **asked.table}
+        own = {name: table.pop(name) for name in self.own_keys & table.keys()}
+        table |= {"cluster": asked.cluster(), "device": asked.device}
+        if own or any(isinstance(table.get(name), str) for name in ("policy", "problems")):
+            with asked.place.name_keys():
+                table |= _find_own(asked, own, table)
         config = build(RolloutConfig, table, str(asked.path))
         return config, config.problems
+
+    def restore(self, run: Run, table: Table, where: str) -> RolloutConfig:
+        """See `Application`.
+
+        Raises:
+            UserError: its policy or its problems were a user's own.
+        """
+        for name in ("policy", "problems"):
+            if str(table.get(name, {}).get("is", "")).startswith("Own"):
+                raise UserError(f"{run.dir}: {name}: a user's own; allowed: one of lagbench")
+        return super().restore(run, table, where)
 
     def load(self, config: RolloutConfig, say: Say) -> Problems:
         """See `Application`."""
@@ -44,7 +92,10 @@ class RolloutApplication(Application[RolloutConfig, Problems]):
         self, config: RolloutConfig, data: Problems, run: Run, store: Store, watch: Watch
     ) -> Run:
         """See `Application`."""
-        raise NotImplementedError
+        del data
+        timeline = load_timeline(run.path(TIMELINE))
+        made = partial(RecordedRollouts, timeline=timeline)
+        return train_rollouts(config, store, watch, made, {"by": "a record"})
 
     def pieces(self, config: RolloutConfig, data: Problems) -> None:
         """None: problems are made by number."""
@@ -62,7 +113,8 @@ class RolloutApplication(Application[RolloutConfig, Problems]):
         self, config: RolloutConfig, pieces: None, run: Run, timeline: Timeline
     ) -> Timeline:
         """See `Application`; rollouts have the lengths of the record."""
-        raise NotImplementedError
+        del pieces
+        return time_record(config, timeline, run.path(RECORDED))
 
     def describe(self, config: RolloutConfig, share: float) -> Iterator[tuple[str, str]]:
         """See `Application`."""
@@ -70,6 +122,29 @@ class RolloutApplication(Application[RolloutConfig, Problems]):
         protocol = config.protocol
         law = f"{protocol.tokens:g} tokens, {protocol.tokens_law}"
         yield "  lengths of rollouts", law
+
+
+def _find_own(asked: RunRequest, own: Table, table: Table) -> Table:
+    """The user's policy and problems, and their start."""
+    said = build(OwnTable, own, str(asked.path))
+
+    def find(key: str, name: object) -> Any:
+        if not isinstance(name, str) or ":" not in name:
+            return name
+        return find_object(name, f"{asked.path}: {key}", asked.path.parent)
+
+    policy: Any = table.get("policy", SmallTransformer())
+    if isinstance(policy, str) or said.sampler:
+        policy = policy_of(find("policy", policy), find("sampler", said.sampler))
+    given: Any = table.get("problems", Addition())
+    if not isinstance(given, str):
+        return {"policy": policy}
+    found = find("problems", given)
+    found = found() if callable(found) and not isinstance(found, Problems) else found
+    parts = find("reward", said.reward), find("test", said.test)
+    found = problems_of(found, policy, *parts, said.context)
+    start = {"start": {"steps": 0}} if isinstance(found, OwnProblems) else {}
+    return {**start, "policy": policy, "problems": found}
 
 
 ROLLOUTS = RolloutApplication()

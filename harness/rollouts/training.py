@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from harness.replay.fold_replay import Arrays, Facts
 from harness.rollouts.executor import REWARD, RolloutExecutor
 from harness.rollouts.greedy_scores import score_greedily
-from harness.rollouts.records import TRAINED, RolloutRows
+from harness.rollouts.records import TRAINED, rollout_rows
 from harness.rollouts.rollout_config import RolloutConfig
 from harness.rollouts.starting import initial
 from harness.simulator import Timeline
@@ -32,6 +32,12 @@ ROLLOUTS = "rollouts.safetensors"
 """Attached file: of each rollout with a known fate its prompt, difficulty, reward, tokens, fate
 (`harness.rollouts.records`) and the version at that instant."""
 
+UNDER_WAY, UNDER_WAY_TOKENS = "under_way", "under_way_tokens"
+"""Its columns for rollouts that are not trained on at the end: number, and tokens as told."""
+
+ExecutedBy = Callable[[RolloutConfig, Tensor], RolloutExecutor]
+"""Function from a configuration and initial parameters ``[P]`` to an executor."""
+
 
 @dataclass
 class RolloutTraining(Training[RolloutExecutor]):
@@ -41,15 +47,17 @@ class RolloutTraining(Training[RolloutExecutor]):
         config: configuration of the run.
         start: the parameters ``[P]`` it starts from.
         watch: receives progress.
+        executed_by: makes the executor.
     """
 
     config: RolloutConfig
     start: Tensor
     watch: Watch
+    executed_by: ExecutedBy = RolloutExecutor
 
     def __post_init__(self) -> None:
         config = self.config
-        self.executor = RolloutExecutor(config, self.start)
+        self.executor = self.executed_by(config, self.start)
         self.held_out = config.problems.held_out(config.held_out)
         share = config.updates / config.evaluations
         self.due = {ceil(share * (k + 1)) for k in range(config.evaluations)}
@@ -101,7 +109,11 @@ class RolloutTraining(Training[RolloutExecutor]):
 
     def attachments(self) -> dict[str, Arrays | bytes]:
         """See `Training`."""
-        return {ROLLOUTS: self.executor.recorded()}
+        numbers = sorted(self.executor.open)
+        lengths = [len(self.executor.open[number].tokens) for number in numbers]
+        under_way = {UNDER_WAY: np.array(numbers, np.int64)}
+        under_way[UNDER_WAY_TOKENS] = np.array(lengths, np.int64)
+        return {ROLLOUTS: {**self.executor.recorded(), **under_way}}
 
     def summarise(self, status: Outcome, timeline: Timeline) -> tuple[dict[str, Any], str]:
         """See `Training`: scores before and after, times, staleness, and what was thrown away."""
@@ -137,8 +149,8 @@ def measure_rollouts(timeline: Timeline, recorded: Arrays) -> dict[str, float]:
         of rollouts. If there are any, ``thrown_tokens`` and ``thrown_reward`` are their mean length
         and reward, as ``trained_tokens`` and ``trained_reward`` are of the others.
     """
-    rows = cast(RolloutRows | None, timeline.own.get("rollouts"))
-    if rows is None or not len(rows):
+    rows = rollout_rows(timeline)
+    if not len(rows):
         return {}
     trained = rows.where(rows.fate == TRAINED)
     age = trained.trained_version - trained.oldest_version
@@ -173,8 +185,21 @@ def computing() -> Generator[None]:
         torch.set_num_threads(threads)
 
 
-def train_rollouts(config: RolloutConfig, store: Store, watch: Watch) -> Run:
+def train_rollouts(
+    config: RolloutConfig,
+    store: Store,
+    watch: Watch,
+    executed_by: ExecutedBy = RolloutExecutor,
+    how: Mapping[str, object] | None = None,
+) -> Run:
     """Load the finished run of a configuration from the store, or train or resume it.
+
+    Args:
+        config: configuration of the run.
+        store: store of the run and of its start.
+        watch: receives progress.
+        executed_by: makes the executor, by default of a simulated cluster.
+        how: the part of the identity that names another executor.
 
     Raises:
         UserError: a start without success, or a sampler or reward that cannot be used.
@@ -182,7 +207,7 @@ def train_rollouts(config: RolloutConfig, store: Store, watch: Watch) -> Run:
 
     def execute(writer: RunWriter) -> None:
         start = initial(config.start_config, store, watch)
-        carry_out(RolloutTraining(writer, config, start, watch))
+        carry_out(RolloutTraining(writer, config, start, watch, executed_by))
 
     with computing():
-        return store.obtain(identity_config(config, None), execute)
+        return store.obtain(identity_config(config, how), execute)

@@ -421,9 +421,11 @@ def _stack(tables: Sequence[Any]) -> Any:
     filled = [table for table in tables if len(table)] or [tables[0]]
     if len(filled) == 1:
         return filled[0]
-    names = cast(Table, filled[0]).columns()
-    joined = {name: np.concatenate([getattr(t, name) for t in filled]) for name in names}
-    return replace(filled[0], **joined)
+    # A loaded table does not know its class, one that was simulated since then does.
+    like = next((table for table in filled if not isinstance(table, Columns)), None)
+    parts = [cast(Table, table).columns() for table in filled]
+    joined = {name: np.concatenate([each[name] for each in parts]) for name in parts[0]}
+    return Columns(joined) if like is None else replace(like, **joined)
 
 
 def close_segment(parts: Sequence[Timeline], under_way: Contributions) -> Timeline:

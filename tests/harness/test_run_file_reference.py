@@ -10,8 +10,10 @@ import pytest
 
 from harness.algorithms.catalogue import Algorithm, LocalOptimizer
 from harness.algorithms.schedules import Schedule
+from harness.base.registry import entries
 from harness.base.settings import KIND, dataclasses_below, load_toml, meanings
 from harness.reference.keys import classes, entries_of, kinds
+from harness.tasks.contract import TASK
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "run-files.md").read_text(encoding="utf-8")
@@ -49,7 +51,10 @@ def test_every_key_of_a_documented_run_is_found(path):
             if isinstance(inner, dict | list):
                 look(inner)
 
-    look(load_toml(path))
+    table = load_toml(path)
+    task = table.pop(TASK, {})
+    assert task.pop(KIND, "module") in entries("tasks")
+    look({**table, **task})
 
 
 def test_kinds_of_run_come_first():

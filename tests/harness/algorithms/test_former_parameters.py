@@ -22,9 +22,9 @@ from harness.algorithms.contract import FORMER, Algorithm, Fold, LocalWork, Memo
 from harness.algorithms.stale import StalenessAware
 from harness.base.log import FormerWarning
 from harness.base.registry import forget
-from harness.modules.digests import digest_of_code
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout
+from harness.runs.digests import digest_of_code
 from tests.processes import run
 from tests.run_files import ASYNCHRONOUS, written
 

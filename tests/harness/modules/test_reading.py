@@ -103,7 +103,7 @@ def mapped(tmp_path):
 
 
 def test_mapped_arrays_are_not_copied_and_have_the_digest_of_a_copy(mapped, monkeypatch):
-    monkeypatch.setattr("harness.modules.digests.PIECE", 100)
+    monkeypatch.setattr("harness.runs.digests.PIECE", 100)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = arrays_of(mapped, "data")

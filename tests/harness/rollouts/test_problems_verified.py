@@ -63,8 +63,8 @@ def test_every_sum_of_two_digits_and_no_other_is_right(first):
 
 def test_digits_have_a_heavy_tail():
     drawn = [Addition(digits=6, tail=1.0).train(k, 0).difficulty for k in range(2000)]
-    weights = [1 / d for d in range(1, 7)]
-    for digits, weight in zip(range(1, 7), weights, strict=True):
+    weights = [1 / d for d in range(2, 7)]
+    for digits, weight in zip(range(2, 7), weights, strict=True):
         assert drawn.count(digits) / 2000 == pytest.approx(weight / sum(weights), abs=0.04)
 
 
@@ -132,5 +132,9 @@ def test_an_answer_without_an_end_or_without_tokens_is_wrong():
 def test_limits():
     with pytest.raises(UserError, match="allowed"):
         Addition(digits=0)
+    with pytest.raises(UserError, match="least: 3 is above digits, 2"):
+        Addition(digits=2, least=3)
+    with pytest.raises(UserError, match="least: 3 is above most, 2"):
+        Sorting(most=2)
     with pytest.raises(UserError, match="least: 4 is above most, 3"):
         Reaching(least=4, most=3)

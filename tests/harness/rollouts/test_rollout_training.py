@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 from harness.algorithms.descent import AdamW
 from harness.base.errors import UserError
 from harness.rollouts import sampling
-from harness.rollouts.executor import RolloutExecutor
+from harness.rollouts.executor import RECORD, REWARD, RolloutExecutor
 from harness.rollouts.learning import Learner, Rollout
 from harness.rollouts.losses import Decoupled, Naive, Reinforce
 from harness.rollouts.policy import Weights
@@ -19,8 +19,9 @@ from harness.rollouts.records import TRAINED
 from harness.rollouts.rollout_config import WarmStart
 from harness.rollouts.sources import SmallTransformer
 from harness.rollouts.training import ROLLOUTS, RolloutTraining, train_rollouts
+from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
-from harness.store.schema import MODEL
+from harness.store.schema import MODEL, TIMELINE
 from harness.training import loop
 from tests.harness.rollouts.ones import CONTEXT, VOCABULARY, Ones, configure, ignore, protocol
 
@@ -223,8 +224,36 @@ def test_a_second_run_and_a_run_that_was_killed_give_the_same_bytes(stale, tmp_p
     killed = train(config, tmp_path / "killed")
     assert done == [0, 1, 2, 3, 3, 4, 5, 6, 6, 7, 8]
     for run in (again, killed):
-        for name in (MODEL, ROLLOUTS, "metrics.parquet"):
+        for name in (MODEL, TIMELINE, ROLLOUTS, "metrics.parquet"):
             assert run.path(name).read_bytes() == whole.path(name).read_bytes(), name
+        assert run.summary == whole.summary
+
+
+@pytest.mark.parametrize("stale", STALE[1:3], ids=label)
+def test_a_replay_of_the_timeline_gives_the_same_bits(stale, tmp_path):
+    config = configure(protocol=stale, workers=2)
+    run = train(config, tmp_path / "simulated")
+    again = config.application.replay(
+        config, config.problems, run, Store(tmp_path / "replayed"), ignore
+    )
+    assert again.hash != run.hash
+    assert torch.equal(model_of(again), model_of(run))
+    assert again.path(TIMELINE).read_bytes() == run.path(TIMELINE).read_bytes()
+    both = [load_file(each.path(ROLLOUTS)) for each in (run, again)]
+    for name in (*RECORD, REWARD):
+        np.testing.assert_array_equal(both[0][name], both[1][name], name)
+    assert again.summary == run.summary
+    simulated = load_timeline(run.path(TIMELINE))
+    timed = config.application.time_again(config, None, run, simulated)
+    assert timed.sha256() == simulated.sha256()
+
+
+def test_a_run_is_timed_without_a_policy():
+    config = configure(updates=40, protocol=protocol(tokens=20.0, eta=3))
+    whole = config.application.time(config, None, 1.0, 30)
+    assert len(whole.timeline.folds) == 30
+    assert whole.folds == (40,)
+    assert whole.ends_s[-1] > whole.timeline.folds.time_s[-1]
 
 
 def test_a_policy_learns_to_answer(tmp_path):
@@ -267,12 +296,12 @@ def test_a_start_without_solutions_or_without_success_is_refused(tmp_path):
         train(configure(start=WarmStart(steps=10)), tmp_path)
     start = WarmStart(steps=2, every=1, measured=8, minibatch=4, least=0.9, most=1.0)
     with pytest.raises(UserError, match=r"start: after 2 steps .* allowed: from 90.0% to 100.0%"):
-        train(configure(problems=Sorting(most=2), start=start), tmp_path)
+        train(configure(problems=Sorting(most=2, least=2), start=start), tmp_path)
 
 
 def test_a_start_is_trained_once_and_begins_where_it_ended(tmp_path):
     start = WarmStart(steps=400, every=40, measured=64, least=0.1, most=0.9, rate=0.01)
-    config = configure(problems=Sorting(most=2), start=start, updates=1, evaluations=1)
+    config = configure(problems=Sorting(most=2, least=2), start=start, updates=1, evaluations=1)
     first = train(config, tmp_path)
     second = train(replace(config, seed=2), tmp_path)
     names = [run.config["is"] for run in Store(tmp_path).runs()]

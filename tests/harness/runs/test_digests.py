@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from harness.base.errors import UserError
-from harness.modules.digests import (
+from harness.runs.digests import (
     digest_of_code,
     digest_of_part,
     digest_of_state,
@@ -215,7 +215,7 @@ def test_closures_defaults_partials_and_settings_count():
 def test_another_process_finds_the_same(user, tmp_path):
     names = "make, loss, compiled, ufunc, slotted, slotted.scaled, table, pattern, kernel"
     told = f"print(*map(digest_of_code, ({names})))"
-    code = f"{SOURCE}{COMPILED}\nfrom harness.modules.digests import digest_of_code\n"
+    code = f"{SOURCE}{COMPILED}\nfrom harness.runs.digests import digest_of_code\n"
     path = tmp_path / "script.py"
     path.write_text(code + told, encoding="utf-8")
     elsewhere = subprocess.run(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.base.log import FormerWarning
-from harness.modules import digests
+from harness.runs import digests
 
 TABLE = Path(digests.__file__).with_name("former_modules.json")
 FORWARDED = [

@@ -1,0 +1,130 @@
+"""The result of `lagbench.rollouts`: scores before and after, staleness, speed, what was lost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
+from torch import nn
+
+from harness.base.errors import UserError
+from harness.judge.interval import Interval
+from harness.judge.statistics import mean_ci
+from harness.rollouts.policy import Weights
+from harness.rollouts.rollout_config import RolloutConfig
+from harness.store import Run
+from harness.store.schema import MODEL
+
+FIGURES = {
+    "staleness of tokens": "staleness_tokens",
+    "largest staleness": "staleness_most",
+    "tokens/s, simulated": "tokens_per_s",
+    "rollouts thrown away": "thrown_away",
+    "tokens of an answer": "trained_tokens",
+    "simulated seconds": "virtual_s",
+}
+"""Rows of the printed table below the scores, and figures of a run's summary."""
+
+
+@dataclass(frozen=True)
+class RolloutResult:
+    """Result of `lagbench.rollouts`: the runs of all seeds; prints as a table.
+
+    Attributes:
+        runs: a run for each seed.
+        config: configuration of the first run.
+        call: the call that made it, as text.
+    """
+
+    runs: Sequence[Run]
+    config: RolloutConfig = field(repr=False, compare=False)
+    call: str = field(default="", repr=False, compare=False)
+
+    def interval(self, figure: str) -> Interval:
+        """The mean of a figure of the runs' summaries over seeds, with its 95% interval.
+
+        Args:
+            figure: its name, such as ``"score"`` or ``"staleness_tokens"``.
+
+        Raises:
+            UserError: no run has it.
+        """
+        values = [float(run.summary[figure]) for run in self.runs if figure in run.summary]
+        if not values:
+            known = sorted({name for run in self.runs for name in run.summary})
+            raise UserError(f"{figure!r} is no figure; allowed: {', '.join(known)}")
+        return mean_ci(values)
+
+    @property
+    def score(self) -> Interval:
+        """Mean reward of greedy answers to the held-out prompts after training."""
+        return self.interval("score")
+
+    @property
+    def before(self) -> Interval:
+        """The score before training."""
+        return self.interval("score_before")
+
+    def model(self, seed: int | None = None) -> nn.Module:
+        """The trained policy of a seed, by default of the first one.
+
+        Raises:
+            UserError: there is no such seed.
+        """
+        found = [run for run in self.runs if seed in (None, run.config["seed"])]
+        if not found:
+            allowed = ", ".join(str(run.config["seed"]) for run in self.runs)
+            raise UserError(f"seed: {seed}; allowed: {allowed}")
+        problems, start = self.config.problems, self.config.start
+        made = self.config.policy.make(problems.vocabulary, problems.context, start.seed)
+        return Weights(made).load(torch.as_tensor(load_file(found[0].path(MODEL))["model"]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every figure's mean and interval as JSON values, and the hashes of the runs."""
+        names = dict.fromkeys(name for run in self.runs for name in run.summary)
+        numbers = [n for n in names if all(_is_number(run.summary.get(n)) for run in self.runs)]
+        rows = {name: self.interval(name) for name in numbers}
+        told = {name: {"mean": each.estimate, "ci95": _ends(each)} for name, each in rows.items()}
+        return {"figures": told, "runs": [run.hash for run in self.runs]}
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        many = len(self.runs)
+        diverged = sum(run.status != "done" for run in self.runs)
+        lost = f", {diverged} diverged" if diverged else ""
+        yield f"{many} seed{'' if many == 1 else 's'}{lost}, 95% intervals of means over seeds"
+        yield f"{'score':24} {'before':>24} {'after':>24}"
+        for name in self._scores():
+            pair = (name.replace("score", "score_before", 1), name)
+            before, after = (_show(self.interval(each)) for each in pair)
+            label = name.replace("score/", "  difficulty ").replace("score", "all prompts")
+            yield f"{label:24} {before:>24} {after:>24}"
+        for label, name in FIGURES.items():
+            if any(name in run.summary for run in self.runs):
+                yield f"{label:24} {'':24} {_show(self.interval(name)):>24}"
+
+    def _scores(self) -> list[str]:
+        """The score, and those of each difficulty if there are several."""
+        found = {name for run in self.runs for name in run.summary if name.startswith("score/")}
+        each = sorted(found, key=lambda name: int(name.partition("/")[2]))
+        return ["score", *(each if len(each) > 1 else [])]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _ends(found: Interval) -> list[float] | None:
+    return [found.low, found.high] if math.isfinite(found.high - found.low) else None
+
+
+def _show(found: Interval) -> str:
+    ends = _ends(found)
+    between = f" [{ends[0]:.3g}, {ends[1]:.3g}]" if ends else ""
+    return f"{found.estimate:.3g}{between}"

@@ -1,0 +1,210 @@
+"""A user's policy, sampler, prompts and reward: by a call and by a run file, right and wrong."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import lagbench
+from harness.base.errors import UserError
+from harness.cli import main
+from harness.rollouts.own import configure
+from harness.rollouts.sampling import sample
+from tests.harness.rollouts.ones import PROTOCOL
+from tests.harness.rollouts.ones import configure as configure_ours
+
+PROMPTS = [[1 + k % 4] * (1 + k % 3) for k in range(24)]
+
+MODULE = """
+from torch import nn
+
+def make():
+    return nn.Sequential(nn.Embedding(5, 8), nn.Linear(8, 5))
+
+prompts = [[1 + k % 4] * (1 + k % 3) for k in range(24)]
+
+def sampler(policy, prefixes, draws):
+    from harness.rollouts.sampling import sample
+    return sample(policy, prefixes, draws)
+
+def empty(policy, prefixes, draws):
+    return [([], []) for _ in prefixes]
+
+def reward(prompt, answer):
+    return answer.count(prompt[0]) / len(answer)
+
+def endless(prompt, answer):
+    return float("inf")
+"""
+
+RUN = """
+cluster = "h100-node"
+updates = {updates}
+rate = 0.02
+evaluations = 1
+[task]
+is = "rollouts"
+policy = "mine:make"
+problems = "mine:prompts"
+sampler = "mine:{sampler}"
+reward = "mine:{reward}"
+context = 8
+[protocol]
+slots = 8
+group = 4
+batch = 4
+eta = {eta}
+"""
+
+
+def make_policy():
+    return nn.Sequential(nn.Embedding(5, 8), nn.Linear(8, 5))
+
+
+def reward(prompt, answer):
+    return answer.count(prompt[0]) / len(answer)
+
+
+def given(tmp_path, **changes):
+    usual = {"cluster": "h100-node", "protocol": PROTOCOL, "context": 8, "rate": 0.02}
+    return {**usual, "store": tmp_path / "store", "seeds": 1, "evaluations": 1} | changes
+
+
+def test_a_call_trains_a_policy_of_a_user_and_tells_what_became_of_it(tmp_path):
+    result = lagbench.rollouts(make_policy, PROMPTS, reward, **given(tmp_path, updates=100))
+    assert result.score.estimate > max(0.5, result.before.estimate)
+    lines = str(result).splitlines()
+    assert lines[0].startswith("1 seed, ")
+    assert [line[:24].strip() for line in lines[2:5]] == [
+        "all prompts",
+        "staleness of tokens",
+        "largest staleness",
+    ]
+    policy = result.model()
+    (found,) = sample(policy, [np.array([2, 2])], np.full((1, 8), 0.5))
+    assert 2 in found.tokens
+    figures = result.to_dict()["figures"]
+    assert figures["score"]["mean"] == result.score.estimate
+    assert figures["thrown_away"] == {"mean": 0.0, "ci95": None}
+    with pytest.raises(UserError, match=r"seed: 9; allowed: 0"):
+        result.model(9)
+    with pytest.raises(UserError, match=r"'speed' is no figure; allowed: answer_tokens, "):
+        result.interval("speed")
+
+
+def sample_slowly(policy, prefixes, draws):
+    return [(each.tokens.tolist(), each.log_probs) for each in sample(policy, prefixes, draws)]
+
+
+def test_a_sampler_that_does_what_ours_does_trains_the_same(tmp_path):
+    torch.manual_seed(0)
+    policy = make_policy()
+    ours, own = (
+        lagbench.rollouts(policy, PROMPTS, reward, **given(tmp_path, updates=5), **each).runs[0]
+        for each in ({}, {"sampler": sample_slowly})
+    )
+    assert ours.hash != own.hash
+    assert ours.summary == own.summary
+
+
+def write(folder, **changes):
+    (folder / "mine.py").write_text(MODULE)
+    values = {"updates": 2, "sampler": "sampler", "reward": "reward", "eta": 1, **changes}
+    path = folder / "run.toml"
+    path.write_text(RUN.format(**values))
+    return path
+
+
+def train_by_command(path, capsys):
+    code = main(["train", str(path), "--out", str(path.parent / "store")])
+    return code, capsys.readouterr()
+
+
+def test_a_run_file_names_a_policy_of_a_user(tmp_path, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    code, told = train_by_command(write(tmp_path), capsys)
+    assert code == 0, told.err
+    assert "score_before" in told.out
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"sampler": "empty"}, "sampler: 0 tokens of a rollout; allowed: from 1 to "),
+        ({"reward": "endless"}, "reward: inf of an answer is not allowed; allowed: a finite"),
+        ({"reward": "absent"}, "task.reward: 'mine:absent': mine has no 'absent'; allowed: "),
+        ({"eta": -1.0}, "protocol.eta: -1.0 is not allowed; allowed: a number at least 0"),
+    ],
+)
+def test_a_mistake_is_one_line_and_code_2(changes, line, tmp_path, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    code, told = train_by_command(write(tmp_path, **changes), capsys)
+    assert code == 2
+    assert line in told.err.splitlines()[-1], told.err
+
+
+def answer_by(tokens, logs):
+    return lambda policy, prefixes, draws: [(tokens, logs)] * len(prefixes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"problems": []}, "problems: 0 prompts, or an empty one; allowed: a list of prompts"),
+        ({"problems": [[1]] * 3}, "problems: 3 prompts; allowed: at least 5, or test with"),
+        ({"problems": [[1], "x"]}, "problems: ValueError: .*; allowed: a list of prompts"),
+        ({"problems": [[9]] * 5}, r"policy: raised IndexError"),
+        ({"problems": [[1] * 8] * 5}, r"problems: prompt \[1, 1, .*; allowed: fewer than 8 tokens"),
+        ({"problems": "adition"}, "problems: unknown 'adition'.*addition"),
+        (
+            {"problems": "addition", "reward": None, "policy": nn.Embedding(20, 20)},
+            "policy: logits of 20 tokens; allowed: 18",
+        ),
+        ({"problems": "addition"}, "reward: for prompts of your own; allowed: without it"),
+        ({"reward": None}, "reward: missing; needed: a function of prompt and answer"),
+        ({"policy": nn.Linear(2, 2).double()}, "policy: it has float64 parameters"),
+        ({"policy": 3}, "policy: a int; allowed: a module or a function"),
+        ({"policy": lambda: 3}, "policy: gives a int; allowed: a torch.nn.Module"),
+        ({"sampler": 3}, "sampler: a int; allowed: a function"),
+        ({"protocol": "rollouts"}, "protocol: a str; allowed: a harness.rollouts.protocol"),
+        ({"loss": "ppo"}, "loss: unknown 'ppo'; allowed: decoupled, m2po, naive, none"),
+        ({"speed": 3}, "rollouts: unknown 'speed'; allowed: "),
+        ({"rate": -1.0}, "rollouts: rate: -1.0 is not allowed; allowed: a number above 0"),
+    ],
+)
+def test_a_mistake_in_a_call_is_named(changes, line):
+    usual = {"policy": make_policy(), "sampler": None, "problems": PROMPTS, "reward": reward}
+    usual |= {"test": None, "context": 8, "protocol": PROTOCOL}
+    settings = {name: each for name, each in changes.items() if name not in usual}
+    usual |= {name: each for name, each in changes.items() if name in usual}
+    cluster = configure_ours().cluster
+    with pytest.raises(UserError, match=line):
+        configure(**usual, cluster=cluster, settings=settings)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "line"),
+    [
+        (answer_by([], []), "sampler: 0 tokens of a rollout; allowed: from 1 to"),
+        (answer_by([1] * 9, [0.0] * 9), "sampler: 9 tokens of a rollout; allowed: from 1 to"),
+        (
+            answer_by([7, 0], [0.0, 0.0]),
+            r"sampler: tokens \[7, 0\]; allowed: whole numbers",
+        ),
+        (
+            answer_by([1, 0], [0.0]),
+            r"sampler: log_probs of shape \(1,\); allowed: one",
+        ),
+        (lambda policy, prefixes, draws: [], "sampler: 0 answers for .* rollouts; allowed: one"),
+        (lambda policy, prefixes, draws: 1 / 0, "sampler: raised ZeroDivisionError"),
+        (lambda policy, prefixes, draws: 3, "sampler: raised TypeError"),
+    ],
+)
+def test_a_sampler_that_cannot_be_used_is_named(sampler, line, tmp_path):
+    with pytest.raises(UserError, match=line):
+        lagbench.rollouts(make_policy(), PROMPTS, reward, **given(tmp_path), sampler=sampler)
+
+
+def test_a_reward_that_raises_is_named(tmp_path):
+    with pytest.raises(UserError, match="reward: raised ZeroDivisionError"):
+        lagbench.rollouts(make_policy(), PROMPTS, lambda p, a: 1 / 0, **given(tmp_path))
