@@ -112,10 +112,12 @@ def run(asked: argparse.Namespace) -> int:
     from harness.runs.device import resolve
     from harness.store.files import writable_folder
     from reproductions.declared import check_registered
-    from reproductions.paper import Subject
+    from reproductions.paper import NO_CORPUS, Subject, corpus_without_speech
     from reproductions.reproduce import execute_share, reproduce
 
     paper: Paper = entries("papers")[asked.paper].load()
+    if asked.corpus is not None and paper.corpus == NO_CORPUS:
+        raise UserError(f"--corpus: {asked.corpus!r} is not allowed; {paper.id} needs no corpus")
     device = resolve(asked.device)
     scale = asked.scale or ("gpu" if device == "cuda" else "laptop")
     request = _request(asked, paper, scale, device)
@@ -131,8 +133,11 @@ def run(asked: argparse.Namespace) -> int:
         means = Means(request.store, request.out, request.jobs, request.budget_s, device)
         return _print_results(reproduce_curve(paper, curve, means), request.out)
     name, seed = asked.corpus or paper.corpus, request.seeds[0]
-    made = partial(_corpus, name, scale, request.out)
-    subject = Subject(scale, made(seed), seed, device, made if is_synthetic(name) else None)
+    if paper.corpus == NO_CORPUS:
+        subject = Subject(scale, corpus_without_speech(NO_CORPUS), seed, device)
+    else:
+        made = partial(_corpus, name, scale, request.out)
+        subject = Subject(scale, made(seed), seed, device, made if is_synthetic(name) else None)
     if request.share is not None:
         count = execute_share(paper, subject, request)
         plural = "" if count == 1 else "s"

@@ -19,11 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
-
 import reports
 from data_synth import load_corpus
-from data_synth.corpus import Corpus, Utterances
 from harness.base.errors import EXIT_DONE, name_error
 from harness.base.registry import entries
 from harness.cli import Parser, exit_code
@@ -36,7 +33,7 @@ from harness.store.files import writable_folder, write_bytes
 from harness.store.shared_store import pack_run, unpack_run
 from reports import provenance
 from reports.site import FROM
-from reproductions.paper import Paper, Planned, Scaling, Subject
+from reproductions.paper import Paper, Planned, Scaling, Subject, corpus_without_speech
 from reproductions.scale_curves import (
     Arms,
     Finished,
@@ -235,17 +232,6 @@ def _without_fingerprint(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_without_fingerprint(each) for each in cast(Sequence[Any], value)]
     return value
-
-
-def corpus_without_speech(name: str) -> Corpus:
-    """A corpus with a name alone, for configurations that are compared without its content."""
-    none = np.zeros(0, np.int64)
-    words = np.zeros(0, str)
-    table = Utterances(words, words, words, none, none, ())
-    return Corpus(
-        name, np.zeros((0, 1), np.float32), none.astype(np.int32), table, {"": (0,)},
-        stored_fingerprint="unknown",
-    )  # fmt: skip
 
 
 def execute_missing(scaling: Scaling, means: Means) -> Finished:

@@ -27,18 +27,19 @@ from harness.base.seeds import identity
 from harness.cli import Parser, exit_code
 from harness.grid.display import execute_named
 from harness.kernels import notice
+from harness.rollouts.rollout_config import RolloutConfig
 from harness.speech.frames import RunConfig
 from harness.speech.sequence import SequenceConfig
 from harness.store import Run
 from reproductions.command import PAPERS
-from reproductions.paper import DEVELOPMENT, Paper, Subject
+from reproductions.paper import DEVELOPMENT, NO_CORPUS, Paper, Subject, corpus_without_speech
 
 SEEDS = (DEVELOPMENT, DEVELOPMENT + 1)
 VERDICTS = 1000
 """First seed of verdicts; smaller ones are for development."""
-LAST = ("held_out_criterion", "dev_loss/average", "dev_loss/iterate")
-"""Metrics of a run's outcome, of which the first present is used: sequence run, average, SGD."""
-Trained = RunConfig | SequenceConfig
+LAST = ("held_out_criterion", "dev_loss/average", "dev_loss/iterate", "score")
+"""Metrics of an outcome, of which the first present is used: sequence run, average, SGD, policy."""
+Trained = RunConfig | SequenceConfig | RolloutConfig
 
 
 def default_runs(
@@ -56,7 +57,7 @@ def default_runs(
     asked = {setting for m in makers if not m.divergence for setting in m.needs}
     found: dict[str, Trained] = {}
     for name, config in paper.experiments(subject, seed).items():
-        if name in asked and isinstance(config, RunConfig):
+        if name in asked and isinstance(config, RunConfig | RolloutConfig):
             found[name] = config
         elif name in asked and isinstance(config, SequenceConfig):
             found[f"{name} (its start)"] = config.start
@@ -74,6 +75,8 @@ def with_rate_factor(config: Trained, factor: float) -> Trained:
     """The same run with its learning rate times ``factor``, without tests."""
     if isinstance(config, SequenceConfig):
         return replace(config, rate=factor * config.rate, test=False)
+    if isinstance(config, RolloutConfig):
+        return replace(config, rate=factor * config.rate)
     schedule: Any = config.schedule
     schedule = replace(schedule, rate=factor * schedule.rate)
     return replace(config, schedule=schedule, tested="never")
@@ -116,6 +119,8 @@ def _main(asked: argparse.Namespace) -> int:
     paper: Paper = import_module(PAPERS[asked.paper]).PAPER
 
     def load_for_seed(seed: int) -> Corpus:
+        if paper.corpus == NO_CORPUS:
+            return corpus_without_speech(NO_CORPUS)
         return load_corpus(paper.corpus, scale=asked.scale, seed=seed)
 
     first = Subject(

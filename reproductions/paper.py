@@ -9,8 +9,10 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from data_synth import load_corpus
-from data_synth.corpus import Corpus
+from data_synth.corpus import Corpus, Utterances
 from harness.base.errors import UserError, name_error
 from harness.judge.builders import Maker
 from harness.judge.claims import Rule
@@ -27,11 +29,24 @@ At laptop scale 1001 to 1003 were looked at while paper 1's design changed.
 """
 DEVELOPMENT = 100
 """The seed of the corpus, and of the runs, that tune what a paper leaves open."""
+NO_CORPUS = "none"
+"""`Paper.corpus` of a paper whose runs make their own data."""
 
 
 @cache
 def _load_corpus(name: str, scale: str, seed: int) -> Corpus:
     return load_corpus(name, scale=scale, seed=seed)
+
+
+def corpus_without_speech(name: str) -> Corpus:
+    """A corpus with a name alone, for configurations that are compared without its content."""
+    none = np.zeros(0, np.int64)
+    words = np.zeros(0, str)
+    table = Utterances(words, words, words, none, none, ())
+    return Corpus(
+        name, np.zeros((0, 1), np.float32), none.astype(np.int32), table, {"": (0,)},
+        stored_fingerprint="unknown",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -40,8 +55,9 @@ class Subject:
 
     Args:
         scale: one of the paper's.
-        corpus: training and test data. A synthetic one is made for each seed, so that seeds,
-            corpora and test utterances vary together; a recorded one is the same for all.
+        corpus: training and test data; a name alone if the paper has no corpus. A synthetic one
+            is made for each seed, so that seeds, corpora and test utterances vary together; a
+            recorded one is the same for all.
         corpus_seed: seed of the corpus.
         device: ``"cpu"`` or ``"cuda"``.
         made: makes the corpus of another seed; None if the corpus is recorded.
@@ -155,7 +171,7 @@ class Paper:
 
     Args:
         id: ``"paper1"`` …
-        corpus: name of the default corpus.
+        corpus: name of the default corpus; `NO_CORPUS` if the runs need none.
         reference: the paper's ``title`` and ``authors``.
         seeds: default number of seeds by scale; its keys are the scales.
         experiments: the named configurations of one seed.

@@ -25,7 +25,7 @@ from harness.tasks.contract import Configuration
 from reports.site import FROM
 from reproductions.changes_after_runs import compare_with_registration, keep_changes, read_published
 from reproductions.curve_runs import known_curves
-from reproductions.paper import Paper, Subject
+from reproductions.paper import NO_CORPUS, Paper, Subject
 
 PUBLISHED = "From the published report: this search was not run again, which --search does."
 """Begins the note of an exhibit that a report takes from the published one."""
@@ -199,6 +199,8 @@ def _execute_runs(
 
 def _fingerprints(subject: Subject, seeds: Sequence[int]) -> dict[str, str]:
     """SHA-256 of each seed's corpus; of the one they share, if it was recorded."""
+    if subject.corpus.name == NO_CORPUS:
+        return {}
     if subject.made is None:
         return {"recorded": subject.corpus.fingerprint}
     return {str(seed): subject.replicate(seed).corpus.fingerprint for seed in seeds}

@@ -59,6 +59,9 @@ class Allowances(Spec):
         updates: number of updates of the run.
         generators: number of engines that generate.
         allowances: allowances to predict, in versions.
+        shared: number of engines of the measured run, if all of them both generate and train, one
+            after the other. With an allowance those beyond ``generators`` train, so that a step of
+            the trainer takes longer in proportion.
         publish: exchanges of weights that are possible; the draws take them in turn.
         rollouts: settings of the protocol; ``eta``, ``publish`` and the seconds of decoding,
             training and copies follow from the plan.
@@ -73,6 +76,7 @@ class Allowances(Spec):
     updates: int = setting(at_least=1, at_most=1_000_000)
     generators: int = setting(at_least=1, at_most=100_000)
     allowances: tuple[int, ...] = setting(at_least=1, at_most=1_000_000)
+    shared: int | None = setting(None, at_least=2, at_most=100_000)
     publish: tuple[str, ...] = setting(("between",), one_of=PUBLICATIONS)
     rollouts: Rollouts = field(default_factory=Rollouts)
     shares: Shares = Shares()
@@ -80,6 +84,13 @@ class Allowances(Spec):
     draws: int = setting(101, at_least=1, at_most=10_000)
     interval: float = setting(0.9, above=0.0, at_most=1.0)
     seed: int = setting(0, at_least=0, at_most=2**62)
+
+    def trouble(self) -> tuple[str, str] | None:
+        """No engine is left to train."""
+        if self.shared is not None and self.shared <= self.generators:
+            told = f"more than the {self.generators} that generate with an allowance"
+            return "shared", f"{self.shared} is not allowed; allowed: {told}"
+        return None
 
 
 @dataclass(frozen=True)
@@ -145,7 +156,8 @@ def _draw(plan: Allowances, table: dict[str, Any], values: list[float], where: s
 def _ratios(plan: Allowances, number: int) -> np.ndarray:
     """[A] seconds for each allowance, over those of the synchronous run, in one draw."""
     rules, shares = plan.rollouts, plan.shares
-    parallel = min(rules.slots, max(1.0, rules.batch * rules.group / plan.generators))
+    machines = plan.shared or plan.generators
+    parallel = min(rules.slots, max(1.0, rules.batch * rules.group / machines))
     rules = replace(
         rules,
         decode_s=shares.reading,
@@ -155,19 +167,21 @@ def _ratios(plan: Allowances, number: int) -> np.ndarray:
         token_s=0.0,
         sync_s=0.0,
     )
-    generating_s = _simulate(plan, replace(rules, eta=0.0, publish="between"), number)
+    generating_s = _simulate(plan, replace(rules, eta=0.0, publish="between"), number, machines)
     update_s = generating_s / plan.updates / shares.generation
     training = 1.0 - shares.generation - shares.copies
     rules = replace(rules, train_s=training * update_s, sync_s=shares.copies * update_s)
-    whole_s = _simulate(plan, replace(rules, eta=0.0, publish="between"), number)
+    whole_s = _simulate(plan, replace(rules, eta=0.0, publish="between"), number, machines)
+    if machines > plan.generators:
+        rules = replace(rules, train_s=rules.train_s * machines / (machines - plan.generators))
     publish = plan.publish[number % len(plan.publish)]
     later = [replace(rules, eta=float(eta), publish=publish) for eta in plan.allowances]
-    return np.array([_simulate(plan, each, number) for each in later]) / whole_s
+    return np.array([_simulate(plan, each, number, plan.generators) for each in later]) / whole_s
 
 
-def _simulate(plan: Allowances, rules: Rollouts, number: int) -> float:
+def _simulate(plan: Allowances, rules: Rollouts, number: int, generators: int) -> float:
     """Simulated seconds of all updates."""
-    machine = Cluster.of(plan.generators, step_s=1.0)
+    machine = Cluster.of(generators, step_s=1.0)
     simulation = Simulation(machine, rules, Workload(1, 1.0, 1.0), seed=plan.seed + number)
     simulation.advance(folds=plan.updates)
     return simulation.now_s

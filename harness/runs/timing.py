@@ -52,7 +52,7 @@ class TimingConfig(Configuration):
         return {"is": "TimingConfig", **vars(self), **plain}
 
     def execute(self, store: Store, watch: Watch) -> Run:
-        """See `Configuration`: throughput, staleness, the bare device's throughput."""
+        """See `Configuration`: throughput, staleness, and the protocol's own figures."""
         del watch  # it takes seconds
         return store.obtain(self.to_dict(), partial(_simulate, self))
 
@@ -73,6 +73,7 @@ def _simulate(config: TimingConfig, writer: RunWriter) -> None:
             "mean_staleness": float(timeline.staleness().mean()),
             "mean_lag_s": float(timeline.lag_s().mean()),
             **_outer(timeline),
+            **config.protocol.measure(timeline, config.workers),
             "timeline_sha256": timeline.sha256(),
         },
     )

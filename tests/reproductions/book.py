@@ -37,6 +37,7 @@ SUBJECTS: dict[str, Any] = {
         ("paper1", "mandarin-like", ("clean", "noise")),
         ("paper2", "conversational", ("swb", "callhome")),
         ("paper3", "voice-search-small", ("test",)),
+        ("paper4", "none", ()),
         ("staleness", "parametric", ("test",)),
     )
 }
@@ -50,6 +51,8 @@ SUMMARY = (
     *(f"{path}_{what}_mean" for path in ("outer", "inner", "push")
       for what in ("lag_s", "staleness")),
     "train_loss", "swb_frame_error/iterate", "callhome_frame_error/iterate",
+    "score", "score_before", "staleness_tokens", "tokens/s, decoded",
+    "measured_s", "seconds/4",
 )  # fmt: skip
 FALLING = (
     "dev_frame_error/average", "dev_frame_error/iterate", "dev_word_error/iterate",
@@ -165,6 +168,8 @@ class Book:
         size = SIZES.get(setting, 1.0)
         numbers = {name: size * rng.uniform(1, 1.1) for name in SUMMARY}
         numbers["diverged"] = 2.0 * numbers["stable"]
+        for end, share in (("low/4", 0.9), ("high/4", 1.1)):
+            numbers[end] = share * numbers["seconds/4"]
         numbers["first_loss"] = 3.0 + numbers["loss"] / 2.0
         passes = PASSES - 1 if setting in ERRORS else PASSES
         troubles = {"trouble/nothing kept": 1}

@@ -19,14 +19,13 @@ from reports import extrapolation
 from reproductions import curve_runs
 from reproductions.curve_runs import (
     Means,
-    corpus_without_speech,
     find_finished,
     known_curves,
     publish_curve,
     reproduce_curve,
     take_published,
 )
-from reproductions.paper import Paper, Scaling, Subject
+from reproductions.paper import Paper, Scaling, Subject, corpus_without_speech
 from reproductions.paper1_async_asgd import PAPER as PAPER1
 from reproductions.paper2_ng_averaging import PAPER as PAPER2
 from reproductions.paper3_async_mmi import PAPER as PAPER3

@@ -38,7 +38,8 @@ from reproductions.declared import declare
 from reproductions.paper import Paper, Subject
 from tests.reproductions.book import Book, made
 
-REGISTERED = [(name, scale) for name in ("paper1", "paper2", "paper3") for scale in register.SCALES]
+NAMES = ("paper1", "paper2", "paper3", "paper4")
+REGISTERED = [(name, scale) for name in NAMES for scale in register.SCALES]
 TEXT = """
 corpus = "words"
 seeds = [1, 2]
@@ -98,7 +99,7 @@ def test_the_committed_file_is_as_the_code_has_it(name, scale):
     assert there == register.compose(paper, scale), mended
 
 
-@pytest.mark.parametrize("name", ["paper1", "paper2", "paper3"])
+@pytest.mark.parametrize("name", NAMES)
 def test_what_is_registered_is_what_runs_are_judged_by(name, book: Book):
     paper = paper_of(name)
     declared = declare(paper, "laptop")["claims"]

@@ -23,7 +23,13 @@ source = "Section 5"
 concerns = ["word error"]
 """
 FOR, AGAINST = ([1.0, 1.01, 0.99], [-1.0, -1.01, -0.99])
-PAPERS = ("paper1_async_asgd", "paper2_ng_averaging", "paper3_async_mmi", "staleness")
+PAPERS = (
+    "paper1_async_asgd",
+    "paper2_ng_averaging",
+    "paper3_async_mmi",
+    "paper4_async_rl",
+    "staleness",
+)
 
 
 @pytest.fixture

@@ -1,0 +1,194 @@
+"""Every run of paper 4 as a complete configuration, and the presets of each scale.
+
+A cell is a loss and an allowance eta. It is trained at the rate that is kept for all cells, and at
+its own rate, which was searched on development seeds (``rates.toml``).
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.rollouts.allowance_run import AllowanceConfig
+from harness.rollouts.losses import Decoupled, Loss, Naive
+from harness.rollouts.problems import Addition
+from harness.rollouts.protocol import Rollouts
+from harness.rollouts.rollout_config import RolloutConfig, WarmStart
+from harness.rollouts.sources import SmallTransformer
+from harness.runs.timing import TimingConfig
+from harness.simulator import Cluster
+from harness.tasks.contract import Configuration
+from reproductions.paper import Subject
+
+FOLDER = Path(__file__).parent
+REPORTED: dict[str, Any] = tomllib.loads((FOLDER / "reported.toml").read_text(encoding="utf-8"))
+RATES: Mapping[str, Mapping[str, float]] = tomllib.loads(
+    (FOLDER / "rates.toml").read_text(encoding="utf-8")
+)
+"""Searched rates by loss and allowance."""
+
+KEPT = 3e-4
+"""The kept rate: the best one of eta = 0 on development seeds."""
+ETAS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, math.inf)
+UNLIMITED = 1e9
+"""Allowance of the protocol without one; ``room`` limits the groups all the same."""
+LOSSES: dict[str, Loss] = {"naive": Naive(), "decoupled": Decoupled()}
+PLANS = {"1.5 B, 16 nodes": "hours-1.5b.toml", "7 B, 24 nodes": "hours-7b.toml"}
+PUBLICATIONS = ("drain", "between", "in-flight")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Settings of one scale.
+
+    Args:
+        seeds: default number.
+        policy: the policy.
+        updates: steps of the trainer.
+        batch: groups of a step, and rollouts of a group.
+        held_out: held-out problems.
+        folds: steps of a run that is timed only.
+        draws: of a plan of hours.
+    """
+
+    seeds: int
+    policy: SmallTransformer
+    updates: int
+    batch: tuple[int, int]
+    held_out: int
+    folds: int
+    draws: int
+
+
+SMALL = SmallTransformer(32, 2, 4)
+PRESETS = {
+    "smoke": Preset(2, SMALL, 12, (8, 8), 200, 30, 9),
+    "laptop": Preset(5, SMALL, 120, (16, 16), 1000, 40, 41),
+    "overnight": Preset(8, SMALL, 600, (16, 16), 2000, 200, 201),
+}
+
+
+def shown(eta: float) -> str:
+    """An allowance as tables write it."""
+    return f"{eta:g}"
+
+
+def cell(loss: str, eta: float, searched: bool = False) -> str:
+    """The setting of a training. Without an allowance the losses are one, which is naive's name."""
+    name = "naive" if eta == 0.0 else loss
+    return f"{name}, η = {shown(eta)}{', own rate' if searched else ''}"
+
+
+def timed(eta: float) -> str:
+    """The setting of a simulation without training."""
+    return f"time, η = {shown(eta)}"
+
+
+def published(publish: str) -> str:
+    """The setting of a simulation with one kind of publication, at an allowance of four."""
+    return f"time, {publish}"
+
+
+def hours(plan: str) -> str:
+    """The setting of a plan of hours."""
+    return f"hours, {plan}"
+
+
+def rate_of(loss: str, eta: float, searched: bool) -> float:
+    """The learning rate of a cell."""
+    name = "naive" if eta == 0.0 else loss
+    return RATES[name].get(shown(eta), KEPT) if searched else KEPT
+
+
+def experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
+    """The configurations of one seed; a cell whose own rate is the kept one is the same run."""
+    found: dict[str, Configuration] = {}
+    for loss in LOSSES:
+        for eta in ETAS:
+            for searched in (False, True):
+                rate = rate_of(loss, eta, searched)
+                found[cell(loss, eta, searched)] = training(subject, seed, loss, eta, rate)
+    found |= {timed(eta): _timing(subject, seed, eta, "in-flight") for eta in ETAS}
+    found |= {published(each): _timing(subject, seed, 4.0, each) for each in PUBLICATIONS}
+    draws = PRESETS[subject.scale].draws
+    # one set of draws for all seeds: the draws are what scatters
+    return found | {
+        hours(name): AllowanceConfig(FOLDER / path, draws, 0) for name, path in PLANS.items()
+    }
+
+
+def training(subject: Subject, seed: int, loss: str, eta: float, rate: float) -> RolloutConfig:
+    """One training."""
+    preset = PRESETS[subject.scale]
+    batch, group = preset.batch
+    # Generation of a batch takes about half as long as a step of the trainer, so that staleness
+    # grows with what is allowed.
+    protocol = Rollouts(
+        slots=batch * group // 4, decode_s=0.02, sequence_s=1e-4, length_scale=200, group=group,
+        batch=batch, rule="admission", eta=min(eta, UNLIMITED), room=33, publish="in-flight",
+        train_s=100.0, token_s=0.0, sync_s=1.0,
+    )  # fmt: skip
+    return RolloutConfig(
+        cluster=Cluster.of(4, step_s=1.0),
+        seed=seed,
+        device=subject.device,
+        protocol=protocol,
+        policy=preset.policy,
+        problems=Addition(2, 0.0),
+        loss=LOSSES["naive" if eta == 0.0 else loss],
+        rate=rate,
+        workers=4,
+        updates=preset.updates,
+        evaluations=4,
+        held_out=preset.held_out,
+        start=WarmStart(least=0.1, most=0.6),
+    )
+
+
+def _timing(subject: Subject, seed: int, eta: float, publish: str) -> TimingConfig:
+    """A simulation of the paper's batch with answers of heavy-tailed lengths."""
+    group = REPORTED["paper"]["group"]
+    protocol = Rollouts(
+        slots=512, decode_s=0.015, sequence_s=6e-5, group=group,
+        batch=REPORTED["paper"]["rollouts"] // group, eta=min(eta, UNLIMITED), room=24,
+        publish=publish, tokens=3000.0, tokens_cv=1.0, most_tokens=27_000, train_s=60.0,
+        token_s=0.0, sync_s=3.0,
+    )  # fmt: skip
+    cluster, folds = Cluster.of(12, step_s=1.0), PRESETS[subject.scale].folds
+    return TimingConfig(cluster, 12, (1, 1), 1, folds, seed, protocol)
+
+
+def searches(subject: Subject, seed: int, rates: tuple[float, ...]) -> dict[str, RolloutConfig]:
+    """Trainings of a development seed at several rates, by cell and rate."""
+    cells = dict.fromkeys((cell(loss, eta), loss, eta) for loss in LOSSES for eta in ETAS)
+    return {
+        f"{name}, {rate:g}": training(subject, seed, loss, eta, rate)
+        for name, loss, eta in cells
+        for rate in rates
+    }
+
+
+def differences(subject: Subject) -> list[dict[str, str]]:
+    """Differences from the paper, as rows of ``what``, ``paper`` and ``here``."""
+    preset = PRESETS[subject.scale]
+    count = sum(p.numel() for p in preset.policy.make(19, 21, 0).parameters())
+    batch = preset.batch[0] * preset.batch[1]
+    rows = [
+        ("policy", "1.5 B and 7 B parameters", f"a transformer of {count:,} parameters"),
+        ("problems", "mathematics; AIME24 and AIME25 are the score",
+         f"column addition of two digits; {preset.held_out:,} held-out problems, greedy answers"),
+        ("start", "a distilled model: 29.3% of AIME24",
+         "supervised until a tenth of sampled answers is right"),
+        ("batch", "2,048 trajectories, 16 a prompt", f"{batch}, {preset.batch[1]} a prompt"),
+        ("updates", "1,000", f"{preset.updates}"),
+        ("rate", "2e-5 for all", f"AdamW; {KEPT:g} for all, and one searched for each cell"),
+        ("seeds", "not stated", f"{preset.seeds}"),
+        ("no allowance (infinite η)", "all that is generated waits",
+         "33 batches in flight and waiting at most"),
+        ("clusters", "H800 nodes", "simulated; hours from a plan with the synchronous hours alone"),
+    ]  # fmt: skip
+    return [dict(zip(("what", "paper", "here"), row, strict=True)) for row in rows]
