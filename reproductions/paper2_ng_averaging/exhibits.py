@@ -422,6 +422,6 @@ BEYOND = (
     Maker("p2.training", tuple(CURVES), training),
     Maker(
         "p2.rates", tuple(trial_name(name, label) for name in SEARCHED for label in AROUND), rates,
-        smoke=False, divergence=True,
+        smoke=False, divergence=True, searches=True,
     ),
 )  # fmt: skip

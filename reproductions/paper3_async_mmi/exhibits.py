@@ -514,7 +514,7 @@ SWEPT = tuple(fetch_name(sweep, i) for sweep in SWEEPS for i in range(INTERVALS 
 TUNING = tuple(rate_name(name, i) for name in TUNED for i in range(len(TRIED)))
 
 BEYOND = (
-    Maker("p3.rates", TUNING, rates, divergence=True),
+    Maker("p3.rates", TUNING, rates, divergence=True, searches=True),
     Maker("p3.lags", tuple(f"timing {n}" for n in REPLICAS), lags),
     Maker("p3.fetching", SWEPT, fetching, divergence=True),
     Maker("p3.frames", tuple(REPLICAS.values()), troubles),
