@@ -208,3 +208,10 @@ def test_a_sampler_that_cannot_be_used_is_named(sampler, line, tmp_path):
 def test_a_reward_that_raises_is_named(tmp_path):
     with pytest.raises(UserError, match="reward: raised ZeroDivisionError"):
         lagbench.rollouts(make_policy(), PROMPTS, lambda p, a: 1 / 0, **given(tmp_path))
+
+
+def test_real_processes_are_refused_in_one_line(tmp_path, capfd, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    code = main(["train", str(write(tmp_path)), "--processes", "2", "--out", str(tmp_path / "s")])
+    assert code == 2
+    assert "processes: generators and trainer are simulated" in capfd.readouterr().err
