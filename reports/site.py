@@ -125,10 +125,14 @@ def _format_entry(place: Path, results: Results, found: str) -> str:
 
 
 def _pictures(place: Path, results: Results) -> list[str]:
-    """Curves of what is tolerated, a claim's ratio over scale, or the headline figure."""
+    """Curves of what is tolerated, ratios over scale that have a law, or the headline figure."""
     kinds = (
         [each.id for each in results.exhibits if "tolerance" in each.id],
-        [each.id for each in results.exhibits if each.curve is not None],
+        [
+            each.id
+            for each in results.exhibits
+            if each.curve is not None and any(trend.law for trend in each.curve.trends)
+        ],
         [each.id for each in results.exhibits if each.draw.get("headline")],
     )
     ids = next((found for found in kinds if found), list[str]())
