@@ -138,7 +138,7 @@ def training(subject: Subject, seed: int, loss: str, eta: float, rate: float) ->
         device=subject.device,
         protocol=protocol,
         policy=preset.policy,
-        problems=Addition(2, 0.0),
+        problems=Addition(2, 0.0, least=1),
         loss=LOSSES["naive" if eta == 0.0 else loss],
         rate=rate,
         workers=4,
@@ -180,7 +180,7 @@ def differences(subject: Subject) -> list[dict[str, str]]:
     rows = [
         ("policy", "1.5 B and 7 B parameters", f"a transformer of {count:,} parameters"),
         ("problems", "mathematics; AIME24 and AIME25 are the score",
-         f"column addition of two digits; {preset.held_out:,} held-out problems, greedy answers"),
+         f"column addition of one or two digits; {preset.held_out:,} held-out problems, greedy answers"),
         ("start", "a distilled model: 29.3% of AIME24",
          "supervised until a tenth of sampled answers is right"),
         ("batch", "2,048 trajectories, 16 a prompt", f"{batch}, {preset.batch[1]} a prompt"),
