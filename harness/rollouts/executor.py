@@ -208,6 +208,7 @@ class RolloutExecutor:
         return {
             **figures,
             "reward": float(np.mean([each.reward for each in every])),
+            "log_prob": float(np.concatenate([each.log_probs for each in every]).mean()),
             "tokens": float(rows.tokens.mean()),
             "staleness": float(age),
         }

@@ -32,6 +32,9 @@ ROLLOUTS = "rollouts.safetensors"
 """Attached file: of each rollout with a known fate its prompt, difficulty, reward, tokens, fate
 (`harness.rollouts.records`) and the version at that instant."""
 
+DECIDING = ("gradient_norm", "log_prob")
+"""Figures of an update that are finite unless the training has diverged."""
+
 UNDER_WAY, UNDER_WAY_TOKENS = "under_way", "under_way_tokens"
 """Its columns for rollouts that are not trained on at the end: number, and tokens as told."""
 
@@ -76,7 +79,8 @@ class RolloutTraining(Training[RolloutExecutor]):
         self.segments.append(update.happened)
         for name, value in update.figures.items():
             self.log(name, value)
-        if not math.isfinite(update.figures.get("gradient_norm", 0.0)):
+        # Logits that are not finite end every rollout at once, so that no group has a gradient.
+        if not all(math.isfinite(update.figures.get(name, 0.0)) for name in DECIDING):
             raise Diverged
         if self.executor.server.version in self.due:
             self.evaluate()

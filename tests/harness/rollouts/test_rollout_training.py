@@ -13,6 +13,7 @@ from harness.rollouts import sampling
 from harness.rollouts.executor import RECORD, REWARD, RolloutExecutor
 from harness.rollouts.learning import Learner, Rollout
 from harness.rollouts.losses import Decoupled, Naive, Reinforce
+from harness.rollouts.own import OwnPolicy
 from harness.rollouts.policy import Weights
 from harness.rollouts.problems import Sorting
 from harness.rollouts.records import TRAINED
@@ -259,6 +260,16 @@ def test_a_run_is_timed_without_a_policy():
 def test_a_policy_learns_to_answer(tmp_path):
     run = train(configure(updates=150), tmp_path)
     assert run.summary["score_before"] < 0.3 < 0.8 < run.summary["score"]
+
+
+def test_a_policy_that_is_not_finite_has_diverged(tmp_path):
+    policy = SmallTransformer(12, 1, 2).make(VOCABULARY, CONTEXT, 0)
+    with torch.no_grad():
+        policy.out.bias.fill_(torch.nan)
+    run = train(configure(policy=OwnPolicy(policy)), tmp_path)
+    assert run.status == "diverged"
+    assert run.summary["folds"] == 1
+    assert run.note.startswith("in Decoupled at fold 1 ")
 
 
 def test_groups_of_equal_rewards_are_left_out_or_counted(tmp_path):
