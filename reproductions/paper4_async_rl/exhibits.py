@@ -54,7 +54,7 @@ def kept(subject: Subject, runs: Runs) -> Exhibit:
     del subject
     rows = [
         Row.from_interval(
-            f"{loss}{told}", f"η = {shown(eta)}", 100.0 * (1.0 - printed_lost(loss, eta)),
+            f"{loss}{told}", f"η = {shown(eta)}", round(100.0 * (1.0 - printed_lost(loss, eta)), 1),
             100.0 * share_kept(runs, loss, eta, searched), _hashes(runs, loss, eta, searched),
         )
         for loss in LOSSES
@@ -120,7 +120,7 @@ def hour_table(subject: Subject, runs: Runs) -> Exhibit:
         rows += [
             Row(plan, "synchronous, given", given, given, None, name),
             Row(plan, "asynchronous", printed["asynchronous"], given / found.estimate, ends, name),
-            Row.from_interval(plan, "times as fast", printed_speed_up(plan), found, name),
+            Row.from_interval(plan, "times as fast", round(printed_speed_up(plan), 2), found, name),
         ]
     return Exhibit(
         "p4.hours", "table", "Hours of 1,000 updates", tuple(rows), paper_label="Table 3",

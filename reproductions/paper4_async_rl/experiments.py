@@ -180,7 +180,8 @@ def differences(subject: Subject) -> list[dict[str, str]]:
     rows = [
         ("policy", "1.5 B and 7 B parameters", f"a transformer of {count:,} parameters"),
         ("problems", "mathematics; AIME24 and AIME25 are the score",
-         f"column addition of one or two digits; {preset.held_out:,} held-out problems, greedy answers"),
+         "column addition of one or two digits; greedy answers to "
+         f"{preset.held_out:,} held-out problems"),
         ("start", "a distilled model: 29.3% of AIME24",
          "supervised until a tenth of sampled answers is right"),
         ("batch", "2,048 trajectories, 16 a prompt", f"{batch}, {preset.batch[1]} a prompt"),
