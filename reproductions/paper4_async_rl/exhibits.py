@@ -20,8 +20,10 @@ from reproductions.paper4_async_rl.experiments import (
     PUBLICATIONS,
     RATES,
     REPORTED,
+    RULES,
     cell,
     hours,
+    paced,
     published,
     shown,
     timed,
@@ -163,6 +165,40 @@ def publications(subject: Subject, runs: Runs) -> Exhibit:
     )  # fmt: skip
 
 
+PACED = {
+    "thrown away (%)": ("thrown_away", 100.0),
+    "tokens a second": ("tokens_per_s", 1.0),
+    "staleness of a token": ("staleness_tokens", 1.0),
+    "largest staleness of a rollout": ("staleness_most", 1.0),
+    "tokens of a trained rollout": ("trained_tokens", 1.0),
+    "tokens of one thrown away": ("thrown_tokens", 1.0),
+    "reward of a trained rollout (%)": ("trained_reward", 100.0),
+    "reward of one thrown away (%)": ("thrown_reward", 100.0),
+    "score (%)": ("score", 100.0),
+    "score, one digit (%)": ("score/1", 100.0),
+    "score, two digits (%)": ("score/2", 100.0),
+}
+"""Rows of the comparison of two rules: key of a run's summary, and unit."""
+
+
+def pacing(subject: Subject, runs: Runs) -> Exhibit:
+    """Rollouts held back against rollouts thrown away, at the same allowance."""
+    del subject
+    rows = [
+        Row.from_interval(label, rule, None, unit * mean_ci(values(group, key)), hashes(group))
+        for label, (key, unit) in PACED.items()
+        for rule in RULES
+        for group in [runs[paced(rule)]]
+        if rule != RULES[0] or "thrown away" not in label or key == "thrown_away"
+    ]
+    return Exhibit(
+        "p4.pacing", "table", "Holding rollouts back or throwing them away, at η = 4", tuple(rows),
+        paper_label="Beyond the paper",
+        note="Environments take heavy-tailed seconds. Admission throws nothing away, and a "
+        "straggler may be much older than η; discard throws a whole group away once one token is.",
+    )  # fmt: skip
+
+
 def staleness(subject: Subject, runs: Runs) -> Exhibit:
     """Shares of trained rollouts by staleness, of the first seed."""
     del subject
@@ -216,5 +252,6 @@ EXHIBITS = (
     Maker("p4.hours", tuple(map(hours, PLANS)), hour_table),
     Maker("p4.throughput", tuple(map(timed, ETAS)), throughputs),
     Maker("p4.publications", tuple(map(published, PUBLICATIONS)), publications),
+    Maker("p4.pacing", tuple(map(paced, RULES)), pacing),
     Maker("p4.staleness", tuple(cell("naive", eta) for eta in DRAWN_ETAS), staleness, timelines=1),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ UNLIMITED = 1e9
 LOSSES: dict[str, Loss] = {"naive": Naive(), "decoupled": Decoupled()}
 PLANS = {"1.5 B, 16 nodes": "hours-1.5b.toml", "7 B, 24 nodes": "hours-7b.toml"}
 PUBLICATIONS = ("drain", "between", "in-flight")
+RULES = ("admission", "discard")
+"""Rules of the buffer that are compared where environments take heavy-tailed seconds."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,11 @@ def hours(plan: str) -> str:
     return f"hours, {plan}"
 
 
+def paced(rule: str) -> str:
+    """The setting of a training with environments of heavy-tailed seconds."""
+    return f"environments, {rule}"
+
+
 def rate_of(loss: str, eta: float, searched: bool) -> float:
     """The learning rate of a cell."""
     name = "naive" if eta == 0.0 else loss
@@ -114,6 +121,12 @@ def experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
                 found[cell(loss, eta, searched)] = training(subject, seed, loss, eta, rate)
     found |= {timed(eta): _timing(subject, seed, eta, "in-flight") for eta in ETAS}
     found |= {published(each): _timing(subject, seed, 4.0, each) for each in PUBLICATIONS}
+    plain = training(subject, seed, "naive", 4.0, KEPT)
+    for rule in RULES:
+        slow = replace(
+            plain.protocol, rule=rule, environment_s=30.0, environment_cv=3.0, train_s=60.0, room=12
+        )
+        found[paced(rule)] = replace(plain, protocol=slow)
     draws = PRESETS[subject.scale].draws
     # one set of draws for all seeds: the draws are what scatters
     return found | {

@@ -52,7 +52,8 @@ SUMMARY = (
       for what in ("lag_s", "staleness")),
     "train_loss", "swb_frame_error/iterate", "callhome_frame_error/iterate",
     "score", "score_before", "staleness_tokens", "tokens/s, decoded",
-    "measured_s", "seconds/4",
+    "measured_s", "seconds/4", "thrown_away", "thrown_tokens", "trained_tokens", "thrown_reward",
+    "trained_reward", "score/1", "score/2", "tokens_per_s", "staleness_most",
 )  # fmt: skip
 FALLING = (
     "dev_frame_error/average", "dev_frame_error/iterate", "dev_word_error/iterate",
