@@ -113,6 +113,8 @@ class Ratio:
     def p_at(self, end):
         if not self.bounded:
             return 1.0
+        if self.at_estimate.error == 0.0:  # the same ratio in every seed: exact, as a mean is
+            return float(self.mean == end)
         found = self.errors_at(end)
         if math.isinf(found):
             return 0.0
