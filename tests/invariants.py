@@ -18,7 +18,7 @@ MOST = 20_000
 ROUNDING = 1e-9
 
 
-def check_timeline(timeline, *, in_one_place=True, waits=True, push_s=0.0):
+def check_timeline(timeline, *, in_one_place=True, waits=True, push_s=0.0, interval=1):
     """Check one segment, or a part of one.
 
     Args:
@@ -28,12 +28,13 @@ def check_timeline(timeline, *, in_one_place=True, waits=True, push_s=0.0):
         waits: whether a worker goes on only after the fold of what it has handed in.
         push_s: the least time in which a contribution can reach the server; every folded one has
             then a span of at least that.
+        interval: folds from one version that is published to the next.
     """
     numbers, times_s = timeline.folds.fold, timeline.folds.time_s
     assert (np.diff(times_s) >= 0.0).all(), "a fold is complete before the one before it"
     assert (np.diff(numbers) == 1).all(), "folds are not numbered one by one"
     if len(numbers):
-        check_reads(timeline.contributions, int(numbers[0]), times_s)
+        check_reads(timeline.contributions, int(numbers[0]), times_s, interval)
     spans = timeline.spans
     if 0 < len(spans) <= MOST:
         compute = timeline.kinds.index("compute")
@@ -50,14 +51,14 @@ def check_timeline(timeline, *, in_one_place=True, waits=True, push_s=0.0):
         assert (seconds >= least_s).all(), "a contribution arrives too soon"
 
 
-def check_reads(rows, first, times_s):
-    """A version is read from the fold that makes it on, and no longer than until the next."""
+def check_reads(rows, first, times_s, interval):
+    """A version is read from the fold that makes it on, no longer than until the next is there."""
     made = rows.read_version - 1 - first
     known = (made >= 0) & (made < len(times_s))
     after = times_s[made[known]] <= rows.read_time_s[known]
     assert after.all(), "a version is read before the fold that makes it is complete"
-    known = (made >= -1) & (made < len(times_s) - 1)
-    before = rows.read_time_s[known] <= times_s[made[known] + 1]
+    known = (made >= -1) & (made < len(times_s) - interval)
+    before = rows.read_time_s[known] <= times_s[made[known] + interval]
     assert before.all(), "a version is read after the fold that ends it"
     folded = rows.fold >= 0
     ends_s = times_s[rows.fold[folded] - first]
@@ -162,7 +163,8 @@ def rules_of(simulation):
         rates = [rate for x in way for rate in (x.away_bytes_per_s, x.towards_bytes_per_s)]
         own = [group.up_bytes_per_s or 0.0 for group in simulation.cluster.workers]
         push_s = simulation.least_bytes / protocol.shards / max([*rates, *own])
-    return {"in_one_place": not ahead, "waits": not ahead, "push_s": push_s}
+    interval = protocol.interval if protocol.name == "rollouts" else 1
+    return {"in_one_place": not ahead, "waits": not ahead, "push_s": push_s, "interval": interval}
 
 
 @pytest.fixture(autouse=True)

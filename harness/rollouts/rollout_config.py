@@ -193,6 +193,15 @@ class RolloutConfig(TaskConfig):
         for name in names:
             if getattr(self.protocol, name) != getattr(usual, name):
                 yield f"protocol.{name}", "the policy determines the lengths"
+        needed = {"reward_law": "reward_s", "reward_cv": "reward_s", "recompute": "prefill_s"}
+        needed |= {f"environment_{name}": "environment_s" for name in ("law", "cv")}
+        for name, seconds in {**needed, "prompt_tokens": "prefill_s"}.items():
+            changed = getattr(self.protocol, name) != getattr(usual, name)
+            if changed and getattr(self.protocol, seconds) == 0.0:
+                yield f"protocol.{name}", f"protocol.{seconds} is 0"
+        clips = isinstance(self.loss, Decoupled) and self.loss.clip != Decoupled().clip
+        if clips and self.protocol.steps == 1:
+            yield "loss.clip", "with protocol.steps = 1 the clipped ratio is always 1"
 
     @property
     def start_config(self) -> StartConfig:

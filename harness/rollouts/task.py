@@ -138,7 +138,11 @@ def _refuse_processes(*_: object) -> Any:
 
 
 def _find_own(asked: RunRequest, own: Table, table: Table) -> Table:
-    """The user's policy and problems, and their start."""
+    """The user's policy and problems, and their start.
+
+    Raises:
+        UserError: a name is not found, or prompts without answers have a supervised start.
+    """
     said = build(OwnTable, own, str(asked.path))
 
     def find(key: str, name: object) -> Any:
@@ -156,8 +160,12 @@ def _find_own(asked: RunRequest, own: Table, table: Table) -> Table:
     found = found() if callable(found) and not isinstance(found, Problems) else found
     parts = find("reward", said.reward), find("test", said.test)
     found = problems_of(found, policy, *parts, said.context)
-    start = {"start": {"steps": 0}} if isinstance(found, OwnProblems) else {}
-    return {**start, "policy": policy, "problems": found}
+    if not isinstance(found, OwnProblems):
+        return {"policy": policy, "problems": found}
+    if "start" in table:
+        told = "not with prompts of your own, whose right answers are not known"
+        raise UserError(f"start: {told}; allowed: a policy that is trained already")
+    return {"start": {"steps": 0}, "policy": policy, "problems": found}
 
 
 ROLLOUTS = RolloutApplication()

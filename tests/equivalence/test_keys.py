@@ -39,6 +39,12 @@ from harness.modules.application import ModuleTable
 from harness.modules.task import ModuleConfig
 from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
 from harness.reference.keys import classes, entries_of, tables_in
+from harness.rollouts.losses import Loss
+from harness.rollouts.problems import Problems, Reaching, Sorting
+from harness.rollouts.protocol import Rollouts
+from harness.rollouts.rollout_config import WarmStart
+from harness.rollouts.sources import SmallTransformer
+from harness.rollouts.task import OwnTable
 from harness.runs.config import Stage
 from harness.simulator.keys import get, put
 from harness.simulator.protocols.contract import TimingProtocol
@@ -78,9 +84,22 @@ def in_rounds(protocol: dict[str, Any], algorithm: str = "GradientAveraging") ->
 
 MODULE = {name: TRAINING[name] for name in ("cluster", "schedule", "evaluations")}
 MODULE |= {"workers": 3, "passes": 2, "algorithm": {"is": "AsyncSgd"}}
-MODULE |= {"task": {"is": "module", "model": "mine:mlp", "loss": "mine:cross_entropy"}}
-MODULE["task"] |= {"data": "mine:points", "minibatch": 16}
+MODULE |= {"task": {"is": "module", "model": "keys_mine:mlp", "loss": "keys_mine:cross_entropy"}}
+MODULE["task"] |= {"data": "keys_mine:points", "minibatch": 16}
+ROLLOUT = {"cluster": "cluster.toml", "workers": 2, "updates": 4, "evaluations": 1, "rate": 0.02}
+ROLLOUT |= {"protocol": {"slots": 8, "group": 4, "batch": 2, "eta": 2.0, "length_scale": 20}}
+ROLLOUT["protocol"] |= {"train_s": 0.5, "publish": "in-flight", "prefill_s": 0.01}
+ROLLOUT["protocol"] |= {"reward_s": 0.5, "environment_s": 0.5}
+OURS = ROLLOUT | {"held_out": 6, "start": {"least": 0.0, "most": 1.0, "measured": 8}}
+OURS |= {"policy": {"is": "SmallTransformer", "width": 8, "layers": 1, "heads": 1}}
+OURS |= {"task": {"is": "rollouts"}}
+"""Of bundled problems, which an untrained policy answers wrongly, so that nothing is learnt."""
+OWN = ROLLOUT | {
+    "task": {"is": "rollouts", "problems": "keys_mine:prompts", "reward": "keys_mine:reward"}
+}
+OWN["task"] |= {"policy": "keys_mine:policy", "context": 8}
 MINE = """
+from torch import nn
 from torch.nn.functional import cross_entropy
 from tests.modules import mlp, points
 def wide():
@@ -89,6 +108,19 @@ def half(outputs, targets):
     return 0.5 * cross_entropy(outputs, targets)
 def others():
     return points(200)
+def policy():
+    return nn.Sequential(nn.Embedding(5, 8), nn.Linear(8, 5))
+prompts = [[1 + k % 4] * (1 + k % 3) for k in range(24)]
+def wider():
+    return nn.Sequential(nn.Embedding(5, 9), nn.Linear(9, 5))
+fewer = prompts[:20]
+def reward(prompt, answer):
+    return answer.count(prompt[0]) / len(answer)
+def twice(prompt, answer):
+    return reward(prompt, answer) ** 2
+def sampler(policy, prefixes, draws):
+    from harness.rollouts.sampling import sample
+    return sample(policy, prefixes, 0.5 * draws)
 """
 """What a user's own file has, beside the run file that names it."""
 
@@ -209,7 +241,9 @@ def desk(tmp_path, capsys, monkeypatch) -> Desk:
     storage.save(corpus, tmp_path / "corpus")
     storage.save(replace(corpus, features=2.0 * corpus.features), tmp_path / "another")
     (tmp_path / "another.toml").write_text(toml(tomllib.loads(clusters.FILES["measured"][0])))
-    (tmp_path / "mine.py").write_text(MINE)
+    far = with_key(tomllib.loads(clusters.EVERYTHING), "link.latency_s", 3.0)
+    (tmp_path / "far.toml").write_text(toml(far))
+    (tmp_path / "keys_mine.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)
     made = Desk(tmp_path, capsys)
 
@@ -361,6 +395,8 @@ def place_of(kind: type) -> tuple[dict[str, Any], str]:
     """A run file that has a table of a class, and where it stands."""
     if kind in (ModuleConfig, ModuleTable):
         return MODULE, "task" if kind is ModuleTable else ""
+    if kind.__module__.startswith("harness.rollouts."):
+        return place_in_rollouts(kind)
     few = {"workers": 3, "stages": [{"minibatch": 8, "timed_minibatch": 1, "share": 0.4}]}
     server, averaging, backups = (
         PROTOCOLS[name] | few for name in ("parameter_server", "averaging", "backup_workers")
@@ -407,6 +443,19 @@ def place_of(kind: type) -> tuple[dict[str, Any], str]:
     }[kind]
 
 
+def place_in_rollouts(kind: type) -> tuple[dict[str, Any], str]:
+    """The same for a class of training by rollouts."""
+    if issubclass(kind, Problems):
+        few = {Sorting: {"least": 3, "most": 4}, Reaching: {"least": 3, "most": 4}}.get(kind, {})
+        return OURS | {"problems": {"is": kind.__name__} | few}, "problems"
+    if issubclass(kind, Loss):
+        return OWN | {"loss": {"is": kind.__name__}}, "loss"
+    if kind is SmallTransformer:
+        return OURS, "policy"
+    names = {Rollouts: "protocol", OwnTable: "task"}
+    return OWN, names.get(kind, "")
+
+
 def table_of(value: Any) -> Any:
     """What a run file says of settings."""
     if is_dataclass(value):
@@ -425,6 +474,10 @@ TIMED = {
     "ModuleConfig": "passes cluster workers seed shards",
     "ModuleTable": "model loss data dev partition autocast minibatch charge_for parameter_bytes"
     " flops_per_example step_seconds",
+    "RolloutConfig": "cluster protocol seed updates workers",
+    "Rollouts": "batch decode_s environment_cv environment_law environment_s eta group interval"
+    " length_scale prefill_s prompt_tokens publish recompute reward_cv reward_law reward_s room"
+    " rule sequence_s slots steps sync_s token_s train_s",
     "Stage": "minibatch timed_minibatch share",
     "Search": "sample rungs least_minibatches whole_trials",
     "Compressed": "coder",
@@ -450,15 +503,15 @@ EXAMPLES: dict[tuple[str, str], list[Any]] = {
     ("Steps", "at"): [[0.2]],
     ("TorchOptimizer", "name"): ["Adagrad"],
     ("TorchOptimizer", "settings"): ['{"eps": 0.5}'],
-    ("ModuleTable", "model"): ["mine:wide"],
-    ("ModuleTable", "loss"): ["mine:half"],
-    ("ModuleTable", "data"): ["mine:others"],
-    ("ModuleTable", "test"): ["mine:others"],
+    ("ModuleTable", "model"): ["keys_mine:wide"],
+    ("ModuleTable", "loss"): ["keys_mine:half"],
+    ("ModuleTable", "data"): ["keys_mine:others"],
+    ("ModuleTable", "test"): ["keys_mine:others"],
     ("ModuleTable", "dev"): [0.3],
     ("ModuleTable", "partition"): ["by_label"],
     ("ModuleTable", "autocast"): ["bfloat16"],
     ("ModuleTable", "metric"): ["loss"],
-    ("ModuleTable", "charge_for"): ["mine:wide"],
+    ("ModuleTable", "charge_for"): ["keys_mine:wide"],
     ("ModuleTable", "parameter_bytes"): [1e6],
     ("ModuleTable", "flops_per_example"): [1e9],
     ("ModuleTable", "step_seconds"): [2.0],
@@ -470,6 +523,20 @@ EXAMPLES: dict[tuple[str, str], list[Any]] = {
     ("SequenceConfig", "criterion"): [SEQUENCE["criterion"] | {"kappa": 1.0}],
     ("SequenceConfig", "fetch_s"): [500.0],
     ("SequenceConfig", "plateau"): [{"patience": 1, "least_gain": 10.0}],
+    ("RolloutConfig", "cluster"): ["far.toml"],
+    ("RolloutConfig", "policy"): ["keys_mine:wider"],
+    ("RolloutConfig", "problems"): ["keys_mine:fewer"],
+    ("RolloutConfig", "start"): [{"steps": 3}],
+    ("RolloutConfig", "protocol"): [ROLLOUT["protocol"] | {"group": 3}],
+    ("RolloutConfig", "clip"): [1e-4],
+    ("Plateau", "at"): [[1], [2]],
+    ("Sorting", "tail"): [9.0],
+    ("Reaching", "least"): [4],
+    ("Reaching", "most"): [3],
+    ("OwnTable", "sampler"): ["keys_mine:sampler"],
+    ("OwnTable", "reward"): ["keys_mine:twice"],
+    ("OwnTable", "test"): ["keys_mine:prompts"],
+    ("Rollouts", "sync_s"): [0.4],
     ("RunConfig", "scale"): ["laptop"],
     ("RunConfig", "evaluations"): [5],
     ("Halving", "halve_below"): [-1.0],
@@ -531,6 +598,8 @@ def test_every_key_of_a_run_file_counts_or_is_named_or_refused(desk):
     machine, wrong, timed = tomllib.loads(clusters.EVERYTHING), list[str](), set[str]()
     turns = cycle(COMPARING)
     for kind in classes():
+        if kind is WarmStart:
+            continue  # a training of its own: tests/harness/rollouts
         if kind is ForcedAlignment:
             continue  # made by papers, of a whole configuration: `test_idle.py`
         run, where = place_of(kind)
@@ -560,6 +629,8 @@ def test_every_key_of_a_run_file_counts_or_is_named_or_refused(desk):
 
 
 def protocol_of(run):
+    if run.get("task", {}).get("is") == "rollouts":
+        return "rollouts"
     return "sequence" if run.get("is") == "SequenceConfig" else "parameter_server"
 
 
