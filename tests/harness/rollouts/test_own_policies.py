@@ -12,6 +12,7 @@ from harness.rollouts.own import configure
 from harness.rollouts.sampling import sample
 from tests.harness.rollouts.ones import PROTOCOL
 from tests.harness.rollouts.ones import configure as configure_ours
+from tests.processes import run
 
 PROMPTS = [[1 + k % 4] * (1 + k % 3) for k in range(24)]
 
@@ -210,8 +211,8 @@ def test_a_reward_that_raises_is_named(tmp_path):
         lagbench.rollouts(make_policy(), PROMPTS, lambda p, a: 1 / 0, **given(tmp_path))
 
 
-def test_real_processes_are_refused_in_one_line(tmp_path, capfd, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    code = main(["train", str(write(tmp_path)), "--processes", "2", "--out", str(tmp_path / "s")])
-    assert code == 2
-    assert "processes: generators and trainer are simulated" in capfd.readouterr().err
+def test_real_processes_are_refused_in_one_line(tmp_path):
+    words = ["train", write(tmp_path), "--processes", "2", "--out", tmp_path / "s"]
+    done = run(["-m", "harness", *words])
+    assert done.returncode == 2
+    assert "processes: generators and trainer are simulated" in done.stderr
