@@ -64,7 +64,10 @@ def runs(tmp_path: Path) -> dict[str, list[Run]]:
                 errors["test/lengths"] = np.ones(UTTERANCES, np.int64)
                 save_file(errors, tmp_path / "errors")
                 writer.attach(WORD_ERRORS, tmp_path / "errors")
-                writer.finish("done", {"passes": 1, "stopped": 1})
+                share = float(wrong.mean()) / 2.0
+                writer.log(f"test_frame_error/{model}", share, fold=1, time_s=1.0, epoch=1.0)
+                losses = {"dev_loss/iterate": 1.5, "train_loss": 1.2 + 0.1 * seed}
+                writer.finish("done", {"passes": 1, "stopped": 1, **losses})
             made[name].append(store.load(writer.hash))
     return made
 
@@ -76,6 +79,8 @@ def test_a_test_set_the_paper_does_not_have_is_measured_without_its_figures(runs
         assert all(row.paper is None and row.measured is not None for row in exhibit.rows)
     close = claims.one_pass_close(subject, runs)
     assert (close.paper, close.measured) == (None, pytest.approx(5.5 / 6.5))
+    frames = next(part for part in close.parts if part.measure == "frames")
+    assert frames.measured == pytest.approx(5.5 / 6.5)
 
 
 def test_a_corpus_without_noisy_speech_leaves_that_claim_undecided_and_says_why(runs):
