@@ -30,9 +30,10 @@ def test_a_run_is_called_by_its_own_seed_and_not_by_that_which_asks(monkeypatch,
             "one": config(seed=seed),
             "unseeded": config(),
             "unasked": config(),
-        }
+        },
+        registration=lambda scale: None,
     )
-    subject: Any = SimpleNamespace(replicate=lambda _: None)
+    subject: Any = SimpleNamespace(scale="smoke", replicate=lambda _: None)
     request = reproduce.Request((2001, 2002), (), 1, None, tmp_path)
     maker: Maker[Any, Any] = Maker("x", ("tuned", "one", "unseeded"), lambda *_: None)
     reproduce._execute_runs(paper, subject, request, [maker])
@@ -54,9 +55,10 @@ def test_a_run_whose_timeline_is_drawn_and_absent_is_made_again(monkeypatch, tmp
     monkeypatch.setattr(reproduce, "execute_named", named)
     config: Any = SimpleNamespace(to_dict=lambda: {})
     paper: Any = SimpleNamespace(
-        experiments=lambda *_: dict.fromkeys(("first", "every", "none"), config)
+        experiments=lambda *_: dict.fromkeys(("first", "every", "none"), config),
+        registration=lambda scale: None,
     )
-    subject: Any = SimpleNamespace(replicate=lambda _: None)
+    subject: Any = SimpleNamespace(scale="smoke", replicate=lambda _: None)
     makers: list[Maker[Any, Any]] = [
         Maker("x", ("first",), lambda *_: None, timelines=1),
         Maker("y", ("every",), lambda *_: None, timelines=math.inf),
