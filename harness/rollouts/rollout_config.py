@@ -192,7 +192,7 @@ class RolloutConfig(TaskConfig):
         usual = Rollouts()
         for name in names:
             if getattr(self.protocol, name) != getattr(usual, name):
-                yield f"protocol.{name}", "the policy determines the lengths"
+                yield f"protocol.{name}", "in training the policy determines the lengths"
         needed = {"reward_law": "reward_s", "reward_cv": "reward_s", "recompute": "prefill_s"}
         needed |= {f"environment_{name}": "environment_s" for name in ("law", "cv")}
         for name, seconds in {**needed, "prompt_tokens": "prefill_s"}.items():

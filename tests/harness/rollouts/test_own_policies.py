@@ -45,10 +45,10 @@ rate = 0.02
 evaluations = 1
 [task]
 is = "rollouts"
-policy = "mine:make"
-problems = "mine:prompts"
-sampler = "mine:{sampler}"
-reward = "mine:{reward}"
+policy = "answers:make"
+problems = "answers:prompts"
+sampler = "answers:{sampler}"
+reward = "answers:{reward}"
 context = 8
 [protocol]
 slots = 8
@@ -109,7 +109,7 @@ def test_a_sampler_that_does_what_ours_does_trains_the_same(tmp_path):
 
 
 def write(folder, **changes):
-    (folder / "mine.py").write_text(MODULE)
+    (folder / "answers.py").write_text(MODULE)
     values = {"updates": 2, "sampler": "sampler", "reward": "reward", "eta": 1, **changes}
     path = folder / "run.toml"
     path.write_text(RUN.format(**values))
@@ -133,7 +133,10 @@ def test_a_run_file_names_a_policy_of_a_user(tmp_path, capsys, monkeypatch):
     [
         ({"sampler": "empty"}, "sampler: 0 tokens of a rollout; allowed: from 1 to "),
         ({"reward": "endless"}, "reward: inf of an answer is not allowed; allowed: a finite"),
-        ({"reward": "absent"}, "task.reward: 'mine:absent': mine has no 'absent'; allowed: "),
+        (
+            {"reward": "absent"},
+            "task.reward: 'answers:absent': answers has no 'absent'; allowed: ",
+        ),
         ({"eta": -1.0}, "protocol.eta: -1.0 is not allowed; allowed: a number at least 0"),
     ],
 )

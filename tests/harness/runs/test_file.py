@@ -15,6 +15,7 @@ from harness.base.errors import UserError
 from harness.base.settings import build
 from harness.natural_gradient import NaturalGradient, Preconditioner
 from harness.processes.rank_main import check_protocol
+from harness.rollouts.rollout_config import RolloutConfig
 from harness.runs.config import Stage
 from harness.runs.file import load_run
 from harness.simulator import Averaging, Fault, ParameterServer
@@ -44,7 +45,10 @@ timed_minibatch = 256
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda p: p.stem)
 def test_every_documented_run_can_be_read(path: Path) -> None:
     asked = load_run(path)
-    assert asked.config.fingerprint == asked.data.fingerprint
+    if isinstance(asked.config, RolloutConfig):  # problems make their own data
+        assert asked.config.problems == asked.data
+    else:
+        assert asked.config.fingerprint == asked.data.fingerprint
 
 
 def test_a_run_file_says_what_is_run_and_what_it_leaves_out_follows(tmp_path: Path) -> None:
@@ -227,7 +231,7 @@ def test_a_protocol_that_hands_out_no_minibatches_is_refused(tmp_path):
         load_run(path)
     path.write_text(RUN.replace("[algorithm]", '[protocol]\nis = "averagng"\n[algorithm]'))
     told = r"run.toml: protocol: unknown 'averagng' \(did you mean 'averaging'\?\); allowed: "
-    with pytest.raises(UserError, match=told + "averaging, backup_workers"):
+    with pytest.raises(UserError, match=told + r".*averaging, backup_workers")  # other tests have their own:
         load_run(path)
 
 
