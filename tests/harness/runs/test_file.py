@@ -231,7 +231,7 @@ def test_a_protocol_that_hands_out_no_minibatches_is_refused(tmp_path):
         load_run(path)
     path.write_text(RUN.replace("[algorithm]", '[protocol]\nis = "averagng"\n[algorithm]'))
     told = r"run.toml: protocol: unknown 'averagng' \(did you mean 'averaging'\?\); allowed: "
-    with pytest.raises(UserError, match=told + r".*averaging, backup_workers")  # other tests have their own:
+    with pytest.raises(UserError, match=told + r".*averaging, backup_workers"):
         load_run(path)
 
 
