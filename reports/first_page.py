@@ -119,7 +119,7 @@ def _marks(claim: Claim) -> list[str]:
 
 
 def _line(part: Part, label: str) -> dict[str, Any]:
-    measured, interval = _in_digits(part)
+    measured, interval = _format_part(part)
     return {
         "label": label,
         "paper": _paper(part),
@@ -129,7 +129,7 @@ def _line(part: Part, label: str) -> dict[str, Any]:
     }
 
 
-def _in_digits(part: Part) -> tuple[str, str]:
+def _format_part(part: Part) -> tuple[str, str]:
     """The value and its interval with at most so many digits; no interval that shows no width."""
     value, ends = part.measured, part.ci95
     shown = numbers.format_measured(value, ends)

@@ -67,7 +67,7 @@ def document(
         "found": found or summary.summarise(results),
         "facts": what_was_run(results, len(cited)),
         "lines": [first_page.format_claim(claim, said) for claim in results.claims],
-        "extrapolated": _extrapolated(results),
+        "extrapolated": _describe_extrapolations(results),
         "abstract": abstract.lines(results),
         "caution": said.caution(results.scale),
         "smoke": results.scale == "smoke",
@@ -163,7 +163,7 @@ def _claims_legend(results: Results, said: Words) -> str:
     )
 
 
-def _extrapolated(results: Results) -> list[str]:
+def _describe_extrapolations(results: Results) -> list[str]:
     """A sentence on each ratio over scale, after the statement of its claim."""
     told: list[str] = []
     statements = {claim.id: claim.statement.rstrip(".") for claim in results.claims}

@@ -79,7 +79,7 @@ def compare_with_registration(
         which = "at this scale" if registered is None else "of this corpus"
         return tuple(claims), {REGISTRATION: f"{NONE} {which}"} if paper.folder else {}
     under = {run.hash: run.provenance.get(UNDER, {}) for group in runs.values() for run in group}
-    marked = mark_changes(claims, registered, under, _looked_at(published))
+    marked = mark_changes(claims, registered, under, _find_seen_runs(published))
     name = "/".join(registered.path.parts[-3:])
     if all(claim.changed_after_runs == YOUNGER for claim in marked):
         return tuple(claims), {REGISTRATION: f"{name}, {OLDER}"}
@@ -137,7 +137,7 @@ def tell_change(claim: Claim, old: Claim, change: str) -> Claim:
     return replace(claim, changed_after_runs=changed, before=THEN.join(chain))
 
 
-def _looked_at(published: Results | None) -> set[str]:
+def _find_seen_runs(published: Results | None) -> set[str]:
     """Hashes of the runs behind published claims that are older than their registration."""
     if published is None:
         return set()

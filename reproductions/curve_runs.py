@@ -138,7 +138,7 @@ def publish_curve(scaling: Scaling, out: Path, there: Path) -> int:
     return len(runs)
 
 
-def known_curves(paper: Paper, scale: str, store: Store, folder: Path = FROM) -> list[Exhibit]:
+def find_curves(paper: Paper, scale: str, store: Store, folder: Path = FROM) -> list[Exhibit]:
     """The curves of a paper as far as they are run: from the store, else as published.
 
     Args:
@@ -201,12 +201,12 @@ def find_finished(scaling: Scaling, runs: Sequence[Run], device: str = "cpu") ->
                 arm: by_config.get(_describe(config.to_dict()), [])
                 for arm, config in configs.items()
             }
-            if (arms := _of_one_corpus(some)) is not None:
+            if (arms := _select_one_corpus(some)) is not None:
                 found[size.at, seed] = arms
     return found
 
 
-def _of_one_corpus(some: Mapping[str, Sequence[Run]]) -> Arms | None:
+def _select_one_corpus(some: Mapping[str, Sequence[Run]]) -> Arms | None:
     """A run of each arm, all on one corpus; None if there are none."""
     first, *_ = some.values()
     for run in first:
@@ -221,16 +221,16 @@ def _of_one_corpus(some: Mapping[str, Sequence[Run]]) -> Arms | None:
 
 
 def _describe(config: Mapping[str, Any]) -> str:
-    return repr(_without_fingerprint(config))
+    return repr(_drop_fingerprint(config))
 
 
-def _without_fingerprint(value: Any) -> Any:
+def _drop_fingerprint(value: Any) -> Any:
     """A configuration in canonical order, without its corpus's fingerprint."""
     if isinstance(value, Mapping):
         table = cast(Mapping[str, Any], value)
-        return [(k, _without_fingerprint(table[k])) for k in sorted(table) if k != "fingerprint"]
+        return [(k, _drop_fingerprint(table[k])) for k in sorted(table) if k != "fingerprint"]
     if isinstance(value, list | tuple):
-        return [_without_fingerprint(each) for each in cast(Sequence[Any], value)]
+        return [_drop_fingerprint(each) for each in cast(Sequence[Any], value)]
     return value
 
 

@@ -77,7 +77,7 @@ def declare(paper: Paper, scale: str) -> dict[str, Any]:
     needed = list(dict.fromkeys(name for maker in paper.claims for name in maker.needs))
     configs = paper.experiments(subject, seeds[0])
     tables = {name: configs[name].to_dict() for name in needed}
-    nothing = {name: [_unfinished(tables[name])] * len(seeds) for name in needed}
+    nothing = {name: [_make_unfinished_run(tables[name])] * len(seeds) for name in needed}
     made = [build_claim(maker, subject, nothing) for maker in paper.claims]
     claims = paper.conditions.ask(made)
     needs = {maker.id: maker.needs for maker in paper.claims}
@@ -118,7 +118,7 @@ def _stand_in_at(name: str, scale: str, seed: int) -> Corpus:
     return stand_in(name)
 
 
-def _unfinished(table: dict[str, Any]) -> Run:
+def _make_unfinished_run(table: dict[str, Any]) -> Run:
     return Run(identity(table), table, "unfinished", {}, "", Path())
 
 

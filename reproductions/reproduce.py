@@ -24,7 +24,7 @@ from harness.store.schema import TIMELINE
 from harness.tasks.contract import Configuration
 from reports.site import FROM
 from reproductions.changes_after_runs import compare_with_registration, keep_changes, read_published
-from reproductions.curve_runs import known_curves
+from reproductions.curve_runs import find_curves
 from reproductions.paper import NO_CORPUS, Paper, Subject
 
 PUBLISHED = "From the published report: this search was not run again, which --search does."
@@ -79,7 +79,7 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
     looks = paper.looks.get(subject.scale, 1)
     known = () if request.only or request.search else published_searches(paper, subject)
     own = subject.corpus.name == paper.corpus and not request.only
-    curves = known_curves(paper, subject.scale, store) if own else ()
+    curves = find_curves(paper, subject.scale, store) if own else ()
     facts = {
         "reference": {**paper.reference, "held_against": paper.held_against},
         "differences": paper.differences(subject),

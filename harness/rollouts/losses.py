@@ -86,7 +86,7 @@ class Reinforce(Spec, Loss):
         return -tokens.log_probs * tokens.advantages
 
 
-def _clipped(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
+def _clip_surrogate(ratio: Tensor, advantages: Tensor, clip: float) -> Tensor:
     """``min(ratio A, clip(ratio, 1 +- clip) A)``."""
     return torch.minimum(ratio * advantages, ratio.clamp(1.0 - clip, 1.0 + clip) * advantages)
 
@@ -114,7 +114,7 @@ class Naive(Spec, Loss):
     def terms(self, tokens: TokenProbabilities) -> Tensor:
         """See `Loss`."""
         ratio = (tokens.log_probs - tokens.behaviour).exp()
-        return -_clipped(ratio, tokens.advantages, self.clip)
+        return -_clip_surrogate(ratio, tokens.advantages, self.clip)
 
     def is_cut(self, tokens: TokenProbabilities) -> Tensor:
         """See `Loss`."""
@@ -145,7 +145,7 @@ class Decoupled(Spec, Loss):
         if self.truncate is not None:
             weight = weight.clamp(max=self.truncate)
         ratio = (tokens.log_probs - tokens.proximal).exp()
-        return -weight * _clipped(ratio, tokens.advantages, self.clip)
+        return -weight * _clip_surrogate(ratio, tokens.advantages, self.clip)
 
     def is_cut(self, tokens: TokenProbabilities) -> Tensor:
         """See `Loss`."""

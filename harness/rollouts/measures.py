@@ -89,7 +89,7 @@ def measure(timeline: Timeline, slots: int, scale: int) -> dict[str, float]:
     seconds = float(folds.time_s[-1]) - begin_s
     ages, counts = token_staleness(timeline)
     stale = kept.trained_version - kept.oldest_version
-    left_s = _left_s(rows)
+    left_s = _slot_ends_s(rows)
     spans = timeline.spans
     lengths = np.maximum(spans.end_s - np.maximum(spans.start_s, begin_s), 0.0)
     generators = 1 + int(timeline.contributions.worker.max())
@@ -118,7 +118,7 @@ def measure(timeline: Timeline, slots: int, scale: int) -> dict[str, float]:
     return found
 
 
-def _left_s(rows: RolloutRows) -> Floats:
+def _slot_ends_s(rows: RolloutRows) -> Floats:
     """Instants at which slots were free again, also after rollouts that were thrown away."""
     return np.where(np.isnan(rows.left_s), rows.taken_s, rows.left_s)
 
@@ -169,7 +169,7 @@ def compare_with_theory(
     train_s = rules.step_s + rules.token_s * tokens * size
     train_s += rules.sync_s / rules.interval
     held = rows.where((rows.start_s >= window[0]) & (rows.start_s < window[1]))
-    left_s = _left_s(held)
+    left_s = _slot_ends_s(held)
     outside_s = float(np.nansum(left_s - held.end_s)) / len(held)
     steps = pace * rules.scale * float(held.decoded.mean())
     duration_s = steps * _step_s(rules, slots, steps, outside_s) + outside_s

@@ -330,11 +330,17 @@ def configure(
     found = problems_of(problems, chosen, reward, test, context)
     table: dict[str, Any] = {"loss": loss_of(settings.get("loss", "decoupled")), "device": "cpu"}
     if isinstance(found, OwnProblems):
+        if "start" in settings:
+            raise UserError(f"rollouts: {NO_START}")
         table["start"] = WarmStart(steps=0)
     table = {**table, **{name: each for name, each in settings.items() if name != "loss"}}
     table |= {"policy": chosen, "problems": found, "cluster": cluster, "seed": 0}
     return build(RolloutConfig, {**table, "protocol": protocol or Rollouts()}, "rollouts")
 
 
+NO_START = (
+    "start: not with prompts of your own, whose right answers are not known; allowed: a policy that"
+    " is trained already"
+)
 FIXED = {"cluster", "seed", "protocol", "policy", "problems", "format"}
 """Fields of a configuration that are arguments of their own."""

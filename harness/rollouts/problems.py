@@ -264,12 +264,12 @@ class Reaching(Spec, Verified):
 
     def solve(self, prompt: str) -> str:
         """See `Verified`: the first way with the fewest steps."""
-        given, target = _asked(prompt)
+        given, target = _parse_prompt(prompt)
         return _reach(given, target)
 
     def is_right(self, prompt: str, answer: str) -> bool:
         """See `Verified`: every step is right, and the last one gives the number."""
-        given, target = _asked(prompt)
+        given, target = _parse_prompt(prompt)
         left, reached = list(given), math.nan
         for place, step in enumerate(answer.split(",")):
             parts = _parts(step)
@@ -289,7 +289,7 @@ class Reaching(Spec, Verified):
         return reached == target
 
 
-def _asked(prompt: str) -> tuple[tuple[int, ...], int]:
+def _parse_prompt(prompt: str) -> tuple[tuple[int, ...], int]:
     given, target = prompt.split("=")
     return tuple(int(each) for each in given.split(",")), int(target)
 
@@ -317,7 +317,7 @@ def _is_number(word: str) -> bool:
 @lru_cache(4096)
 def _reach(given: tuple[int, ...], target: int) -> str:
     """The steps of the first way to a number, fewest steps first; given by breadth."""
-    ways = [(_Way(each, ""), _without(given, each)) for each in dict.fromkeys(given)]
+    ways = [(_Way(each, ""), _remove_one(given, each)) for each in dict.fromkeys(given)]
     while ways:
         further: list[tuple[_Way, tuple[int, ...]]] = []
         for (number, steps), left in ways:
@@ -327,12 +327,12 @@ def _reach(given: tuple[int, ...], target: int) -> str:
                     told = f"{steps}{',' if steps else ''}{number}{sign}{second}={result}"
                     if result == target:
                         return told
-                    further.append((_Way(result, told), _without(left, second)))
+                    further.append((_Way(result, told), _remove_one(left, second)))
         ways = further
     raise ValueError(f"{target} cannot be reached from {given}")
 
 
-def _without(numbers: tuple[int, ...], one: int) -> tuple[int, ...]:
+def _remove_one(numbers: tuple[int, ...], one: int) -> tuple[int, ...]:
     at = numbers.index(one)
     return numbers[:at] + numbers[at + 1 :]
 

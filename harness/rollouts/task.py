@@ -10,7 +10,7 @@ from typing import Any
 from harness.base.errors import UserError
 from harness.base.registry import find_object
 from harness.base.settings import build, setting
-from harness.rollouts.own import OwnProblems, policy_of, problems_of
+from harness.rollouts.own import NO_START, OwnProblems, policy_of, problems_of
 from harness.rollouts.problems import Addition, Problems
 from harness.rollouts.recorded_rollouts import RecordedRollouts, time_record
 from harness.rollouts.rollout_config import RolloutConfig
@@ -163,8 +163,7 @@ def _find_own(asked: RunRequest, own: Table, table: Table) -> Table:
     if not isinstance(found, OwnProblems):
         return {"policy": policy, "problems": found}
     if "start" in table:
-        told = "not with prompts of your own, whose right answers are not known"
-        raise UserError(f"start: {told}; allowed: a policy that is trained already")
+        raise UserError(NO_START)
     return {"start": {"steps": 0}, "policy": policy, "problems": found}
 
 

@@ -28,17 +28,17 @@ from reproductions.paper4_async_rl.experiments import (
     PLANS,
     REPORTED,
     cell,
+    format_eta,
     hours,
-    published,
-    shown,
-    timed,
+    publication_name,
+    timing_name,
 )
 from reproductions.paper4_async_rl.quantities import (
     gains,
     order_of_scores,
-    printed_lost,
-    printed_order,
-    printed_speed_up,
+    read_printed_loss,
+    read_printed_order,
+    read_printed_speed_up,
     share_lost,
     speed_up,
     throughput,
@@ -105,7 +105,7 @@ def decoupled_inf(subject: Subject, runs: Runs) -> Claim:
 def monotone(subject: Subject, runs: Runs) -> Claim:
     """Larger allowances consistently degrade naive PPO."""
     del subject
-    printed = printed_order("naive")
+    printed = read_printed_order("naive")
     parts = [
         Quantity(name, round(printed, 2), order_of_scores(runs, "naive", searched),
                  rule_below(0.0), printed, name)
@@ -122,7 +122,7 @@ def saturates(subject: Subject, runs: Runs) -> Claim:
     del subject
     parts = [
         Quantity("η = 4 over 0", None, throughput(runs, 4.0), rule_at_least(1.10)),
-        Quantity("η = 16 over 8", None, times_as_fast(runs, timed(16.0), timed(8.0)),
+        Quantity("η = 16 over 8", None, times_as_fast(runs, timing_name(16.0), timing_name(8.0)),
                  rule_between(0.95, 1.05)),
     ]  # fmt: skip
     return _claim(
@@ -136,8 +136,8 @@ def twice(subject: Subject, runs: Runs) -> Claim:
     """At equal machines asynchronous training is at least twice as fast."""
     del subject
     parts = [
-        Quantity(plan, round(printed_speed_up(plan), 2), speed_up(runs, plan),
-                 rule_at_least(2.0), printed_speed_up(plan))
+        Quantity(plan, round(read_printed_speed_up(plan), 2), speed_up(runs, plan),
+                 rule_at_least(2.0), read_printed_speed_up(plan))
         for plan in PLANS
     ]  # fmt: skip
     return _claim(
@@ -155,7 +155,7 @@ def interrupt(subject: Subject, runs: Runs) -> Claim:
     printed = sum(models.values()) / len(models)
     parts = [
         Quantity(f"in-flight over {other}", " and ".join(f"{v:g}" for v in models.values()),
-                 times_as_fast(runs, published("in-flight"), published(other)),
+                 times_as_fast(runs, publication_name("in-flight"), publication_name(other)),
                  rule_between(1.05, 1.25), printed, other)
         for other in ("drain", "between")
     ]  # fmt: skip
@@ -180,8 +180,8 @@ def _loss(
     runs: Runs, loss: str, eta: float, searched: bool, rule: Rule, told: str, measure: str
 ) -> Quantity:
     """Share of the gain that a cell loses, beside the paper's."""
-    found, printed = share_lost(runs, loss, eta, searched), printed_lost(loss, eta)
-    label = f"η = {shown(eta)}, {told}"
+    found, printed = share_lost(runs, loss, eta, searched), read_printed_loss(loss, eta)
+    label = f"η = {format_eta(eta)}, {told}"
     return Quantity(label, round(printed, 2), found, rule, printed, measure)
 
 
@@ -223,7 +223,9 @@ CLAIMS = (
     Maker("p4.decoupled-free", _cells("decoupled", (1.0, 2.0, 4.0), BOTH), decoupled_free),
     Maker("p4.decoupled-inf", _cells("decoupled", (BEYOND,), BOTH), decoupled_inf),
     Maker("p4.monotone", _cells("naive", ETAS[1:], BOTH), monotone),
-    Maker("p4.saturates", tuple(timed(eta) for eta in (0.0, 4.0, 8.0, 16.0)), saturates),
+    Maker("p4.saturates", tuple(timing_name(eta) for eta in (0.0, 4.0, 8.0, 16.0)), saturates),
     Maker("p4.twice", tuple(map(hours, PLANS)), twice),
-    Maker("p4.interrupt", tuple(map(published, ("drain", "between", "in-flight"))), interrupt),
+    Maker(
+        "p4.interrupt", tuple(map(publication_name, ("drain", "between", "in-flight"))), interrupt
+    ),
 )

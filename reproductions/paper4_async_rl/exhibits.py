@@ -22,17 +22,17 @@ from reproductions.paper4_async_rl.experiments import (
     REPORTED,
     RULES,
     cell,
+    format_eta,
     hours,
-    paced,
-    published,
-    shown,
-    timed,
+    pacing_name,
+    publication_name,
+    timing_name,
 )
 from reproductions.paper4_async_rl.quantities import (
     PLACES,
-    printed_lost,
-    printed_score,
-    printed_speed_up,
+    read_printed_loss,
+    read_printed_score,
+    read_printed_speed_up,
     scores,
     share_kept,
     speed_up,
@@ -51,12 +51,13 @@ AXIS = {"x_scale": "log", "x_ticks": [eta + 1.0 for eta in PLACES.values()]}
 HOUR_S = 3600.0
 
 
-def kept(subject: Subject, runs: Runs) -> Exhibit:
+def gains(subject: Subject, runs: Runs) -> Exhibit:
     """The share of the gain that each cell keeps, beside the paper's."""
     del subject
     rows = [
         Row.from_interval(
-            f"{loss}{told}", f"η = {shown(eta)}", round(100.0 * (1.0 - printed_lost(loss, eta)), 1),
+            f"{loss}{told}", f"η = {format_eta(eta)}",
+            round(100.0 * (1.0 - read_printed_loss(loss, eta)), 1),
             100.0 * share_kept(runs, loss, eta, searched), _hashes(runs, loss, eta, searched),
         )
         for loss in LOSSES
@@ -76,7 +77,7 @@ def score_table(subject: Subject, runs: Runs) -> Exhibit:
     del subject
     rows = [
         Row.from_interval(
-            f"{loss}{told}", f"η = {shown(eta)}", printed_score(loss, eta),
+            f"{loss}{told}", f"η = {format_eta(eta)}", read_printed_score(loss, eta),
             100.0 * mean_ci(scores(runs, loss, eta, searched)), _hashes(runs, loss, eta, searched),
         )
         for loss in LOSSES
@@ -122,7 +123,9 @@ def hour_table(subject: Subject, runs: Runs) -> Exhibit:
         rows += [
             Row(plan, "synchronous, given", given, given, None, name),
             Row(plan, "asynchronous", printed["asynchronous"], given / found.estimate, ends, name),
-            Row.from_interval(plan, "times as fast", round(printed_speed_up(plan), 2), found, name),
+            Row.from_interval(
+                plan, "times as fast", round(read_printed_speed_up(plan), 2), found, name
+            ),
         ]
     return Exhibit(
         "p4.hours", "table", "Hours of 1,000 updates", tuple(rows), paper_label="Table 3",
@@ -135,7 +138,7 @@ def throughputs(subject: Subject, runs: Runs) -> Exhibit:
     del subject
     rows = [
         Row.from_interval("tokens a second", PLACES[eta] + 1.0, None, throughput(runs, eta),
-                          hashes(runs[timed(eta)], runs[timed(0.0)]))
+                          hashes(runs[timing_name(eta)], runs[timing_name(0.0)]))
         for eta in ETAS
     ]  # fmt: skip
     return Exhibit(
@@ -153,8 +156,8 @@ def publications(subject: Subject, runs: Runs) -> Exhibit:
     rows = [
         Row.from_interval(
             f"in-flight over {other}", "tokens a second", sum(models) / len(models),
-            times_as_fast(runs, published("in-flight"), published(other)),
-            hashes(runs[published("in-flight")], runs[published(other)]),
+            times_as_fast(runs, publication_name("in-flight"), publication_name(other)),
+            hashes(runs[publication_name("in-flight")], runs[publication_name(other)]),
         )
         for other in PUBLICATIONS[:2]
     ]  # fmt: skip
@@ -188,7 +191,7 @@ def pacing(subject: Subject, runs: Runs) -> Exhibit:
         Row.from_interval(label, rule, None, unit * mean_ci(values(group, key)), hashes(group))
         for label, (key, unit) in PACED.items()
         for rule in RULES
-        for group in [runs[paced(rule)]]
+        for group in [runs[pacing_name(rule)]]
         if rule != RULES[0] or "thrown away" not in label or key == "thrown_away"
     ]
     return Exhibit(
@@ -203,7 +206,7 @@ def staleness(subject: Subject, runs: Runs) -> Exhibit:
     """Shares of trained rollouts by staleness, of the first seed."""
     del subject
     rows = [
-        Row(f"η = {shown(eta)}", age, None, 100.0 * share, None,
+        Row(f"η = {format_eta(eta)}", age, None, 100.0 * share, None,
             hashes(runs[cell("naive", eta)][:1]))
         for eta in DRAWN_ETAS
         for age, share in _shares(runs[cell("naive", eta)][0])
@@ -246,12 +249,12 @@ def _tell_rates() -> str:
 
 
 EXHIBITS = (
-    Maker("p4.kept", TRAINED, kept),
+    Maker("p4.kept", TRAINED, gains),
     Maker("p4.scores", TRAINED, score_table),
     Maker("p4.curves", TRAINED, curves),
     Maker("p4.hours", tuple(map(hours, PLANS)), hour_table),
-    Maker("p4.throughput", tuple(map(timed, ETAS)), throughputs),
-    Maker("p4.publications", tuple(map(published, PUBLICATIONS)), publications),
-    Maker("p4.pacing", tuple(map(paced, RULES)), pacing),
+    Maker("p4.throughput", tuple(map(timing_name, ETAS)), throughputs),
+    Maker("p4.publications", tuple(map(publication_name, PUBLICATIONS)), publications),
+    Maker("p4.pacing", tuple(map(pacing_name, RULES)), pacing),
     Maker("p4.staleness", tuple(cell("naive", eta) for eta in DRAWN_ETAS), staleness, timelines=1),
 )

@@ -74,7 +74,7 @@ PRESETS = {
 }
 
 
-def shown(eta: float) -> str:
+def format_eta(eta: float) -> str:
     """An allowance as tables write it."""
     return f"{eta:g}"
 
@@ -82,15 +82,15 @@ def shown(eta: float) -> str:
 def cell(loss: str, eta: float, searched: bool = False) -> str:
     """The setting of a training. Without an allowance the losses are one, which is naive's name."""
     name = "naive" if eta == 0.0 else loss
-    return f"{name}, η = {shown(eta)}{', own rate' if searched else ''}"
+    return f"{name}, η = {format_eta(eta)}{', own rate' if searched else ''}"
 
 
-def timed(eta: float) -> str:
+def timing_name(eta: float) -> str:
     """The setting of a simulation without training."""
-    return f"time, η = {shown(eta)}"
+    return f"time, η = {format_eta(eta)}"
 
 
-def published(publish: str) -> str:
+def publication_name(publish: str) -> str:
     """The setting of a simulation with one kind of publication, at an allowance of four."""
     return f"time, {publish}"
 
@@ -100,7 +100,7 @@ def hours(plan: str) -> str:
     return f"hours, {plan}"
 
 
-def paced(rule: str) -> str:
+def pacing_name(rule: str) -> str:
     """The setting of a training with environments of heavy-tailed seconds."""
     return f"environments, {rule}"
 
@@ -108,7 +108,7 @@ def paced(rule: str) -> str:
 def rate_of(loss: str, eta: float, searched: bool) -> float:
     """The learning rate of a cell."""
     name = "naive" if eta == 0.0 else loss
-    return RATES[name].get(shown(eta), KEPT) if searched else KEPT
+    return RATES[name].get(format_eta(eta), KEPT) if searched else KEPT
 
 
 def experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
@@ -119,14 +119,14 @@ def experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
             for searched in (False, True):
                 rate = rate_of(loss, eta, searched)
                 found[cell(loss, eta, searched)] = training(subject, seed, loss, eta, rate)
-    found |= {timed(eta): _timing(subject, seed, eta, "in-flight") for eta in ETAS}
-    found |= {published(each): _timing(subject, seed, 4.0, each) for each in PUBLICATIONS}
+    found |= {timing_name(eta): _timing(subject, seed, eta, "in-flight") for eta in ETAS}
+    found |= {publication_name(each): _timing(subject, seed, 4.0, each) for each in PUBLICATIONS}
     plain = training(subject, seed, "naive", 4.0, KEPT)
     for rule in RULES:
         slow = replace(
             plain.protocol, rule=rule, environment_s=30.0, environment_cv=3.0, train_s=60.0, room=12
         )
-        found[paced(rule)] = replace(plain, protocol=slow)
+        found[pacing_name(rule)] = replace(plain, protocol=slow)
     draws = PRESETS[subject.scale].draws
     # one set of draws for all seeds: the draws are what scatters
     return found | {

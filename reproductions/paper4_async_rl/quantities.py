@@ -11,7 +11,7 @@ from harness.judge.builders import Runs, unless_missing
 from harness.judge.interval import Interval
 from harness.judge.statistics import Array, rank_correlation_ci, ratio_ci
 from harness.store import Run
-from reproductions.paper4_async_rl.experiments import ETAS, REPORTED, cell, hours, timed
+from reproductions.paper4_async_rl.experiments import ETAS, REPORTED, cell, hours, timing_name
 
 TEST = "aime24"
 """The test whose score before training is printed too, so that a gain can be computed."""
@@ -52,16 +52,16 @@ def share_lost(runs: Runs, loss: str, eta: float, searched: bool) -> Interval:
     return ratio_ci(fresh - gains(runs, loss, eta, searched), fresh)
 
 
-def printed_score(loss: str, eta: float, test: str = TEST) -> float:
+def read_printed_score(loss: str, eta: float, test: str = TEST) -> float:
     """The paper's score (%); without an allowance the losses are one."""
     name = "naive" if eta == 0.0 else loss
     return REPORTED["score"][name][test][ETAS.index(eta)]
 
 
-def printed_lost(loss: str, eta: float) -> float:
+def read_printed_loss(loss: str, eta: float) -> float:
     """Share of the gain that the paper's figures lose."""
-    fresh = printed_score(loss, 0.0)
-    return (fresh - printed_score(loss, eta)) / (fresh - REPORTED["score"]["start"][TEST])
+    fresh = read_printed_score(loss, 0.0)
+    return (fresh - read_printed_score(loss, eta)) / (fresh - REPORTED["score"]["start"][TEST])
 
 
 def order_of_scores(runs: Runs, loss: str, searched: bool) -> Interval:
@@ -70,9 +70,9 @@ def order_of_scores(runs: Runs, loss: str, searched: bool) -> Interval:
     return rank_correlation_ci(list(PLACES.values()), np.stack(found, axis=1))
 
 
-def printed_order(loss: str) -> float:
+def read_printed_order(loss: str) -> float:
     """Rank correlation of the paper's scores with the allowance."""
-    found = np.array([[printed_score(loss, eta) for eta in ETAS]])
+    found = np.array([[read_printed_score(loss, eta) for eta in ETAS]])
     return rank_correlation_ci(list(PLACES.values()), found).estimate
 
 
@@ -83,7 +83,7 @@ def times_as_fast(runs: Runs, setting: str, other: str) -> Interval:
 
 def throughput(runs: Runs, eta: float) -> Interval:
     """Tokens a second over those without an allowance."""
-    return times_as_fast(runs, timed(eta), timed(0.0))
+    return times_as_fast(runs, timing_name(eta), timing_name(0.0))
 
 
 def speed_up(runs: Runs, plan: str) -> Interval:
@@ -96,7 +96,7 @@ def speed_up(runs: Runs, plan: str) -> Interval:
     return Interval(measured / middle, measured / high, measured / low)
 
 
-def printed_speed_up(plan: str) -> float:
+def read_printed_speed_up(plan: str) -> float:
     """The paper's synchronous over asynchronous hours."""
     found = REPORTED["hours"][plan]
     return found["synchronous"] / found["asynchronous"]

@@ -19,8 +19,8 @@ from reports import extrapolation
 from reproductions import curve_runs
 from reproductions.curve_runs import (
     Means,
+    find_curves,
     find_finished,
-    known_curves,
     publish_curve,
     reproduce_curve,
     take_published,
@@ -165,12 +165,12 @@ def test_published_runs_are_taken_where_the_store_lacks_them(scaling, out, tmp_p
     for run in Store(out / "runs").runs():
         (folder / "runs" / f"{run.hash}.tar").write_bytes(pack_run(run, light=True))
     fresh = Store(tmp_path / "fresh")
-    (told,) = known_curves(paper(scaling), "smoke", fresh, tmp_path / "published")
+    (told,) = find_curves(paper(scaling), "smoke", fresh, tmp_path / "published")
     assert told.curve == read_results(out / "results.json").exhibits[0].curve
     take_published(paper(scaling), scaling, fresh, tmp_path / "published")
     assert len(find_finished(scaling, fresh.runs())) == 6
-    assert known_curves(paper(scaling), "smoke", fresh, tmp_path)[0].curve == told.curve
-    assert known_curves(paper(scaling), "laptop", fresh, tmp_path / "published") == []
+    assert find_curves(paper(scaling), "smoke", fresh, tmp_path)[0].curve == told.curve
+    assert find_curves(paper(scaling), "laptop", fresh, tmp_path / "published") == []
 
 
 def test_curve_is_published_with_its_runs_and_replaced_when_it_has_grown(scaling, out, tmp_path):

@@ -25,14 +25,14 @@ from reproductions.paper4_async_rl.experiments import (
     RATES,
     cell,
     experiments,
+    format_eta,
     hours,
     rate_of,
-    shown,
 )
 from reproductions.paper4_async_rl.quantities import (
-    printed_lost,
-    printed_order,
-    printed_speed_up,
+    read_printed_loss,
+    read_printed_order,
+    read_printed_speed_up,
     speed_up,
 )
 from tests.silence import silent
@@ -63,7 +63,7 @@ def test_a_cell_has_its_loss_and_allowance_and_without_one_the_losses_are_one(co
 
 
 def test_a_searched_rate_is_of_a_cell_and_an_equal_one_makes_the_same_run(configs):
-    known = {(loss, shown(eta)) for loss in LOSSES for eta in ETAS}
+    known = {(loss, format_eta(eta)) for loss in LOSSES for eta in ETAS}
     assert all((loss, eta) in known for loss, found in RATES.items() for eta in found)
     for loss in LOSSES:
         for eta in ETAS:
@@ -79,11 +79,11 @@ def test_what_is_needed_is_what_is_configured(configs):
 
 
 def test_printed_figures_as_shares_and_ratios():
-    lost = [round(printed_lost("naive", eta), 2) for eta in ETAS[1:]]
+    lost = [round(read_printed_loss("naive", eta), 2) for eta in ETAS[1:]]
     assert lost == [0.02, 0.16, 1.47, 0.5, 0.49, 0.63]
-    assert round(printed_lost("decoupled", math.inf), 2) == 0.40
-    assert [round(printed_speed_up(plan), 2) for plan in PLANS] == [2.77, 2.27]
-    assert -1.0 < printed_order("naive") < 0.0  # the column is not monotone
+    assert round(read_printed_loss("decoupled", math.inf), 2) == 0.40
+    assert [round(read_printed_speed_up(plan), 2) for plan in PLANS] == [2.77, 2.27]
+    assert -1.0 < read_printed_order("naive") < 0.0  # the column is not monotone
 
 
 def test_a_plan_of_hours_has_the_synchronous_figure_alone_and_draws_around_it(tmp_path):

@@ -9,6 +9,7 @@ import lagbench
 from harness.base.errors import UserError
 from harness.cli import main
 from harness.rollouts.own import configure
+from harness.rollouts.rollout_config import WarmStart
 from harness.rollouts.sampling import sample
 from tests.harness.rollouts.ones import PROTOCOL
 from tests.harness.rollouts.ones import configure as configure_ours
@@ -219,3 +220,14 @@ def test_real_processes_are_refused_in_one_line(tmp_path):
     done = run(["-m", "harness", *words])
     assert done.returncode == 2
     assert "processes: generators and trainer are simulated" in done.stderr
+
+
+def test_prompts_without_answers_have_no_supervised_start(tmp_path, monkeypatch, capsys):
+    told = "start: not with prompts of your own"
+    with pytest.raises(UserError, match=told):
+        lagbench.rollouts(make_policy, PROMPTS, reward, **given(tmp_path, start=WarmStart()))
+    monkeypatch.syspath_prepend(tmp_path)
+    path = write(tmp_path)
+    path.write_text(path.read_text().replace("[protocol]", "start = { steps = 3 }\n[protocol]"))
+    assert main(["train", str(path), "--out", str(tmp_path / "s")]) == 2
+    assert told in capsys.readouterr().err
