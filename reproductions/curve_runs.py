@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, cast
 
@@ -62,7 +63,7 @@ class Means:
 
 
 def reproduce_curve(paper: Paper, scaling: Scaling, means: Means) -> Results:
-    """Run what a curve lacks, the smallest size first, and report it as far as it is finished.
+    """Run what a curve lacks, in rounds, and report it as far as it is finished.
 
     Raises:
         UserError: a corpus that cannot be made, or an output folder that cannot be written.
@@ -235,7 +236,10 @@ def _drop_fingerprint(value: Any) -> Any:
 
 
 def execute_missing(scaling: Scaling, means: Means) -> Finished:
-    """Execute the missing runs of a curve, the smallest size first; returns all finished ones.
+    """Execute the missing runs of a curve; returns all finished ones.
+
+    The first seed of every size comes first, then the second: a budget that ends early leaves a
+    curve over all sizes, with wider intervals.
 
     Raises:
         UserError: a corpus cannot be made.
@@ -243,7 +247,8 @@ def execute_missing(scaling: Scaling, means: Means) -> Finished:
     """
     end_s = math.inf if means.budget_s is None else time.monotonic() + means.budget_s
     finished = dict(find_finished(scaling, means.store.runs(), means.device))
-    every = [(size, seed) for size in scaling.planned for seed in size.seeds]
+    rounds = zip_longest(*([(size, seed) for seed in size.seeds] for size in scaling.planned))
+    every = [each for a_round in rounds for each in a_round if each]
     with Runner(means.store, means.jobs) as runner:
         for size, seed in every:
             if (size.at, seed) not in finished:

@@ -138,6 +138,18 @@ def test_spent_budget_leaves_a_report_that_says_what_is_missing(scaling, tmp_pat
     assert exhibit.note.startswith("Sizes run: none; not run: 2 h (2), 4 h (2), 8 h (2).")
 
 
+def test_every_size_gets_a_seed_before_one_gets_its_second(scaling, tmp_path, monkeypatch):
+    order = list[tuple[float, int]]()
+
+    def note(scaling, size, seed, runner, end_s, device):
+        order.append((size.at, seed))
+        return {}
+
+    monkeypatch.setattr(curve_runs, "_execute_seed", note)
+    curve_runs.execute_missing(scaling, means(tmp_path))
+    assert order == [(2, 71), (4, 71), (8, 71), (2, 72), (4, 72), (8, 72)]
+
+
 def test_partial_curve_is_unclear_and_says_so(scaling, finished):
     some = {key: arms for key, arms in finished.items() if key != (8.0, 72)}
     curve = build_curve(scaling, some).curve
