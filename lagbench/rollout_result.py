@@ -12,9 +12,11 @@ from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariable
 from torch import nn
 
 from harness.base.errors import UserError
+from harness.judge.bounds import positive_ci, share_ci
 from harness.judge.interval import Interval
 from harness.judge.statistics import mean_ci
 from harness.rollouts.policy import Weights
+from harness.rollouts.problems import Verified
 from harness.rollouts.rollout_config import RolloutConfig
 from harness.store import Run
 from harness.store.schema import MODEL
@@ -28,6 +30,20 @@ FIGURES = {
     "simulated seconds": "virtual_s",
 }
 """Rows of the printed table below the scores, and figures of a run's summary."""
+SHARES = frozenset(
+    {"thrown_away", "uneven", "effective_sample_size", "clipped_positive", "clipped_negative"}
+)
+"""Figures between 0 and 1."""
+MEAN_REWARDS = frozenset(
+    {"score", "score_before", "reward", "trained_reward", "thrown_reward", "dev_error"}
+)
+"""Figures between 0 and 1 if rewards are."""
+POSITIVE = frozenset(
+    {"staleness", "staleness_tokens", "staleness_rollouts", "staleness_most", "tokens_per_s"}
+    | {"virtual_s", "tokens", "trained_tokens", "thrown_tokens", "answer_tokens"}
+    | {"gradient_norm", "kl", "entropy"}
+)
+"""Figures that are not negative."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +63,9 @@ class RolloutResult:
     def interval(self, figure: str) -> Interval:
         """The mean of a figure of the runs' summaries over seeds, with its 95% interval.
 
+        The interval of a share stays between 0 and 1, that of another figure without negative
+        values above 0; scores are shares for problems of ours, whose rewards are 0 or 1.
+
         Args:
             figure: its name, such as ``"score"`` or ``"staleness_tokens"``.
 
@@ -57,7 +76,20 @@ class RolloutResult:
         if not values:
             known = sorted({name for run in self.runs for name in run.summary})
             raise UserError(f"{figure!r} is no figure; allowed: {', '.join(known)}")
-        return mean_ci(values)
+        kind, _, difficulty = figure.partition("/")
+        if not all(map(math.isfinite, values)):  # of a run that diverged
+            return mean_ci(values)
+        if kind in SHARES or (kind in MEAN_REWARDS and isinstance(self.config.problems, Verified)):
+            return share_ci(values, self._weigh(kind, difficulty))
+        return positive_ci(values) if kind in POSITIVE else mean_ci(values)
+
+    def _weigh(self, kind: str, difficulty: str) -> float:
+        """The share of one held-out problem in a score; 0 for another figure."""
+        if not kind.startswith("score"):
+            return 0.0
+        found = self.config.problems.held_out(self.config.held_out)
+        same = [each for each in found if difficulty in ("", str(each.difficulty))]
+        return 1.0 / len(same)
 
     @property
     def score(self) -> Interval:

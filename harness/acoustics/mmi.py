@@ -54,7 +54,7 @@ from harness.acoustics.language_model import LanguageModel, Lexicon
 from harness.acoustics.lattice import Lattice, posteriors, reference_posteriors
 from harness.acoustics.sums import Shares, likelihoods, occupancies
 from harness.base.errors import UserError, name_error
-from harness.base.settings import set_apart
+from harness.base.settings import find_changed
 from harness.networks.feedforward import Dnn, Layout, Visit
 
 Kind = Literal["mmi", "bmmi", "smbr", "numerator"]
@@ -127,10 +127,10 @@ class Criterion:
     def idle(self) -> Iterator[tuple[str, str]]:
         """Settings without effect because of another setting, each with the reason."""
         if self.kind != "bmmi":
-            yield from ((name, f"kind is {self.kind!r}") for name in set_apart(self, "boost"))
+            yield from ((name, f"kind is {self.kind!r}") for name in find_changed(self, "boost"))
         if self.denominator == "graph":
             why = "denominator is 'graph', which loses no path"
-            yield from ((name, why) for name in set_apart(self, "beam", "lost"))
+            yield from ((name, why) for name in find_changed(self, "beam", "lost"))
 
     @property
     def mass(self) -> float:

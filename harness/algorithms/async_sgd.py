@@ -35,7 +35,7 @@ from harness.algorithms.contract import (
 from harness.algorithms.descent import PLAIN, Descent, local_direction
 from harness.algorithms.folding import is_fit_for_blocks, step_and_average, step_and_draw
 from harness.algorithms.share_schedules import rates_of
-from harness.base.settings import set_apart, setting
+from harness.base.settings import find_changed, setting
 
 Scaling = Literal["plain", "memory_of_one"]
 
@@ -65,7 +65,7 @@ class AsyncSgd(FoldsInARow, Repeating):
     def idle(self) -> Iterator[tuple[str, str]]:
         """Settings without effect because of another setting, each with the reason."""
         if self.scaling == "plain":
-            yield from ((name, "scaling is 'plain'") for name in set_apart(self, "k"))
+            yield from ((name, "scaling is 'plain'") for name in find_changed(self, "k"))
 
     def start(self, model: Tensor) -> Server:
         """A server that holds a copy of ``model [P]``."""

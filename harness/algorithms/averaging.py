@@ -24,7 +24,7 @@ from torch import Tensor
 
 from harness.algorithms.contract import Algorithm, Fold, LocalWork, Repeating, Server
 from harness.algorithms.descent import PLAIN, Descent, Restart, local_direction, local_steps
-from harness.base.settings import set_apart, setting
+from harness.base.settings import find_changed, setting
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ class Easgd(Algorithm):
     def idle(self) -> Iterator[tuple[str, str]]:
         """Settings without effect because of another setting, each with the reason."""
         if not self.rounds:
-            yield from ((name, "rounds is false") for name in set_apart(self, "beta"))
+            yield from ((name, "rounds is false") for name in find_changed(self, "beta"))
 
     def start(self, model: Tensor) -> Server:
         """A server with a copy of ``model [P]`` as the centre."""

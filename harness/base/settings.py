@@ -42,6 +42,7 @@ __all__ = [
     "Limits",
     "Spec",
     "build",
+    "check_order",
     "counts",
     "describe_allowed",
     "duration",
@@ -49,6 +50,7 @@ __all__ = [
     "format_quantity",
     "format_seconds",
     "limits_of",
+    "load_spec",
     "load_toml",
     "meanings",
     "meanings_in",
@@ -162,16 +164,19 @@ class Spec:
         return {name: _plain(value) for name, value in named.items()}
 
 
-def set_apart(table: Any, *names: str) -> list[str]:
-    """The fields among ``names`` of a dataclass that are not at their default."""
-    known = {entry.name: entry for entry in fields(table)}
-    return [name for name in names if getattr(table, name) != default_of(known[name])]
-
-
 def default_of(entry: Field[Any]) -> Any:
     """The default of a field; `MISSING` where it has none."""
     made = entry.default_factory is not MISSING
     return cast(Any, entry.default_factory)() if made else entry.default
+
+
+def load_spec(kind: type[_Built], path: Path) -> _Built:
+    """Read a settings class from a TOML file.
+
+    Raises:
+        UserError: the file cannot be read, or any setting in it is wrong.
+    """
+    return build(kind, load_toml(path), str(path))
 
 
 def load_toml(path: str | Path) -> dict[str, object]:
@@ -405,10 +410,18 @@ def meanings_in(docstring: str) -> dict[str, str]:
     }
 
 
-def find_changed(spec: Spec, *names: str) -> list[str]:
-    """The fields among ``names`` that are not at their defaults."""
-    defaults = {entry.name: entry.default for entry in fields(spec)}
-    return [name for name in names if getattr(spec, name) != defaults[name]]
+def find_changed(table: Any, *names: str) -> list[str]:
+    """The fields among ``names`` of a dataclass that are not at their defaults."""
+    known = {entry.name: entry for entry in fields(table)}
+    return [name for name in names if getattr(table, name) != default_of(known[name])]
+
+
+def check_order(spec: Spec, low: str, high: str) -> tuple[str, str] | None:
+    """The broken rule, for `Spec.trouble`, if setting ``low`` is above ``high``; else None."""
+    least, most = getattr(spec, low), getattr(spec, high)
+    if least <= most:
+        return None
+    return low, f"{least:g} is above {high}, {most:g}; allowed: up to it"
 
 
 def limits_of(entry: Field[Any]) -> Limits:

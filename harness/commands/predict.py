@@ -87,15 +87,18 @@ def _plan(arguments: argparse.Namespace, make_rows: Callable[[Path, Say], Rows])
 
 
 def _outer_loops(path: Path, say: Say) -> Rows:
-    from harness.simulator.outer_loops import load_plan, predict_steps
+    from harness.base.settings import load_spec
+    from harness.simulator.outer_loops import OuterLoops, predict_steps
 
-    return COLUMNS, [format_row(cell) for cell in predict_steps(load_plan(path), path, say)]
+    found = predict_steps(load_spec(OuterLoops, path), path, say)
+    return COLUMNS, [format_row(cell) for cell in found]
 
 
 def _allowances(path: Path, say: Say) -> Rows:
-    from harness.rollouts.allowances import load_plan, predict_allowances
+    from harness.base.settings import load_spec
+    from harness.rollouts.allowances import Allowances, predict_allowances
 
-    found = predict_allowances(load_plan(path), path, say)
+    found = predict_allowances(load_spec(Allowances, path), path, say)
     return ALLOWANCE_COLUMNS, [format_allowance(row) for row in found]
 
 
@@ -134,7 +137,7 @@ def _run(arguments: argparse.Namespace) -> int:
     cluster = load_cluster(arguments.cluster) if arguments.cluster else None
     asked = load_run(arguments.file)
     config = asked.config.with_cluster(cluster, arguments.workers)
-    for line in idle_lines([config]):
+    for line in idle_lines([config], used=config.application.timed_by):
         print(line, file=sys.stderr)
     options = cluster, arguments.workers, arguments.target, arguments.kept
     pieces = config.application.pieces(config, asked.data)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from harness.algorithms.catalogue import Algorithm
 from harness.base.errors import UserError, name_error
-from harness.base.settings import set_apart, setting
+from harness.base.settings import find_changed, setting
 from harness.judge.bounds import SHARES
 from harness.modules.buffers import deploy
 from harness.modules.gradient_rules import GradientRules
@@ -124,7 +124,7 @@ class ModuleConfig(TrainingConfig[Problem]):
             if self.tested not in ("every pass", "at the end"):  # the defaults of file and class
                 yield "tested", "there are no test data"
             yield from (
-                (name, "there are no test data") for name in set_apart(self, "tested_models")
+                (name, "there are no test data") for name in find_changed(self, "tested_models")
             )
 
     @property

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.rollouts.allowances import load_plan, predict_allowances
+from harness.base.settings import load_spec
+from harness.rollouts.allowances import Allowances, predict_allowances
 from harness.store import Run, RunWriter, Store
 from harness.tasks.contract import Configuration, Watch
 
@@ -45,7 +46,7 @@ class AllowanceConfig(Configuration):
         and ``high/A``.
         """
         del watch  # it takes a minute at most
-        plan = replace(load_plan(self.path), draws=self.draws, seed=self.seed)
+        plan = replace(load_spec(Allowances, self.path), draws=self.draws, seed=self.seed)
 
         def execute(writer: RunWriter) -> None:
             summary = {"measured_s": plan.synchronous_s}

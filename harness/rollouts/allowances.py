@@ -24,7 +24,7 @@ from harness.simulator.cluster import Cluster, Workload
 from harness.simulator.simulation import Simulation
 from harness.simulator.steady import Uncertain, draws, set_in
 
-__all__ = ["Allowance", "Allowances", "Shares", "load_plan", "predict_allowances"]
+__all__ = ["Allowance", "Allowances", "Shares", "predict_allowances"]
 
 
 @dataclass(frozen=True)
@@ -107,15 +107,6 @@ class Allowance:
     seconds: float
     low: float
     high: float
-
-
-def load_plan(path: Path) -> Allowances:
-    """Read a plan.
-
-    Raises:
-        UserError: it cannot be read, or any setting in it is wrong.
-    """
-    return build(Allowances, load_toml(path), str(path))
 
 
 def predict_allowances(

@@ -21,7 +21,7 @@ import numpy as np
 
 from harness.base.errors import UserError
 from harness.base.seeds import stream
-from harness.base.settings import Spec, setting
+from harness.base.settings import Spec, check_order, setting
 
 __all__ = ["END", "SYMBOLS", "Addition", "Problem", "Problems", "Reaching", "Sorting", "Verified"]
 
@@ -174,9 +174,7 @@ class Addition(Spec, Verified):
 
     def trouble(self) -> tuple[str, str] | None:
         """See `Spec`."""
-        if self.least > self.digits:
-            return "least", f"{self.least} is above digits, {self.digits}; allowed: up to it"
-        return None
+        return check_order(self, "least", "digits")
 
     @property
     def context(self) -> int:
@@ -238,9 +236,7 @@ class Reaching(Spec, Verified):
 
     def trouble(self) -> tuple[str, str] | None:
         """See `Spec`."""
-        if self.least > self.most:
-            return "least", f"{self.least} is above most, {self.most}; allowed: up to it"
-        return None
+        return check_order(self, "least", "most")
 
     @property
     def context(self) -> int:
@@ -355,9 +351,7 @@ class Sorting(Spec, Verified):
 
     def trouble(self) -> tuple[str, str] | None:
         """See `Spec`."""
-        if self.least > self.most:
-            return "least", f"{self.least} is above most, {self.most}; allowed: up to it"
-        return None
+        return check_order(self, "least", "most")
 
     @property
     def context(self) -> int:

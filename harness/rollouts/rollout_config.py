@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 from harness.algorithms.descent import AdamW, LocalOptimizer
 from harness.base.errors import UserError
-from harness.base.settings import Spec, counts, setting
+from harness.base.settings import Spec, check_order, counts, find_changed, setting
 from harness.rollouts.losses import Decoupled, Loss
 from harness.rollouts.problems import Addition, Problems
 from harness.rollouts.protocol import Rollouts
@@ -18,7 +18,10 @@ from harness.simulator import Cluster, Simulation, Workload
 from harness.simulator.timeline import inner_lag
 from harness.tasks.contract import Reads, TaskConfig
 
-__all__ = ["RolloutConfig", "WarmStart"]
+__all__ = ["LENGTHS", "RolloutConfig", "WarmStart"]
+
+LENGTHS = ("tokens", "tokens_law", "tokens_cv", "most_tokens")
+"""Settings of the protocol that draw lengths where no policy determines them."""
 
 FORMAT = 1
 """Version of the results; raised when the same configuration would give other bytes."""
@@ -53,9 +56,7 @@ class WarmStart(Spec):
 
     def trouble(self) -> tuple[str, str] | None:
         """See `Spec`."""
-        if self.least > self.most:
-            return "least", f"{self.least:g} is above most, {self.most:g}; allowed: up to it"
-        return None
+        return check_order(self, "least", "most")
 
 
 @dataclass(frozen=True)
@@ -188,11 +189,9 @@ class RolloutConfig(TaskConfig):
 
     def idle(self) -> Iterator[tuple[str, str]]:
         """See `TaskConfig`."""
-        names = ("tokens", "tokens_law", "tokens_cv", "most_tokens")
         usual = Rollouts()
-        for name in names:
-            if getattr(self.protocol, name) != getattr(usual, name):
-                yield f"protocol.{name}", "in training the policy determines the lengths"
+        for name in find_changed(self.protocol, *LENGTHS):
+            yield f"protocol.{name}", "in training the policy determines the lengths"
         needed = {"reward_law": "reward_s", "reward_cv": "reward_s", "recompute": "prefill_s"}
         needed |= {f"environment_{name}": "environment_s" for name in ("law", "cv")}
         for name, seconds in {**needed, "prompt_tokens": "prefill_s"}.items():

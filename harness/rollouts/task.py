@@ -13,7 +13,7 @@ from harness.base.settings import build, setting
 from harness.rollouts.own import NO_START, OwnProblems, policy_of, problems_of
 from harness.rollouts.problems import Addition, Problems
 from harness.rollouts.recorded_rollouts import RecordedRollouts, time_record
-from harness.rollouts.rollout_config import RolloutConfig
+from harness.rollouts.rollout_config import LENGTHS, RolloutConfig
 from harness.rollouts.sources import SmallTransformer
 from harness.rollouts.training import ROLLOUTS as RECORDED
 from harness.rollouts.training import train_rollouts
@@ -55,6 +55,7 @@ class RolloutApplication(Application[RolloutConfig, Problems]):
     usual = {"seed": 0}  # noqa: RUF012 (never written to)
     tables = (OwnTable,)
     follows = ("format", "device")
+    timed_by = tuple(f"protocol.{name}" for name in LENGTHS)
 
     def read(self, asked: RunRequest) -> tuple[RolloutConfig, Problems]:
         """See `Application`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Any, cast
 
@@ -13,12 +13,15 @@ from harness.tasks.contract import TaskConfig
 Idle = Iterator[tuple[str, str]]
 
 
-def idle_lines(configs: Iterable[TaskConfig], further: str = "") -> list[str]:
+def idle_lines(
+    configs: Iterable[TaskConfig], further: str = "", used: Collection[str] = ()
+) -> list[str]:
     """A line for each key without effect on any of the runs, and for more workers than described.
 
     Args:
         configs: runs that are compared; a key with effect on one of them is not listed.
         further: a key known to have no effect, and why; if given, it is listed alone.
+        used: keys that are not listed.
     """
     configs = list(configs)
     largest = max(configs, key=lambda config: config.count, default=None)
@@ -30,7 +33,7 @@ def idle_lines(configs: Iterable[TaskConfig], further: str = "") -> list[str]:
     return repeated + [
         f"no effect: {key} ({why})"
         for key, why in common.items()
-        if all(key in others for others in each[1:])
+        if key not in used and all(key in others for others in each[1:])
     ]
 
 

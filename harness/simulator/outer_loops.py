@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 
 from harness.base.errors import UserError
-from harness.base.settings import Spec, build, load_toml, setting, size
+from harness.base.settings import Spec, load_toml, setting, size
 from harness.simulator.cluster import Cluster, cluster_from
 from harness.simulator.keys import put
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.simulation import Simulation
 from harness.simulator.steady import Uncertain, draws, set_in
 
-__all__ = ["Cell", "OuterLoop", "OuterLoops", "load_plan", "predict_steps"]
+__all__ = ["Cell", "OuterLoop", "OuterLoops", "predict_steps"]
 
 LINK = "network.levels[{}].bandwidth_bytes_per_s"
 BITS = 8.0
@@ -106,15 +106,6 @@ class Cell:
     ms_low: float
     ms_high: float
     computing_share: float
-
-
-def load_plan(path: Path) -> OuterLoops:
-    """Read a plan.
-
-    Raises:
-        UserError: it cannot be read, or any setting in it is wrong.
-    """
-    return build(OuterLoops, load_toml(path), str(path))
 
 
 def predict_steps(

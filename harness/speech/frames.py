@@ -23,7 +23,7 @@ from data_synth import CAN_SKIP, is_folder, load_corpus
 from data_synth.corpus import Corpus, MakesSpeech, Utterances
 from harness.acoustics.rbm import Recipe, WideRandom
 from harness.base.errors import UserError
-from harness.base.settings import set_apart, setting
+from harness.base.settings import find_changed, setting
 from harness.networks.contract import Minibatch, upload
 from harness.networks.feedforward import Activation, Dnn, Layout, Precision, check
 from harness.runs.config import (
@@ -117,7 +117,7 @@ class RunConfig(TrainingConfig[Corpus], HasIdentity):
         yield from super().idle()
         yield from find_idle_of_folder(self)
         if isinstance(self.initial, Recipe) and len(self.hidden) == 1:
-            for name in set_apart(self.initial, "bernoulli_rate", "bernoulli_epochs"):
+            for name in find_changed(self.initial, "bernoulli_rate", "bernoulli_epochs"):
                 yield f"initial.{name}", "the machine of the first hidden layer is Gaussian"
 
     def network(self, data: Corpus) -> Dnn:

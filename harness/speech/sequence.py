@@ -19,7 +19,7 @@ from data_synth.corpus import Corpus, Utterances
 from harness.acoustics.mmi import Criterion, InnerLoss, SequenceCriterion
 from harness.algorithms.async_sgd import AsyncSgd, Gradients
 from harness.base.errors import UserError, name_error
-from harness.base.settings import counts, set_apart, setting
+from harness.base.settings import counts, find_changed, setting
 from harness.networks.feedforward import Dnn
 from harness.replay.fold_replay import Arrays
 from harness.runs.config import plain
@@ -74,7 +74,7 @@ class Plateau:
     def idle(self) -> Iterator[tuple[str, str]]:
         """Settings without effect because of another setting, each with the reason."""
         if self.at:
-            names = set_apart(self, "patience", "least_gain", "most")
+            names = find_changed(self, "patience", "least_gain", "most")
             yield from ((name, "at says when the rate falls") for name in names)
 
     def rate(self, first: float, values: list[float]) -> float:
@@ -226,10 +226,10 @@ class SequenceConfig(TaskConfig):
             if key not in OF_THE_WHOLE:
                 yield f"start.{key}", why
         if not self.test:
-            yield from ((name, "test is false") for name in set_apart(self, "order"))
+            yield from ((name, "test is false") for name in find_changed(self, "order"))
         if self.shuffling == "full":
             why = "shuffling is 'full': all is decoded before it is trained on"
-            yield from ((name, why) for name in set_apart(self, *STEPWISE))
+            yield from ((name, why) for name in find_changed(self, *STEPWISE))
 
     def workload(self, number: int = 0) -> Workload:
         """See `TaskConfig`."""

@@ -230,6 +230,7 @@ class Application(ABC, Generic[Config, Data]):
         usual: defaults of further keys that a run file may omit.
         tables: further classes whose fields are keys of its run files.
         follows: fields that are derived from the rest of a run file, and rejected in it.
+        timed_by: dotted keys without effect on training that a prediction of its time depends on.
     """
 
     config: type[Config]
@@ -238,6 +239,7 @@ class Application(ABC, Generic[Config, Data]):
     usual: Mapping[str, Any] = {}
     tables: Sequence[type[Any]] = ()
     follows: Sequence[str] = ()
+    timed_by: Sequence[str] = ()
 
     @property
     def own_keys(self) -> frozenset[str]:

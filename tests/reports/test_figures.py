@@ -95,7 +95,7 @@ def test_no_legend_lies_on_the_data(kind):
         assert axes.get_legend().get_window_extent().y0 >= axes.get_window_extent().y1
 
 
-def test_few_curves_have_bands_and_more_have_whiskers_set_apart():
+def test_few_curves_have_bands_and_more_have_whiskers_find_changed():
     three, four = (replace(CURVES, rows=seeded("abcd"[:n], range(5), apart=3.0)) for n in (3, 4))
     assert figures.caption(three).startswith("Bands: 95% intervals over 3 seeds.")
     assert figures.caption(four).startswith("Whiskers: 95% intervals over 3 seeds.")
@@ -113,7 +113,7 @@ def test_a_curve_that_goes_back_has_whiskers():
     assert figures.caption(back).startswith("Whiskers")
 
 
-def test_whiskers_set_apart_lie_within_the_axes():
+def test_whiskers_find_changed_lie_within_the_axes():
     exhibit = replace(CURVES, rows=seeded("abcd", range(5)))
     with style.canvas() as (figure, axes):
         figures.curves(axes, exhibit)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from harness.base.errors import UserError
+from harness.base.settings import load_spec
 from harness.cli import main
 from harness.commands.predict import ALLOWANCE_COLUMNS
-from harness.rollouts.allowances import load_plan, predict_allowances
+from harness.rollouts.allowances import Allowances, predict_allowances
 
 ROOT = Path(__file__).parents[3]
 PLAN = """
@@ -56,7 +57,7 @@ def relative_seconds(updates, eta, generation, training):
 @pytest.mark.parametrize("generation", [0.3, 0.8])
 def test_equal_rollouts_take_the_seconds_of_a_pipeline_with_as_many_batches(plan, generation):
     path = plan(text=PLAN.replace("generation = 0.8", f"generation = {generation}"))
-    for row in predict_allowances(load_plan(path), path):
+    for row in predict_allowances(load_spec(Allowances, path), path):
         expected = 1000.0 * relative_seconds(40, row.allowance, generation, 1.0 - generation)
         assert row.seconds == pytest.approx(expected, rel=2e-3)  # rollouts begin with a decode step
         assert row.low == row.seconds == row.high
@@ -65,7 +66,7 @@ def test_equal_rollouts_take_the_seconds_of_a_pipeline_with_as_many_batches(plan
 def test_drawn_shares_widen_the_interval_and_the_command_writes_the_same_rows(plan, tmp_path):
     drawn = '[[uncertain]]\nkey = "shares.generation"\nlaw = "uniform"\nlow = 0.3\nhigh = 0.9\n'
     path = plan(drawn, PLAN.replace("draws = 1", "draws = 9"))
-    found = list(predict_allowances(load_plan(path), path))
+    found = list(predict_allowances(load_spec(Allowances, path), path))
     assert all(row.low < row.seconds < row.high for row in found)
     assert main(["predict", str(path), "--out", str(tmp_path / "out.csv")]) == 0
     with (tmp_path / "out.csv").open() as file:
@@ -76,7 +77,7 @@ def test_drawn_shares_widen_the_interval_and_the_command_writes_the_same_rows(pl
 def test_shares_of_more_than_an_update_are_refused(plan):
     path = plan(text=PLAN.replace("copies = 0.05", "copies = 0.5"))
     with pytest.raises(UserError, match=r"copies: 0\.5 is not allowed; allowed: at most 0\.2"):
-        load_plan(path)
+        load_spec(Allowances, path)
 
 
 def test_rollouts_of_unequal_lengths_wait_for_each_other_only_where_generators_drain(plan):
@@ -84,12 +85,12 @@ def test_rollouts_of_unequal_lengths_wait_for_each_other_only_where_generators_d
     for way in ("between", "drain"):
         text = PLAN.replace("tokens_cv = 0.0", "tokens_cv = 1.0")
         path = plan(text=text.replace("draws = 1", f'draws = 1\npublish = ["{way}"]'))
-        seconds[way] = next(predict_allowances(load_plan(path), path)).seconds
+        seconds[way] = next(predict_allowances(load_spec(Allowances, path), path)).seconds
     assert seconds["between"] < seconds["drain"] < 1000.0
 
 
 def test_the_published_prediction_has_a_row_for_each_allowance_of_its_plan():
-    planned = load_plan(ROOT / "reproductions/predictions/rl.toml")
+    planned = load_spec(Allowances, ROOT / "reproductions/predictions/rl.toml")
     with (ROOT / "reports/published/predictions/rl.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert tuple(rows[0]) == ALLOWANCE_COLUMNS

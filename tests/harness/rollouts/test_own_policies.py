@@ -1,5 +1,8 @@
 """A user's policy, sampler, prompts and reward: by a call and by a run file, right and wrong."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -8,10 +11,14 @@ from torch import nn
 import lagbench
 from harness.base.errors import UserError
 from harness.cli import main
+from harness.judge.statistics import mean_ci
 from harness.rollouts.own import configure
+from harness.rollouts.problems import Sorting
 from harness.rollouts.rollout_config import WarmStart
 from harness.rollouts.sampling import sample
-from tests.harness.rollouts.ones import PROTOCOL
+from harness.store import Run
+from lagbench.rollout_result import RolloutResult
+from tests.harness.rollouts.ones import PROTOCOL, Ones
 from tests.harness.rollouts.ones import configure as configure_ours
 from tests.processes import run
 
@@ -58,6 +65,22 @@ batch = 4
 eta = {eta}
 """
 
+BUNDLED = """
+cluster = "h100-node"
+updates = 1
+evaluations = 1
+held_out = 2
+[task]
+is = "rollouts"
+policy = { is = "SmallTransformer", width = 4, layers = 1, heads = 1 }
+start = { steps = 0 }
+[protocol]
+slots = 8
+group = 2
+batch = 1
+tokens = 9.0
+"""
+
 
 def make_policy():
     return nn.Sequential(nn.Embedding(5, 8), nn.Linear(8, 5))
@@ -94,6 +117,28 @@ def test_a_call_trains_a_policy_of_a_user_and_tells_what_became_of_it(tmp_path):
         result.interval("speed")
 
 
+def result_of(problems, **figures):
+    """A result of runs with these figures, one value a seed."""
+    seeds = [dict(zip(figures, row, strict=True)) for row in zip(*figures.values(), strict=True)]
+    runs = [Run("", {}, "done", summary, "", Path()) for summary in seeds]
+    return RolloutResult(runs, replace(configure_ours(), problems=problems, held_out=20))
+
+
+def test_an_interval_of_a_share_stays_between_0_and_1_and_reaches_half_a_problem():
+    apart = {"score": [0.9, 1.0, 1.0], "thrown_away": [0.0, 0.01, 0.3], "kl": [0.0, 0.1, 0.9]}
+    ours = result_of(Sorting(), **apart)
+    for name, most in {"score": 1.0, "thrown_away": 1.0, "kl": np.inf}.items():
+        found = ours.interval(name)
+        assert 0.0 <= found.low < found.estimate < found.high <= most, name
+    assert mean_ci(apart["score"]).high > 1.0
+    same = result_of(Sorting(), score=[0.0, 0.0]).interval("score")
+    assert (same.low, same.high) == (0.0, 0.5 / 20)
+    lost = result_of(Sorting(), score=[0.5, np.nan]).interval("score")
+    assert not np.isfinite(lost.high - lost.low)
+    own = result_of(Ones(), **apart).interval("score")
+    assert (own.low, own.high) == (mean_ci(apart["score"]).low, mean_ci(apart["score"]).high)
+
+
 def sample_slowly(policy, prefixes, draws):
     return [(each.tokens.tolist(), each.log_probs) for each in sample(policy, prefixes, draws)]
 
@@ -127,6 +172,18 @@ def test_a_run_file_names_a_policy_of_a_user(tmp_path, capsys, monkeypatch):
     code, told = train_by_command(write(tmp_path), capsys)
     assert code == 0, told.err
     assert "score_before" in told.out
+
+
+def test_the_law_of_lengths_has_an_effect_on_a_prediction_and_none_on_training(tmp_path, capsys):
+    path = write(tmp_path, updates=1)
+    path.write_text(BUNDLED)
+    assert main(["predict", str(path)]) == 0
+    told = capsys.readouterr()
+    assert "9 tokens, lognormal" in told.out
+    assert "protocol.tokens" not in told.err
+    code, told = train_by_command(path, capsys)
+    assert code == 0
+    assert "no effect: protocol.tokens (in training the policy determines the lengths)" in told.err
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,10 @@ import pytest
 from scipy import stats
 
 from harness.base.errors import UserError
+from harness.base.settings import load_spec
 from harness.cli import main
 from harness.commands.predict import COLUMNS, format_row
-from harness.simulator.outer_loops import OuterLoop, load_plan, predict_steps
+from harness.simulator.outer_loops import OuterLoop, OuterLoops, predict_steps
 from harness.simulator.shaping import Shaping
 from harness.simulator.steady import Uncertain, draws
 
@@ -64,7 +65,7 @@ def published(name):
 def test_a_step_is_computing_and_its_part_of_a_ring(plan):
     """Two workers send the five bytes once: 5 s at 8 bits a second."""
     path = plan()
-    cells = list(predict_steps(load_plan(path), path))
+    cells = list(predict_steps(load_spec(OuterLoops, path), path))
     assert [(cell.every, cell.bandwidth_bits_per_s) for cell in cells] == [
         *((1, 8.0), (1, 80.0), (4, 8.0), (4, 80.0))
     ]
@@ -79,7 +80,7 @@ def test_messages_get_less_than_the_limit_of_a_shaper(plan):
     shaped = "[network.levels.shaping]\npayload = 0.5\n"
     shaped += "limits_bytes_per_s = [1.0, 10.0]\nunused = [0.0, 0.2]\n[workload]"
     path = plan(cluster=CLUSTER.replace("[workload]", shaped))
-    cells = list(predict_steps(load_plan(path), path))
+    cells = list(predict_steps(load_spec(OuterLoops, path), path))
     seconds = [1 + 10, 1 + 1 / 0.8, 1 + 10 / 4, 1 + 1 / 0.8 / 4]
     assert [cell.ms_per_step for cell in cells] == pytest.approx([1e3 * s for s in seconds])
 
@@ -88,8 +89,8 @@ def test_a_broadcast_before_each_synchronisation_takes_its_bytes_and_latencies(p
     path = plan(
         "broadcast_bytes = 3.0\n", CLUSTER.replace("levels]]", "levels]]\nlatency_s = 0.25")
     )
-    cells = list(predict_steps(load_plan(path), path))
-    without = list(predict_steps(load_plan(plan()), path))
+    cells = list(predict_steps(load_spec(OuterLoops, path), path))
+    without = list(predict_steps(load_spec(OuterLoops, plan()), path))
     more = [c.ms_per_step - w.ms_per_step for c, w in zip(cells, without, strict=True)]
     # Both rounds of the ring of two have a latency too.
     seconds = [3 + 0.75, 0.3 + 0.75, (3 + 0.75) / 4, (0.3 + 0.75) / 4]
@@ -111,7 +112,7 @@ def test_an_uncertain_bandwidth_gives_its_own_quantiles(plan):
         'law = "uniform"\nlow = 0.5\nhigh = 1.0\nfactor = true\n'
     )
     path = plan(factor)
-    cell = next(predict_steps(replace(load_plan(path), draws=200), path))
+    cell = next(predict_steps(replace(load_spec(OuterLoops, path), draws=200), path))
     assert cell.ms_low == pytest.approx(1e3 * (1 + 5 / 0.975), rel=2e-3)
     assert cell.ms_high == pytest.approx(1e3 * (1 + 5 / 0.525), rel=2e-3)
     assert cell.ms_per_step == pytest.approx(1e3 * (1 + 5 * np.log(2) / 0.5), rel=1e-3)
@@ -120,7 +121,7 @@ def test_an_uncertain_bandwidth_gives_its_own_quantiles(plan):
 def test_what_a_first_synchronisation_costs_is_counted_unless_it_is_discarded(plan):
     first = '[[uncertain]]\nkey = "parallel.first_average_s"\nlaw = "either"\nlow = 0\nhigh = 4.0\n'
     path = plan(first)
-    asked = replace(load_plan(path), draws=2, discarded_steps=2)
+    asked = replace(load_spec(OuterLoops, path), draws=2, discarded_steps=2)
     cells = list(predict_steps(asked, path))
     assert cells[0].ms_per_step == pytest.approx(6000.0)  # discarded
     assert cells[2].ms_per_step == pytest.approx(1e3 * (1 + 5 / 4 + 0.5 * 4 / 8))  # one of two
@@ -162,7 +163,7 @@ def test_a_step_without_a_limit_is_predicted_as_it_was_measured():
 def test_a_published_prediction_comes_out_again(name, algorithm, every, bandwidth):
     """A row does not depend on the others, so some of them are asked for alone."""
     path = PLANS / f"{name}.toml"
-    plan = load_plan(path)
+    plan = load_spec(OuterLoops, path)
     loops = tuple(
         replace(loop, every=(every,) if loop.name == algorithm else ()) for loop in plan.algorithms
     )
@@ -221,6 +222,6 @@ def test_options_of_a_run_are_refused_with_outer_loops(plan, capsys):
     assert "--workers" in capsys.readouterr().err
     path = plan(cluster=CLUSTER.split("[workload]")[0])
     with pytest.raises(UserError, match="workload: missing"):
-        list(predict_steps(load_plan(path), path))
+        list(predict_steps(load_spec(OuterLoops, path), path))
     with pytest.raises(UserError, match="every"):
         OuterLoop("DDP", (0,))
