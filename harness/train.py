@@ -26,8 +26,8 @@ from harness.cli import Parser, exit_code
 from harness.kernels import notice
 from harness.processes.console import GOES_ON, SECRET, say
 
-NEEDED = "harness.processes.rank_main"
-"""Module that every process of a group imports."""
+NEEDED = ("harness.processes.rank_main", "harness.kernels.preload", "pyarrow.parquet")
+"""Modules that every process of a group imports."""
 POLL_S = 0.2
 
 
@@ -137,7 +137,7 @@ def _start(processes: int, restarts: int, words: Sequence[str]) -> int:
     """
     from harness.base import forks
 
-    context = forks.context(NEEDED)
+    context = forks.context(*NEEDED)
     # Bound here and handed on: no other process can take the port before the server listens.
     with socket.create_server(("127.0.0.1", 0)) as listening:
         group = {

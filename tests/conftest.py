@@ -32,8 +32,14 @@ forks.context(
     "harness.speech.sequence_server",
     "harness.processes.sharded_server",
     "harness.processes.worker",
+    "harness.processes.rank_main",
+    "harness.kernels.preload",
+    "harness.speech.sequence_task",
+    "harness.modules.application",
+    "harness.rollouts.task",
     "harness.grid.grid",
     "lagbench",
+    "pyarrow.parquet",
     "reproductions.reproduce",
     "torch._dynamo",  # which torch imports at the first call of `vmap`: three seconds
 )

@@ -279,8 +279,11 @@ class Socket:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def unread(self) -> int:
-        """Number of sent bytes that the peer's machine has not acknowledged."""
-        return self._query_socket(termios.TIOCOUTQ)
+        """Number of sent bytes that the peer's machine has yet to acknowledge; 0 after a reset."""
+        with suppress(OSError):
+            self._socket.getpeername()  # fails after a reset, while the kernel's counter stays
+            return self._query_socket(termios.TIOCOUTQ)
+        return 0
 
     def _query_socket(self, what: int) -> int:
         """Read a counter of the socket by ioctl; 0 if it is closed."""

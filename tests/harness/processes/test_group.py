@@ -234,4 +234,4 @@ def test_a_group_whose_fork_server_has_died_ends(
 
 
 def test_what_a_group_needs_is_there_to_be_imported_once() -> None:
-    assert find_spec(NEEDED)
+    assert all(map(find_spec, NEEDED))

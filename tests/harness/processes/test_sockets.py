@@ -452,6 +452,18 @@ def test_what_a_peer_has_not_got_yet_is_known() -> None:
     theirs.close()
 
 
+def test_nothing_is_unread_once_the_peer_has_reset_the_connection() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        ours = socket.create_connection(listening.getsockname())
+        theirs, _ = listening.accept()
+    theirs.close()
+    connection = Socket(ours)
+    connection.send(b"a heartbeat after the end")
+    while connection.unread():
+        time.sleep(0.01)
+    ours.close()
+
+
 def test_a_process_that_ends_waits_until_the_others_have_got_what_it_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
