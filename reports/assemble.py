@@ -46,7 +46,7 @@ def assemble(out: Path, results: Results | None = None) -> None:
     runs = provenance.lines(drawn, out)
     write_bytes(out / provenance.RUNS_CSV, provenance.runs_to_csv(runs).encode())
     reasons, found = verdict_notes.read_reasons(out, drawn), summary.read_summary(out, drawn)
-    told = document(drawn, runs, reasons, found)
+    told = document(drawn, runs, reasons, found, summary.read_terms(out))
     write_bytes(out / "report.html", page(drawn, runs, told, out))
     if pdf.has_typst():
         more = {"bench": bench.page(out), "sources": source_digests(out)}

@@ -1,7 +1,7 @@
 # matplotlib's keyword arguments have no types:
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false
-"""A claim's ratio over scale: its figure, its table of laws, and one sentence for the first page.
+"""A claim's ratio over scale: its figure, its table of laws, and a sentence for the first page.
 
 The figure has a panel for each ratio: the runs with their intervals and seeds, both laws with their
 bands from the smallest size to the paper's, the paper's own ratio at its own size, and the band of
@@ -17,23 +17,11 @@ import numpy as np
 
 from harness.judge import Exhibit, Results, Row
 from harness.judge.curve import Curve, Law, Trend
-from reports import numbers, style
+from reports import numbers, style, verdict_notes
 from reports.style import COLOURS, DASHES, INK, MUTED
 
 HEIGHT_IN = 3.3
 BAND = "#E69F00"
-
-
-def sentence(results: Results, claim: str) -> str:
-    """What a claim's ratio comes to at the paper's size; empty if no curve follows it.
-
-    Args:
-        results: with the curve among the exhibits.
-        claim: its id.
-    """
-    curves = [each.curve for each in results.exhibits if each.curve is not None]
-    found = next((curve for curve in curves if curve.claim == claim), None)
-    return "" if found is None else summarise(found)
 
 
 def with_curves_first(exhibits: Sequence[Exhibit]) -> list[Exhibit]:
@@ -41,24 +29,102 @@ def with_curves_first(exhibits: Sequence[Exhibit]) -> list[Exhibit]:
     return sorted(exhibits, key=lambda each: each.curve is None)
 
 
-def summarise(curve: Curve) -> str:
-    """Sentence with the value of each ratio at the paper's size, or on the sizes that lack."""
-    paper = _with_unit(curve.paper_size, curve.unit)
-    told = [told for trend in curve.trends if (told := _summarise_trend(trend))]
+def sentences(results: Results) -> list[str]:
+    """One for each claim that is followed over scale: its value at the paper's size, or progress.
+
+    Args:
+        results: with the curves among the exhibits.
+    """
+    statements = {claim.id: claim.statement.rstrip(".") for claim in results.claims}
+    return [
+        summarise(exhibit, statements.get(curve.claim, curve.claim))
+        for exhibit in results.exhibits
+        if (curve := exhibit.curve) is not None
+    ]
+
+
+def summarise(exhibit: Exhibit, statement: str) -> str:
+    """Sentence on a claim's ratio at the paper's size; on the runs so far if some are missing."""
+    curve = exhibit.curve
+    assert curve is not None
+    told = _tell_progress(exhibit, curve) if curve.missing else _tell_value(exhibit, curve)
+    return f"“{statement}”, followed over {curve.grows}{told}"
+
+
+def _tell_value(exhibit: Exhibit, curve: Curve) -> str:
+    told = [told for trend in curve.trends if (told := _tell_trend(curve, trend))]
+    paper, sizes = _with_unit(curve.paper_size, curve.unit), [float(s) for s in _seeds_at(exhibit)]
     if not told:
-        return f"At {paper}, extrapolated: unclear; too few sizes were run."
-    sizes = ", ".join(_with_unit(size, curve.unit) for size in curve.missing)
-    left = f" Not run yet: {sizes}." if curve.missing else ""
-    return f"At {paper}, extrapolated: {'; '.join(told)}.{left}"
+        return f": no curve can be drawn to the paper's {paper}, as runs did not end."
+    run = f"{min(sizes):,g} to {_with_unit(max(sizes), curve.unit)}"
+    way = (
+        f"extrapolated from {run} to the paper's {paper}"
+        if curve.paper_size > max(sizes)
+        else f"run from {run} and read off at the paper's {paper}"
+    )
+    return f", {way}: {'; '.join(told)}."
 
 
-def _summarise_trend(trend: Trend) -> str:
+def _tell_trend(curve: Curve, trend: Trend) -> str:
     law = trend.law
     if law is None or law.value is None:
         return ""
     ratio = numbers.format_measured(law.value, law.ci95)
     paper = f"; paper {numbers.format_number(trend.paper)}" if trend.paper is not None else ""
-    return f"{trend.label} {ratio} ({numbers.interval(law.value, law.ci95)}{paper}), {trend.word}"
+    answer = _answer(curve, trend, law)
+    return f"{trend.label} {ratio} ({numbers.interval(law.value, law.ci95)}{paper}), {answer}"
+
+
+def _answer(curve: Curve, trend: Trend, law: Law) -> str:
+    band, held = verdict_notes.band(curve.band), law.held_out
+    if trend.word != "unclear":
+        return f"{trend.word.removesuffix(' the band')} the band ({band})"
+    if held is None:
+        return "unclear, as no size is left to check the curve"
+    if not held.holds:
+        size = _with_unit(held.at, curve.unit)
+        return f"unclear, as the curve through the smaller sizes misses {size}"
+    return f"unclear, as the range reaches over an end of the band ({band})"
+
+
+def _tell_progress(exhibit: Exhibit, curve: Curve) -> str:
+    """Seeds at each size so far, the ratios there, and the sizes that were not run."""
+    seeds, paper = _seeds_at(exhibit), _with_unit(curve.paper_size, curve.unit)
+    run = [
+        f"{_with_unit(float(size), curve.unit)} ({count} of {count + curve.missing.get(size, 0)} "
+        "seeds)"
+        for size, count in seeds.items()
+    ]
+    left = [size for size in curve.missing if size not in seeds]
+    ratios = [f"{trend.label} {_tell_ratios(exhibit, trend.label)}" for trend in curve.trends]
+    so_far = f": so far {_join(run)}. Ratios there: {'; '.join(ratios)}" if run else ""
+    absent = f"not run yet: {_with_unit(_join(left), curve.unit)}" if left else "seeds are missing"
+    return (
+        f"{so_far}{f'. {absent.capitalize()}' if run else f': {absent}'}. Until all are run, "
+        f"nothing is said of the paper's {paper}."
+    )
+
+
+def _seeds_at(exhibit: Exhibit) -> dict[str, int]:
+    """Size -> its number of seeds, of the sizes that were run."""
+    return {
+        f"{row.column:g}": len(row.sample.values)
+        for row in exhibit.rows
+        if row.sample is not None and isinstance(row.column, int | float)
+    }
+
+
+def _tell_ratios(exhibit: Exhibit, label: str) -> str:
+    found = [
+        numbers.format_fixed(row.measured, 2)
+        for row in exhibit.rows
+        if row.label == label and row.measured is not None
+    ]
+    return _join(found)
+
+
+def _join(items: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(items[:-1]), *items[-1:])))
 
 
 def rows_of_laws(curve: Curve) -> tuple[Row, ...]:
@@ -113,7 +179,7 @@ def draw_curve(exhibit: Exhibit, printed: str) -> Iterator[tuple[str, bytes]]:
             _draw_trend(axes, exhibit, curve, trend, printed)
             axes.set_ylim(limits)
             ends = (limits[i] if end is None else end for i, end in enumerate(curve.band))
-            axes.axhspan(*ends, color=BAND, alpha=0.13, lw=0, label="band of the claim")
+            axes.axhspan(*ends, color=BAND, alpha=0.13, lw=0, label="the claim holds here")
         panels[0].set_ylabel(curve.ratio)
         figure.supxlabel(exhibit.axes.get("x", ""), fontsize=9.5, color=INK)
         handles, labels = panels[0].get_legend_handles_labels()
@@ -159,14 +225,19 @@ def _draw_law(axes: Any, law: Law, index: int) -> None:
 def _limits(exhibit: Exhibit, curve: Curve) -> tuple[float, float]:
     """Ends of the y axis: what was measured, the paper's ratios, 1, and laws at the paper's size.
 
-    A law's band may be wider than everything that was measured, and is then cut off.
+    An interval or a law's band may be far wider than everything that was measured, and is then cut
+    off.
     """
     values = [1.0, *(ratio for row in exhibit.rows for ratio in (row.measured, row.paper))]
-    values += [end for row in exhibit.rows for end in row.ci95 or ()]
     values += [law.value for trend in curve.trends for law in trend.laws]
     known = [value for value in values if value is not None]
-    room = 0.08 * (max(known) - min(known)) or 0.05
-    return min(known) - room, max(known) + room
+    low, high = min(known), max(known)
+    ends = [end for row in exhibit.rows for end in row.ci95 or () if end is not None]
+    reach = high - low  # few seeds have intervals beside which the ratios would be one line
+    low = max(min((low, *ends)), low - reach)
+    high = min(max((high, *ends)), high + reach)
+    room = 0.08 * (high - low) or 0.05
+    return low - room, high + room
 
 
 def _with_unit(size: float | str, unit: str) -> str:

@@ -74,7 +74,20 @@ def differences(axes: Axes, exhibit: Exhibit) -> None:
         _curve(axes, apart, places[label], label, rows)
     scales = {key: value for key, value in exhibit.draw.items() if key.startswith("x_")}
     _scales(axes, replace(exhibit, draw=scales))
-    axes.set_ylabel(f"minus {reference}")
+    axes.set_ylabel(title_of_differences(exhibit))
+
+
+def title_of_differences(exhibit: Exhibit) -> str:
+    """Name and unit of the differences; those of percentages are points.
+
+    Example:
+        >>> draw = {"against": "10 replicas"}
+        >>> title_of_differences(Exhibit("a", "figure", "", axes={"y": "error (%)"}, draw=draw))
+        'minus 10 replicas (points)'
+    """
+    unit = exhibit.axes.get("y", "").rpartition("(")[2] if "(" in exhibit.axes.get("y", "") else ""
+    unit = unit.removesuffix(")").replace("%", "points")
+    return f"minus {exhibit.draw['against']}" + (f" ({unit})" if unit else "")
 
 
 def has_bands(exhibit: Exhibit) -> bool:
@@ -495,8 +508,7 @@ def caption(exhibit: Exhibit) -> str:
         told.append(f"{'Dots' if few else 'Thin lines'}: single seeds.")
     if has_differences(exhibit):
         told.append(
-            f"Below: differences to {exhibit.draw['against']} seed by seed, with their paired 95% "
-            "intervals; claims rest on these."
+            f"Below: differences to {exhibit.draw['against']} seed by seed, with 95% intervals."
         )
     return " ".join(told)
 

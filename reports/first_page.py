@@ -7,6 +7,7 @@ band and the reference's value, on a scale of its own.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,23 +15,40 @@ from harness.judge import Claim, Condition, Part
 from reports import numbers, verdict_notes
 from reports.reference_terms import PAPER, Words
 
-__all__ = ["deciding_parts", "format_claim", "most_important_reason"]
+__all__ = ["deciding_parts", "format_claim", "format_claims", "marks", "most_important_reason"]
 
 MARGIN = 0.08
 """Share of a picture's width on either side of what is drawn."""
 DIGITS = 4
+MEASURES = re.compile(r",? of (?:words|characters) and of frames")
+"""What a statistic says of its measures, which each quantity names itself."""
+BAND = re.compile(r"at |above|below|within|wholly|inside|[\d.]+ to ")
+"""Beginning of the band behind a statistic; anything else is a second statistic."""
+SAME = "for the same reason"
 LONGEST = 110
 """Characters of a reason; more of it stands below the claim's details."""
 
 
+def format_claims(claims: Sequence[Claim], said: Words = PAPER) -> list[dict[str, Any]]:
+    """The lines of claims that `with_factors` has made; a reason is told once in a row."""
+    lines = [format_claim(claim, said) for claim in claims]
+    reasons = ["", *(line["why"] for line in lines)]
+    return [
+        line | {"why": SAME} if line["why"] and line["why"] == before else line
+        for line, before in zip(lines, reasons, strict=False)
+    ]
+
+
 def format_claim(claim: Claim, said: Words = PAPER) -> dict[str, Any]:
     """The line of a claim that `with_factors` has made."""
+    first, *more = deciding_parts(claim)
+    labels = [_label(first, claim), *(part.label for part in more)]
     return {
         "id": claim.id,
         "statement": claim.statement.rstrip("."),
-        "lines": [_line(part, _label(part, claim)) for part in deciding_parts(claim)],
+        "lines": [_line(part, label) for part, label in zip((first, *more), labels, strict=True)],
         "verdict": claim.verdict,
-        "marks": _marks(claim),
+        "marks": marks(claim),
         "why": most_important_reason(claim, said),
     }
 
@@ -47,11 +65,14 @@ def deciding_parts(claim: Claim) -> list[Part]:
 
 
 def _label(part: Part, claim: Claim) -> str:
-    """The quantity's name, with the unit where the names leave it out."""
+    """The statistic and the name of the quantity, with the unit where the names leave it out."""
+    statistic, _, more = claim.statistic.partition("; ")
     if len(claim.parts) < 2 or not part.label:
-        return claim.statistic.split(";")[0]
-    in_points = "(%)" in claim.statistic and not any("(%)" in each.label for each in claim.parts)
-    return f"{part.label}, points" if in_points else part.label
+        return statistic
+    head = MEASURES.sub("", statistic)
+    if "(%)" not in part.label:
+        head = head.replace("(%)", "(points)")  # parts of such claims are differences
+    return part.label if more and not BAND.match(more) else f"{head}: {part.label}"
 
 
 def most_important_reason(claim: Claim, said: Words = PAPER) -> str:
@@ -65,14 +86,14 @@ def most_important_reason(claim: Claim, said: Words = PAPER) -> str:
     if failed:
         worst = max(failed, key=_miss)
         value = verdict_notes.format_measurement(worst, with_interval=False)
-        return f"not met: {worst.what} is {value}; in {said.the} {_limit(worst)}"
+        return f"condition not met: {worst.what} is {value} (needed: {_limit(worst)})"
     if claim.undetermined:
         return _shorten(claim.undetermined)
     unknown = [each for each in claim.conditions if each.measured is None]
     if unknown:
-        return f"not measured: {unknown[0].what}"
+        return f"condition not measured: {unknown[0].what}"
     chance = verdict_notes.power(claim)
-    return f"too few seeds: if {said.the} is right, it is seen to hold {chance} of the time"
+    return f"too few seeds: if {said.the} is right, such runs show it with a chance of {chance}"
 
 
 def _limit(condition: Condition) -> str:
@@ -109,13 +130,14 @@ def _shorten(text: str) -> str:
     return first[:LONGEST].rsplit(" ", 1)[0] + " …"
 
 
-def _marks(claim: Claim) -> list[str]:
-    marks = ["cannot fail"] if claim.cannot_fail else []
+def marks(claim: Claim) -> list[str]:
+    """Marks beside a verdict: what cannot fail, and what was another verdict or was changed."""
+    found = ["cannot fail"] if claim.cannot_fail else []
     if claim.before and claim.before.split(", then ")[-1] != claim.verdict:
-        marks.append(f"was {claim.before.split(', then ')[-1]}")
+        found.append(f"was {claim.before}")
     elif claim.changed_after_runs:
-        marks.append("changed after its runs")
-    return marks
+        found.append("changed after its runs")
+    return found
 
 
 def _line(part: Part, label: str) -> dict[str, Any]:

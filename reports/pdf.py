@@ -45,6 +45,7 @@ def document(
     runs: Sequence[Line],
     given: Mapping[str, str] | None = None,
     found: str = "",
+    terms: str = "",
 ) -> Data:
     """Everything the template prints.
 
@@ -53,6 +54,7 @@ def document(
         runs: lines about the runs behind them.
         given: claim id -> why it was not reproduced, from ``reasons.toml``.
         found: what was found, in two sentences; made of the claims if empty.
+        terms: the paper's own words, explained.
     """
     results = with_factors(results)
     bad = {run.hash for run in runs if run.status in BAD}
@@ -65,15 +67,17 @@ def document(
         "title": reference.get("title", results.paper),
         "authors": reference.get("authors", ""),
         "found": found or summary.summarise(results),
+        "terms": terms,
         "facts": what_was_run(results, len(cited)),
-        "lines": [first_page.format_claim(claim, said) for claim in results.claims],
-        "extrapolated": _describe_extrapolations(results),
+        "lines": first_page.format_claims(results.claims, said),
+        "extrapolated": extrapolation.sentences(results),
         "abstract": abstract.lines(results),
         "caution": said.caution(results.scale),
         "smoke": results.scale == "smoke",
         "failures": _failures(find_failures(results.provenance, runs), results.provenance),
         "claims-title": "Verdicts",
         "lines-legend": _lines_legend(results, said),
+        "verdict-legend": _verdict_legend(results, said),
         "details-title": "Claims in detail",
         "claims-legend": _claims_legend(results, said),
         "verdict-head": "at smoke scale" if results.scale == "smoke" else "verdict",
@@ -92,15 +96,25 @@ def document(
 def what_was_run(results: Results, runs: int) -> list[tuple[str, str]]:
     """Facts of the first page, as (name, value)."""
     facts = results.provenance
+    speech = next(
+        (each for each in facts.get("differences", []) if each["what"] == "training speech"), None
+    )
     rows = [
-        ("scale", results.scale),
+        ("training speech", f"{speech['here']} (paper: {speech['paper']})" if speech else ""),
         ("corpus", verdict_notes.corpus_of(results)),
-        ("seeds", ", ".join(map(str, results.seeds))),
+        ("seeds", _format_seeds(results.seeds)),
         ("device", str(facts.get("device", ""))),
         ("runs", str(runs)),
         ("time", wall_time(facts)),
     ]
     return [(name, value) for name, value in rows if value]
+
+
+def _format_seeds(seeds: Sequence[int]) -> str:
+    """The seeds; the first and the last of many that follow one another."""
+    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+        return f"{seeds[0]} to {seeds[-1]}"
+    return ", ".join(map(str, seeds))
 
 
 def runs_note(runs: Sequence[Line]) -> str:
@@ -163,26 +177,37 @@ def _claims_legend(results: Results, said: Words) -> str:
     )
 
 
-def _describe_extrapolations(results: Results) -> list[str]:
-    """A sentence on each ratio over scale, after the statement of its claim."""
-    told: list[str] = []
-    statements = {claim.id: claim.statement.rstrip(".") for claim in results.claims}
-    for exhibit in results.exhibits:
-        if exhibit.curve is not None:
-            statement = statements.get(exhibit.curve.claim, exhibit.curve.claim)
-            told.append(f"“{statement}”: {extrapolation.summarise(exhibit.curve)}")
-    return told
+def _verdict_legend(results: Results, said: Words) -> list[tuple[str, str]]:
+    """The verdicts, and the marks beside them that these results have, as (word, meaning)."""
+    small = "the small line says why"
+    marks = {mark.split()[0] for each in results.claims for mark in first_page.marks(each)}
+    told = [
+        ("reproduced, contradicted", f"the runs agree or disagree with {said.the}"),
+        ("holds here, fails here", f"they do, but that says nothing about {said.the}: {small}"),
+        ("unclear", "our range has values for it and against it"),
+        ("mixed", "two measures, or two readings of the statement, disagree"),
+    ]
+    more = {
+        "cannot": ("cannot fail", "true by construction"),
+        "changed": ("changed after its runs", "the details say what was changed"),
+        "was": ("was …", "the verdict by earlier rules (“not testable”: they gave none)"),
+    }  # fmt: skip
+    return told + [meaning for mark, meaning in more.items() if mark in marks]
 
 
 def _lines_legend(results: Results, said: Words) -> str:
     """Legend of the first page's lines."""
     registered = str(results.provenance.get("registration", ""))
     late = " The claims were registered after these runs." if "younger" in registered else ""
+    old = len(results.provenance.get("earlier_statistics", []))
+    which = "claims are judged by the quantities" if old != 1 else "claim is judged by the quantity"
+    kept = f" As the runs were not kept, {old} {which} first published; the last page names "
+    kept += "them." if old != 1 else "it."
     return (
-        f"{said.reads}Grey: where the value must lie for {said.the} to hold; line and dot: ours "
-        f"with its interval over seeds; diamond: {said.the}'s. A filled verdict bears on "
-        f"{said.the}; of any other a small line says what most stands in the way. All quantities, "
-        f"reasons and conditions: “Claims in detail”, behind the figures.{late}"
+        f"{said.reads}Grey: where the value must lie for {said.the} to be right; blue: ours, and "
+        "the range that is left by the scatter of seeds and tests (95% interval); diamond: "
+        f"{said.the}'s. “Claims in detail”, behind the figures, has all quantities, reasons and "
+        f"conditions.{late}{kept if old else ''}"
     )
 
 

@@ -25,7 +25,13 @@ from reports import numbers
 
 BAD = ("diverged", "failed")
 
-NAMES = {"git": "commit", "wall_s": "time", "corpora": "corpora, SHA-256"}
+NAMES = {
+    "git": "commit",
+    "wall_s": "time",
+    "corpora": "corpora, SHA-256",
+    "judged_again": "judged again",
+    "earlier_statistics": "earlier statistics",
+}
 
 ELSEWHERE = ("reference", "differences", "settings", "reused", "runs_s", "runs_processor_s", ASKED)
 """Entries of provenance that are not printed as a line of their own."""
@@ -114,22 +120,22 @@ def settings_of(settings: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 
 def wall_time(facts: Mapping[str, Any]) -> str:
-    """Time that the runs took of a processor, and that this command took.
+    """Time of a processor that the runs took, and the time of the command that made the report.
 
-    Of runs that kept no processor time, their wall times one after another.
+    Of runs that kept no processor time, the sum of their wall times.
     """
     wall, together, busy, reused = (
         facts.get(key) for key in ("wall_s", "runs_s", "runs_processor_s", "reused")
     )
     told: list[str] = []
     if isinstance(busy, int | float):
-        told.append(f"runs {numbers.duration(busy)} of a processor")
+        told.append(f"the runs {numbers.duration(busy)} of a processor")
     elif isinstance(together, int | float):
-        told.append(f"runs {numbers.duration(together)}, one after another")
+        told.append(f"the runs {numbers.duration(together)} one by one")
     if isinstance(wall, int | float):
-        loaded = f", which loaded {reused} of them" if reused else ""
-        told.append(f"this command {numbers.duration(wall)}{loaded}")
-    return "; ".join(told)
+        found = f" ({reused} runs were there)" if reused else ""
+        told.append(f"this command {numbers.duration(wall)}{found}")
+    return ", ".join(told)
 
 
 def _fact(facts: Mapping[str, Any], key: str) -> str:

@@ -54,8 +54,8 @@ class Words:
         if scale not in self.scales:
             return ""
         return (
-            f"{self.scales[scale]}. A verdict below is about {self.statement} at this scale; the "
-            "end of this report lists what differs."
+            f"{self.scales[scale]}. A verdict is about {self.statement} at this scale; the end "
+            "lists what differs."
         )
 
 
@@ -69,7 +69,7 @@ PAPER = Words(
     elsewhere="paper",
     scales={
         "laptop": "Laptop scale: networks and data are far smaller than the paper's",
-        "overnight": "Overnight scale: the smallest at which most of the paper's conditions hold",
+        "overnight": "Overnight scale: networks and data are smaller than the paper's",
         "gpu": "GPU scale: networks or data are smaller than the paper's",
     },
 )

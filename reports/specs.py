@@ -62,7 +62,7 @@ def _panels(exhibit: Exhibit) -> list[Spec]:
     made = CHARTS[exhibit.draw.get("as", "curves")](exhibit)
     if not figures.has_differences(exhibit):
         return [made]
-    name, y = f"{exhibit.id}:differences", f"minus {exhibit.draw['against']}"
+    name, y = f"{exhibit.id}:differences", figures.title_of_differences(exhibit)
     zero = {"mark": {"type": "rule", "opacity": 0.5}, "encoding": {"y": {"datum": 0}}}
     below = _curves(exhibit, name, y, y_log=False)
     del below["title"]

@@ -3,8 +3,10 @@
 A published report has them in ``summary.toml`` beside its results, written for its claims. Figures
 are not written there but filled in: ``{p3.mmi-gain/small task:%}`` is the measured value of that
 quantity in percent. The file names the verdict of each claim that it speaks of, and is refused
-where a verdict is another one. Any other report gets sentences made of its claims' statements. ::
+where a verdict is another one. Any other report gets sentences made of its claims' statements. Its
+``terms`` explain the paper's own words, which statements and quantities use. ::
 
+    terms = "MMI: training that sets the spoken words against their rivals."
     found = "MMI training lowers the word error by {p3.mmi-gain/small task:%}."
     [verdicts]
     "p3.mmi-gain" = "reproduced"
@@ -22,7 +24,7 @@ from harness.judge import Claim, Part, Results
 from reports import numbers
 from reports.factors import with_factors
 
-__all__ = ["SUMMARY_TOML", "read_summary", "summarise"]
+__all__ = ["SUMMARY_TOML", "read_summary", "read_terms", "summarise"]
 
 SUMMARY_TOML = "summary.toml"
 SHOWN = 3
@@ -66,6 +68,13 @@ def read_summary(folder: Path, results: Results) -> str:
         return _format(parts[label], form, f"{path}: {id_}/{label}")
 
     return PLACE.sub(fill, " ".join(told["found"].split()))
+
+
+def read_terms(folder: Path) -> str:
+    """The paper's own words, explained; empty where there is no file, or nothing in it."""
+    path = folder / SUMMARY_TOML
+    told = tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return " ".join(str(told.get("terms", "")).split())
 
 
 def _format(part: Part, form: str | None, where: str) -> str:

@@ -37,6 +37,9 @@ from reproductions.changes_after_runs import (
 )
 from reproductions.paper import Paper, Subject
 
+FROM_RUNS = {"judged_again": "from the runs that are kept beside the report"}
+"""Entry of provenance."""
+
 
 def judge_anew(folder: Path) -> Results:
     """Results of a folder with ``results.json`` and ``runs``, judged anew.
@@ -60,7 +63,10 @@ def judge_anew(folder: Path) -> Results:
     before = {claim.id: claim for claim in old.claims}
     told = [keep_verdict(each, before.get(each.id), changes.get(each.id, "")) for each in marked]
     return replace(
-        old, claims=tuple(told), exhibits=exhibits, provenance=dict(old.provenance) | entry
+        old,
+        claims=tuple(told),
+        exhibits=exhibits,
+        provenance=dict(old.provenance) | entry | FROM_RUNS,
     )
 
 

@@ -35,7 +35,8 @@ from reports.provenance import USUAL, Line, source_digests
 
 Data = Mapping[str, Any]
 
-COLUMNS = ("statement", "verdict", "measured", "95% interval")
+OURS = "ours (95% interval)"
+COLUMNS = ("statement", "verdict", OURS)
 """First columns of the claims' table; on a telephone each row is a card."""
 
 
@@ -73,7 +74,7 @@ def claims(results: Results, data: Data) -> str:
         for verdict, count in data["tally"]
     )
     said = reference_terms.words_of(results)
-    names = (*COLUMNS, said.noun)
+    names = (*COLUMNS, f"{said.noun} says")
     heads = "".join(tag("th", tag("button", name), scope="col") for name in names)
     shown = zip(results.claims, data["claims"], data["lines"], strict=True)
     rows = "".join(
@@ -81,14 +82,21 @@ def claims(results: Results, data: Data) -> str:
         for place, (claim, its, line) in enumerate(shown)
     )
     extrapolated = (tag("p", escape(told)) for told in data["extrapolated"])
+    words = "; ".join(
+        f"{tag('strong', escape(word))}: {escape(meaning)}"
+        for word, meaning in data["verdict-legend"]
+    )
+    terms = tag("p", f"Words of the paper. {escape(data['terms'])}", class_="note")
     judged = "".join(tag("p", escape(told)) for told in data["abstract"])
     return "".join(
         [
             tag("h2", escape(data["claims-title"])),
             tag("div", legend, class_="filter", role="group", aria_label="verdicts shown"),
+            tag("p", f"{words}.", class_="note"),
             _wide(tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows), class_="claims"),
                   "claims"),
             *extrapolated,
+            terms if data["terms"] else "",
             tag("h3", "Every judged quantity"),
             tag("p", "Each on a scale of its own: ● measured, ━ its 95% interval, "
                 f"▬ where it must lie for {said.the} to hold, ◇ {said.the}'s value; lengths of "
@@ -111,23 +119,25 @@ def _claim_row(place: int, claim: Claim, shown: Data, line: Data, noun: str) -> 
     )
     marks = "".join(tag("span", escape(mark), class_="small") for mark in line["marks"])
     verdict = tag("span", claim.verdict, class_=_classes(claim.verdict)) + marks
-    measured, interval, paper = (
-        "".join(tag("span", text, class_="line") for text in texts)
-        for texts in (
-            [number(each["measured"], f"claim:{place}") + _label(each) for each in line["lines"]],
-            [escape(each["interval"]) or "–" for each in line["lines"]],
-            [escape(each["paper"]) or "–" for each in line["lines"]],
-        )
-    )
+    measured = "".join(
+        tag("span", number(each["measured"], f"claim:{place}") + _interval(each) + _label(each),
+            class_="line")
+        for each in line["lines"]
+    )  # fmt: skip
+    papers = dict.fromkeys(escape(each["paper"]) or "–" for each in line["lines"])
+    paper = "".join(tag("span", text, class_="line") for text in papers)
     decides = deciding_parts(claim)[0]
     cells = [
         tag("td", said),
         tag("td", verdict, data_head="verdict"),
-        tag("td", measured, data_key=_key(decides.measured), data_head="measured"),
-        tag("td", interval, data_head="95% interval", class_="nowrap"),
-        tag("td", paper, data_key=_key(decides.paper), data_head=noun),
+        tag("td", measured, data_key=_key(decides.measured), data_head=OURS),
+        tag("td", paper, data_key=_key(decides.paper), data_head=f"{noun} says", class_="nowrap"),
     ]
     return tag("tr", *cells, data_verdict=claim.verdict)
+
+
+def _interval(line: Data) -> str:
+    return f" ({escape(line['interval'])})" if line["interval"] else ""
 
 
 def _label(line: Data) -> str:

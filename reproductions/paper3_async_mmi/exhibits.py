@@ -155,7 +155,8 @@ def fig4_wer(subject: Subject, runs: Runs) -> Exhibit:
 
 PAIRED = (
     "Corpora differ more than settings do, so each seed's curve is its change from its own start, "
-    "the cross-entropy model that all replicas begin from."
+    "the cross-entropy model that all replicas begin from. Differences are of readings after "
+    "equally many utterances, so at different times."
 )
 
 
@@ -169,7 +170,8 @@ def _replicas_figure(
     ]
     return Exhibit(
         id_, "figure", title, tuple(rows), axes={"x": "simulated time (h)", "y": unit},
-        draw={"as": "curves", "x_scale": "log", "headline": metric == WORD_ERROR},
+        draw={"as": "curves", "x_scale": "log", "against": LABELS["one"],
+              "headline": metric == WORD_ERROR},
         paper_label="Figure 4", note=note,
     )  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 
@@ -101,18 +102,18 @@ def edges(subject: Subject, runs: Runs) -> Exhibit:
     del subject
     rows: list[Row] = []
     for optimizer, momentum in EDGES.items():
-        for tau in TAUS:
-            # Over SGD's at τ = 1, as the measured ones are: the curvature, not known, cancels.
-            ratio = stable_rate(tau, momentum) / stable_rate(1)
-            rows.append(Row(f"quadratic, {optimizer}", tau + 1, None, ratio))
+        # Over SGD's at τ = 1, as the measured ones are: the curvature, not known, cancels.
+        theory = {tau: stable_rate(tau, momentum) / stable_rate(1) for tau in TAUS}
         for problem in PROBLEMS:
-            rows += [_edge(runs, problem, optimizer, tau) for tau in TAUS]
+            rows += [replace(_edge(runs, problem, optimizer, tau), paper=theory[tau])
+                     for tau in TAUS]  # fmt: skip
     return Exhibit(
         "s.stable", "figure", "Largest stable rate, over that of SGD at τ = 1", tuple(rows),
         axes={"x": AXIS, "y": "largest stable rate (of SGD's at τ = 1)"},
         draw={**TICKS, "y_scale": "log"},
         paper_label="Fixed staleness",
-        note="A learning rate is stable if training ends with a loss below that of its start. Each "
+        note="Predicted is a quadratic's, computed. "
+        "A learning rate is stable if training ends with a loss below that of its start. Each "
         "point is the geometric middle of the largest stable rate and the next rate tried. "
         f"A rate is therefore known up to a factor of {RESOLVED:.2f} either way, and a ratio of "
         f"two rates up to a factor of {RESOLVED**2:g}, however short the whisker.",

@@ -153,14 +153,14 @@ def test_differences_seed_by_seed_are_drawn_below_and_explained(tmp_path):
     exhibit = replace(CURVES, rows=seeded("ab", range(5)))
     against = replace(exhibit, draw={"as": "curves", "against": "b"})
     plain, paired = (figures.draw(each, tmp_path)["svg"].decode() for each in (exhibit, against))
-    assert "<!-- minus b -->" in paired
-    assert "<!-- minus b -->" not in plain
+    assert "<!-- minus b (points) -->" in paired
+    assert "<!-- minus b" not in plain
     assert "Below: differences to b seed by seed" in figures.caption(against)
 
 
 def test_a_figure_whose_seeds_are_not_known_has_no_differences(tmp_path):
     exhibit = replace(CURVES, draw={"as": "curves", "against": "b"})
-    assert "<!-- minus b -->" not in figures.draw(exhibit, tmp_path)["svg"].decode()
+    assert "<!-- minus b" not in figures.draw(exhibit, tmp_path)["svg"].decode()
     assert "Below" not in figures.caption(exhibit)
 
 

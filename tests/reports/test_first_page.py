@@ -46,7 +46,7 @@ def test_of_several_conditions_the_one_that_is_missed_most_is_told():
     quantity = Quantity("", None, HIGH, ABOVE)
     assert most_important_reason(claim(quantity)) == ""
     assert most_important_reason(claim(quantity, presumes=[near, far])) == (
-        "not met: averages is 645; in the paper at least 2000"
+        "condition not met: averages is 645 (needed: at least 2000)"
     )
     left = claim(quantity, undetermined="No machine is named: both follow. Really.")
     assert most_important_reason(left) == "No machine is named"
@@ -54,7 +54,7 @@ def test_of_several_conditions_the_one_that_is_missed_most_is_told():
 
 def test_a_verdict_that_was_another_says_so_beside_it():
     found = replace(claim(Quantity("", None, HIGH, ABOVE)), before="contradicted, then mixed")
-    assert format_claim(found)["marks"] == ["was mixed"]
+    assert format_claim(found)["marks"] == ["was contradicted, then mixed"]
 
 
 def test_logarithms_are_told_as_factors_with_the_same_answer():

@@ -16,14 +16,14 @@ def test_the_time_of_runs_stands_before_that_of_the_command():
     assert wall_time({"wall_s": 5}) == "this command 5 s"
     facts = {"wall_s": 5, "runs_s": 1260, "reused": 3}
     assert wall_time(facts) == (
-        "runs 21 min 0 s, one after another; this command 5 s, which loaded 3 of them"
+        "the runs 21 min 0 s one by one, this command 5 s (3 runs were there)"
     )
     assert wall_time({}) == ""
 
 
 def test_processor_time_is_told_where_every_run_kept_it():
     facts = {"wall_s": 5, "runs_s": 1260, "runs_processor_s": 600}
-    assert wall_time(facts) == "runs 10 min 0 s of a processor; this command 5 s"
+    assert wall_time(facts) == "the runs 10 min 0 s of a processor, this command 5 s"
 
 
 def test_what_a_search_for_the_largest_rate_tried_is_no_failure(make, tmp_path):

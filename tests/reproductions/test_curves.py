@@ -158,7 +158,9 @@ def test_partial_curve_is_unclear_and_says_so(scaling, finished):
     assert [trend.word for trend in curve.trends] == ["unclear"]
     assert "8 h (1 seed); not run: 8 h (1)." in describe_progress(scaling, some)
     assert estimate_core_hours(scaling, some) == pytest.approx(1.0)
-    assert "Not run yet: 8 h." in extrapolation.summarise(curve)
+    told = extrapolation.summarise(build_curve(scaling, some), "It")
+    assert "so far 2 h (2 of 2 seeds) and 4 h (2 of 2 seeds)" in told
+    assert "Not run yet: 8 h." in told
 
 
 def test_arms_on_different_corpora_are_no_pair(scaling, tmp_path):
@@ -203,11 +205,10 @@ def test_curve_is_published_with_its_runs_and_replaced_when_it_has_grown(scaling
 
 
 def test_sentence_of_a_claim_has_value_interval_and_word(out):
-    results = read_results(out / "results.json")
-    told = extrapolation.sentence(results, "p9.close")
-    assert told.startswith("At 100 h, extrapolated: clean 1.1")
+    (told,) = extrapolation.sentences(read_results(out / "results.json"))
+    assert told.startswith("“p9.close”, followed over speech, extrapolated from 2 to 8 h to the")
+    assert "100 h: clean 1.1" in told
     assert "paper 1.034" in told
-    assert extrapolation.sentence(results, "p9.other") == ""
 
 
 def test_curve_runs_by_itself(scaling):
