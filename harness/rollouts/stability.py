@@ -1,0 +1,120 @@
+"""Whether a training by rollouts collapses, and after how many updates.
+
+A training has collapsed at the first probe at which the policy's sampled answers earn at most a
+given share of the reward before training. Every probe asks the same prompts with the same random
+numbers, so that what differs is the policy alone, at a known version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from harness.rollouts.executor import RolloutExecutor
+from harness.rollouts.greedy_scores import score_samples
+from harness.rollouts.rollout_config import RolloutConfig
+from harness.rollouts.starting import initial
+from harness.rollouts.training import DECIDING, computing
+from harness.store import Run, RunWriter, Store
+from harness.tasks.contract import Configuration, Progress, Watch
+
+__all__ = ["StabilityConfig"]
+
+FORMAT = 1
+"""Version of the figures: incremented when the same configuration gives other ones."""
+
+APART = 5 << 40
+"""Number of the first prompt of a probe; training has those before, from 0."""
+
+MEANS = ("clipped_positive", "clipped_negative", "staleness", "kl", "effective_sample_size")
+"""Figures of updates whose means until the end are kept."""
+
+
+@dataclass(frozen=True)
+class StabilityConfig(Configuration):
+    """A training that ends when it collapses.
+
+    Args:
+        training: the training; it ends after its updates if it has not collapsed.
+        share: of the reward before training; one that is not larger is a collapse.
+        every: updates from one probe to the next.
+        probe: prompts of a probe, with one sampled answer each.
+    """
+
+    training: RolloutConfig
+    share: float = 0.5
+    every: int = 4
+    probe: int = 256
+    format: int = FORMAT
+
+    @property
+    def seed(self) -> int:
+        """Seed of training and probes."""
+        return self.training.seed
+
+    @property
+    def effort(self) -> float:
+        """See `Configuration`."""
+        return self.training.effort
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: what the run's identity hashes."""
+        names = ("share", "every", "probe", "format", "seed")
+        told = {name: getattr(self, name) for name in names}
+        return {"is": "StabilityConfig", **told, "training": self.training.to_dict()}
+
+    def execute(self, store: Store, watch: Watch) -> Run:
+        """See `Configuration`.
+
+        ``reward`` is logged at each probe. The summary has ``reward_before`` and the last
+        ``reward``, the ``updates`` done, ``collapse`` if it has collapsed, which is then the same
+        number, and means over the updates: ``clipped`` is the share of tokens without a gradient
+        because of the loss's clip, a mean of those with positive and with negative advantages.
+        """
+
+        def execute(writer: RunWriter) -> None:
+            with computing():
+                executor = RolloutExecutor(
+                    self.training, initial(self.training.start_config, store, watch)
+                )
+                writer.finish("done", _train(self, executor, writer, watch))
+
+        return store.obtain(self.to_dict(), execute)
+
+
+def _train(
+    config: StabilityConfig, executor: RolloutExecutor, writer: RunWriter, watch: Watch
+) -> dict[str, float]:
+    """Train to the collapse or the end; a figure that is not finite is a collapse, too."""
+    problems, updates = config.training.problems, config.training.updates
+    given = [problems.train(APART + k, config.seed) for k in range(config.probe)]
+
+    def probe(done: int) -> float:
+        policy = executor.weights.load(executor.server.model)
+        reward = score_samples(policy, problems, given, config.seed)
+        share = done / max(1, updates)
+        writer.log("reward", reward, fold=done, time_s=executor.now_s, epoch=share)
+        return reward
+
+    before = reward = probe(0)
+    figures, done, has_collapsed = list[dict[str, float]](), 0, False
+    while done < updates and not has_collapsed:
+        figures.append(executor.advance().figures)
+        done += 1
+        is_finite = all(np.isfinite(figures[-1].get(name, 0.0)) for name in DECIDING)
+        if done % config.every == 0 or done == updates or not is_finite:
+            reward = probe(done)
+            has_collapsed = reward <= config.share * before or not is_finite
+            watch(Progress(writer.hash, done / updates, 1.0, f"reward {reward:.3f}"))
+    told = {name: _mean(figures, name) for name in MEANS}
+    clipped = (told.pop("clipped_positive") + told.pop("clipped_negative")) / 2.0
+    found = {"reward_before": before, "reward": reward, "updates": done, "clipped": clipped, **told}
+    return found | ({"collapse": done} if has_collapsed else {})
+
+
+def _mean(figures: list[dict[str, float]], name: str) -> float:
+    """Mean of a figure over the updates that have it: one without a gradient has fewer."""
+    found = [each[name] for each in figures if name in each]
+    return float(np.mean(found)) if found else 0.0

@@ -1,0 +1,255 @@
+"""The bias of stale rollouts' gradients: how far their mean is from that of fresh ones.
+
+A policy is trained without an allowance, and its versions are kept. At some of them the gradient of
+the loss on rollouts that a version S steps before has sampled is compared with that on fresh
+rollouts of the same prompts. Two things make the difference of the means visible. The stale mean is
+taken over the fresh rollouts, weighted by the exact ratio of both versions' probabilities of a
+group: the difference of a group is then small where the versions are close, and zero where they
+are equal. And the squared norm of a mean is estimated from products of different blocks of groups,
+so that the scatter of sampling adds nothing to it.
+
+Shape letters: N tokens of a block, P parameters, K stalenesses, B blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.rollouts.executor import RolloutExecutor
+from harness.rollouts.learning import score_tokens
+from harness.rollouts.losses import Loss, TokenProbabilities, group_advantages
+from harness.rollouts.policy import Weights
+from harness.rollouts.rollout_config import RolloutConfig
+from harness.rollouts.sampling import Sampled, draw_uniforms
+from harness.rollouts.starting import initial
+from harness.rollouts.training import computing
+from harness.store import Run, RunWriter, Store
+from harness.tasks.contract import Configuration, Progress, Watch
+
+__all__ = ["Groups", "StaleGradientConfig", "compare_gradients", "squared_norm_of_mean"]
+
+FORMAT = 1
+"""Version of the figures: incremented when the same configuration gives other ones."""
+
+APART = 3 << 40
+"""Number of the first prompt that is measured with; training has those before, from 0."""
+
+
+@dataclass(frozen=True)
+class StaleGradientConfig(Configuration):
+    """A measurement of the bias of stale rollouts' gradients.
+
+    Args:
+        training: makes the versions, without an allowance; the gradient is that of its loss.
+        stalenesses: S of K comparisons, in steps of the trainer.
+        versions: versions at which gradients are measured, each at least the largest S.
+        blocks: independent blocks of groups at each of them, at least 2.
+        groups: groups of a block, each of another prompt.
+    """
+
+    training: RolloutConfig
+    stalenesses: tuple[int, ...]
+    versions: tuple[int, ...]
+    blocks: int
+    groups: int
+    format: int = FORMAT
+
+    @property
+    def seed(self) -> int:
+        """Seed of the training and of the rollouts that are measured with."""
+        return self.training.seed
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: what the run's identity hashes."""
+        told = {name: list(getattr(self, name)) for name in ("stalenesses", "versions")}
+        counts = {name: getattr(self, name) for name in ("blocks", "groups", "format", "seed")}
+        return {"is": "StaleGradientConfig", **told, **counts, "training": self.training.to_dict()}
+
+    def execute(self, store: Store, watch: Watch) -> Run:
+        """See `Configuration`.
+
+        The summary has unbiased estimates of squared norms, each a mean over versions, which may be
+        negative: of the fresh gradient, ``square``, and of the bias, ``bias_square/S``.
+        ``weights/S`` is the effective share of the weighted groups, ``clipped/S`` the share of
+        tokens without a gradient because of the loss's clip.
+        """
+
+        def execute(writer: RunWriter) -> None:
+            with computing():
+                start = initial(self.training.start_config, store, watch)
+                watch(Progress(writer.hash, 0.0, 1.0, "gradients of stale rollouts"))
+                writer.finish("done", _measure(self, start))
+
+        return store.obtain(self.to_dict(), execute)
+
+
+class Groups(NamedTuple):
+    """Fresh rollouts of a block, those of a group side by side.
+
+    Attributes:
+        rows: tokens of prompt and answer of each rollout.
+        rewards: float64 ``[groups, rollouts of a group]``.
+    """
+
+    rows: Sequence[tuple[np.ndarray, np.ndarray]]
+    rewards: Tensor
+
+
+class Compared(NamedTuple):
+    """Gradients of a block, float64.
+
+    Attributes:
+        fresh: of the loss on the fresh rollouts ``[P]``.
+        difference: of the loss on stale rollouts, less that ``[K, P]``.
+        weights: ratios of the probabilities of each group ``[K, groups]``.
+        clipped: share of tokens without a gradient ``[K]``.
+    """
+
+    fresh: Tensor
+    difference: Tensor
+    weights: Tensor
+    clipped: Tensor
+
+
+def compare_gradients(
+    weights: Weights,
+    loss: Loss,
+    groups: Groups,
+    model: Tensor,
+    behaviours: Sequence[Tensor],
+    temperature: float = 1.0,
+) -> Compared:
+    """Gradients at ``model [P]`` of the mean over rollouts of the sum of their tokens' losses.
+
+    The expectation over fresh groups of each difference is the bias of stale ones of the same
+    prompts: every group is weighted by its probability under the older version over that under
+    ``model``, and the loss is given the older version's probabilities of its tokens.
+
+    Args:
+        weights: overwritten.
+        loss: the loss; one that masks tokens by their rank does so within the block.
+        groups: rollouts that ``model`` has sampled.
+        model: the parameters at which gradients are taken; proximal, too.
+        behaviours: K older versions ``[P]``.
+        temperature: of sampling.
+    """
+    with torch.no_grad():
+        known = [
+            score_tokens(weights.load(each), groups.rows, temperature)[0] for each in behaviours
+        ]
+    scored, _ = score_tokens(weights.load(model), groups.rows, temperature)
+    counts = torch.tensor([len(answer) for _, answer in groups.rows], device=scored.device)
+    owner = torch.arange(len(counts), device=scored.device).repeat_interleave(counts)
+    advantages = group_advantages(groups.rewards).flatten().to(scored.device).float()[owner]
+    size = groups.rewards.shape[1]
+    fresh, _ = _slopes(loss, scored, scored.detach(), advantages)
+    coefficients, ratios, clipped = [fresh], list[Tensor](), list[Tensor]()
+    for behaviour in known:
+        logs = torch.zeros(len(counts) // size, dtype=torch.float64, device=scored.device)
+        logs.index_add_(0, owner // size, (behaviour - scored.detach()).double())
+        slopes, cut = _slopes(loss, scored, behaviour, advantages)
+        ratios.append(logs.exp())
+        clipped.append(cut)
+        coefficients.append(ratios[-1].float()[owner // size] * slopes - fresh)
+    found = [_pull(weights, scored, each) / len(counts) for each in coefficients]
+    both = torch.stack(ratios).cpu(), torch.stack(clipped).cpu()
+    return Compared(found[0], torch.stack(found[1:]), *both)
+
+
+def _slopes(
+    loss: Loss, scored: Tensor, behaviour: Tensor, advantages: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Derivatives ``[N]`` of the loss by the logarithms ``scored [N]``, and the share cut off."""
+    given = scored.detach().requires_grad_()
+    tokens = TokenProbabilities(given, behaviour, scored.detach(), advantages)
+    cast(Any, loss.terms(tokens).sum()).backward()
+    assert given.grad is not None
+    return given.grad, loss.is_cut(tokens).double().mean()
+
+
+def _pull(weights: Weights, scored: Tensor, coefficients: Tensor) -> Tensor:
+    """The gradient ``[P]``, float64 on the processor, of ``(coefficients * scored).sum()``."""
+    parts = torch.autograd.grad(
+        scored, list(weights.module.parameters()), coefficients, retain_graph=True
+    )
+    return torch.cat([each.flatten() for each in parts]).double().cpu()
+
+
+def squared_norm_of_mean(blocks: Tensor) -> float:
+    """Unbiased estimate of the squared norm of the expectation of ``blocks [B, P]``.
+
+    It is the mean of the products of different blocks, and may be negative.
+
+    Raises:
+        ValueError: fewer than two blocks.
+    """
+    count = len(blocks)
+    if count < 2:
+        raise ValueError(f"{count} blocks; allowed: at least 2")
+    total = blocks.sum(0)
+    return float((total @ total - blocks.square().sum()) / (count * (count - 1)))
+
+
+def _measure(config: StaleGradientConfig, start: Tensor) -> dict[str, float]:
+    """Summary of the measurement."""
+    executor = RolloutExecutor(config.training, start)
+    models = [executor.server.model.clone()]
+    while len(models) <= max(config.versions):
+        executor.advance()
+        models.append(executor.server.model.clone())
+    norm, squares = list[float](), list[list[float]]()
+    weights, clipped = list[Tensor](), list[Tensor]()
+    for version in config.versions:
+        behaviours = [models[version - staleness] for staleness in config.stalenesses]
+        found = [
+            compare_gradients(
+                executor.weights, config.training.loss,
+                _sample(config, executor.weights, models[version], version, block),
+                models[version], behaviours, config.training.temperature,
+            )
+            for block in range(config.blocks)
+        ]  # fmt: skip
+        norm.append(squared_norm_of_mean(torch.stack([each.fresh for each in found])))
+        differences = torch.stack([each.difference for each in found], 1)
+        squares.append([squared_norm_of_mean(each) for each in differences])
+        weights += [each.weights for each in found]
+        clipped += [each.clipped for each in found]
+    every = torch.cat(weights, 1)
+    shares = every.sum(1).square() / (every.shape[1] * every.square().sum(1))
+    cut = torch.stack(clipped).mean(0)
+    told = {"square": float(np.mean(norm))}
+    for k, staleness in enumerate(config.stalenesses):
+        told[f"bias_square/{staleness}"] = float(np.mean([each[k] for each in squares]))
+        told[f"weights/{staleness}"] = float(shares[k])
+        told[f"clipped/{staleness}"] = float(cut[k])
+    return told
+
+
+def _sample(
+    config: StaleGradientConfig, weights: Weights, model: Tensor, version: int, block: int
+) -> Groups:
+    """Groups of a block, sampled by a version; no prompt number is used twice."""
+    training = config.training
+    group, problems = training.protocol.group, training.problems
+    first = APART + (version * config.blocks + block) * config.groups
+    each = [problems.train(first + k, training.seed) for k in range(config.groups)]
+    each = [problem for problem in each for _ in range(group)]
+    prompts = [np.array(problem.prompt, np.int64) for problem in each]
+    numbers = np.arange(first * group, first * group + len(each))
+    draws = draw_uniforms(training.seed, numbers, np.zeros_like(numbers), problems.context)
+    policy = weights.load(model)
+    answers: Sequence[Sampled] = training.policy.sample(
+        policy, prompts, draws, training.temperature
+    )
+    rewards = [
+        problems.reward(problem, answer.tokens.tolist())
+        for problem, answer in zip(each, answers, strict=True)
+    ]
+    rows = [(prompt, answer.tokens) for prompt, answer in zip(prompts, answers, strict=True)]
+    return Groups(rows, torch.tensor(rewards, dtype=torch.float64).view(-1, group))
