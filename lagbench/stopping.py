@@ -10,7 +10,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
-from harness.base.errors import ProcessDied, UserError
+from harness.base.errors import RAISED, ProcessDied, UserError, describe_failure
 from harness.modules.allowed import check_names, show_value
 from harness.modules.experiment import USUAL
 
@@ -25,7 +25,8 @@ def resumable(function: Callable[Given, Found]) -> Callable[Given, Found]:
     result, a dataclass, keeps the call as text in ``call``.
 
     Raises:
-        UserError: in place of `ProcessDied`; or a name that no argument has.
+        UserError: in place of `ProcessDied` and of errors that the user's code raises, with the
+            function and its line; or a name that no argument has.
     """
     named_here = signature(function).parameters
     allowed = {*named_here, *USUAL} - {"settings"} if "settings" in named_here else None
@@ -43,6 +44,12 @@ def resumable(function: Callable[Given, Found]) -> Callable[Given, Found]:
             raise KeyboardInterrupt(f"stopped; {kept}") from None
         except ProcessDied as died:
             raise UserError(f"{died}; {kept}") from None
+        except UserError:
+            raise
+        except RAISED as error:
+            if (told := describe_failure(error)) is None:
+                raise
+            raise UserError(told) from error
         told = describe_call(function, given, named)
         return cast(Found, replace(found, call=told))
 

@@ -337,6 +337,31 @@ def check_parameters(algorithm: Algorithm) -> None:
             raise UserError(f"algorithm: {told}; allowed: {name}({parameters})")
 
 
+def start_server(algorithm: Algorithm, model: Tensor) -> Server:
+    """The server with which a run of an algorithm begins.
+
+    Raises:
+        UserError: ``start`` returns something else.
+    """
+    server: object = algorithm.start(model)
+    if not isinstance(server, Server):
+        told = f"start of {type(algorithm).__name__} returns a {type(server).__name__}"
+        raise UserError(f"algorithm: {told}; allowed: a lagbench.Server")
+    return server
+
+
+def check_losses(algorithm: Algorithm, losses: Tensor, workers: int) -> None:
+    """Reject losses of ``contribute`` that are not one for each of several workers.
+
+    Raises:
+        UserError: they have another shape.
+    """
+    if losses.shape != (workers,):
+        told = f"contribute of {type(algorithm).__name__} returns shape {list(losses.shape)}"
+        allowed = f"the loss of each of {workers} workers, with contributions in work.out"
+        raise UserError(f"algorithm: {told}; allowed: {allowed}")
+
+
 SMALL = 2**16
 """Number of parameters that fit a core's own cache, where blocks do not speed up a single fold."""
 

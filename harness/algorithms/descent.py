@@ -24,7 +24,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
@@ -262,7 +262,10 @@ def _compute_directions(
     """Write one minibatch's directions to ``out [W, P]``; returns the summed losses ``[W]``."""
     del rate
     losses = mean_gradient(network, stack, minibatch, out)
-    descent.direct_(out, stack, state, network)
+    given: object = descent.direct_(out, stack, state, network)
+    if given is not None and given is not out:  # which a reader of torch's rules may return
+        told = f"direct_ of {type(descent).__name__} returns a {type(given).__name__}"
+        raise UserError(f"optimizer: {told}; allowed: None, with the gradients overwritten")
     return losses
 
 
@@ -272,11 +275,28 @@ def _optimizer_state(
     """The workers' optimizer state, from their memory or fresh; it is stored in their memory."""
     names = [name for name in memory.tensors if name.startswith(OPTIMIZER)]
     if not names or _is_restart_due(memory, restart):
-        fresh = descent.start(stack)
+        fresh = _start_optimizer(descent, stack)
         memory.tensors |= {OPTIMIZER + name: tensor for name, tensor in fresh.items()}
         return fresh
     _check(memory, len(stack))
     return {name.removeprefix(OPTIMIZER): memory.tensors[name] for name in names}
+
+
+def _start_optimizer(descent: LocalOptimizer, stack: Tensor) -> State:
+    """The initial state of an optimizer.
+
+    Raises:
+        UserError: it is no dict of tensors that have a row for each worker.
+    """
+    found = cast(object, descent.start(stack))
+    states = cast("dict[str, object]", found) if isinstance(found, dict) else {"": found}
+    for name, each in states.items():
+        if not (isinstance(each, Tensor) and len(each.shape) and len(each) == len(stack)):
+            shown = list(each.shape) if isinstance(each, Tensor) else type(each).__name__
+            told = f"start of {type(descent).__name__} returns {name or 'a'} {shown}"
+            allowed = f"a dict of tensors, each with a row for each of {len(stack)} workers"
+            raise UserError(f"optimizer: {told}; allowed: {allowed}")
+    return cast(State, states)
 
 
 def descend(

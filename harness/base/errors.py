@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from traceback import walk_tb
 
 from harness.base.printable import printable
+from lagbench_start import PACKAGES
 
 EXIT_DONE = 0
 
@@ -68,6 +71,33 @@ def lacks_memory(error: BaseException) -> UserError | None:
     said = any(words in str(error) for words in ("can't allocate memory", "out of memory"))
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and said):
         return UserError("out of memory; allowed: what fits, e.g. fewer --jobs")
+    return None
+
+
+OURS = frozenset(PACKAGES)
+
+LIBRARIES = sys.stdlib_module_names | {"torch", "numpy", "numba", "scipy"} - {"__main__"}
+
+
+def describe_failure(error: BaseException) -> str | None:
+    """An error that the user's code raised, or PyTorch on the user's data; None for any other.
+
+    Of the functions that were called, the innermost one that is neither ours, Python's nor a
+    library's is the user's.
+    """
+    own, package, entered = "", "", False
+    for frame, line in walk_tb(error.__traceback__):
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        entered = entered or package in OURS
+        if entered and package not in OURS | LIBRARIES:
+            code = frame.f_code
+            own = f"{code.co_qualname} ({Path(code.co_filename).name}, line {line})"
+    if lacks_memory(error) is not None:
+        return str(lacks_memory(error))
+    if own:
+        return f"{own} raised {describe_raised(error)}"
+    if package == "torch":  # beyond the first minibatch, which is tried before training
+        return f"data, model or loss: fails in training: {describe_raised(error)}"
     return None
 
 

@@ -493,7 +493,7 @@ def format_count(count: float, noun: str) -> str:
         >>> format_count(1, "pass"), format_count(3.0, "pass"), format_count(2, "seed")
         ('1 pass', '3 passes', '2 seeds')
     """
-    ending = "es" if noun.endswith("s") else "s"
+    ending = "es" if noun.endswith(("s", "ch")) else "s"
     return f"{count:g} {noun}{'' if count == 1 else ending}"
 
 

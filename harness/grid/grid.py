@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 import torch
 
 from harness.base import forks
-from harness.base.errors import UserError, lacks_memory, machine_error
+from harness.base.errors import UserError, describe_failure, lacks_memory, machine_error
 from harness.base.log import LOG, FormerWarning
 from harness.base.seeds import identity
 from harness.grid import carriers
@@ -296,7 +296,11 @@ def _execute(
     try:
         config.execute(store, watch)
     except Exception as error:
-        if isinstance(error, UserError) or not keeps_faults:
+        if isinstance(error, UserError):
+            raise
+        if not keeps_faults:
+            if told := describe_failure(error):
+                raise UserError(told) from error
             raise
         # Errors of this machine are no results: another one may finish the run.
         if isinstance(error, OSError):

@@ -138,7 +138,8 @@ def show_value(value: object) -> str:
     text = repr(value)
     if isinstance(value, type) or len(text) > LONGEST or "\n" in text or ADDRESS in text:
         kind = value if isinstance(value, type) else type(value)
-        return f"{'' if isinstance(value, type) else 'a '}{kind.__module__}.{kind.__qualname__}"
+        name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+        return f"{'' if isinstance(value, type) else 'a '}{name}"
     return text
 
 

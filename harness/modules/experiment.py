@@ -374,8 +374,9 @@ class Experiment:
         """
         check_lists(methods, workers)
         named = self._methods(methods)
-        if not (named and workers and self.seeds):
-            raise UserError("lagbench: algorithms, workers and seeds: allowed: at least one each")
+        for name, several in {"algorithms": named, "workers": workers}.items():
+            if not several:
+                raise UserError(f"{name}: empty; allowed: at least one")
         check_rates(rates, [method.label for method in named])
         guess = self.settings.guess
         return Grid(self.build_config, named, workers, self.seeds, guess, rates)

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from harness.base.errors import RAISED, UserError, describe_raised
+from harness.base.settings import format_count
 from harness.modules.buffers import Buffers, find_changed_buffers
 from harness.modules.gradient_rules import NO_RULES, GradientRules
 from harness.modules.trees import Call, Parts, Value, join, map_tensors, unwrap
@@ -531,7 +532,12 @@ def _run_module(
 
 @torch.no_grad()
 def try_metrics(
-    module: nn.Module, metrics: Mapping[str, Metric], x: Value, targets: Value, call: Call
+    module: nn.Module,
+    metrics: Mapping[str, Metric],
+    x: Value,
+    targets: Value,
+    call: Call,
+    data: str | None = None,
 ) -> None:
     """Evaluate all metrics once on one minibatch, to find mistakes before training.
 
@@ -541,6 +547,7 @@ def try_metrics(
         x: inputs ``[B, ...]``, or several.
         targets: ``[B, ...]``, or several.
         call: the way the module is called.
+        data: argument that is at fault; None for the model or a metric.
 
     Raises:
         UserError: a metric fails, or does not return one number.
@@ -548,10 +555,10 @@ def try_metrics(
     if not metrics:
         return
     with preserve_generators():
-        with _name_failure("model", len(x)):
+        with _name_failure(data or "model", len(x)):
             outputs = call.run(copy_module(module).eval(), x, targets)
         for name, metric in metrics.items():
-            with _name_failure(f"metric: {name}", len(x)):
+            with _name_failure(data or f"metric: {name}", len(x)):
                 found: Any = metric(outputs, unwrap(targets))
             try:
                 float(found)
@@ -573,7 +580,8 @@ def _name_failure(part: str, count: int) -> Generator[None]:
         raise
     except RAISED as error:
         line = describe_raised(error).partition("\n")[0]
-        raise UserError(f"{part}: fails on a minibatch of {count} examples: {line}") from error
+        size = format_count(count, "example")
+        raise UserError(f"{part}: fails on a minibatch of {size}: {line}") from error
 
 
 def _describe_shape(value: object) -> str:

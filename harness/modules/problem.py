@@ -186,6 +186,12 @@ class Problem(HasIdentity):
             found = inspect_module(_to_device(module, device), self.loss, some.x, some.y)
             call = Call.of(module, needs_labels=self.loss is own_loss)
             try_metrics(_to_device(module, device), self.metrics, some.x, some.y, call)
+            for name, held in {"dev": self.dev, "test": self.test}.items():
+                if held is not None and _looks_else(held, self.train):
+                    first = held[:minibatch].to(device, floats)
+                    scored = {"loss": self.loss, **self.metrics}
+                    parts = _to_device(module, device), scored, first.x, first.y, call
+                    try_metrics(*parts, data=name)
         return found
 
     def _is_batchable(self, minibatch: int, device: str) -> bool:
@@ -341,6 +347,12 @@ class Arrays:
         drawn = stream(seed, "development").permutation(len(self))
         held = max(1, round(share * len(self)))
         return self.take(np.sort(drawn[held:])), self.take(np.sort(drawn[:held]))
+
+
+def _looks_else(one: Arrays, other: Arrays) -> bool:
+    """Whether examples of two data sets differ in shape or type."""
+    shapes = [[(t.shape[1:], t.dtype) for t in each.tensors()] for each in (one, other)]
+    return shapes[0] != shapes[1]
 
 
 def digest_of(value: Value, digest: Callable[[Tensor], str] = digest_of_tensor) -> str:

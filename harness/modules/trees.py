@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from harness.base.errors import UserError
+
 Parts = Tensor | tuple["Parts", ...] | dict[str, "Parts"]
 """A tensor, or tensors in tuples and dicts, as a module takes them."""
 
@@ -190,11 +192,19 @@ class Call:
 
     @classmethod
     def of(cls, module: nn.Module, *, needs_labels: bool = False) -> Call:
-        """The way of a module, by the parameters of its ``forward``."""
+        """The way of a module, by the parameters of its ``forward``.
+
+        Raises:
+            UserError: it takes no labels, which it needs.
+        """
         try:
             named = inspect.signature(module.forward).parameters
         except (TypeError, ValueError):  # a function without a signature
-            named = {}
+            named = dict[str, inspect.Parameter]()
+        takes_any = any(each.kind is each.VAR_KEYWORD for each in named.values())
+        if needs_labels and named and not (takes_any or LABELS in named):
+            told = f"'model', but {type(module).__name__}.forward takes no {LABELS!r}"
+            raise UserError(f"loss: {told}; allowed: a function of outputs and targets")
         return cls(LABELS in named, needs_labels)
 
     def arguments(self, x: Parts, targets: Parts) -> tuple[tuple[Parts, ...], dict[str, Parts]]:

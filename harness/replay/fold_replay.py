@@ -32,6 +32,7 @@ from harness.algorithms.contract import (
     Server,
     Turn,
     Turns,
+    check_losses,
     fold_turns,
     is_contiguous,
     rows,
@@ -567,6 +568,7 @@ class StaleReplay:
         losses = self.algorithm.contribute(
             LocalWork(network, replicas, minibatches, out, local, memory)
         )
+        check_losses(self.algorithm, losses, len(batch))
         memory.new_pass = False
         self.states.send([waiting.key for waiting in batch])
         if self.alone or not is_contiguous(slots):

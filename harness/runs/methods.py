@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, is_dataclass, replace
+from inspect import signature
 from typing import Any, cast
 
 from harness.algorithms.averaging import BlockMomentum, OuterNesterov
@@ -140,9 +141,10 @@ def method_of(asked: Asked, *, needs_steps: bool = True) -> Method:
             pass
         case _:
             given = cast(Any, asked)
-            if isinstance(given, type):
-                told = f"{given.__name__} is a class; allowed: an object of it"
-                raise UserError(f"algorithm: {told}, e.g. {given.__name__}()")
+            for each in given if isinstance(given, tuple) else (given,):
+                if isinstance(each, type):
+                    told = f"{each.__name__} is a class; allowed: an object of it"
+                    raise UserError(f"algorithm: {told}, e.g. {each.__name__}()")
             told = "a name, an Algorithm, such with its TimingProtocol, or a Method"
             raise UserError(f"algorithm: {given!r}; allowed: {told}")
     said, _, number = asked.partition(":")
@@ -177,6 +179,7 @@ def with_optimizer(method: Method, optimizer: str | Descent | None) -> Method:
             raise name_error("optimizer", optimizer, OPTIMIZERS)
         optimizer = OPTIMIZERS[optimizer]
     check_settings_class("optimizer", optimizer)
+    _check_direct(optimizer)
     if type(method.algorithm) is AsyncSgd and optimizer == PLAIN:
         return method
     # AsyncSgd itself has no descent to replace; a user's subclass may fold in its own way.
@@ -194,6 +197,25 @@ def with_optimizer(method: Method, optimizer: str | Descent | None) -> Method:
         told = f"{method.label} takes no steps of an optimizer's"
         raise UserError(f"optimizer: {told}; allowed: None, or with async, sync, averaging")
     return replace(method, algorithm=replace(cast(Any, method.algorithm), descent=optimizer))
+
+
+def _check_direct(optimizer: Descent) -> None:
+    """Reject an optimizer whose ``direct_`` cannot be called with its arguments.
+
+    Raises:
+        UserError: it has other parameters.
+    """
+    direct = getattr(type(optimizer), "direct_", None)
+    if direct is not None:
+        try:
+            signature(direct).bind(optimizer, *range(len(DIRECTED)))
+        except TypeError as error:
+            told = f"{direct.__qualname__}{signature(direct)}"
+            allowed = f"direct_(self, {', '.join(DIRECTED)})"
+            raise UserError(f"optimizer: {told}; allowed: {allowed}") from error
+
+
+DIRECTED = "gradients", "replicas", "state", "network"
 
 
 def _find_name(said: str) -> str:

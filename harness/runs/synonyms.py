@@ -23,6 +23,9 @@ HERE: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("clip_grad", "max_norm", "max_grad_norm", "gradient_clip"), ("clip",)),
     **dict.fromkeys(("decay", "wd"), ("weight_decay",)),
     **dict.fromkeys(("accumulation_steps", "gradient_accumulation_steps"), ("accumulate",)),
+    **dict.fromkeys(("momentum", "nesterov", "betas"), ("optimizer",)),
+    **dict.fromkeys(("gpu", "cuda", "use_cuda", "accelerator"), ("device",)),
+    **dict.fromkeys(("max_steps", "steps", "num_steps", "iterations"), ("passes",)),
     **dict.fromkeys(("dataset", "train_data", "dataloader", "loader"), ("data",)),
 }
 """Names of arguments and settings here, by names of other libraries or of another call; of those

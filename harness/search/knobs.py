@@ -17,6 +17,9 @@ from harness.simulator import Cluster, Fault, Network, Server, Simulation, Worke
 RETRY_OF_LATENCIES, LEAST_RETRY_S = 2.0, 1e-6
 """A lost message is sent again after this many latencies of its path, and at least this time."""
 
+MOST_LOST = 0.99
+"""Largest share of lost messages that a cluster may have."""
+
 FOLD_S = 1e-6
 """Fold time for equal workers: folds at one instant would be followed by reads of one version."""
 
@@ -120,6 +123,8 @@ def _add_network_latency(network: Network, value: float) -> Network:
 def _add_message_loss(cluster: Cluster, value: float) -> Cluster:
     if value == 0.0:  # no fault of probability 0: the reference is the user's own cluster's run
         return cluster
+    if value > MOST_LOST:
+        raise UserError(f"between: {value:g} of messages lost; allowed: at most {MOST_LOST:g}")
     retry_s = max(LEAST_RETRY_S, RETRY_OF_LATENCIES * _to_server_s(cluster))
     fault = Fault("message", probability=value, retry_s=retry_s)
     return replace(cluster, faults=(*cluster.faults, fault))

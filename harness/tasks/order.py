@@ -26,6 +26,7 @@ from torch import Tensor
 
 from harness.base.errors import UserError
 from harness.base.seeds import stream
+from harness.base.settings import format_count
 from harness.networks.contract import Minibatch
 
 Shuffling = Literal["none", "on the fly", "full", "in blocks"]
@@ -219,10 +220,12 @@ class Partition:
 
     def __post_init__(self) -> None:
         if not self.folds:
-            need, left = self.every * self.minibatch, min(self._sizes)
+            left, need = min(self._sizes), self.every * self.minibatch
+            told = f"workers: {self.workers} leave one of them {left} {self.unit}"
+            each = f"{format_count(self.every, 'minibatch')} of {self.minibatch}"
+            allowed = "fewer workers, or fewer minibatches in a round"
             raise UserError(
-                f"workers: {self.workers} leave one of them {left} {self.unit};"
-                f" allowed: as many as have {need} each, one round's"
+                f"{told}, and a round takes {need} of each ({each}); allowed: {allowed}"
             )
 
     @property

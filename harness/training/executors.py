@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 from torch import Tensor
 
-from harness.algorithms.contract import Repeating, Server
+from harness.algorithms.contract import Repeating, Server, start_server
 from harness.algorithms.share_schedules import Rates
 from harness.base.errors import UserError
 from harness.networks.contract import Network, RepeatingNetwork, State
@@ -159,7 +159,7 @@ def _replay(
     minibatches: Minibatches,
     rates: Rates,
 ) -> StaleReplay | ShardedReplay | BlockReplay:
-    algorithm, server = config.algorithm, config.algorithm.start(model)
+    algorithm, server = config.algorithm, start_server(config.algorithm, model)
     if isinstance(network, RepeatingNetwork) and is_blockwise(config):
         stack = None if config.rounds else network.copy_type
         repeating = cast(Repeating, algorithm)  # as it `repeats`
@@ -211,7 +211,7 @@ class TimelineExecutor:
         parts = (
             config.algorithm,
             config.network(data),
-            config.algorithm.start(model),
+            start_server(config.algorithm, model),
             minibatches.fetch,
         )
         self.replay = (

@@ -52,6 +52,45 @@ class Zeroed(nn.Module):
         return torch.nan_to_num(x)
 
 
+def raises_late(outputs, targets):
+    if not torch.is_grad_enabled():
+        raise ZeroDivisionError("a mistake of the user's")
+    return LOSS(outputs, targets)
+
+
+@dataclass(frozen=True)
+class Serverless(AsyncSgd):
+    def start(self, model):
+        return {"model": model}
+
+
+@dataclass(frozen=True)
+class Lossless(AsyncSgd):
+    def contribute(self, work):
+        return torch.zeros(3)
+
+
+@dataclass(frozen=True)
+class Returning(lagbench.LocalOptimizer):
+    def start(self, replicas):
+        return {}
+
+    def direct_(self, gradients, replicas, state, network):
+        return gradients.sign()
+
+
+@dataclass(frozen=True)
+class Stateless(Returning):
+    def start(self, replicas):
+        return None
+
+
+@dataclass(frozen=True)
+class Narrow(Returning):
+    def direct_(self, gradients, replicas):
+        pass
+
+
 @dataclass(frozen=True)
 class Forgetful(AsyncSgd):
     def fold(self, server, fold):
@@ -148,6 +187,19 @@ def test_a_name_of_other_libraries_is_told_as_it_is_called_here(call, name, here
         ),
         ({"schedule": lambda step: 0.9**step}, "schedule: a function of 'step' is called with the"),
         ({"model": nn.Linear(3, 3)}, "model: fails on a minibatch of 8 examples: "),
+        ({"dev": (X[:, :3], LABELS)}, "dev: fails on a minibatch of 8 examples: RuntimeError: "),
+        ({"loss": "model"}, "loss: 'model', but Linear.forward takes no 'labels'; allowed: a fun"),
+        ({"loss": raises_late}, "raises_late (test_mistakes.py, line "),
+        ({"data": (X, torch.cat([LABELS[:20], LABELS[20:] + 9]))}, "data, model or loss: fails"),
+        ({"algorithm": Serverless()}, "algorithm: start of Serverless returns a dict; allowed: a "),
+        ({"algorithm": Lossless()}, "algorithm: contribute of Lossless returns shape [3]; allowed"),
+        ({"algorithm": "diloco", "workers": 2}, "workers: 2 leave one of them 18 examples, and a "),
+        ({"optimizer": Returning()}, "optimizer: direct_ of Returning returns a Tensor; allowed: "),
+        ({"optimizer": Stateless()}, "optimizer: start of Stateless returns a NoneType; allowed: "),
+        (
+            {"optimizer": Narrow()},
+            "optimizer: Narrow.direct_(self, gradients, replicas); allowed: ",
+        ),
     ],
 )
 def test_the_argument_at_fault_is_named_in_one_line(given, told, train):

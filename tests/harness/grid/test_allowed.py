@@ -54,7 +54,7 @@ def settings(**given):
         (lambda: pair_of("between", "ab"), "between: 'ab'; allowed: two numbers"),
         (
             lambda: check_kind("run", [0] * 99, str, "a folder"),
-            "run: a builtins.list; allowed: a f",
+            "run: a list; allowed: a f",
         ),
         (lambda: method_of(3), "algorithm: 3; allowed: a name, an Algorithm"),
         (lambda: method_of(("async",)), "algorithm: ('async',); allowed: a name, an Algorithm"),

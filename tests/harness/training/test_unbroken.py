@@ -179,7 +179,9 @@ def test_rounds_that_are_lost_are_handed_out_anew_and_not_called_trained(tmp_pat
 
 def test_what_fills_no_round_in_a_pass_is_refused(tmp_path):
     config = configured(97, 4, 8, 9, ModelAveraging(), Averaging(4))
-    with pytest.raises(UserError, match="workers: 4 leave one of them 24 examples; allowed"):
+    with pytest.raises(
+        UserError, match="workers: 4 leave one of them 24 examples, and a round takes"
+    ):
         config.execute(Store(tmp_path), silent)
 
 

@@ -1,0 +1,5 @@
+"""``python -m lagbench``: the command ``lagbench``."""
+
+from lagbench_start import main
+
+raise SystemExit(main())
