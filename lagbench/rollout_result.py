@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
 from torch import nn
@@ -15,8 +17,9 @@ from harness.base.errors import UserError
 from harness.judge.bounds import positive_ci, share_ci
 from harness.judge.interval import Interval
 from harness.judge.statistics import mean_ci
+from harness.rollouts.executor import REWARD
+from harness.rollouts.fates import Record, load_record, share_thrown_away
 from harness.rollouts.policy import Weights
-from harness.rollouts.problems import Verified
 from harness.rollouts.rollout_config import RolloutConfig
 from harness.store import Run
 from harness.store.schema import MODEL
@@ -63,25 +66,46 @@ class RolloutResult:
     def interval(self, figure: str) -> Interval:
         """The mean of a figure of the runs' summaries over seeds, with its 95% interval.
 
-        The interval of a share stays between 0 and 1, that of another figure without negative
-        values above 0; scores are shares for problems of ours, whose rewards are 0 or 1.
+        The interval of a share stays between 0 and 1, and that of a figure that cannot be negative
+        does not fall below 0. Scores count as shares if every reward lay between 0 and 1.
 
         Args:
-            figure: its name, such as ``"score"`` or ``"staleness_tokens"``.
+            figure: its name, such as ``"score"`` or ``"staleness_tokens"``; ``"thrown_away/3"`` is
+                the share of rollouts of difficulty 3 that were thrown away.
 
         Raises:
             UserError: no run has it.
         """
-        values = [float(run.summary[figure]) for run in self.runs if figure in run.summary]
+        values = [float(found[figure]) for found in self._figures if figure in found]
         if not values:
-            known = sorted({name for run in self.runs for name in run.summary})
+            known = sorted({name for found in self._figures for name in found})
             raise UserError(f"{figure!r} is no figure; allowed: {', '.join(known)}")
         kind, _, difficulty = figure.partition("/")
         if not all(map(math.isfinite, values)):  # of a run that diverged
             return mean_ci(values)
-        if kind in SHARES or (kind in MEAN_REWARDS and isinstance(self.config.problems, Verified)):
+        if kind in SHARES or (kind in MEAN_REWARDS and self._rewards_are_shares):
             return share_ci(values, self._weigh(kind, difficulty))
         return positive_ci(values) if kind in POSITIVE else mean_ci(values)
+
+    @cached_property
+    def _records(self) -> list[Record]:
+        return [load_record(run) for run in self.runs]
+
+    @cached_property
+    def _figures(self) -> list[dict[str, Any]]:
+        """The summary of each run, with the shares thrown away by difficulty."""
+        return [
+            run.summary
+            | {f"thrown_away/{k}": share for k, share in share_thrown_away(record).items()}
+            for run, record in zip(self.runs, self._records, strict=True)
+        ]
+
+    @cached_property
+    def _rewards_are_shares(self) -> bool:
+        """Whether every known reward lay between 0 and 1."""
+        every = np.concatenate([record[REWARD] for record in self._records])
+        known = every[~np.isnan(every)]
+        return bool(((known >= 0.0) & (known <= 1.0)).all())
 
     def _weigh(self, kind: str, difficulty: str) -> float:
         """The share of one held-out problem in a score; 0 for another figure."""
@@ -117,8 +141,8 @@ class RolloutResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Every figure's mean and interval as JSON values, and the hashes of the runs."""
-        names = dict.fromkeys(name for run in self.runs for name in run.summary)
-        numbers = [n for n in names if all(_is_number(run.summary.get(n)) for run in self.runs)]
+        names = dict.fromkeys(name for found in self._figures for name in found)
+        numbers = [n for n in names if all(_is_number(found.get(n)) for found in self._figures)]
         rows = {name: self.interval(name) for name in numbers}
         told = {name: {"mean": each.estimate, "ci95": _ends(each)} for name, each in rows.items()}
         return {"figures": told, "runs": [run.hash for run in self.runs]}
@@ -132,7 +156,7 @@ class RolloutResult:
         lost = f", {diverged} diverged" if diverged else ""
         yield f"{many} seed{'' if many == 1 else 's'}{lost}, 95% intervals of means over seeds"
         yield f"{'score':24} {'before':>24} {'after':>24}"
-        for name in self._scores():
+        for name in ("score", *self._by_difficulty("score")):
             pair = (name.replace("score", "score_before", 1), name)
             before, after = (_show(self.interval(each)) for each in pair)
             label = name.replace("score/", "  difficulty ").replace("score", "all prompts")
@@ -140,12 +164,16 @@ class RolloutResult:
         for label, name in FIGURES.items():
             if any(name in run.summary for run in self.runs):
                 yield f"{label:24} {'':24} {_show(self.interval(name)):>24}"
+            if name == "thrown_away" and self.interval(name).estimate > 0.0:
+                for each in self._by_difficulty(name):
+                    told = each.replace("thrown_away/", "  difficulty ")
+                    yield f"{told:24} {'':24} {_show(self.interval(each)):>24}"
 
-    def _scores(self) -> list[str]:
-        """The score, and those of each difficulty if there are several."""
-        found = {name for run in self.runs for name in run.summary if name.startswith("score/")}
-        each = sorted(found, key=lambda name: int(name.partition("/")[2]))
-        return ["score", *(each if len(each) > 1 else [])]
+    def _by_difficulty(self, kind: str) -> list[str]:
+        """The names of a figure for each difficulty, if there are several."""
+        every = {name for found in self._figures for name in found if name.startswith(f"{kind}/")}
+        each = sorted(every, key=lambda name: int(name.partition("/")[2]))
+        return each if len(each) > 1 else []
 
 
 def _is_number(value: object) -> bool:

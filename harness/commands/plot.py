@@ -92,7 +92,12 @@ def few_lanes(timeline: Timeline, lanes: int) -> Timeline:
     if len(kept) == 0:
         raise UserError("--plot: none of the first workers has folded; allowed: more folds")
     fold_s = timeline.folds.time_s[kept.fold - timeline.folds.fold[0]]
-    theirs = (spans.worker <= SERVER) & np.isin(spans.end_s, fold_s)
+    # a fold may be complete some time after its work, when its weights have been sent
+    next_s = np.append(timeline.folds.time_s, np.inf)
+    next_s = next_s[np.searchsorted(timeline.folds.time_s, spans.end_s)]
+    is_work = spans.kind == timeline.kinds.index("fold")
+    ends_s = np.where(is_work, next_s, spans.end_s)
+    theirs = (spans.worker <= SERVER) & np.isin(ends_s, fold_s)
     mine = (spans.worker >= 0) & (spans.worker < lanes)
     return replace(timeline, contributions=kept, spans=spans.where(mine | theirs))
 

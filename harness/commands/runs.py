@@ -205,15 +205,17 @@ def _cells(run: Run) -> tuple[str, ...]:
 
 
 def _name(run: Run) -> str:
-    """The algorithm's class, and minibatches of a contribution; without one, the run's class."""
-    algorithm, protocol = _part(run, "algorithm"), _part(run, "protocol")
+    """The class of algorithm or loss, and minibatches of a contribution; else the run's class."""
+    algorithm = _part(run, "algorithm") or _part(run, "loss")
+    protocol = _part(run, "protocol")
     steps = protocol.get("every", protocol.get("push_every", 1))
     return f"{algorithm.get('is', run.config.get('is', '-'))}{'' if steps == 1 else f':{steps}'}"
 
 
 def _rate(run: Run) -> float | None:
-    """The learning rate of the summary, or that at which the schedule begins."""
-    found = run.summary.get("rate", _part(run, "schedule").get("rate"))
+    """The learning rate of the summary, that at which the schedule begins, or the setting."""
+    kept = run.config.get("rate")
+    found = run.summary.get("rate", _part(run, "schedule").get("rate", kept))
     return found if isinstance(found, int | float) else None
 
 

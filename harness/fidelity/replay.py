@@ -90,7 +90,7 @@ def _replay_into(run: Run, store: Store, say: Callable[[str], None]) -> Run:
 
 
 def _tell(say: Callable[[str], None], progress: Progress) -> None:
-    say(f"{progress.done:.1f} of {progress.passes:g} passes, {progress.measured}")
+    say(f"{progress.done:.1f} of {progress.passes:g} {progress.unit}, {progress.measured}")
 
 
 def _sha256(tensor: torch.Tensor) -> str:

@@ -106,14 +106,14 @@ class Display:
         from rich.text import Text
 
         table = Table(box=None)
-        for heading in ("run", "passes", "measured"):
+        for heading in ("run", "progress", "measured"):
             table.add_column(heading)
         for p in report.running.values():
-            table.add_row(self._name(p), f"{p.done:.2f} of {p.passes:g}", p.measured)
+            table.add_row(self._name(p), f"{p.done:.2f} of {p.passes:g} {p.unit}", p.measured)
         return Group(Text(head), table)
 
     def _line(self, p: Progress) -> str:
-        where = f"{self._name(p)} {p.done:.1f}/{p.passes:g} passes"
+        where = f"{self._name(p)} {p.done:.1f}/{p.passes:g} {p.unit}"
         return f"{where}, {p.measured}" if p.measured else where
 
     def _name(self, p: Progress) -> str:

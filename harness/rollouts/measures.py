@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.rollouts.event_loop import (
+from harness.rollouts.event_state import (
     ADMISSION,
     DISCARD,
     DRAIN,

@@ -37,9 +37,10 @@ import numpy as np
 
 from harness.base.errors import UserError
 from harness.base.settings import Spec, find_changed, setting
-from harness.rollouts import event_loop as events
+from harness.rollouts import event_state as events
 from harness.rollouts import measures
-from harness.rollouts.event_loop import Law, Record, Rules, State, run, tell
+from harness.rollouts.event_loop import run, tell
+from harness.rollouts.event_state import Law, Record, Rules, State
 from harness.rollouts.records import LengthQueries, RolloutRows, TokenRows
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs

@@ -72,7 +72,7 @@ def _train(config: StartConfig, writer: RunWriter, watch: Watch) -> tuple[Tensor
             share = score_samples(weights.load(model), problems, measured, start.seed)
             writer.log("share_right", share, fold=step, time_s=0.0, epoch=step / start.steps)
             told = f"right answers {share:.1%}"
-            watch(Progress(writer.hash, step / start.steps, 1.0, told))
+            watch(Progress(writer.hash, step, start.steps, told, "steps at most"))
             if share >= start.least or step == start.steps:
                 break
         first = APART + step * start.minibatch

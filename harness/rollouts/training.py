@@ -95,7 +95,8 @@ class RolloutTraining(Training[RolloutExecutor]):
         for difficulty, mean in score.by_difficulty.items():
             self.log(f"score/{difficulty}", mean)
         self.log("answer_tokens", score.tokens)
-        self.watch(Progress(self.writer.hash, self.epoch, 1.0, f"score {score.mean:.1%}"))
+        done, told = self.executor.server.version, f"score {score.mean:.1%}"
+        self.watch(Progress(self.writer.hash, done, max(1, self.config.updates), told, "updates"))
 
     def finish(self) -> None:
         """See `Training`; the last evaluation was at the last update."""

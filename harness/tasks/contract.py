@@ -63,12 +63,14 @@ class Progress:
         passes: largest number of passes.
         measured: name and last value of the judged metric, formatted for the user; empty for a
             run that trains nothing.
+        unit: the word for a pass, where a run counts something else, such as updates.
     """
 
     run: str
     done: float
     passes: float
     measured: str = ""
+    unit: str = "passes"
 
 
 Watch = Callable[[Progress], None]

@@ -1,11 +1,11 @@
 """A user's policy, sampler, prompts and reward: by a call and by a run file, right and wrong."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 from torch import nn
 
 import lagbench
@@ -13,12 +13,11 @@ from harness.base.errors import UserError
 from harness.cli import main
 from harness.judge.statistics import mean_ci
 from harness.rollouts.own import configure
-from harness.rollouts.problems import Sorting
 from harness.rollouts.rollout_config import WarmStart
 from harness.rollouts.sampling import sample
 from harness.store import Run
 from lagbench.rollout_result import RolloutResult
-from tests.harness.rollouts.ones import PROTOCOL, Ones
+from tests.harness.rollouts.ones import PROTOCOL
 from tests.harness.rollouts.ones import configure as configure_ours
 from tests.processes import run
 
@@ -117,26 +116,37 @@ def test_a_call_trains_a_policy_of_a_user_and_tells_what_became_of_it(tmp_path):
         result.interval("speed")
 
 
-def result_of(problems, **figures):
-    """A result of runs with these figures, one value a seed."""
+def result_of(folder, rewards, **figures):
+    """A result of runs with these figures, one value a seed, and these rewards."""
+    record = {"reward": np.array(rewards), "fate": np.array([0, 1, 1])}
+    save_file({**record, "difficulty": np.array([2, 2, 3])}, folder / "rollouts.safetensors")
     seeds = [dict(zip(figures, row, strict=True)) for row in zip(*figures.values(), strict=True)]
-    runs = [Run("", {}, "done", summary, "", Path()) for summary in seeds]
-    return RolloutResult(runs, replace(configure_ours(), problems=problems, held_out=20))
+    runs = [Run("", {}, "done", summary, "", folder) for summary in seeds]
+    return RolloutResult(runs, replace(configure_ours(), held_out=20))
 
 
-def test_an_interval_of_a_share_stays_between_0_and_1_and_reaches_half_a_problem():
+def test_an_interval_of_a_share_stays_between_0_and_1_and_reaches_half_a_problem(tmp_path):
     apart = {"score": [0.9, 1.0, 1.0], "thrown_away": [0.0, 0.01, 0.3], "kl": [0.0, 0.1, 0.9]}
-    ours = result_of(Sorting(), **apart)
+    ours = result_of(tmp_path, [0.0, 1.0, np.nan], **apart)
     for name, most in {"score": 1.0, "thrown_away": 1.0, "kl": np.inf}.items():
         found = ours.interval(name)
         assert 0.0 <= found.low < found.estimate < found.high <= most, name
     assert mean_ci(apart["score"]).high > 1.0
-    same = result_of(Sorting(), score=[0.0, 0.0]).interval("score")
+    same = result_of(tmp_path, [0.0, 1.0, 1.0], score=[0.0, 0.0]).interval("score")
     assert (same.low, same.high) == (0.0, 0.5 / 20)
-    lost = result_of(Sorting(), score=[0.5, np.nan]).interval("score")
+    lost = result_of(tmp_path, [0.0, 1.0, 1.0], score=[0.5, np.nan]).interval("score")
     assert not np.isfinite(lost.high - lost.low)
-    own = result_of(Ones(), **apart).interval("score")
+    own = result_of(tmp_path, [0.0, 1.0, 2.0], **apart).interval("score")
     assert (own.low, own.high) == (mean_ci(apart["score"]).low, mean_ci(apart["score"]).high)
+
+
+def test_what_was_thrown_away_is_shown_by_difficulty(tmp_path):
+    figures = {"score": [0.0, 0.0], "score_before": [0.0, 0.0], "thrown_away": [0.6, 0.7]}
+    lines = str(result_of(tmp_path, [0.0, 0.0, 1.0], **figures)).splitlines()
+    assert [" ".join(line.split()) for line in lines[-2:]] == [
+        "difficulty 2 0.5 [0.5, 0.5]",
+        "difficulty 3 1 [1, 1]",
+    ]
 
 
 def sample_slowly(policy, prefixes, draws):
