@@ -7,9 +7,24 @@ import math
 import numpy as np
 
 from harness.judge.interval import Interval
-from harness.judge.statistics import Array, t_quantile
+from harness.judge.statistics import Array, mean_ci, t_quantile
 
-__all__ = ["exponents_ci"]
+__all__ = ["exponents_ci", "root_ci"]
+
+
+def root_ci(values: Array) -> Interval:
+    """Root of the mean of unbiased estimates of a square, one a seed, which may be negative.
+
+    It is 0 where the mean is negative; so is an end of its interval.
+
+    Example:
+        >>> root_ci(np.array([3.0, 4.0, 5.0])).estimate
+        2.0
+    """
+    found = mean_ci(values)
+    ends = (found.estimate, found.low, found.high)
+    root, low, high = (math.sqrt(max(each, 0.0)) for each in ends)
+    return Interval(root, low, high) if math.isfinite(found.high) else Interval(root)
 
 
 def exponents_ci(values: Array, *places: Array) -> list[Interval]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from harness.judge.builders import Maker, Runs
@@ -19,11 +20,13 @@ from harness.judge.claims import (
     rule_between,
 )
 from harness.judge.conditions import read_conditions
-from harness.judge.parts import Quantity, claim_of
+from harness.judge.parts import Precondition, Quantity, claim_of
 from harness.judge.results import Claim
 from harness.judge.statistics import mean_ci
 from reproductions.paper import Subject
 from reproductions.paper4_async_rl.experiments import (
+    BIAS,
+    COLLAPSE,
     ETAS,
     PLANS,
     REPORTED,
@@ -168,6 +171,30 @@ def interrupt(subject: Subject, runs: Runs) -> Claim:
     )  # fmt: skip
 
 
+LAWS = {
+    "bias": ("The bias of the stale gradient grows like staleness × rate",
+             "exponent of the norm of the bias", BIAS.names, BIAS.exponents, ()),
+    "collapse": ("Updates until the collapse × rate are constant while the clip is not reached",
+                 "exponent of the updates on the rate", COLLAPSE.fast_names, COLLAPSE.exponents,
+                 ("within-clip", COLLAPSE.etas)),
+    "limit": ("Where the clip is reached, the largest stable rate falls like 1/staleness",
+              "exponent of the rate on the allowance", COLLAPSE.names, COLLAPSE.limit,
+              ("beyond-clip", COLLAPSE.etas[-1:])),
+}  # fmt: skip
+
+
+def law(name: str, subject: Subject, runs: Runs) -> Claim:
+    """The exponent of a law of staleness and rate lies within 0.2 of the law's."""
+    del subject
+    statement, statistic, _, read, clip = LAWS[name]
+    true = REPORTED["law"][name]
+    rule = rule_between(true - 0.2, true + 0.2)
+    parts = [Quantity(label, true, each, rule, true) for label, each in read(runs).items()]
+    measured = [CONDITIONS.measure(clip[0], COLLAPSE.clipped(runs, clip[1]))] if clip else []
+    where, told = REPORTED["law"]["where"], f"{statistic}; {true - 0.2:.1f} to {true + 0.2:.1f}"
+    return _claim(name, statement, told, parts, runs, where=where, presumes=measured)
+
+
 def _losses(runs: Runs, loss: str, etas: Sequence[float], rule: Rule) -> list[Quantity]:
     return [
         _loss(runs, loss, eta, searched, rule, name, name)
@@ -193,12 +220,16 @@ def _claim(
     runs: Runs,
     note: str = "",
     where: str = TABLE,
+    presumes: Sequence[Precondition] = (),
 ) -> Claim:
     """A claim of its parts, with the conditions that its runs tell."""
     presumes = [
-        CONDITIONS.measure("learns", mean_ci(gains(runs, "naive", 0.0, searched)), reading)
-        for reading, searched in READINGS.items()
-        if cell("naive", 0.0, searched) in runs
+        *presumes,
+        *(
+            CONDITIONS.measure("learns", mean_ci(gains(runs, "naive", 0.0, searched)), reading)
+            for reading, searched in READINGS.items()
+            if cell("naive", 0.0, searched) in runs
+        ),
     ]
     stale = cell("naive", HOLDS_MOST)
     if stale in runs:
@@ -228,4 +259,5 @@ CLAIMS = (
     Maker(
         "p4.interrupt", tuple(map(publication_name, ("drain", "between", "in-flight"))), interrupt
     ),
+    *(Maker(f"p4.{name}", each[2], partial(law, name)) for name, each in LAWS.items()),
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -14,6 +16,8 @@ from harness.store import Run
 from harness.store.schema import TIMELINE
 from reproductions.paper import Subject
 from reproductions.paper4_async_rl.experiments import (
+    BIAS,
+    COLLAPSE,
     ETAS,
     LOSSES,
     PLANS,
@@ -48,7 +52,6 @@ TRAINED = tuple(
 )
 DRAWN_ETAS = (1.0, 4.0, 16.0)
 AXIS = {"x_scale": "log", "x_ticks": [eta + 1.0 for eta in PLACES.values()]}
-HOUR_S = 3600.0
 
 
 def gains(subject: Subject, runs: Runs) -> Exhibit:
@@ -202,6 +205,28 @@ def pacing(subject: Subject, runs: Runs) -> Exhibit:
     )  # fmt: skip
 
 
+LAWS: tuple[tuple[str, tuple[str, ...], Callable[[Runs], tuple[Row, ...]], str, str, str], ...] = (
+    ("bias", BIAS.names, BIAS.rows, "1,000 × staleness × rate", "norm of the bias",
+     "The expected gradient of naive PPO on rollouts of an older version, less that on fresh ones "
+     "of the same prompts. The law has one line of slope 1."),
+    ("collapse", COLLAPSE.fast_names, COLLAPSE.collapse_rows, "1,000 × rate",
+     "updates until the collapse × rate", "A training has collapsed when sampled answers earn half "
+     "of the reward before training. Without Adam. The law has level lines."),
+    ("limit", COLLAPSE.names, COLLAPSE.limit_rows, "η", "1,000 × largest stable rate",
+     "The largest of five rates that does not collapse. The law has a line of slope -1."),
+)  # fmt: skip
+
+
+def law(number: int, subject: Subject, runs: Runs) -> Exhibit:
+    """A law of staleness and rate, drawn on logarithmic scales."""
+    del subject
+    name, _, rows, x, y, note = LAWS[number]
+    return Exhibit(
+        f"p4.{name}-law", "figure", f"Law of staleness: {y}", rows(runs), axes={"x": x, "y": y},
+        draw={"as": "curves", "x_scale": "log", "y_scale": "log"}, paper_label="Law", note=note,
+    )  # fmt: skip
+
+
 def staleness(subject: Subject, runs: Runs) -> Exhibit:
     """Shares of trained rollouts by staleness, of the first seed."""
     del subject
@@ -257,4 +282,5 @@ EXHIBITS = (
     Maker("p4.publications", tuple(map(publication_name, PUBLICATIONS)), publications),
     Maker("p4.pacing", tuple(map(pacing_name, RULES)), pacing),
     Maker("p4.staleness", tuple(cell("naive", eta) for eta in DRAWN_ETAS), staleness, timelines=1),
+    *(Maker(f"p4.{each[0]}-law", each[1], partial(law, k)) for k, each in enumerate(LAWS)),
 )

@@ -10,15 +10,18 @@ import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from harness.algorithms.descent import Momentum
 from harness.rollouts.allowance_run import AllowanceConfig
 from harness.rollouts.losses import Decoupled, Loss, Naive
 from harness.rollouts.problems import Addition
 from harness.rollouts.protocol import Rollouts
 from harness.rollouts.rollout_config import RolloutConfig, WarmStart
 from harness.rollouts.sources import SmallTransformer
+from harness.rollouts.staleness_laws import BiasGrid, CollapseGrid
 from harness.runs.timing import TimingConfig
 from harness.simulator import Cluster
 from harness.tasks.contract import Configuration
@@ -41,6 +44,12 @@ PLANS = {"1.5 B, 16 nodes": "hours-1.5b.toml", "7 B, 24 nodes": "hours-7b.toml"}
 PUBLICATIONS = ("drain", "between", "in-flight")
 RULES = ("admission", "discard")
 """Rules of the buffer that are compared where environments take heavy-tailed seconds."""
+# Laws of staleness and rate.
+BIAS = BiasGrid((7e-5, 1.4e-4), (2, 4, 8), (16, 20, 24, 28), group=4, blocks=16)
+COLLAPSE = CollapseGrid(
+    (2, 8, 24), (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2), (6e-3, 1.2e-2, 2.4e-2),
+    Momentum(momentum=0.0), (8, 8), every=2,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,7 @@ class Preset:
         held_out: held-out problems.
         folds: steps of a run that is timed only.
         draws: of a plan of hours.
+        laws: groups of a block of gradients, and largest number of updates until a collapse.
     """
 
     seeds: int
@@ -64,13 +74,14 @@ class Preset:
     held_out: int
     folds: int
     draws: int
+    laws: tuple[int, int]
 
 
 SMALL = SmallTransformer(32, 2, 4)
 PRESETS = {
-    "smoke": Preset(2, SMALL, 12, (8, 8), 200, 30, 9),
-    "laptop": Preset(5, SMALL, 120, (16, 16), 1000, 40, 41),
-    "overnight": Preset(8, SMALL, 600, (16, 16), 2000, 200, 201),
+    "smoke": Preset(2, SMALL, 12, (8, 8), 200, 30, 9, (2, 8)),
+    "laptop": Preset(5, SMALL, 120, (16, 16), 1000, 40, 41, (20, 150)),
+    "overnight": Preset(8, SMALL, 600, (16, 16), 2000, 200, 201, (160, 300)),
 }
 
 
@@ -127,6 +138,8 @@ def experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
             plain.protocol, rule=rule, environment_s=30.0, environment_cv=3.0, train_s=60.0, room=12
         )
         found[pacing_name(rule)] = replace(plain, protocol=slow)
+    made, (groups, updates) = partial(training, subject, seed, "naive"), PRESETS[subject.scale].laws
+    found |= dict(BIAS.configs(made, groups)) | dict(COLLAPSE.configs(made, updates))
     draws = PRESETS[subject.scale].draws
     # one set of draws for all seeds: the draws are what scatters
     return found | {

@@ -54,6 +54,7 @@ SUMMARY = (
     "score", "score_before", "staleness_tokens", "tokens/s, decoded",
     "measured_s", "seconds/4", "thrown_away", "thrown_tokens", "trained_tokens", "thrown_reward",
     "trained_reward", "score/1", "score/2", "tokens_per_s", "staleness_most",
+    "collapse", "clipped", *(f"bias_square/{age}" for age in (2, 4, 8)),
 )  # fmt: skip
 FALLING = (
     "dev_frame_error/average", "dev_frame_error/iterate", "dev_word_error/iterate",

@@ -9,8 +9,9 @@ import pytest
 
 from harness.base.errors import UserError
 from harness.base.seeds import identity
+from harness.base.settings import load_spec
 from harness.rollouts.allowance_run import AllowanceConfig
-from harness.rollouts.allowances import load_plan
+from harness.rollouts.allowances import Allowances
 from harness.rollouts.losses import Decoupled, Naive
 from harness.store import Store
 from reproductions.command import main
@@ -88,7 +89,7 @@ def test_printed_figures_as_shares_and_ratios():
 
 def test_a_plan_of_hours_has_the_synchronous_figure_alone_and_draws_around_it(tmp_path):
     for name, path in PLANS.items():
-        plan = load_plan(FOLDER / path)
+        plan = load_spec(Allowances, FOLDER / path)
         given = plan.synchronous_s / plan.updates * 1000 / 3600
         assert given == pytest.approx({"1.5": 41.0, "7 B": 57.7}[name[:3]])
         assert plan.generators / plan.shared == 0.75
@@ -128,7 +129,7 @@ reading = 0.001
     assert run.summary["seconds/1"] == pytest.approx(1.0, rel=0.05)
     path.write_text(text.replace("shared = 4", "shared = 3"))
     with pytest.raises(UserError, match="shared: 3 is not allowed; allowed: more than the 3"):
-        load_plan(path)
+        load_spec(Allowances, path)
 
 
 def test_a_paper_without_a_corpus_takes_none(capsys, tmp_path):
