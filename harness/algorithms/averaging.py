@@ -24,6 +24,7 @@ from torch import Tensor
 
 from harness.algorithms.contract import Algorithm, Fold, LocalWork, Repeating, Server
 from harness.algorithms.descent import PLAIN, Descent, Restart, local_direction, local_steps
+from harness.algorithms.share_schedules import StepRates, rates_of
 from harness.base.settings import find_changed, setting
 
 
@@ -267,11 +268,12 @@ class Easgd(Algorithm):
             memory.tensors[LOCAL] = replicas.clone()
         own = memory.tensors[LOCAL]
         torch.sub(replicas, own, out=out)
-        losses = local_steps(self.descent, network, own, minibatches[:1], rate, memory)
+        first, *further = rates_of(rate, len(minibatches))
+        losses = local_steps(self.descent, network, own, minibatches[:1], first, memory)
         # Only now: the gradient of the first step is taken before the elastic force moves x.
         own.add_(out, alpha=self.alpha)
         if rest := minibatches[1:]:
-            losses += local_steps(self.descent, network, own, rest, rate, memory)
+            losses += local_steps(self.descent, network, own, rest, StepRates(further), memory)
         return losses
 
     def fold(self, server: Server, fold: Fold) -> None:

@@ -3,13 +3,16 @@
 `TorchOptimizer` runs torch's own step at a learning rate of 1 on parameters of zero: the negative
 of the result is the direction, since these optimizers are linear in the learning rate and work
 element by element. Weight decay, which depends on the parameters, is added as torch defines it for
-the class. The result is torch's up to rounding.
+the class. The result is torch's up to rounding. `Grouped` has groups of parameters, as in
+``AdamW([{"params": base, "lr": 1e-4}, {"params": head}])``.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, groupby
 from typing import Any, cast
 
 import torch
@@ -117,3 +120,79 @@ class TorchOptimizer(LocalOptimizer):
         """The state of a parameter that torch keeps in tensors."""
         kept = cast(Any, optimizer).state[parameter]
         return {name: each for name, each in kept.items() if isinstance(each, Tensor)}
+
+
+# -- groups of parameters -----------------------------------------------------------------------
+
+Span = tuple[int, int]
+"""First column of adjacent parameters, and the column after the last."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group of parameters.
+
+    Args:
+        optimizer: makes its directions, element by element.
+        factor: its learning rate over that of the run.
+        decay: multiple of the parameters that is added to their gradients.
+    """
+
+    optimizer: LocalOptimizer
+    factor: float = 1.0
+    decay: float = 0.0
+
+
+@dataclass(frozen=True)
+class Grouped(LocalOptimizer):
+    """The direction of each group is that of its optimizer, times its factor.
+
+    A step of a run at the rate r is so one at ``r factor`` for each group, at every local step and
+    every fold, also where r follows a schedule.
+
+    Args:
+        groups: the groups.
+        sizes: number of elements of each trained tensor, in the model's order.
+        members: number of the group of each of these tensors.
+    """
+
+    groups: tuple[Group, ...]
+    sizes: tuple[int, ...]
+    members: tuple[int, ...]
+
+    def start(self, replicas: Tensor) -> State:
+        """The states of all groups, named ``GROUP.NAME``."""
+        return {
+            f"{number}.{name}": tensor
+            for number, group, spans in self._each()
+            for name, tensor in group.optimizer.start(_gather(replicas, spans)).items()
+        }
+
+    def direct_(self, gradients: Tensor, replicas: Tensor, state: State, network: Network) -> None:
+        """See `LocalOptimizer`."""
+        for number, group, spans in self._each():
+            begin = f"{number}."
+            own = {n.removeprefix(begin): each for n, each in state.items() if n.startswith(begin)}
+            found, there = _gather(gradients, spans), _gather(replicas, spans)
+            if group.decay:
+                found.add_(there, alpha=group.decay)
+            group.optimizer.direct_(found, there, own, network)
+            widths = [end - first for first, end in spans]
+            parts = found.mul_(group.factor).split_with_sizes(widths, 1)
+            for (first, end), part in zip(spans, parts, strict=True):
+                gradients[:, first:end] = part
+
+    def _each(self) -> Iterator[tuple[int, Group, list[Span]]]:
+        """Each group with its number and the columns of its parameters."""
+        ends = list(accumulate(self.sizes))
+        tensors = zip(self.members, [0, *ends], ends, strict=False)
+        runs = [(member, list(run)) for member, run in groupby(tensors, lambda each: each[0])]
+        for number, group in enumerate(self.groups):
+            spans = [(run[0][1], run[-1][2]) for member, run in runs if member == number]
+            if spans:
+                yield number, group, spans
+
+
+def _gather(stack: Tensor, spans: Sequence[Span]) -> Tensor:
+    """A copy of some columns of ``[W, P]``."""
+    return torch.cat([stack[:, first:end] for first, end in spans], 1)

@@ -20,6 +20,7 @@ from torch import nn
 
 from harness.algorithms.descent import PLAIN
 from harness.algorithms.schedules import Constant, Schedule
+from harness.algorithms.torch_optimizers import Grouped
 from harness.base.errors import RAISED, UserError, describe_raised
 from harness.base.files import DEFAULT_STORE, cluster_file
 from harness.base.log import LOG
@@ -221,8 +222,11 @@ class Experiment:
             UserError: two weight decays or learning rates.
         """
         asked = self.settings
-        chosen, schedule = optimizer_of(asked.optimizer), asked.schedule
+        chosen, schedule = optimizer_of(asked.optimizer, self.model), asked.schedule
         asked.optimizer = chosen.descent
+        if asked.weight_decay and isinstance(chosen.descent, Grouped):
+            told = "the optimizer's groups have their own; allowed: one of them"
+            raise UserError(f"weight_decay: {asked.weight_decay:g}; {told}")
         if chosen.weight_decay and asked.weight_decay:
             told = f"the optimizer has {chosen.weight_decay:g}; allowed: one of them"
             raise UserError(f"weight_decay: {asked.weight_decay:g}; {told}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import signature
 from typing import Any, NamedTuple, cast
@@ -13,8 +13,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from harness.algorithms.descent import PLAIN, AdamW, Descent, LocalOptimizer, Momentum
-from harness.algorithms.torch_optimizers import FLAGS, LINEAR, TorchOptimizer
+from harness.algorithms.torch_optimizers import FLAGS, LINEAR, Group, Grouped, TorchOptimizer
 from harness.base.errors import RAISED, UserError, describe_raised
+from harness.modules.network import trainable_parameters
 from harness.natural_gradient import NGSGD
 from harness.runs.methods import OPTIMIZERS
 
@@ -40,14 +41,16 @@ class Chosen(NamedTuple):
     weight_decay: float = 0.0
 
 
-def optimizer_of(asked: Any) -> Chosen:
+def optimizer_of(asked: Any, model: object = None) -> Chosen:
     """The optimizer that a user asks for, with its learning rate.
 
     Args:
         asked: see `AskedOptimizer`.
+        model: what the user trains; groups of parameters are those of a module.
 
     Raises:
-        UserError: an optimizer of torch that is not supported, or none at all.
+        UserError: an optimizer of torch that is not supported, or none at all; or one of torch that
+            has some of the module's parameters only.
 
     Examples:
         >>> made = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.8)
@@ -57,7 +60,7 @@ def optimizer_of(asked: Any) -> Chosen:
     if asked is None or isinstance(asked, str | Descent):
         return Chosen(asked)
     if isinstance(asked, Optimizer):
-        return _convert(asked)
+        return _convert(asked, _find_trained(model, asked))
     if isinstance(asked, type):
         name, ours = asked.__name__, issubclass(asked, LocalOptimizer)
         if name in OURS:
@@ -81,36 +84,76 @@ def optimizer_of(asked: Any) -> Chosen:
     unsaid = isinstance(asked, type) or (
         isinstance(asked, partial) and "lr" not in cast("partial[Any]", asked).keywords
     )
-    found = _convert(made)
+    found = _convert(made, {})
     return found._replace(rate=None) if unsaid else found
 
 
-def _convert(made: Optimizer) -> Chosen:
-    """Our optimizer with the settings of torch's."""
+def _find_trained(model: object, made: Optimizer) -> dict[str, nn.Parameter]:
+    """The trained parameters of a module, if the optimizer has them; else none.
+
+    Raises:
+        UserError: it has only some of them.
+    """
+    trained = trainable_parameters(model) if isinstance(model, nn.Module) else {}
+    known = {id(each) for group in made.param_groups for each in group["params"]}
+    missing = [name for name, each in trained.items() if id(each) not in known]
+    if len(missing) == len(trained):
+        return {}
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        told = f"lacks the model's {missing[0]!r}{more}; allowed: all that require a gradient"
+        raise UserError(f"optimizer: {told} (requires_grad_(False) excludes others)")
+    return trained
+
+
+def _convert(made: Optimizer, trained: Mapping[str, nn.Parameter]) -> Chosen:
+    """Our optimizer with the settings of torch's.
+
+    Args:
+        made: the optimizer.
+        trained: its parameters by name; empty if they are not those of the user's module.
+    """
     kind = type(made)
     if kind is NGSGD or kind.__name__ in OURS:
         _refuse(kind.__name__)
     if kind.__name__ not in LINEAR or getattr(torch.optim, kind.__name__) is not kind:
         _refuse(kind.__name__)
-    groups = [{k: v for k, v in each.items() if k != "params"} for each in made.param_groups]
-    differing = [
-        name for name in groups[0] if any(each[name] != groups[0][name] for each in groups)
-    ]
-    if differing:
-        each = [f"{name} ({', '.join(str(g[name]) for g in groups)})" for name in differing]
-        told = f"{len(groups)} groups of parameters with different {' and '.join(each)}"
-        raise UserError(f"optimizer: {told}; allowed: the same for all parameters")
     if made.state:
         raise UserError(
             "optimizer: has taken steps; allowed: a fresh one, as its state is not kept"
         )
-    known = {name: value for name, value in groups[0].items() if name in made.defaults}
+    groups = [{k: v for k, v in each.items() if k != "params"} for each in made.param_groups]
+    found = [_convert_group(made, each) for each in groups]
+    if all(each == groups[0] for each in groups):
+        return found[0]
+    if not trained:
+        told = f"{len(groups)} groups of parameters, which are not those of the model"
+        raise UserError(f"optimizer: {told}; allowed: a module as model, and its parameters")
+    base = next((each.rate for each in found if each.rate), None)
+    if base is None:
+        raise UserError("optimizer: all groups of parameters have lr=0; allowed: one above 0")
+    group_of = {id(p): n for n, each in enumerate(made.param_groups) for p in each["params"]}
+    own = tuple(
+        Group(
+            Momentum(0.0) if each.descent == PLAIN else cast(LocalOptimizer, each.descent),
+            (each.rate or 0.0) / base,
+            each.weight_decay,
+        )
+        for each in found
+    )
+    sizes = tuple(each.numel() for each in trained.values())
+    return Chosen(Grouped(own, sizes, tuple(group_of[id(p)] for p in trained.values())), base)
+
+
+def _convert_group(made: Optimizer, group: Mapping[str, Any]) -> Chosen:
+    """Our optimizer with the settings of one group of parameters."""
+    known = {name: value for name, value in group.items() if name in made.defaults}
     rate, decay = float(known.pop("lr")), float(known.pop("weight_decay"))
     if known.pop("maximize", False):
         raise UserError("optimizer: maximize=True; allowed: False, with a loss of the other sign")
     for name in FLAGS:
         known.pop(name, None)
-    descent, decay = _match(kind.__name__, known, decay)
+    descent, decay = _match(type(made).__name__, known, decay)
     return Chosen(descent, rate, decay)
 
 

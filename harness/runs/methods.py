@@ -200,7 +200,7 @@ def with_optimizer(method: Method, optimizer: str | Descent | None) -> Method:
 
 
 def _check_direct(optimizer: Descent) -> None:
-    """Reject an optimizer whose ``direct_`` cannot be called with its arguments.
+    """Reject an optimizer if its ``direct_`` cannot be called with the arguments.
 
     Raises:
         UserError: it has other parameters.

@@ -86,7 +86,7 @@ GROUPS = [{"params": some(), "lr": 0.1}, {"params": some(), "lr": 0.2}]
         (NGSGD(nn.Linear(2, 2), 0.1), "torch's NGSGD; allowed: 'ngsgd'"),
         (
             torch.optim.SGD(GROUPS, 0.1),
-            "2 groups of parameters with different lr (0.1, 0.2); allowed",
+            "2 groups of parameters, which are not those of the model; allowed: a module as model",
         ),
         (torch.optim.SGD(some(), 0.1, maximize=True), "maximize=True; allowed: False"),
         (used(), "has taken steps; allowed: a fresh one"),
@@ -122,6 +122,50 @@ def test_one_worker_with_clipping_is_a_loop_with_torch_s_optimizer(made, tmp_pat
     places = Parameters.from_module(model)
     for name, view in zip(places.names, places.views(ours), strict=True):
         assert torch.allclose(view, model.get_parameter(name).detach(), rtol=1e-4, atol=1e-5), name
+
+
+def split_groups(model: nn.Module) -> list[dict[str, object]]:
+    """Biases, whose tensors lie between the others, without decay and at a tenth of the rate."""
+    biases = [p for name, p in model.named_parameters() if name.endswith("bias")]
+    others = [p for name, p in model.named_parameters() if not name.endswith("bias")]
+    return [{"params": others}, {"params": biases, "lr": 0.002, "weight_decay": 0.0}]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        partial(torch.optim.SGD, lr=0.02, weight_decay=0.3),
+        partial(torch.optim.SGD, lr=0.02, weight_decay=0.3, momentum=0.9),
+        partial(torch.optim.AdamW, lr=0.02, weight_decay=0.3),
+        partial(torch.optim.RMSprop, lr=0.02, weight_decay=0.3),
+    ],
+)
+@pytest.mark.parametrize(
+    ("name", "asked"), [("async", {}), ("sync", {"clip": 0.3}), ("averaging:4", {})]
+)
+def test_groups_of_parameters_are_those_of_a_loop_with_torch_s_optimizer(
+    name, asked, made, tmp_path
+):
+    problem = problem_of("perceptron")
+    model = problem.module(0)
+    chosen = optimizer_of(made(split_groups(model)), model)
+    method = with_optimizer(method_of(name), chosen.descent)
+    further = {"schedule": Constant(chosen.rate), "workers": 1, "passes": 1, **asked}
+    config = configured(problem, method.algorithm, method.protocol, **further)
+    ours = final(config.execute(Store(tmp_path), silent))
+    clipped_loop(config, lambda _: made(split_groups(model)), clip=asked.get("clip"))
+    places = Parameters.from_module(model)
+    for name, view in zip(places.names, places.views(ours), strict=True):
+        assert torch.allclose(view, model.get_parameter(name).detach(), rtol=1e-4, atol=1e-5), name
+
+
+def test_an_optimizer_of_some_of_the_model_s_parameters_is_refused():
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+    head = torch.optim.SGD(model[1].parameters(), 0.1)
+    with pytest.raises(UserError, match=r"^optimizer: lacks the model's '0.weight' and 1 more; "):
+        optimizer_of(head, model)
+    model[0].requires_grad_(False)
+    assert optimizer_of(head, model) == Chosen(PLAIN, 0.1)
 
 
 def test_names_of_optimizers_are_given_to_workers_and_to_a_server():

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from harness.algorithms.async_sgd import AsyncDescent, AsyncSgd
-from harness.algorithms.averaging import GradientAveraging, ModelAveraging
+from harness.algorithms.averaging import Easgd, GradientAveraging, ModelAveraging
 from harness.algorithms.contract import Algorithm
 from harness.algorithms.descent import AdamW, Momentum, Muon
 from harness.algorithms.schedules import Constant, Exponential, Schedule
@@ -90,6 +90,35 @@ def test_one_worker_with_warm_up_and_cosine_is_a_loop_with_a_scheduler_to_the_bi
     config = configured(problem_of(kind), algorithm, protocol, **further)
     run = config.execute(Store(tmp_path), silent)
     must_equal(config, run, plain_loop(config, made))
+
+
+def test_elastic_averaging_follows_a_schedule_at_each_local_step(tmp_path):
+    schedule = Cosine(RATE, warmup=0.2, floor=0.1)
+    parts = (
+        problem_of("perceptron"),
+        Easgd(alpha=0.5),
+        ParameterServer(push_every=ROUND),
+    )
+    config = configured(*parts, schedule=schedule, workers=1, passes=1)
+    run = config.execute(Store(tmp_path), silent)
+    problem, order = config.problem, config.order(0, config.problem.train)
+    model, folds = problem.module(config.seed), order.steps // ROUND
+    own = [p.detach().clone() for p in model.parameters()]
+    centre = [p.clone() for p in own]
+    for step in range(folds * ROUND):
+        rows = torch.as_tensor(order.rows_of([(0, step)])[0])
+        with torch.no_grad():
+            for p, value in zip(model.parameters(), own, strict=True):
+                p.copy_(value)
+        loss = problem.loss(model(problem.train.x[rows]), problem.train.y[rows])
+        slopes = torch.autograd.grad(loss, list(model.parameters()))
+        force, rate = 0.5 * (step % ROUND == 0), RATE * factor(step / ROUND / folds)
+        pulls = [force * (c - x) for c, x in zip(centre, own, strict=True)]
+        own = [x - rate * g + pull for x, g, pull in zip(own, slopes, pulls, strict=True)]
+        centre = [c - pull for c, pull in zip(centre, pulls, strict=True)]
+    ours = Parameters.from_module(model).views(final(run))
+    for found, expected in zip(ours, centre, strict=True):
+        assert torch.allclose(found, expected, atol=1e-5)
 
 
 class Noted(Algorithm):
