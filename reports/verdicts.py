@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from harness.judge.claims import VERDICTS
 from harness.store.files import write_bytes
 from reports import numbers, reference_terms, verdict_notes
 from reports.factors import with_factors
+from reports.summary import read_summary
 from reports.verdict_notes import (
     EVERY_REASON,
     REASONS_TOML,
@@ -44,11 +45,13 @@ class Publication:
         folder: ``reports/published/PAPER/SCALE``.
         results: its ``results.json``.
         reasons: claim id -> reason why it was not reproduced.
+        found: what was found, in two sentences.
     """
 
     folder: Path
     results: Results
     reasons: Mapping[str, str]
+    found: str = ""
 
 
 def read_published(root: Path) -> list[Publication]:
@@ -88,19 +91,100 @@ def short_summary(items: Sequence[Publication]) -> str:
     )
 
 
-def overview(items: Sequence[Publication]) -> str:
-    """The summary, and one row a claim: the measured value, and the verdict at each scale.
+def findings(items: Sequence[Publication]) -> str:
+    """One line a paper, or set of predictions: its title and what was found at its largest scale.
 
-    The measured value is of the last scale that has the claim, with its 95% interval.
+    For a page in `PAPER_PAGES`' parent.
+    """
+    lines = [
+        f"- **[{_text(_title(item))}](verdicts/{item.results.paper}.md)** {_text(item.found)}\n"
+        for item in _largest(items)
+    ]
+    return "".join(lines)
+
+
+def _title(item: Publication) -> str:
+    return str(item.results.provenance.get("reference", {}).get("title", item.results.paper))
+
+
+def overview(items: Sequence[Publication]) -> str:
+    """The summary; one row a claim; and the verdicts that were others before.
+
+    The measured value, its 95% interval and both answers are of the largest scale that has the
+    claim.
     """
     scales = sorted({item.results.scale for item in items}, key=size_of_scale)
-    head = ("claim", "statement", "claimed", "measured", *scales)
+    head = ("claim", "statement", "claimed", "measured", *scales, "runs show", "bears")
     found: dict[str, dict[str, tuple[Claim, Publication]]] = {}
     for item in items:
         for claim in item.results.claims:
             found.setdefault(claim.id, {})[item.results.scale] = claim, item
     rows = [_claim_row(by_scale, scales) for by_scale in found.values()]
-    return "\n".join([summary(items, "../"), "## Claims", "", _format_table(head, rows)])
+    claims = ["## Claims", "", count_answers(items), "", _format_table(head, rows)]
+    changed = ["## Changed verdicts", "", list_changes(items)]
+    return "\n".join([summary(items, "../"), *claims, *changed])
+
+
+def _largest(items: Sequence[Publication]) -> list[Publication]:
+    """Of each paper, the publication of its largest scale."""
+    found = {
+        item.results.paper: item
+        for item in sorted(items, key=lambda item: size_of_scale(item.results.scale))
+    }
+    return [found[paper] for paper in sorted(found)]
+
+
+def count_answers(items: Sequence[Publication]) -> str:
+    """Sentence: how many claims hold, fail, are unclear or mixed at the largest scale, and bear."""
+    told: list[str] = []
+    for scale, group in groupby(_largest(items), key=lambda item: item.results.scale):
+        same = list(group)
+        claims = [claim for item in same for claim in item.results.claims]
+        found = Counter(claim.here for claim in claims)
+        names = ", ".join(item.results.paper for item in same)
+        told.append(
+            f"Of the {len(claims)} claims of {names} at {scale} scale, {found['holds']} hold, "
+            f"{found['fails']} fail, {found['unclear']} are unclear and {found['mixed']} mixed; "
+            f"{sum(claim.bears for claim in claims)} of these answers bear."
+        )
+    return " ".join(told)
+
+
+NOTHING = "not testable"
+"""Earlier verdict of a claim with a condition that was not met, whatever its runs had shown."""
+
+
+def list_changes(items: Sequence[Publication]) -> str:
+    """Count and table of claims with another verdict before, at the largest scale of each paper."""
+    changed = [
+        claim
+        for item in _largest(items)
+        for claim in item.results.claims
+        if claim.before and claim.verdict not in claim.before.split(", then ")
+    ]
+    silent = [claim for claim in changed if claim.before.startswith(NOTHING)]
+    against = sum(claim.here in ("fails", "mixed") for claim in silent)
+    unclear = sum(claim.here == "unclear" for claim in silent)
+    rows = [
+        (
+            f"`{claim.id}`",
+            claim.before,
+            claim.verdict,
+            "; ".join(filter(None, (RULES if claim in silent else "", claim.changed_after_runs))),
+        )
+        for claim in changed
+    ]
+    return (
+        f"By earlier rules {len(silent)} claims were `{NOTHING}`: of them {against} fail or are "
+        f"mixed, {unclear} unclear; number that hold: {len(silent) - against - unclear}. Where the "
+        f"table says {RULES}, a condition that is not met, a choice that the paper leaves open and "
+        "few seeds no longer take away what the runs show.\n\n"
+        + _format_table(("claim", "was", "is", "why"), rows)
+    )
+
+
+RULES = "“the rules”"
+"""Reason of a changed verdict of a claim that was `NOTHING`."""
 
 
 def size_of_scale(scale: str) -> int:
@@ -119,7 +203,9 @@ def _claim_row(
     name = f"[`{claim.id}`](verdicts/{item.results.paper}.md)"
     claimed = "" if parts else _text(verdict_notes.format_paper_value(claim))
     verdicts = (by_scale[s][0].verdict if s in by_scale else "" for s in scales)
-    return (name, _text(claim.statement.rstrip(".")), claimed, measured, *verdicts)
+    bears = "yes" if claim.bears else "no"
+    statement = _text(claim.statement.rstrip("."))
+    return (name, statement, claimed, measured, *verdicts, claim.here, bears)
 
 
 def pages(items: Sequence[Publication]) -> str:
@@ -141,7 +227,11 @@ def page(item: Publication) -> str:
     return "\n\n".join([*parts, *(["\n".join(reasons)] if reasons else [])]) + "\n"
 
 
-PAGES = {Path("README.md"): short_summary, Path("docs/verdicts.md"): overview}
+PAGES = {
+    Path("README.md"): short_summary,
+    Path("docs/index.md"): findings,
+    Path("docs/verdicts.md"): overview,
+}
 """The pages with the verdicts of all papers, each with its form."""
 PAPER_PAGES = Path("docs/verdicts")
 """The folder of the pages of one paper, ``PAPER.md``."""
@@ -185,11 +275,11 @@ def _read(folder: Path) -> Publication:
     reasons = read_reasons(folder, results)
     if not reasons and any(map(needs_reason, results.claims)):
         raise UserError(f"{folder / REASONS_TOML}: no such file; needed: {EVERY_REASON}")
-    return Publication(folder, results, reasons)
+    return Publication(folder, results, reasons, read_summary(folder, results))
 
 
 def _relative(item: Publication, root: Path) -> Publication:
-    return Publication(item.folder.relative_to(root), item.results, item.reasons)
+    return replace(item, folder=item.folder.relative_to(root))
 
 
 def _counts(item: Publication, to_root: str) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from reports import verdicts
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*verdicts.PAGES, verdicts.PAPER_PAGES / "paper1.md"]
+ANSWERS = {True: "yes", False: "no"}
 MARKED = f"# A page\n\nbefore\n\n{verdicts.BEGIN}\nold\n{verdicts.END}\n\nafter\n"
 
 
@@ -42,8 +43,9 @@ def test_what_stands_between_the_markers_is_replaced_and_nothing_else(root):
         assert text.startswith("# A page\n\nbefore\n")
         assert text.endswith("\n\nafter\n")
         assert "\nold\n" not in text
-    for page in PAGES[1:]:
+    for page in PAGES[2:]:
         assert "`p1.speedup-4`" in (root / page).read_text()
+    assert ".md)** Holds here: " in (root / "docs/index.md").read_text()
     assert all(text == fresh for _, text, fresh in verdicts.render_pages(root))
 
 
@@ -55,6 +57,28 @@ def test_the_summary_counts_every_verdict_in_a_row_a_result(root):
     assert head.startswith(f"| report | scale | corpus | seeds | {verdict_columns} | cannot fail |")
     link = "[paper1](../published/paper1/report.pdf)"
     assert row == f"| {link} | laptop | fsdd | 2 | 1 | 1 | 2 | 0 | 0 | 1 | 1 | 2 of 2 |"
+
+
+def test_changed_verdicts_are_listed_with_what_they_were_and_why(root):
+    (item,) = verdicts.read_published(root)
+    one, two, three, *_ = item.results.claims
+    claims = (
+        replace(one, before="not testable", here="fails"),
+        replace(two, before="reproduced", here="fails", changed_after_runs="frames are judged"),
+        replace(three, before=three.verdict),
+    )
+    smaller = replace(item, results=replace(item.results, scale="smoke"))
+    changed = replace(item, results=replace(item.results, claims=claims))
+    told = verdicts.list_changes([changed, smaller])
+    assert told.startswith("By earlier rules 1 claims were `not testable`: of them 1 fail")
+    rows = [line.split(" | ") for line in told.splitlines()[4:]]
+    assert [(row[0], row[1], row[3]) for row in rows] == [
+        (f"| `{one.id}`", "not testable", f"{verdicts.RULES} |"),
+        (f"| `{two.id}`", "reproduced", "frames are judged |"),
+    ]
+    assert verdicts.count_answers([changed]).startswith(
+        f"Of the 3 claims of paper1 at laptop scale, {int(three.here == 'holds')} hold, "
+    )
 
 
 def test_the_summary_says_how_many_verdicts_the_correction_takes_away(root):
@@ -72,15 +96,15 @@ def test_the_overview_has_a_row_a_claim_and_a_column_a_scale(root):
     changed = tuple(replace(c, here="unclear", measured=7.0) for c in item.results.claims[1:])
     later = replace(item, results=replace(item.results, scale="overnight", claims=changed))
     lines = verdicts.overview([later, item]).splitlines()
-    head = "| claim | statement | claimed | measured | laptop | overnight |"
-    rows = lines[lines.index(head) + 2 :]
+    head = "| claim | statement | claimed | measured | laptop | overnight | runs show | bears |"
+    rows = [line for line in lines[lines.index(head) + 2 :] if "](verdicts/" in line]
     first, *others = item.results.claims
     assert len(rows) == 1 + len(others)
     alone = next(row for row in rows if f"`{first.id}`" in row)
-    assert alone.endswith(f"| {first.verdict} |  |")
+    assert alone.endswith(f"| {first.verdict} |  | {first.here} | {ANSWERS[first.bears]} |")
     for claim in others:
         (row,) = (row for row in rows if row.startswith(f"| [`{claim.id}`](verdicts/paper1.md) |"))
-        assert row.endswith(f"| {claim.verdict} | unclear |")
+        assert f"| {claim.verdict} | unclear | unclear | " in row
 
 
 def test_the_page_gives_the_reason_of_every_claim_that_needs_one(root):
