@@ -49,8 +49,16 @@ def format_claim(claim: Claim, said: Words = PAPER) -> dict[str, Any]:
         "lines": [_line(part, label) for part, label in zip((first, *more), labels, strict=True)],
         "verdict": claim.verdict,
         "marks": marks(claim),
-        "why": most_important_reason(claim, said),
+        "why": most_important_reason(claim, said) or _tell_correction(first, claim),
     }
+
+
+def _tell_correction(part: Part, claim: Claim) -> str:
+    """Why a claim is unclear of which a quantity fails; empty for any other."""
+    if claim.here != "unclear" or part.here != "fails":
+        return ""
+    judged = sum(each.here is not None for each in claim.parts)
+    return f"this quantity fails, but one of {judged} does so by chance too easily"
 
 
 def deciding_parts(claim: Claim) -> list[Part]:
@@ -61,7 +69,8 @@ def deciding_parts(claim: Claim) -> list[Part]:
     wanted = ("holds", "fails") if claim.here == "mixed" else (claim.here,)
     first = [next((part for part in judged if part.here == here), None) for here in wanted]
     found = [part for part in first if part is not None]
-    return sorted(found, key=judged.index) or judged[:1]
+    against = [part for part in judged if part.here != "holds"]  # alone, before the correction
+    return sorted(found, key=judged.index) or against[:1] or judged[:1]
 
 
 def _label(part: Part, claim: Claim) -> str:

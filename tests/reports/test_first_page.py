@@ -25,6 +25,9 @@ def test_a_claim_is_told_by_the_quantity_that_decides_it():
                                                 ("c", None, LOW)))  # fmt: skip
     assert [part.label for part in deciding_parts(claim(a, b, shown))] == ["b"]
     assert [part.label for part in deciding_parts(claim(shown, a))] == ["a"]
+    corrected = replace(claim(a, b), here="unclear")
+    assert [part.label for part in deciding_parts(corrected)] == ["b"]
+    assert "one of 2 does so by chance" in format_claim(replace(corrected, power=0.9))["why"]
     mixed = claim(replace(b, measure="words"), replace(a, measure="frames"))
     assert [part.label for part in deciding_parts(mixed)] == ["b", "a"]
 
