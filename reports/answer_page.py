@@ -64,17 +64,32 @@ def summary(
     yield tag("p", escape(first), class_="answer")
     yield from (tag("p", escape(each)) for each in others)
     head, *body = rows
-    heads = tag("tr", *(tag("th", escape(cell), scope="col") for cell in head))
+    columns = list(zip(*body, strict=True))
+    heads = tag("tr", *map(_head, head, columns))
     lines = [tag("tr", *map(_cell, row)) for row in body]
     table = tag("table", tag("thead", heads), tag("tbody", *lines))
     yield tag("div", table, class_="wide", tabindex="0", role="region", aria_label="table")
     yield from (tag("p", escape(note), class_="note") for note in notes)
 
 
+def _head(text: str, column: Sequence[str]) -> str:
+    """The head of a column, to the right above figures."""
+    right = {"class_": "figure"} if any(map(_is_figure, column)) else {}
+    return tag("th", escape(text), scope="col", **right)
+
+
 def _cell(text: str) -> str:
-    """A cell; figures are set to the right."""
-    is_figure = text[:1].isdigit() or text[:1] in "-−"
-    return tag("td", escape(text), class_="figure") if is_figure else tag("td", escape(text))
+    """A cell; figures are set to the right, with intervals and numbers of seeds below."""
+    if not _is_figure(text):
+        return tag("td", escape(text))
+    seeds, _, seconds = text.partition(", in ")  # as `format_target` has it
+    figure, bracket, rest = (f"{seconds} ({seeds})" if seconds else text).partition(" (")
+    below = tag("span", escape(f" ({rest}"), class_="small") if bracket else ""
+    return tag("td", escape(figure), below, class_="figure")
+
+
+def _is_figure(text: str) -> bool:
+    return text[:1].isdigit() or text[:1] in "-−"
 
 
 def _figure(picture: Picture) -> Iterator[str]:

@@ -121,7 +121,7 @@ def feet(table: Table) -> Iterator[str]:
         name = f"{each.method}, {format_workers(each.workers)}"
         yield f"{name}: not possible: {each.reason}"
     target = "" if table.target is None else f"; target {table.target:.4g} ({table.reason})"
-    yield f"error: {table.judged}{target}; times are simulated; {_seeds(table)}"
+    yield f"{_name(table)} on development data{target}; times are simulated; {_seeds(table)}"
     cell = table.rows[0].cell
     if cell.example_weight and _is_coarse(table):
         count = round(1.0 / cell.example_weight)
@@ -299,7 +299,8 @@ CAPTION_RATES = (
     "Mean over two tuning seeds, which are not among the reported ones; bands reach from the lower"
     " to the higher of the two. A ring marks the rate that the table uses. It may lie above the"
     " lowest point: a larger rate is preferred only if its error is lower with both seeds, and"
-    " otherwise the smaller one is taken. Rates at which training diverged are left out."
+    " otherwise the smaller one is taken. It is chosen for the error at the end: the target may be"
+    " reached sooner at a larger one. Rates at which training diverged are left out."
 )
 
 
@@ -316,7 +317,8 @@ def _caption_curves(table: Table) -> str:
 def _caption_overview(table: Table) -> str:
     told = f"The {_name(table)} at the end, and {_time(table)}: means over the reported seeds"
     bars = "Bars are 95% intervals, those of the table; they may go on beyond the frame."
-    return f"{told}. {bars}"
+    left = " Rows that do not reach the target with every seed have no time."
+    return f"{told}. {bars}{'' if table.target is None else left}"
 
 
 def describe_setting(table: Table, model: str = "") -> str:
@@ -368,7 +370,9 @@ def figure(table: Table) -> Figure:
     errors, times = drawn.subplots(1, 2)
     ends = _panel(errors, table, lambda row: row.error)
     has_target = table.target is not None
-    seconds = _panel(times, table, lambda row: row.target_s if has_target else row.seconds)
+    # The mean of the seeds that reached it is no time of the row where others did not.
+    reached = {id(row): row.target_s for row in table.rows if row.is_earned}
+    seconds = _panel(times, table, lambda row: reached.get(id(row)) if has_target else row.seconds)
     errors.set_ylabel(f"{table.judged.replace('_', ' ')} at the end")
     times.set_ylabel("simulated time (s)")
     if table.target is not None:

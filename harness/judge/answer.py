@@ -176,9 +176,12 @@ def _several(table: Table) -> Iterator[str]:
     elif best.cell is table.reference.cell:
         rest = [row for row in others if row.is_earned]
         fastest = f"{label(table, best)}: fastest to {to}, in {format_target(best)}"
-        yield f"{fastest}{_enough(table, best)}."
+        yield f"{fastest}{(enough := _enough(table, best))}."
         if rest:
             yield _next(table, best, rest[0])
+        elif not enough:
+            every = " with every seed" if any(row.reached for row in others) else ""
+            yield f"No other row reaches it{every}."
     else:
         yield f"{_gain(table, best)}{_enough(table, best)}."
         yield _ends(table, best, table.reference)
@@ -192,13 +195,13 @@ def _gain(table: Table, best: Row) -> str:
     found = best.speedup
     assert found is not None
     steps = f"{format_times(found.steps.estimate)} times the steps a second"
-    passes = f"{format_times(found.passes.estimate)} times the passes"
-    factors = f"{steps}, the same {_metric(table)} after {passes}"
-    span = format_range(found.time, format_times)
+    passes = format_times(found.passes.estimate)
+    passes = "as many passes" if passes == "1" else f"{passes} times the passes"
+    span = format_range(found.time, format_times).replace("(", "(95%: ")
     faster = f"{format_times(found.time.estimate)} times faster{span}"
     than = f"than {label(table, table.reference)} to {_metric(table)} {table.target:.3g}"
     apart = "" if is_decided(found.time) else ", which cannot be told apart"
-    return f"{label(table, best)}: {factors}: {faster} {than}{apart}"
+    return f"{label(table, best)}: {faster} {than}{apart}, by {steps} and {passes}"
 
 
 def _next(table: Table, best: Row, second: Row) -> str:
@@ -208,6 +211,8 @@ def _next(table: Table, best: Row, second: Row) -> str:
     name = f"Next is {label(table, second)}"
     if not is_decided(found.time):
         return f"{name}, which cannot be told apart from it{span}."
+    if format_times(found.time.estimate) == "1":
+        return f"{name}, as fast{span}."
     return f"{name}, {format_times(found.time.estimate)} times slower{span}."
 
 
@@ -220,13 +225,18 @@ def _ends(table: Table, best: Row, reference: Row) -> str:
         for row in (best, reference)
     ]
     found = paired_difference_ci(*errors)
-    told = f"{best.error.estimate:.3g} against {reference.error.estimate:.3g}"
+    first, again = best.cell.runs[0], ""
+    if table.target is not None and as_error(first, best.error.estimate - table.target) > 0.0:
+        again = " (worse again than the target)"
+    told = f"{best.error.estimate:.3g}{again} against {reference.error.estimate:.3g}"
     told = f"At the end of training, not at the target, its {_metric(table)} is {told}"
     if abs(found.estimate) < best.cell.example_weight:
         return f"{told}, less than one development example apart."
     if math.isfinite(found.low) and found.low <= 0.0 <= found.high:
         return f"{told}, which {len(best.cell.runs)} seeds cannot tell apart."
-    return f"{told}: {'worse' if found.estimate > 0 else 'better'}."
+    if not math.isfinite(found.low):  # one seed
+        return f"{told}."
+    return f"{told}, {'worse' if found.estimate > 0 else 'better'} than that."
 
 
 def _equal(table: Table, best: Row, others: Sequence[Row]) -> str:
@@ -244,7 +254,7 @@ def _equal(table: Table, best: Row, others: Sequence[Row]) -> str:
     if not equal:
         return ""
     more = f" and {len(equal) - MOST_NAMED} more" if len(equal) > MOST_NAMED else ""
-    return f"Not told apart from it either: {', '.join(equal[:MOST_NAMED])}{more}."
+    return f"Cannot be told apart from the fastest: {', '.join(equal[:MOST_NAMED])}{more}."
 
 
 def _enough(table: Table, best: Row) -> str:
@@ -300,8 +310,8 @@ def _best_end(table: Table, told: str) -> Iterator[str]:
     )
     assert best.error is not None
     learned = "" if best.has_learned else ", no better than before training"
-    end = f"{label(table, best)}'s {format_error(best.error)}{learned}"
-    yield f"{told}; the best {_metric(table)} at the end is {end}."
+    end = f"{format_error(best.error)}{learned}"
+    yield f"{told}; {label(table, best)} has the best {_metric(table)} at the end: {end}."
 
 
 def _metric(table: Table) -> str:

@@ -16,6 +16,7 @@ from harness.judge.comparison import Impossible, build_table
 from lagbench.result import Result
 from lagbench.stopping import describe_call
 from reports import comparison
+from reports.answer_page import summary
 from reports.learning_curves import curves_figure, rates_figure
 from tests.harness.judge.test_answer import cell_of, falling, table_of
 
@@ -146,6 +147,21 @@ def test_rates_are_drawn_without_those_that_diverged_and_the_chosen_one_is_ringe
     assert list(ring.get_ydata()) == [curve.get_ydata()[1]]
 
 
+def test_intervals_and_numbers_of_seeds_stand_below_their_figures():
+    rows = [["algorithm", "to target"], ["a", "1.2 s (1 to 2)"], ["b", "1 of 3 seeds, in 6 ms"]]
+    html = "".join(summary(["An answer."], rows, []))
+    assert '<th scope="col">algorithm</th><th scope="col" class="figure">to target</th>' in html
+    assert '<td class="figure">1.2 s<span class="small"> (1 to 2)</span></td>' in html
+    assert '<td class="figure">6 ms<span class="small"> (1 of 3 seeds)</span></td>' in html
+
+
+def test_a_time_that_not_every_seed_has_is_not_drawn():
+    late = [falling(1.0, 2.0), [(0.0, 0.0, 0.9), (5.0, 5.0, 0.4)]]
+    table = build_table([cell_of("a", 1, [falling(1.0, 2.0)] * 2), cell_of("a", 4, late)], 0.2)
+    _, times = comparison.figure(table).axes
+    assert list(times.lines[0].get_xdata()) == [1.0]
+
+
 def test_a_result_is_plain_values_for_a_data_frame_and_html_in_a_notebook():
     table = replace(table_of(), impossible=[Impossible("averaging:10", 8, "workers: 8 & more")])
     result = Result(table, nn.Linear(1, 1))
@@ -155,5 +171,5 @@ def test_a_result_is_plain_values_for_a_data_frame_and_html_in_a_notebook():
     assert {len(row) for row in found["rows"]} == {26}
     assert found["rows"][1]["speedup"] == table.rows[1].speedup.time.estimate
     html = result._repr_html_()
-    assert html.startswith('<p class="answer">4 workers: 3 times the steps a second')
+    assert html.startswith('<p class="answer">4 workers: 2 times faster (95%: ')
     assert "workers: 8 &amp; more" in html

@@ -69,12 +69,35 @@ def test_the_first_sentence_has_the_factors_and_the_interval():
     told = answer(table_of())
 
     assert told[0] == (
-        "4 workers: 3 times the steps a second, the same error after 1.5 times the passes:"
-        " 2 times faster (1.7 to 2.4) than 1 worker to error 0.2; more than 4 were not tried."
+        "4 workers: 2 times faster (95%: 1.7 to 2.4) than 1 worker to error 0.2, by 3 times the"
+        " steps a second and 1.5 times the passes; more than 4 were not tried."
     )
     assert told[1].startswith(
         "At the end of training, not at the target, its error is 0.1 against 0.1, less than one"
     )
+
+
+@pytest.mark.parametrize(
+    ("seeds", "ends", "told"),
+    [
+        (1, (0.3, 0.1), "is 0.3 (worse again than the target) against 0.1."),
+        (1, (0.1, 0.15), "is 0.1 against 0.15."),
+        (2, (0.3, 0.1), "is 0.3 (worse again than the target) against 0.1, worse than that."),
+        (2, (0.1, 0.15), "is 0.1 against 0.15, better than that."),
+    ],
+)
+def test_the_ends_are_compared_where_seeds_can_tell_and_with_the_target(seeds, ends, told):
+    four, one = ([falling(v, 2.0, end)] * seeds for v, end in zip((4.0, 1.0), ends, strict=True))
+    found = answer(build_table([cell_of("a", 1, one), cell_of("a", 4, four)], 0.2))
+    assert found[1] == f"At the end of training, not at the target, its error {told}"
+
+
+def test_rows_that_miss_the_target_are_said_to_and_equal_ones_are_as_fast():
+    fast, missed = [falling(1.0, 2.0)] * 2, [[(0.0, 0.0, 0.9), (5.0, 5.0, 0.4)]] * 2
+    told = answer(build_table([cell_of("a", 4, fast), cell_of("b", 4, missed)], 0.2))
+    assert told[1] == "No other row reaches it."
+    told = answer(build_table([cell_of(name, 4, fast[:1]) for name in "ab"], 0.2))
+    assert told[1] == "Next is b, as fast."
 
 
 def test_rows_whose_ratio_may_be_1_cannot_be_told_apart():
@@ -82,7 +105,7 @@ def test_rows_whose_ratio_may_be_1_cannot_be_told_apart():
     four = [falling(1.0, p) for p in (1.6, 2.4, 1.7)]
     told = " ".join(answer(build_table([cell_of("a", 1, one), cell_of("a", 4, four)], 0.2)))
 
-    assert "(0.74 to 1.6) than 1 worker to error 0.2, which cannot be told apart" in told
+    assert "(95%: 0.74 to 1.6) than 1 worker to error 0.2, which cannot be told apart" in told
     assert "more than 1 pay nothing that these seeds show" in told
 
 
@@ -133,7 +156,7 @@ def test_one_seed_is_said_to_have_no_interval():
     cells = [cell_of("a", n, [falling(n, 2.0)]) for n in (1, 2)]
     told = answer(build_table(cells, 0.2))
 
-    assert "2 times faster than 1 worker to error 0.2; more than 2 were not tried." in told[0]
+    assert "2 times faster than 1 worker to error 0.2, by 2 times the steps a second and" in told[0]
     assert told[-1].startswith("One seed has no interval")
 
 
@@ -198,8 +221,8 @@ def test_more_of_an_accuracy_is_better():
 
     assert build_table(cells).target == pytest.approx(0.1 + 0.95 * 0.8)
     told = answer(build_table(cells, 0.8))
-    assert "2 times faster (2 to 2) than 1 worker to error 0.8" in told[0]
-    assert told[1].endswith("0.95 against 0.9: better.")
+    assert "2 times faster (95%: 2 to 2) than 1 worker to error 0.8" in told[0]
+    assert told[1].endswith("0.95 against 0.9, better than that.")
     assert "give one above 0.1" in answer(build_table(cells, 0.05))[0]
 
 
