@@ -68,6 +68,13 @@ def configure(p: argparse.ArgumentParser) -> None:
         help="search for the settings, too (default: the outcome of the published search)",
     )
     p.add_argument(
+        "--all",
+        action="store_true",
+        dest="everything",
+        help="make also the exhibits whose own runs decide no claim"
+        " (default at laptop scale: the published ones)",
+    )
+    p.add_argument(
         "--jobs",
         type=argument_types.count,
         help="number of runs trained at once (default: the number of cores)",
@@ -175,6 +182,7 @@ def _request(asked: argparse.Namespace, paper: Paper, scale: str, device: str) -
         share=asked.shard,
         gather=asked.gather,
         search=asked.search,
+        everything=asked.everything,
     )
 
 
@@ -203,14 +211,18 @@ def _print_results(results: Results, out: Path) -> int:
     """Print the verdicts and what failed; returns the exit code."""
     from harness.judge.builders import failures
     from harness.store import Store
-    from reproductions.reproduce import PUBLISHED
+    from reproductions.reproduce import REQUESTED, SEARCHED
 
     if results.scale == "smoke":
         print("at smoke scale, which says that all works and nothing about the paper:")
     for claim in results.claims:
         print(f"{claim.verdict:>12}  {claim.id}")
-    if any(exhibit.note.startswith(PUBLISHED) for exhibit in results.exhibits):
+    notes = [exhibit.note for exhibit in results.exhibits]
+    if any(note.startswith(SEARCHED) for note in notes):
         print("settings: those of the published search; --search runs it again")
+    if count := sum(note.startswith(REQUESTED) for note in notes):
+        told = "1 exhibit" if count == 1 else f"{count} exhibits"
+        print(f"{told} from the published report; --all makes them again")
     report = out / "report.pdf"  # which needs typst
     print(f"report: {report if report.exists() else report.with_suffix('.html')}")
     failed = failures(Store(out / "runs"), results)

@@ -230,7 +230,7 @@ class Paper:
         return path and read_registration(path)
 
     def select_makers(
-        self, only: Sequence[str], scale: str, search: bool = False
+        self, only: Sequence[str], scale: str, search: bool = False, everything: bool = False
     ) -> tuple[list[Maker[Subject, Exhibit]], list[Maker[Subject, Claim]]]:
         """The exhibits named by ``only`` (the scale's own if empty) and the claims they carry.
 
@@ -238,6 +238,7 @@ class Paper:
             only: short names of exhibits.
             scale: the scale.
             search: whether those that search for settings are made without being named, too.
+            everything: the same of those that are made on request at this scale.
 
         Raises:
             UserError: no such exhibit.
@@ -251,7 +252,9 @@ class Paper:
             made = [
                 maker
                 for maker in self.exhibits
-                if (maker.smoke or scale != "smoke") and (search or not maker.searches)
+                if (maker.smoke or scale != "smoke")
+                and (search or not maker.searches)
+                and (everything or scale not in maker.on_request)
             ]
             return made, list(self.claims)
         exhibits = [names[name] for name in only]

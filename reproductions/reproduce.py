@@ -18,7 +18,7 @@ from harness.grid.display import execute_named
 from harness.judge import comparison
 from harness.judge.builders import ASKED, Maker, Runs, build_claim, build_exhibit, divergence_hashes
 from harness.judge.parts import LOOKS, correct_verdicts
-from harness.judge.results import Exhibit, Results
+from harness.judge.results import Claim, Exhibit, Results
 from harness.store import Bucket, Run, Store
 from harness.store.schema import TIMELINE
 from harness.tasks.contract import Configuration
@@ -27,8 +27,10 @@ from reproductions.changes_after_runs import compare_with_registration, keep_cha
 from reproductions.curve_runs import find_curves
 from reproductions.paper import NO_CORPUS, Paper, Subject
 
-PUBLISHED = "From the published report: this search was not run again, which --search does."
+PUBLISHED = "From the published report:"
 """Begins the note of an exhibit that a report takes from the published one."""
+SEARCHED = f"{PUBLISHED} this search was not run again, which --search does."
+REQUESTED = f"{PUBLISHED} its runs were not made again, which --all does."
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Request:
         share: (number from 1, count) of this command among those that fill one store; None if one.
         gather: store shared with other machines; None for none.
         search: whether the search for settings runs again; else its published outcome is shown.
+        everything: whether exhibits on request are made too; else the published ones are shown.
     """
 
     seeds: tuple[int, ...]
@@ -56,6 +59,7 @@ class Request:
     share: tuple[int, int] | None = None
     gather: Bucket | None = None
     search: bool = False
+    everything: bool = False
 
     @property
     def store(self) -> Store:
@@ -71,13 +75,14 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
         KeyboardInterrupt: stopped by the user or the budget; the same request resumes.
     """
     started, clock = datetime.now(UTC), time.monotonic()
-    exhibits, claims = paper.select_makers(request.only, subject.scale, request.search)
+    exhibits, claims = _select_makers(paper, subject, request)
     makers = (*exhibits, *claims)
     store = request.store
     before = {run.hash for run in store.runs() if store.has(run.hash)}
     runs = _execute_runs(paper, subject, request, makers)
     looks = paper.looks.get(subject.scale, 1)
-    known = () if request.only or request.search else published_searches(paper, subject)
+    left_out = () if request.only else [each for each in paper.exhibits if each not in exhibits]
+    known = published_exhibits(paper, subject, left_out)
     own = subject.corpus.name == paper.corpus and not request.only
     curves = find_curves(paper, subject.scale, store) if own else ()
     facts = {
@@ -106,22 +111,40 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
     return results
 
 
-def published_searches(paper: Paper, subject: Subject, folder: Path = FROM) -> tuple[Exhibit, ...]:
-    """The published exhibits of searches for settings at the scale and on the kind of corpus.
+def _select_makers(
+    paper: Paper, subject: Subject, request: Request
+) -> tuple[list[Maker[Subject, Exhibit]], list[Maker[Subject, Claim]]]:
+    choices = request.search, request.everything
+    return paper.select_makers(request.only, subject.scale, *choices)
+
+
+def published_exhibits(
+    paper: Paper,
+    subject: Subject,
+    makers: Sequence[Maker[Subject, Exhibit]],
+    folder: Path = FROM,
+) -> tuple[Exhibit, ...]:
+    """The published exhibits of makers at the scale and on the kind of corpus.
 
     Args:
         paper: the paper.
         subject: the scale and the corpus.
+        makers: those that are not made; one that neither searches nor waits for a request at
+            this scale has no published exhibit to show.
         folder: published results, ``PAPER/SCALE/results.json``.
     """
     found = read_published(paper, subject, folder)
     if found is None:
         return ()
-    searches = {maker.id for maker in paper.exhibits if maker.searches}
+    told = {
+        maker.id: SEARCHED if maker.searches else REQUESTED
+        for maker in makers
+        if maker.searches or subject.scale in maker.on_request
+    }
     return tuple(
-        replace(exhibit, note=f"{PUBLISHED} {exhibit.note}")
+        replace(exhibit, note=f"{told[exhibit.id]} {exhibit.note}".rstrip())
         for exhibit in found.exhibits
-        if exhibit.id in searches
+        if exhibit.id in told
     )
 
 
@@ -132,7 +155,7 @@ def execute_share(paper: Paper, subject: Subject, request: Request) -> int:
         UserError: bad input, or an output folder that cannot be written.
         KeyboardInterrupt: stopped by the user or the budget; the same request resumes.
     """
-    exhibits, claims = paper.select_makers(request.only, subject.scale, request.search)
+    exhibits, claims = _select_makers(paper, subject, request)
     runs = _execute_runs(paper, subject, request, (*exhibits, *claims))
     return len({run.hash for group in runs.values() for run in group})
 

@@ -418,7 +418,7 @@ def _not_best(rows: Sequence[Row]) -> str:
 
 
 BEYOND = (
-    Maker("p2.others", tuple(LABELS), others, smoke=False),
+    Maker("p2.others", tuple(LABELS), others, smoke=False, on_request=("laptop",)),
     Maker("p2.training", tuple(CURVES), training),
     Maker(
         "p2.rates", tuple(trial_name(name, label) for name in SEARCHED for label in AROUND), rates,

@@ -448,6 +448,18 @@ def _settings_behind(*steps: str) -> tuple[str, ...]:
 
 LAW = (
     Maker("p2.law", _settings_behind("mean"), law, smoke=False),
-    Maker("p2.law-momenta", _settings_behind("bmuf", "outer"), momenta, smoke=False),
-    Maker("p2.law-checked", _settings_behind(*STEPS), law_check, smoke=False),
+    Maker(
+        "p2.law-momenta",
+        _settings_behind("bmuf", "outer"),
+        momenta,
+        smoke=False,
+        on_request=("laptop",),
+    ),
+    Maker(
+        "p2.law-checked",
+        _settings_behind(*STEPS),
+        law_check,
+        smoke=False,
+        on_request=("laptop",),
+    ),
 )

@@ -255,8 +255,8 @@ staleness-aware rates use, and of nothing."""
 NEEDS = tuple(cell.name for cell in CELLS)
 
 LAW = (
-    Maker("p3.law", NEEDS, law, smoke=False),
-    Maker("p3.law-drawn", NEEDS, law_figure, smoke=False),
+    Maker("p3.law", NEEDS, law, smoke=False, on_request=("laptop",)),
+    Maker("p3.law-drawn", NEEDS, law_figure, smoke=False, on_request=("laptop",)),
 )
 
 AWARE, COMPENSATED = RIVALS
@@ -324,4 +324,4 @@ RIVALLED = tuple(cell.rival(name) for cell in ASKED for name in RIVALS)
 
 RIVALS_NEEDS = (*BARE, *RIVALLED, *STRENGTHENED_BY.values())
 
-BESIDE = Maker("p3.law-rivals", RIVALS_NEEDS, rivals, smoke=False)
+BESIDE = Maker("p3.law-rivals", RIVALS_NEEDS, rivals, smoke=False, on_request=("laptop",))

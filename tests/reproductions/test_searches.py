@@ -1,4 +1,4 @@
-"""The search for settings runs when it is asked for; else its published outcome is reported."""
+"""Searches and exhibits on which no claim rests run on request; else published ones are shown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from reproductions import paper2_ng_averaging as paper2
 from reproductions import paper3_async_mmi as paper3
 from reproductions.paper import Paper, Subject
 from reproductions.paper1_async_asgd import PAPER
-from reproductions.reproduce import PUBLISHED, Request, published_searches, reproduce
+from reproductions.reproduce import REQUESTED, SEARCHED, Request, published_exhibits, reproduce
 
 
 def named(corpus: str, scale: str = "laptop") -> Subject:
@@ -51,12 +51,39 @@ def test_without_it_runs_of_the_laptop_scale_are_left_out_on_which_no_verdict_re
 
 
 def test_the_published_outcome_is_found_for_its_corpus_and_scale_only():
-    (found,) = published_searches(PAPER, named("mandarin-like"))
+    def published(subject: Subject) -> tuple[Exhibit, ...]:
+        return published_exhibits(PAPER, subject, PAPER.exhibits)
+
+    (found,) = published(named("mandarin-like"))
     assert found.id == "p1.tuning"
-    assert found.note.startswith(f"{PUBLISHED} One run each")
+    assert found.note.startswith(f"{SEARCHED} One run each")
     assert len(found.rows) > 30
-    assert published_searches(PAPER, named("parametric")) == ()
-    assert published_searches(PAPER, named("mandarin-like", "smoke")) == ()
+    assert published(named("parametric")) == ()
+    assert published(named("mandarin-like", "smoke")) == ()
+
+
+@pytest.mark.parametrize(
+    ("paper", "corpus", "least"),
+    [(paper2.PAPER, "conversational", 17), (paper3.PAPER, "voice-search-small", 24)],
+)
+def test_exhibits_on_which_no_claim_rests_are_made_on_request_at_laptop_scale(
+    paper: Paper, corpus: str, least: int
+):
+    def made(scale: str = "laptop", *, everything: bool = False) -> set[str]:
+        chosen = paper.select_makers((), scale, everything=everything)
+        return {maker.id for maker in chosen[0]}
+
+    on_request = made(everything=True) - made()
+    assert on_request
+    assert made("overnight") == made("overnight", everything=True) == made(everything=True)
+    makers = [maker for maker in paper.exhibits if maker.id in on_request]
+    needed = {setting for claim in paper.claims for setting in claim.needs}
+    own = {setting for maker in makers for setting in maker.needs} - needed
+    assert len(own) >= least
+    shown = published_exhibits(paper, named(corpus), makers)
+    assert {exhibit.id for exhibit in shown} <= on_request
+    assert shown
+    assert all(exhibit.note.startswith(REQUESTED) for exhibit in shown)
 
 
 @pytest.mark.parametrize("search", [False, True])
@@ -77,8 +104,8 @@ def test_the_report_has_the_published_exhibit_unless_the_search_runs(tmp_path: P
     subject = Subject("laptop", replace(corpus, name="mandarin-like"), 11, "cpu")
     request = Request((11,), (), 1, None, tmp_path, search=search)
     (exhibit,) = reproduce(small, subject, request).exhibits
-    assert exhibit.note.startswith(PUBLISHED) is not search
+    assert exhibit.note.startswith(SEARCHED) is not search
     assert (exhibit.title == "Made now") is search
     (stored,) = json.loads((tmp_path / "results.json").read_text())["exhibits"]
     assert stored["title"] == exhibit.title
-    assert (PUBLISHED in (tmp_path / "report.html").read_text()) is not search
+    assert (SEARCHED in (tmp_path / "report.html").read_text()) is not search
