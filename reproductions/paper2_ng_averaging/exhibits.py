@@ -287,11 +287,16 @@ def _table(name: str, title: str, rows: list[Row], note: str) -> Exhibit:
 TIMED = ("timing_1", "timing_16")
 
 TABLES = (
-    Maker("p2.table1", tuple(f"ng_{n}" for n in NODES), table1),
+    Maker("p2.table1", tuple(f"ng_{n}" for n in NODES), table1, on_request=("laptop",)),
     Maker("p2.table2", ("random_1", "random_32", "rbm_1", "rbm_32", "ng_1", "ng_32"), table2),
     Maker("p2.table3", ("ng_1", "ng_16", "every_20", *TIMED, "timing_16_every_20"), table3),
     Maker("p2.table4", ("small_1", "small_16", "ng_1", "ng_16", *TIMED), table4),
-    Maker("p2.table5", ("newbob_1", "newbob_16", "exponential_1", "exponential_16"), table5),
+    Maker(
+        "p2.table5",
+        ("newbob_1", "newbob_16", "exponential_1", "exponential_16"),
+        table5,
+        on_request=("laptop",),
+    ),
     Maker("p2.table6", ("sgd_1", "sgd_16", "ng_1", "ng_16"), table6),
 )
 

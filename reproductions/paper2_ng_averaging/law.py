@@ -447,7 +447,7 @@ def _settings_behind(*steps: str) -> tuple[str, ...]:
 
 
 LAW = (
-    Maker("p2.law", _settings_behind("mean"), law, smoke=False),
+    Maker("p2.law", _settings_behind("mean"), law, smoke=False, on_request=("laptop",)),
     Maker(
         "p2.law-momenta",
         _settings_behind("bmuf", "outer"),
