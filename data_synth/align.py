@@ -201,7 +201,7 @@ def refit(
     features: np.ndarray,
     targets: np.ndarray,
     n_targets: int,
-    components: int = 1,
+    components: int | np.ndarray = 1,
     before: Mixtures | None = None,
 ) -> Mixtures:
     """Maximum likelihood mixtures of aligned frames; a state without frames gets those of all.
@@ -210,7 +210,8 @@ def refit(
         features: float [frames, dim].
         targets: int [frames].
         n_targets: number of HMM states.
-        components: wanted a state; it gets as many as it has ``LEAST_FRAMES`` for.
+        components: wanted of every state, or int [n_targets]; a state gets as many as it has
+            ``LEAST_FRAMES`` for.
         before: initial mixtures; single Gaussians if left out.
     """
     x = np.asarray(features, np.float64)
@@ -218,14 +219,15 @@ def refit(
     edges = np.searchsorted(targets[order], np.arange(n_targets + 1))
     everything = _gaussian(x)
     found: list[Mixture] = []
-    for state in range(n_targets):
+    for state, wanted in enumerate(np.broadcast_to(components, n_targets).tolist()):
         own = x[order[edges[state] : edges[state + 1]]]
         if not len(own):
             found.append(everything)
-        elif before is None or components == 1:
+        elif wanted == 1:
             found.append(_gaussian(own))
         else:
-            found.append(_fit_mixture(own, *_split(before.mixture_of(state), components, len(own))))
+            first = _gaussian(own) if before is None else before.mixture_of(state)
+            found.append(_fit_mixture(own, *_split(first, wanted, len(own))))
     mean, variance, weight = (np.concatenate(column) for column in zip(*found, strict=True))
     state = np.repeat(np.arange(n_targets), [len(w) for _, _, w in found])
     return Mixtures(Gaussians(mean, variance), weight, state)

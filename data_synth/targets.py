@@ -1,7 +1,7 @@
 """Targets from transcripts alone: monophones, then tied states in context, then a network.
 
-1. Flat start: a sentence's states share its loud stretch equally, silence has the quiet
-   ends; one Gaussian a state.
+1. Flat start: a sentence's states share its loud frames equally, silence has the quiet ends and
+   pauses; one Gaussian a state, and several for silence.
 2. Viterbi training of monophones (``rounds``), their mixtures growing meanwhile.
 3. Statistics of every state in its contexts; a tree ties them (``tree``).
 4. Viterbi training of the tied states (``tied_rounds``).
@@ -39,6 +39,7 @@ Pronunciations = Mapping[str, tuple[str, ...]]
 Run = tuple[int, int, str, str, str, int]
 SMOOTHED = 11  # frames that loudness is averaged over
 QUIETEST, LOUDEST = 0.05, 0.95  # quantiles of an utterance's loudness; speech is above halfway
+BACKGROUND = 3  # Gaussians of silence for each of another target's, from the first round on
 MARGIN = 8  # frames before and after what is loud that belong to speech all the same
 
 
@@ -47,7 +48,7 @@ class Effort:
     """Parameters of the search for targets.
 
     Attributes:
-        states: HMM states of a phone, and of silence.
+        states: HMM states of a phone.
         rounds, tied_rounds: realignments of monophones and of tied states.
         leaves: tied states wanted, silence's included; 0 stays with monophones.
         least_frames: frames every tied state has in training.
@@ -86,9 +87,13 @@ class Speech:
 
 
 def monophones(pronunciations: Pronunciations, states: int) -> Tree:
-    """Context-independent targets of silence, then of the phones in alphabetical order."""
+    """Context-independent targets: one of silence, then those of the phones in alphabetical order.
+
+    A background has no order in time. In a chain of states it could not return to a state that it
+    has left, and a word of a few frames would be heard where it does.
+    """
     phones = sorted(set(chain.from_iterable(pronunciations.values())) - {SILENCE})
-    return monophone_tree(dict.fromkeys((SILENCE, *phones), states))
+    return monophone_tree({SILENCE: 1, **dict.fromkeys(phones, states)})
 
 
 def silence_of(tree: Tree) -> tuple[int, ...]:
@@ -96,30 +101,38 @@ def silence_of(tree: Tree) -> tuple[int, ...]:
     return tuple(~at for at in tree.roots[SILENCE])
 
 
-def speech_span(loudness: np.ndarray) -> tuple[int, int]:
-    """First loud frame of an utterance, and the frame after its last loud one.
+def is_speech(loudness: np.ndarray) -> np.ndarray:
+    """Whether each frame of an utterance is loud, or within ``MARGIN`` of one that is.
 
     Args:
         loudness: float [frames], in any unit and from any zero.
+
+    Returns:
+        bool [frames].
     """
     around = np.pad(np.asarray(loudness, np.float64), SMOOTHED // 2, "edge")
     smooth = np.convolve(around, np.full(SMOOTHED, 1.0 / SMOOTHED), "valid")
-    loud = np.flatnonzero(smooth > np.quantile(smooth, [QUIETEST, LOUDEST]).mean())
-    if not len(loud):
-        return 0, len(loudness)
-    return max(0, int(loud[0]) - MARGIN), min(len(loudness), int(loud[-1]) + 1 + MARGIN)
+    loud = smooth > np.quantile(smooth, [QUIETEST, LOUDEST]).mean()
+    near = np.convolve(loud, np.ones(2 * MARGIN + 1, np.int64))
+    return near[MARGIN : MARGIN + len(loud)] > 0
 
 
 def flat_targets(
     speech: Speech,
     utterances: Utterances,
     lexicon: Mapping[str, tuple[int, ...]],
-    silence: tuple[int, ...],
+    silence: int,
 ) -> np.ndarray:
-    """Equal parts of the loud stretch for the first pronunciations, silence at both ends.
+    """Equal parts of the loud frames for the first pronunciations, silence elsewhere.
 
     Loudness is the first feature: log energy or its like in PLP and MFCC, the lowest band of
-    log-mel. If the loud stretch is too short for the words, the whole utterance is speech.
+    log-mel. If the loud frames are too few for the words, the whole utterance is speech.
+
+    Args:
+        speech: frames.
+        utterances: table of the utterances.
+        lexicon: lexicon entry -> targets.
+        silence: target of the ends, and of pauses longer than twice ``MARGIN``.
 
     Returns:
         int32 [frames of ``utterances``].
@@ -129,12 +142,12 @@ def flat_targets(
     rows = zip(utterances.start.tolist(), utterances.frames.tolist(), strict=True)
     for (start, frames), words in zip(rows, utterances.words, strict=True):
         said = tuple(chain.from_iterable(lexicon[first[word]] for word in words))
-        begin, end = speech_span(speech.features[start : start + frames, 0])
-        if end - begin < len(said):
-            begin, end = 0, frames
-        parts.append(equal_parts(begin, silence))
-        parts.append(equal_parts(end - begin, said))
-        parts.append(equal_parts(frames - end, silence))
+        spoken = is_speech(speech.features[start : start + frames, 0])
+        if spoken.sum() < len(said):
+            spoken[:] = True
+        own = np.full(frames, silence, np.int32)
+        own[spoken] = equal_parts(int(spoken.sum()), said)
+        parts.append(own)
     return np.concatenate(parts)
 
 
@@ -164,7 +177,9 @@ def viterbi_rounds(
         UserError: nothing could be aligned.
     """
     aligner = Aligner(expand_lexicon(speech.pronunciations, tree), silence_of(tree))
-    model, found = refit(speech.rows(train), start, tree.n_targets), Alignment((), 0.0)
+    shares = np.ones(tree.n_targets, np.int64)
+    shares[list(silence_of(tree))] = BACKGROUND
+    model, found = refit(speech.rows(train), start, tree.n_targets, shares), Alignment((), 0.0)
     for number in range(1, rounds + 1):
         found = aligner.align_all(train, mixture_scores(speech, model))
         kept = np.setdiff1d(np.arange(len(train)), found.failed)
@@ -172,7 +187,7 @@ def viterbi_rounds(
             raise UserError("alignment: no training utterance has frames enough for its words")
         train = train.take(kept)
         found = Alignment(tuple(p for p in found.paths if p is not None), found.score)
-        wanted = min(components, 2 ** max(0, (number - 1) // 2))
+        wanted = shares * min(components, 2 ** max(0, (number - 1) // 2))
         model = refit(speech.rows(train), found.targets, tree.n_targets, wanted, model)
     return model, found, train
 
@@ -258,9 +273,8 @@ def learn(speech: Speech, effort: Effort, progress: Callable[[str], None]) -> tu
     train = train.take(np.array(fits, bool))
     if not len(train):
         raise UserError("alignment: no training utterance has frames enough for its words")
-    start = flat_targets(
-        speech, train, expand_lexicon(speech.pronunciations, tree), silence_of(tree)
-    )
+    (silence,) = silence_of(tree)
+    start = flat_targets(speech, train, expand_lexicon(speech.pronunciations, tree), silence)
     most = effort.components
     model, found, train = viterbi_rounds(speech, train, tree, start, effort.rounds, most)
     progress(f"monophones: {tree.n_targets} targets, log-likelihood a frame {found.score:.2f}")

@@ -214,7 +214,7 @@ def test_alignments_without_their_transitions_are_refused_or_found_anew(aligned)
     (folder / "trans.txt").unlink()
     with pytest.raises(UserError, match=r"alignments need .*trans\.txt"):
         read(folder)
-    assert read(folder, replace(OPTIONS, realign=True)).n_targets == 6
+    assert read(folder, replace(OPTIONS, realign=True)).n_targets == 1 + 2 * 2
 
 
 def test_pdfs_tied_across_contexts_are_refused_with_the_way_out(aligned):

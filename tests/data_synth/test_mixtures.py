@@ -57,3 +57,12 @@ def test_a_state_gets_only_components_it_has_frames_for(frames):
     model = grown(TWO_HEAPS[:frames], np.zeros(frames, int), 1, components=8)
     assert isinstance(model, Mixtures)
     assert len(model.mixture_of(0)[2]) == frames // LEAST_FRAMES
+
+
+def test_states_may_have_different_numbers_of_components():
+    model = refit(TWO_HEAPS, np.repeat([0, 1], 200), 2, np.array([3, 1]))
+    assert model.state.tolist() == [0, 0, 0, 1]
+    assert (
+        model.loglik(TWO_HEAPS)[:200, 0].mean()
+        > refit(TWO_HEAPS, np.repeat([0, 1], 200), 2).loglik(TWO_HEAPS)[:200, 0].mean()
+    )
