@@ -62,23 +62,19 @@ def write_tolerance(found: Tolerance, out: Path, provenance: Mapping[str, Any]) 
 
 def describe_tolerance(found: Tolerance) -> Iterator[str]:
     """The break point, its interval, and the data that would decide, a sentence each."""
-    first, margin = found.points[0].value, f"{found.margin:.3g}"
+    first, margin = found.points[0].value, f"{100.0 * found.margin:.3g}%"
     known = {point.value: point for point in found.points}
-    said = f"an error {margin} (relative) above that of {first:g} is tolerated"
-    said += f" up to {found.tolerated:g}"
+    said = f"the error stays within {margin} of that at {first:g} up to {found.tolerated:g}"
     ends = [known[found.tolerated]]
     if math.isinf(found.broken):
         said += ", the most that was tried"
     else:
-        said += f", broken at {found.broken:g}"
+        said += f", and not at {found.broken:g}"
         ends.append(known[found.broken])
-    low, high = found.interval
     if all(end.decided for end in ends):
         yield f"{found.what}: {said}"
         return
-    least = f"above {low:g}" if low > first else f"anywhere above {first:g}"
-    most = f"at most {high:g}" if math.isfinite(high) else "no value tried is decidedly broken"
-    yield f"{found.what}: undecided: the break point is {least}, {most} (95%)"
+    yield f"{found.what}: undecided: {_describe_interval(found, margin)}"
     yield f"by the means alone, {said}"
     if len(ends[0].errors) == 1:
         yield "one seed has no interval: not decided"
@@ -86,6 +82,19 @@ def describe_tolerance(found: Tolerance) -> Iterator[str]:
     for end in ends:
         if not end.decided:
             yield f"undecided at {end.value:g}: needs {end.need}"
+
+
+def _describe_interval(found: Tolerance, margin: str) -> str:
+    """The values between which the break point is with 95% confidence."""
+    first, (low, high) = found.points[0].value, found.interval
+    within = f"within {margin} of that at {first:g}"
+    if low > first and math.isfinite(high):
+        return f"the error is surely {within} up to {low:g}, and surely not from {high:g} on (95%)"
+    if math.isfinite(high):
+        return f"the error is surely not {within} from {high:g} on (95%), and unsure below"
+    if low > first:
+        return f"the error is surely {within} up to {low:g} (95%), and unsure above"
+    return f"at no value that was tried is it sure (95%) whether the error is {within}"
 
 
 def lines_of_tolerance(found: Tolerance) -> Iterator[str]:

@@ -26,7 +26,7 @@ SHOWN = {
     "own_model.py": ("averaging:10", "out/comparison.svg"),
     "spot_instances.py": ("spot", "out/spot/table.csv"),
     "wide_area.py": ("diloco:20", "out/index.html"),
-    "tolerance.py": ("tolerated up to", "out/tolerance.svg"),
+    "tolerance.py": ("the error stays within", "out/tolerance.svg"),
     "own_policy.py": ("staleness of tokens", None),
 }
 """What a program prints, and a file that it writes; the others are run by their page."""

@@ -30,7 +30,7 @@ def test_the_break_point_of_a_run_file_is_bracketed_and_found_again_without_trai
     assert (out / "tolerance.svg").stat().st_size > 1000
     assert "slow describes 2 workers; 16 are these 8 times over" in first.err
     assert "workers 16: broken" in first.err
-    assert "tolerated up to 4" in first.out
+    assert "up to 4, and not at 16" in first.out
     assert "tolerate: 2 to 3 values of workers, 2 trainings each: at most 6;" in first.err
     monkeypatch.setattr("harness.training.run.FrameTraining", None)
     assert cli.main(words) == 0
@@ -45,7 +45,7 @@ def test_staleness_delay_and_losses_change_the_cluster_of_the_runs(tmp_path, cap
         assert cli.main(["tolerate", str(path), *FEW, *words]) == 0
         told = capsys.readouterr().out
         assert told.startswith(f"{what}: undecided: ")  # as one seed has no interval
-        assert "an error 9 (relative) above that of 0 is tolerated up to" in told
+        assert "by the means alone, the error stays within 900% of that at 0 up to" in told
         assert f"up to {float(high):g}, the most that was tried\n" in told
         assert "one seed has no interval: not decided" in told
         hashes = json.loads((out / "results.json").read_text())["provenance"]["runs"]

@@ -145,8 +145,12 @@ def test_the_break_point_has_an_interval_between_what_is_decided():
     assert [p.decided for p in points] == [False, False, True]
     assert found.interval == (1, 8)
     told = list(describe_tolerance(found))
-    assert told[0] == "workers: undecided: the break point is anywhere above 1, at most 8 (95%)"
-    assert told[1].endswith("above that of 1 is tolerated up to 2, broken at 4")
+    assert told[0] == (
+        "workers: undecided: the error is surely not within 5% of that at 1 from 8 on (95%),"
+        " and unsure below"
+    )
+    means = "by the means alone, the error stays within 5% of that at 1 up to 2, and not at 4"
+    assert told[1] == means
     assert [line.partition(": needs")[0] for line in told[2:]] == [
         "undecided at 2",
         "undecided at 4",
