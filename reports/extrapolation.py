@@ -21,6 +21,7 @@ from reports import numbers, style, verdict_notes
 from reports.style import COLOURS, DASHES, INK, MUTED
 
 HEIGHT_IN = 3.3
+FORMULA = "At size n a law is 1 + c / n^a, or 1 + floor + c / n^a."
 BAND = "#E69F00"
 
 
@@ -154,12 +155,13 @@ def describe_laws(curve: Curve) -> str:
         if law is None:
             told.append(f"{trend.label}: too few sizes for a law and its check.")
         elif law.held_out is None:
-            told.append(f"{trend.label}: {law.name}, unchecked.")
+            told.append(f"{trend.label}: no size is left to check “{law.name}”.")
         else:
             held = "predicts" if law.held_out.holds else "misses"
             size = _with_unit(law.held_out.at, curve.unit)
-            told.append(f"{trend.label}: {law.name}, which {held} {size} from the smaller sizes.")
-    return " ".join(told)
+            told.append(f"{trend.label}: used is “{law.name}”, which from the smaller sizes {held} "
+                        f"{size}.")  # fmt: skip
+    return " ".join([*told, FORMULA] if any(trend.laws for trend in curve.trends) else told)
 
 
 def draw_curve(exhibit: Exhibit, printed: str) -> Iterator[tuple[str, bytes]]:

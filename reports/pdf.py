@@ -261,6 +261,7 @@ def _exhibit(exhibit: Exhibit, bad: Collection[str], said: Words) -> Data:
             "rows": shown.rows,
             "printed": shown.printed,
             "against": said.noun,
+            "ours": "measured" if exhibit.curve is None else "by the law",
         },
     }
 

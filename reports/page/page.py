@@ -250,11 +250,11 @@ def _table(exhibit: Exhibit, shown: Data) -> str:
     printed: list[bool] = shown["printed"]
     printing = f"<th scope='col'>{shown['against']}</th>"
     heads = "".join(
-        tag("th", escape(name) or "measured", scope="colgroup", colspan="2" if paper else "1")
+        tag("th", escape(name) or shown["ours"], scope="colgroup", colspan="2" if paper else "1")
         for name, paper in zip(columns, printed, strict=True)
     )
     below = "".join(
-        (printing if paper else "") + "<th scope='col'>measured</th>" for paper in printed
+        (printing if paper else "") + tag("th", shown["ours"], scope="col") for paper in printed
     )
     rows = "".join(
         tag("tr", tag("th", escape(label), scope="row"), *_cells(exhibit, row, printed))
