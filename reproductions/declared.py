@@ -40,6 +40,8 @@ APART = (
 )
 """Keys that are not shown beside a setting's digest: long tables, and what changes no training."""
 
+LATER = ("StabilityConfig", "StaleGradientConfig")
+"""Kinds of settings that a paper has got after its first registration."""
 
 DEPTH = 2
 """Tables within tables that entries are shown of."""
@@ -150,16 +152,21 @@ def _ends(band: Bounds) -> list[float]:
 
 
 def _describe_settings(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The digest of each configuration, and its short entries that most others do not have."""
+    """The digest of each configuration, and its short entries that most others do not have.
+
+    Settings of `LATER` kinds are no others: a claim that is added with some of these leaves the
+    entries of all earlier settings as their runs were begun under.
+    """
     digests = {
         name: identity(drop_keys(table, (*OF_A_SEED, "device")))[:DIGITS]
         for name, table in tables.items()
     }
     short = {name: dict(_short_entries(table)) for name, table in tables.items()}
-    counts = Counter(repr(item) for entries in short.values() for item in entries.items())
+    others = [name for name, table in tables.items() if table.get("is") not in LATER]
+    counts = Counter(repr(item) for name in others for item in short[name].items())
     return {
         name: {"digest": digests[name]}
-        | {k: v for k, v in short[name].items() if 2 * counts[repr((k, v))] <= len(tables)}
+        | {k: v for k, v in short[name].items() if 2 * counts[repr((k, v))] <= len(others)}
         for name in tables
     }
 
