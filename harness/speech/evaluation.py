@@ -104,28 +104,38 @@ class FrameEvaluator:
         """Tune the decoding of ``model [P]`` on development data; None without decoding."""
         return self._transcriber.tune_decoding(lambda part: self.likelihoods(model, part))
 
-    def word_errors(self, split: str, model: Tensor, tuned: TuningResult | None) -> ErrorCounts:
-        """Errors that ``model [P]`` makes in each utterance of a test set.
+    def test(
+        self, split: str, model: Tensor, tuned: TuningResult | None
+    ) -> tuple[ErrorCounts, float]:
+        """Errors in each utterance of a test set, and the share of wrong frames.
 
         Args:
             split: the test set.
-            model: the parameters.
+            model: the parameters ``[P]``.
             tuned: from ``tune_decoding`` of the same model.
         """
-        heard = self._transcriber.hear(split, lambda part: self.likelihoods(model, part), tuned)
-        return word_errors(self.corpus.split(split).words, heard)
+        part = self.corpus.split(split)
+        scores, wrong = self._score(model, part)
+        heard = self._transcriber.hear(split, lambda _: scores, tuned)
+        return word_errors(part.words, heard), wrong / part.total_frames
 
-    @torch.no_grad()
     def likelihoods(self, model: Tensor, part: Utterances) -> list[np.ndarray]:
         """``[T, K]`` log p(s|x_t) - log prior(s) of each utterance."""
+        return self._score(model, part)[0]
+
+    @torch.no_grad()
+    def _score(self, model: Tensor, part: Utterances) -> tuple[list[np.ndarray], int]:
+        """`likelihoods`, and the number of wrong frames."""
         rows = torch.as_tensor(frame_edges(part)[0])
+        wrong = torch.zeros((), dtype=torch.int64, device=model.device)
         prior = torch.as_tensor(self._log_prior).to(model.device)
         scores = torch.empty(len(rows), len(prior), dtype=torch.float64, device=model.device)
         blocks = torch.split(scores, BLOCK)
         outputs = _outputs(self.net, model, self.frames, rows)
-        for block, (logits, _) in zip(blocks, outputs, strict=True):
+        for block, (logits, targets) in zip(blocks, outputs, strict=True):
+            wrong += frame_errors(logits, targets)[0]
             torch.sub(torch.log_softmax(logits[0].double(), 1), prior, out=block)
-        return np.split(scores.cpu().numpy(), np.cumsum(part.frames)[:-1])
+        return np.split(scores.cpu().numpy(), np.cumsum(part.frames)[:-1]), int(wrong.item())
 
 
 def log_prior(corpus: Corpus) -> np.ndarray:

@@ -89,10 +89,9 @@ class Acoustic:
             measured[f"acoustic_scale/{name}"] = tuned.best.scale
             measured[f"acoustic_scale_decided/{name}"] = float(tuned.decided)
         for test in self.corpus.tests:
-            counts = self.evaluator.word_errors(test, model, tuned)
+            counts, frame_error = self.evaluator.test(test, model, tuned)
             errors[test] = counts.errors, counts.lengths
-            frames = self.evaluator.frames_of(test, model)
-            measured[f"{test}_frame_error/{name}"] = frames.frame_error
+            measured[f"{test}_frame_error/{name}"] = frame_error
             measured[f"{test}_word_error/{name}"] = float(
                 counts.errors.sum() / counts.lengths.sum()
             )

@@ -171,8 +171,10 @@ def test_every_candidate_is_tested_at_an_acoustic_scale_of_its_own(configure, co
         measured = training.last_measured()
         assert measured[f"acoustic_scale/{name}"] == tuned.best.scale
         assert measured[f"acoustic_scale_decided/{name}"] == float(tuned.decided)
-        wrong = alone.word_errors("clean", model, tuned).errors
-        assert training.word_errors[f"clean/{name}/1"].tolist() == wrong.tolist()
+        wrong, frame_error = alone.test("clean", model, tuned)
+        assert training.word_errors[f"clean/{name}/1"].tolist() == wrong.errors.tolist()
+        assert measured[f"clean_frame_error/{name}"] == frame_error
+        assert frame_error == alone.frames_of("clean", model).frame_error
 
 
 def test_rate_search_costs_simulated_time(configure, corpus, finished):
