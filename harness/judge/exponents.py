@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from harness.judge.interval import Interval
-from harness.judge.statistics import Array, mean_ci, t_quantile
+from harness.judge.statistics import Array, mean_ci
 
 __all__ = ["exponents_ci", "root_ci"]
 
@@ -61,11 +61,7 @@ def exponents_ci(values: Array, *places: Array) -> list[Interval]:
     logs = np.log(np.where(means > 0.0, means, np.nan))
     found = logs @ fit.T
     whole, without = found[0], found[1:]
-    error = np.sqrt((seeds - 1) / seeds * np.square(without - without.mean(0)).sum(0))
-    half = t_quantile(seeds - 1) * error if seeds > 2 else np.full(len(whole), np.nan)
-    return [
-        Interval(middle, middle - reach, middle + reach, seeds - 1.0)
-        if math.isfinite(middle + reach)
-        else Interval(middle)
-        for middle, reach in zip(whole.tolist(), half.tolist(), strict=True)
-    ]
+    if seeds < 3:
+        return [Interval(middle) for middle in whole.tolist()]
+    # One value a seed, with the mean and the standard error of the jackknife.
+    return [mean_ci(column) for column in (whole + (seeds - 1) * (without.mean(0) - without)).T]
