@@ -64,8 +64,9 @@ def _gain(table: Table, best: Row) -> str:
         return "; more workers do not pay"
     found = speedup(best, reference)
     assert found is not None
-    times = f"{format_times(found.time.estimate)} times{format_range(found.time, format_times)}"
-    return f", {times} faster than one worker"
+    span = format_range(found.time, format_times).replace("(", "(95%: ")
+    apart = "" if is_decided(found.time) else ", which cannot be told apart"
+    return f", {format_times(found.time.estimate)} times faster{span} than one worker{apart}"
 
 
 def _doubts(best: Row, others: Sequence[Row]) -> Iterator[str]:
@@ -75,7 +76,8 @@ def _doubts(best: Row, others: Sequence[Row]) -> Iterator[str]:
         assert found is not None
         ratio = found.time
         span = format_range(ratio, format_times)
-        told = f"{_name(row)}: {format_times(ratio.estimate)} times as long{span}"
+        times = format_times(ratio.estimate)
+        told = f"{_name(row)}: {'as long' if times == '1' else f'{times} times as long'}{span}"
         if math.isfinite(ratio.high - ratio.low) and not is_decided(ratio):
             yield f"Not told apart: {told}; {describe_need(best, row)}."
         elif place == 0:
