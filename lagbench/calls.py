@@ -385,7 +385,7 @@ def rollouts(
     protocol: TimingProtocol | None = None,
     sampler: Callable[..., Any] | None = None,
     test: Any = None,
-    context: int = 64,
+    context: int | None = None,
     seeds: int | Sequence[int] = 3,
     store: str | Path = DEFAULT_STORE,
     **further: Any,
@@ -405,7 +405,8 @@ def rollouts(
         sampler: function ``sampler(policy, prefixes, draws)`` that answers prompts, see
             `harness.rollouts.sampling.Sampler`; None for ours. Token 0 ends an answer.
         test: prompts of the evaluation; None for a fifth of ``problems``, drawn at random.
-        context: largest number of tokens of prompt and answer, for prompts of your own.
+        context: largest number of tokens of prompt and answer, for prompts of your own; None for
+            64.
         seeds: number of seeds, or a list of them.
         store: folder of the store.
         further: more fields of `harness.rollouts.rollout_config.RolloutConfig`, such as

@@ -171,11 +171,12 @@ def _efforts(
 def _idle(
     arguments: argparse.Namespace, asked: Iterable[tuple[Point, Workload, list[int]]]
 ) -> list[str]:
-    """A line for each key of the cluster files without effect on the simulations."""
+    """A line for each option, and each key of the cluster files, without effect."""
     from harness.simulator.foresight import find_unused_keys
     from harness.simulator.steady import history
 
-    protocol, found = protocols.protocol(arguments), dict[str, str]()
+    protocol = protocols.protocol(arguments)
+    found = {f"--{name.replace('_', '-')}": why for name, why in protocol.idle()}
     for point, workload, counts in asked:
         endless = (
             arguments.folds is None and arguments.epochs is None and not history(point.cluster)

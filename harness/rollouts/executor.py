@@ -191,8 +191,10 @@ class RolloutExecutor:
         draws = draw_uniforms(config.seed, numbers, attempts, config.problems.context)
         policy = self.weights.load(self.versions[rows[0].version])
         found = config.policy.sample(policy, prefixes, draws, config.temperature)
+        if config.policy.sampler is None:
+            return list(found)
         shape = config.problems.vocabulary, config.problems.context
-        return check_sampled(found, prefixes, *shape)
+        return check_sampled(policy, found, prefixes, *shape)
 
     # -- training ------------------------------------------------------------------------
 

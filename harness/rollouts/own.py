@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, cast
@@ -34,6 +35,8 @@ Reward = Callable[[list[int], list[int]], float]
 class OwnPolicy(PolicySource, HasIdentity):
     """A user's module, and the sampler in place of ours.
 
+    The module computes as for evaluation: without dropout, with the averages of BatchNorm as given.
+
     Args:
         model: a causal module from tokens ``[B, T]`` to logits ``[B, T, V]``, from whose
             parameters every run starts; or a function that makes one.
@@ -56,7 +59,7 @@ class OwnPolicy(PolicySource, HasIdentity):
         """See `PolicySource`; a function is called with random generators of the seed."""
         del vocabulary, context
         if isinstance(self.model, nn.Module):
-            return copy.deepcopy(self.model)
+            return copy.deepcopy(self.model).eval()
         with torch.random.fork_rng():  # pyright: ignore[reportUnknownMemberType]
             torch.manual_seed(stream_key(seed, "policy") >> 65)  # pyright: ignore[reportUnknownMemberType]
             try:
@@ -66,7 +69,7 @@ class OwnPolicy(PolicySource, HasIdentity):
         if not isinstance(made, nn.Module):
             told = f"gives a {type(made).__name__}; allowed: a torch.nn.Module, or what makes one"
             raise UserError(f"policy: {told}")
-        return made
+        return made.eval()
 
     def rows(self, policy: nn.Module) -> int:
         """See `PolicySource`; of a user's sampler nothing is known."""
@@ -96,19 +99,19 @@ class OwnPolicy(PolicySource, HasIdentity):
         """V: the size of the logits of a prompt.
 
         Raises:
-            UserError: the module cannot compute them.
+            UserError: the module cannot compute them, or is not causal.
         """
         policy = self.make(0, 0, 0)
         Weights(policy)
-        with torch.no_grad():
-            try:
-                logits = policy(torch.tensor([list(prompt)]))
-            except RAISED as error:
-                raise UserError(f"policy: raised {describe_raised(error)}") from error
+        logits = _compute_logits(policy, prompt)
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         if not isinstance(shape, tuple) or len(shape) != 3 or shape[:2] != (1, len(prompt)):
             told = f"a tensor (1, {len(prompt)}, tokens of the vocabulary)"
             raise UserError(f"policy: gives {shape} for a prompt of {len(prompt)}; allowed: {told}")
+        longer = _compute_logits(policy, [*prompt, (prompt[-1] + 1) % shape[2]])
+        if not torch.allclose(longer[:, :-1], logits, rtol=1e-3, atol=1e-3, equal_nan=True):
+            told = "a causal module, whose logits depend on the tokens up to their own"
+            raise UserError(f"policy: one more token changes earlier logits; allowed: {told}")
         return shape[2]
 
     def to_identity(self) -> dict[str, Any]:
@@ -117,6 +120,19 @@ class OwnPolicy(PolicySource, HasIdentity):
         if self.sampler is not None:
             parts["sampler"] = digest_of_code(self.sampler, "sampler")
         return {"is": "OwnPolicy", **parts}
+
+
+def _compute_logits(policy: nn.Module, tokens: Sequence[int]) -> Any:
+    """The result for one sequence of tokens.
+
+    Raises:
+        UserError: the module raises an error.
+    """
+    with torch.no_grad():
+        try:
+            return policy(torch.tensor([list(tokens)]))
+        except RAISED as error:
+            raise UserError(f"policy: raised {describe_raised(error)}") from error
 
 
 class OwnProblems(Problems, HasIdentity):
@@ -210,13 +226,16 @@ def read_prompts(name: str, prompts: object) -> list[tuple[int, ...]]:
     """
     told = "a list of prompts, each a list of at least one whole number from 0"
     try:
-        found = [tuple(map(int, each)) for each in cast(Any, prompts)]
+        found = [tuple(map(operator.index, each)) for each in cast(Any, prompts)]
     except (TypeError, ValueError) as error:
         raise UserError(f"{name}: {describe_raised(error)}; allowed: {told}") from error
     if not found or not all(each and min(each) >= 0 for each in found):
         raise UserError(f"{name}: {len(found)} prompts, or an empty one; allowed: {told}")
     return found
 
+
+CONTEXT = 64
+"""Largest number of tokens of a user's prompt and answer, unless another one is given."""
 
 NAMED: dict[str, type[Any]] = {
     kind.name: kind
@@ -239,7 +258,7 @@ def policy_of(asked: object, sampler: object = None) -> PolicySource:
 
 
 def problems_of(
-    asked: object, policy: PolicySource, reward: object, test: object, context: int
+    asked: object, policy: PolicySource, reward: object, test: object, context: int | None
 ) -> Problems:
     """The problems that a user asks for: ours, by name too, or prompts with their reward.
 
@@ -248,14 +267,14 @@ def problems_of(
         policy: the policy; its logits have the size of the vocabulary.
         reward: see `Reward`; None for problems of ours.
         test: prompts of the evaluation, or None.
-        context: largest number of tokens of a user's prompt and answer.
+        context: largest number of tokens of a user's prompt and answer; None for `CONTEXT`.
 
     Raises:
         UserError: a mistake in one of them, or parts that do not go together.
     """
     given = NAMED[asked]() if isinstance(asked, str) and asked in NAMED else asked
     if isinstance(given, Problems):
-        for name, part in {"reward": reward, "test": test}.items():
+        for name, part in {"reward": reward, "test": test, "context": context}.items():
             if part is not None:
                 raise UserError(f"{name}: for prompts of your own; allowed: without it")
         if isinstance(policy, OwnPolicy):
@@ -273,7 +292,11 @@ def problems_of(
         raise UserError("policy: a module of your own is needed for prompts of your own")
     prompts = read_prompts("problems", given)
     vocabulary = policy.count_tokens(prompts[0])
-    return OwnProblems(prompts, cast(Any, reward), cast(Any, test), vocabulary, context)
+    most = CONTEXT if context is None else context
+    if type(most) is not int or most < 2:
+        told = "a whole number at least 2"
+        raise UserError(f"context: {most!r} is not allowed; allowed: {told}")
+    return OwnProblems(prompts, cast(Any, reward), cast(Any, test), vocabulary, most)
 
 
 def loss_of(asked: object) -> Loss:
@@ -298,7 +321,7 @@ def configure(
     problems: object,
     reward: object,
     test: object,
-    context: int,
+    context: int | None,
     cluster: Cluster,
     protocol: object,
     settings: Mapping[str, Any],

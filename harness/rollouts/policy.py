@@ -128,6 +128,8 @@ class Weights:
 
     The module's parameters become views of the vectors, so a version is exchanged by one copy.
 
+    Parameters without ``requires_grad`` are left out, and stay as they are.
+
     Args:
         module: the module, on its device; its parameters change with the vector.
 
@@ -136,7 +138,8 @@ class Weights:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        parameters = list(module.parameters())
+        self.parameters = [each for each in module.parameters() if each.requires_grad]
+        parameters = self.parameters
         kinds = {str(each.dtype).removeprefix("torch.") for each in parameters}
         if kinds != {"float32"}:
             there = " and ".join(sorted(kinds)) or "no"
@@ -152,8 +155,8 @@ class Weights:
 
     def matrices(self, stack: Tensor) -> list[Tensor]:
         """Views ``[W, n, m]`` of the weight matrices in ``stack [W, P]``; see `Network`."""
-        sizes = [each.numel() for each in self.module.parameters()]
-        pairs = zip(self.module.parameters(), stack.split_with_sizes(sizes, 1), strict=True)
+        sizes = [each.numel() for each in self.parameters]
+        pairs = zip(self.parameters, stack.split_with_sizes(sizes, 1), strict=True)
         return [part.view(len(stack), *each.shape) for each, part in pairs if each.ndim == 2]
 
     def load(self, version: Tensor) -> nn.Module:

@@ -59,6 +59,7 @@ MOST_ROLLOUTS = 1 << 16
 MOST_ROWS = 1 << 17
 """Trained rollouts that one call of the kernel records at most, or those of one step."""
 MOST_S = 1e9
+UNREAD = "no token is read before it is decoded"
 LEAST_CHECKED = 50
 """Folds below which a simulation is too short for closed forms."""
 
@@ -199,12 +200,16 @@ class Rollouts(Spec, TimingProtocol):
     @property
     def most_groups(self) -> int:
         """Largest number of groups in flight, waiting and in training."""
+        return int(min(self.room * self.batch, self._admitted()))
+
+    def _admitted(self) -> float:
+        """Largest number of groups that the rule admits."""
         bounds = {
             "admission": (self.eta + 1) * self.batch,
             "one-step": 2 * self.batch,
             "backpressure": math.ceil(self.batch * (1 + self.eta) * self.interval),
         }
-        return int(min(self.room * self.batch, bounds.get(self.rule, math.inf)))
+        return bounds.get(self.rule, math.inf)
 
     def start(self, cluster: Cluster, workers: int) -> State:
         """Initial state: generators and trainer idle, no group.
@@ -363,6 +368,28 @@ class Rollouts(Spec, TimingProtocol):
             yield f"link.{name}", "sync_s is given" if names else "one copy is sent at a time"
         if workers == 1 and cluster.heterogeneity_cv > 0.0:
             yield "heterogeneity_cv", "there is one generator"
+
+    def idle(self) -> Iterator[tuple[str, str]]:
+        """See `TimingProtocol`: settings that another one replaces or switches off."""
+        in_flight = self.publish == "in-flight"
+        reasons = {
+            "eta": "one-step trains on the batch before" * (self.rule == "one-step"),
+            "room": "the rule admits no more" * (self.room * self.batch >= self._admitted()),
+            "recompute": "" if in_flight else "only in-flight publication interrupts rollouts",
+            "prefill_s": "" if self.prompt_tokens or (in_flight and self.recompute) else UNREAD,
+        }
+        if self.prefill_s == 0.0:
+            reasons |= dict.fromkeys(("prompt_tokens", "recompute"), "prefill_s is 0")
+        for name in ("tokens", "reward", "environment"):
+            law, cv = f"{name}_law", f"{name}_cv"
+            if name != "tokens" and getattr(self, f"{name}_s") == 0.0:
+                reasons |= dict.fromkeys((law, cv), f"{name}_s is 0")
+            elif getattr(self, law) == "constant":
+                reasons[cv] = f"{law} is constant"
+            elif getattr(self, cv) == 0.0:
+                reasons[law] = f"{cv} is 0"
+        for name in find_changed(self, *(name for name, why in reasons.items() if why)):
+            yield name, reasons[name]
 
     def effort(self, cluster: Cluster, workers: int) -> UnitCosts:
         """See `TimingProtocol`; the pool of groups is counted with the workers."""

@@ -23,6 +23,9 @@ __all__ = ["LENGTHS", "RolloutConfig", "WarmStart"]
 LENGTHS = ("tokens", "tokens_law", "tokens_cv", "most_tokens")
 """Settings of the protocol that draw lengths where no policy determines them."""
 
+START = ("least", "most", "rate", "minibatch", "every", "measured")
+"""Settings of the supervised start without effect if it has no steps."""
+
 FORMAT = 1
 """Version of the results; raised when the same configuration would give other bytes."""
 
@@ -189,15 +192,11 @@ class RolloutConfig(TaskConfig):
 
     def idle(self) -> Iterator[tuple[str, str]]:
         """See `TaskConfig`."""
-        usual = Rollouts()
         for name in find_changed(self.protocol, *LENGTHS):
             yield f"protocol.{name}", "in training the policy determines the lengths"
-        needed = {"reward_law": "reward_s", "reward_cv": "reward_s", "recompute": "prefill_s"}
-        needed |= {f"environment_{name}": "environment_s" for name in ("law", "cv")}
-        for name, seconds in {**needed, "prompt_tokens": "prefill_s"}.items():
-            changed = getattr(self.protocol, name) != getattr(usual, name)
-            if changed and getattr(self.protocol, seconds) == 0.0:
-                yield f"protocol.{name}", f"protocol.{seconds} is 0"
+        if self.start.steps == 0:
+            for name in find_changed(self.start, *START):
+                yield f"start.{name}", "start.steps is 0"
         clips = isinstance(self.loss, Decoupled) and self.loss.clip != Decoupled().clip
         if clips and self.protocol.steps == 1:
             yield "loss.clip", "with protocol.steps = 1 the clipped ratio is always 1"

@@ -42,6 +42,10 @@ ROWS = 64
 """Rollouts that are computed in one step."""
 
 
+MOST_LOG_PROB = 1e-3
+"""Logarithm of a probability up to which it counts as rounded from 0."""
+
+
 class Sampled(NamedTuple):
     """New tokens of a rollout, and the logarithms of the probabilities that they were drawn with.
 
@@ -58,7 +62,8 @@ Sampler = Callable[[nn.Module, Sequence[np.ndarray], np.ndarray], Sequence[Any]]
 """Function ``sampler(policy, prefixes, draws)`` to a pair (tokens, log_probs) of each rollout.
 
 ``prefixes`` are N int64 arrays: prompt and kept tokens. ``draws [N, C]`` are numbers in (0, 1); the
-token at place t of rollout n is to be drawn with ``draws[n, t]``.
+token at place t of rollout n is to be drawn with ``draws[n, t]``. It samples at the temperature of
+the run.
 """
 
 
@@ -150,11 +155,16 @@ def sample_greedily(
 
 
 def check_sampled(
-    found: Sequence[Any], prefixes: Sequence[np.ndarray], vocabulary: int, context: int
+    policy: nn.Module,
+    found: Sequence[Any],
+    prefixes: Sequence[np.ndarray],
+    vocabulary: int,
+    context: int,
 ) -> list[Sampled]:
-    """The answers of a sampler as arrays.
+    """The answers of a user's sampler as arrays.
 
     Args:
+        policy: the module that was sampled from.
         found: a pair (tokens, log_probs) for each prefix.
         prefixes: prompts, with kept tokens.
         vocabulary: V.
@@ -179,10 +189,25 @@ def check_sampled(
         if tokens.dtype.kind not in "iu" or tokens.min() < 0 or tokens.max() >= vocabulary:
             told = f"whole numbers from 0 to {vocabulary - 1}"
             raise UserError(f"sampler: tokens {tokens.tolist()[:5]}; allowed: {told}")
-        if logs.shape != tokens.shape or logs.dtype.kind != "f":
+        if (tokens[:-1] == END).any():
+            told = f"token {END} at the end alone"
+            raise UserError(f"sampler: tokens {tokens.tolist()[:5]}; allowed: {told}")
+        if logs.shape != tokens.shape or logs.dtype.kind not in "fiu":
             told = f"one number for each of the {len(tokens)} tokens"
             raise UserError(f"sampler: log_probs of shape {logs.shape}; allowed: {told}")
+        wrong = ~(np.isfinite(logs) & (logs <= MOST_LOG_PROB))
+        # of a policy that has diverged, no probability is known
+        if wrong.any() and _is_finite(policy, np.concatenate([prefix, tokens])):
+            told = "finite numbers up to 0"
+            raise UserError(f"sampler: log_probs {logs[wrong].tolist()[:5]}; allowed: {told}")
     return [Sampled(tokens.astype(np.int64), logs.astype(np.float32)) for tokens, logs in pairs]
+
+
+def _is_finite(policy: nn.Module, tokens: np.ndarray) -> bool:
+    """Whether all logits along a rollout are finite."""
+    device = next(policy.parameters()).device
+    with torch.no_grad():
+        return bool(policy(torch.as_tensor(tokens, device=device)[None]).isfinite().all())
 
 
 class _Run:

@@ -13,13 +13,19 @@ from torch import nn
 from harness.base.seeds import stream_key
 from harness.base.settings import Spec, setting
 from harness.rollouts.policy import Transformer
-from harness.rollouts.sampling import Sampled, rows_of, sample
+from harness.rollouts.sampling import Sampled, Sampler, rows_of, sample
 
 __all__ = ["PolicySource", "SmallTransformer"]
 
 
 class PolicySource(ABC):
-    """Where the untrained policy of a run is from, and its sampler."""
+    """Where the untrained policy of a run is from, and its sampler.
+
+    Attributes:
+        sampler: a user's sampler, whose answers are checked; None for ours.
+    """
+
+    sampler: Sampler | None = None
 
     @abstractmethod
     def make(self, vocabulary: int, context: int, seed: int) -> nn.Module:

@@ -38,13 +38,13 @@ class OwnTable:
             place of ours.
         reward: function of a prompt and an answer, both lists of tokens.
         test: prompts of the evaluation; without it a fifth of them, drawn at random.
-        context: largest number of tokens of prompt and answer.
+        context: largest number of tokens of prompt and answer of a user's problems; 64 without it.
     """
 
     sampler: str | None = None
     reward: str | None = None
     test: str | None = None
-    context: int = setting(64, at_least=2, at_most=100_000)
+    context: int | None = setting(None, at_least=2, at_most=100_000)
 
 
 class RolloutApplication(Application[RolloutConfig, Problems]):
@@ -147,7 +147,7 @@ def _find_own(asked: RunRequest, own: Table, table: Table) -> Table:
     said = build(OwnTable, own, str(asked.path))
 
     def find(key: str, name: object) -> Any:
-        if not isinstance(name, str) or ":" not in name:
+        if not isinstance(name, str) or (key == "problems" and ":" not in name):
             return name
         return find_object(name, f"{asked.path}: {key}", asked.path.parent)
 

@@ -314,6 +314,10 @@ class TimingProtocol(ABC):
         del cluster, workers
         return iter(())
 
+    def idle(self) -> Iterator[tuple[str, str]]:
+        """Its own settings that another one leaves without effect, each with the reason."""
+        return iter(())
+
     def effort(self, cluster: Cluster, workers: int) -> UnitCosts:
         """Cost of its simulation; by default that of a parameter server."""
         del cluster, workers

@@ -12,7 +12,7 @@ import lagbench
 from harness.base.errors import UserError
 from harness.cli import main
 from harness.judge.statistics import mean_ci
-from harness.rollouts.own import configure
+from harness.rollouts.own import OwnPolicy, configure
 from harness.rollouts.rollout_config import WarmStart
 from harness.rollouts.sampling import sample
 from harness.store import Run
@@ -83,6 +83,22 @@ tokens = 9.0
 
 def make_policy():
     return nn.Sequential(nn.Embedding(5, 8), nn.Linear(8, 5))
+
+
+class Averaging(nn.Embedding):
+    """Every place sees the mean of all tokens."""
+
+    def __init__(self):
+        super().__init__(5, 5)
+
+    def forward(self, tokens):
+        found = super().forward(tokens)
+        return found + found.mean(1, keepdim=True)
+
+
+def test_a_policy_computes_without_dropout_whoever_made_it():
+    for model in (nn.Dropout(), nn.Dropout):
+        assert not OwnPolicy(model).make(0, 0, 0).training
 
 
 def reward(prompt, answer):
@@ -224,14 +240,23 @@ def answer_by(tokens, logs):
     [
         ({"problems": []}, "problems: 0 prompts, or an empty one; allowed: a list of prompts"),
         ({"problems": [[1]] * 3}, "problems: 3 prompts; allowed: at least 5, or test with"),
-        ({"problems": [[1], "x"]}, "problems: ValueError: .*; allowed: a list of prompts"),
+        ({"problems": [[1], "x"]}, "problems: TypeError: .*; allowed: a list of prompts"),
         ({"problems": [[9]] * 5}, r"policy: raised IndexError"),
         ({"problems": [[1] * 8] * 5}, r"problems: prompt \[1, 1, .*; allowed: fewer than 8 tokens"),
         ({"problems": "adition"}, "problems: unknown 'adition'.*addition"),
         (
-            {"problems": "addition", "reward": None, "policy": nn.Embedding(20, 20)},
+            {
+                "problems": "addition",
+                "reward": None,
+                "context": None,
+                "policy": nn.Embedding(20, 20),
+            },
             "policy: logits of 20 tokens; allowed: 18",
         ),
+        ({"problems": "addition", "reward": None}, "context: for prompts of your own; allowed: w"),
+        ({"problems": [[1.5]] * 5}, "problems: TypeError: .*; allowed: a list of prompts"),
+        ({"context": 1}, "context: 1 is not allowed; allowed: a whole number at least 2"),
+        ({"policy": Averaging()}, "policy: one more token changes earlier logits; allowed: a caus"),
         ({"problems": "addition"}, "reward: for prompts of your own; allowed: without it"),
         ({"reward": None}, "reward: missing; needed: a function of prompt and answer"),
         ({"policy": nn.Linear(2, 2).double()}, "policy: it has float64 parameters"),
@@ -267,6 +292,9 @@ def test_a_mistake_in_a_call_is_named(changes, line):
             answer_by([1, 0], [0.0]),
             r"sampler: log_probs of shape \(1,\); allowed: one",
         ),
+        (answer_by([1, 0], [0.0, np.nan]), r"sampler: log_probs \[nan\]; allowed: finite"),
+        (answer_by([1, 0], [0, 1]), r"sampler: log_probs \[1\]; allowed: finite numbers up to 0"),
+        (answer_by([0, 1], [0.0, 0.0]), r"sampler: tokens \[0, 1\]; allowed: token 0 at the end"),
         (lambda policy, prefixes, draws: [], "sampler: 0 answers for .* rollouts; allowed: one"),
         (lambda policy, prefixes, draws: 1 / 0, "sampler: raised ZeroDivisionError"),
         (lambda policy, prefixes, draws: 3, "sampler: raised TypeError"),

@@ -104,6 +104,36 @@ def test_a_saved_timeline_keeps_the_tables_of_the_protocol(tmp_path):
     ]
 
 
+IDLE = {
+    "eta": 3.0, "room": 9, "recompute": False, "prefill_s": 0.5, "prompt_tokens": 7,
+    "tokens_law": "gamma", "tokens_cv": 2.0, "reward_law": "gamma", "reward_cv": 2.0,
+    "environment_law": "gamma", "environment_cv": 2.0,
+}  # fmt: skip
+BASES = (
+    {"rule": "one-step"},
+    {"rule": "discard", "publish": "in-flight", "prefill_s": 0.01, "room": 3, "eta": 1.0},
+    {"rule": "admission", "publish": "in-flight", "tokens_cv": 0.0, "recompute": False},
+    {"rule": "window", "prefill_s": 0.1, "prompt_tokens": 3, "reward_s": 3.0, "room": 2},
+    {"rule": "backpressure", "tokens_law": "constant", "environment_s": 9.0},
+)
+
+
+@pytest.mark.parametrize("base", BASES, ids=lambda base: base["rule"])
+def test_a_setting_without_effect_is_said_to_be_and_no_other(base):
+    """Every setting that another one may switch off is changed; the rows of the timeline tell."""
+    usual = {"slots": 3, "group": 2, "batch": 3, "tokens": 20.0, "decode_s": 1.0, "train_s": 40.0}
+    usual |= base
+
+    def time_it(**changes):
+        protocol = Rollouts(**usual | changes)
+        return protocol, Simulation(cluster_of(2), protocol, WORKLOAD).advance(folds=12).sha256()
+
+    _, before = time_it()
+    for name, value in IDLE.items():
+        protocol, after = time_it(**{name: value})
+        assert (name in dict(protocol.idle())) == (after == before), (name, dict(protocol.idle()))
+
+
 def test_draining_begins_no_more_than_it_trains_on():
     simulation = run(rule="discard", eta=1)
     simulation.advance(folds=20)

@@ -215,6 +215,17 @@ def test_weights_are_one_vector_that_the_module_reads():
     assert torch.equal(weights.slope(policy(tokens).square().sum()), slope)
 
 
+def test_frozen_parameters_stay_as_they_are():
+    policy = make_policy(seed=1)
+    policy.token.weight.requires_grad_(False)
+    before, count = policy.token.weight.clone(), sum(p.numel() for p in policy.parameters())
+    weights = Weights(policy)
+    assert len(weights.vector) == count - before.numel()
+    weights.load(weights.vector + 1.0)
+    assert torch.equal(policy.token.weight, before)
+    assert weights.matrices(weights.vector[None])[0].shape[1] == CONTEXT
+
+
 def test_sizes_of_policies():
     counts = [
         sum(each.numel() for each in SmallTransformer(*size).make(18, 51, 0).parameters())
