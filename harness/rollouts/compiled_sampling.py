@@ -1,9 +1,9 @@
-"""Sampling from a `Transformer` on a processor, compiled: one rollout after the other.
+"""Sampling from a `Transformer` on a processor, compiled: one token after the other.
 
 A small policy's weights stay in the processor's cache, where a product of a matrix and a vector
 takes no longer than its share of a product of matrices, and nothing waits for the longest rollout
-of a batch. A rollout that begins with the tokens of the one before takes over its keys and values,
-which are the same bits: members of a group read their prompt once.
+of a batch. Rollouts that begin with the same tokens read them once: members of a group share their
+prompt, and the answers that they have in common.
 
 Shape letters: N rollouts, C context, L layers, H heads, D width.
 """
@@ -179,6 +179,23 @@ def _choose(logits: Any, draw: float, temperature: float) -> tuple[int, float]:
     return chosen, (logits[chosen] - most) / temperature - np.log(total)
 
 
+@_part
+def _split(
+    tokens: Any, order: Any, first: int, last: int, place: int, stack: Any, depth: int
+) -> int:
+    """Divide rows ``order[first:last]`` by their token at ``place``: a branch of the stack each."""
+    while first < last:
+        behind, token = first, tokens[order[first], place]
+        for number in range(first, last):
+            row = order[number]
+            if tokens[row, place] == token:
+                order[number], order[behind] = order[behind], row
+                behind += 1
+        stack[depth, 0], stack[depth, 1], stack[depth, 2] = first, behind, place
+        first, depth = behind, depth + 1
+    return depth
+
+
 @_kernel
 def _decode(
     weights: Any,
@@ -191,23 +208,36 @@ def _decode(
     log_probs: Any,
     ends: Any,
 ) -> None:
-    """Continue the rollouts ``tokens [N, C]`` from ``begins [N]``, and set where they end."""
-    for row in range(len(tokens)):
-        place = 0
-        if row > 0:  # keys and values of the tokens that both have in common are there
-            most = min(begins[row], ends[row - 1]) - 1
-            while place < most and tokens[row, place] == tokens[row - 1, place]:
-                place += 1
-        while ends[row] == 0:
-            at = _read(weights, sizes, room, tokens[row, place], place)
-            place += 1
+    """Continue the rollouts ``tokens [N, C]`` from ``begins [N]``, and set where they end.
+
+    Rollouts with the same tokens so far are a branch, whose last token is read once. Branches are
+    followed to their ends one by one, so the keys and values at earlier places are their own.
+    """
+    order, stack = np.arange(len(tokens)), np.empty((len(tokens) + 1, 3), np.int64)
+    depth = _split(tokens, order, 0, len(tokens), 0, stack, 0)
+    while depth > 0:
+        depth -= 1
+        first, last, place = stack[depth, 0], stack[depth, 1], stack[depth, 2]
+        at = _read(weights, sizes, room, tokens[order[first], place], place)
+        place += 1
+        is_drawn = False
+        for number in range(first, last):
+            is_drawn = is_drawn or place >= begins[order[number]]
+        if is_drawn:
+            at = _normalise(weights, at, room.stream, room.normal)
+            _multiply(weights, at, room.normal, room.logits)
+        left = first
+        for number in range(first, last):
+            row = order[number]
             if place >= begins[row]:
-                at = _normalise(weights, at, room.stream, room.normal)
-                _multiply(weights, at, room.normal, room.logits)
                 token, log_prob = _choose(room.logits, draws[row, place], temperature)
                 tokens[row, place], log_probs[row, place] = token, log_prob
                 if token == END or place == sizes.context - 1:
                     ends[row] = place + 1
+            if ends[row] == 0:
+                order[number], order[left] = order[left], row
+                left += 1
+        depth = _split(tokens, order, first, left, place, stack, depth)
 
 
 def decode_all(
