@@ -18,7 +18,7 @@ from harness.judge.bounds import positive_ci, share_ci
 from harness.judge.interval import Interval
 from harness.judge.statistics import mean_ci
 from harness.rollouts.executor import REWARD
-from harness.rollouts.fates import Record, load_record, share_thrown_away
+from harness.rollouts.fates import figures_of, load_record
 from harness.rollouts.policy import Weights
 from harness.rollouts.rollout_config import RolloutConfig
 from harness.store import Run
@@ -88,22 +88,14 @@ class RolloutResult:
         return positive_ci(values) if kind in POSITIVE else mean_ci(values)
 
     @cached_property
-    def _records(self) -> list[Record]:
-        return [load_record(run) for run in self.runs]
-
-    @cached_property
     def _figures(self) -> list[dict[str, Any]]:
         """The summary of each run, with the shares thrown away by difficulty."""
-        return [
-            run.summary
-            | {f"thrown_away/{k}": share for k, share in share_thrown_away(record).items()}
-            for run, record in zip(self.runs, self._records, strict=True)
-        ]
+        return [figures_of(run) for run in self.runs]
 
     @cached_property
     def _rewards_are_shares(self) -> bool:
         """Whether every known reward lay between 0 and 1."""
-        every = np.concatenate([record[REWARD] for record in self._records])
+        every = np.concatenate([load_record(run)[REWARD] for run in self.runs])
         known = every[~np.isnan(every)]
         return bool(((known >= 0.0) & (known <= 1.0)).all())
 

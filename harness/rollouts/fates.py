@@ -13,7 +13,7 @@ from harness.rollouts.records import TRAINED
 from harness.rollouts.training import ROLLOUTS
 from harness.store import Run
 
-__all__ = ["Record", "load_record", "share_thrown_away"]
+__all__ = ["Record", "figures_of", "load_record", "share_thrown_away"]
 
 Record = Mapping[str, NDArray[Any]]
 """Columns of the rollouts with a known fate; see `harness.rollouts.training.ROLLOUTS`."""
@@ -26,6 +26,16 @@ def load_record(run: Run) -> Record:
         UserError: the run has no record, or a damaged one.
     """
     return load_file(run.path(ROLLOUTS))
+
+
+def figures_of(run: Run) -> dict[str, Any]:
+    """A run's summary, with ``thrown_away/D``: the share thrown away of difficulty D.
+
+    Raises:
+        UserError: see `load_record`.
+    """
+    shares = share_thrown_away(load_record(run))
+    return run.summary | {f"thrown_away/{level}": share for level, share in shares.items()}
 
 
 def share_thrown_away(record: Record, by: str = "difficulty") -> dict[int, float]:

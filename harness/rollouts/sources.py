@@ -22,7 +22,7 @@ class PolicySource(ABC):
     """Where the untrained policy of a run is from, and its sampler.
 
     Attributes:
-        sampler: a user's sampler, whose answers are checked; None for ours.
+        sampler: a user's sampler, with answers that are checked; None for ours.
     """
 
     sampler: Sampler | None = None
