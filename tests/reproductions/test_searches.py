@@ -12,9 +12,10 @@ import pytest
 
 from data_synth import load_corpus
 from harness.judge.builders import Maker, Runs
-from harness.judge.results import Exhibit
+from harness.judge.results import Exhibit, Results
 from reproductions import paper2_ng_averaging as paper2
 from reproductions import paper3_async_mmi as paper3
+from reproductions.command import _print_results
 from reproductions.paper import Paper, Subject
 from reproductions.paper1_async_asgd import PAPER
 from reproductions.reproduce import REQUESTED, SEARCHED, Request, published_exhibits, reproduce
@@ -109,3 +110,13 @@ def test_the_report_has_the_published_exhibit_unless_the_search_runs(tmp_path: P
     (stored,) = json.loads((tmp_path / "results.json").read_text())["exhibits"]
     assert stored["title"] == exhibit.title
     assert (SEARCHED in (tmp_path / "report.html").read_text()) is not search
+
+
+def test_the_command_says_what_it_took_from_the_published_report(tmp_path: Path, capsys: Any):
+    paper = paper2.PAPER
+    shown = published_exhibits(paper, named("conversational"), paper.exhibits)
+    results = Results(paper.id, "laptop", "conversational", (1004,), {"settings": {}}, shown, ())
+    assert _print_results(results, tmp_path) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert "settings: those of the published search; --search runs it again" in told
+    assert f"{len(shown) - 1} exhibits from the published report; --all makes them again" in told
