@@ -3,10 +3,10 @@
 Token t of a rollout is the inverse of the distribution function at a number that depends on (seed,
 rollout, attempt, t) alone, so it follows from that, the weights and the tokens before. Which
 rollouts are sampled together is without effect. A transformer on a processor computes one token
-after another (`compiled_sampling`). Any other module computes steps of always the same number of rows and
-length of cache, in which a row computes as it would at any other place; a new rollout takes over
-the row of one that has ended. On one kind of processor with one thread, the tokens and the
-logarithms of their probabilities are equal to the bit.
+after another (`compiled_sampling`). Any other module computes steps of always the same number of
+rows and length of cache, in which a row computes as it would at any other place; a new rollout
+takes over the row of one that has ended. On one kind of processor with one thread, the tokens and
+the logarithms of their probabilities are equal to the bit.
 
 Shape letters: N rollouts, W rows of a step, C context, V tokens of the vocabulary.
 """
