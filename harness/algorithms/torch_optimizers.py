@@ -160,8 +160,26 @@ class Grouped(LocalOptimizer):
     sizes: tuple[int, ...]
     members: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        """Refuse tensors without a group.
+
+        Raises:
+            UserError: ``members`` has not one group of ``groups`` for each tensor of ``sizes``.
+        """
+        count = len(self.groups)
+        if len(self.members) != len(self.sizes) or not all(0 <= n < count for n in self.members):
+            told = f"one number from 0 to {count - 1} for each of {len(self.sizes)} sizes"
+            raise UserError(f"members: {list(self.members)}; allowed: {told}")
+
     def start(self, replicas: Tensor) -> State:
-        """The states of all groups, named ``GROUP.NAME``."""
+        """The states of all groups, named ``GROUP.NAME``.
+
+        Raises:
+            UserError: the tensors are not those of the model.
+        """
+        if sum(self.sizes) != replicas.shape[1]:
+            told = f"tensors of {replicas.shape[1]:,} elements together, as the model has"
+            raise UserError(f"sizes: {list(self.sizes)}; allowed: {told}")
         return {
             f"{number}.{name}": tensor
             for number, group, spans in self._each()

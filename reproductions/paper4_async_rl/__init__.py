@@ -7,12 +7,7 @@ from pathlib import Path
 from reproductions.paper import NO_CORPUS, Paper
 from reproductions.paper4_async_rl.claims import CLAIMS, CONDITIONS
 from reproductions.paper4_async_rl.exhibits import EXHIBITS
-from reproductions.paper4_async_rl.experiments import (
-    PRESETS,
-    REPORTED,
-    differences,
-    experiments,
-)
+from reproductions.paper4_async_rl.experiments import PRESETS, REPORTED, differences, experiments
 
 PAPER = Paper(
     id="paper4",

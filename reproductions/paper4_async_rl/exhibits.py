@@ -75,18 +75,24 @@ def gains(subject: Subject, runs: Runs) -> Exhibit:
     )  # fmt: skip
 
 
-def score_table(subject: Subject, runs: Runs) -> Exhibit:
-    """Scores, beside those of AIME24."""
-    del subject
-    rows = [
+def _score_rows(
+    runs: Runs, column: Callable[[float], str | float], paper: Callable[..., float | None]
+) -> list[Row]:
+    return [
         Row.from_interval(
-            f"{loss}{told}", f"η = {format_eta(eta)}", read_printed_score(loss, eta),
+            f"{loss}{told}", column(eta), paper(loss, eta),
             100.0 * mean_ci(scores(runs, loss, eta, searched)), _hashes(runs, loss, eta, searched),
         )
         for loss in LOSSES
         for told, searched in READINGS.items()
         for eta in ETAS
     ]  # fmt: skip
+
+
+def score_table(subject: Subject, runs: Runs) -> Exhibit:
+    """Scores, beside those of AIME24."""
+    del subject
+    rows = _score_rows(runs, lambda eta: f"η = {format_eta(eta)}", read_printed_score)
     before = mean_ci(values(runs[cell("naive", 0.0)], "score_before"))
     return Exhibit(
         "p4.scores", "table", "Score (%)", tuple(rows), paper_label="Table 2, AIME24",
@@ -99,15 +105,7 @@ def score_table(subject: Subject, runs: Runs) -> Exhibit:
 def curves(subject: Subject, runs: Runs) -> Exhibit:
     """The score after training against the allowance."""
     del subject
-    rows = [
-        Row.from_interval(
-            f"{loss}{told}", PLACES[eta] + 1.0, None,
-            100.0 * mean_ci(scores(runs, loss, eta, searched)), _hashes(runs, loss, eta, searched),
-        )
-        for loss in LOSSES
-        for told, searched in READINGS.items()
-        for eta in ETAS
-    ]  # fmt: skip
+    rows = _score_rows(runs, lambda eta: PLACES[eta] + 1.0, lambda *_: None)
     return Exhibit(
         "p4.curves", "figure", "Score by allowance", tuple(rows),
         axes={"x": "η + 1; 34 without an allowance", "y": "score (%)"},
@@ -173,6 +171,8 @@ def publications(subject: Subject, runs: Runs) -> Exhibit:
 
 PACED = {
     "thrown away (%)": ("thrown_away", 100.0),
+    "thrown away, one digit (%)": ("thrown_away/1", 100.0),
+    "thrown away, two digits (%)": ("thrown_away/2", 100.0),
     "tokens a second": ("tokens_per_s", 1.0),
     "staleness of a token": ("staleness_tokens", 1.0),
     "largest staleness of a rollout": ("staleness_most", 1.0),

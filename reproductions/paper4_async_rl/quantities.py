@@ -10,6 +10,7 @@ import numpy as np
 from harness.judge.builders import Runs, unless_missing
 from harness.judge.interval import Interval
 from harness.judge.statistics import Array, rank_correlation_ci, ratio_ci
+from harness.rollouts.fates import figures_of
 from harness.store import Run
 from reproductions.paper4_async_rl.experiments import ETAS, REPORTED, cell, hours, timing_name
 
@@ -27,7 +28,8 @@ def values(runs: Sequence[Run], key: str) -> Array:
 
 @unless_missing(math.nan)
 def _number(run: Run, key: str) -> float:
-    return float(run.summary.get(key, math.nan))
+    figures = figures_of(run) if key.startswith("thrown_away/") else run.summary
+    return float(figures.get(key, math.nan))
 
 
 def scores(runs: Runs, loss: str, eta: float, searched: bool) -> Array:

@@ -569,7 +569,8 @@ def examples(kind: type, name: str, value: Any) -> list[Any]:
     entry = next(entry for entry in fields(kind) if entry.name == name)
     hint, limits = get_type_hints(kind)[name], limits_of(entry)
     parts = {hint, *get_args(hint)}
-    if inner := [each for each in tables_in(hint) if each is not ForcedAlignment]:
+    apart = {"ForcedAlignment"} | catalogue.OF_ONE_MODEL
+    if inner := [each for each in tables_in(hint) if each.__name__ not in apart]:
         now = value["is"] if isinstance(value, dict) and "is" in value else None
         return [place_table(each) for each in inner if each.__name__ != now][:2]
     found: list[Any] = list(limits.one_of or ())
@@ -602,6 +603,8 @@ def test_every_key_of_a_run_file_counts_or_is_named_or_refused(desk):
             continue  # a training of its own: tests/harness/rollouts
         if kind is ForcedAlignment:
             continue  # made by papers, of a whole configuration: `test_idle.py`
+        if kind.__name__ in catalogue.OF_ONE_MODEL:
+            continue
         run, where = place_of(kind)
         for entry in entries_of(kind):
             name, key = f"{kind.__name__}.{entry.name}", f"{where}.{entry.name}".lstrip(".")

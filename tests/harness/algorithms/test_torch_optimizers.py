@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from harness.algorithms.contract import concat_rows, rows_of
-from harness.algorithms.torch_optimizers import LINEAR, TorchOptimizer
+from harness.algorithms.torch_optimizers import LINEAR, Group, Grouped, TorchOptimizer
 from harness.base.errors import UserError
 
 FURTHER = {
@@ -53,3 +53,11 @@ def test_a_setting_that_torch_has_not_is_one_line():
         TorchOptimizer("Adam", '{"beta": 0.9}')
     with pytest.raises(UserError, match="unknown 'LBFGS'"):
         TorchOptimizer("LBFGS")
+
+
+def test_groups_that_are_not_of_the_model_are_refused():
+    group = Group(TorchOptimizer())
+    with pytest.raises(UserError, match=r"members: \[0, 1\]; allowed: one number from 0 to 0 for"):
+        Grouped((group,), (4, 2), (0, 1))
+    with pytest.raises(UserError, match=r"sizes: .4, 2.; allowed: tensors of 7 elements"):
+        Grouped((group,), (4, 2), (0, 0)).start(torch.zeros(3, 7))
