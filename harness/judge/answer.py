@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from harness.base.settings import format_count, format_seconds
-from harness.judge.comparison import Row, Speedup, Table, last, speedup
+from harness.judge.comparison import Row, Speedup, Table, before_training, last, speedup
 from harness.judge.direction import as_error, is_maximised
 from harness.judge.interval import Interval
 from harness.judge.statistics import paired_difference_ci
@@ -133,11 +133,12 @@ def format_error(found: Interval) -> str:
 def format_target(row: Row) -> str:
     """Time at which a row reached the target, with the number of seeds unless all did."""
     seeds = len(row.reaches)
-    if row.reached and any(reach.seconds == 0.0 for reach in row.reaches):
+    if any(reach.passes == 0.0 for reach in row.reaches):
         return "met before training"
-    if row.target_s is None:
+    if not row.reached:
         return "not reached"
-    told = format_seconds(float(f"{row.target_s.estimate:.3g}"))
+    seconds = row.target_s.estimate if row.target_s else 0.0
+    told = format_seconds(float(f"{seconds:.3g}"))
     return told if row.reached == seeds else f"{row.reached} of {seeds} seeds, in {told}"
 
 
@@ -291,11 +292,15 @@ def is_decided(ratio: Interval) -> bool:
 
 
 def _none_reached(table: Table, best: Row, to: str) -> Iterator[str]:
-    before = [row for row in table.rows if any(r.seconds == 0.0 for r in row.reaches)]
+    before = [row for row in table.rows if any(r.passes == 0.0 for r in row.reaches)]
     if before:
-        direction = "above" if is_maximised(best.cell.runs[0]) else "below"
-        start = best.start if best.start is not None else math.nan
-        told = f"The target, {to}, is met before training"
+        first = best.cell.runs[0]
+        direction = "above" if is_maximised(first) else "below"
+        starts = [s for row in before for run in row.cell.runs
+                  if (s := before_training(run, row.cell.judged)) is not None]  # fmt: skip
+        start = min(starts, key=lambda value: as_error(first, value))
+        seeds = "" if all(r.passes == 0.0 for r in before[0].reaches) else " by some seeds"
+        told = f"The target, {to}, is met before training{seeds}"
         yield from _best_end(table, f"{told}: give one {direction} {start:.3g}")
     elif best.reached:
         yield f"No row reaches {to} with every seed; {label(table, best)}: {format_target(best)}."

@@ -36,8 +36,9 @@ class Reach:
     """The first evaluation at which a run's metric is as good as a target.
 
     Attributes:
-        passes: passes over the data until then; infinite if the target is not reached.
-        seconds: simulated seconds until then; 0 if the target is met before training.
+        passes: passes over the data until then; infinite if the target is not reached, 0 if it is
+            met before training.
+        seconds: simulated seconds until then.
     """
 
     passes: float = math.inf

@@ -477,7 +477,7 @@ TIMED = {
     "RolloutConfig": "cluster protocol seed updates workers",
     "Rollouts": "batch decode_s environment_cv environment_law environment_s eta group interval"
     " length_scale prefill_s prompt_tokens publish recompute reward_cv reward_law reward_s room"
-    " rule sequence_s slots steps sync_s token_s train_s",
+    " rule sequence_s slots steps sync_s token_s train_s tokens tokens_cv tokens_law most_tokens",
     "Stage": "minibatch timed_minibatch share",
     "Search": "sample rungs least_minibatches whole_trials",
     "Compressed": "coder",

@@ -214,6 +214,21 @@ def test_a_target_that_is_met_before_training_is_said_to_be():
     assert "met before training" in list(comparison.cells(table))[1]
 
 
+def test_a_target_that_one_seed_meets_before_training_is_below_that_seed_s_start():
+    curves = [falling(1.0, 2.0, start=start) for start in (0.9, 0.7)]
+    table = build_table([cell_of("a", n, curves) for n in (1, 2)], 0.8)
+
+    assert "is met before training by some seeds: give one below 0.7;" in answer(table)[0]
+
+
+def test_a_run_that_takes_no_time_reaches_its_target_by_training():
+    curves = [[(0.0, 0.0, 0.9), (5.0, 0.0, 0.1)]] * 2
+    table = build_table([cell_of("a", n, curves) for n in (1, 2)], 0.2)
+
+    assert "met before training" not in "\n".join(comparison.lines(table))
+    assert "0 s" in list(comparison.cells(table))[1]
+
+
 def test_more_of_an_accuracy_is_better():
     curves = [[(0.0, 0.0, 0.1), (2.0, 2.0, 0.8), (5.0, 5.0, 0.9)]] * 2
     better = [[(0.0, 0.0, 0.1), (2.0, 1.0, 0.85), (5.0, 2.5, 0.95)]] * 2
