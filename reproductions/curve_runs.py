@@ -115,9 +115,8 @@ def publish_curve(scaling: Scaling, out: Path, there: Path) -> int:
         The number of runs behind the curve.
 
     Raises:
-        UserError: a folder without results, or a run that cannot be read.
+        UserError: a report that cannot be read, or a run.
     """
-    (mine,) = (each for each in read_results(out / "results.json").exhibits if each.curve)
     results = read_results(there / "results.json")
     others = [each for each in results.exhibits if each.id != scaling.id]
     # The curve comes first: it is what the claim says of the paper's own size.
@@ -126,6 +125,7 @@ def publish_curve(scaling: Scaling, out: Path, there: Path) -> int:
     writable_folder(there / "runs", "publish")
     for hash_, run in runs.items():
         write_bytes(there / "runs" / f"{hash_}.tar", pack_run(run, light=True))
+    mine = build_curve(scaling, finished)
     write_results(there / "results.json", replace(results, exhibits=(mine, *others)))
     listed = provenance.lines(results, there)
     kept = [line for line in listed if not line.kind.startswith(scaling.id)]
