@@ -88,7 +88,7 @@ class AsyncSgd(FoldsInARow, Repeating):
 
     def fold(self, server: Server, fold: Fold) -> None:
         """Take one step along each of ``contributions [W, P]``; staleness has no effect."""
-        for contribution in fold.contributions:
+        for contribution in fold.contributions.unbind():
             self._step(server.model, contribution, fold.rate)
         server.version += 1
 

@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from types import FunctionType
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor
@@ -343,7 +343,7 @@ def start_server(algorithm: Algorithm, model: Tensor) -> Server:
     Raises:
         UserError: ``start`` returns something else.
     """
-    server: object = algorithm.start(model)
+    server = cast(object, algorithm.start(model))
     if not isinstance(server, Server):
         told = f"start of {type(algorithm).__name__} returns a {type(server).__name__}"
         raise UserError(f"algorithm: {told}; allowed: a lagbench.Server")
@@ -430,13 +430,13 @@ def fold_one_by_one(algorithm: Algorithm, server: Server, turns: Turns, rate: fl
 def rows(stack: Tensor, slots: Sequence[int]) -> Tensor:
     """The rows ``slots`` of a stack ``[S, P]``: a view if they are contiguous, else a copy."""
     if is_contiguous(slots):
-        return stack[slots[0] : slots[-1] + 1]
+        return stack.narrow(0, slots[0], len(slots))
     return stack[upload(torch.tensor(slots), stack.device)]
 
 
 def is_contiguous(slots: Sequence[int]) -> bool:
     """Whether slots are consecutive and ascending."""
-    return list(slots) == list(range(slots[0], slots[0] + len(slots)))
+    return len(slots) == 1 or list(slots) == list(range(slots[0], slots[0] + len(slots)))
 
 
 Kind = tuple[()] | tuple[bool, tuple[tuple[str, float], ...]]

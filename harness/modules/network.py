@@ -275,7 +275,7 @@ class ModuleNetwork:
         keys: Sequence[int | None],
     ) -> Tensor:
         losses = [self._one(w, stack, x, targets, out, key) for w, key in enumerate(keys)]
-        return torch.stack(losses)
+        return losses[0].view(1) if len(losses) == 1 else torch.stack(losses)
 
     def _one(
         self, w: int, stack: Tensor, xs: Value, all_targets: Value, out: Tensor, key: int | None

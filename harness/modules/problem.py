@@ -339,8 +339,8 @@ class Arrays:
         def gather(part: Tensor) -> Tensor:
             return part.index_select(0, index).view(*shape, *part.shape[1:])
 
-        found = self.map(gather)
-        return Minibatch(cast(Tensor, found.x), cast(Tensor, found.y))
+        x, y = map_tensors(gather, self.x), map_tensors(gather, self.y)
+        return Minibatch(cast(Tensor, x), cast(Tensor, y))
 
     def split(self, share: float, seed: int = 0) -> tuple[Arrays, Arrays]:
         """Split at random; the second part has about ``share``, and at least one example."""

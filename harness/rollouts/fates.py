@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
 
 from harness.rollouts.records import TRAINED
-from harness.rollouts.training import ROLLOUTS
 from harness.store import Run
 
-__all__ = ["Record", "figures_of", "load_record", "share_thrown_away"]
+__all__ = ["ROLLOUTS", "Record", "figures_of", "load_record", "share_thrown_away"]
 
+ROLLOUTS = "rollouts.safetensors"
+"""Attached file of a run: of each rollout with a known fate its prompt, difficulty, reward, tokens,
+fate (`harness.rollouts.records`) and the version at that instant."""
 Record = Mapping[str, NDArray[Any]]
-"""Columns of the rollouts with a known fate; see `harness.rollouts.training.ROLLOUTS`."""
+"""The columns of `ROLLOUTS`."""
 
 
 def load_record(run: Run) -> Record:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from harness.replay.fold_replay import Arrays, Facts
 from harness.rollouts.executor import REWARD, RolloutExecutor
+from harness.rollouts.fates import ROLLOUTS
 from harness.rollouts.greedy_scores import score_greedily
 from harness.rollouts.records import TRAINED, rollout_rows
 from harness.rollouts.rollout_config import RolloutConfig
@@ -27,10 +28,6 @@ from harness.training.loop import Diverged, Training, carry_out, describe_diverg
 from harness.training.run import identity_config
 
 __all__ = ["ROLLOUTS", "train_rollouts"]
-
-ROLLOUTS = "rollouts.safetensors"
-"""Attached file: of each rollout with a known fate its prompt, difficulty, reward, tokens, fate
-(`harness.rollouts.records`) and the version at that instant."""
 
 DECIDING = ("gradient_norm", "log_prob")
 """Figures of an update that are finite unless the training has diverged."""
