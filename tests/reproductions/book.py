@@ -16,6 +16,7 @@ from harness.base.seeds import identity
 from harness.judge.builders import Maker, build_claim, build_exhibit
 from harness.judge.claims import Here, all_of
 from harness.judge.results import Claim
+from harness.rollouts.fates import ROLLOUTS
 from harness.simulator import Timeline
 from harness.simulator.timeline_file import save_timeline
 from harness.store import Run
@@ -139,10 +140,13 @@ class Book:
         rows = list(self._rows(rng, setting in ERRORS))
         (folder := self.folder / identity(config)).mkdir()
         (folder / TIMELINE).hardlink_to(self._timeline)
+        if "discard" in setting or setting in ERRORS:
+            columns = {"difficulty": np.repeat([1, 2], 50), "fate": rng.integers(0, 2, 100)}
+            save_file(columns, folder / ROLLOUTS)
         save_file(dict(self._errors(rng, setting)), folder / WORD_ERRORS)
         summary = self._summary(rng, setting)
         run = Run(folder.name, config, status, summary, "", folder)
-        vars(run).update(metrics=columns_of(rows), _whole={TIMELINE, WORD_ERRORS})
+        vars(run).update(metrics=columns_of(rows), _whole={TIMELINE, WORD_ERRORS, ROLLOUTS})
         return run
 
     def _rows(self, rng: np.random.Generator, other: bool) -> Iterator[MetricRow]:
