@@ -148,7 +148,7 @@ class RolloutResult:
         lost = f", {diverged} diverged" if diverged else ""
         yield f"{many} seed{'' if many == 1 else 's'}{lost}, 95% intervals of means over seeds"
         yield f"{'score':24} {'before':>24} {'after':>24}"
-        for name in ("score", *self._by_difficulty("score")):
+        for name in ("score", *self._difficulty_names("score")):
             pair = (name.replace("score", "score_before", 1), name)
             before, after = (_show(self.interval(each)) for each in pair)
             label = name.replace("score/", "  difficulty ").replace("score", "all prompts")
@@ -157,11 +157,11 @@ class RolloutResult:
             if any(name in run.summary for run in self.runs):
                 yield f"{label:24} {'':24} {_show(self.interval(name)):>24}"
             if name == "thrown_away" and self.interval(name).estimate > 0.0:
-                for each in self._by_difficulty(name):
+                for each in self._difficulty_names(name):
                     told = each.replace("thrown_away/", "  difficulty ")
                     yield f"{told:24} {'':24} {_show(self.interval(each)):>24}"
 
-    def _by_difficulty(self, kind: str) -> list[str]:
+    def _difficulty_names(self, kind: str) -> list[str]:
         """The names of a figure for each difficulty, if there are several."""
         every = {name for found in self._figures for name in found if name.startswith(f"{kind}/")}
         each = sorted(every, key=lambda name: int(name.partition("/")[2]))

@@ -82,7 +82,7 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
     runs = _execute_runs(paper, subject, request, makers)
     looks = paper.looks.get(subject.scale, 1)
     left_out = () if request.only else [each for each in paper.exhibits if each not in exhibits]
-    known = published_exhibits(paper, subject, left_out)
+    known = find_published(paper, subject, left_out)
     own = subject.corpus.name == paper.corpus and not request.only
     curves = find_curves(paper, subject.scale, store) if own else ()
     facts = {
@@ -118,7 +118,7 @@ def _select_makers(
     return paper.select_makers(request.only, subject.scale, *choices)
 
 
-def published_exhibits(
+def find_published(
     paper: Paper,
     subject: Subject,
     makers: Sequence[Maker[Subject, Exhibit]],

@@ -200,9 +200,9 @@ class Rollouts(Spec, TimingProtocol):
     @property
     def most_groups(self) -> int:
         """Largest number of groups in flight, waiting and in training."""
-        return int(min(self.room * self.batch, self._admitted()))
+        return int(min(self.room * self.batch, self._admission_limit()))
 
-    def _admitted(self) -> float:
+    def _admission_limit(self) -> float:
         """Largest number of groups that the rule admits."""
         bounds = {
             "admission": (self.eta + 1) * self.batch,
@@ -374,7 +374,7 @@ class Rollouts(Spec, TimingProtocol):
         in_flight = self.publish == "in-flight"
         reasons = {
             "eta": "one-step trains on the batch before" * (self.rule == "one-step"),
-            "room": "the rule admits no more" * (self.room * self.batch >= self._admitted()),
+            "room": "the rule admits no more" * (self.room * self.batch >= self._admission_limit()),
             "recompute": "" if in_flight else "only in-flight publication interrupts rollouts",
             "prefill_s": "" if self.prompt_tokens or (in_flight and self.recompute) else UNREAD,
         }

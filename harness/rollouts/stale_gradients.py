@@ -32,7 +32,7 @@ from harness.rollouts.training import computing
 from harness.store import Run, RunWriter, Store
 from harness.tasks.contract import Configuration, Progress, Watch
 
-__all__ = ["Groups", "StaleGradientConfig", "compare_gradients", "squared_norm_of_mean"]
+__all__ = ["Groups", "StaleGradientConfig", "compare_gradients", "estimate_square_norm"]
 
 FORMAT = 1
 """Version of the figures: incremented when the same configuration gives other ones."""
@@ -108,13 +108,13 @@ class Compared(NamedTuple):
         fresh: of the loss on the fresh rollouts ``[P]``.
         difference: of the loss on stale rollouts, less that ``[K, P]``.
         weights: ratios of the probabilities of each group ``[K, groups]``.
-        clipped: share of tokens without a gradient ``[K]``.
+        clip_shares: share of tokens without a gradient ``[K]``.
     """
 
     fresh: Tensor
     difference: Tensor
     weights: Tensor
-    clipped: Tensor
+    clip_shares: Tensor
 
 
 def compare_gradients(
@@ -149,16 +149,16 @@ def compare_gradients(
     advantages = group_advantages(groups.rewards).flatten().to(scored.device).float()[owner]
     size = groups.rewards.shape[1]
     fresh, _ = _slopes(loss, scored, scored.detach(), advantages)
-    coefficients, ratios, clipped = [fresh], list[Tensor](), list[Tensor]()
+    coefficients, ratios, cuts = [fresh], list[Tensor](), list[Tensor]()
     for behaviour in known:
         logs = torch.zeros(len(counts) // size, dtype=torch.float64, device=scored.device)
         logs.index_add_(0, owner // size, (behaviour - scored.detach()).double())
         slopes, cut = _slopes(loss, scored, behaviour, advantages)
         ratios.append(logs.exp())
-        clipped.append(cut)
+        cuts.append(cut)
         coefficients.append(ratios[-1].float()[owner // size] * slopes - fresh)
     found = [_pull(weights, scored, each) / len(counts) for each in coefficients]
-    both = torch.stack(ratios).cpu(), torch.stack(clipped).cpu()
+    both = torch.stack(ratios).cpu(), torch.stack(cuts).cpu()
     return Compared(found[0], torch.stack(found[1:]), *both)
 
 
@@ -181,7 +181,7 @@ def _pull(weights: Weights, scored: Tensor, coefficients: Tensor) -> Tensor:
     return torch.cat([each.flatten() for each in parts]).double().cpu()
 
 
-def squared_norm_of_mean(blocks: Tensor) -> float:
+def estimate_square_norm(blocks: Tensor) -> float:
     """Unbiased estimate of the squared norm of the expectation of ``blocks [B, P]``.
 
     It is the mean of the products of different blocks, and may be negative.
@@ -204,7 +204,7 @@ def _measure(config: StaleGradientConfig, start: Tensor) -> dict[str, float]:
         executor.advance()
         models.append(executor.server.model.clone())
     norm, squares = list[float](), list[list[float]]()
-    weights, clipped = list[Tensor](), list[Tensor]()
+    weights, cuts = list[Tensor](), list[Tensor]()
     for version in config.versions:
         behaviours = [models[version - staleness] for staleness in config.stalenesses]
         found = [
@@ -215,14 +215,14 @@ def _measure(config: StaleGradientConfig, start: Tensor) -> dict[str, float]:
             )
             for block in range(config.blocks)
         ]  # fmt: skip
-        norm.append(squared_norm_of_mean(torch.stack([each.fresh for each in found])))
+        norm.append(estimate_square_norm(torch.stack([each.fresh for each in found])))
         differences = torch.stack([each.difference for each in found], 1)
-        squares.append([squared_norm_of_mean(each) for each in differences])
+        squares.append([estimate_square_norm(each) for each in differences])
         weights += [each.weights for each in found]
-        clipped += [each.clipped for each in found]
+        cuts += [each.clip_shares for each in found]
     every = torch.cat(weights, 1)
     shares = every.sum(1).square() / (every.shape[1] * every.square().sum(1))
-    cut = torch.stack(clipped).mean(0)
+    cut = torch.stack(cuts).mean(0)
     told = {"square": float(np.mean(norm))}
     for k, staleness in enumerate(config.stalenesses):
         told[f"bias_square/{staleness}"] = float(np.mean([each[k] for each in squares]))

@@ -178,7 +178,7 @@ class CollapseGrid:
         found = exponents_ci(self.limits(runs), np.array(self.etas, np.float64))[0]
         return {"largest stable rate": found}
 
-    def clipped(self, runs: Runs, etas: Sequence[int]) -> Interval:
+    def clip_share(self, runs: Runs, etas: Sequence[int]) -> Interval:
         """Share of tokens that the clip cut off until the collapse, at the fast rates."""
         cells = product(etas, self.fast)
         return mean_ci(np.mean([self.read(runs, *cell, "clipped") for cell in cells], axis=0))

@@ -190,7 +190,7 @@ def law(name: str, subject: Subject, runs: Runs) -> Claim:
     true = REPORTED["law"][name]
     rule = rule_between(true - 0.2, true + 0.2)
     parts = [Quantity(label, true, each, rule, true) for label, each in read(runs).items()]
-    measured = [CONDITIONS.measure(clip[0], COLLAPSE.clipped(runs, clip[1]))] if clip else []
+    measured = [CONDITIONS.measure(clip[0], COLLAPSE.clip_share(runs, clip[1]))] if clip else []
     where, told = REPORTED["law"]["where"], f"{statistic}; {true - 0.2:.1f} to {true + 0.2:.1f}"
     return _claim(name, statement, told, parts, runs, where=where, presumes=measured)
 

@@ -18,7 +18,7 @@ from reproductions import paper3_async_mmi as paper3
 from reproductions.command import _print_results
 from reproductions.paper import Paper, Subject
 from reproductions.paper1_async_asgd import PAPER
-from reproductions.reproduce import REQUESTED, SEARCHED, Request, published_exhibits, reproduce
+from reproductions.reproduce import REQUESTED, SEARCHED, Request, find_published, reproduce
 
 
 def named(corpus: str, scale: str = "laptop") -> Subject:
@@ -53,7 +53,7 @@ def test_without_it_runs_of_the_laptop_scale_are_left_out_on_which_no_verdict_re
 
 def test_the_published_outcome_is_found_for_its_corpus_and_scale_only():
     def published(subject: Subject) -> tuple[Exhibit, ...]:
-        return published_exhibits(PAPER, subject, PAPER.exhibits)
+        return find_published(PAPER, subject, PAPER.exhibits)
 
     (found,) = published(named("mandarin-like"))
     assert found.id == "p1.tuning"
@@ -81,7 +81,7 @@ def test_exhibits_on_which_no_claim_rests_are_made_on_request_at_laptop_scale(
     needed = {setting for claim in paper.claims for setting in claim.needs}
     own = {setting for maker in makers for setting in maker.needs} - needed
     assert len(own) >= least
-    shown = published_exhibits(paper, named(corpus), makers)
+    shown = find_published(paper, named(corpus), makers)
     assert {exhibit.id for exhibit in shown} <= on_request
     assert shown
     assert all(exhibit.note.startswith(REQUESTED) for exhibit in shown)
@@ -114,7 +114,7 @@ def test_the_report_has_the_published_exhibit_unless_the_search_runs(tmp_path: P
 
 def test_the_command_says_what_it_took_from_the_published_report(tmp_path: Path, capsys: Any):
     paper = paper2.PAPER
-    shown = published_exhibits(paper, named("conversational"), paper.exhibits)
+    shown = find_published(paper, named("conversational"), paper.exhibits)
     results = Results(paper.id, "laptop", "conversational", (1004,), {"settings": {}}, shown, ())
     assert _print_results(results, tmp_path) == 0
     told = capsys.readouterr().out.splitlines()

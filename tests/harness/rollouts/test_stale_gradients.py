@@ -26,7 +26,7 @@ from harness.rollouts.stale_gradients import (
     Groups,
     StaleGradientConfig,
     compare_gradients,
-    squared_norm_of_mean,
+    estimate_square_norm,
 )
 from harness.rollouts.starting import initial
 from harness.simulator import Cluster
@@ -137,9 +137,9 @@ def test_without_staleness_it_is_the_gradient_of_the_trainers_step(training):
 def test_a_squared_norm_is_the_mean_product_of_different_blocks():
     blocks = torch.randn(5, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     naive = [blocks[a] @ blocks[b] for a in range(5) for b in range(5) if a != b]
-    assert squared_norm_of_mean(blocks) == pytest.approx(float(np.mean(naive)))
+    assert estimate_square_norm(blocks) == pytest.approx(float(np.mean(naive)))
     with pytest.raises(ValueError, match="at least 2"):
-        squared_norm_of_mean(blocks[:1])
+        estimate_square_norm(blocks[:1])
 
 
 def test_a_measurement_is_kept_and_has_a_bias_for_each_staleness(training, tmp_path):

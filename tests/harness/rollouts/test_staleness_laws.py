@@ -53,4 +53,4 @@ def test_collapses_after_one_over_the_rate_and_limits_of_one_over_the_staleness(
     found = COLLAPSE.exponents(runs)
     assert found["η = 16"].estimate == pytest.approx(-1.0)
     assert np.isinf(found["η = 2"].high)  # nothing collapsed there
-    assert COLLAPSE.clipped(runs, [16]).estimate == pytest.approx(0.1 * np.mean(SCALES))
+    assert COLLAPSE.clip_share(runs, [16]).estimate == pytest.approx(0.1 * np.mean(SCALES))
