@@ -296,8 +296,9 @@ def _none_reached(table: Table, best: Row, to: str) -> Iterator[str]:
     if before:
         first = best.cell.runs[0]
         direction = "above" if is_maximised(first) else "below"
-        starts = [s for row in before for run in row.cell.runs
-                  if (s := before_training(run, row.cell.judged)) is not None]  # fmt: skip
+        runs = [(run, row.cell.judged) for row in before for run in row.cell.runs]
+        known = [before_training(run, judged) for run, judged in runs if run.status == "done"]
+        starts = [start for start in known if start is not None]
         start = min(starts, key=lambda value: as_error(first, value))
         seeds = "" if all(r.passes == 0.0 for r in before[0].reaches) else " by some seeds"
         told = f"The target, {to}, is met before training{seeds}"
