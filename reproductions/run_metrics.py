@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
@@ -13,7 +14,7 @@ from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariable
 from harness.judge.builders import NO_ROWS, unless_missing
 from harness.judge.interval import Interval
 from harness.judge.results import Row
-from harness.judge.statistics import mean_ci
+from harness.judge.statistics import Array, mean_ci
 from harness.store import Run
 from harness.store.schema import WORD_ERRORS
 
@@ -33,6 +34,24 @@ def exponential(logs: Interval) -> Interval:
 def summary_value(run: Run, key: str) -> float:
     """A number of a run's summary; NaN for a run that did not end."""
     return run.summary[key]
+
+
+def summary_values(
+    runs: Sequence[Run], key: str, figures_of: Callable[[Run], Mapping[str, Any]] | None = None
+) -> Array:
+    """A number of each run's summary, [S]; NaN for a run that has none or did not end.
+
+    Args:
+        runs: one for each seed.
+        key: the number's name.
+        figures_of: returns the summary with figures that are read from other files of a run.
+    """
+
+    @unless_missing(math.nan)
+    def number(run: Run) -> float:
+        return float((figures_of(run) if figures_of else run.summary).get(key, math.nan))
+
+    return np.array([number(run) for run in runs], np.float64)
 
 
 def hashes(*groups: Sequence[Run]) -> tuple[str, ...]:

@@ -7,13 +7,10 @@ numbers, so that what differs is the policy alone, at a known version.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from harness.rollouts.executor import RolloutExecutor
 from harness.rollouts.greedy_scores import score_samples
@@ -23,7 +20,7 @@ from harness.rollouts.training import DECIDING, computing
 from harness.store import Run, RunWriter, Store
 from harness.tasks.contract import Configuration, Progress, Watch
 
-__all__ = ["StabilityConfig", "largest_stable"]
+__all__ = ["StabilityConfig"]
 
 FORMAT = 1
 """Version of the figures: incremented when the same configuration gives other ones."""
@@ -116,29 +113,6 @@ def _train(
     clipped = (told.pop("clipped_positive") + told.pop("clipped_negative")) / 2.0
     told |= {"reward_before": before, "reward": reward, "updates": done, "clipped": clipped}
     return told | ({"stable": 0, "collapse": done} if has_collapsed else {"stable": 1})
-
-
-def largest_stable(rates: Sequence[float], stable: npt.NDArray[np.float64]) -> list[float]:
-    """The largest rate of each seed that is stable with all smaller ones.
-
-    Args:
-        rates: ascending, K of them.
-        stable: 1 where a training was stable and 0 where it collapsed, [S, K].
-
-    Returns:
-        One a seed; NaN where the smallest rate collapsed, or a training is missing (NaN) that
-        decides.
-
-    Example:
-        >>> largest_stable([1.0, 2.0, 4.0], np.array([[1, 1, 0], [1, 0, 1], [0, 1, 1]]))
-        [2.0, 1.0, nan]
-    """
-    found = list[float]()
-    for row in stable:
-        first = next((k for k, each in enumerate(row) if not each > 0.5), len(rates))
-        is_known = first > 0 and (first == len(rates) or not np.isnan(row[first]))
-        found.append(rates[first - 1] if is_known else math.nan)
-    return found
 
 
 def _mean(figures: list[dict[str, float]], name: str) -> float:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.judge.builders import Maker, Runs, unless_missing
+from harness.judge.builders import Maker, Runs
 from harness.judge.interval import Interval
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import Array, Values, t_quantile
@@ -42,7 +42,7 @@ from reproductions.paper3_async_mmi.experiments import (
     STRENGTHENED_BY,
     Cell,
 )
-from reproductions.run_metrics import hashes
+from reproductions.run_metrics import hashes, summary_values
 
 AGES = np.geomspace(1e-5, 1.0, 501)
 """Grid of b, for one update."""
@@ -103,12 +103,6 @@ def slope(x: Values, y: Values) -> Interval:
 TOLD = ("stable", "diverged", "outer_staleness_mean")
 
 
-@unless_missing(math.nan)
-def optional_summary_value(run: Run, key: str) -> float:
-    """A number of a run's summary; NaN if it is not there."""
-    return run.summary.get(key, math.nan)
-
-
 @dataclass(frozen=True)
 class RateBracket:
     """Result of a cell's search: stable and diverged rate, age in updates, and slots."""
@@ -121,9 +115,7 @@ class RateBracket:
     @classmethod
     def from_runs(cls, runs: Sequence[Run]) -> RateBracket:
         """The bracket of one search, which all seeds share; NaN where an end was not found."""
-        stable, diverged, age = (
-            float(np.mean([optional_summary_value(run, name) for run in runs])) for name in TOLD
-        )
+        stable, diverged, age = (float(summary_values(runs, name).mean()) for name in TOLD)
         return cls(stable, diverged, age, runs[0].config["training"]["slots"])
 
     @property

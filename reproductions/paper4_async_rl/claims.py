@@ -12,13 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from harness.judge.builders import Maker, Runs
-from harness.judge.claims import (
-    Rule,
-    rule_at_least,
-    rule_at_most,
-    rule_below,
-    rule_between,
-)
+from harness.judge.claims import Rule, rule_at_least, rule_at_most, rule_below, rule_between
 from harness.judge.conditions import read_conditions
 from harness.judge.parts import Precondition, Quantity, claim_of
 from harness.judge.results import Claim
@@ -29,6 +23,7 @@ from reproductions.paper4_async_rl.experiments import (
     COLLAPSE,
     ETAS,
     PLANS,
+    PUBLICATIONS,
     REPORTED,
     cell,
     format_eta,
@@ -160,7 +155,7 @@ def interrupt(subject: Subject, runs: Runs) -> Claim:
         Quantity(f"in-flight over {other}", " and ".join(f"{v:g}" for v in models.values()),
                  times_as_fast(runs, publication_name("in-flight"), publication_name(other)),
                  rule_between(1.05, 1.25), printed, other)
-        for other in ("drain", "between")
+        for other in PUBLICATIONS[:2]
     ]  # fmt: skip
     return _claim(
         "interrupt", "Interruptible generation raises throughput by 12 and 17%",
@@ -256,8 +251,6 @@ CLAIMS = (
     Maker("p4.monotone", _cells("naive", ETAS[1:], BOTH), monotone),
     Maker("p4.saturates", tuple(timing_name(eta) for eta in (0.0, 4.0, 8.0, 16.0)), saturates),
     Maker("p4.twice", tuple(map(hours, PLANS)), twice),
-    Maker(
-        "p4.interrupt", tuple(map(publication_name, ("drain", "between", "in-flight"))), interrupt
-    ),
+    Maker("p4.interrupt", tuple(map(publication_name, PUBLICATIONS)), interrupt),
     *(Maker(f"p4.{name}", each[2], partial(law, name)) for name, each in LAWS.items()),
 )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,13 @@ from harness.rollouts.problems import Addition
 from harness.rollouts.protocol import Rollouts
 from harness.rollouts.rollout_config import RolloutConfig, WarmStart
 from harness.rollouts.sources import SmallTransformer
-from harness.rollouts.staleness_laws import BiasGrid, CollapseGrid
+from harness.rollouts.stability import StabilityConfig
+from harness.rollouts.stale_gradients import StaleGradientConfig
 from harness.runs.timing import TimingConfig
 from harness.simulator import Cluster
 from harness.tasks.contract import Configuration
 from reproductions.paper import Subject
+from reproductions.staleness_laws import BiasGrid, CollapseGrid
 
 FOLDER = Path(__file__).parent
 REPORTED: dict[str, Any] = tomllib.loads((FOLDER / "reported.toml").read_text(encoding="utf-8"))
@@ -45,11 +47,8 @@ PUBLICATIONS = ("drain", "between", "in-flight")
 RULES = ("admission", "discard")
 """Rules of the buffer that are compared where environments take heavy-tailed seconds."""
 # Laws of staleness and rate.
-BIAS = BiasGrid((7e-5, 1.4e-4), (2, 4, 8), (16, 20, 24, 28), group=4, blocks=16)
-COLLAPSE = CollapseGrid(
-    (2, 8, 24), (1.5e-3, 3e-3, 6e-3, 1.2e-2, 2.4e-2), (6e-3, 1.2e-2, 2.4e-2),
-    Momentum(momentum=0.0), (8, 8), every=2,
-)  # fmt: skip
+BIAS = BiasGrid((7e-5, 1.4e-4), (2, 4, 8))
+COLLAPSE = CollapseGrid((2, 8, 24), (1.5e-3, 3e-3), (6e-3, 1.2e-2, 2.4e-2))
 
 
 @dataclass(frozen=True)
@@ -138,8 +137,7 @@ def experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
             plain.protocol, rule=rule, environment_s=30.0, environment_cv=3.0, train_s=60.0, room=12
         )
         found[pacing_name(rule)] = replace(plain, protocol=slow)
-    made, (groups, updates) = partial(training, subject, seed, "naive"), PRESETS[subject.scale].laws
-    found |= dict(BIAS.configs(made, groups)) | dict(COLLAPSE.configs(made, updates))
+    found |= dict(_law_trainings(subject, seed))
     draws = PRESETS[subject.scale].draws
     # one set of draws for all seeds: the draws are what scatters
     return found | {
@@ -173,6 +171,22 @@ def training(subject: Subject, seed: int, loss: str, eta: float, rate: float) ->
         held_out=preset.held_out,
         start=WarmStart(least=0.1, most=0.6),
     )
+
+
+def _law_trainings(subject: Subject, seed: int) -> Iterator[tuple[str, Configuration]]:
+    """The settings of the grids, by name."""
+    groups, updates = PRESETS[subject.scale].laws
+    for rate in BIAS.rates:
+        base = training(subject, seed, "naive", 0.0, rate)
+        rollouts = base.protocol.batch * base.protocol.group
+        # A group's weight is a product over its rollouts: those of small groups scatter less.
+        base = replace(base, protocol=replace(base.protocol, group=4, batch=rollouts // 4))
+        yield BIAS.name(rate), StaleGradientConfig(base, BIAS.ages, (16, 20, 24, 28), 16, groups)
+    for eta, rate in product(COLLAPSE.etas, COLLAPSE.rates):
+        base = training(subject, seed, "naive", eta, rate)
+        held = replace(base.protocol, group=8, batch=8, slots=64 // base.workers, room=eta + 2)
+        base = replace(base, protocol=held, optimizer=Momentum(momentum=0.0), updates=updates)
+        yield COLLAPSE.name(eta, rate), StabilityConfig(base, every=2)
 
 
 def _timing(subject: Subject, seed: int, eta: float, publish: str) -> TimingConfig:

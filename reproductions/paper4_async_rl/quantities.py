@@ -7,12 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.judge.builders import Runs, unless_missing
+from harness.judge.builders import Runs
 from harness.judge.interval import Interval
 from harness.judge.statistics import Array, rank_correlation_ci, ratio_ci
 from harness.rollouts.fates import figures_of
 from harness.store import Run
 from reproductions.paper4_async_rl.experiments import ETAS, REPORTED, cell, hours, timing_name
+from reproductions.run_metrics import summary_values
 
 TEST = "aime24"
 """The test whose score before training is printed too, so that a gain can be computed."""
@@ -22,14 +23,8 @@ DECODED = "tokens/s, decoded"
 
 
 def values(runs: Sequence[Run], key: str) -> Array:
-    """A number of each run's summary [S]; NaN for a run that did not end."""
-    return np.array([_number(run, key) for run in runs], np.float64)
-
-
-@unless_missing(math.nan)
-def _number(run: Run, key: str) -> float:
-    figures = figures_of(run) if key.startswith("thrown_away/") else run.summary
-    return float(figures.get(key, math.nan))
+    """A number of each run's summary or, for ``thrown_away/D``, of its record of rollouts, [S]."""
+    return summary_values(runs, key, figures_of if key.startswith("thrown_away/") else None)
 
 
 def scores(runs: Runs, loss: str, eta: float, searched: bool) -> Array:

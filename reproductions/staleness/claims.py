@@ -33,7 +33,7 @@ from harness.judge.results import Claim
 from harness.judge.statistics import Bounds, bounded_difference_ci
 from harness.store import Run
 from reproductions.paper import Subject
-from reproductions.run_metrics import hashes
+from reproductions.run_metrics import hashes, summary_values
 from reproductions.staleness.experiments import (
     CLUSTERS,
     MOMENTUM,
@@ -56,7 +56,6 @@ from reproductions.staleness.quantities import (
     share_lost,
     share_lost_to_scatter,
     stable_rate,
-    values_of_search,
 )
 
 CONDITIONS = read_conditions(Path(__file__).with_name("conditions.toml"))
@@ -105,8 +104,8 @@ def momentum_begets(subject: Subject, runs: Runs) -> Claim:
 
     def momentum_cost(name: str) -> Interval:
         apart = {
-            tau: values_of_search(runs[cell(name, "momentum", tau)], "loss")
-            - values_of_search(runs[cell(name, "SGD", tau)], "loss")
+            tau: summary_values(runs[cell(name, "momentum", tau)], "loss")
+            - summary_values(runs[cell(name, "SGD", tau)], "loss")
             for tau in (0, MIDDLE)
         }
         return mean(apart[MIDDLE] - apart[0])

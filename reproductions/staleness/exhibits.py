@@ -15,7 +15,7 @@ from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import Array, mean_ci
 from harness.store import Run
 from reproductions.paper import Subject
-from reproductions.run_metrics import hashes
+from reproductions.run_metrics import hashes, summary_values
 from reproductions.staleness.experiments import (
     CLUSTER_TAUS,
     CLUSTERS,
@@ -31,7 +31,6 @@ from reproductions.staleness.quantities import (
     share_lost,
     share_lost_to_scatter,
     stable_rate,
-    values_of_search,
 )
 
 PICTURED, DRAWN = "digits", ("SGD", "AdamW")
@@ -46,7 +45,7 @@ def losses(problem: str, subject: Subject, runs: Runs) -> Exhibit:
     """Development loss at the best rate against staleness, a curve for each optimizer."""
     del subject
     rows = [
-        _row(optimizer, tau + 1, values_of_search(runs[cell(problem, optimizer, tau)], "loss"),
+        _row(optimizer, tau + 1, summary_values(runs[cell(problem, optimizer, tau)], "loss"),
              runs[cell(problem, optimizer, tau)])
         for optimizer in OPTIMIZERS
         for tau in TAUS
@@ -135,7 +134,7 @@ def clusters(subject: Subject, runs: Runs) -> Exhibit:
             for tau in CLUSTER_TAUS:
                 group = runs[cell(PICTURED, optimizer, tau, where)]
                 label = f"{optimizer}, {where or 'fixed'}"
-                rows.append(_row(label, tau + 1, values_of_search(group, "loss"), group))
+                rows.append(_row(label, tau + 1, summary_values(group, "loss"), group))
     return Exhibit(
         "s.clusters", "figure", f"Staleness of clusters: {PROBLEMS[PICTURED]}", tuple(rows),
         axes={"x": "workers, one more than the mean staleness", "y": "development loss (nats)"},

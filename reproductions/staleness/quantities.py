@@ -15,10 +15,11 @@ from functools import cache
 
 import numpy as np
 
-from harness.judge.builders import Runs, unless_missing
+from harness.judge.builders import Runs
 from harness.judge.interval import Interval
 from harness.judge.statistics import Array, Bounds, mean_ci, rank_correlation_ci
 from harness.store import Run
+from reproductions.run_metrics import summary_values
 from reproductions.staleness.experiments import TAUS, cell
 
 HALVINGS, ROUNDING = 50, 1e-9
@@ -53,28 +54,18 @@ def _radius(x: float, tau: int, momentum: float) -> float:
     return float(np.abs(np.roots(polynomial)).max())
 
 
-def values_of_search(runs: Sequence[Run], key: str) -> Array:
-    """A number of each seed's search [S]; NaN where a search did not find it."""
-    return np.array([_number(run, key) for run in runs], np.float64)
-
-
-@unless_missing(math.nan)
-def _number(run: Run, key: str) -> float:
-    return float(run.summary.get(key, math.nan))
-
-
 def octaves(runs: Sequence[Run], key: str) -> Array:
     """log2 of ``rate``, or of ``edge``, the middle of the stable and the unstable rung, [S]."""
     if key != "edge":
-        return np.log2(values_of_search(runs, key))
+        return np.log2(summary_values(runs, key))
     return (
-        np.log2(values_of_search(runs, "stable")) + np.log2(values_of_search(runs, "diverged"))
+        np.log2(summary_values(runs, "stable")) + np.log2(summary_values(runs, "diverged"))
     ) / 2.0
 
 
 def bounds_of_edge(runs: Sequence[Run]) -> Bounds:
     """log2 of the largest stable rate and of the next rung; the edge is between them, [S]."""
-    return _open_bounds(*(np.log2(values_of_search(runs, key)) for key in ("stable", "diverged")))
+    return _open_bounds(*(np.log2(summary_values(runs, key)) for key in ("stable", "diverged")))
 
 
 def bounds_of_rate(runs: Sequence[Run]) -> Bounds:
@@ -94,9 +85,9 @@ def share_lost(runs: Runs, problem: str, optimizer: str, tau: int, cluster: str 
     A gain is the development loss at the start less that at the end, at the best rate of each.
     """
     fresh = runs[cell(problem, optimizer, 0)]
-    best = values_of_search(fresh, "loss")
-    stale = values_of_search(runs[cell(problem, optimizer, tau, cluster)], "loss")
-    return (stale - best) / (values_of_search(fresh, "first_loss") - best)
+    best = summary_values(fresh, "loss")
+    stale = summary_values(runs[cell(problem, optimizer, tau, cluster)], "loss")
+    return (stale - best) / (summary_values(fresh, "first_loss") - best)
 
 
 def share_lost_to_scatter(
@@ -110,7 +101,7 @@ def share_lost_to_scatter(
 
 def share_gained(runs: Sequence[Run]) -> Array:
     """Share of the loss at the start that training removes, [S]."""
-    return 1.0 - values_of_search(runs, "loss") / values_of_search(runs, "first_loss")
+    return 1.0 - summary_values(runs, "loss") / summary_values(runs, "first_loss")
 
 
 def law_slope(runs: Runs, problem: str, taus: Sequence[int]) -> Array:
@@ -137,7 +128,7 @@ def _weights(taus: Sequence[int]) -> Array:
 
 def rank_correlation(runs: Runs, problem: str, optimizer: str) -> Interval:
     """Rank correlation of the loss at the best rate with staleness."""
-    losses = [values_of_search(runs[cell(problem, optimizer, tau)], "loss") for tau in TAUS]
+    losses = [summary_values(runs[cell(problem, optimizer, tau)], "loss") for tau in TAUS]
     return rank_correlation_ci(TAUS, np.stack(losses, axis=1))
 
 

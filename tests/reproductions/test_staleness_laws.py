@@ -8,17 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.algorithms.descent import Momentum
-from harness.rollouts.staleness_laws import BiasGrid, CollapseGrid
 from harness.store import Run
+from reproductions.staleness_laws import BiasGrid, CollapseGrid
 
 SCALES = (1.0, 2.0, 0.7)
 """A factor of each seed."""
 
-BIAS = BiasGrid((1e-4, 2e-4), (1, 4), (4,), group=4, blocks=2)
-COLLAPSE = CollapseGrid(
-    (2, 4, 16), (1e-3, 2e-3, 4e-3, 8e-3), (4e-3, 8e-3), Momentum(momentum=0.0), (8, 8), every=2
-)
+BIAS = BiasGrid((1e-4, 2e-4), (1, 4))
+COLLAPSE = CollapseGrid((2, 4, 16), (1e-3, 2e-3), (4e-3, 8e-3))
 
 
 def run(summary: dict[str, float]) -> Run:

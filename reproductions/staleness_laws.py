@@ -1,9 +1,9 @@
-"""Laws of staleness and rate: what is run for them, and what the runs show.
+"""Laws of staleness and rate: exponents over grids of finished runs.
 
 A law of stale gradients says how they scale: the bias of the gradient with staleness times rate,
 the updates until a collapse with one over the rate, the largest stable rate with one over the
 staleness (Song et al., arXiv 2607.01083). Each is an exponent over a grid of trainings, which a
-reproduction declares.
+reproduction declares and makes.
 
 Shape letters: S seeds.
 """
@@ -11,32 +11,20 @@ Shape letters: S seeds.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
-from harness.algorithms.descent import LocalOptimizer
-from harness.judge.builders import Runs, unless_missing
+from harness.judge.builders import Runs
 from harness.judge.exponents import exponents_ci, root_ci
 from harness.judge.interval import Interval
 from harness.judge.results import Row
 from harness.judge.statistics import Array, mean_ci
-from harness.rollouts.rollout_config import RolloutConfig
-from harness.rollouts.stability import StabilityConfig, largest_stable
-from harness.rollouts.stale_gradients import StaleGradientConfig
-from harness.store import Run
+from reproductions.run_metrics import hashes, summary_values
 
-__all__ = ["BiasGrid", "CollapseGrid"]
-
-Made = Callable[[float, float], RolloutConfig]
-"""Function from an allowance and a rate to a training."""
-
-
-@unless_missing(math.nan)
-def _number(run: Run, key: str) -> float:
-    return float(run.summary.get(key, math.nan))
+__all__ = ["BiasGrid", "CollapseGrid", "largest_stable"]
 
 
 @dataclass(frozen=True)
@@ -46,17 +34,10 @@ class BiasGrid:
     Args:
         rates: of the trainings without an allowance that make the versions.
         ages: stalenesses, in versions.
-        versions: versions at which gradients are measured.
-        group: rollouts of a group. A group's weight is a product over its rollouts, so small
-            groups have weights that scatter less.
-        blocks: independent blocks of groups.
     """
 
     rates: tuple[float, ...]
     ages: tuple[int, ...]
-    versions: tuple[int, ...]
-    group: int
-    blocks: int
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -67,24 +48,9 @@ class BiasGrid:
         """Name of the setting of a rate."""
         return f"bias, rate {rate:g}"
 
-    def configs(self, made: Made, groups: int) -> Iterator[tuple[str, StaleGradientConfig]]:
-        """Settings by name; ``groups`` are those of a block.
-
-        A batch has as many rollouts as that of ``made``.
-        """
-        for rate in self.rates:
-            base = made(0.0, rate)
-            held = base.protocol
-            rollouts = held.batch * held.group
-            held = replace(held, group=self.group, batch=rollouts // self.group)
-            base = replace(base, protocol=held)
-            shape = self.ages, self.versions, self.blocks, groups
-            yield self.name(rate), StaleGradientConfig(base, *shape)
-
     def squares(self, runs: Runs, rate: float, age: int) -> Array:
         """Unbiased squared norms of the bias, [S], of which some may be negative."""
-        key = f"bias_square/{age}"
-        return np.array([_number(run, key) for run in runs[self.name(rate)]], np.float64)
+        return summary_values(runs[self.name(rate)], f"bias_square/{age}")
 
     def exponents(self, runs: Runs) -> dict[str, Interval]:
         """Exponents of the norm of the bias, by what it is a power of."""
@@ -100,7 +66,7 @@ class BiasGrid:
         return tuple(
             Row.from_interval(
                 f"rate {rate:g}", 1e3 * rate * age, None,
-                root_ci(self.squares(runs, rate, age)), _hashes(runs, self.name(rate)),
+                root_ci(self.squares(runs, rate, age)), hashes(runs[self.name(rate)]),
             )
             for rate, age in product(self.rates, self.ages)
         )  # fmt: skip
@@ -112,19 +78,18 @@ class CollapseGrid:
 
     Args:
         etas: allowances, ascending, all of them used in full.
-        rates: ascending.
-        fast: the rates at which the updates until the collapse are compared.
-        optimizer: the trainer's optimizer.
-        batch: groups of a step, and rollouts of a group.
-        every: updates from one probe to the next.
+        slow: rates, ascending, at which only the largest stable rate is looked for.
+        fast: larger rates, ascending, at which the updates until the collapse are compared, too.
     """
 
     etas: tuple[int, ...]
-    rates: tuple[float, ...]
+    slow: tuple[float, ...]
     fast: tuple[float, ...]
-    optimizer: LocalOptimizer
-    batch: tuple[int, int]
-    every: int
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """All rates, ascending."""
+        return self.slow + self.fast
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -140,19 +105,9 @@ class CollapseGrid:
         """Name of a setting."""
         return f"collapse, η = {eta}, rate {rate:g}"
 
-    def configs(self, made: Made, updates: int) -> Iterator[tuple[str, StabilityConfig]]:
-        """Settings by name, each of at most so many updates."""
-        batch, group = self.batch
-        for eta, rate in product(self.etas, self.rates):
-            base = made(eta, rate)
-            slots = max(1, batch * group // base.workers)
-            held = replace(base.protocol, group=group, batch=batch, slots=slots, room=eta + 2)
-            base = replace(base, protocol=held, optimizer=self.optimizer, updates=updates)
-            yield self.name(eta, rate), StabilityConfig(base, every=self.every)
-
     def read(self, runs: Runs, eta: int, rate: float, key: str) -> Array:
         """A figure of a setting's runs, [S]; NaN where a run has none."""
-        return np.array([_number(run, key) for run in runs[self.name(eta, rate)]], np.float64)
+        return summary_values(runs[self.name(eta, rate)], key)
 
     def exponents(self, runs: Runs) -> dict[str, Interval]:
         """Exponent of the updates until the collapse over the fast rates, by allowance.
@@ -189,7 +144,7 @@ class CollapseGrid:
             Row.from_interval(
                 f"η = {eta}", 1e3 * rate, None,
                 mean_ci(rate * self.read(runs, eta, rate, "collapse")),
-                _hashes(runs, self.name(eta, rate)),
+                hashes(runs[self.name(eta, rate)]),
             )
             for eta, rate in product(self.etas, self.fast)
         )  # fmt: skip
@@ -200,11 +155,30 @@ class CollapseGrid:
         return tuple(
             Row.from_interval(
                 "largest stable rate", eta, None, mean_ci(1e3 * column),
-                _hashes(runs, *names[eta]),
+                hashes(*(runs[name] for name in names[eta])),
             )
             for eta, column in zip(self.etas, self.limits(runs).T, strict=True)
         )  # fmt: skip
 
 
-def _hashes(runs: Runs, *names: str) -> tuple[str, ...]:
-    return tuple(run.hash for name in names for run in runs[name])
+def largest_stable(rates: Sequence[float], stable: Array) -> list[float]:
+    """The largest rate of each seed that is stable with all smaller ones.
+
+    Args:
+        rates: ascending, K of them.
+        stable: 1 where a training was stable and 0 where it collapsed, [S, K].
+
+    Returns:
+        One a seed; NaN where the smallest rate collapsed, or a training is missing (NaN) that
+        decides.
+
+    Example:
+        >>> largest_stable([1.0, 2.0, 4.0], np.array([[1, 1, 0], [1, 0, 1], [0, 1, 1]]))
+        [2.0, 1.0, nan]
+    """
+    found = list[float]()
+    for row in stable:
+        first = next((k for k, each in enumerate(row) if not each > 0.5), len(rates))
+        is_known = first > 0 and (first == len(rates) or not np.isnan(row[first]))
+        found.append(rates[first - 1] if is_known else math.nan)
+    return found
