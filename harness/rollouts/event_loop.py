@@ -1,4 +1,4 @@
-"""Compiled event loop of the protocol ``rollouts``: generators, buffer and trainer.
+"""Compiled event loop of the protocol ``rollouts``: generators and the trainer.
 
 A generator decodes in steps that all its rollouts share, so its state is a number of completed
 steps and the instant since which a step takes ``step_s``. Nothing changes between two boundaries
@@ -11,9 +11,9 @@ All events of one instant happen first, in this order: the trainer's, ends of re
 environments, generators' boundaries; equal ones by number of the rollout or generator. Then
 `settle` starts whatever may start at that instant: the trainer, groups, generators.
 
-The state holds the groups of a pool: each is in flight, under reward, waiting or in training. An
-application supplies lengths on the way: a rollout without a length ends one token later at the
-earliest, and the loop returns `ASKS` before that boundary.
+Groups begin, wait and are thrown away by `harness.rollouts.group_buffer`. An application supplies
+lengths on the way: a rollout without a length ends one token later at the earliest, and the loop
+returns `ASKS` before that boundary.
 """
 
 from __future__ import annotations
@@ -24,27 +24,18 @@ import numpy as np
 
 from harness.rollouts.event_state import (
     ABSENT,
-    ADMISSION,
-    BACKPRESSURE,
     BOUNDARY,
-    COMPLETE,
     COMPUTE,
     DECODING,
-    DISCARD,
     DRAIN,
     DRAINING,
     FOLD,
     FOLDS,
-    FREE,
-    GROWING,
     IDLE,
     IN_FLIGHT_EXCHANGE,
     JUDGED,
     LEAF,
-    LEAF_BITS,
-    LEAVING,
     NEVER,
-    ONE_STEP,
     OUTSIDE,
     PLACED,
     PRIORITY,
@@ -60,15 +51,28 @@ from harness.rollouts.event_state import (
     SYNCING,
     TRAINING,
     UNTOLD,
-    WINDOW,
     Law,
     Record,
     Rules,
     State,
+    keep_row,
+    keep_span,
+    keep_stretch,
+    list_generator,
+    plan,
+    scratch,
+    steps_before_now,
+)
+from harness.rollouts.group_buffer import (
+    complete,
+    free_slot,
+    place_groups,
+    release,
+    throw_old_away,
 )
 from harness.simulator import laws
 from harness.simulator.costs import Costs
-from harness.simulator.events import kernel, set_leaf
+from harness.simulator.events import kernel
 from harness.simulator.protocols.contract import ASKS, DONE, FULL, STUCK, Limits
 
 __all__ = ["run", "tell"]
@@ -141,18 +145,6 @@ def is_awaiting_length(state: State, who: int) -> bool:
 
 
 @kernel
-def plan(state: State, leaf: int, time_s: float, kind: int, number: int) -> None:
-    """Plan a leaf's next event."""
-    set_leaf(state.events, leaf, time_s, (kind << PRIORITY) | (number << LEAF_BITS) | leaf)
-
-
-@kernel
-def scratch(state: State, leaf: int) -> None:
-    """Remove a leaf's event."""
-    set_leaf(state.events, leaf, np.inf, NEVER)
-
-
-@kernel
 def draw(key: Any, law: Law, row: Any, group: int) -> float:
     """A draw of a law for a rollout: by prompt, member and attempt, whatever else happens."""
     if law.mean == 0.0 or law.law == laws.CONSTANT or law.cv == 0.0:
@@ -177,210 +169,6 @@ def settle(state: State, costs: Costs, rules: Rules, limits: Limits, record: Rec
         attend(state, costs, rules, record, who)
     clock.restless = 0
     clock.busy = 1 if clock.alive > 0 or trainer.phase != IDLE else 0
-
-
-# --- the buffer
-
-
-@kernel
-def may_begin(state: State, rules: Rules, limits: Limits) -> bool:
-    """Whether the rule of the buffer, the limits and the pool admit another group."""
-    clock = state.clock[0]
-    if clock.alive == len(state.groups):
-        return False
-    promised = clock.version * rules.batch + clock.alive
-    if limits.dispatch < NEVER and promised >= limits.dispatch * rules.batch:
-        return False
-    # after the last instant of handing out, a batch that has begun is completed
-    if clock.now_s > limits.dispatch_s and promised % rules.batch == 0:
-        return False
-    if rules.rule == ADMISSION:
-        return clock.groups // rules.batch <= clock.version + rules.allowed
-    if rules.rule == BACKPRESSURE:
-        return clock.stale < rules.batch * (1.0 + rules.allowed) * rules.interval
-    if rules.rule == ONE_STEP:
-        return clock.groups // rules.batch <= clock.begun_steps
-    return True
-
-
-@kernel
-def place_groups(state: State, rules: Rules, limits: Limits) -> None:
-    """Put rollouts into free slots: members of the group that has begun, then new groups."""
-    clock = state.clock[0]
-    while clock.free_slots > 0:
-        if clock.placing < 0:
-            if state.trainer[0].phase >= DRAINING and rules.publish == DRAIN:
-                return
-            if not may_begin(state, rules, limits):
-                return
-            begin_group(state, rules)
-        group = state.groups[clock.placing]
-        place_rollout(state, clock.placing * rules.group + group.begun)
-        group.begun += 1
-        if group.begun == rules.group:
-            clock.placing = -1
-
-
-@kernel
-def begin_group(state: State, rules: Rules) -> None:
-    """Begin a group of a prompt that is queued again, or else of the next prompt."""
-    clock = state.clock[0]
-    place = state.free[len(state.free) - 1 - clock.alive]
-    group = state.groups[place]
-    group.prompt, group.attempt = clock.prompts, 0
-    if clock.retries > 0:
-        retry = state.retries[clock.first_retry]
-        group.prompt, group.attempt = retry.prompt, retry.attempt
-        clock.first_retry = (clock.first_retry + 1) % len(state.retries)
-        clock.retries -= 1
-    else:
-        clock.prompts += 1
-    group.number, group.phase, group.begun, group.done = clock.groups, GROWING, 0, 0
-    for member in range(rules.group):
-        row = state.rollouts[place * rules.group + member]
-        row.group, row.prompt, row.attempt = group.number, group.prompt, group.attempt
-        row.member, row.phase = member, ABSENT
-    clock.groups += 1
-    clock.alive += 1
-    clock.stale += 1
-    clock.dispatched += rules.group
-    clock.placing = place
-
-
-@kernel
-def place_rollout(state: State, index: int) -> None:
-    """Put a rollout into a slot of the generator with the most free ones, the first of equals."""
-    best = 0
-    for who in range(1, len(state.generators)):
-        if state.generators[who].free > state.generators[best].free:
-            best = who
-    generator, row = state.generators[best], state.rollouts[index]
-    place = 0
-    while state.slots[best, place] >= 0:
-        place += 1
-    state.slots[best, place] = index
-    row.generator, row.slot, row.phase = best, place, PLACED
-    generator.free -= 1
-    state.clock[0].free_slots -= 1
-    state.clock[0].in_flight += 1
-    list_generator(state, best)
-
-
-@kernel
-def list_generator(state: State, who: int) -> None:
-    """Have a generator looked at once this instant's events have happened."""
-    if state.generators[who].listed == 0:
-        state.generators[who].listed = 1
-        state.restless[state.clock[0].restless] = who
-        state.clock[0].restless += 1
-
-
-@kernel
-def free_slot(state: State, row: Any) -> None:
-    """Take a rollout out of its slot."""
-    state.slots[row.generator, row.slot] = -1
-    state.generators[row.generator].free += 1
-    state.clock[0].free_slots += 1
-    state.clock[0].in_flight -= 1
-
-
-@kernel
-def oldest_of(state: State, rules: Rules, place: int) -> int:
-    """The oldest version of a group's tokens; the published one before the first token."""
-    oldest = state.clock[0].published
-    for index in range(place * rules.group, (place + 1) * rules.group):
-        row = state.rollouts[index]
-        if row.phase >= DECODING and row.oldest < oldest:
-            oldest = row.oldest
-    return oldest
-
-
-@kernel
-def is_too_old(state: State, rules: Rules, place: int) -> bool:
-    """Whether the rule throws a group away now."""
-    group = state.groups[place]
-    if rules.rule == DISCARD:
-        concerned = group.phase == GROWING or group.phase == COMPLETE
-    elif rules.rule == WINDOW:
-        concerned = group.phase == COMPLETE
-    else:
-        return False
-    if not concerned:
-        return False
-    return state.clock[0].version - oldest_of(state, rules, place) > rules.allowed
-
-
-@kernel
-def complete(state: State, rules: Rules, record: Record, place: int) -> None:
-    """Queue a complete group; it is thrown away if it is too old by now."""
-    clock, group = state.clock[0], state.groups[place]
-    group.phase = COMPLETE
-    group.complete_s = clock.now_s
-    if is_too_old(state, rules, place):
-        throw_away(state, rules, record, place)
-        return
-    in_order = rules.rule == ADMISSION or rules.rule == ONE_STEP
-    behind = clock.waiting
-    while behind > 0:
-        other = state.groups[state.waiting[behind - 1]]
-        if other.number < group.number or (not in_order and other.complete_s < group.complete_s):
-            break
-        state.waiting[behind] = state.waiting[behind - 1]
-        behind -= 1
-    state.waiting[behind] = place
-    clock.waiting += 1
-
-
-@kernel
-def throw_away(state: State, rules: Rules, record: Record, place: int) -> None:
-    """End all rollouts of a group, and queue its prompt again if the rule says so."""
-    clock, group = state.clock[0], state.groups[place]
-    for index in range(place * rules.group, (place + 1) * rules.group):
-        row = state.rollouts[index]
-        if row.phase == DECODING:
-            stop_decoding(state, rules, index)
-        if PLACED <= row.phase <= OUTSIDE:
-            free_slot(state, row)
-        scratch(state, index)
-        if row.phase >= DECODING:
-            row.fate = 1
-            row.taken_s = clock.now_s
-            row.trained_version = clock.version
-            keep_row(record, row)
-        row.phase = ABSENT
-    if clock.placing == place:
-        clock.placing = -1
-    if rules.rule == DISCARD:
-        last = (clock.first_retry + clock.retries) % len(state.retries)
-        state.retries[last].prompt = group.prompt
-        state.retries[last].attempt = group.attempt + 1
-        clock.retries += 1
-    release(state, place)
-
-
-@kernel
-def release(state: State, place: int) -> None:
-    """Return a group's place to the pool."""
-    clock = state.clock[0]
-    state.groups[place].phase = FREE
-    clock.alive -= 1
-    state.free[len(state.free) - 1 - clock.alive] = place
-
-
-@kernel
-def keep_row(record: Record, row: Any) -> None:
-    """Record a rollout with a known fate."""
-    record.rows[record.counts[ROWS]] = row
-    record.counts[ROWS] += 1
-
-
-@kernel
-def keep_span(record: Record, worker: int, kind: int, start_s: float, end_s: float) -> None:
-    """Record a busy time."""
-    if end_s > start_s:
-        span = record.spans[record.counts[SPANS]]
-        span.worker, span.kind, span.start_s, span.end_s = worker, kind, start_s, end_s
-        record.counts[SPANS] += 1
 
 
 # --- the trainer
@@ -467,56 +255,7 @@ def fold(state: State, rules: Rules, record: Record, due: bool) -> None:
     throw_old_away(state, rules, record)
 
 
-@kernel
-def throw_old_away(state: State, rules: Rules, record: Record) -> None:
-    """Throw away groups too old for the present version: waiting ones, then others by number."""
-    clock = state.clock[0]
-    if rules.rule != DISCARD and rules.rule != WINDOW:
-        return
-    kept = 0
-    for number in range(clock.waiting):
-        place = state.waiting[number]
-        if is_too_old(state, rules, place):
-            throw_away(state, rules, record, place)
-        else:
-            state.waiting[kept] = place
-            kept += 1
-    clock.waiting = kept
-    leaving = 0
-    for place in range(len(state.groups)):
-        if state.groups[place].phase == GROWING and is_too_old(state, rules, place):
-            state.groups[place].phase = LEAVING
-            leaving += 1
-    for _ in range(leaving):
-        throw_away(state, rules, record, first_leaving(state))
-
-
-@kernel
-def first_leaving(state: State) -> int:
-    """The group with the smallest number among those that leave."""
-    first = -1
-    for place in range(len(state.groups)):
-        group = state.groups[place]
-        if group.phase == LEAVING and (first < 0 or group.number < state.groups[first].number):
-            first = place
-    return first
-
-
 # --- the generators
-
-
-@kernel
-def steps_before_now(state: State, who: int) -> int:
-    """Decode steps that a generator has completed before this instant."""
-    generator, now_s = state.generators[who], state.clock[0].now_s
-    if generator.active == 0 or now_s <= generator.since_s:
-        return generator.steps
-    done = int((now_s - generator.since_s) / generator.step_s)
-    while generator.since_s + done * generator.step_s >= now_s:
-        done -= 1
-    while generator.since_s + (done + 1) * generator.step_s < now_s:
-        done += 1
-    return generator.steps + done
 
 
 @kernel
@@ -699,29 +438,6 @@ def leave_untold(state: State, rules: Rules, index: int) -> None:
     row.tokens = UNTOLD
     row.end_step = row.begun_step + (row.first + 1) * rules.scale
     state.generators[row.generator].untold += 1
-
-
-@kernel
-def keep_stretch(record: Record, rules: Rules, row: Any, now_s: float) -> None:
-    """Record that the next tokens of a rollout have its present version."""
-    stretch = record.stretches[record.counts[STRETCHES]]
-    stretch.rollout = row.group * rules.group + row.member
-    stretch.first, stretch.version, stretch.time_s = row.first, row.version, now_s
-    record.counts[STRETCHES] += 1
-
-
-@kernel
-def stop_decoding(state: State, rules: Rules, index: int) -> None:
-    """Count the tokens of a rollout that is thrown away in flight."""
-    row = state.rollouts[index]
-    row.decoded = (steps_before_now(state, row.generator) - row.begun_step) // rules.scale
-    if row.tokens == UNTOLD:
-        state.generators[row.generator].untold -= 1
-        row.tokens = 0
-    else:
-        row.decoded = min(row.decoded, row.tokens)
-    row.weighted += row.version * (row.decoded - row.first)
-    list_generator(state, row.generator)
 
 
 @kernel

@@ -1,7 +1,8 @@
 """State of the event loop of `harness.rollouts.event_loop`: records, settings and buffers.
 
 Records are rows of structured arrays, one dtype for each kind of thing in the simulation. Phases,
-rules and kinds of events are small whole numbers with names.
+rules and kinds of events are small whole numbers with names. The kernels at the end plan an event,
+read a generator's clock, or append to a record.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from harness.simulator.events import kernel, set_leaf
 from harness.simulator.protocols.contract import CLOCK_FIELDS
 
 __all__ = [
@@ -64,6 +66,13 @@ __all__ = [
     "Record",
     "Rules",
     "State",
+    "keep_row",
+    "keep_span",
+    "keep_stretch",
+    "list_generator",
+    "plan",
+    "scratch",
+    "steps_before_now",
 ]
 
 ADMISSION, DISCARD, BACKPRESSURE, WINDOW, ONE_STEP = range(5)
@@ -205,3 +214,63 @@ class Record(NamedTuple):
 
 
 ROWS, FOLDS, STRETCHES, SPANS = range(4)
+
+
+@kernel
+def plan(state: State, leaf: int, time_s: float, kind: int, number: int) -> None:
+    """Plan a leaf's next event."""
+    set_leaf(state.events, leaf, time_s, (kind << PRIORITY) | (number << LEAF_BITS) | leaf)
+
+
+@kernel
+def scratch(state: State, leaf: int) -> None:
+    """Remove a leaf's event."""
+    set_leaf(state.events, leaf, np.inf, NEVER)
+
+
+@kernel
+def list_generator(state: State, who: int) -> None:
+    """Have a generator looked at once this instant's events have happened."""
+    if state.generators[who].listed == 0:
+        state.generators[who].listed = 1
+        state.restless[state.clock[0].restless] = who
+        state.clock[0].restless += 1
+
+
+@kernel
+def steps_before_now(state: State, who: int) -> int:
+    """Decode steps that a generator has completed before this instant."""
+    generator, now_s = state.generators[who], state.clock[0].now_s
+    if generator.active == 0 or now_s <= generator.since_s:
+        return generator.steps
+    done = int((now_s - generator.since_s) / generator.step_s)
+    while generator.since_s + done * generator.step_s >= now_s:
+        done -= 1
+    while generator.since_s + (done + 1) * generator.step_s < now_s:
+        done += 1
+    return generator.steps + done
+
+
+@kernel
+def keep_row(record: Record, row: Any) -> None:
+    """Record a rollout with a known fate."""
+    record.rows[record.counts[ROWS]] = row
+    record.counts[ROWS] += 1
+
+
+@kernel
+def keep_span(record: Record, worker: int, kind: int, start_s: float, end_s: float) -> None:
+    """Record a busy time."""
+    if end_s > start_s:
+        span = record.spans[record.counts[SPANS]]
+        span.worker, span.kind, span.start_s, span.end_s = worker, kind, start_s, end_s
+        record.counts[SPANS] += 1
+
+
+@kernel
+def keep_stretch(record: Record, rules: Rules, row: Any, now_s: float) -> None:
+    """Record that the next tokens of a rollout have its present version."""
+    stretch = record.stretches[record.counts[STRETCHES]]
+    stretch.rollout = row.group * rules.group + row.member
+    stretch.first, stretch.version, stretch.time_s = row.first, row.version, now_s
+    record.counts[STRETCHES] += 1
