@@ -144,7 +144,7 @@ def marks(claim: Claim) -> list[str]:
     found = ["cannot fail"] if claim.cannot_fail else []
     if claim.before and claim.before.split(", then ")[-1] != claim.verdict:
         found.append(f"was {claim.before}")
-    elif claim.changed_after_runs:
+    if claim.changed_after_runs:
         found.append("changed after its runs")
     return found
 

@@ -19,7 +19,7 @@ from harness.base.printable import printable
 from harness.judge import Claim, Part, Results, read_results
 from harness.judge.claims import VERDICTS
 from harness.store.files import write_bytes
-from reports import numbers, reference_terms, verdict_notes
+from reports import extrapolation, numbers, reference_terms, verdict_notes
 from reports.factors import with_factors
 from reports.summary import read_summary
 from reports.verdict_notes import (
@@ -121,8 +121,28 @@ def overview(items: Sequence[Publication]) -> str:
             found.setdefault(claim.id, {})[item.results.scale] = claim, item
     rows = [_claim_row(by_scale, scales) for by_scale in found.values()]
     claims = ["## Claims", "", count_answers(items), "", _format_table(head, rows)]
+    curves = ["## Over scale", "", CURVES, "", list_curves(items)]
     changed = ["## Changed verdicts", "", list_changes(items)]
-    return "\n".join([summary(items, "../"), *claims, *changed])
+    return "\n".join([summary(items, "../"), *claims, *curves, *changed])
+
+
+CURVES = (
+    "Ratios of headline claims at sizes with fresh seeds, whose number is in brackets. A law "
+    "through them gives the value at the paper's size, and is checked on the largest size that was "
+    "run. The answer is unclear until all registered sizes are run. Pictures: page 2 of a report."
+)
+
+
+def list_curves(items: Sequence[Publication]) -> str:
+    """Table of the claims that are followed over scale."""
+    rows = [
+        tuple(map(_text, row))
+        for item in _largest(items)
+        for exhibit in item.results.exhibits
+        if exhibit.curve is not None
+        for row in extrapolation.list_trends(exhibit)
+    ]
+    return _format_table(extrapolation.HEAD, rows)
 
 
 def _largest(items: Sequence[Publication]) -> list[Publication]:
@@ -160,9 +180,10 @@ def list_changes(items: Sequence[Publication]) -> str:
         claim
         for item in _largest(items)
         for claim in item.results.claims
-        if claim.before and claim.verdict not in claim.before.split(", then ")
+        if claim.before and {claim.verdict} != set(claim.before.split(", then "))
     ]
-    silent = [claim for claim in changed if claim.before.startswith(NOTHING)]
+    silent = [claim for claim in changed if NOTHING in claim.before.split(", then ")]
+    removed = sum(claim.before.startswith(f"contradicted, then {NOTHING}") for claim in silent)
     against = sum(claim.here in ("fails", "mixed") for claim in silent)
     unclear = sum(claim.here == "unclear" for claim in silent)
     rows = [
@@ -174,12 +195,13 @@ def list_changes(items: Sequence[Publication]) -> str:
         )
         for claim in changed
     ]
+    taken = f"{removed} of these {len(silent)} had been published as `contradicted` before. "
     return (
         f"By earlier rules {len(silent)} claims were `{NOTHING}`: of them {against} fail or are "
-        f"mixed, {unclear} unclear; number that hold: {len(silent) - against - unclear}. Where the "
-        f"table says {RULES}, a condition that is not met, a choice that the paper leaves open and "
-        "few seeds no longer take away what the runs show.\n\n"
-        + _format_table(("claim", "was", "is", "why"), rows)
+        f"mixed, {unclear} unclear; number that hold: {len(silent) - against - unclear}. "
+        f"{taken if removed else ''}Where the table says {RULES}, a condition that is not met, a "
+        "choice that the paper leaves open and few seeds no longer take away what the runs show."
+        "\n\n" + _format_table(("claim", "was", "is", "why"), rows)
     )
 
 

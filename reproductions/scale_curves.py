@@ -12,11 +12,14 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from harness.judge.comparison import describe_runs
 from harness.judge.curve import Curve, Trend
+from harness.judge.registrations import describe_change
 from harness.judge.results import Exhibit, Row
 from harness.judge.scaling import Size, follow
 from harness.judge.statistics import ratio_ci
 from harness.store import Run
+from harness.store.schema import UNDER
 from reproductions.paper import Scaling
 from reproductions.run_metrics import hashes
 
@@ -40,12 +43,17 @@ def estimate_core_hours(scaling: Scaling, finished: Finished) -> float:
 
 
 def missing_seeds(scaling: Scaling, finished: Finished) -> dict[str, int]:
-    """Number of registered seeds that were not run, by size."""
+    """Number of registered seeds that were not run or of which a run diverged, by size."""
     counts = {
-        f"{size.at:g}": sum((size.at, seed) not in finished for seed in size.seeds)
+        f"{size.at:g}": sum(not _has_ended(finished, size.at, seed) for seed in size.seeds)
         for size in scaling.planned
     }
     return {size: count for size, count in counts.items() if count}
+
+
+def _has_ended(finished: Finished, at: float, seed: int) -> bool:
+    arms = finished.get((at, seed))
+    return arms is not None and all(run.status == "done" for run in arms.values())
 
 
 def build_curve(scaling: Scaling, finished: Finished) -> Exhibit:
@@ -55,6 +63,9 @@ def build_curve(scaling: Scaling, finished: Finished) -> Exhibit:
     ``unclear``.
     """
     entries, missing = scaling.entries, missing_seeds(scaling, finished)
+    runs = [run for arms in finished.values() for run in arms.values()]
+    begun = [run.provenance.get(UNDER, {}) for run in runs]
+    busy_s = describe_runs({scaling.id: runs}, ()).get("runs_processor_s")
     rows, trends = list[Row](), list[Trend]()
     for label, (over, under, paper) in scaling.ratios.items():
         sizes = list(_sizes(scaling, finished, label, over, under))
@@ -78,6 +89,8 @@ def build_curve(scaling: Scaling, finished: Finished) -> Exhibit:
         tuple(trends),
         missing,
         scaling.registration.digest,
+        describe_change(scaling.registration, scaling.id, begun),
+        None if busy_s is None else round(busy_s / 3600.0, 2),
     )
     return Exhibit(
         scaling.id,
@@ -101,13 +114,15 @@ def describe_progress(scaling: Scaling, finished: Finished) -> str:
     run = [
         f"{_with_unit(f'{size.at:g}', unit)} ({count} seed{'s' * (count != 1)})"
         for size in scaling.planned
-        if (count := sum((size.at, seed) in finished for seed in size.seeds))
+        if (count := sum(_has_ended(finished, size.at, seed) for seed in size.seeds))
     ]
     left = [
         f"{_with_unit(size, unit)} ({count})"
         for size, count in missing_seeds(scaling, finished).items()
     ]
+    lost = sum(not _has_ended(finished, at, seed) for at, seed in finished)
     told = f"Sizes run: {', '.join(run) or 'none'}; not run: {', '.join(left) or 'none'}."
+    told += f" With {lost} of the latter a run diverged." if lost else ""
     return told if not left else f"{told} Until all are, the value at the paper's size is unclear."
 
 
@@ -122,7 +137,7 @@ def _sizes(
     for size in scaling.planned:
         seeds = [seed for seed in size.seeds if (size.at, seed) in finished]
         groups = [finished[size.at, seed] for seed in seeds]
-        if len(seeds) > 1 and all(r.status == "done" for arms in groups for r in arms.values()):
+        if len(seeds) > 1 and all(_has_ended(finished, size.at, seed) for seed in seeds):
             pairs = tuple(
                 (scaling.rate(arms[over], over, label), scaling.rate(arms[under], under, label))
                 for arms in groups

@@ -90,8 +90,12 @@ class Curve:
         paper_size: the paper's size.
         band: band of the claim; None at an unbounded end.
         trends: the ratios.
-        missing: registered seeds that were not run, by size; empty if the curve is whole.
+        missing: registered seeds that were not run or of which a run diverged, by size; empty if
+            the curve is whole.
         registered: SHA-256 of the registration.
+        changed_after_runs: what of the registration was changed after the first of the runs; empty
+            if nothing was.
+        core_hours: processor time of the runs; None if they do not have it.
     """
 
     claim: str
@@ -103,3 +107,5 @@ class Curve:
     trends: tuple[Trend, ...]
     missing: Mapping[str, int] = field(default_factory=dict[str, int])
     registered: str = ""
+    changed_after_runs: str = ""
+    core_hours: float | None = None

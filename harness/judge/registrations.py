@@ -6,7 +6,7 @@ The file is complete and as the code has it, or no run starts (`require_register
 
 Every run that is begun keeps, in its provenance, the commit of the code, the digest of the file,
 and a short digest of every entry (`Registration.describe`), so that the judge sees which entries
-were changed after it (`mark_changes`). Curves over scale have a file of their own,
+were changed after it (`describe_change`). Curves over scale have a file of their own,
 ``registered/scaling.toml``::
 
     [scaling."p1.scaling"]
@@ -41,6 +41,7 @@ from harness.judge.results import Claim
 __all__ = [
     "YOUNGER",
     "Registration",
+    "describe_change",
     "mark_changes",
     "read_registration",
     "require_curve",
@@ -108,14 +109,18 @@ class Registration:
                 made[key] = {name: tables.get(name) for name in made[key]}
         return made
 
-    def describe(self) -> dict[str, Any]:
-        """The digest of the file, and of every entry of every claim and curve by its key."""
+    @cached_property
+    def digests(self) -> dict[str, dict[str, str]]:
+        """The digest of every entry, by claim or curve and key."""
         ids = [id_ for kind in KINDS for id_ in self._inner(kind)]
-        parts = {
+        return {
             id_: {key: _digest({key: entry}) for key, entry in self.entries(id_).items()}
             for id_ in ids
         }
-        return {"sha256": self.digest, "entries": parts}
+
+    def describe(self) -> dict[str, Any]:
+        """The digests of the file and of its entries, as runs keep them."""
+        return {"sha256": self.digest, "entries": self.digests}
 
     def _inner(self, key: str) -> Mapping[str, Any]:
         return _inner(self.table, key)
@@ -152,10 +157,6 @@ def read_registration(path: Path) -> Registration | None:
     made = Registration(path, path.read_bytes())
     _ = made.table
     return made
-
-
-Entries = Mapping[str, Mapping[str, str]]
-"""The digest of every entry, by claim and key."""
 
 
 def require_registered(registered: Registration, declared: Mapping[str, Any], mend: str) -> None:
@@ -229,27 +230,32 @@ def mark_changes(
         looked_at: hashes of runs whose results were known before the registration, so that it does
             not matter when they were made again.
     """
-    now: Entries = registered.describe()["entries"]
-    then: dict[str, Entries] = {
-        hash_: facts.get("registration", {}).get("entries", {})
-        for hash_, facts in under.items()
-        if hash_ not in looked_at
-    }
+
+    def begun(claim: Claim) -> list[Mapping[str, Any]]:
+        return [{} if run in looked_at else under.get(run, {}) for run in claim.runs]
+
     return tuple(
-        replace(claim, changed_after_runs=_describe_change(claim, now, then)) for claim in claims
+        replace(claim, changed_after_runs=describe_change(registered, claim.id, begun(claim)))
+        for claim in claims
     )
 
 
-def _describe_change(claim: Claim, now: Entries, then: Mapping[str, Entries]) -> str:
-    """What of a claim was changed after the first of its runs; empty if nothing was."""
-    begun = [then.get(hash_, {}).get(claim.id) for hash_ in claim.runs]
-    present = now.get(claim.id)
+def describe_change(registered: Registration, id_: str, under: Sequence[Mapping[str, Any]]) -> str:
+    """What of a claim or curve was changed after the first of its runs; empty if nothing was.
+
+    Args:
+        registered: the present registration.
+        id_: of the claim or curve.
+        under: the facts that each of its runs was begun under.
+    """
+    present = registered.digests.get(id_)
+    begun = [facts.get("registration", {}).get("entries", {}).get(id_) for facts in under]
     if present is None or None in begun:
         return YOUNGER
     changed = [
         key
-        for key in dict.fromkeys([*present, *(key for each in begun if each for key in each)])
-        if any(each and each.get(key) != present.get(key) for each in begun)
+        for key in dict.fromkeys([*present, *(key for each in begun for key in each)])
+        if any(each.get(key) != present.get(key) for each in begun)
     ]
     *others, last = changed or [""]
     return f"its {', '.join(others)}{' and ' if others else ''}{last}" if last else ""

@@ -58,6 +58,11 @@ def test_of_several_conditions_the_one_that_is_missed_most_is_told():
 def test_a_verdict_that_was_another_says_so_beside_it():
     found = replace(claim(Quantity("", None, HIGH, ABOVE)), before="contradicted, then mixed")
     assert format_claim(found)["marks"] == ["was contradicted, then mixed"]
+    changed = replace(found, changed_after_runs="its bands")
+    assert format_claim(changed)["marks"] == [
+        "was contradicted, then mixed",
+        "changed after its runs",
+    ]
 
 
 def test_logarithms_are_told_as_factors_with_the_same_answer():

@@ -63,7 +63,7 @@ def test_changed_verdicts_are_listed_with_what_they_were_and_why(root):
     (item,) = verdicts.read_published(root)
     one, two, three, *_ = item.results.claims
     claims = (
-        replace(one, before="not testable", here="fails"),
+        replace(one, before="contradicted, then not testable", here="fails"),
         replace(two, before="reproduced", here="fails", changed_after_runs="frames are judged"),
         replace(three, before=three.verdict),
     )
@@ -71,9 +71,10 @@ def test_changed_verdicts_are_listed_with_what_they_were_and_why(root):
     changed = replace(item, results=replace(item.results, claims=claims))
     told = verdicts.list_changes([changed, smaller])
     assert told.startswith("By earlier rules 1 claims were `not testable`: of them 1 fail")
+    assert "1 of these 1 had been published as `contradicted` before. " in told
     rows = [line.split(" | ") for line in told.splitlines()[4:]]
     assert [(row[0], row[1], row[3]) for row in rows] == [
-        (f"| `{one.id}`", "not testable", f"{verdicts.RULES} |"),
+        (f"| `{one.id}`", "contradicted, then not testable", f"{verdicts.RULES} |"),
         (f"| `{two.id}`", "reproduced", "frames are judged |"),
     ]
     assert verdicts.count_answers([changed]).startswith(

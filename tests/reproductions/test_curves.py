@@ -12,6 +12,7 @@ import pytest
 from data_synth import check_known, load_corpus, presets
 from harness.base.errors import UserError
 from harness.judge import Exhibit, Row, read_results, write_results
+from harness.judge.registrations import YOUNGER
 from harness.judge.scaling import LEAST_EXPONENT
 from harness.store import Store
 from harness.store.shared_store import pack_run
@@ -130,6 +131,36 @@ def test_runs_keep_the_registration_that_they_ran_under(scaling, out):
     }
 
 
+def test_band_of_a_curve_that_is_changed_after_its_runs_is_noticed(scaling, finished, tmp_path):
+    def changes(was: str, now: str) -> Exhibit:
+        path = tmp_path / "scaling.toml"
+        path.write_text(TEXT.replace(was, now))
+        return build_curve(replace(scaling, registered=path), finished)
+
+    found = {
+        each: changes(*each).curve
+        for each in (("", ""), ("1.08", "1.10"), ("paper = 100", "paper = 50"))
+    }
+    told = [curve.changed_after_runs for curve in found.values() if curve is not None]
+    assert told == ["", "its band", "its paper"]
+    sentence = extrapolation.summarise(changes("1.08", "1.10"), "It")
+    assert sentence.endswith("Changed after its runs: its band.")
+
+
+def test_runs_begun_under_no_registration_are_told(scaling, finished):
+    def forget(run):
+        made = replace(run)
+        vars(made)["provenance"] = {}
+        return made
+
+    unknown = {
+        key: {arm: forget(run) for arm, run in arms.items()} for key, arms in finished.items()
+    }
+    curve = build_curve(scaling, unknown).curve
+    assert curve is not None
+    assert (curve.changed_after_runs, curve.core_hours) == (YOUNGER, None)
+
+
 def test_spent_budget_leaves_a_report_that_says_what_is_missing(scaling, tmp_path, capsys):
     with pytest.raises(KeyboardInterrupt):
         reproduce_curve(paper(scaling), scaling, means(tmp_path / "out", 1e-9))
@@ -161,6 +192,17 @@ def test_partial_curve_is_unclear_and_says_so(scaling, finished):
     told = extrapolation.summarise(build_curve(scaling, some), "It")
     assert "so far 2 h (2 of 2 seeds) and 4 h (2 of 2 seeds)" in told
     assert "Not run yet: 8 h." in told
+
+
+def test_curve_with_a_diverged_run_is_not_whole_and_says_so(scaling, finished):
+    arms = finished[8.0, 72]
+    lost = finished | {(8.0, 72): {**arms, "one": replace(arms["one"], status="diverged")}}
+    exhibit = build_curve(scaling, lost)
+    assert exhibit.curve is not None
+    assert exhibit.curve.missing == {"8": 1}
+    assert [trend.word for trend in exhibit.curve.trends] == ["unclear"]
+    assert [row.column for row in exhibit.rows] == [2.0, 4.0, 100.0]
+    assert "not run: 8 h (1). With 1 of the latter a run diverged." in exhibit.note
 
 
 def test_arms_on_different_corpora_are_no_pair(scaling, tmp_path):

@@ -309,6 +309,21 @@ def test_a_published_report_has_the_committed_digest_or_says_that_it_is_older(pa
     assert changed or told == f"SHA-256 {there.digest}"
 
 
+@pytest.mark.parametrize("name", ["paper1", "paper2", "paper3"])
+def test_published_runs_of_a_curve_have_the_committed_digest(name):
+    paper = paper_of(name)
+    for scaling in paper.curves:
+        there = FROM / name / scaling.scale
+        exhibits = read_results(there / "results.json").exhibits
+        curves = [each for each in exhibits if each.curve is not None]
+        for hash_ in {run for each in curves for row in each.rows for run in row.runs}:
+            under = moment_of(there / "runs" / f"{hash_}.tar")["under"]
+            assert under["commit"]
+            assert under["registration"]["sha256"] == scaling.registration.digest
+        told = [each.curve.registered for each in curves if each.curve]
+        assert told == [scaling.registration.digest] * len(curves)
+
+
 def moment_of(archive: Path) -> dict[str, Any]:
     """The provenance of a kept run."""
     with tarfile.open(archive) as tar:

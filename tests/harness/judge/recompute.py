@@ -6,8 +6,8 @@ This is an oracle: it imports nothing of the project, follows docs/design/judgin
 scipy's distributions. A file's own intervals and answers are only compared with. Taken from the
 file are values without seeds (exact ones, and those of a diverged run), values of conditions, and
 the power of an unclear claim, since the file does not have what they are computed from. Of curves
-over scale the laws, the checks on the largest size and the words are computed again, from the
-file's intervals, whose random draws are not repeated.
+over scale the laws, their checks on the largest size and the words are computed again; intervals of
+laws from other draws, so their ends agree up to a share of the draws (`APART`).
 
 Fieller's interval is found by inverting the test of mean(a − ρ b) = 0 numerically; the distribution
 of rank correlations by going through all orders of the points.
@@ -27,7 +27,11 @@ from scipy import optimize, stats
 
 LEVEL, ALPHA, EVEN_CHANCE = 0.95, 0.05, 0.5
 EXACT_POINTS = 7
+DRAWS, EXPONENTS = 8000, 61
+APART = 0.0125
+"""Share of draws by which the ends of a law's interval may differ: four standard errors."""
 LINE = (-math.inf, math.inf)
+TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 WORDS = {
     ("holds", True): "reproduced",
     ("holds", False): "holds here",
@@ -376,6 +380,71 @@ def fit_law(name, sizes, ratios, weights):
     return lambda size: 1.0 + found[1] + found[0] * size**-exponent
 
 
+def draw_ratios(rows):
+    """Ratios [D, K] of K sizes whose means scatter as Student's t; seeds are paired by place."""
+    rng = np.random.default_rng(1)
+    moves = rng.standard_normal((DRAWS, max(len(row["sample"]["values"]) for row in rows)))
+    drawn = []
+    for row in rows:
+        pairs = np.asarray(row["sample"]["values"], float)
+        seeds = len(pairs)
+        errors = moves[:, :seeds] @ (pairs - pairs.mean(axis=0)) / math.sqrt(seeds * (seeds - 1))
+        errors /= np.sqrt(rng.chisquare(seeds - 1, DRAWS) / (seeds - 1))[:, None]
+        drawn.append(np.divide(*(pairs.mean(axis=0) + errors).T))
+    return np.stack(drawn, axis=1)
+
+
+def predict_draws(name, sizes, drawn, weights, at):
+    """A law's value at a size for each drawn set of ratios, [D]."""
+    has_floor, share = name == "power above a floor", np.asarray(weights) / np.sum(weights)
+    relative, wanted = np.asarray(sizes, float) / at, drawn - 1.0
+
+    def fit(exponents):
+        """Misfit and value, [D], with exponents [D]; the power is 1 at the wanted size."""
+        powers = relative ** -exponents[:, None]
+        middle, centre = ((share * of).sum(axis=1) * has_floor for of in (powers, wanted))
+        apart, off = powers - middle[:, None], wanted - centre[:, None]
+        factor = (share * apart * off).sum(axis=1) / (share * apart**2).sum(axis=1)
+        misfit = (share * (off - factor[:, None] * apart) ** 2).sum(axis=1)
+        return misfit, 1.0 + factor * (1.0 - middle) + centre
+
+    tried = np.linspace(0.1 if has_floor else 0.0, 3.0, EXPONENTS)
+    best = np.argmin([fit(np.full(len(drawn), each))[0] for each in tried], axis=0)
+    low, high = tried[np.maximum(best - 1, 0)], tried[np.minimum(best + 1, EXPONENTS - 1)]
+    for _ in range(40):  # thirds
+        left, right = low + (high - low) / 3, high - (high - low) / 3
+        is_left = fit(left)[0] < fit(right)[0]
+        low, high = np.where(is_left, low, left), np.where(is_left, right, high)
+    return fit((low + high) / 2)[1]
+
+
+def interval_differences_of(law, rows, weights, paper_size):
+    """What of a law's intervals is not as other draws have it, in words."""
+    sizes, drawn, held = [row["column"] for row in rows], draw_ratios(rows), law["held_out"]
+    values = predict_draws(law["name"], sizes, drawn, weights, paper_size)
+    if not is_interval_of(values, law["ci95"]):
+        yield f"interval {np.quantile(values, TAILS)}, published {law['ci95']}"
+    if held is None:
+        return
+    foretold = predict_draws(law["name"], sizes[:-1], drawn[:, :-1], weights[:-1], sizes[-1])
+    if not is_interval_of(foretold, held["ci95"]):
+        yield f"interval {np.quantile(foretold, TAILS)} held out, published {held['ci95']}"
+    below = np.mean(drawn[:, -1] <= foretold)
+    room = APART if held["holds"] else -APART
+    if (TAILS[0] - room <= below <= TAILS[1] + room) != held["holds"]:
+        yield f"measured below what is held out in {below:.3f} of draws, published {held['holds']}"
+
+
+def is_interval_of(values, published):
+    """Whether the ends of an interval are about the quantiles of draws."""
+    if published is None or None in published:
+        return not np.isfinite(values).all()
+    return all(
+        np.mean(values < end) - APART <= tail <= np.mean(values <= end) + APART
+        for tail, end in zip(TAILS, published, strict=True)
+    )
+
+
 def curve_differences_of(exhibit, tolerance=1e-4):
     """Everything about an exhibit's curve over scale that comes out differently."""
     curve, lines = exhibit["curve"], []
@@ -395,6 +464,8 @@ def curve_differences_of(exhibit, tolerance=1e-4):
                 lines.append(f"{where}: {value}, published {law['value']}")
             if (shorter is None) != (held is None):
                 lines.append(f"{where}: published as held out {held}")
+            apart = interval_differences_of(law, rows, weights, curve["paper_size"])
+            lines += [f"{where}: {told}" for told in apart]
             misses[law["name"]] = math.inf
             if shorter is not None and held is not None:
                 predicted = shorter(sizes[-1])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 from harness.base.errors import UserError
-from harness.judge import ABOVE, Interval, mean_ci
+from harness.base.registry import entries
+from harness.judge import ABOVE, Interval, mean_ci, read_results
 from harness.judge.conditions import read_conditions
 from harness.judge.parts import Quantity, claim_of
 
@@ -23,6 +26,9 @@ source = "Section 5"
 concerns = ["word error"]
 """
 FOR, AGAINST = ([1.0, 1.01, 0.99], [-1.0, -1.01, -0.99])
+JUDGED = [*Path("reports/published").glob("paper*/overnight/results.json")]
+JUDGED += [Path("reports/published/paper4/laptop/results.json")]
+"""Published results that the present judge made from runs, not from the values of an older file."""
 PAPERS = (
     "paper1_async_asgd",
     "paper2_ng_averaging",
@@ -60,6 +66,48 @@ def test_a_condition_that_fails_takes_the_bearing_of_favourable_claims_too(condi
     met = conditions.measure("averages", Interval.exact(645.0))
     asked = conditions.ask([claim("a", AGAINST), claim("b", FOR, presumes=[met]), claim("c", FOR)])
     assert [each.verdict for each in asked] == ["contradicted", "reproduced", "reproduced"]
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_planted_condition_takes_the_bearing_of_all_its_kind_in_every_paper(name):
+    """Each condition of a paper is missed once, on one claim alone, and all others are met."""
+    paper = import_module(f"reproductions.{name}").PAPER
+    ids = [maker.id for maker in paper.claims]
+
+    def measure(key, end):
+        return paper.conditions.measure(key, Interval.exact(end))
+
+    for planted, condition in paper.conditions.named.items():
+        met = [
+            measure(key, each.rule.low if math.isfinite(each.rule.low) else each.rule.high)
+            for key, each in paper.conditions.named.items()
+            if key != planted
+        ]
+        low, high = condition.rule.low, condition.rule.high
+        missed = measure(planted, low - 1.0 if math.isfinite(low) else high + 1.0)
+        first = next(id_ for id_ in ids if id_ in condition.claims)
+        for others in (FOR, AGAINST):
+            asked = paper.conditions.ask(
+                [
+                    claim(id_, FOR, presumes=[*met, missed])
+                    if id_ == first
+                    else claim(id_, others, presumes=met)
+                    for id_ in ids
+                ]
+            )
+            assert {each.id for each in asked if not each.bears} == condition.claims
+            here = "holds here" if others is FOR else "fails here"
+            told = {each.verdict for each in asked if each.id in condition.claims - {first}}
+            assert told <= {here}
+
+
+@pytest.mark.parametrize("path", sorted(JUDGED), ids=str)
+def test_published_claims_have_every_condition_of_their_kinds(path):
+    results = read_results(path)
+    paper = entries("papers")[results.paper].load()
+    for each in results.claims:
+        asked = {name for name, of in paper.conditions.named.items() if each.id in of.claims}
+        assert {one.name for one in each.conditions} == asked, each.id
 
 
 def test_a_condition_measured_on_several_sets_is_asked_of_each(conditions):

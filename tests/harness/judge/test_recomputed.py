@@ -93,7 +93,7 @@ def curve_of(band, sizes=SIZES):
         under = 10.0 + rng.normal(size=6 - place // 2)
         over = under * (1.05 + at**-0.6) * np.exp(0.02 * rng.normal(size=len(under)))
         run.append(Size(at, tuple(range(len(under))), tuple(zip(over, under, strict=True))))
-    trend = follow("clean", run, (500.0, 1.03), rule_between(*band), draws=400)
+    trend = follow("clean", run, (500.0, 1.03), rule_between(*band))
     rows = [
         {
             "label": "clean",
@@ -126,6 +126,12 @@ def test_a_changed_word_law_or_size_of_a_curve_is_noticed():
     exhibit = curve_of(band)
     exhibit["rows"][-1]["sample"]["values"][0][0] *= 1.05
     assert len(recompute.curve_differences_of(exhibit)) >= 2
+    exhibit = curve_of(band)
+    (_, law) = exhibit["curve"]["trends"][0]["laws"]
+    law["ci95"][1] += 0.5 * (law["ci95"][1] - law["ci95"][0])
+    law["held_out"]["holds"] = not law["held_out"]["holds"]
+    told = recompute.curve_differences_of(exhibit)
+    assert ["interval" in line or "of draws" in line for line in told[:2]] == [True, True]
     exhibit = curve_of(band)
     exhibit["curve"]["missing"] = {"100": 2}
     assert recompute.curve_differences_of(exhibit) == [
