@@ -4,26 +4,23 @@ Order of events at one instant: ends of copies on fair links, folds, arrivals, r
 ends of computing, ends of fetching, faults, returns, reads.
 
 A contribution is read, fetched, computed, sent, queued and folded. Only those stages are events
-that other events can precede. Copies over links that workers share arrive in the order in which
-they were sent; if nothing can fail on the way, such a contribution queues at the server as soon as
-its arrival is known.
+that other events can precede. On a network the messages of a contribution are events, too.
 
-On a network the messages of a contribution are events of this kernel, too. The state is in
-`harness.simulator.protocols.state`.
+Here are the order of events, reads and folds; `harness.simulator.protocols.transfers` has the
+stages between them, `harness.simulator.protocols.failures` the faults, and
+`harness.simulator.protocols.state` the state.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from harness.simulator import faults, link
+from harness.simulator import link
 from harness.simulator.costs import Costs, computation_s, folding_s
 from harness.simulator.events import (
     FAR_LEVELS,
     WAIT,
     Queue,
-    append,
-    clear,
     enter,
     head_s,
     kernel,
@@ -34,13 +31,10 @@ from harness.simulator.events import (
     soon,
 )
 from harness.simulator.events import take as events_take
-from harness.simulator.faults import away_s, instant_s
-from harness.simulator.laws import uniforms
 from harness.simulator.protocols import state as shards
 from harness.simulator.protocols.contract import DONE, FULL, GONE, STUCK, Limits
+from harness.simulator.protocols.failures import begin, come_back, go, save, strike
 from harness.simulator.protocols.state import (
-    ABANDONED,
-    AT_SERVER,
     AWAY,
     COMPUTED,
     ENGAGED,
@@ -48,60 +42,41 @@ from harness.simulator.protocols.state import (
     FETCHED,
     FOLDED,
     FREE,
-    GATED,
     HELD,
     LEAF,
     PARKED,
     PRIORITY,
     PUSHED,
-    PUSHING,
     READ,
     RETURNED,
     SEND,
     WORKING,
     Record,
-    Roads,
     Rules,
     State,
     become,
-    come_back,
-    fault_leaf,
-    go,
-    leave,
     leave_least,
     next_to_leave_s,
     plan,
     schedule_read,
-    send_next,
     staging_s,
-    wake,
     write_row,
 )
+from harness.simulator.protocols.transfers import (
+    arrive,
+    compute,
+    dispatch,
+    end_of,
+    fetch,
+    leave_link,
+    leave_network,
+    load,
+    on_computed,
+    place_of,
+    send,
+)
 
-__all__ = [
-    "arrive",
-    "begin",
-    "compute",
-    "dispatch",
-    "end_of",
-    "fetch",
-    "fold",
-    "free_slot",
-    "leave_link",
-    "leave_network",
-    "load",
-    "on_arrival",
-    "on_computed",
-    "on_fetched",
-    "place_of",
-    "push",
-    "read",
-    "run",
-    "save",
-    "send",
-    "serve",
-    "strike",
-]
+__all__ = ["run"]
 
 AHEAD = 8
 """Number of events of a queue between the prefetch for an event and the event."""
@@ -309,111 +284,6 @@ def take(state: State, costs: Costs, rules: Rules, who: int, place: int) -> None
 
 
 @kernel
-def leave_link(state: State, costs: Costs, rules: Rules, way: int) -> None:
-    """Remove a finished copy from the fair link; its last byte arrives a latency later."""
-    now_s = state.clock[0].now_s
-    place = link.finish(state.channels, way, now_s)
-    slot = state.slots[place]
-    slot.on_link = 0
-    if slot.phase == ABANDONED:
-        free_slot(state, place)
-    elif way == link.DOWN:
-        on_fetched(state, rules, place, now_s + costs.latency_s, 0.0)
-    elif rules.shards > 1:
-        queue_piece(state, costs, rules, place, now_s + costs.latency_s)
-    else:
-        on_arrival(state, costs, rules, place, now_s + costs.latency_s)
-
-
-@kernel
-def on_computed(state: State, costs: Costs, rules: Rules, place: int) -> None:
-    """After computing: send the contribution or wait for room; its worker may read again."""
-    clock, slot = state.clock[0], state.slots[place]
-    worker = state.workers[slot.worker]
-    worker.computing = 0
-    # Equal instants are ordered by sequence, so places go first come, first served.
-    if rules.queue >= 0 and clock.places == rules.queue:
-        slot.phase = GATED
-        enter(state.gate, place, clock.now_s, clock.sequence)
-        clock.sequence += 1
-    else:
-        clock.places += 1
-        send(state, costs, rules, place)
-    if worker.mine < rules.depth and worker.status == ENGAGED:
-        schedule_read(state, slot.worker)
-
-
-@kernel
-def send(state: State, costs: Costs, rules: Rules, place: int) -> None:
-    """Start the copy of a contribution to the server, or to the first of its shards."""
-    clock, slot, channels = state.clock[0], state.slots[place], state.channels
-    worker = state.workers[slot.worker]
-    slot.phase = PUSHING
-    slot.push_start_s = clock.now_s
-    if channels.sharing == link.NETWORK:
-        push(state, state.roads, costs, rules, place)
-        return
-    if channels.sharing == link.OWN:
-        # With depth > 1 the worker's earlier contribution may still occupy its link.
-        slot.push_start_s = max(clock.now_s, worker.uplink_free_s)
-        worker.uplink_free_s = slot.push_start_s + slot.copy_s
-    elif channels.sharing != link.FAIR:
-        slot.push_start_s = link.occupy(channels, link.UP, clock.now_s, slot.copy_s)
-    send_piece(state, costs, rules, place)
-
-
-@kernel
-def send_piece(state: State, costs: Costs, rules: Rules, place: int) -> None:
-    """Send the next piece of a contribution; with one shard, the whole contribution."""
-    slot, channels = state.slots[place], state.channels
-    if channels.sharing == link.FAIR:
-        slot.on_link = 1
-        copy_s = slot.copy_s / rules.shards
-        link.join(channels, link.UP, state.clock[0].now_s, copy_s, place)
-        return
-    sent = state.shards.sent[place] if rules.shards > 1 else 0
-    # From the start of the push, so the last piece departs exactly ``copy_s`` later.
-    left_s = slot.push_start_s + slot.copy_s * ((sent + 1) / rules.shards)
-    if channels.sharing == link.OWN:
-        plan(state, place, left_s + costs.latency_s, PUSHED)
-    else:
-        on_arrival(state, costs, rules, place, left_s + costs.latency_s)
-
-
-@kernel
-def queue_piece(state: State, costs: Costs, rules: Rules, place: int, arrival_s: float) -> None:
-    """Queue a piece at its shard; send the next, or schedule the fold after the last."""
-    slot, now_s = state.slots[place], state.clock[0].now_s
-    if not shards.queue(state.shards, slot.worker, place, now_s, arrival_s, slot.fold_s):
-        if state.channels.sharing != link.NETWORK:
-            send_piece(state, costs, rules, place)
-        return
-    slot.phase = AT_SERVER
-    slot.push_end_s = arrival_s
-    slot.fold_end_s = shards.fold_end_s(state.shards, place)
-    plan(state, place, slot.fold_end_s, FOLDED)
-
-
-@kernel
-def arrive(state: State, costs: Costs, rules: Rules, place: int) -> None:
-    """Queue an arriving contribution at the server, unless its message was lost."""
-    clock, slot = state.clock[0], state.slots[place]
-    if rules.shards > 1:
-        queue_piece(state, costs, rules, place, clock.now_s)
-        return
-    worker = state.workers[slot.worker]
-    worker.messages += 1
-    if costs.faults.probability > 0.0:
-        # Drawn by the worker's own count of messages, so other workers have no influence.
-        u = uniforms(costs.faults.message_key, slot.worker, worker.messages, 0)[0]
-        if u < costs.faults.probability:
-            slot.push_start_s = clock.now_s + costs.faults.retry_s
-            plan(state, place, slot.push_start_s, SEND)
-            return
-    serve(state, place, clock.now_s)
-
-
-@kernel
 def fold(
     state: State, costs: Costs, rules: Rules, limits: Limits, record: Record, place: int
 ) -> None:
@@ -434,288 +304,3 @@ def fold(
         leave_least(state, rules)
     if worker.status == ENGAGED and worker.computing == 0:
         schedule_read(state, who)
-
-
-@kernel
-def end_of(state: State, costs: Costs, rules: Rules, who: int) -> None:
-    """Release a contribution's place at the server to the longest waiting contribution."""
-    clock = state.clock[0]
-    state.workers[who].mine -= 1
-    clock.under_way -= 1
-    clock.busy -= 1
-    clock.places -= 1
-    if state.gate[1].time_s < np.inf:
-        place = state.gate[1].key & LEAF
-        scratch(state.gate, place)
-        clock.places += 1
-        send(state, costs, rules, place)
-
-
-@kernel
-def save(state: State, costs: Costs) -> None:
-    """Let the server's checkpoints up to this instant have the present version."""
-    clock, every_s = state.clock[0], costs.faults.checkpoint_s
-    if every_s < np.inf:
-        checkpoints = int(clock.now_s / every_s)
-        if checkpoints > clock.checkpoint:
-            clock.checkpoint = checkpoints
-            clock.restored = clock.version
-
-
-@kernel
-def on_fetched(state: State, rules: Rules, place: int, arrival_s: float, stage_s: float) -> None:
-    """Let a worker compute after the arrival of parameters and ``stage_s`` of staging.
-
-    Arrivals become known in their order. If workers may also begin without a fetch, or with several
-    shards, the arrival is an event of its own, in order with such beginnings.
-    """
-    if rules.fetch_every == 1 and rules.shards == 1:
-        compute(state, place, arrival_s + stage_s)
-    else:
-        plan(state, place, arrival_s, FETCHED)
-
-
-@kernel
-def compute(state: State, place: int, start_s: float) -> None:
-    """Schedule the end of computing a gradient from ``start_s`` on."""
-    slot = state.slots[place]
-    slot.fetch_end_s = start_s
-    slot.compute_end_s = start_s + slot.compute_s
-    plan(state, place, slot.compute_end_s, COMPUTED)
-
-
-@kernel
-def on_arrival(state: State, costs: Costs, rules: Rules, place: int, arrival_s: float) -> None:
-    """Queue a contribution, or schedule its arrival, over shared links."""
-    # Nothing overtakes it there: without faults its place in the queue is certain already.
-    certain = len(costs.faults.kind) == 0 and costs.faults.probability == 0.0
-    if certain and rules.shards == 1:
-        serve(state, place, arrival_s)
-    else:
-        plan(state, place, arrival_s, PUSHED)
-
-
-@kernel
-def serve(state: State, place: int, arrival_s: float) -> None:
-    """Queue a contribution at the single server, with its known end of the fold."""
-    clock, slot = state.clock[0], state.slots[place]
-    slot.phase = AT_SERVER
-    slot.push_end_s = arrival_s
-    slot.fold_start_s = max(arrival_s, clock.server_free_s)
-    slot.fold_end_s = slot.fold_start_s + slot.fold_s
-    clock.server_free_s = slot.fold_end_s
-    append(state.folds, slot.fold_end_s, place)
-
-
-@kernel
-def begin(state: State, costs: Costs, rules: Rules) -> None:
-    """Schedule every fault process; workers that join late are absent."""
-    clock, processes = state.clock[0], costs.faults
-    clock.begun = 1
-    for process in range(len(processes.kind)):
-        for who in range(len(state.workers)):
-            time_s = instant_s(processes, process, who, 0, clock.now_s)
-            if processes.kind[process] == faults.LATE and time_s < np.inf:
-                go(state, rules, who, time_s)
-            elif time_s < np.inf:
-                plan(state, fault_leaf(state, process, who), time_s, FAULT)
-
-
-@kernel
-def strike(
-    state: State,
-    costs: Costs,
-    rules: Rules,
-    limits: Limits,
-    record: Record,
-    process: int,
-    who: int,
-) -> None:
-    """Execute a fault, and schedule its process again after the absence that it causes."""
-    clock, processes, worker = state.clock[0], costs.faults, state.workers[who]
-    kind = processes.kind[process]
-    down_s = away_s(processes, process, who, state.occurrences[process, who])
-    if kind == faults.SERVER:
-        fail(state, costs, rules, limits, record, clock.now_s + down_s)
-    elif kind == faults.PREEMPTION:
-        if worker.status != AWAY:
-            worker.leave_s = max(worker.leave_s, down_s)
-    elif worker.status != AWAY:
-        # Contributions at the server survive their worker.
-        for place in range(who * rules.depth, (who + 1) * rules.depth):
-            if state.slots[place].phase == GATED:
-                scratch(state.gate, place)  # what it loses makes room for others only
-        for place in range(who * rules.depth, (who + 1) * rules.depth):
-            phase = state.slots[place].phase
-            if phase in (WORKING, GATED, PUSHING):
-                lose(state, costs, rules, limits, record, place)
-        go(state, rules, who, clock.now_s + down_s)
-    state.occurrences[process, who] += 1
-    times, over_s = state.occurrences[process, who], clock.now_s + down_s
-    next_s = instant_s(processes, process, who, times, over_s)
-    if next_s < np.inf:
-        plan(state, fault_leaf(state, process, who), next_s, FAULT)
-
-
-@kernel
-def lose(
-    state: State, costs: Costs, rules: Rules, limits: Limits, record: Record, place: int
-) -> None:
-    """Record a lost contribution, and remove its events."""
-    slot, clock = state.slots[place], state.clock[0]
-    scratch(state.events, place)
-    slot.fold_end_s = clock.now_s
-    record.lost[record.counts[1]] = slot
-    record.counts[1] += 1
-    # A copy on a fair link continues to its end, and keeps the slot until then.
-    phase, slot.phase = slot.phase, ABANDONED if slot.on_link == 1 else FREE
-    if phase == GATED:
-        scratch(state.gate, place)
-    if phase in (WORKING, GATED):
-        state.workers[slot.worker].mine -= 1
-        clock.under_way -= 1
-        clock.busy -= 1
-    else:
-        end_of(state, costs, rules, slot.worker)
-    # With one contribution fewer in flight, parked workers may read before the limit.
-    if clock.parked > 0 and clock.now_s <= limits.dispatch_s:
-        wake(state)
-
-
-@kernel
-def fail(
-    state: State, costs: Costs, rules: Rules, limits: Limits, record: Record, up_s: float
-) -> None:
-    """Fail the server until ``up_s``: its queue and all folds since the checkpoint are lost."""
-    clock = state.clock[0]
-    save(state, costs)
-    clock.server_up_s = clock.server_free_s = up_s
-    row = record.restarts[record.counts[2]]
-    row.time_s, row.version, row.restored_version = up_s, clock.version, clock.restored
-    record.counts[2] += 1
-    # All slots at the server are lost, so the queue is emptied as a whole.
-    clear(state.folds)
-    for place in range(len(state.slots)):
-        if state.slots[place].phase == AT_SERVER:
-            who = state.slots[place].worker
-            lose(state, costs, rules, limits, record, place)
-            worker = state.workers[who]
-            if worker.status == HELD:  # by its contributions in flight: it may read now
-                scratch(state.held, who)
-                schedule_read(state, who)
-            elif worker.status == ENGAGED and worker.computing == 0:
-                schedule_read(state, who)
-
-
-@kernel
-def load(roads: Roads | None, costs: Costs, place: int) -> None:
-    """Record a contribution's size, also for one without a fetch, which is pushed all the same."""
-    # Numba compiles a branch on None away: without a network, these functions are empty.
-    if roads is not None:
-        roads.size_bytes[place] = costs.parameter_bytes
-
-
-@kernel
-def fetch(state: State, roads: Roads | None, costs: Costs, rules: Rules, place: int) -> None:
-    """Send the parameters to a worker that reads now."""
-    if roads is None:
-        return
-    roads.sent[place] = 0
-    dispatch(state, roads, costs, rules, place)
-
-
-@kernel
-def push(state: State, roads: Roads | None, costs: Costs, rules: Rules, place: int) -> None:
-    """Send a contribution, after a copy to a pinned buffer if the host needs it."""
-    if roads is None:
-        return
-    roads.sent[place] = 0
-    stage_s = staging_s(roads, place)
-    if stage_s > 0.0:
-        plan(state, place, state.clock[0].now_s + stage_s, SEND)
-    else:
-        dispatch(state, roads, costs, rules, place)
-
-
-@kernel
-def dispatch(state: State, roads: Roads | None, costs: Costs, rules: Rules, place: int) -> None:
-    """Send the next message of a fetch or a push."""
-    if roads is None:
-        return
-    slot, now_s = state.slots[place], state.clock[0].now_s
-    up = slot.phase == PUSHING
-    start_s, departs_s, arrives_s = send_next(roads, place, slot.worker, rules.shards, up, now_s)
-    if roads.traffic.wiring.fair:
-        slot.on_link = 1
-    else:
-        # Spans begin when the first message moves, not when it queues for its links.
-        if roads.sent[place] == 1 and not up:
-            slot.fetch_start_s = start_s
-        if roads.sent[place] == 1 and up and roads.staging_bytes_per_s == np.inf:
-            slot.push_start_s = start_s
-        on_departure(state, roads, costs, rules, place, departs_s, arrives_s)
-
-
-@kernel
-def leave_network(state: State, roads: Roads | None, costs: Costs, rules: Rules) -> None:
-    """Remove a departed message from fair links; its last byte arrives a latency later."""
-    if roads is None:
-        return
-    now_s = state.clock[0].now_s
-    place, latency_s = leave(roads)
-    slot = state.slots[place]
-    slot.on_link = 0
-    if slot.phase == ABANDONED:
-        free_slot(state, place)
-    else:
-        on_departure(state, roads, costs, rules, place, now_s, now_s + latency_s)
-
-
-@kernel
-def on_departure(
-    state: State,
-    roads: Roads,
-    costs: Costs,
-    rules: Rules,
-    place: int,
-    departs_s: float,
-    arrives_s: float,
-) -> None:
-    """Schedule a message's arrival, and the next message at its departure."""
-    # A message is sent when the previous one has departed, not when it has arrived.
-    last = roads.sent[place] == rules.shards
-    pushing = state.slots[place].phase == PUSHING
-    if pushing and rules.shards > 1:
-        plan(state, arrival_leaf(state, roads, rules, place), arrives_s, PUSHED)
-    elif pushing:
-        on_arrival(state, costs, rules, place, arrives_s)
-    elif last:
-        on_fetched(state, rules, place, arrives_s, staging_s(roads, place))
-    if last:
-        roads.sent[place] = 0
-    else:
-        plan(state, place, departs_s, SEND)
-
-
-@kernel
-def free_slot(state: State, place: int) -> None:
-    """Free the slot of a lost contribution, after its copy has left the links."""
-    slot = state.slots[place]
-    slot.phase = FREE
-    worker = state.workers[slot.worker]
-    if worker.status == ENGAGED and worker.computing == 0:
-        schedule_read(state, slot.worker)
-
-
-@kernel
-def arrival_leaf(state: State, roads: Roads, rules: Rules, place: int) -> int:
-    """The leaf of the arrival of the message just sent; each message to a shard has its own."""
-    return len(state.slots) + place * rules.shards + roads.sent[place] - 1
-
-
-@kernel
-def place_of(state: State, rules: Rules, leaf: int) -> int:
-    """The slot of an arrival's leaf."""
-    if leaf < len(state.slots):
-        return leaf
-    return (leaf - len(state.slots)) // rules.shards

@@ -44,7 +44,6 @@ from harness.simulator.events import (
     part,
     scratch,
     set_leaf,
-    withdraw,
 )
 from harness.simulator.network import Traffic, new_traffic, reserve, wire
 from harness.simulator.protocols.contract import CLOCK_FIELDS
@@ -251,12 +250,6 @@ def plan(state: State, leaf: int, time_s: float, kind: int) -> None:
 
 
 @kernel
-def fault_leaf(state: State, process: int, who: int) -> int:
-    """The leaf of a fault process at a worker."""
-    return len(state.slots) + len(state.workers) * (1 + process) + who
-
-
-@kernel
 def wake(state: State) -> None:
     """Let idle workers read next, in order of their numbers."""
     for who in range(len(state.workers)):
@@ -307,38 +300,6 @@ def find_least(state: State, rules: Rules) -> None:
         first = state.held[1].key & LEAF
         scratch(state.held, first)
         schedule_read(state, first)
-
-
-@kernel
-def go(state: State, rules: Rules, who: int, until_s: float) -> None:
-    """Let a worker leave until an instant; the staleness bound ignores it meanwhile."""
-    worker, leaf = state.workers[who], len(state.slots) + who
-    # Remove it from the queue that it is in, if any, before its status changes.
-    if worker.status == HELD:
-        scratch(state.held, who)
-    if worker.status == ABOUT_TO_READ:
-        withdraw(state.readers, who)
-    become(state, who, AWAY)
-    worker.computing = 0
-    worker.since_fetch = -1  # it loses its parameters, and must fetch after its return
-    scratch(state.events, leaf)
-    if until_s < np.inf:
-        plan(state, leaf, until_s, RETURNED)
-    if worker.folds == state.clock[0].least:
-        leave_least(state, rules)
-
-
-@kernel
-def come_back(state: State, rules: Rules, who: int) -> None:
-    """Let a worker return and read."""
-    clock, worker = state.clock[0], state.workers[who]
-    schedule_read(state, who)
-    # It counts as having the slowest's folds at least, or it would hold all others up.
-    if clock.at_least == 0:
-        find_least(state, rules)
-    else:
-        worker.folds = max(worker.folds, clock.least)
-        clock.at_least += worker.folds == clock.least
 
 
 SHARD = np.dtype([("queued", np.int64), ("version", np.int64), ("free_s", np.float64)])
