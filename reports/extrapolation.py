@@ -50,7 +50,7 @@ def summarise(exhibit: Exhibit, statement: str) -> str:
     assert curve is not None
     told = _tell_progress(exhibit, curve) if curve.missing else _tell_value(exhibit, curve)
     changed = f" Changed after its runs: {why}." if (why := curve.changed_after_runs) else ""
-    return f"“{statement}”, followed over {curve.grows}{told}{changed}"
+    return f"“{statement}”, followed over {curve.grows} on seeds of its own{told}{changed}"
 
 
 def _tell_value(exhibit: Exhibit, curve: Curve) -> str:
@@ -103,7 +103,7 @@ def _tell_progress(exhibit: Exhibit, curve: Curve) -> str:
     absent = f"not run yet: {_with_unit(_join(left), curve.unit)}" if left else "seeds are missing"
     return (
         f"{so_far}{f'. {absent.capitalize()}' if run else f': {absent}'}. Until all are run, "
-        f"nothing is said of the paper's {paper}."
+        f"nothing is said of this claim at the paper's {paper}."
     )
 
 

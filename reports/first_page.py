@@ -24,9 +24,7 @@ MEASURES = re.compile(r",? of (?:words|characters) and of frames")
 """What a statistic says of its measures, which each quantity names itself."""
 BAND = re.compile(r"at |above|below|within|wholly|inside|[\d.]+ to ")
 """Beginning of the band behind a statistic; anything else is a second statistic."""
-SAME = "for the same reason"
-LONGEST = 110
-"""Characters of a reason; more of it stands below the claim's details."""
+SAME = "the reason is that of the line above"
 
 
 def format_claims(claims: Sequence[Claim], said: Words = PAPER) -> list[dict[str, Any]]:
@@ -95,9 +93,10 @@ def most_important_reason(claim: Claim, said: Words = PAPER) -> str:
     if failed:
         worst = max(failed, key=_miss)
         value = verdict_notes.format_measurement(worst, with_interval=False)
-        return f"condition not met: {worst.what} is {value} (needed: {_limit(worst)})"
+        told = worst.unmet or f"{worst.what} is {value}"
+        return f"condition not met: {told} (needed: {_limit(worst)})"
     if claim.undetermined:
-        return _shorten(claim.undetermined)
+        return _first_clause(claim.undetermined)
     unknown = [each for each in claim.conditions if each.measured is None]
     if unknown:
         return f"condition not measured: {unknown[0].what}"
@@ -131,12 +130,8 @@ def _miss(condition: Condition) -> float:
     return abs(math.log(abs(value) / abs(end)))
 
 
-def _shorten(text: str) -> str:
-    """The first clause of a text, cut at a word if it is long."""
-    first = text.split(":")[0].split(";")[0].split(". ")[0].rstrip(".")
-    if len(first) <= LONGEST:
-        return first
-    return first[:LONGEST].rsplit(" ", 1)[0] + " …"
+def _first_clause(text: str) -> str:
+    return text.split(":")[0].split(";")[0].split(". ")[0].rstrip(".")
 
 
 def marks(claim: Claim) -> list[str]:
@@ -153,7 +148,8 @@ def _line(part: Part, label: str) -> dict[str, Any]:
     measured, interval = _format_part(part)
     return {
         "label": label,
-        "paper": _paper(part),
+        "paper": _format_printed(part),
+        "needed": _needed(part),
         "measured": measured,
         "interval": interval,
         "picture": picture(part),
@@ -172,17 +168,24 @@ def _format_part(part: Part) -> tuple[str, str]:
     return numbers.format_fixed(value, places), f"{low} to {high}" if low != high else ""
 
 
-def _paper(part: Part) -> str:
-    """The reference's figure; its band where it prints none."""
+def _format_printed(part: Part) -> str:
+    """The reference's figure or word; empty where that is only its band."""
     if isinstance(part.paper, int | float):
         return numbers.format_number(float(f"{part.paper:.4g}"))
-    if part.paper or part.band is None:
-        return part.paper or ""
-    return (
-        verdict_notes.band(part.band).removeprefix("from ")
-        if None not in part.band
-        else (verdict_notes.band(part.band))
-    )
+    told = part.paper or ""
+    return "" if re.match(r"(above|below|at (most|least)) ", told) else told
+
+
+def _needed(part: Part) -> str:
+    """The band, in which the value must lie for the claim to hold; empty for one value alone."""
+    low, high = part.band or (None, None)
+    if low == high:
+        return ""
+    if None not in (low, high):
+        return verdict_notes.band((low, high)).removeprefix("from ")
+    if 0.0 in (low, high):
+        return "above 0" if high is None else "below 0"
+    return verdict_notes.band((low, high)).replace("up to", "at most").replace("from", "at least")
 
 
 def picture(part: Part) -> dict[str, Any] | None:

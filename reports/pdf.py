@@ -61,11 +61,11 @@ def document(
     cited = cited_runs(results)
     reference, said = results.provenance.get("reference", {}), reference_terms.words_of(results)
     return {
-        "kicker": f"{results.paper} · {said.done} with lagbench · {results.scale} scale",
+        "kicker": f"{results.paper} · {said.done} with lagbench, a simulator of parallel training · {results.scale} scale",
         "running": f"{results.paper}, {results.scale} scale, corpus {results.corpus}",
         "words": asdict(said),
         "title": reference.get("title", results.paper),
-        "authors": reference.get("authors", ""),
+        "by": f"{said.by}{reference['authors']}" if reference.get("authors") else "",
         "found": found or summary.summarise(results),
         "terms": terms,
         "facts": what_was_run(results, len(cited)),
@@ -76,6 +76,7 @@ def document(
         "smoke": results.scale == "smoke",
         "failures": _failures(find_failures(results.provenance, runs), results.provenance),
         "claims-title": "Verdicts",
+        "late": _tell_late(results),
         "lines-legend": _lines_legend(results, said),
         "verdict-legend": _verdict_legend(results, said),
         "details-title": "Claims in detail",
@@ -96,11 +97,12 @@ def document(
 def what_was_run(results: Results, runs: int) -> list[tuple[str, str]]:
     """Facts of the first page, as (name, value)."""
     facts = results.provenance
-    speech = next(
-        (each for each in facts.get("differences", []) if each["what"] == "training speech"), None
-    )
+    differing = {
+        each["what"]: f"{each['here']} (paper: {each['paper']})"
+        for each in facts.get("differences", [])
+    }
     rows = [
-        ("training speech", f"{speech['here']} (paper: {speech['paper']})" if speech else ""),
+        *((what, differing.get(what, "")) for what in ("training speech", "network", "policy")),
         ("corpus", verdict_notes.corpus_of(results)),
         ("seeds", _format_seeds(results.seeds)),
         ("device", str(facts.get("device", ""))),
@@ -179,35 +181,48 @@ def _claims_legend(results: Results, said: Words) -> str:
 
 def _verdict_legend(results: Results, said: Words) -> list[tuple[str, str]]:
     """The verdicts, and the marks beside them that these results have, as (word, meaning)."""
-    small = "the small line says why"
+    reason = "a condition of its is not met, or it leaves a setting open; the small line says which"
     marks = {mark.split()[0] for each in results.claims for mark in first_page.marks(each)}
     told = [
         ("reproduced, contradicted", f"the runs agree or disagree with {said.the}"),
-        ("holds here, fails here", f"they do, but that says nothing about {said.the}: {small}"),
+        (
+            "holds here, fails here",
+            f"the runs agree or disagree, which says nothing about {said.the}, since {reason}",
+        ),
         ("unclear", "our range has values for it and against it"),
         ("mixed", "two measures, or two readings of the statement, disagree"),
     ]
     more = {
-        "cannot": ("cannot fail", "true by construction"),
+        "cannot": ("cannot fail", "true by construction, so no evidence"),
         "changed": ("changed after its runs", "the details say what was changed"),
-        "was": ("was …", "the verdict by earlier rules (“not testable”: they gave none)"),
+        "was": (
+            "was …",
+            "the verdict before claims that hold and claims that fail were asked the same "
+            "conditions (“not testable”: none)",
+        ),
     }  # fmt: skip
     return told + [meaning for mark, meaning in more.items() if mark in marks]
 
 
+def _tell_late(results: Results) -> str:
+    """Warning where bands and conditions are younger than the runs; else empty."""
+    if "younger" not in str(results.provenance.get("registration", "")):
+        return ""
+    return "Needed values and conditions were written down after these runs, not before."
+
+
 def _lines_legend(results: Results, said: Words) -> str:
     """Legend of the first page's lines."""
-    registered = str(results.provenance.get("registration", ""))
-    late = " The claims were registered after these runs." if "younger" in registered else ""
     old = len(results.provenance.get("earlier_statistics", []))
     which = "claims are judged by the quantities" if old != 1 else "claim is judged by the quantity"
     kept = f" As the runs were not kept, {old} {which} first published; the last page names "
     kept += "them." if old != 1 else "it."
     return (
-        f"{said.reads}Grey: where the value must lie for {said.the} to be right; blue: ours, and "
-        "the range that is left by the scatter of seeds and tests (95% interval); diamond: "
-        f"{said.the}'s. “Claims in detail”, behind the figures, has all quantities, reasons and "
-        f"conditions.{late}{kept if old else ''}"
+        f"{said.reads}Pictures, each on a scale of its own, have in grey the values that are needed "
+        f"for {said.the} to be right; in blue ours, with the range that is left by the scatter of "
+        f"seeds and tests (95% interval); as a diamond {said.the}'s. A claim of several quantities "
+        "is told by the one that decides it; “Claims in detail”, behind the figures, has all of "
+        f"them.{kept if old else ''}"
     )
 
 
@@ -273,9 +288,12 @@ def _absent(exhibit: Exhibit, image: str | None) -> str:
     return f"Not drawn: {exhibit.draw['file']} is not beside these results."
 
 
-def _tally(claims: Sequence[Claim]) -> list[tuple[str, int]]:
+def _tally(claims: Sequence[Claim]) -> list[tuple[str, int, str]]:
+    """For each verdict the claims that have it, and how many of them could have no other."""
     counts = Counter(claim.verdict for claim in claims)
-    return [(verdict, counts[verdict]) for verdict in VERDICTS]
+    sure = Counter(claim.verdict for claim in claims if claim.cannot_fail)
+    notes = {verdict: f"({count} cannot fail)" for verdict, count in sure.items()}
+    return [(verdict, counts[verdict], notes.get(verdict, "")) for verdict in VERDICTS]
 
 
 def _failures(bad: Sequence[Line], facts: Mapping[str, Any]) -> str:

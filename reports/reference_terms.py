@@ -22,6 +22,7 @@ class Words:
         whole: the reference of all claims.
         statement: name of the content of one claim.
         title: text before the title.
+        by: text before the authors of the reference.
         done: name of the activity, after the name of the reproduction.
         printed: label of the mark of the reference's own figures.
         elsewhere: name of the setting that differs from ours; also the head of a column.
@@ -33,6 +34,7 @@ class Words:
     whole: str
     statement: str
     title: str
+    by: str
     done: str
     printed: str
     elsewhere: str
@@ -64,6 +66,7 @@ PAPER = Words(
     whole="the paper",
     statement="the paper's statement",
     title="Reproduction of",
+    by="a paper by ",
     done="reproduced",
     printed="printed in the paper",
     elsewhere="paper",
@@ -79,6 +82,7 @@ PREDICTION = Words(
     whole="the predictions",
     statement="the prediction",
     title="",
+    by="",
     done="predictions tested",
     printed="predicted",
     elsewhere="literature",

@@ -50,8 +50,9 @@ def corpus_of(results: Results) -> str:
     corpora = results.provenance.get("corpora")
     if not corpora:
         return results.corpus
-    shared = "recorded" in corpora
-    return f"{results.corpus}, {'the same for all seeds' if shared else 'another for each seed'}"
+    if "recorded" in corpora:
+        return f"{results.corpus}, recorded, the same for all seeds"
+    return f"{results.corpus}, synthetic, another for each seed"
 
 
 def parts_of(claim: Claim) -> tuple[Part, ...]:

@@ -11,6 +11,7 @@ answer loses its bearing by a condition that its siblings are not asked. ::
     statistic = "averages in a run with 1024"
     at_least = 300
     source = "8,910 averages: Section 5.2"
+    unmet = "a run has only {value:.3g} averages"
     concerns = ["settings of parallel training"]
 
 A claim measures the conditions that its own runs tell (`Conditions.measure`); `Conditions.ask`
@@ -20,6 +21,7 @@ hands every measured one to the other claims that it concerns.
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,6 +37,7 @@ from harness.judge.results import Claim, Condition
 __all__ = ["Conditions", "PaperCondition", "read_conditions"]
 
 LIMITS = ("at_least", "at_most", "between")
+VALUE = re.compile(r"\{value:\.\d[g%]\}")
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class PaperCondition:
         rule: its limit.
         source: where the paper has the limit from.
         claims: ids of the claims that it concerns.
+        unmet: plain words on a value that does not hold, in which ``{value:…}`` takes its place.
     """
 
     name: str
@@ -54,6 +58,7 @@ class PaperCondition:
     rule: Rule
     source: str
     claims: frozenset[str]
+    unmet: str
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ class Conditions:
         """
         found = self.named[name]
         what = f"{of}, {found.statistic}" if of else found.statistic
-        return Precondition(what, value, found.rule, name, found.source)
+        return Precondition(what, value, found.rule, name, found.source, found.unmet)
 
     def ask(self, claims: Sequence[Claim]) -> list[Claim]:
         """The claims, each with every condition of its kinds.
@@ -101,7 +106,7 @@ def read_conditions(path: Path) -> Conditions:
 
     Raises:
         UserError: a kind that is not declared, a condition without exactly one limit, without a
-            source, or that concerns no kind.
+            source or its plain words, or that concerns no kind.
     """
     table = tomllib.loads(path.read_text(encoding="utf-8"))
     kinds: dict[str, list[str]] = table["kinds"]
@@ -118,7 +123,7 @@ def _read_condition(
     limits = [key for key in LIMITS if key in entry]
     if len(limits) != 1:
         raise UserError(f"{where}: {', '.join(limits) or 'no limit'}; allowed: one of {LIMITS}")
-    for key in ("statistic", "source", "concerns"):
+    for key in ("statistic", "source", "concerns", "unmet"):
         if not entry.get(key):
             raise UserError(f"{where}: {key}: missing")
     for kind in entry["concerns"]:
@@ -128,4 +133,6 @@ def _read_condition(
     rules = {"at_least": lambda: Rule(low=value), "at_most": lambda: Rule(high=value)}
     rule = rules.get(limits[0], lambda: Rule(*value))()
     claims = frozenset(claim for kind in entry["concerns"] for claim in kinds[kind])
-    return PaperCondition(name, entry["statistic"], rule, entry["source"], claims)
+    if len(VALUE.findall(entry["unmet"])) != 1:
+        raise UserError(f"{where}: unmet: {entry['unmet']!r}; needed: one '{{value:.3g}}'")
+    return PaperCondition(name, entry["statistic"], rule, entry["source"], claims, entry["unmet"])

@@ -91,6 +91,7 @@ class Precondition:
         rule: band that the estimate must lie in.
         name: its name in the paper's ``conditions.toml``.
         source: where the paper has the limit from.
+        unmet: plain words on a value that does not hold, in which ``{value:…}`` takes its place.
     """
 
     what: str
@@ -98,12 +99,16 @@ class Precondition:
     rule: Rule
     name: str = ""
     source: str = ""
+    unmet: str = ""
 
     @property
     def condition(self) -> Condition:
         """Entry of the results file for this condition."""
         ends, holds = (self.rule.low, self.rule.high), self.rule.holds(self.value.estimate)
-        value, told = self.value, (self.name, self.source)
+        value, unmet = self.value, ""
+        if self.unmet and not holds and not math.isnan(value.estimate):
+            unmet = self.unmet.format(value=value.estimate)
+        told = (self.name, self.source, unmet)
         return Condition(self.what, value.estimate, value.ci95, ends, holds, *told)
 
 

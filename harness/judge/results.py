@@ -136,6 +136,7 @@ class Condition:
         holds: whether the measured value lies in the band.
         name: its name in the paper's ``conditions.toml``.
         source: where the paper has the limit from.
+        unmet: in plain words, with the value, that it does not hold; empty if it holds.
     """
 
     what: str
@@ -145,6 +146,7 @@ class Condition:
     holds: bool
     name: str = ""
     source: str = ""
+    unmet: str = ""
 
     def __post_init__(self) -> None:
         _tidy(self)

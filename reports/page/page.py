@@ -57,7 +57,7 @@ def head(data: Data) -> str:
         [
             tag("p", escape(data["kicker"]), class_="muted"),
             tag("h1", title),
-            tag("p", escape(data["authors"]), class_="muted"),
+            tag("p", escape(data["by"]), class_="muted"),
             tag("p", escape(data["found"]), class_="answer"),
             *(tag("p", escape(said), class_=kind) for kind, said in notices if said),
             tag("dl", facts),
@@ -70,11 +70,16 @@ def claims(results: Results, data: Data) -> str:
     if not results.claims:
         return ""
     legend = "".join(
-        tag("button", f"{count} {verdict}", data_verdict=verdict, aria_pressed="true")
-        for verdict, count in data["tally"]
+        tag(
+            "button",
+            " ".join(filter(None, (str(count), verdict, note))),
+            data_verdict=verdict,
+            aria_pressed="true",
+        )
+        for verdict, count, note in data["tally"]
     )
     said = reference_terms.words_of(results)
-    names = (*COLUMNS, f"{said.noun} says")
+    names = (*COLUMNS, f"{said.noun}; needed")
     heads = "".join(tag("th", tag("button", name), scope="col") for name in names)
     shown = zip(results.claims, data["claims"], data["lines"], strict=True)
     rows = "".join(
@@ -92,6 +97,7 @@ def claims(results: Results, data: Data) -> str:
         [
             tag("h2", escape(data["claims-title"])),
             tag("div", legend, class_="filter", role="group", aria_label="verdicts shown"),
+            tag("p", tag("strong", escape(data["late"]))) if data["late"] else "",
             tag("p", f"{words}.", class_="note"),
             _wide(tag("table", tag("thead", tag("tr", heads)), tag("tbody", rows), class_="claims"),
                   "claims"),
@@ -124,16 +130,22 @@ def _claim_row(place: int, claim: Claim, shown: Data, line: Data, noun: str) -> 
             class_="line")
         for each in line["lines"]
     )  # fmt: skip
-    papers = dict.fromkeys(escape(each["paper"]) or "–" for each in line["lines"])
+    papers = dict.fromkeys(_format_reference(each) for each in line["lines"])
     paper = "".join(tag("span", text, class_="line") for text in papers)
     decides = deciding_parts(claim)[0]
     cells = [
         tag("td", said),
         tag("td", verdict, data_head="verdict"),
         tag("td", measured, data_key=_key(decides.measured), data_head=OURS),
-        tag("td", paper, data_key=_key(decides.paper), data_head=f"{noun} says", class_="nowrap"),
+        tag("td", paper, data_key=_key(decides.paper), data_head=f"{noun}; needed", class_="nowrap"),
     ]
     return tag("tr", *cells, data_verdict=claim.verdict)
+
+
+def _format_reference(line: Data) -> str:
+    """The reference's figure, and the values that are needed for the claim to hold."""
+    needed = tag("span", escape(line["needed"]), class_="small") if line["needed"] else ""
+    return escape(line["paper"]) + needed or "–"
 
 
 def _interval(line: Data) -> str:
