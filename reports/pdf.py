@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -39,6 +40,9 @@ from reports.reference_terms import Words
 
 Data = dict[str, Any]
 
+ALIKE = re.compile(r"–(\d+)(?:–\1\b)+")
+"""Two layers or more of one size."""
+
 
 def document(
     results: Results,
@@ -61,7 +65,13 @@ def document(
     cited = cited_runs(results)
     reference, said = results.provenance.get("reference", {}), reference_terms.words_of(results)
     return {
-        "kicker": f"{results.paper} · {said.done} with lagbench, a simulator of parallel training · {results.scale} scale",
+        "kicker": " · ".join(
+            (
+                results.paper,
+                f"{said.done} with lagbench, a simulator of parallel training",
+                f"{results.scale} scale",
+            )
+        ),
         "running": f"{results.paper}, {results.scale} scale, corpus {results.corpus}",
         "words": asdict(said),
         "title": reference.get("title", results.paper),
@@ -98,7 +108,7 @@ def what_was_run(results: Results, runs: int) -> list[tuple[str, str]]:
     """Facts of the first page, as (name, value)."""
     facts = results.provenance
     differing = {
-        each["what"]: f"{each['here']} (paper: {each['paper']})"
+        each["what"]: f"{_shorten_layers(each['here'])} (paper: {_shorten_layers(each['paper'])})"
         for each in facts.get("differences", [])
     }
     rows = [
@@ -110,6 +120,11 @@ def what_was_run(results: Results, runs: int) -> list[tuple[str, str]]:
         ("time", wall_time(facts)),
     ]
     return [(name, value) for name, value in rows if value]
+
+
+def _shorten_layers(text: str) -> str:
+    """A text in which layers of one size are counted, as in 429–7×2048–355."""
+    return ALIKE.sub(lambda run: f"–{run[0].count('–')}×{run[1]}", text)
 
 
 def _format_seeds(seeds: Sequence[int]) -> str:
@@ -181,14 +196,11 @@ def _claims_legend(results: Results, said: Words) -> str:
 
 def _verdict_legend(results: Results, said: Words) -> list[tuple[str, str]]:
     """The verdicts, and the marks beside them that these results have, as (word, meaning)."""
-    reason = "a condition of its is not met, or it leaves a setting open; the small line says which"
+    reason = "a condition of its regime is not met or a setting not printed (small line)"
     marks = {mark.split()[0] for each in results.claims for mark in first_page.marks(each)}
     told = [
-        ("reproduced, contradicted", f"the runs agree or disagree with {said.the}"),
-        (
-            "holds here, fails here",
-            f"the runs agree or disagree, which says nothing about {said.the}, since {reason}",
-        ),
+        ("reproduced, contradicted", f"the runs agree, or disagree, with {said.the}"),
+        ("holds here, fails here", f"likewise, but no evidence about {said.the}, since {reason}"),
         ("unclear", "our range has values for it and against it"),
         ("mixed", "two measures, or two readings of the statement, disagree"),
     ]
@@ -197,8 +209,7 @@ def _verdict_legend(results: Results, said: Words) -> list[tuple[str, str]]:
         "changed": ("changed after its runs", "the details say what was changed"),
         "was": (
             "was …",
-            "the verdict before claims that hold and claims that fail were asked the same "
-            "conditions (“not testable”: none)",
+            "the verdict before all claims were asked the same conditions (“not testable”: none)",
         ),
     }  # fmt: skip
     return told + [meaning for mark, meaning in more.items() if mark in marks]
@@ -218,11 +229,10 @@ def _lines_legend(results: Results, said: Words) -> str:
     kept = f" As the runs were not kept, {old} {which} first published; the last page names "
     kept += "them." if old != 1 else "it."
     return (
-        f"{said.reads}Pictures, each on a scale of its own, have in grey the values that are needed "
-        f"for {said.the} to be right; in blue ours, with the range that is left by the scatter of "
-        f"seeds and tests (95% interval); as a diamond {said.the}'s. A claim of several quantities "
-        "is told by the one that decides it; “Claims in detail”, behind the figures, has all of "
-        f"them.{kept if old else ''}"
+        f"{said.reads}Pictures, each on a scale of its own: grey, the values that are needed for "
+        f"{said.the} to be right; blue, ours, with the range that is left by the scatter of seeds "
+        f"and tests (95% interval); diamond, {said.the}'s. A claim is told by the quantity that "
+        f"decides it; “Claims in detail”, behind the figures, has all.{kept if old else ''}"
     )
 
 

@@ -132,12 +132,13 @@ def _claim_row(place: int, claim: Claim, shown: Data, line: Data, noun: str) -> 
     )  # fmt: skip
     papers = dict.fromkeys(_format_reference(each) for each in line["lines"])
     paper = "".join(tag("span", text, class_="line") for text in papers)
+    head = f"{noun}; needed"
     decides = deciding_parts(claim)[0]
     cells = [
         tag("td", said),
         tag("td", verdict, data_head="verdict"),
         tag("td", measured, data_key=_key(decides.measured), data_head=OURS),
-        tag("td", paper, data_key=_key(decides.paper), data_head=f"{noun}; needed", class_="nowrap"),
+        tag("td", paper, data_key=_key(decides.paper), data_head=head, class_="nowrap"),
     ]
     return tag("tr", *cells, data_verdict=claim.verdict)
 

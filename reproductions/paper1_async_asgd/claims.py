@@ -344,8 +344,8 @@ def speedup_4(subject: Subject, runs: Runs) -> Claim:
         "Section 1", "simulated throughput, 4 workers over 1; within 10%", parts,
         hashes(runs["timing_1"], runs["timing_4"], *later),
         f"Relative errors {errors}.",
-        undetermined="The 3.2 is of an earlier system, whose minibatch, step and single GPU (with or "
-        "without a server) the paper does not tell: all readings are shown.",
+        undetermined="The 3.2 is of an earlier system, whose minibatch, step and single GPU (with "
+        "or without a server) the paper does not tell: all readings are shown.",
     )  # fmt: skip
 
 
