@@ -50,8 +50,8 @@ def whole():
 def test_a_whole_curve_is_told_with_value_range_and_answer(whole):
     told = extrapolation.summarise(whole, "One is close")
     assert told.startswith(
-        "“One is close”, followed over speech, extrapolated from 1 to 100 h to the paper's 500 h: "
-        "clean 1.0"
+        "“One is close”, followed over speech on seeds of its own, extrapolated from 1 to 100 h to "
+        "the paper's 500 h: clean 1.0"
     )
     assert "; paper 1.034), " in told
     assert "the band (up to 1.08)" in told
@@ -110,7 +110,9 @@ def test_a_table_has_a_row_for_each_ratio_with_its_law_check_and_answer(whole):
 def test_a_partial_curve_is_told_by_its_sizes_and_seeds_alone(run, told):
     sentence = extrapolation.summarise(make(run), "It")
     assert told in sentence
-    assert sentence.endswith("Until all are run, nothing is said of the paper's 500 h.")
+    assert sentence.endswith(
+        "Until all are run, nothing is said of this claim at the paper's 500 h."
+    )
     assert "extrapolated" not in sentence
 
 

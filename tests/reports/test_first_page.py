@@ -8,6 +8,7 @@ import pytest
 
 from harness.base.errors import UserError
 from harness.judge import ABOVE, BELOW, Interval, Results, mean_ci, rule_at_least, rule_at_most
+from harness.judge.claims import Rule
 from harness.judge.parts import Precondition, Quantity, claim_of
 from reports.factors import with_factors
 from reports.first_page import deciding_parts, format_claim, most_important_reason, picture
@@ -40,7 +41,22 @@ def test_a_line_has_both_figures_and_no_more_digits_than_are_read():
         "9.550",
         "9.549 to 9.551",
     )
-    assert line["label"] == "ratio"
+    assert (line["label"], line["needed"]) == ("ratio", "at most 10")
+
+
+@pytest.mark.parametrize(
+    ("printed", "rule", "shown"),
+    [
+        ("above 0", ABOVE, ("", "above 0")),
+        ("at most 0.15", rule_at_most(0.15), ("", "at most 0.15")),
+        ("a few hundred", Rule(200.0, 900.0), ("a few hundred", "200 to 900")),
+        (1.0, rule_at_least(0.5), ("1", "at least 0.5")),
+        ("equal", Rule(1.0, 1.0), ("equal", "")),
+    ],
+)
+def test_the_papers_figure_and_what_is_needed_are_told_apart(printed, rule, shown):
+    (line,) = format_claim(claim(Quantity("", printed, HIGH, rule)))["lines"]
+    assert (line["paper"], line["needed"]) == shown
 
 
 def test_of_several_conditions_the_one_that_is_missed_most_is_told():
@@ -50,6 +66,10 @@ def test_of_several_conditions_the_one_that_is_missed_most_is_told():
     assert most_important_reason(claim(quantity)) == ""
     assert most_important_reason(claim(quantity, presumes=[near, far])) == (
         "condition not met: averages is 645 (needed: at least 2000)"
+    )
+    plain = replace(far, unmet="a run has only {value:.3g} averages")
+    assert most_important_reason(claim(quantity, presumes=[near, plain])) == (
+        "condition not met: a run has only 645 averages (needed: at least 2000)"
     )
     left = claim(quantity, undetermined="No machine is named: both follow. Really.")
     assert most_important_reason(left) == "No machine is named"

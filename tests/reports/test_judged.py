@@ -100,8 +100,8 @@ def test_a_condition_is_made_of_plain_numbers():
     ("facts", "words"),
     [
         ({}, "speech"),
-        ({"corpora": {"11": "ab", "12": "cd"}}, "speech, another for each seed"),
-        ({"corpora": {"recorded": "ab"}}, "speech, the same for all seeds"),
+        ({"corpora": {"11": "ab", "12": "cd"}}, "speech, synthetic, another for each seed"),
+        ({"corpora": {"recorded": "ab"}}, "speech, recorded, the same for all seeds"),
     ],
 )
 def test_the_corpus_says_whether_seeds_share_it(facts, words):

@@ -248,7 +248,9 @@ def test_curve_is_published_with_its_runs_and_replaced_when_it_has_grown(scaling
 
 def test_sentence_of_a_claim_has_value_interval_and_word(out):
     (told,) = extrapolation.sentences(read_results(out / "results.json"))
-    assert told.startswith("“p9.close”, followed over speech, extrapolated from 2 to 8 h to the")
+    assert told.startswith(
+        "“p9.close”, followed over speech on seeds of its own, extrapolated from 2 to 8 h to the"
+    )
     assert "100 h: clean 1.1" in told
     assert "paper 1.034" in told
 

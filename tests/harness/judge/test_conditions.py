@@ -23,6 +23,7 @@ TABLE = """
 statistic = "averages in a run"
 at_least = 300
 source = "Section 5"
+unmet = "a run has only {value:.3g} averages"
 concerns = ["word error"]
 """
 FOR, AGAINST = ([1.0, 1.01, 0.99], [-1.0, -1.01, -0.99])
@@ -63,7 +64,9 @@ def test_a_condition_that_fails_takes_the_bearing_of_favourable_claims_too(condi
         (300, None),
         "Section 5",
     )
+    assert told.unmet == "a run has only 64 averages"
     met = conditions.measure("averages", Interval.exact(645.0))
+    assert not met.condition.unmet
     asked = conditions.ask([claim("a", AGAINST), claim("b", FOR, presumes=[met]), claim("c", FOR)])
     assert [each.verdict for each in asked] == ["contradicted", "reproduced", "reproduced"]
 
@@ -124,7 +127,7 @@ def test_a_condition_measured_on_several_sets_is_asked_of_each(conditions):
 
 def test_a_condition_that_no_run_tells_is_unknown(conditions):
     (alone,) = conditions.ask([claim("b", FOR)])
-    assert alone.verdict == "holds here"
+    assert (alone.verdict, alone.conditions[0].unmet) == ("holds here", "")
     assert alone.reasons == ("Conditions of the paper are unknown here: averages in a run.",)
 
 
@@ -134,6 +137,8 @@ def test_a_condition_that_no_run_tells_is_unknown(conditions):
         ("at_least = 300", "", r"averages: no limit"),
         ("at_least = 300", "at_least = 3\nat_most = 4", r"averages: at_least, at_most"),
         ('source = "Section 5"', "", r"averages: source: missing"),
+        ("{value:.3g}", "{value}", r"averages: unmet: .*needed: one '{value:.3g}'"),
+        ("{value:.3g}", "{value:.3g} or {value:.0%}", r"averages: unmet"),
         ('concerns = ["word error"]', 'concerns = ["word eror"]', r"did you mean 'word error'"),
     ],
 )
