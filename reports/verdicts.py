@@ -195,7 +195,7 @@ def list_changes(items: Sequence[Publication]) -> str:
         )
         for claim in changed
     ]
-    taken = f"{removed} of these {len(silent)} had been published as `contradicted` before. "
+    taken = f"Of all {len(silent)}, {removed} had been published as `contradicted` before. "
     return (
         f"By earlier rules {len(silent)} claims were `{NOTHING}`: of them {against} fail or are "
         f"mixed, {unclear} unclear; number that hold: {len(silent) - against - unclear}. "

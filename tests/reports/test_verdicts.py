@@ -71,7 +71,7 @@ def test_changed_verdicts_are_listed_with_what_they_were_and_why(root):
     changed = replace(item, results=replace(item.results, claims=claims))
     told = verdicts.list_changes([changed, smaller])
     assert told.startswith("By earlier rules 1 claims were `not testable`: of them 1 fail")
-    assert "1 of these 1 had been published as `contradicted` before. " in told
+    assert "Of all 1, 1 had been published as `contradicted` before. " in told
     rows = [line.split(" | ") for line in told.splitlines()[4:]]
     assert [(row[0], row[1], row[3]) for row in rows] == [
         (f"| `{one.id}`", "contradicted, then not testable", f"{verdicts.RULES} |"),
