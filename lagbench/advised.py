@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.commands import advice_text
-from harness.judge.answer import ordered
+from harness.judge.answer import rank_rows
 from harness.judge.comparison import Row, describe_program
-from harness.search.advice import Advised
+from harness.search.advice import AdviceOutcome
 from harness.store import Run
 
 
@@ -23,13 +23,13 @@ class Advice:
         call: the call that made it, as text.
     """
 
-    found: Advised
+    found: AdviceOutcome
     call: str = field(default="", repr=False, compare=False)
 
     @property
     def rows(self) -> Sequence[Row]:
         """One worker and the candidates that were trained in full, from the fastest."""
-        return ordered(advice_text.build_advice_table(self.found))
+        return rank_rows(advice_text.build_advice_table(self.found))
 
     @property
     def algorithm(self) -> str:

@@ -22,7 +22,7 @@ from harness.judge.answer import (
     format_target,
     format_times,
     format_workers,
-    ordered,
+    rank_rows,
 )
 from harness.judge.bounds import geometric_ci
 from harness.judge.charge import charge_line
@@ -188,7 +188,7 @@ def cells(table: Table) -> Iterator[list[str]]:
         *(["speed-up"] if compared else []),
         "staleness",
     ]
-    for row in ordered(table):
+    for row in rank_rows(table):
         yield [
             *(row.cell.method, str(row.cell.workers), _rate(row), _error(row)),
             *([format_error(row.test) if row.test else "-"] if test else []),
@@ -348,7 +348,7 @@ def cells_with_factors(table: Table) -> Iterator[list[str]]:
         yield from (head, *rows)
         return
     yield [*head, "ratio of steps/s", "ratio of passes"]
-    for shown, row in zip(rows, ordered(table), strict=True):
+    for shown, row in zip(rows, rank_rows(table), strict=True):
         yield [*shown, *_factors(row)]
 
 

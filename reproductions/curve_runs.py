@@ -34,7 +34,7 @@ from harness.store.files import writable_folder, write_bytes
 from harness.store.shared_store import pack_run, unpack_run
 from reports import provenance
 from reports.site import FROM
-from reproductions.paper import Paper, Planned, Scaling, Subject, corpus_without_speech
+from reproductions.paper import Paper, Scaling, SizePlan, Subject, corpus_without_speech
 from reproductions.scale_curves import (
     Arms,
     Finished,
@@ -261,7 +261,7 @@ def execute_missing(scaling: Scaling, means: Means) -> Finished:
 
 
 def _execute_seed(
-    scaling: Scaling, size: Planned, seed: int, runner: Runner, end_s: float, device: str
+    scaling: Scaling, size: SizePlan, seed: int, runner: Runner, end_s: float, device: str
 ) -> Arms:
     """The runs of one seed at one size, on a corpus that is made first."""
 

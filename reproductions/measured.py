@@ -26,7 +26,7 @@ from harness.cli import Parser, exit_code
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Compared", "compare", "format_table", "main", "summarise"]
+__all__ = ["CellComparison", "compare", "format_table", "main", "summarise"]
 
 PLANS = Path(__file__).parent / "predictions"
 PUBLISHED = Path(__file__).parents[1] / "reports/published/predictions"
@@ -34,7 +34,7 @@ MEGA = 1e6
 
 
 @dataclass(frozen=True)
-class Compared:
+class CellComparison:
     """A cell of a prediction, and its measurement.
 
     Attributes:
@@ -67,7 +67,7 @@ class Compared:
         return self.low_ms <= self.measured_ms <= self.high_ms
 
 
-def compare(prediction: Path, measured: Path) -> list[Compared]:
+def compare(prediction: Path, measured: Path) -> list[CellComparison]:
     """The cells of a prediction that were measured, in the prediction's order.
 
     Args:
@@ -84,7 +84,7 @@ def compare(prediction: Path, measured: Path) -> list[Compared]:
     if unknown := [cell for cell in runs if cell not in rows]:
         raise UserError(f"{measured}: {unknown[0]} is not a cell of {prediction}")
     return [
-        Compared(
+        CellComparison(
             *cell,
             *(float(row[name]) for name in ("ms_per_step", "ms_low", "ms_high", "computing_share")),
             measured_ms=median(runs[cell][0]),
@@ -99,7 +99,7 @@ def _cell_of(row: dict[str, Any]) -> tuple[str, int, float]:
     return str(row["algorithm"]), int(row["H"]), float(row["bandwidth_bits_per_s"])
 
 
-def summarise(cells: Sequence[Compared]) -> str:
+def summarise(cells: Sequence[CellComparison]) -> str:
     """One line: errors of times and shares, and how many intervals hold their measurement."""
     errors = [abs(cell.error) for cell in cells]
     shares = [abs(cell.share / cell.measured_share - 1.0) for cell in cells]
@@ -109,7 +109,7 @@ def summarise(cells: Sequence[Compared]) -> str:
     return f"{len(cells)} cells: {worst}; {inside} intervals hold their measurement; {computing}"
 
 
-def format_table(tables: Mapping[str, Sequence[Compared]]) -> str:
+def format_table(tables: Mapping[str, Sequence[CellComparison]]) -> str:
     """A Markdown table of cells, with each prediction's figures under its name.
 
     Args:
@@ -134,7 +134,7 @@ def _format_ms(ms: float) -> str:
     return f"{ms:,.0f}" if ms >= 1000 else f"{ms:.1f}"
 
 
-def draw(tables: Mapping[str, Sequence[Compared]]) -> bytes:
+def draw(tables: Mapping[str, Sequence[CellComparison]]) -> bytes:
     """A PNG: the first prediction against its measurements, and the errors of each prediction."""
     from reports import style
 
@@ -149,7 +149,7 @@ def draw(tables: Mapping[str, Sequence[Compared]]) -> bytes:
         return style.render_figure(figure, "png")
 
 
-def _draw_against(axes: Axes, name: str, cells: Sequence[Compared]) -> None:
+def _draw_against(axes: Axes, name: str, cells: Sequence[CellComparison]) -> None:
     """Predicted against measured milliseconds, by bandwidth (colour) and algorithm (marker)."""
     from reports import style
 
@@ -180,7 +180,7 @@ def _draw_against(axes: Axes, name: str, cells: Sequence[Compared]) -> None:
     axes.legend(loc="upper left", ncols=2)
 
 
-def _draw_errors(axes: Axes, name: str, cells: Sequence[Compared]) -> None:
+def _draw_errors(axes: Axes, name: str, cells: Sequence[CellComparison]) -> None:
     """Predicted over measured, with intervals; limits ascend from left to right within an H."""
     from reports import style
 

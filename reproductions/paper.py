@@ -84,7 +84,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Planned:
+class SizePlan:
     """A registered size.
 
     Args:
@@ -118,7 +118,7 @@ class Scaling:
     id: str
     title: str
     registered: Path
-    configs: Callable[[Subject, int, Planned], Mapping[str, Configuration]]
+    configs: Callable[[Subject, int, SizePlan], Mapping[str, Configuration]]
     ratios: Mapping[str, tuple[str, str, float | None]]
     rate: Callable[[Run, str, str], float]
     scale: str = "overnight"
@@ -147,7 +147,7 @@ class Scaling:
         return self.registration.entries(self.id)
 
     @cached_property
-    def planned(self) -> tuple[Planned, ...]:
+    def planned(self) -> tuple[SizePlan, ...]:
         """The registered sizes, ascending."""
         return tuple(_read_size(each) for each in self.entries["sizes"])
 
@@ -158,11 +158,11 @@ class Scaling:
         return Rule(band.get("at_least", -math.inf), band.get("at_most", math.inf))
 
 
-def _read_size(entry: Mapping[str, Any]) -> Planned:
+def _read_size(entry: Mapping[str, Any]) -> SizePlan:
     own = ("at", "seeds", "corpus", "core_minutes")
     at, seeds, corpus, minutes = (entry[name] for name in own)
     rest = {name: value for name, value in entry.items() if name not in own}
-    return Planned(float(at), tuple(seeds), corpus, float(minutes), rest)
+    return SizePlan(float(at), tuple(seeds), corpus, float(minutes), rest)
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,7 @@ class Rates:
         """Whether learning rates differ from fold to fold."""
         return self.schedule.varies
 
-    def of_fold(self, rate: float, version: int) -> float:
+    def fold_rate(self, rate: float, version: int) -> float:
         """The learning rate of the fold that follows a version.
 
         Args:
@@ -174,7 +174,7 @@ class Rates:
         """
         return rate * self.schedule.factor_at(version / self.folds) if self.vary else rate
 
-    def of_steps(self, rate: float, version: int, steps: int) -> float:
+    def step_rates(self, rate: float, version: int, steps: int) -> float:
         """The learning rates of a contribution's local steps, as `StepRates` if they vary.
 
         Args:

@@ -15,11 +15,11 @@ from harness.judge.answer import (
     format_times,
     format_workers,
     is_decided,
-    ordered,
+    rank_rows,
 )
 from harness.judge.break_point import compare_errors
 from harness.judge.comparison import Row, Table, build_table, speedup
-from harness.search.advice import Advised
+from harness.search.advice import AdviceOutcome
 from harness.store import files as atomic
 from reports.answer_page import Picture, build_page, summary
 from reports.learning_curves import curves_figure
@@ -33,15 +33,15 @@ CURVES = (
 )
 
 
-def build_advice_table(found: Advised) -> Table:
+def build_advice_table(found: AdviceOutcome) -> Table:
     """One worker and the candidates that were trained in full, as rows of a comparison."""
     return build_table(found.cells, found.target, found.plan.impossible)
 
 
-def describe_advice(found: Advised) -> Iterator[str]:
+def describe_advice(found: AdviceOutcome) -> Iterator[str]:
     """The advice, how sure it is, and what the search cost, a sentence each."""
     table = build_advice_table(found)
-    best, *others = ordered(table)
+    best, *others = rank_rows(table)
     metric = table.judged.removeprefix("dev_").replace("_", " ")
     target = f"{metric} {found.target:.3g}"
     if best.is_earned:
@@ -94,7 +94,7 @@ def describe_need(best: Row, row: Row) -> str:
     return f"about {seeds:.0f} seeds would, {max(more, 2)} trainings more"
 
 
-def _describe_search(found: Advised) -> str:
+def _describe_search(found: AdviceOutcome) -> str:
     untrained = sum(trial.passes == 0 for trial in found.trials)
     full = len(found.cells) - 1
     left = len(found.trials) - untrained - full
@@ -104,7 +104,7 @@ def _describe_search(found: Advised) -> str:
     return f"{told}; {cost} (plan {found.plan.digest[:12]})."
 
 
-def lines(found: Advised) -> Iterator[str]:
+def lines(found: AdviceOutcome) -> Iterator[str]:
     """The advice and a table of all candidates, for a terminal."""
     yield from describe_advice(found)
     yield ""
@@ -117,13 +117,13 @@ def lines(found: Advised) -> Iterator[str]:
     yield from _feet(found)
 
 
-def _feet(found: Advised) -> Iterator[str]:
+def _feet(found: AdviceOutcome) -> Iterator[str]:
     """The lines below the table: what cannot be trained."""
     for each in found.plan.impossible:
         yield f"{each.method}, {format_workers(each.workers)}: not possible: {each.reason}"
 
 
-def _cells(found: Advised) -> Iterator[tuple[str, ...]]:
+def _cells(found: AdviceOutcome) -> Iterator[tuple[str, ...]]:
     """Rows of the table: those trained in full by time, then the others as they were left."""
     table = build_advice_table(found)
     step_s = {
@@ -131,7 +131,7 @@ def _cells(found: Advised) -> Iterator[tuple[str, ...]]:
         for each in (found.plan.reference, *found.plan.candidates)
     }
     passes = str(found.plan.passes[-1])
-    for place, row in enumerate(ordered(table)):
+    for place, row in enumerate(rank_rows(table)):
         name = row.cell.method, row.cell.workers
         fate = "advised" if place == 0 and row.is_earned else "trained in full"
         span = "" if row.target_s is None else format_range(row.target_s, _short)
@@ -154,7 +154,7 @@ def _short(seconds: float) -> str:
     return format_seconds(float(f"{seconds:.3g}"))
 
 
-def write_advice(found: Advised, out: Path, program: Mapping[str, Any]) -> list[Path]:
+def write_advice(found: AdviceOutcome, out: Path, program: Mapping[str, Any]) -> list[Path]:
     """Write ``index.html``, ``advice.md`` and ``advice.json``, which name the runs.
 
     Args:
@@ -179,7 +179,7 @@ def write_advice(found: Advised, out: Path, program: Mapping[str, Any]) -> list[
     return [out / name for name in files]
 
 
-def as_markdown(found: Advised) -> str:
+def as_markdown(found: AdviceOutcome) -> str:
     """The advice and the table of all candidates."""
     rows = [HEAD, *_cells(found)]
     head, *body = (f"| {' | '.join(row)} |" for row in rows)
@@ -187,12 +187,12 @@ def as_markdown(found: Advised) -> str:
     return "\n".join([*told, ""])
 
 
-def as_html(found: Advised) -> str:
+def as_html(found: AdviceOutcome) -> str:
     """The same for a notebook."""
     return "".join(summary([*describe_advice(found)], [HEAD, *_cells(found)], [*_feet(found)]))
 
 
-def as_page(found: Advised, provenance: Mapping[str, Any]) -> str:
+def as_page(found: AdviceOutcome, provenance: Mapping[str, Any]) -> str:
     """The same as one HTML page, with the curves of what was trained in full.
 
     Args:
@@ -209,9 +209,9 @@ def as_page(found: Advised, provenance: Mapping[str, Any]) -> str:
     )
 
 
-def as_dict(found: Advised) -> dict[str, Any]:
+def as_dict(found: AdviceOutcome) -> dict[str, Any]:
     """JSON values: the advice, all candidates, the plan and its digest."""
-    best = ordered(build_advice_table(found))[0]
+    best = rank_rows(build_advice_table(found))[0]
     trials = [
         {
             **{"algorithm": t.candidate.method.label, "workers": t.candidate.workers},

@@ -237,7 +237,7 @@ def _writers(
         from harness.simulator.timeline_file import write_trace
 
         def trace() -> None:
-            timeline = last.traced(folds)
+            timeline = last.timeline_for_trace(folds)
             events = last.simulation.protocol.trace(timeline)
             write_trace(timeline, arguments.trace, events)
 

@@ -413,7 +413,7 @@ class Row:
         each = max(1, self.simulation.dispatched // max(1, self.simulation.version))
         return max(100, contributions // each)
 
-    def traced(self, folds: int) -> Timeline:
+    def timeline_for_trace(self, folds: int) -> Timeline:
         """The timeline to be traced; of a protocol with many contributions a fold a shorter one."""
         if self.long_run is None or self.simulation.protocol.trains_minibatches:
             return self.ensure_timeline(folds)

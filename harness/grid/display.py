@@ -36,7 +36,7 @@ def remaining(report: Report, elapsed_s: float) -> Estimate | None:
     if report.left is not None or report.total != 1:
         return report.left
     done = sum(p.done / p.passes for p in report.running.values())
-    return Estimate.around(elapsed_s * (1.0 - done) / done, OWN) if done > ENOUGH else None
+    return Estimate.from_middle(elapsed_s * (1.0 - done) / done, OWN) if done > ENOUGH else None
 
 
 @dataclass

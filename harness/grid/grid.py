@@ -343,7 +343,7 @@ class Estimate:
     most_s: float
 
     @classmethod
-    def around(cls, seconds: float, factor: float) -> Estimate:
+    def from_middle(cls, seconds: float, factor: float) -> Estimate:
         """The range whose ends differ from a duration by a factor."""
         return cls(seconds / factor, seconds * factor)
 
@@ -410,14 +410,14 @@ class RemainingTime:
     ) -> Estimate:
         share, spent_s = _share(running, name)
         if share > ENOUGH:
-            return Estimate.around(spent_s * (1.0 - share) / share, OWN)
+            return Estimate.from_middle(spent_s * (1.0 - share) / share, OWN)
         return self._estimate_run(name, known).times(1.0 - share)
 
     def _estimate_run(self, name: str, known: Mapping[str, float]) -> Estimate:
         """Duration of a whole run, from those known that are most like it."""
         kind, effort = self.kinds[name], self.efforts[name]
         if own := [took for other, took in known.items() if self.kinds[other] == kind]:
-            return Estimate.around(fmean(own), OWN)
+            return Estimate.from_middle(fmean(own), OWN)
         alike = {o: took for o, took in known.items() if self.kinds[o][0] == kind[0]}
         if alike and not effort:
             return Estimate(min(alike.values()) / OWN, max(alike.values()) * OWN)
@@ -428,7 +428,7 @@ class RemainingTime:
             paces, factor = self._find_paces(known), OTHER
         if not paces:  # only runs of seconds so far: this one takes longer than they
             return Estimate(min(known.values()), OTHER * max(known.values()))
-        return Estimate.around(effort * fmean(paces), factor)
+        return Estimate.from_middle(effort * fmean(paces), factor)
 
     def _find_paces(self, known: Mapping[str, float]) -> list[float]:
         """Seconds by effort of the runs that have one."""

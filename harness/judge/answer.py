@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from harness.base.settings import format_count, format_seconds
-from harness.judge.comparison import Row, Speedup, Table, before_training, last, speedup
+from harness.judge.comparison import Row, Speedup, Table, last, speedup, value_before_training
 from harness.judge.direction import as_error, is_maximised
 from harness.judge.interval import Interval
 from harness.judge.statistics import paired_difference_ci
@@ -47,7 +47,7 @@ def find_headline(table: Table) -> list[Row]:
     Args:
         table: a table of at least one row.
     """
-    best, *others = ordered(table)
+    best, *others = rank_rows(table)
     if table.reference is not None and best.cell is not table.reference.cell:
         return [best, table.reference]
     return [best, *(row for row in others[:1] if best.is_earned and row.is_earned)]
@@ -77,7 +77,7 @@ def _hint_direction(table: Table) -> Iterator[str]:
         yield f"{_metric(table)} {told}: if more is, maximise=True is needed."
 
 
-def ordered(table: Table) -> list[Row]:
+def rank_rows(table: Table) -> list[Row]:
     """Rows from the best: by seconds to the target if every seed reached it, then by error."""
 
     def place(row: Row) -> tuple[bool, float, float]:
@@ -165,7 +165,7 @@ def _several(table: Table) -> Iterator[str]:
     if table.target is None:
         yield from _best_end(table, f"There is no target to compare times by ({table.reason})")
         return
-    best, *others = ordered(table)
+    best, *others = rank_rows(table)
     to = f"{_metric(table)} {table.target:.3g}"
     if not best.is_earned:
         yield from _none_reached(table, best, to)
@@ -297,7 +297,7 @@ def _none_reached(table: Table, best: Row, to: str) -> Iterator[str]:
         first = best.cell.runs[0]
         direction = "above" if is_maximised(first) else "below"
         runs = [(run, row.cell.judged) for row in before for run in row.cell.runs]
-        known = [before_training(run, judged) for run, judged in runs if run.status == "done"]
+        known = [value_before_training(run, judged) for run, judged in runs if run.status == "done"]
         starts = [start for start in known if start is not None]
         start = min(starts, key=lambda value: as_error(first, value))
         seeds = "" if all(r.passes == 0.0 for r in before[0].reaches) else " by some seeds"

@@ -234,7 +234,7 @@ def last(run: Run, judged: str) -> float:
     return float(run.summary[run.deployed(judged)])
 
 
-def before_training(run: Run, judged: str) -> float | None:
+def value_before_training(run: Run, judged: str) -> float | None:
     """Value of a metric before the first fold; None if it was not measured."""
     passes, values, _ = run.curve(run.deployed(judged))
     return float(values[0]) if passes[0] == 0.0 else None
@@ -248,7 +248,7 @@ def _default_target(cells: Sequence[Cell]) -> tuple[float | None, str]:
         pairs = [
             (as_error(run, last(run, cell.judged)), as_error(run, start))
             for run in _select_done(cell)
-            if (start := before_training(run, cell.judged)) is not None
+            if (start := value_before_training(run, cell.judged)) is not None
         ]
         if cell.workers == fewest and pairs:
             end, start = np.mean(pairs, axis=0)
@@ -283,7 +283,7 @@ def _row(cell: Cell, target: float | None) -> Row:
     test = judged.replace("dev_", "test_", 1)
     is_tested = done and all(run.deployed(test) in run.summary for run in done)
     ends = [last(run, judged) for run in done]
-    starts = [s for run in done if (s := before_training(run, judged)) is not None]
+    starts = [s for run in done if (s := value_before_training(run, judged)) is not None]
     return Row(
         cell,
         error=metric_ci(judged, ends, cell.example_weight) if done else None,

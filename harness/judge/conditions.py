@@ -88,9 +88,11 @@ class Conditions:
         for claim in claims:
             for each in claim.conditions:
                 measured.setdefault(each.name, {}).setdefault(each.what, each)
-        return [replace(claim, conditions=self._of(claim, measured)) for claim in claims]
+        return [
+            replace(claim, conditions=self._attach_conditions(claim, measured)) for claim in claims
+        ]
 
-    def _of(
+    def _attach_conditions(
         self, claim: Claim, measured: Mapping[str, Mapping[str, Condition]]
     ) -> tuple[Condition, ...]:
         found = {each.what: each for each in claim.conditions}

@@ -35,7 +35,7 @@ class Buffers:
     places: tuple[tuple[str, tuple[Owner, ...]], ...]
 
     @classmethod
-    def of(cls, module: nn.Module, names: Sequence[str]) -> Buffers:
+    def from_module(cls, module: nn.Module, names: Sequence[str]) -> Buffers:
         """The buffers of these names, as in ``module.named_buffers()``."""
         if not names:
             return cls(())
@@ -48,7 +48,9 @@ class Buffers:
 
     def fresh(self) -> State:
         """Copies of the module's present buffers, as the state of one replica."""
-        return {name: self._of(owners).detach().clone()[None] for name, owners in self.places}
+        return {
+            name: self._get_buffer(owners).detach().clone()[None] for name, owners in self.places
+        }
 
     def bind(self, state: Mapping[str, Tensor], row: int) -> list[Tensor]:
         """Make the module's buffers views of a row of a state; an empty one leaves them.
@@ -65,11 +67,11 @@ class Buffers:
     def write_back(self, views: Sequence[Tensor]) -> None:
         """Copy the buffers into their views that the module has replaced by other tensors."""
         for view, (_, owners) in zip(views, self.places, strict=bool(views)):
-            if (now := self._of(owners)) is not view:
+            if (now := self._get_buffer(owners)) is not view:
                 view.copy_(now)
 
     @staticmethod
-    def _of(owners: Sequence[Owner]) -> Tensor:
+    def _get_buffer(owners: Sequence[Owner]) -> Tensor:
         module, own = owners[0]
         return module.get_buffer(own)
 

@@ -48,10 +48,10 @@ from harness.modules.recipe import (
     schedule_of,
     with_decay,
 )
-from harness.modules.redrawn import Redrawn
+from harness.modules.redrawn import RandomExamples
 from harness.modules.sending import check_sendable, make_data_folder, share, sweep_data
-from harness.modules.step_time import Charge, Measured, StepConfig, check_charge
-from harness.modules.streaming import Streamed
+from harness.modules.step_time import Charge, StepConfig, StepMeasurement, check_charge
+from harness.modules.streaming import ExampleStream
 from harness.modules.task import ModuleConfig, is_maximised, metrics_of
 from harness.natural_gradient import NaturalGradient
 from harness.runs.config import Stage
@@ -63,7 +63,7 @@ from harness.runs.methods import (
     method_of,
     with_optimizer,
 )
-from harness.search.advice import AdviceSearch, Advised, make_plan
+from harness.search.advice import AdviceOutcome, AdviceSearch, make_plan
 from harness.search.comparison import Grid, Rates
 from harness.simulator import Cluster, Workload, load_cluster
 from harness.store import Bucket, BucketStore, Cell, Store
@@ -281,7 +281,9 @@ class Experiment:
         grid = self._prepare(grid)
         return grid.run(self._runner, tally)
 
-    def advise(self, grid: Grid, budget: float | None = None, exhaustive: bool = False) -> Advised:
+    def advise(
+        self, grid: Grid, budget: float | None = None, exhaustive: bool = False
+    ) -> AdviceOutcome:
         """Search the method and number of workers of a grid that reach the target first."""
         grid = self._prepare(grid)
         plan = make_plan(grid, self.settings.target, budget)
@@ -328,7 +330,7 @@ class Experiment:
         parts |= {"model": self.model, "loss": self.loss}
         made = [schedule_of(self.settings.schedule, self.settings.guess)]
         parts |= {"algorithms": methods, "schedule": made}
-        if isinstance(train := self.problem(self.seeds[0]).train, Redrawn | Streamed):
+        if isinstance(train := self.problem(self.seeds[0]).train, RandomExamples | ExampleStream):
             parts["data"] = train
         for name, part in parts.items():
             check_sendable(name, part)
@@ -491,9 +493,11 @@ class Experiment:
         numbers = asked.parameter_bytes, asked.flops_per_example, asked.step_seconds
         charge = Charge(asked.charge_for, *numbers, asked.accumulate)
 
-        def measure(problem: Problem, size: int) -> Measured:
+        def measure(problem: Problem, size: int) -> StepMeasurement:
             config = StepConfig(problem, size, self.device)
-            return Measured.from_summary(config.execute(self._store, _ignore_progress).summary)
+            return StepMeasurement.from_summary(
+                config.execute(self._store, _ignore_progress).summary
+            )
 
         problem = self.problem(self.seeds[0])
         return charge.apply(problem, size, self.machine, self._work, measure, self.say)

@@ -79,7 +79,7 @@ def check_suspects(suspects: Sequence[Suspect], problem: Problem, device: str) -
     """
     module = problem.module(0)
     floats = next(iter(trainable_parameters(module).values())).dtype
-    call = Call.of(module, needs_labels=problem.loss is own_loss)
+    call = Call.from_module(module, needs_labels=problem.loss is own_loss)
     for suspect in suspects:
         some, tried = suspect.some.to(device, floats), copy_module(module).to(device)
         with preserve_generators():

@@ -16,7 +16,7 @@ from harness.runs.digests import digest_of_rows
 
 
 @dataclass(frozen=True, eq=False)
-class Mapped(Arrays):
+class MemmapRows(Arrays):
     """Some rows of arrays that are mapped from files.
 
     Args:
@@ -31,7 +31,7 @@ class Mapped(Arrays):
     place: str = "cpu"
 
     @classmethod
-    def of(cls, arrays: Arrays) -> Mapped:
+    def from_arrays(cls, arrays: Arrays) -> MemmapRows:
         """All examples of arrays."""
         return cls(arrays.x, arrays.y, np.arange(len(arrays.x)))
 
@@ -60,11 +60,11 @@ class Mapped(Arrays):
         )
         return "".join(each[:32] for each in parts)
 
-    def to(self, device: str, floats: torch.dtype) -> Mapped:
+    def to(self, device: str, floats: torch.dtype) -> MemmapRows:
         """The same, of which minibatches are taken to a device, with floats in one precision."""
         return replace(self, floats=floats, place=device)
 
-    def take(self, rows: np.ndarray) -> Mapped:
+    def take(self, rows: np.ndarray) -> MemmapRows:
         """The examples of ``rows``, in that order."""
         return replace(self, rows=self.rows[rows])
 

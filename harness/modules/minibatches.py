@@ -9,8 +9,8 @@ from torch import Tensor
 
 from harness.base.seeds import stream_key
 from harness.modules.network import Drawing
-from harness.modules.redrawn import Redrawn
-from harness.modules.streaming import Streamed
+from harness.modules.redrawn import RandomExamples
+from harness.modules.streaming import ExampleStream
 from harness.networks.contract import Minibatch
 from harness.tasks.order import Examples, Key, Laid, Minibatches
 
@@ -19,7 +19,7 @@ class ModuleMinibatches(Minibatches):
     """Minibatches with seeds for what is drawn at random.
 
     The draws of a module's layers depend on the run's seed, the worker and the step alone; those of
-    a data set (`Redrawn`) on the run's seed, the pass and the example.
+    a data set (`RandomExamples`) on the run's seed, the pass and the example.
 
     Args:
         order_of: from the number of a stage to its order.
@@ -44,9 +44,9 @@ class ModuleMinibatches(Minibatches):
 
     def gather(self, keys: Sequence[Key]) -> Minibatch:
         """See `Minibatches`."""
-        if isinstance(self._examples, Streamed):
+        if isinstance(self._examples, ExampleStream):
             return self._examples.fetch(self.order.rows_of(keys), self._seed)
-        if not isinstance(self._examples, Redrawn):
+        if not isinstance(self._examples, RandomExamples):
             return super().gather(keys)
         rows, passes = self.order.rows_of(keys), self.order.passes_of(keys)
         return self._examples.ask(rows, passes, self._seed)

@@ -115,11 +115,11 @@ class ModuleNetwork:
         self.rules = rules
         self.module, self.loss, self.together = copy_module(module), loss, together
         self._is_batchable = is_batchable
-        self.buffers = Buffers.of(self.module, changing)
+        self.buffers = Buffers.from_module(self.module, changing)
         self._state: State = {}
         self._autocast = autocast
         self.reduction: Reduction = reduction
-        self.call = Call.of(self.module, needs_labels=loss is own_loss)
+        self.call = Call.from_module(self.module, needs_labels=loss is own_loss)
         self.parameters = Parameters.from_module(self.module)
         self._trained = list(trainable_parameters(self.module).values())
         self._inputs = tuple(self._trained)
@@ -298,11 +298,11 @@ class ModuleNetwork:
             size = len(x) // parts
             some = [slice(k * size, (k + 1) * size) for k in range(parts)]
             share = 1.0 / parts if self.reduction == "mean" else 1.0
-            losses = [self._back_propagate(module, x[k], targets[k], share) for k in some]
+            losses = [self._backpropagate(module, x[k], targets[k], share) for k in some]
             return torch.stack(losses).sum()
-        return self._back_propagate(module, x, targets)
+        return self._backpropagate(module, x, targets)
 
-    def _back_propagate(
+    def _backpropagate(
         self, module: nn.Module, x: Value, targets: Value, share: float = 1.0
     ) -> Tensor:
         loss = self.loss_of(module, x, targets)
@@ -510,7 +510,8 @@ def _run_module(
     """
     Parameters.from_module(module)
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    known, call = state_of_generator(x.device), Call.of(module, needs_labels=loss is own_loss)
+    known = state_of_generator(x.device)
+    call = Call.from_module(module, needs_labels=loss is own_loss)
     with preserve_generators(), torch.enable_grad():
         with _name_failure("model", len(x)):
             outputs = call.run(module, x, targets)

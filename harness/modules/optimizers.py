@@ -27,7 +27,7 @@ OURS = {"NGSGD": "'ngsgd'", "Muon": "'muon'"}
 """Optimizers here, by the class of the torch optimizer."""
 
 
-class Chosen(NamedTuple):
+class OptimizerChoice(NamedTuple):
     """What a user's optimizer says.
 
     Attributes:
@@ -41,7 +41,7 @@ class Chosen(NamedTuple):
     weight_decay: float = 0.0
 
 
-def optimizer_of(asked: Any, model: object = None) -> Chosen:
+def optimizer_of(asked: Any, model: object = None) -> OptimizerChoice:
     """The optimizer that a user asks for, with its learning rate.
 
     Args:
@@ -55,10 +55,10 @@ def optimizer_of(asked: Any, model: object = None) -> Chosen:
     Examples:
         >>> made = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1, momentum=0.8)
         >>> optimizer_of(made)
-        Chosen(descent=Momentum(momentum=0.8, nesterov=False), rate=0.1, weight_decay=0.0)
+        OptimizerChoice(descent=Momentum(momentum=0.8, nesterov=False), rate=0.1, weight_decay=0.0)
     """
     if asked is None or isinstance(asked, str | Descent):
-        return Chosen(asked)
+        return OptimizerChoice(asked)
     if isinstance(asked, Optimizer):
         return _convert(asked, _find_trained(model, asked))
     if isinstance(asked, type):
@@ -106,7 +106,7 @@ def _find_trained(model: object, made: Optimizer) -> dict[str, nn.Parameter]:
     return trained
 
 
-def _convert(made: Optimizer, trained: Mapping[str, nn.Parameter]) -> Chosen:
+def _convert(made: Optimizer, trained: Mapping[str, nn.Parameter]) -> OptimizerChoice:
     """Our optimizer with the settings of torch's.
 
     Args:
@@ -142,10 +142,12 @@ def _convert(made: Optimizer, trained: Mapping[str, nn.Parameter]) -> Chosen:
         for each in found
     )
     sizes = tuple(each.numel() for each in trained.values())
-    return Chosen(Grouped(own, sizes, tuple(group_of[id(p)] for p in trained.values())), base)
+    return OptimizerChoice(
+        Grouped(own, sizes, tuple(group_of[id(p)] for p in trained.values())), base
+    )
 
 
-def _convert_group(made: Optimizer, group: Mapping[str, Any]) -> Chosen:
+def _convert_group(made: Optimizer, group: Mapping[str, Any]) -> OptimizerChoice:
     """Our optimizer with the settings of one group of parameters."""
     known = {name: value for name, value in group.items() if name in made.defaults}
     rate, decay = float(known.pop("lr")), float(known.pop("weight_decay"))
@@ -154,7 +156,7 @@ def _convert_group(made: Optimizer, group: Mapping[str, Any]) -> Chosen:
     for name in FLAGS:
         known.pop(name, None)
     descent, decay = _match(type(made).__name__, known, decay)
-    return Chosen(descent, rate, decay)
+    return OptimizerChoice(descent, rate, decay)
 
 
 def _match(name: str, known: dict[str, Any], decay: float) -> tuple[Descent, float]:

@@ -184,7 +184,7 @@ class Problem(HasIdentity):
         some = self.train[:minibatch].to(device, floats)
         with self.name_keys():
             found = inspect_module(_to_device(module, device), self.loss, some.x, some.y)
-            call = Call.of(module, needs_labels=self.loss is own_loss)
+            call = Call.from_module(module, needs_labels=self.loss is own_loss)
             try_metrics(_to_device(module, device), self.metrics, some.x, some.y, call)
             for name, held in {"dev": self.dev, "test": self.test}.items():
                 if held is not None and _looks_else(held, self.train):

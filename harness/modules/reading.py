@@ -1,7 +1,7 @@
 """Reading of users' data as `Arrays`: arrays, data sets, iterables and loaders.
 
-A map-style data set that draws at random is kept and asked anew in each pass (`Redrawn`); all other
-data are read once, to their end.
+A map-style data set that draws at random is kept and asked anew in each pass (`RandomExamples`);
+all other data are read once, to their end.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from torch.utils.data import (
 
 from harness.base.errors import UserError
 from harness.base.log import LOG
-from harness.modules.mapped import Mapped
+from harness.modules.mapped import MemmapRows
 from harness.modules.problem import Arrays
-from harness.modules.redrawn import Redrawn, has_own_draws, seeded, state_of_generators
-from harness.modules.streaming import Streamed
+from harness.modules.redrawn import RandomExamples, has_own_draws, state_of_generators, use_seed
+from harness.modules.streaming import ExampleStream
 from harness.modules.trees import (
     LABELS,
     Tree,
@@ -72,8 +72,9 @@ def arrays_of(
             an iterable of pairs, of such tuples or of such dicts; or a `DataLoader` of either.
         what: name of the user's argument, for messages.
         examples: number of examples that are read, from the first; None for all.
-        redraw: whether a map-style dataset that draws at random is kept, see `Redrawn`.
-        buffer: examples of an iterable that are in memory at a time, see `Streamed`; None for all.
+        redraw: whether a map-style dataset that draws at random is kept, see `RandomExamples`.
+        buffer: examples of an iterable that are in memory at a time, see `ExampleStream`; None for
+            all.
 
     Raises:
         UserError: another kind of data, parts of unequal length, no examples, or fewer than asked.
@@ -87,7 +88,7 @@ def arrays_of(
         return _read_loader(given, what, examples, redraw)
     if _has_columns(given):
         found = _pair(given, what)
-        found = Mapped.of(found) if _is_mapped(given) else found
+        found = MemmapRows.from_arrays(found) if _is_mapped(given) else found
         _check_lengths(found, what)
         if examples is not None:
             found = found.take(_first_rows(len(found), what, examples))
@@ -187,15 +188,15 @@ def _read_dataset(data: Any, rows: np.ndarray, what: str, redraw: bool) -> Array
     items = (_pair(data[k], what) for k in rows.tolist())
     if isinstance(data, tuple | list):  # whose items are there already
         return _stack_blocks(items, what)
-    code = Redrawn.describe(data, what) if redraw else ""
-    with seeded(READING_SEED):
+    code = RandomExamples.describe(data, what) if redraw else ""
+    with use_seed(READING_SEED):
         before = state_of_generators()
         found = _stack_blocks(items, what)
         draws = state_of_generators() != before
     if draws and redraw:
         told = "draws at random: each example is asked anew in each pass, with a seed of its own"
         LOG.info(f"{what}: {told} (redraw=False reads it once)")
-        return Redrawn(found.x, found.y, data, rows, code, what, _pair)
+        return RandomExamples(found.x, found.y, data, rows, code, what, _pair)
     if not draws and has_own_draws(lambda k: _pair(data[int(rows[k])], what), found):
         told = "draws from a generator of its own, which cannot be seeded; read once,"
         LOG.info(f"{what}: {told} each example stays as drawn")
@@ -212,7 +213,7 @@ def _read_loader(loader: Any, what: str, examples: int | None, redraw: bool) -> 
     sampler = getattr(loader.batch_sampler, "sampler", None)
     own = [g for g in (loader.generator, getattr(sampler, "generator", None)) if g is not None]
     before = [generator.get_state() for generator in own]
-    with seeded(READING_SEED):  # of a loader that shuffles
+    with use_seed(READING_SEED):  # of a loader that shuffles
         is_map = hasattr(loader.dataset, "__getitem__") and hasattr(loader.dataset, "__len__")
         if redraw and is_map and loader.collate_fn is default_collate and _draws(loader.dataset):
             rows = np.array(list(chain.from_iterable(loader.batch_sampler)), np.int64)
@@ -228,7 +229,7 @@ def _read_loader(loader: Any, what: str, examples: int | None, redraw: bool) -> 
     return found
 
 
-def _read_stream(data: Any, what: str, examples: int | None, buffer: int) -> Streamed:
+def _read_stream(data: Any, what: str, examples: int | None, buffer: int) -> ExampleStream:
     """An iterable, or a loader of one, that stays where it is.
 
     Raises:
@@ -240,9 +241,9 @@ def _read_stream(data: Any, what: str, examples: int | None, buffer: int) -> Str
         told = "allowed with buffer=: an object that is iterated anew, e.g. an IterableDataset"
         raise UserError(f"{what}: {type(cast(Any, data)).__name__} {once}; {told}")
     items = partial(_iterate_blocks, data, what)
-    with seeded(READING_SEED):
+    with use_seed(READING_SEED):
         first = _limit_examples(items(BLOCK), what, examples, len)
-        return Streamed.read(first, items, examples, buffer, what)
+        return ExampleStream.read(first, items, examples, buffer, what)
 
 
 def _iterate_blocks(data: Any, what: str, size: int) -> Iterator[Arrays]:

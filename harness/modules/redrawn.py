@@ -31,7 +31,7 @@ ASKED_TWICE = 16
 
 
 @dataclass(frozen=True, eq=False)
-class Redrawn(Arrays):
+class RandomExamples(Arrays):
     """Examples of a map-style data set that draws at random.
 
     Args:
@@ -68,12 +68,12 @@ class Redrawn(Arrays):
         first = Arrays(self.x, self.y).sha256
         return hashlib.sha256(f"redrawn {self.code} {first}".encode()).hexdigest()
 
-    def to(self, device: str, floats: torch.dtype) -> Redrawn:
+    def to(self, device: str, floats: torch.dtype) -> RandomExamples:
         """The same on a device, with floating-point tensors in one precision."""
         first = super().to(device, floats)
         return replace(self, x=first.x, y=first.y, floats=floats, place=device)
 
-    def take(self, rows: np.ndarray) -> Redrawn:
+    def take(self, rows: np.ndarray) -> RandomExamples:
         """The examples of ``rows``, in that order."""
         first = super().take(rows)
         return replace(self, x=first.x, y=first.y, rows=self.rows[rows])
@@ -94,7 +94,7 @@ class Redrawn(Arrays):
         Raises:
             UserError: the data set raises an error, or gives an example of another shape.
         """
-        with preserved():
+        with preserve_generators():
             pairs = zip(self.rows[rows.ravel()].tolist(), passes.ravel().tolist(), strict=True)
             found = [self._ask_one(row, times, seed) for row, times in pairs]
         shape = (len(rows), 1, rows.shape[1])
@@ -150,7 +150,7 @@ def state_of_generators() -> State:
 
 
 @contextmanager
-def preserved() -> Generator[None]:
+def preserve_generators() -> Generator[None]:
     """Restore the states of the three generators at the end of the block."""
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()
     try:
@@ -162,9 +162,9 @@ def preserved() -> Generator[None]:
 
 
 @contextmanager
-def seeded(seed: int) -> Generator[None]:
+def use_seed(seed: int) -> Generator[None]:
     """Seed the three generators for a block, and restore them afterwards."""
-    with preserved():
+    with preserve_generators():
         seed_all(seed)
         yield
 
@@ -178,7 +178,7 @@ def has_own_draws(ask: Callable[[int], Arrays], found: Arrays) -> bool:
     """
     some = np.unique(np.linspace(0, len(found) - 1, ASKED_TWICE).astype(np.int64))
     first = found.take(some)
-    with preserved():
+    with preserve_generators():
         again: Sequence[Arrays] = [ask(int(k)) for k in some]
     x, y = (join(torch.stack, [getattr(each, name) for each in again]) for name in "xy")
     return Arrays(x, y).sha256 != first.sha256

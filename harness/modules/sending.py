@@ -26,10 +26,10 @@ from torch import Tensor
 
 from harness.base.errors import UserError
 from harness.grid.carriers import Parcel
-from harness.modules.mapped import Mapped
+from harness.modules.mapped import MemmapRows
 from harness.modules.problem import Arrays, Problem
-from harness.modules.redrawn import Redrawn
-from harness.modules.streaming import Streamed
+from harness.modules.redrawn import RandomExamples
+from harness.modules.streaming import ExampleStream
 from harness.modules.trees import restore_structure
 from harness.store.lease import is_running, process_id
 
@@ -79,9 +79,9 @@ def share(arrays: Arrays, folder: Path) -> Arrays:
         arrays: examples.
         folder: folder of the file, which must exist until all runs have ended.
     """
-    if isinstance(arrays, Redrawn | Streamed):
+    if isinstance(arrays, RandomExamples | ExampleStream):
         return arrays
-    arrays = arrays.copy() if isinstance(arrays, Mapped) else arrays
+    arrays = arrays.copy() if isinstance(arrays, MemmapRows) else arrays
     structures, tensors = arrays.structure, arrays.tensors()
     if not all(map(_is_mappable, tensors)) or sum(t.nbytes for t in tensors) < SHARED_BYTES:
         return arrays

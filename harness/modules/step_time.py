@@ -93,7 +93,7 @@ def measure_step(config: StepConfig, store: Store, watch: Watch) -> Run:
 
 
 @dataclass(frozen=True)
-class Measured:
+class StepMeasurement:
     """A measured step: its counts, its time here, and the rates of this machine.
 
     Args:
@@ -111,7 +111,7 @@ class Measured:
     flops_per_s: float
 
     @classmethod
-    def from_summary(cls, summary: Mapping[str, Any]) -> Measured:
+    def from_summary(cls, summary: Mapping[str, Any]) -> StepMeasurement:
         """From what `measure_step` stored."""
         rates = (summary[name] for name in list(cls.__annotations__)[1:])
         return cls(Counts(*(summary[name] for name in Counts._fields)), *rates)
@@ -180,7 +180,7 @@ class Charge:
         size: int,
         machine: Cluster,
         work: Workload | None = None,
-        measure: Callable[[Problem, int], Measured] | None = None,
+        measure: Callable[[Problem, int], StepMeasurement] | None = None,
         say: Callable[[str], None] = lambda line: None,
     ) -> tuple[Cluster, Workload]:
         """The cluster to simulate, and its workload.
@@ -208,7 +208,7 @@ class Charge:
         size: int,
         machine: Cluster,
         work: Workload | None,
-        measure: Callable[[Problem, int], Measured] | None,
+        measure: Callable[[Problem, int], StepMeasurement] | None,
         say: Callable[[str], None],
     ) -> tuple[Cluster, Workload]:
         """See `apply`."""

@@ -21,7 +21,7 @@ from torch import Tensor
 from harness.base.errors import UserError
 from harness.base.seeds import stream, stream_key
 from harness.modules.problem import Arrays
-from harness.modules.redrawn import preserved, seed_all
+from harness.modules.redrawn import preserve_generators, seed_all
 from harness.modules.trees import Value
 from harness.networks.contract import Minibatch
 from harness.tasks.order import ContinuousOrder
@@ -37,7 +37,7 @@ Items = Callable[[int], Iterator[Arrays]]
 
 
 @dataclass(frozen=True, eq=False)
-class Streamed(Arrays):
+class ExampleStream(Arrays):
     """Examples of an iterable, of which only a buffer is in memory.
 
     Args:
@@ -64,7 +64,7 @@ class Streamed(Arrays):
     @classmethod
     def read(
         cls, first: Iterator[Arrays], items: Items, examples: int | None, buffer: int, what: str
-    ) -> Streamed:
+    ) -> ExampleStream:
         """Count and identify the examples of an iterable, and keep as many as the buffer has.
 
         Args:
@@ -113,7 +113,7 @@ class Streamed(Arrays):
         told = f"streamed {self.content} {self.count} {self.skipped} {self.buffer}"
         return hashlib.sha256(told.encode()).hexdigest()
 
-    def to(self, device: str, floats: torch.dtype) -> Streamed:
+    def to(self, device: str, floats: torch.dtype) -> ExampleStream:
         """The same on a device, with floating-point tensors in one precision; reads anew."""
         first = super().to(device, floats)
         return replace(self, x=first.x, y=first.y, floats=floats, place=device)
@@ -167,7 +167,7 @@ class Reader:
         minibatch: examples in a minibatch.
     """
 
-    def __init__(self, source: Streamed, seed: int, minibatch: int) -> None:
+    def __init__(self, source: ExampleStream, seed: int, minibatch: int) -> None:
         self._source, self._seed, self._size = source, seed, minibatch
         self._begin(0)
 
@@ -221,12 +221,12 @@ class Reader:
         """The examples of a pass as the iterable gives them, with generators of the pass's own."""
         source = self._source
         count, end = 0, source.skipped + source.count
-        with preserved():
+        with preserve_generators():
             seed_all(stream_key(self._seed, "iterable", number) >> 65)
             blocks = source.items(max(BLOCK, source.buffer // 4))
             states = _states()
         while count < end:
-            with preserved():
+            with preserve_generators():
                 _restore(states)
                 block = next(blocks, None)
                 states = _states()

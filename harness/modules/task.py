@@ -22,7 +22,7 @@ from harness.modules.minibatches import ModuleMinibatches
 from harness.modules.network import OWN_LOSS, Metric, ModuleNetwork
 from harness.modules.partition import measure_skew
 from harness.modules.problem import Arrays, Problem
-from harness.modules.streaming import Streamed, StreamOrder, Whole
+from harness.modules.streaming import ExampleStream, StreamOrder, Whole
 from harness.modules.trees import unwrap
 from harness.networks.contract import State
 from harness.replay.replica_states import to_array
@@ -158,7 +158,7 @@ class ModuleConfig(TrainingConfig[Problem]):
         """See `TrainingConfig`; rounds leave no examples out, nor do workers with own data."""
         _, own, a_fold, *_ = self.handing
         cut = stage, self.passes, self.workers, own, a_fold
-        if isinstance(self.problem.train, Streamed):
+        if isinstance(self.problem.train, ExampleStream):
             whole = Whole(len(self.problem.train), self.stage(stage).minibatch)
             return StreamOrder(lambda number: cast(Any, whole), *cut)
         if self.problem.partition is not None:
@@ -280,30 +280,30 @@ class ModuleTask:
     def dev(self, model: Tensor) -> ModuleScores:
         """See `Task`."""
         assert self._dev is not None
-        return self._evaluator.scores(model, self._dev, self._deployed())
+        return self._evaluator.scores(model, self._dev, self._deploy_state())
 
     def take_states(self, states: Callable[[], Mapping[int, State]]) -> None:
         """See `StatefulTask`."""
         self._states = states
 
-    def _deployed(self) -> State:
+    def _deploy_state(self) -> State:
         return deploy(self._states(), self._fresh, self.problem.buffers)
 
     def deployed_state(self) -> dict[str, np.ndarray]:
         """See `StatefulTask`."""
-        return {name: to_array(tensor) for name, tensor in self._deployed().items()}
+        return {name: to_array(tensor) for name, tensor in self._deploy_state().items()}
 
     def held_out_loss(self, model: Tensor) -> float:
         """See `Task`."""
         assert self._dev is not None
         stride = max(1, len(self._dev) // HELD_OUT)
-        return self._evaluator.scores(model, self._dev[::stride], self._deployed()).loss
+        return self._evaluator.scores(model, self._dev[::stride], self._deploy_state()).loss
 
     def tested(self, model: Tensor, name: str) -> EvaluationResult:
         """The same scores on the test set, if there is one."""
         if self._test is None:
             return EvaluationResult({})
-        found = self._evaluator.scores(model, self._test, self._deployed()).measured
+        found = self._evaluator.scores(model, self._test, self._deploy_state()).measured
         return EvaluationResult({f"test_{metric}/{name}": value for metric, value in found.items()})
 
 

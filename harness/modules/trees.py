@@ -191,7 +191,7 @@ class Call:
     needs_labels: bool = False
 
     @classmethod
-    def of(cls, module: nn.Module, *, needs_labels: bool = False) -> Call:
+    def from_module(cls, module: nn.Module, *, needs_labels: bool = False) -> Call:
         """The way of a module, by the parameters of its ``forward``.
 
         Raises:

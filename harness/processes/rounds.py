@@ -348,7 +348,7 @@ class _Worker:
         mean /= self.config.workers
         with torch.no_grad():
             mean = mean.to(self.config.device)
-            rate = self.contributor.rates.of_fold(header.rate, header.version)
+            rate = self.contributor.rates.fold_rate(header.rate, header.version)
             self.config.algorithm.fold(self.server, Fold(mean, [0], rate))
         times = [done.began_s, done.ended_s, now_s(), done.loss]
         return torch.tensor(times, dtype=torch.float64)

@@ -187,7 +187,7 @@ class ServerExecutor(Asynchronous):
         work = self.members.out.pop(worker)
         contribution = body.to(self.server.model.device).unsqueeze(0)
         staleness = self.server.version - work.read_version
-        own = self._rates.of_fold(rate, self.server.version)
+        own = self._rates.fold_rate(rate, self.server.version)
         fold = Fold(contribution, [staleness], own, [worker], [float(work.steps)])
         self._algorithm.fold(self.server, fold)
         # After the fold, so that the time the fold itself took is part of the paced duration.

@@ -78,7 +78,7 @@ class Contributor:
         steps = range(header.step, header.step + header.steps)
         minibatches = [data.fetch([(self._worker, step)]) for step in steps]
         replica = model.to(self._config.device).unsqueeze(0)
-        rate = self.rates.of_steps(header.rate, header.version, header.steps)
+        rate = self.rates.step_rates(header.rate, header.version, header.steps)
         with torch.no_grad():
             losses = self._config.algorithm.contribute(
                 LocalWork(self._net, replica, minibatches, self.out, rate, self._memory)

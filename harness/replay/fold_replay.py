@@ -518,7 +518,7 @@ class StaleReplay:
             yield rate, waiting
             return
         for version, turn in enumerate(waiting, self.server.version):
-            yield self.rates.of_fold(rate, version), [turn]
+            yield self.rates.fold_rate(rate, version), [turn]
 
     def _compute(self, entering: Sequence[int], rate: float) -> None:
         """Compute pending contributions: one batch for each number of local steps, and each rate.
@@ -564,7 +564,7 @@ class StaleReplay:
             replicas, out = replicas.clone(), torch.empty_like(replicas)
         workers = [waiting.key[0] for waiting in batch]
         network, memory = self.states.bind(workers), self.memories.join(workers)
-        local = self.rates.of_steps(rate, batch[0].version, steps)
+        local = self.rates.step_rates(rate, batch[0].version, steps)
         losses = self.algorithm.contribute(
             LocalWork(network, replicas, minibatches, out, local, memory)
         )

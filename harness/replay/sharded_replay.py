@@ -137,7 +137,7 @@ class ShardedReplay:
                 raise UserError(f"timeline: shard {shard} has no piece of version {part.version}")
             piece = self._compute(each, rate)[:, slice(*edge)]
             staleness = part.version - each.read[shard]
-            own = self._rates.of_fold(rate, part.version)
+            own = self._rates.fold_rate(rate, part.version)
             fold = Fold(piece, [staleness], own, [each.worker], [float(each.steps)])
             self._algorithm.fold(part, fold)
             each.unfolded -= 1
@@ -164,7 +164,7 @@ class ShardedReplay:
         # Of one worker, contributions come in order: it reads again only once the last is folded.
         memory = self.memories.setdefault(each.worker, Memory())
         out = torch.empty_like(each.tensor)
-        local = self._rates.of_steps(rate, min(each.read.values()), each.steps)
+        local = self._rates.step_rates(rate, min(each.read.values()), each.steps)
         losses = self._algorithm.contribute(
             LocalWork(self.states.bind([each.worker]), each.tensor, minibatches, out, local, memory)
         )

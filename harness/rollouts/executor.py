@@ -28,10 +28,10 @@ from harness.rollouts.policy import Weights
 from harness.rollouts.problems import check_reward
 from harness.rollouts.records import TRAINED, LengthQueries, RolloutRows
 from harness.rollouts.rollout_config import RolloutConfig
-from harness.rollouts.sampling import Sampled, check_sampled, draw_uniforms
+from harness.rollouts.sampling import Completion, check_sampled, draw_uniforms
 from harness.simulator import Timeline, concat
 
-__all__ = ["RECORD", "REWARD", "RolloutExecutor", "Update", "Wanted"]
+__all__ = ["RECORD", "REWARD", "RolloutExecutor", "SampleRequest", "Update"]
 
 RECORD = ("rollout", "prompt", "difficulty", "tokens", "fate", "version")
 """Columns of whole numbers of the record of rollouts."""
@@ -52,7 +52,7 @@ class Update(NamedTuple):
     figures: dict[str, float]
 
 
-class Wanted(NamedTuple):
+class SampleRequest(NamedTuple):
     """A rollout to sample with the weights of a version, from its ``kept`` first tokens."""
 
     rollout: int
@@ -70,7 +70,7 @@ class _Open(NamedTuple):
     log_probs: np.ndarray
 
 
-_NOTHING = Sampled(np.zeros(0, np.int64), np.zeros(0, np.float32))
+_NOTHING = Completion(np.zeros(0, np.int64), np.zeros(0, np.float32))
 
 
 class RolloutExecutor:
@@ -101,7 +101,7 @@ class RolloutExecutor:
         self.versions = {0: self.server.model.clone()}
         self.open: dict[int, _Open] = {}
         self.rows = config.policy.rows(self.weights.module)
-        self.ahead: dict[Wanted, Sampled] = {}
+        self.ahead: dict[SampleRequest, Completion] = {}
         self.fresh = 0  # the newest prompt that was handed out for the first time
         self.record: dict[str, list[Any]] = {name: [] for name in (*RECORD, REWARD)}
         self._problem = lru_cache(4096)(partial(config.problems.train, seed=config.seed))
@@ -141,13 +141,13 @@ class RolloutExecutor:
             named = LengthQueries(*(column[asked.version == version] for column in asked))
             columns = (named.rollout, named.prompt, named.attempt, named.version, named.kept)
             rows = zip(*(each.tolist() for each in columns), strict=True)
-            self.sample([Wanted(*row) for row in rows])
+            self.sample([SampleRequest(*row) for row in rows])
         self.versions = {v: kept for v, kept in self.versions.items() if v >= newest}
         self.ahead = {key: each for key, each in self.ahead.items() if key.version >= newest}
         lengths = [len(self.open[rollout].tokens) for rollout in asked.rollout.tolist()]
         self.simulation.answer(asked.rollout, np.array(lengths, np.int64))
 
-    def sample(self, rows: Sequence[Wanted]) -> None:
+    def sample(self, rows: Sequence[SampleRequest]) -> None:
         """Sample rollouts, by number, with one version of the weights."""
         new = [row for row in rows if row not in self.ahead]
         if new:
@@ -158,10 +158,10 @@ class RolloutExecutor:
             if row.kept:
                 before, at = self.open[row.rollout], slice(row.kept)
                 pairs = zip((before.tokens, before.log_probs), found, strict=True)
-                found = Sampled(*(np.concatenate([old[at], rest]) for old, rest in pairs))
+                found = Completion(*(np.concatenate([old[at], rest]) for old, rest in pairs))
             self.open[row.rollout] = _Open(row.prompt, *found)
 
-    def _foresee(self, last: Wanted, count: int) -> list[Wanted]:
+    def _foresee(self, last: SampleRequest, count: int) -> list[SampleRequest]:
         """The rollouts that probably begin next, to fill the rows of a step.
 
         A wrong guess costs a second sampling and changes nothing: a rollout is the same with
@@ -170,15 +170,15 @@ class RolloutExecutor:
         size = self.config.protocol.group
         if not last.attempt:
             self.fresh = last.prompt
-        found = list[Wanted]()
+        found = list[SampleRequest]()
         for rollout in range(last.rollout + 1, last.rollout + 1 + count):
             further = rollout // size - last.rollout // size
             prompt = self.fresh + further if further else last.prompt
             attempt = 0 if further else last.attempt
-            found.append(Wanted(rollout, prompt, attempt, last.version, 0))
+            found.append(SampleRequest(rollout, prompt, attempt, last.version, 0))
         return [row for row in found if row not in self.ahead]
 
-    def _continue(self, rows: Sequence[Wanted]) -> list[Sampled]:
+    def _continue(self, rows: Sequence[SampleRequest]) -> list[Completion]:
         """Continue rollouts from their kept tokens, with one version."""
         prefixes = list[np.ndarray]()
         for row in rows:
@@ -240,7 +240,7 @@ class RolloutExecutor:
 
     # -- to go on later ------------------------------------------------------------------
 
-    def recorded(self) -> Arrays:
+    def collect_record(self) -> Arrays:
         """The record of all rollouts with a known fate, a column for each of `RECORD`."""
         found = {name: np.array(self.record[name], np.int64) for name in RECORD}
         return {**found, REWARD: np.array(self.record[REWARD], np.float64)}
@@ -252,7 +252,7 @@ class RolloutExecutor:
         log_probs = [self.open[number].log_probs for number in numbers]
         arrays = {
             **resume.add_prefix(self.simulation.state(), "simulation/"),
-            **resume.add_prefix(self.recorded(), "record/"),
+            **resume.add_prefix(self.collect_record(), "record/"),
             "model": to_array(self.server.model),
             **{f"state/{name}": to_array(each) for name, each in self.server.tensors.items()},
             **{f"versions/{number}": to_array(each) for number, each in self.versions.items()},

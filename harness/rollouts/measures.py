@@ -158,7 +158,7 @@ def compare_with_theory(
     cycle_s = seconds / folds
 
     passed = _Progress(timeline, kept)
-    begun_at, ended_at = passed.at(kept.start_s), passed.at(kept.end_s)
+    begun_at, ended_at = passed.count_steps(kept.start_s), passed.count_steps(kept.end_s)
     taken_at, edges = kept.trained_version, (float(first + begin + 1), float(first + end + 1))
     begun = (begun_at >= edges[0]) & (begun_at < edges[1])
     phase = float((begun_at - kept.oldest_version)[begun].mean())
@@ -280,7 +280,7 @@ class _Progress:
         self.begins_s = np.full(len(folds), np.nan)
         self.begins_s[kept.trained_version - self.first] = kept.taken_s
 
-    def at(self, instants: Floats) -> Floats:
+    def count_steps(self, instants: Floats) -> Floats:
         """Steps by each of these instants."""
         done, share, _ = self._split(instants)
         return self.first + done + share

@@ -20,7 +20,7 @@ from harness.rollouts.policy import Weights
 from harness.rollouts.problems import HELD_OUT, Addition, Problem, Problems, Reaching, Sorting
 from harness.rollouts.protocol import Rollouts
 from harness.rollouts.rollout_config import RolloutConfig, WarmStart
-from harness.rollouts.sampling import Sampled, Sampler
+from harness.rollouts.sampling import Completion, Sampler
 from harness.rollouts.sources import PolicySource
 from harness.runs.config import HasIdentity
 from harness.runs.digests import digest_of_code, digest_of_part
@@ -81,7 +81,7 @@ class OwnPolicy(PolicySource, HasIdentity):
         prefixes: Sequence[np.ndarray],
         draws: np.ndarray,
         temperature: float,
-    ) -> Sequence[Sampled]:
+    ) -> Sequence[Completion]:
         """See `PolicySource`.
 
         Raises:

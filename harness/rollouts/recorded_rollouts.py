@@ -13,7 +13,7 @@ from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariable
 from torch import Tensor
 
 from harness.replay.fold_replay import Arrays, Facts
-from harness.rollouts.executor import RolloutExecutor, Update, Wanted
+from harness.rollouts.executor import RolloutExecutor, SampleRequest, Update
 from harness.rollouts.records import TRAINED, rollout_rows, token_rows
 from harness.rollouts.rollout_config import RolloutConfig
 from harness.rollouts.training import UNDER_WAY, UNDER_WAY_TOKENS
@@ -50,7 +50,7 @@ class RecordedRollouts(RolloutExecutor):
         stretches = self._stretches.where(self._stretches.version == version)
         pairs = zip(stretches.rollout.tolist(), stretches.first.tolist(), strict=True)
         known = [(rollout, first) for rollout, first in pairs if rollout in self._prompts]
-        self.sample([Wanted(r, *self._prompts[r], version, first) for r, first in known])
+        self.sample([SampleRequest(r, *self._prompts[r], version, first) for r, first in known])
         is_now = (rows.fate == TRAINED) & (rows.trained_version == version)
         end = int(np.flatnonzero(is_now)[-1]) + 1
         is_last = version + 1 == len(self._timeline.folds)

@@ -29,7 +29,7 @@ from harness.simulator.laws import purpose_key, uniforms
 
 __all__ = [
     "ROWS",
-    "Sampled",
+    "Completion",
     "Sampler",
     "check_sampled",
     "draw_uniforms",
@@ -46,7 +46,7 @@ MOST_LOG_PROB = 1e-3
 """Logarithm of a probability up to which it counts as rounded from 0."""
 
 
-class Sampled(NamedTuple):
+class Completion(NamedTuple):
     """New tokens of a rollout, and the logarithms of the probabilities that they were drawn with.
 
     Attributes:
@@ -99,7 +99,7 @@ def sample(
     prefixes: Sequence[np.ndarray],
     draws: np.ndarray,
     temperature: float = 1.0,
-) -> list[Sampled]:
+) -> list[Completion]:
     """Continue rollouts to their end, from the distribution ``softmax(logits / temperature)``.
 
     Args:
@@ -122,7 +122,7 @@ def sample(
         log_probs, ends = _decode_together(policy, tokens, begins, draws, temperature)
     places = [slice(*each) for each in zip(begins.tolist(), ends.tolist(), strict=False)]
     rows = zip(tokens, log_probs, places, strict=False)
-    return [Sampled(tokens[at].copy(), logs[at].copy()) for tokens, logs, at in rows][:count]
+    return [Completion(tokens[at].copy(), logs[at].copy()) for tokens, logs, at in rows][:count]
 
 
 def rows_of(policy: nn.Module) -> int:
@@ -160,7 +160,7 @@ def check_sampled(
     prefixes: Sequence[np.ndarray],
     vocabulary: int,
     context: int,
-) -> list[Sampled]:
+) -> list[Completion]:
     """The answers of a user's sampler as arrays.
 
     Args:
@@ -171,7 +171,7 @@ def check_sampled(
         context: C.
 
     Raises:
-        UserError: an answer is missing, empty, or not what `Sampled` says.
+        UserError: an answer is missing, empty, or not what `Completion` says.
     """
     try:
         pairs = [(np.asarray(tokens), np.asarray(logs)) for tokens, logs in found]
@@ -200,7 +200,7 @@ def check_sampled(
         if wrong.any() and _is_finite(policy, np.concatenate([prefix, tokens])):
             told = "finite numbers up to 0"
             raise UserError(f"sampler: log_probs {logs[wrong].tolist()[:5]}; allowed: {told}")
-    return [Sampled(tokens.astype(np.int64), logs.astype(np.float32)) for tokens, logs in pairs]
+    return [Completion(tokens.astype(np.int64), logs.astype(np.float32)) for tokens, logs in pairs]
 
 
 def _is_finite(policy: nn.Module, tokens: np.ndarray) -> bool:

@@ -13,7 +13,7 @@ from torch import nn
 from harness.base.seeds import stream_key
 from harness.base.settings import Spec, setting
 from harness.rollouts.policy import Transformer
-from harness.rollouts.sampling import Sampled, Sampler, rows_of, sample
+from harness.rollouts.sampling import Completion, Sampler, rows_of, sample
 
 __all__ = ["PolicySource", "SmallTransformer"]
 
@@ -41,7 +41,7 @@ class PolicySource(ABC):
         prefixes: Sequence[np.ndarray],
         draws: np.ndarray,
         temperature: float,
-    ) -> Sequence[Sampled]:
+    ) -> Sequence[Completion]:
         """Continue rollouts to their end; see `harness.rollouts.sampling.sample`."""
         return sample(policy, prefixes, draws, temperature)
 

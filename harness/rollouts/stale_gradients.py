@@ -26,7 +26,7 @@ from harness.rollouts.learning import score_tokens
 from harness.rollouts.losses import Loss, TokenProbabilities, group_advantages
 from harness.rollouts.policy import Weights
 from harness.rollouts.rollout_config import RolloutConfig
-from harness.rollouts.sampling import Sampled, draw_uniforms
+from harness.rollouts.sampling import Completion, draw_uniforms
 from harness.rollouts.starting import initial
 from harness.rollouts.training import computing
 from harness.store import Run, RunWriter, Store
@@ -101,7 +101,7 @@ class Groups(NamedTuple):
     rewards: Tensor
 
 
-class Compared(NamedTuple):
+class GradientComparison(NamedTuple):
     """Gradients of a block, float64.
 
     Attributes:
@@ -124,7 +124,7 @@ def compare_gradients(
     model: Tensor,
     behaviours: Sequence[Tensor],
     temperature: float = 1.0,
-) -> Compared:
+) -> GradientComparison:
     """Gradients at ``model [P]`` of the mean over rollouts of the sum of their tokens' losses.
 
     The expectation over fresh groups of each difference is the bias of stale ones of the same
@@ -159,7 +159,7 @@ def compare_gradients(
         coefficients.append(ratios[-1].float()[owner // size] * slopes - fresh)
     found = [_pull(weights, scored, each) / len(counts) for each in coefficients]
     both = torch.stack(ratios).cpu(), torch.stack(cuts).cpu()
-    return Compared(found[0], torch.stack(found[1:]), *both)
+    return GradientComparison(found[0], torch.stack(found[1:]), *both)
 
 
 def _slopes(
@@ -244,7 +244,7 @@ def _sample(
     numbers = np.arange(first * group, first * group + len(each))
     draws = draw_uniforms(training.seed, numbers, np.zeros_like(numbers), problems.context)
     policy = weights.load(model)
-    answers: Sequence[Sampled] = training.policy.sample(
+    answers: Sequence[Completion] = training.policy.sample(
         policy, prompts, draws, training.temperature
     )
     rewards = [

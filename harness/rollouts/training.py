@@ -115,7 +115,7 @@ class RolloutTraining(Training[RolloutExecutor]):
         lengths = [len(self.executor.open[number].tokens) for number in numbers]
         under_way = {UNDER_WAY: np.array(numbers, np.int64)}
         under_way[UNDER_WAY_TOKENS] = np.array(lengths, np.int64)
-        return {ROLLOUTS: {**self.executor.recorded(), **under_way}}
+        return {ROLLOUTS: {**self.executor.collect_record(), **under_way}}
 
     def summarise(self, status: Outcome, timeline: Timeline) -> tuple[dict[str, Any], str]:
         """See `Training`: scores before and after, times, staleness, and what was thrown away."""
@@ -124,7 +124,7 @@ class RolloutTraining(Training[RolloutExecutor]):
         summary = {
             **{name.replace("score", "score_before", 1): value for name, value in scores.items()},
             **self.last_measured(),
-            **measure_rollouts(timeline, self.executor.recorded()),
+            **measure_rollouts(timeline, self.executor.collect_record()),
             "virtual_s": self.executor.now_s,
             "folds": self.executor.server.version,
             "timeline_sha256": timeline.sha256(),

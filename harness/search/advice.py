@@ -110,7 +110,7 @@ class Plan:
     configured: Mapping[str, str]
     impossible: Sequence[Impossible] = ()
 
-    def kept(self, rung: int) -> int:
+    def count_kept(self, rung: int) -> int:
         """Number of candidates that a rung leaves."""
         return max(FINALISTS, math.ceil(len(self.candidates) / KEPT ** (rung + 1)))
 
@@ -145,7 +145,7 @@ class Plan:
         found = {"one worker": Span(SEARCHED.least, SEARCHED.most * searches) + seeds}
         for rung in range(len(self.passes) - 1):
             found[f"rung {rung}"] = Span(0, MOST_RATES * count)
-            count = min(count, self.kept(rung))
+            count = min(count, self.count_kept(rung))
         return {**found, "last": (SEARCHED + seeds) * count}
 
     @property
@@ -189,7 +189,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Advised:
+class AdviceOutcome:
     """Result of a search.
 
     Attributes:
@@ -328,7 +328,7 @@ class AdviceSearch:
             self._tally.expect(stage, trainings)
         self._stage = "one worker"
 
-    def run(self) -> Advised:
+    def run(self) -> AdviceOutcome:
         """Search; lines say the plan's digest and the number of trainings beforehand."""
         plan, full = self.plan, self.plan.passes[-1]
         candidates = format_count(1 + len(plan.candidates), "candidate")
@@ -346,7 +346,7 @@ class AdviceSearch:
         left = list(plan.candidates)
         for rung, passes in enumerate(plan.passes[:-1] if not self.exhaustive else ()):
             level = max(error, _level(tuned, alone.judged, passes / ALLOWED_PASSES))
-            left = self._race(left, passes, level, tuned, rates)[: plan.kept(rung)]
+            left = self._race(left, passes, level, tuned, rates)[: plan.count_kept(rung)]
             more = rung + 1 < len(plan.passes) - 1
             self._end_stage(f"rung {rung + 1}" if more else "last")
         cells = self._follow(
@@ -358,7 +358,7 @@ class AdviceSearch:
         trials = [self._trials[each.name] for each in plan.candidates]
         cost = sum(self._passes.values()) / full
         found = [alone, *cells.values()]
-        return Advised(plan, target, reason, found, trials, len(self._passes), cost)
+        return AdviceOutcome(plan, target, reason, found, trials, len(self._passes), cost)
 
     def _end_stage(self, following: str) -> None:
         """Expect no further training in the present stage."""

@@ -108,7 +108,7 @@ class FrameTraining(Training[FrameExecutor]):
     @property
     def _rate(self) -> float:
         """The learning rate of the last fold."""
-        return self.rates.of_fold(self.pace.rate, max(0, self.executor.server.version - 1))
+        return self.rates.fold_rate(self.pace.rate, max(0, self.executor.server.version - 1))
 
     @property
     def _boundaries(self) -> Boundaries:

@@ -10,7 +10,7 @@ from harness.algorithms.schedules import Search
 from harness.judge.utterances import seed_rates
 from harness.speech.frames import RunConfig
 from harness.store import Run
-from reproductions.paper import Planned, Scaling, Subject
+from reproductions.paper import Scaling, SizePlan, Subject
 from reproductions.paper1_async_asgd.exhibits import final_errors
 from reproductions.paper1_async_asgd.experiments import FOLDER, REPORTED, as_chosen
 from reproductions.run_metrics import lengths_of_utterances
@@ -18,7 +18,7 @@ from reproductions.run_metrics import lengths_of_utterances
 TESTS = ("clean", "noise")
 
 
-def configs(subject: Subject, seed: int, size: Planned) -> Mapping[str, RunConfig]:
+def configs(subject: Subject, seed: int, size: SizePlan) -> Mapping[str, RunConfig]:
     """One pass and many, with the settings that were chosen overnight.
 
     A trial of the search has the registered number of minibatches.

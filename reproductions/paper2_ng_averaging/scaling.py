@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from harness.speech.frames import RunConfig
 from harness.store import Run
-from reproductions.paper import Planned, Scaling, Subject
+from reproductions.paper import Scaling, SizePlan, Subject
 from reproductions.paper2_ng_averaging.errors import LABELS, paper_error_rate
 from reproductions.paper2_ng_averaging.experiments import (
     MANY,
@@ -22,7 +22,7 @@ SEARCHED = "ng_16", "ng_1"
 """The arms, as the search for rates names them at a minibatch of 32 frames."""
 
 
-def configs(subject: Subject, seed: int, size: Planned) -> Mapping[str, RunConfig]:
+def configs(subject: Subject, seed: int, size: SizePlan) -> Mapping[str, RunConfig]:
     """Both arms at a size's minibatch, which is charged as the paper's 1,024.
 
     Rates are proportional to the minibatch: the searches at 32 and at 8 frames found a ratio of 4

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from harness.speech.sequence import Plateau, SequenceConfig
 from harness.store import Run
-from reproductions.paper import Planned, Scaling, Subject
+from reproductions.paper import Scaling, SizePlan, Subject
 from reproductions.paper3_async_mmi.experiments import FOLDER, PRESETS, REPLICAS, sequence
 from reproductions.run_metrics import errors_of_utterances, lengths_of_utterances
 
@@ -23,7 +23,7 @@ def common_decay(scale: str) -> Plateau:
     return Plateau(at=(max(1, 2 * preset.passes * preset.evaluations // 3),))
 
 
-def configs(subject: Subject, seed: int, size: Planned) -> Mapping[str, SequenceConfig]:
+def configs(subject: Subject, seed: int, size: SizePlan) -> Mapping[str, SequenceConfig]:
     """One replica, ten and fifty, each at its rate, with a common decay."""
     del size
     decay = common_decay(subject.scale)

@@ -22,7 +22,7 @@ import lagbench
 from harness.base.settings import format_seconds
 from harness.judge.direction import as_error
 from harness.modules.experiment import Experiment
-from harness.search.advice import Advised, expand, seconds_to
+from harness.search.advice import AdviceOutcome, expand, seconds_to
 from harness.simulator import Cluster, Device, Jitter, Link, WorkerGroup
 
 ALGORITHMS, WORKERS, INTERVALS = ("async", "sync", "averaging"), (2, 4, 8), (4, 16)
@@ -112,7 +112,7 @@ COMMON: dict[str, Any] = {
 }  # fmt: skip
 
 
-def search(problem: dict[str, Any], exhaustive: bool = False) -> Advised:
+def search(problem: dict[str, Any], exhaustive: bool = False) -> AdviceOutcome:
     """Advice on a problem, or all its candidates trained in full."""
     given = (problem["model"], problem["loss"], problem["data"], problem["machines"])
     with Experiment(*given, COMMON) as experiment:  # pyright: ignore[reportArgumentType]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from harness.judge.answer import answer, ordered
+from harness.judge.answer import answer, rank_rows
 from harness.judge.comparison import Impossible, Table, build_table
 from harness.store import Cell, Run
 from harness.store.files import columns_of
@@ -169,7 +169,7 @@ def test_a_table_is_ordered_from_the_fastest_to_the_target():
     ]
     table = build_table(cells, 0.2)
 
-    assert [row.cell.method for row in ordered(table)] == ["b", "a", "c"]
+    assert [row.cell.method for row in rank_rows(table)] == ["b", "a", "c"]
     assert [row.cell.method for row in table.rows] == ["c", "a", "b"]
 
 

@@ -248,7 +248,7 @@ def test_counters_replaced_and_shared_buffers_follow_too(tmp_path):
 
 def test_buffers_are_views_of_the_rows_of_a_state():
     module = Counting()
-    buffers = Buffers.of(module, ["seen", "largest"])
+    buffers = Buffers.from_module(module, ["seen", "largest"])
     state = {name: torch.cat([t, t]) for name, t in buffers.fresh().items()}
     bound = buffers.bind(state, 1)
     module(torch.full((4, 6), 2.0))

@@ -16,7 +16,7 @@ from harness.algorithms.stale import ServerDescent
 from harness.algorithms.torch_optimizers import TorchOptimizer
 from harness.base.errors import UserError
 from harness.modules.network import Parameters
-from harness.modules.optimizers import Chosen, optimizer_of
+from harness.modules.optimizers import OptimizerChoice, optimizer_of
 from harness.natural_gradient import NGSGD
 from harness.runs.methods import OPTIMIZERS, method_of, with_optimizer
 from harness.simulator import Averaging
@@ -33,20 +33,20 @@ def some() -> list[nn.Parameter]:
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
-        (None, Chosen(None)),
-        ("adam", Chosen("adam")),
-        (torch.optim.SGD(some(), 0.1), Chosen(PLAIN, 0.1)),
-        (partial(torch.optim.SGD, lr=0.2, momentum=0.8), Chosen(Momentum(0.8), 0.2)),
+        (None, OptimizerChoice(None)),
+        ("adam", OptimizerChoice("adam")),
+        (torch.optim.SGD(some(), 0.1), OptimizerChoice(PLAIN, 0.1)),
+        (partial(torch.optim.SGD, lr=0.2, momentum=0.8), OptimizerChoice(Momentum(0.8), 0.2)),
         (
             lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=True, weight_decay=0.3),
-            Chosen(Momentum(0.9, nesterov=True), 0.1, 0.3),
+            OptimizerChoice(Momentum(0.9, nesterov=True), 0.1, 0.3),
         ),
-        (torch.optim.AdamW, Chosen(AdamW(decay=0.01), None)),
+        (torch.optim.AdamW, OptimizerChoice(AdamW(decay=0.01), None)),
         (
             torch.optim.AdamW(some(), 0.1, (0.8, 0.9), 1e-6),
-            Chosen(AdamW(0.8, 0.9, 1e-6, 0.01), 0.1),
+            OptimizerChoice(AdamW(0.8, 0.9, 1e-6, 0.01), 0.1),
         ),
-        (partial(torch.optim.Adam, eps=1e-6), Chosen(AdamW(epsilon=1e-6), None)),
+        (partial(torch.optim.Adam, eps=1e-6), OptimizerChoice(AdamW(epsilon=1e-6), None)),
     ],
 )
 def test_torch_s_optimizers_are_ours_with_their_settings(asked, expected):
@@ -165,7 +165,7 @@ def test_an_optimizer_of_some_of_the_model_s_parameters_is_refused():
     with pytest.raises(UserError, match=r"^optimizer: lacks the model's '0.weight' and 1 more; "):
         optimizer_of(head, model)
     model[0].requires_grad_(False)
-    assert optimizer_of(head, model) == Chosen(PLAIN, 0.1)
+    assert optimizer_of(head, model) == OptimizerChoice(PLAIN, 0.1)
 
 
 def test_names_of_optimizers_are_given_to_workers_and_to_a_server():

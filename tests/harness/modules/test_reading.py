@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import lagbench
 from harness.base.errors import UserError
 from harness.modules import reading
-from harness.modules.mapped import Mapped
+from harness.modules.mapped import MemmapRows
 from harness.modules.problem import Arrays
 from harness.modules.reading import arrays_of
 from harness.store.schema import MODEL
@@ -107,11 +107,11 @@ def test_mapped_arrays_are_not_copied_and_have_the_digest_of_a_copy(mapped, monk
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = arrays_of(mapped, "data")
-    assert isinstance(found, Mapped)
+    assert isinstance(found, MemmapRows)
     assert found.x.data_ptr() == mapped[0].ctypes.data
     train, dev = found.split(0.2)
     ours = Arrays(X, Y).split(0.2)
-    assert isinstance(train, Mapped)
+    assert isinstance(train, MemmapRows)
     assert train.x.data_ptr() == mapped[0].ctypes.data
     assert [train.sha256, dev.sha256] == [each.sha256 for each in ours]
     assert found.sha256 == Arrays(X, Y).sha256

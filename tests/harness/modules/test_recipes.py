@@ -171,8 +171,8 @@ def test_folds_have_the_rate_of_their_version_and_local_steps_that_of_the_versio
 
 def test_a_constant_schedule_gives_the_executor_one_number():
     rates = Rates()
-    assert rates.of_fold(0.3, 7) == rates.of_steps(0.3, 7, 4) == 0.3
-    assert not isinstance(rates.of_steps(0.3, 7, 4), StepRates)
+    assert rates.fold_rate(0.3, 7) == rates.step_rates(0.3, 7, 4) == 0.3
+    assert not isinstance(rates.step_rates(0.3, 7, 4), StepRates)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from harness.base.seeds import stream_key
 from harness.modules.partition import by_label
 from harness.modules.problem import Arrays, Problem
 from harness.modules.reading import arrays_of
-from harness.modules.redrawn import Redrawn
+from harness.modules.redrawn import RandomExamples
 from harness.simulator import Averaging
 from harness.store import Store
 from harness.store.schema import MODEL
@@ -198,7 +198,7 @@ def test_what_is_done_is_told_in_one_line(data, told, caplog):
         found = arrays_of(data, "data")
     assert caplog.text.count("\n") == bool(told)
     assert told in caplog.text
-    assert type(found) is (Redrawn if type(data) is Noisy else Arrays)
+    assert type(found) is (RandomExamples if type(data) is Noisy else Arrays)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_what_is_done_is_told_in_one_line(data, told, caplog):
 )
 def test_a_loader_s_data_set_is_asked_anew(loader):
     found, again = arrays_of(loader, "data"), arrays_of(loader, "data")
-    assert isinstance(found, Redrawn)
+    assert isinstance(found, RandomExamples)
     assert sorted(found.rows.tolist()) == list(range(60))
     assert found.rows.tolist() == again.rows.tolist()
     assert torch.equal(found.y, Y[found.rows])
@@ -230,7 +230,7 @@ def test_redraw_false_reads_once_and_the_same_each_time():
 
 def test_development_data_stay_as_they_were_read():
     train, dev = arrays_of(Noisy(), "data").split(0.2)
-    assert isinstance(train, Redrawn)
+    assert isinstance(train, RandomExamples)
     assert type(dev) is Arrays
     assert torch.equal(train.y, Y[train.rows])
     assert len(train) + len(dev) == 60

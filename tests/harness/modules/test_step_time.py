@@ -17,7 +17,7 @@ from harness.base.files import cluster_file
 from harness.modules import step_time
 from harness.modules.problem import Arrays, Problem
 from harness.modules.step_counts import Counts, StepCounter
-from harness.modules.step_time import Charge, Measured, StepConfig, count_step
+from harness.modules.step_time import Charge, StepConfig, StepMeasurement, count_step
 from harness.simulator import Cluster, Device, Simulation, WorkerGroup, Workload, load_cluster
 from harness.simulator.cluster import OPERATOR_S, catalogue
 from harness.store import Store
@@ -109,28 +109,28 @@ def test_a_quicker_card_does_not_launch_more_quickly():
 def test_a_longer_step_is_charged_by_the_least_corrections_and_a_shorter_one_as_counted():
     rates = {"operator_s": 1e-5, "memory_bytes_per_s": 1e9, "flops_per_s": 1e9}
     counted = Counts(10, 1e6, 3e6)
-    slow = Measured(counted, 0.0121, **rates)
+    slow = StepMeasurement(counted, 0.0121, **rates)
     device = Device(1e9, memory_bytes_per_s=1e9, operator_s=1e-5)
     assert device.minibatch_s(slow.charged.workload(4, 0.0)) == pytest.approx(0.0121)
     times = np.array([slow.predicted_s])
     least, *_ = np.linalg.lstsq(times, [0.0121 - times.sum()], rcond=None)  # of least norm
     assert slow.charged == pytest.approx(np.array(counted) * (1.0 + least))
     assert "predict 4.1 ms (-66%)" in slow.describe()
-    assert Measured(counted, 1e-5, **rates).charged == counted
+    assert StepMeasurement(counted, 1e-5, **rates).charged == counted
 
 
 def test_a_measured_step_is_stored_with_its_counts_and_rates(tmp_path, monkeypatch):
     monkeypatch.setattr(step_time, "LONGEST_S", 0.0)
     config = StepConfig(problem(6, 12, 3), 8, "cpu")
     run = config.execute(Store(tmp_path), lambda progress: None)
-    measured = Measured.from_summary(run.summary)
+    measured = StepMeasurement.from_summary(run.summary)
     assert measured.counts == count_step(config.problem, 8)
     assert min(measured.step_s, *measured.predicted_s) > 0.0
     assert config.execute(Store(tmp_path), lambda progress: None).summary == run.summary
 
 
 def test_devices_without_rates_are_not_measured_for():
-    def measure(problem: Problem, size: int) -> Measured:
+    def measure(problem: Problem, size: int) -> StepMeasurement:
         raise AssertionError("measured, and thrown away")
 
     told: list[str] = []

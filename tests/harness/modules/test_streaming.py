@@ -18,7 +18,7 @@ from harness.base.seeds import stream
 from harness.modules import streaming
 from harness.modules.problem import Arrays, Problem
 from harness.modules.reading import arrays_of
-from harness.modules.streaming import Streamed
+from harness.modules.streaming import ExampleStream
 from harness.simulator import Averaging
 from harness.store import Store
 from harness.store.schema import MODEL
@@ -202,7 +202,7 @@ def test_a_partition_needs_targets_in_memory(tmp_path):
 def test_an_iterable_that_ends_earlier_than_before_is_told():
     data = Rows()
     train = problem_of(data).train
-    assert isinstance(train, Streamed)
+    assert isinstance(train, ExampleStream)
     data.count = 50
     with pytest.raises(UserError, match="data: ends after 50 examples in pass 0, 100 when first"):
         train.fetch(np.arange(100)[None], 0)
