@@ -1,6 +1,7 @@
 """Generator of the verdict tables in README and docs, from ``reports/published``.
 
-``python -m reports.verdicts`` rewrites the text between the markers of `PAGES`, tables in Markdown.
+``python -m reports.verdicts`` rewrites the text between the markers of `PAGES`, tables in Markdown,
+and the pictures of claims that are followed over scale.
 A published report gives a reason for every claim that bears on its reference and does not hold
 (`reports.verdict_notes`).
 """
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from harness.base.errors import UserError
 from harness.base.printable import printable
-from harness.judge import Claim, Part, Results, read_results
+from harness.judge import Claim, Exhibit, Part, Results, read_results
 from harness.judge.claims import VERDICTS
 from harness.store.files import write_bytes
 from reports import extrapolation, numbers, reference_terms, verdict_notes
@@ -129,20 +130,26 @@ def overview(items: Sequence[Publication]) -> str:
 CURVES = (
     "Ratios of headline claims at sizes with fresh seeds, whose number is in brackets. A law "
     "through them gives the value at the paper's size, and is checked on the largest size that was "
-    "run. The answer is unclear until all registered sizes are run. Pictures: page 2 of a report."
+    "run. The answer is unclear until all registered sizes are run."
 )
 
 
 def list_curves(items: Sequence[Publication]) -> str:
-    """Table of the claims that are followed over scale."""
-    rows = [
-        tuple(map(_text, row))
+    """Table and pictures of the claims that are followed over scale."""
+    curves = _curves(items)
+    rows = [tuple(map(_text, row)) for _, each in curves for row in extrapolation.list_trends(each)]
+    pictures = [f"\n![{_text(each.title)}](pictures/{each.id}.png)\n" for _, each in curves]
+    return "".join([_format_table(extrapolation.HEAD, rows), *pictures])
+
+
+def _curves(items: Sequence[Publication]) -> list[tuple[Results, Exhibit]]:
+    """The curves of the largest scale of each paper."""
+    return [
+        (item.results, exhibit)
         for item in _largest(items)
         for exhibit in item.results.exhibits
         if exhibit.curve is not None
-        for row in extrapolation.list_trends(exhibit)
     ]
-    return _format_table(extrapolation.HEAD, rows)
 
 
 def _largest(items: Sequence[Publication]) -> list[Publication]:
@@ -278,11 +285,25 @@ def render_pages(root: Path) -> Iterator[tuple[Path, str, str]]:
         yield root / name, text, f"{before}{BEGIN}\n{form}{END}{after}"
 
 
+PICTURES = Path("docs/pictures")
+
+
+def draw_curves(root: Path) -> Iterator[tuple[Path, bytes]]:
+    """The pictures that `list_curves` shows, by their paths."""
+    for results, exhibit in _curves(read_published(root)):
+        drawn = extrapolation.draw_curve(exhibit, reference_terms.words_of(results).printed)
+        yield root / PICTURES / f"{exhibit.id}.png", dict(drawn)["png"]
+
+
 def main(root: Path) -> int:
-    """Rewrite the pages that are out of date; returns the exit code."""
+    """Rewrite the pages that are out of date, and the pictures; returns the exit code."""
     for path, text, fresh in render_pages(root):
         if text != fresh:
             write_bytes(path, fresh.encode())
+            print(path)
+    for path, drawn in draw_curves(root):
+        if not path.exists() or path.read_bytes() != drawn:
+            write_bytes(path, drawn)
             print(path)
     return 0
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from harness.base.errors import UserError
-from harness.judge import read_results
+from harness.judge import read_results, write_results
 from harness.judge.claims import VERDICTS
 from reports import verdicts
+from tests.reports import test_extrapolation
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*verdicts.PAGES, verdicts.PAPER_PAGES / "paper1.md"]
@@ -80,6 +81,20 @@ def test_changed_verdicts_are_listed_with_what_they_were_and_why(root):
     assert verdicts.count_answers([changed]).startswith(
         f"Of the 3 claims of paper1 at laptop scale, {int(three.here == 'holds')} hold, "
     )
+
+
+def test_a_curve_over_scale_is_drawn_beside_its_row(root):
+    (item,) = verdicts.read_published(root)
+    curve = test_extrapolation.make({1.0: 2, 3.0: 2})
+    results = replace(item.results, exhibits=(*item.results.exhibits, curve))
+    write_results(item.folder / "results.json", results)
+    (root / "docs/pictures").mkdir()
+    assert verdicts.main(root) == 0
+    drawn = (root / "docs/pictures/p9.scaling.png").read_bytes()
+    assert drawn.startswith(b"\x89PNG")
+    text = (root / "docs/verdicts.md").read_text()
+    assert "\n![A ratio by hours](pictures/p9.scaling.png)\n" in text
+    assert "| p9.close, clean | speech | 1 h: " in text
 
 
 def test_the_summary_says_how_many_verdicts_the_correction_takes_away(root):

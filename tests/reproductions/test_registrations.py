@@ -292,7 +292,7 @@ def test_published_changes_of_the_same_runs_are_kept_and_their_verdicts(tmp_path
     assert keep_changes(paper, [one, two], None) == (one, two)
 
 
-@pytest.mark.parametrize("path", sorted(FROM.glob("paper[123]/*/results.json")), ids=str)
+@pytest.mark.parametrize("path", sorted(FROM.glob("paper[1234]/*/results.json")), ids=str)
 def test_a_published_report_has_the_committed_digest_or_says_that_it_is_older(path):
     results = read_results(path)
     name, _, told = results.provenance[REGISTRATION].partition(", ")
