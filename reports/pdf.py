@@ -209,7 +209,7 @@ def _verdict_legend(results: Results, said: Words) -> list[tuple[str, str]]:
         "changed": ("changed after its runs", "the details say what was changed"),
         "was": (
             "was …",
-            "the verdict before all claims were asked the same conditions (“not testable”: none)",
+            "our verdict under earlier rules (“not testable”: we gave none)",
         ),
     }  # fmt: skip
     return told + [meaning for mark, meaning in more.items() if mark in marks]

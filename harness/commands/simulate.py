@@ -172,7 +172,7 @@ def _idle(
     arguments: argparse.Namespace, asked: Iterable[tuple[Point, Workload, list[int]]]
 ) -> list[str]:
     """A line for each option, and each key of the cluster files, without effect."""
-    from harness.simulator.foresight import find_unused_keys
+    from harness.simulator.foresight import find_unused_keys, leave_out_untouched
     from harness.simulator.steady import history
 
     protocol = protocols.protocol(arguments)
@@ -181,7 +181,8 @@ def _idle(
         endless = (
             arguments.folds is None and arguments.epochs is None and not history(point.cluster)
         )
-        found |= find_unused_keys(point.cluster, protocol, workload, max(counts), endless)
+        keys = find_unused_keys(point.cluster, protocol, workload, max(counts), endless)
+        found |= leave_out_untouched(point.cluster, keys)
     lines = [f"no effect: {key} ({why})" for key, why in found.items()]
     return [part for line in lines for part in textwrap.wrap(line, 80, subsequent_indent="  ")]
 

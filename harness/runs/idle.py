@@ -7,7 +7,11 @@ from dataclasses import fields, is_dataclass
 from typing import Any, cast
 
 from harness.simulator import Cluster
-from harness.simulator.foresight import describe_repeats, find_unused_keys
+from harness.simulator.foresight import (
+    describe_repeats,
+    find_unused_keys,
+    leave_out_untouched,
+)
 from harness.tasks.contract import TaskConfig
 
 Idle = Iterator[tuple[str, str]]
@@ -39,12 +43,16 @@ def idle_lines(
 
 def _idle(config: TaskConfig) -> Idle:
     """Dotted keys without effect on a run, and why."""
+    yield from leave_out_untouched(config.cluster, _find_idle_of_cluster(config))
+    yield from config.idle()
+    yield from _find_idle_in_tables(config)
+
+
+def _find_idle_of_cluster(config: TaskConfig) -> Idle:
     work = config.workload()
     yield from find_unused_keys(config.cluster, config.timed, work, config.count)
     if config.cluster.workload not in (None, work):
         yield "workload", config.charge
-    yield from config.idle()
-    yield from _find_idle_in_tables(config)
 
 
 def _find_idle_in_tables(table: Any, before: str = "") -> Idle:

@@ -5,7 +5,7 @@ change the timeline, for a protocol and a number of workers, each with the reaso
 effect because of a protocol's own settings come from `TimingProtocol.without_effect`. If no key of
 a table has an effect, the table is listed instead of its keys. A test changes every key of a full
 file under every protocol and requires that the listed keys, and no others, leave the timeline
-unchanged.
+unchanged. `leave_out_untouched` drops what nobody has set: keys of a bundled cluster.
 
 `effort_of` estimates CPU time and memory from the protocol's unit costs (`TimingProtocol.effort`).
 Every figure was measured on one core of 2023, in processor time.
@@ -13,19 +13,23 @@ Every figure was measured on one core of 2023, in processor time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
+from functools import cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+from harness.base.files import find_bundled
 from harness.base.settings import find_changed
-from harness.simulator.cluster import Cluster, Device, Jitter, Workload
+from harness.simulator.cluster import Cluster, Device, Jitter, Workload, load_cluster
 from harness.simulator.faults import Fault
 from harness.simulator.network import Network
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.simulator.protocols.state import is_networked
 
-__all__ = ["Effort", "effort_of", "find_unused_keys"]
+__all__ = ["Effort", "effort_of", "find_unused_keys", "leave_out_untouched"]
 
 Found = Iterator[tuple[str, str]]
 
@@ -69,6 +73,42 @@ def find_unused_keys(
         yield "checkpoints.restart_s", "no worker is ever missing without [[faults]]"
     if long_run:
         yield from _start(cluster)
+
+
+def leave_out_untouched(cluster: Cluster, found: Iterable[tuple[str, str]]) -> Found:
+    """Keys without effect, less those that a bundled cluster's user left as its file has them.
+
+    Whole tables stay, as ``network``: without one, the cluster is not the machine of its name. The
+    workload goes, since a run that charges another says so.
+    """
+    original = _bundled(cluster.name)
+    for key, why in found:
+        is_table = key != "workload" and not set(".[") & set(key)
+        if original is None or is_table or _value_at(cluster, key) != _value_at(original, key):
+            yield key, why
+
+
+@cache
+def _bundled(name: str) -> Cluster | None:
+    """The bundled cluster whose file has this ``name``; None if there is none."""
+    for path in find_bundled("cluster").values():
+        if tomllib.loads(path.read_text(encoding="utf-8")).get("name") == name:
+            return load_cluster(path)
+    return None
+
+
+def _value_at(cluster: Cluster, key: str) -> object:
+    """The value of a dotted key such as ``network.levels[0].inside``; None where there is none."""
+    value: object = cluster
+    for name in re.findall(r"[^.\[\]]+", key):
+        if isinstance(value, tuple):
+            items = cast(tuple[object, ...], value)
+            value = items[int(name)] if int(name) < len(items) else None
+        elif isinstance(value, Mapping):
+            value = cast(Mapping[str, object], value).get(name)
+        else:
+            value = getattr(value, name, None)
+    return value
 
 
 def _start(cluster: Cluster) -> Found:

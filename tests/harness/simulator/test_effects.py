@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
@@ -12,12 +12,13 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 import pytest
 
 from harness.base.errors import UserError
+from harness.base.files import cluster_file
 from harness.base.settings import Spec, limits_of
 from harness.cli import main
 from harness.rollouts.protocol import Rollouts
 from harness.simulator import Averaging, Cluster, Device, Level, ParameterServer, Simulation
-from harness.simulator.cluster import Job, cluster_from
-from harness.simulator.foresight import find_unused_keys
+from harness.simulator.cluster import Job, cluster_from, load_cluster
+from harness.simulator.foresight import find_unused_keys, leave_out_untouched
 from harness.simulator.keys import put
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.client_sampling import ClientSampling
@@ -411,6 +412,23 @@ def test_a_key_without_effect_is_named_on_a_line(tmp_path, capsys, text, key):
     )
     assert main(["simulate", str(path), "--folds", "20"]) == 0
     assert f"no effect: {key} (" in capsys.readouterr().out
+
+
+def told_of(cluster, protocol, workers=4):
+    """The keys without effect that a user is told of."""
+    found = find_unused_keys(cluster, protocol, cluster.workload, workers)
+    return [key for key, _ in leave_out_untouched(cluster, found)]
+
+
+def test_of_a_bundled_cluster_only_changed_keys_and_tables_are_told():
+    server, card = (load_cluster(cluster_file(n)) for n in ("k20m-server", "h100-16-nodes"))
+    assert told_of(server, ParameterServer()) == []
+    host = replace(server.host, staging_bytes_per_s=1e9)
+    assert told_of(replace(server, host=host), ParameterServer()) == ["host.staging_bytes_per_s"]
+    assert told_of(replace(server, name="mine"), ParameterServer()) == ["host.staging_bytes_per_s"]
+    assert told_of(card, ParameterServer()) == ["network"]
+    assert list(find_unused_keys(card, Averaging(), card.workload, 4))
+    assert told_of(card, Averaging()) == []
 
 
 def test_what_is_not_among_the_workers_asked_for_is_named(capsys):
