@@ -50,7 +50,14 @@ from harness.grid.grid import Runner
 from harness.grid.tally import Tally
 from harness.judge.comparison import build_table
 from harness.modules import trained
-from harness.modules.allowed import check_kind, check_lists, check_number, check_whole, pair_of
+from harness.modules.allowed import (
+    check_kind,
+    check_lists,
+    check_number,
+    check_whole,
+    pair_of,
+    seeds_of,
+)
 from harness.modules.experiment import USUAL, Experiment, Model, Settings, cluster_of
 from harness.modules.network import AskedLoss
 from harness.modules.partition import dirichlet
@@ -422,9 +429,7 @@ def rollouts(
 
     asked = policy, sampler, problems, reward, test, context
     config = configure(*asked, cluster_of(cluster), protocol, further)
-    check_kind("seeds", seeds, (int, Sequence), "a number of seeds, or a list of them")
-    chosen = range(seeds) if isinstance(seeds, int) else seeds
-    configs = {seed: replace(config, seed=seed) for seed in chosen}
+    configs = {seed: replace(config, seed=seed) for seed in seeds_of(seeds)}
     folder = writable_folder(Path(store), "store")
     with Runner(Store(folder), 1, here=True, keeps_faults=False) as runner:
         found = run_named(runner, configs, lambda seed: f"rollouts, seed {seed}")

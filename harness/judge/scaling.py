@@ -37,8 +37,8 @@ from harness.judge.interval import Interval
 from harness.judge.statistics import LEVEL, Array
 
 DRAWS = 4000
-"""Draws of seeds behind an interval: its ends are then known to about 3% of its width; of sizes with
-two seeds, since means of two have long tails, to a quarter."""
+"""Draws of seeds behind an interval: its ends are then known to about 3% of its width; of sizes
+with two seeds, since means of two have long tails, to a quarter."""
 LEAST_EXPONENT: Mapping[str, float] = {"power": 0.0, "power above a floor": 0.1}
 """Law -> its smallest exponent; below 0.1 a floor and a power cannot be told apart."""
 LARGEST_EXPONENT = 3.0

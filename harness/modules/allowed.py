@@ -84,7 +84,7 @@ def check_settings(model: object, loss: object, asked: Any) -> None:
             check_whole(name, getattr(asked, name))
     check_kind("redraw", asked.redraw, bool, "True or False")
     _check_positive("guess", asked.guess)
-    _check_seeds(asked.seeds)
+    seeds_of(asked.seeds)
     check_share(asked.schedule)
     schedule_of(asked.schedule, asked.guess)
 
@@ -174,10 +174,17 @@ def check_rates(given: Any, methods: Sequence[str]) -> None:
     return None
 
 
-def _check_seeds(asked: Any) -> None:
+def seeds_of(asked: Any) -> list[int]:
+    """The seeds that ``seeds=`` asks for, by their number or one by one.
+
+    Raises:
+        UserError: none, one that is negative or not whole, or one that is there twice.
+    """
     each = list(range(asked)) if _whole(asked) else _as_list(asked)
-    if not (each and all(map(_whole, each))) or len(set(each)) < len(each):
-        raise UserError(f"seeds: {asked!r}; allowed: how many, from 1; or which, each once")
+    whole = each and all(_whole(seed) and seed >= 0 for seed in each)
+    if not whole or len(set(each)) < len(each):
+        raise UserError(f"seeds: {asked!r}; allowed: how many, from 1; or which, from 0, each once")
+    return each
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -28,7 +28,13 @@ from harness.grid.carriers import Submission
 from harness.grid.grid import Runner
 from harness.grid.tally import Tally
 from harness.judge.comparison import Impossible
-from harness.modules.allowed import check_kind, check_lists, check_rates, check_settings
+from harness.modules.allowed import (
+    check_kind,
+    check_lists,
+    check_rates,
+    check_settings,
+    seeds_of,
+)
 from harness.modules.buffers import Rule, describe_buffers
 from harness.modules.finite import Suspect, check_suspects, find_suspects
 from harness.modules.network import AskedLoss, copy_module
@@ -265,8 +271,7 @@ class Experiment:
     @property
     def seeds(self) -> list[int]:
         """Seeds of the reported runs."""
-        asked = self.settings.seeds
-        return list(range(asked)) if isinstance(asked, int) else list(asked)
+        return seeds_of(self.settings.seeds)
 
     def run(self, methods: Sequence[Asked], workers: Sequence[int], rates: Rates) -> list[Cell]:
         """Run every method with every number of workers; stored runs are not trained again.

@@ -177,8 +177,9 @@ def test_a_name_of_other_libraries_is_told_as_it_is_called_here(call, name, here
         ({"loss": nn.CrossEntropyLoss}, "loss: CrossEntropyLoss is a class; allowed: an object"),
         ({"data": (X, LABELS.float())}, "loss: fails on a minibatch of 8 examples: "),
         ({"data": (X, LABELS[:, None])}, "loss: fails on a minibatch of 8 examples: "),
-        ({"seeds": 0}, "seeds: 0; allowed: how many, from 1; or which, each once"),
-        ({"seeds": []}, "seeds: []; allowed: how many, from 1; or which, each once"),
+        ({"seeds": 0}, "seeds: 0; allowed: how many, from 1; or which, from 0, each once"),
+        ({"seeds": []}, "seeds: []; allowed: how many, from 1; or which, from 0, each once"),
+        ({"seeds": [0, -1]}, "seeds: [0, -1]; allowed: "),
         ({"partition": "dirichlet"}, "partition: 'dirichlet' without a concentration; allowed: w"),
         ({"partition": lagbench.dirichlet}, "partition: lagbench.dirichlet without a concentrat"),
         (
