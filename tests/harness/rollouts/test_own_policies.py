@@ -235,11 +235,6 @@ def test_a_mistake_is_one_line_and_code_2(changes, line, tmp_path, capsys, monke
 def test_seeds_are_whole_and_each_once(seeds):
     cluster = configure_ours().cluster
     asked = {"problems": PROMPTS, "reward": reward, "context": 8, "cluster": cluster}
-        "problems": PROMPTS,
-        "reward": reward,
-        "context": 8,
-        "cluster": configure_ours().cluster,
-    }
     with pytest.raises(UserError, match=r"^seeds: .*; allowed: how many, from 1; or which, from 0"):
         lagbench.rollouts(make_policy(), seeds=seeds, **asked)
 
