@@ -34,12 +34,19 @@ from harness.store.files import writable_folder, write_bytes
 from harness.store.shared_store import pack_run, unpack_run
 from reports import provenance
 from reports.site import FROM
-from reproductions.paper import Paper, Scaling, SizePlan, Subject, corpus_without_speech
-from reproductions.scale_curves import (
+from reproductions.paper import (
     Arms,
     Finished,
-    build_curve,
+    Paper,
+    Scaling,
+    SizePlan,
+    Subject,
+    corpus_without_speech,
+)
+from reproductions.scale_curves import (
+    build_exhibits,
     estimate_core_hours,
+    exhibit_ids,
 )
 
 
@@ -97,7 +104,7 @@ def reproduce_curve(paper: Paper, scaling: Scaling, means: Means) -> Results:
         seeds = tuple(sorted({seed for size in scaling.planned for seed in size.seeds}))
         results = Results(
             paper.id, scaling.scale, paper.corpus, seeds, facts,
-            (build_curve(scaling, finished),), (),
+            tuple(build_exhibits(scaling, finished)), (),
         )  # fmt: skip
         reports.build(means.out, results)
     return results
@@ -118,15 +125,15 @@ def publish_curve(scaling: Scaling, out: Path, there: Path) -> int:
         UserError: a report that cannot be read, or a run.
     """
     results = read_results(there / "results.json")
-    others = [each for each in results.exhibits if each.id != scaling.id]
+    others = [each for each in results.exhibits if each.id not in exhibit_ids(scaling)]
     # The curve comes first: it is what the claim says of the paper's own size.
     finished = find_finished(scaling, Store(out / "runs").runs())
     runs = {run.hash: run for arms in finished.values() for run in arms.values()}
     writable_folder(there / "runs", "publish")
     for hash_, run in runs.items():
         write_bytes(there / "runs" / f"{hash_}.tar", pack_run(run, light=True))
-    mine = build_curve(scaling, finished)
-    write_results(there / "results.json", replace(results, exhibits=(mine, *others)))
+    exhibits = (*build_exhibits(scaling, finished), *others)
+    write_results(there / "results.json", replace(results, exhibits=exhibits))
     listed = provenance.lines(results, there)
     kept = [line for line in listed if not line.kind.startswith(scaling.id)]
     added = [
@@ -153,9 +160,10 @@ def find_curves(paper: Paper, scale: str, store: Store, folder: Path = FROM) -> 
         if scaling.scale != scale:
             continue
         if finished := find_finished(scaling, store.runs()):
-            found.append(build_curve(scaling, finished))
+            found += build_exhibits(scaling, finished)
         elif path.exists():
-            found += [each for each in read_results(path).exhibits if each.id == scaling.id]
+            ours = exhibit_ids(scaling)
+            found += [each for each in read_results(path).exhibits if each.id in ours]
     return found
 
 

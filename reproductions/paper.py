@@ -102,6 +102,13 @@ class SizePlan:
     settings: Mapping[str, Any]
 
 
+Arms = Mapping[str, Run]
+"""The finished runs of one seed at one size, by arm."""
+
+Finished = Mapping[tuple[float, int], Arms]
+"""Finished runs by size and seed; a seed without all of its arms is not among them."""
+
+
 @dataclass(frozen=True)
 class Scaling:
     """A headline claim as a curve over scale.
@@ -113,6 +120,7 @@ class Scaling:
         configs: the runs of one seed at one size, by arm.
         ratios: label of each ratio -> the arms above and below, and the paper's ratio.
         rate: error rate of a run of an arm for a label.
+        further: exhibits without a verdict that the same runs make, by id.
     """
 
     id: str
@@ -122,6 +130,7 @@ class Scaling:
     ratios: Mapping[str, tuple[str, str, float | None]]
     rate: Callable[[Run, str, str], float]
     scale: str = "overnight"
+    further: Mapping[str, Callable[[Finished], Exhibit]] = field(default_factory=dict[str, Any])
 
     @property
     def name(self) -> str:

@@ -8,7 +8,7 @@ errors are read. ``curve_runs`` executes what is missing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -18,17 +18,9 @@ from harness.judge.registrations import describe_change
 from harness.judge.results import Exhibit, Row
 from harness.judge.scaling import Size, follow
 from harness.judge.statistics import ratio_ci
-from harness.store import Run
 from harness.store.schema import UNDER
-from reproductions.paper import Scaling
+from reproductions.paper import Finished, Scaling
 from reproductions.run_metrics import hashes
-
-Arms = Mapping[str, Run]
-"""The finished runs of one seed at one size, by arm."""
-
-
-Finished = Mapping[tuple[float, int], Arms]
-"""Finished runs by size and seed; a seed without all of its arms is not among them."""
 
 
 def estimate_core_hours(scaling: Scaling, finished: Finished) -> float:
@@ -106,6 +98,17 @@ def build_curve(scaling: Scaling, finished: Finished) -> Exhibit:
         note=describe_progress(scaling, finished),
         curve=curve,
     )
+
+
+def build_exhibits(scaling: Scaling, finished: Finished) -> list[Exhibit]:
+    """The exhibit of a curve, and the further ones that its runs make."""
+    further = [make(finished) for make in scaling.further.values()]
+    return [build_curve(scaling, finished), *further]
+
+
+def exhibit_ids(scaling: Scaling) -> set[str]:
+    """Ids of the exhibits that a curve's runs make."""
+    return {scaling.id, *scaling.further}
 
 
 def describe_progress(scaling: Scaling, finished: Finished) -> str:

@@ -14,7 +14,7 @@ from harness.base.errors import UserError
 from harness.judge import Exhibit, Row, read_results, write_results
 from harness.judge.registrations import YOUNGER
 from harness.judge.scaling import LEAST_EXPONENT
-from harness.store import Store
+from harness.store import Run, Store
 from harness.store.shared_store import pack_run
 from reports import extrapolation
 from reproductions import curve_runs
@@ -28,6 +28,7 @@ from reproductions.curve_runs import (
 )
 from reproductions.paper import Paper, Scaling, Subject, corpus_without_speech
 from reproductions.paper1_async_asgd import PAPER as PAPER1
+from reproductions.paper1_async_asgd.scaling import MEASURES, TESTS, average_by_hours
 from reproductions.paper2_ng_averaging import PAPER as PAPER2
 from reproductions.paper3_async_mmi import PAPER as PAPER3
 from reproductions.scale_curves import build_curve, describe_progress, estimate_core_hours
@@ -235,15 +236,42 @@ def test_curve_is_published_with_its_runs_and_replaced_when_it_has_grown(scaling
     table = Exhibit("p9.table1", "table", "Errors", (Row("a", "b", None, 1.0, (0.5, 1.5)),))
     results = read_results(out / "results.json")
     write_results(there / "results.json", replace(results, exhibits=(table,)))
+    more = Exhibit("p9.more", "table", "Of the same runs", (Row("a", "b", None, 2.0),))
+    scaling = replace(scaling, further={"p9.more": lambda finished: more})
     for _ in range(2):
         assert publish_curve(scaling, out, there) == 12
-        second, first = read_results(there / "results.json").exhibits
-        assert replace(first, files=()) == table
+        second, further, first = read_results(there / "results.json").exhibits
+        assert (replace(further, files=()), replace(first, files=())) == (more, table)
         assert second.curve == results.exhibits[0].curve
         lines = (there / "runs.csv").read_text().splitlines()
         assert sum(line.startswith("p9.scaling 1,") for line in lines) == 13  # and the usual values
     assert len(list((there / "runs").glob("*.tar"))) == 12
     assert (there / "report.pdf").exists()
+
+
+def test_the_average_over_hours_is_paired_by_seed_and_needs_two_seeds():
+    def run(average: float, iterate: float) -> Run:
+        errors = {"average": average, "iterate": iterate}
+        summary = {
+            f"{test}_{error}/{model}": value * (1 if error == "word_error" else 3)
+            for test in TESTS
+            for error in MEASURES
+            for model, value in errors.items()
+        }
+        return Run(f"{average}", {}, "done", summary, "", Path())
+
+    pairs = {(1.0, 71): (0.30, 0.20), (1.0, 72): (0.44, 0.32), (3.0, 71): (0.2, 0.1)}
+    made = average_by_hours({key: {"one_pass": run(*pair)} for key, pair in pairs.items()})
+    assert [(row.label, row.column) for row in made.rows] == [
+        (f"{test}, {name}", 1.0) for test in TESTS for name in MEASURES.values()
+    ]
+    words, frames, *_ = made.rows
+    # t of one degree of freedom, 12.706, times the standard error of 10 and 12 points, which is 1.
+    assert (words.measured, words.ci95) == (
+        pytest.approx(11.0),
+        pytest.approx((11.0 - 12.7062, 11.0 + 12.7062), abs=1e-4),
+    )
+    assert frames.measured == pytest.approx(33.0)
 
 
 def test_sentence_of_a_claim_has_value_interval_and_word(out):
