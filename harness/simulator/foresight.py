@@ -5,7 +5,7 @@ change the timeline, for a protocol and a number of workers, each with the reaso
 effect because of a protocol's own settings come from `TimingProtocol.without_effect`. If no key of
 a table has an effect, the table is listed instead of its keys. A test changes every key of a full
 file under every protocol and requires that the listed keys, and no others, leave the timeline
-unchanged. `leave_out_untouched` drops what nobody has set: keys of a bundled cluster.
+unchanged. `leave_out_untouched` drops keys of a bundled cluster that a user has not changed.
 
 `effort_of` estimates CPU time and memory from the protocol's unit costs (`TimingProtocol.effort`).
 Every figure was measured on one core of 2023, in processor time.
@@ -76,7 +76,7 @@ def find_unused_keys(
 
 
 def leave_out_untouched(cluster: Cluster, found: Iterable[tuple[str, str]]) -> Found:
-    """Keys without effect, less those that a bundled cluster's user left as its file has them.
+    """Keys without effect, less those that a bundled cluster has in its file too.
 
     Whole tables stay, as ``network``: without one, the cluster is not the machine of its name. The
     workload goes, since a run that charges another says so.
@@ -90,7 +90,7 @@ def leave_out_untouched(cluster: Cluster, found: Iterable[tuple[str, str]]) -> F
 
 @cache
 def _bundled(name: str) -> Cluster | None:
-    """The bundled cluster whose file has this ``name``; None if there is none."""
+    """The bundled cluster with this ``name`` in its file; None if there is none."""
     for path in find_bundled("cluster").values():
         if tomllib.loads(path.read_text(encoding="utf-8")).get("name") == name:
             return load_cluster(path)
