@@ -149,7 +149,7 @@ def _line(part: Part, label: str) -> dict[str, Any]:
     return {
         "label": label,
         "paper": _format_printed(part),
-        "needed": _needed(part),
+        "needed": _format_needed(part),
         "measured": measured,
         "interval": interval,
         "picture": picture(part),
@@ -176,7 +176,7 @@ def _format_printed(part: Part) -> str:
     return "" if re.match(r"(above|below|at (most|least)) ", told) else told
 
 
-def _needed(part: Part) -> str:
+def _format_needed(part: Part) -> str:
     """The band, in which the value must lie for the claim to hold; empty for one value alone."""
     low, high = part.band or (None, None)
     if low == high:

@@ -101,7 +101,7 @@ def reproduce_curve(paper: Paper, scaling: Scaling, means: Means) -> Results:
             "started": started.isoformat(timespec="seconds"),
             **comparison.describe_runs(runs, set()),
         }
-        seeds = tuple(sorted({seed for size in scaling.planned for seed in size.seeds}))
+        seeds = tuple(sorted({seed for size in scaling.sizes for seed in size.seeds}))
         results = Results(
             paper.id, scaling.scale, paper.corpus, seeds, facts,
             tuple(build_exhibits(scaling, finished)), (),
@@ -202,7 +202,7 @@ def find_finished(scaling: Scaling, runs: Sequence[Run], device: str = "cpu") ->
         if run.status in ("done", "diverged"):
             by_config.setdefault(_describe(run.config), []).append(run)
     found: dict[tuple[float, int], Arms] = {}
-    for size in scaling.planned:
+    for size in scaling.sizes:
         for seed in size.seeds:
             subject = Subject(scaling.scale, corpus_without_speech(size.corpus), seed, device)
             configs = scaling.configs(subject, seed, size)
@@ -255,7 +255,7 @@ def execute_missing(scaling: Scaling, means: Means) -> Finished:
     """
     end_s = math.inf if means.budget_s is None else time.monotonic() + means.budget_s
     finished = dict(find_finished(scaling, means.store.runs(), means.device))
-    rounds = zip_longest(*([(size, seed) for seed in size.seeds] for size in scaling.planned))
+    rounds = zip_longest(*([(size, seed) for seed in size.seeds] for size in scaling.sizes))
     every = [each for a_round in rounds for each in a_round if each]
     with Runner(means.store, means.jobs) as runner:
         for size, seed in every:

@@ -156,7 +156,7 @@ class Scaling:
         return self.registration.entries(self.id)
 
     @cached_property
-    def planned(self) -> tuple[SizePlan, ...]:
+    def sizes(self) -> tuple[SizePlan, ...]:
         """The registered sizes, ascending."""
         return tuple(_read_size(each) for each in self.entries["sizes"])
 

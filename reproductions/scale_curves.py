@@ -27,7 +27,7 @@ def estimate_core_hours(scaling: Scaling, finished: Finished) -> float:
     """Hours of one core for what is missing, as registered."""
     minutes = sum(
         size.core_minutes
-        for size in scaling.planned
+        for size in scaling.sizes
         for seed in size.seeds
         if (size.at, seed) not in finished
     )
@@ -38,7 +38,7 @@ def missing_seeds(scaling: Scaling, finished: Finished) -> dict[str, int]:
     """Number of registered seeds that were not run or of which a run diverged, by size."""
     counts = {
         f"{size.at:g}": sum(not _has_ended(finished, size.at, seed) for seed in size.seeds)
-        for size in scaling.planned
+        for size in scaling.sizes
     }
     return {size: count for size, count in counts.items() if count}
 
@@ -116,7 +116,7 @@ def describe_progress(scaling: Scaling, finished: Finished) -> str:
     unit = scaling.entries.get("unit", "")
     run = [
         f"{_with_unit(f'{size.at:g}', unit)} ({count} seed{'s' * (count != 1)})"
-        for size in scaling.planned
+        for size in scaling.sizes
         if (count := sum(_has_ended(finished, size.at, seed) for seed in size.seeds))
     ]
     left = [
@@ -137,7 +137,7 @@ def _sizes(
     scaling: Scaling, finished: Finished, label: str, over: str, under: str
 ) -> Iterator[Size]:
     """The sizes with at least two finished seeds, if all their runs ended."""
-    for size in scaling.planned:
+    for size in scaling.sizes:
         seeds = [seed for seed in size.seeds if (size.at, seed) in finished]
         groups = [finished[size.at, seed] for seed in seeds]
         if len(seeds) > 1 and all(_has_ended(finished, size.at, seed) for seed in seeds):

@@ -231,11 +231,11 @@ def mark_changes(
             not matter when they were made again.
     """
 
-    def begun(claim: Claim) -> list[Mapping[str, Any]]:
+    def list_facts(claim: Claim) -> list[Mapping[str, Any]]:
         return [{} if run in looked_at else under.get(run, {}) for run in claim.runs]
 
     return tuple(
-        replace(claim, changed_after_runs=describe_change(registered, claim.id, begun(claim)))
+        replace(claim, changed_after_runs=describe_change(registered, claim.id, list_facts(claim)))
         for claim in claims
     )
 

@@ -14,15 +14,16 @@ Every figure was measured on one core of 2023, in processor time.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
+from harness.base.errors import UserError
 from harness.base.files import find_bundled
-from harness.base.settings import find_changed
+from harness.base.settings import find_changed, load_toml
 from harness.simulator.cluster import Cluster, Device, Jitter, Workload, load_cluster
 from harness.simulator.faults import Fault
 from harness.simulator.network import Network
@@ -81,19 +82,22 @@ def leave_out_untouched(cluster: Cluster, found: Iterable[tuple[str, str]]) -> F
     Whole tables stay, as ``network``: without one, the cluster is not the machine of its name. The
     workload goes, since a run that charges another says so.
     """
-    original = _bundled(cluster.name)
+    original = _load_bundled(cluster.name)
     for key, why in found:
+        value = _value_at(cluster, key)
         is_table = key != "workload" and not set(".[") & set(key)
-        if original is None or is_table or _value_at(cluster, key) != _value_at(original, key):
+        if original is None or is_table or value is None or value != _value_at(original, key):
             yield key, why
 
 
 @cache
-def _bundled(name: str) -> Cluster | None:
-    """The bundled cluster with this ``name`` in its file; None if there is none."""
+def _load_bundled(name: str) -> Cluster | None:
+    """The bundled cluster with this ``name`` in its file; None if there is none that is right."""
     for path in find_bundled("cluster").values():
-        if tomllib.loads(path.read_text(encoding="utf-8")).get("name") == name:
-            return load_cluster(path)
+        # a plugin's file that is wrong is told where it is asked for
+        with suppress(UserError):
+            if load_toml(path).get("name") == name:
+                return load_cluster(path)
     return None
 
 

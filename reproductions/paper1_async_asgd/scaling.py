@@ -7,8 +7,6 @@ from dataclasses import replace
 from itertools import product
 from typing import cast
 
-import numpy as np
-
 from harness.algorithms.schedules import Search
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import mean_ci
@@ -18,7 +16,7 @@ from harness.store import Run
 from reproductions.paper import Finished, Scaling, SizePlan, Subject
 from reproductions.paper1_async_asgd.exhibits import final_errors
 from reproductions.paper1_async_asgd.experiments import FOLDER, REPORTED, as_chosen
-from reproductions.run_metrics import hashes, lengths_of_utterances, summary_value
+from reproductions.run_metrics import hashes, lengths_of_utterances, summary_values
 
 TESTS = ("clean", "noise")
 MEASURES = {"word_error": "characters", "frame_error": "frames"}
@@ -55,8 +53,7 @@ def average_by_hours(finished: Finished) -> Exhibit:
         for hours in sorted({size for size, _ in finished}):
             group = [arms["one_pass"] for (size, _), arms in finished.items() if size == hours]
             average, iterate = (
-                np.array([summary_value(run, f"{test}_{error}/{model}") for run in group])
-                for model in ("average", "iterate")
+                summary_values(group, f"{test}_{error}/{model}") for model in ("average", "iterate")
             )
             if len(group) > 1:
                 difference = mean_ci(100.0 * (average - iterate))

@@ -249,6 +249,9 @@ def test_curve_is_published_with_its_runs_and_replaced_when_it_has_grown(scaling
     assert (there / "report.pdf").exists()
 
 
+LOST = Run("lost", {}, "diverged", {}, "", Path())
+
+
 def test_the_average_over_hours_is_paired_by_seed_and_needs_two_seeds():
     def run(average: float, iterate: float) -> Run:
         errors = {"average": average, "iterate": iterate}
@@ -272,6 +275,8 @@ def test_the_average_over_hours_is_paired_by_seed_and_needs_two_seeds():
         pytest.approx((11.0 - 12.7062, 11.0 + 12.7062), abs=1e-4),
     )
     assert frames.measured == pytest.approx(33.0)
+    lost = {(1.0, 71): {"one_pass": run(0.3, 0.2)}, (1.0, 72): {"one_pass": LOST}}
+    assert {row.measured for row in average_by_hours(lost).rows} == {None}
 
 
 def test_sentence_of_a_claim_has_value_interval_and_word(out):
@@ -303,19 +308,19 @@ def test_every_curve_is_registered_and_names_a_claim(declared):
     for curve in declared.curves:
         entry = tomllib.loads(curve.registered.read_text())["scaling"][curve.id]
         assert entry["claim"] in {claim.id for claim in declared.claims}
-        sizes = [size.at for size in curve.planned]
+        sizes = [size.at for size in curve.sizes]
         assert sizes == sorted(set(sizes))
         assert entry["held_out"] == sizes[-1]
         assert entry["laws"] == list(LEAST_EXPONENT)
-        assert min(len(size.seeds) for size in curve.planned) >= 3
+        assert min(len(size.seeds) for size in curve.sizes) >= 3
         # Finished runs are found without a corpus, so no setting follows from its content.
-        size = curve.planned[0]
+        size = curve.sizes[0]
         arms = {each for over, under, _ in curve.ratios.values() for each in (over, under)}
         subject = Subject(curve.scale, corpus_without_speech(size.corpus), size.seeds[0], "cpu")
         assert set(curve.configs(subject, size.seeds[0], size)) == arms
         # Seeds serve nothing else.
         used = {seed for scale in declared.seeds for seed in declared.seeds_of(scale, 100)}
-        assert used.isdisjoint(seed for size in curve.planned for seed in size.seeds)
+        assert used.isdisjoint(seed for size in curve.sizes for seed in size.seeds)
 
 
 def test_corpus_with_a_size_differs_in_training_speech_alone(tmp_path):

@@ -12,11 +12,19 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 import pytest
 
 from harness.base.errors import UserError
-from harness.base.files import cluster_file
+from harness.base.files import cluster_file, find_bundled
 from harness.base.settings import Spec, limits_of
 from harness.cli import main
 from harness.rollouts.protocol import Rollouts
-from harness.simulator import Averaging, Cluster, Device, Level, ParameterServer, Simulation
+from harness.simulator import (
+    Averaging,
+    Cluster,
+    Device,
+    Level,
+    ParameterServer,
+    Simulation,
+    foresight,
+)
 from harness.simulator.cluster import Job, cluster_from, load_cluster
 from harness.simulator.foresight import find_unused_keys, leave_out_untouched
 from harness.simulator.keys import put
@@ -429,6 +437,18 @@ def test_of_a_bundled_cluster_only_changed_keys_and_tables_are_told():
     assert told_of(card, ParameterServer()) == ["network"]
     assert list(find_unused_keys(card, Averaging(), card.workload, 4))
     assert told_of(card, Averaging()) == []
+
+
+def test_a_plugins_file_that_is_wrong_hides_no_bundled_cluster(tmp_path, monkeypatch):
+    """It is looked at before the bundled one; a cluster of no bundled name has all keys told."""
+    (tmp_path / "broken.toml").write_text("name = ")
+    files = {"broken": tmp_path / "broken.toml", **find_bundled("cluster")}
+    monkeypatch.setattr(foresight, "find_bundled", lambda kind: files)
+    foresight._load_bundled.cache_clear()
+    server = load_cluster(cluster_file("k20m-server"))
+    assert told_of(server, ParameterServer()) == []
+    assert told_of(replace(server, name="mine"), ParameterServer()) == ["host.staging_bytes_per_s"]
+    foresight._load_bundled.cache_clear()
 
 
 def test_what_is_not_among_the_workers_asked_for_is_named(capsys):
