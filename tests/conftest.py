@@ -29,8 +29,6 @@ pytest_plugins = ["tests.invariants", "tests.portable.flips"]
 
 forks.context(
     "harness.processes.rounds",
-    "harness.speech.sequence_server",
-    "harness.processes.sharded_server",
     "harness.processes.worker",
     "harness.processes.rank_main",
     "harness.kernels.preload",

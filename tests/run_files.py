@@ -36,7 +36,6 @@ minibatch = 32
 timed_minibatch = 32
 share = 0.1
 """
-SHARDED = ASYNCHRONOUS.replace("evaluations = 4", "evaluations = 40\nshards = 2")
 OUTER_LOOP = """
 corpus = "parametric"
 hidden = [32]

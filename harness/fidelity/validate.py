@@ -38,8 +38,6 @@ is = "Constant"
 rate = 0.5
 """
 
-SHARDED = f"shards = 2\n{ASYNCHRONOUS}"
-
 
 @dataclass(frozen=True)
 class Regime:
@@ -70,7 +68,6 @@ class Regime:
 REGIMES: Mapping[str, Regime] = {
     "compute-bound": Regime(),
     "server-bound": Regime(launch_s=0.05, fold_s=0.025),
-    "server in two shards": Regime(SHARDED, fold_s=0.03),
     "averaging in rounds": Regime(ROUNDS, launch_s=0.06, speeds=(1.0,) * 4),
     "one straggler": Regime(cv=0.1, speeds=(1.0, 1.0, 1.0, 1.0, 1.0, 0.2)),
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -28,22 +27,20 @@ from harness.processes.rendezvous import (
 )
 from harness.processes.rounds import Rounds, work_in_rounds
 from harness.processes.server import NoWorkersLeft, ServerExecutor
-from harness.processes.sharded_server import ShardedServerExecutor, ShardGone
-from harness.processes.sharded_server import serve as serve_shard
 from harness.processes.transport import CLOSED
-from harness.processes.worker import Contributor, Pacing, work, work_in_shards
+from harness.processes.worker import Contributor, Pacing, work
 from harness.runs.config import TrainingConfig
 from harness.runs.file import RunFile, load_application, load_run
 from harness.simulator import load_protocols
 from harness.store import Run, Store
 from harness.store.files import writable_folder
-from harness.tasks.contract import Roles, Say, Serving, TaskConfig
+from harness.tasks.contract import Say, TaskConfig
 from harness.tasks.order import Minibatches
 from harness.training.run import FoldApplication, identity_config, train
 
-Read = RunFile[TaskConfig]
+Read = RunFile[TrainingConfig[Any]]
 
-Served = ServerExecutor | Rounds | ShardedServerExecutor
+Served = ServerExecutor | Rounds
 
 # -- rank 0 ---------------------------------------------------------------------------------
 
@@ -59,48 +56,45 @@ def serve(asked: argparse.Namespace, ranks: int) -> int:
         UserError: a mistake in the file, or a setting that real processes do not support.
     """
     device = asked.device or device_of(asked.backend)
-    run, roles = _read(asked, device, say)
-    roles.check(run.config, asked, ranks)
+    run = _read(asked, device, say)
+    _check(run.config, asked, ranks)
     writable_folder(asked.out, "--out")
     try:
-        found = _train_or_load(run, roles, asked)
+        found = _train_or_load(run, asked)
     except NoWorkersLeft:
         say(f"error: no {run.config.application.worker} is left; {GOES_ON}")
-        return EXIT_RUN_FAILED
-    except ShardGone as gone:
-        say(f"error: server shard {gone} is gone; {GOES_ON}")
         return EXIT_RUN_FAILED
     who = f"{asked.file.stem}, seed {run.config.seed}"
     return print_result(found, who)
 
 
-def _read(
-    asked: argparse.Namespace, device: str, progress: Say = lambda line: None
-) -> tuple[Read, Roles]:
-    """Read the run of a file, and the functions of its processes.
+def _read(asked: argparse.Namespace, device: str, progress: Say = lambda line: None) -> Read:
+    """Read the run of a file.
 
     Raises:
-        UserError: a mistake in the file.
+        UserError: a mistake in the file, or a task that is only simulated.
     """
-    roles = load_application(asked.file).roles()
-    spec = TaskConfig if roles else TrainingConfig
-    run: Read = load_run(asked.file, spec, seed=asked.seed, device=device, progress=progress)
-    return run, roles or FOLDS
+    if reason := load_application(asked.file).simulated:
+        raise UserError(f"{asked.file}: processes: {reason}; allowed: lagbench train")
+    return load_run(asked.file, TrainingConfig, seed=asked.seed, device=device, progress=progress)
 
 
-def _train_or_load(run: Read, roles: Roles, asked: argparse.Namespace) -> Run:
+def _train_or_load(run: Read, asked: argparse.Namespace) -> Run:
     """Load the finished run from the store, or train it on all processes."""
-    served: list[Any] = []
+    served: list[Served] = []
 
-    def begin_with(make: Callable[[], Any]) -> Any:
+    def start_executor(
+        config: TrainingConfig[Any], data: Any, model: Tensor, minibatches: Minibatches
+    ) -> Served:
         # Called only when the store lacks the run: until then the other ranks wait.
-        announce_run(_identity(run.config, asked))
-        served.append(make())
+        announce_run(_identity(config, asked))
+        placed = replace(config, algorithm=config.algorithm.on(config.network(data)))
+        served.append(_executor(placed, model, minibatches, asked))
         return served[-1]
 
+    store, how = Store(asked.out), _execution_facts(asked)
     with show_progress(asked.file.stem) as watch:
-        serving = Serving(asked, watch, _execution_facts(asked), begin_with)
-        found = roles.serve(run.config, run.data, serving)
+        found = train(run.config, run.data, store, watch, start_executor, how)
     for executor in served:
         executor.close()
     if not served:  # the store had the run
@@ -108,27 +102,13 @@ def _train_or_load(run: Read, roles: Roles, asked: argparse.Namespace) -> Run:
     return found
 
 
-def _serve(config: TrainingConfig[Any], data: Any, serving: Serving) -> Run:
-    """Train with an executor on the processes of the group."""
-
-    def start_executor(
-        config: TrainingConfig[Any], data: Any, model: Tensor, minibatches: Minibatches
-    ) -> Served:
-        placed = replace(config, algorithm=config.algorithm.on(config.network(data)))
-        return serving.begin(lambda: _executor(placed, model, minibatches, serving.asked))
-
-    store = Store(serving.asked.out)
-    return train(config, data, store, serving.watch, start_executor, serving.how)
-
-
 def _executor(
     config: TrainingConfig[Any], model: Tensor, minibatches: Minibatches, asked: argparse.Namespace
 ) -> Served:
     if config.rounds:
         return Rounds(config, model, minibatches, say=say, backend=asked.backend)
-    kind = ShardedServerExecutor if config.shards > 1 else ServerExecutor
-    admission = admission_to(config.shards)
-    return kind(config, model, minibatches, Pacing.from_config(config, asked.paced), say, admission)
+    pace = Pacing.from_config(config, asked.paced)
+    return ServerExecutor(config, model, minibatches, pace, say, admission_to(1))
 
 
 # -- checks of the settings -----------------------------------------------------------------
@@ -162,11 +142,12 @@ def _check(config: TrainingConfig[Any], asked: argparse.Namespace, ranks: int) -
         raise UserError(f"--restarts {asked.restarts}: {told}; allowed with {name}: 0")
     if asked.restarts and config.rounds:
         raise UserError(f"--restarts {asked.restarts}: workers cannot rejoin rounds; allowed: 0")
-    if config.workers != ranks - config.shards:
-        servers = "one is the server" if config.shards == 1 else f"{config.shards} are the server"
+    if config.shards > 1:
+        raise UserError(f"{asked.file}: shards: {config.shards} is simulated only; allowed here: 1")
+    if config.workers != ranks - 1:
         raise UserError(
             f"{asked.file}: workers: {config.workers} is not allowed;"
-            f" allowed: {ranks - config.shards}, as there are {ranks} processes and {servers}"
+            f" allowed: {ranks - 1}, as there are {ranks} processes and one is the server"
         )
 
 
@@ -212,52 +193,37 @@ def take_part(asked: argparse.Namespace, rank: int, *, late: bool = False) -> in
         return EXIT_DONE
     device = asked.device or device_of(asked.backend)
     assign_device(device, asked.backend, rank)  # before any tensor is put on the device
-    run, roles = _read(asked, device)
+    run = _read(asked, device)
     check_same_run(at_work, _identity(run.config, asked), asked.file)
     try:
-        return roles.take_part(run.config, run.data, rank, asked, late)
+        return _take_part(run.config, run.data, rank, asked, late)
     except ServerGone as gone:
         why = "is gone" if str(gone) in ("", CLOSED) else str(gone)
-        say(f"error: {roles.name(run.config, rank)}: the server {why}; {GOES_ON}")
+        say(f"error: worker {rank - 1}: the server {why}; {GOES_ON}")
         return EXIT_RUN_FAILED
 
 
 def _take_part(
     config: TrainingConfig[Any], data: Any, rank: int, asked: argparse.Namespace, late: bool
 ) -> int:
-    """Run a worker, or a shard of the server other than the first."""
-    if late and (config.rounds or rank < config.shards):
+    """Run a worker."""
+    if late and config.rounds:
         raise UserError(
             f"RANK={rank}: the run has already begun;"
             " only workers of an asynchronous run can join it"
         )
     if late:
-        come_back(rank, config.shards)
+        come_back(rank, 1)
     application = cast("FoldApplication[Any, Any]", config.application)
     with application.computing(config):
         _work(config, data, rank, asked)
     return EXIT_DONE
 
 
-def _name(config: TrainingConfig[Any], rank: int) -> str:
-    shards = config.shards
-    return f"worker {rank - shards}" if rank >= shards else f"server shard {rank}"
-
-
 def _work(config: TrainingConfig[Any], data: Any, rank: int, asked: argparse.Namespace) -> None:
-    """Run the loop of a rank until the server sends `Kind.STOP`."""
-    pace, shards = Pacing.from_config(config, asked.paced), config.shards
+    """Run the loop of a worker until the server sends `Kind.STOP`."""
+    pace = Pacing.from_config(config, asked.paced)
     if config.rounds:
         work_in_rounds(config, data, rank, pace, asked.backend)
-    elif rank < shards:
-        serve_shard(config, data, rank, pace, say, admission_to(shards))
     else:
-        contributor = Contributor(config, data, rank - shards, pace)
-        if shards == 1:
-            work(contributor)
-        else:
-            work_in_shards(contributor, rank - shards, shards)
-
-
-FOLDS = Roles(_check, _serve, _take_part, _name)
-"""Functions of the processes of a training run: a server or its shards, and workers."""
+        work(Contributor(config, data, rank - 1, pace))

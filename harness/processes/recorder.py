@@ -46,21 +46,6 @@ class Work(NamedTuple):
     read_time_s: float
 
 
-class Piece(NamedTuple):
-    """One shard's piece of a contribution.
-
-    Attributes:
-        read_version: version of the shard that the worker read.
-        version: version of the shard before it folded the piece; `LOST` if the piece never came.
-        begun_s, ended_s: start and end of the fold, or the time at which the piece was lost.
-    """
-
-    read_version: int
-    version: int
-    begun_s: float
-    ended_s: float
-
-
 class Recorder:
     """Collects the rows of a timeline, segment by segment."""
 
@@ -72,7 +57,6 @@ class Recorder:
         self._folds: list[tuple[int, float]] = []
         self._rows: list[tuple[float, ...]] = []
         self._spans: list[tuple[int, int, float, float]] = []
-        self._pieces: list[tuple[int, int, int, int, float]] = []
 
     def record_fold(self, fold: int, work: Work, *, moments_s: tuple[float, ...]) -> None:
         """Record a folded contribution.
@@ -90,36 +74,6 @@ class Recorder:
         spans = [(work.worker, kind, *span) for kind, span in enumerate(busy)]
         spans.append((SERVER, KINDS.index("fold"), begun, ended))
         # Offsets between clocks are estimates: a span that would end before its start is left out.
-        self._spans += [span for span in spans if span[3] > span[2]]
-
-    def record_fold_in_pieces(
-        self,
-        fold: int,
-        work: Work,
-        pieces: Sequence[Piece],
-        moments_s: tuple[float, ...],
-        at: float,
-    ) -> None:
-        """Record a contribution that every shard has folded or given up.
-
-        Args:
-            fold: number of the fold.
-            work: the contribution.
-            pieces: one per shard, in the shards' order.
-            moments_s: ends of the fetch, the computation and the push; empty if the worker died
-                before it reported them.
-            at: time at which the fold was complete.
-        """
-        self._folds.append((fold, at))
-        self._rows.append(_row(fold, work))
-        # Each span begins at the previous moment; the shorter sequence ends the pairing.
-        ends = zip((work.read_time_s, *moments_s), moments_s, strict=False)
-        spans = [(work.worker, kind, *span) for kind, span in enumerate(ends)]
-        kind = KINDS.index("fold")
-        for shard, piece in enumerate(pieces):
-            lane = SERVER - shard  # -1 - s for shard s
-            self._pieces.append((fold, lane, piece.read_version, piece.version, piece.ended_s))
-            spans.append((lane, kind, piece.begun_s, piece.ended_s))
         self._spans += [span for span in spans if span[3] > span[2]]
 
     def record_round(
@@ -165,7 +119,6 @@ class Recorder:
             table(Contributions, rows),
             table(Spans, self._spans),
             RECORDED,
-            pieces=table(Pieces, self._pieces),
         )
         self._clear()
         return timeline

@@ -29,7 +29,6 @@ from harness.processes.messages import (
     talking,
 )
 from harness.processes.transport import MalformedMessage, now_s, sleep_until
-from harness.replay.sharded_replay import edges
 from harness.runs.config import TrainingConfig
 from harness.simulator.costs import Costs, computation_s, costs_of, folding_s
 from harness.tasks.contract import TaskConfig
@@ -127,37 +126,6 @@ def work(contributor: Contributor) -> None:
             send(replace(done, kind=Kind.DONE), SERVER_RANK, contributor.out[0])
 
 
-def work_in_shards(contributor: Contributor, worker: int, shards: int) -> None:
-    """Contribute to a server in shards until the first shard sends `Kind.STOP`.
-
-    Args:
-        contributor: computes the contributions.
-        worker: index of the worker.
-        shards: number of shards of the server, which have the ranks from 0.
-
-    Raises:
-        ServerGone: a connection closed.
-    """
-    slices = edges(contributor.received.numel(), shards)
-    first = worker % shards  # workers begin at different shards, as in the simulator
-    while True:
-        header, _ = receive_order(SERVER_RANK, FrameHeader, reuse_buffer(NOTHING))
-        if header.kind is Kind.STOP:
-            return
-        with talking():
-            for shard in range(shards):  # request every slice before the first one arrives
-                send(FrameHeader(Kind.FETCH, header.step), shard)
-            for shard, (begin, end) in enumerate(slices):
-                receive(shard, FrameHeader, reuse_buffer(contributor.received[begin:end]))
-        done = contributor.contribute(header, contributor.received)
-        with talking():
-            for shard in (*range(first, shards), *range(first)):
-                begin, end = slices[shard]
-                send(replace(done, kind=Kind.PIECE), shard, contributor.out[0, begin:end])
-            # The first shard records the times of the contribution, whose pieces go elsewhere too.
-            send(replace(done, kind=Kind.PUSHED), SERVER_RANK)
-
-
 QUESTIONS = 20
 """Requests for a peer's clock; the quickest answer has the smallest error."""
 
@@ -184,10 +152,6 @@ class Pacing:
     def compute_s(self, worker: int, count: int) -> float:
         """Minimal duration of minibatch number ``count`` of a worker, in seconds."""
         return 0.0 if self.costs is None else float(computation_s(self.costs, worker, count))
-
-    def plain_s(self, worker: int, minibatches: float) -> float:
-        """Minimal duration of work that costs as much as ``minibatches``, without jitter."""
-        return 0.0 if self.costs is None else float(self.costs.compute_s[worker]) * minibatches
 
     def fold_s(self, worker: int, count: int) -> float:
         """Minimal duration of the fold of contribution number ``count`` of a worker, in seconds."""

@@ -22,7 +22,7 @@ from harness.simulator.full_run import Whole, steady_rate
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Run, Store
 from harness.store.schema import TIMELINE
-from harness.tasks.contract import Application, Roles, RunRequest, Say, Table, Watch
+from harness.tasks.contract import Application, RunRequest, Say, Table, Watch
 
 __all__ = ["ROLLOUTS"]
 
@@ -56,6 +56,7 @@ class RolloutApplication(Application[RolloutConfig, Problems]):
     tables = (OwnTable,)
     follows = ("format", "device")
     timed_by = tuple(f"protocol.{name}" for name in LENGTHS)
+    simulated = "generators and trainer are simulated"
 
     def read(self, asked: RunRequest) -> tuple[RolloutConfig, Problems]:
         """See `Application`."""
@@ -123,19 +124,6 @@ class RolloutApplication(Application[RolloutConfig, Problems]):
         protocol = config.protocol
         law = f"{protocol.tokens:g} tokens, {protocol.tokens_law}"
         yield "  lengths of rollouts", law
-
-    def roles(self) -> Roles:
-        """None on real processes, in one line."""
-        return Roles(_refuse_processes, _refuse_processes, _refuse_processes, _refuse_processes)
-
-
-def _refuse_processes(*_: object) -> Any:
-    """Refuse real processes.
-
-    Raises:
-        UserError: always.
-    """
-    raise UserError("processes: generators and trainer are simulated; allowed: lagbench train")
 
 
 def _find_own(asked: RunRequest, own: Table, table: Table) -> Table:

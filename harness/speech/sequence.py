@@ -21,7 +21,6 @@ from harness.algorithms.async_sgd import AsyncSgd, Gradients
 from harness.base.errors import UserError, name_error
 from harness.base.settings import counts, find_changed, setting
 from harness.networks.feedforward import Dnn
-from harness.replay.fold_replay import Arrays
 from harness.runs.config import plain
 from harness.simulator import Cluster, ParameterServer, Simulation, Timeline, Workload
 from harness.simulator.timeline import inner_lag, outer_lag, pass_lag, push_lag
@@ -353,30 +352,12 @@ class Step(NamedTuple):
     ended: bool
 
 
-class Record(Protocol):
-    """Record of a sequence training on real processes, besides its timeline."""
-
-    lost_frames: int
-    """Kept frames that were lost with failed or resumed replicas."""
-    restarts: list[int]
-    """Numbers of the first minibatches after a resume, when all slots were empty."""
-
-    def arrays(self) -> Arrays:
-        """The record as columns."""
-        ...
-
-
 class SequenceExecutor(Executor, Protocol):
     """Executor of sequence training; its boundaries are shares of a pass of the decoders."""
 
     @property
     def epoch(self) -> float:
         """Passes over the training utterances so far."""
-        ...
-
-    @property
-    def record(self) -> Record | None:
-        """Record for a replay besides the timeline; None if the configuration determines it."""
         ...
 
     def advance(self, rate: float, until: Fraction) -> Step:

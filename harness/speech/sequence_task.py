@@ -1,8 +1,7 @@
-"""Sequence training as an application: its run files, real processes, replay and prediction."""
+"""Sequence training as an application: its run files and prediction."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
@@ -14,13 +13,11 @@ from harness.base.errors import UserError
 from harness.base.settings import build
 from harness.simulator import Timeline, concat
 from harness.simulator.full_run import Whole, steady_rate
-from harness.speech import sequence, sequence_server
+from harness.speech import sequence
 from harness.speech.frames import corpus_of
 from harness.speech.protocol import Sequence
-from harness.speech.recorded_executor import replay
 from harness.speech.sequence import SequenceConfig
-from harness.speech.sequence_server import load_decode_log
-from harness.speech.sequence_training import RECORD, train_sequence
+from harness.speech.sequence_training import train_sequence
 from harness.speech.task import (
     CORPUS,
     FOLLOWS,
@@ -30,7 +27,7 @@ from harness.speech.task import (
     read_corpus,
 )
 from harness.store import Run, Store
-from harness.tasks.contract import WITHOUT_LIMIT, Application, Roles, RunRequest, Say, Watch
+from harness.tasks.contract import WITHOUT_LIMIT, Application, RunRequest, Say, Watch
 
 SHARED = ("corpus", "scale", "corpus_seed", "cluster", "timed_layers")
 """Fields that a sequence training and its start share."""
@@ -49,6 +46,7 @@ class SequenceApplication(Application[SequenceConfig, Corpus]):
     worker, workers = "replica", "replicas"
     usual = {**CORPUS, "criterion": {}}  # noqa: RUF012 (never written to)
     follows = FOLLOWS
+    simulated = "decoders and trainers are simulated"
 
     def read(self, asked: RunRequest) -> tuple[SequenceConfig, Corpus]:
         """See `Application`; the table ``start`` omits the keys it shares with the run.
@@ -80,12 +78,6 @@ class SequenceApplication(Application[SequenceConfig, Corpus]):
             config, load_corpus_with_targets(config.start, store, watch), store, watch
         )
 
-    def replay(
-        self, config: SequenceConfig, data: Corpus, run: Run, store: Store, watch: Watch
-    ) -> Run:
-        """See `Application`."""
-        return replay(config, data, run, store, watch)
-
     def pieces(self, config: SequenceConfig, data: Corpus) -> Utterances:
         """The training utterances."""
         del config
@@ -113,17 +105,6 @@ class SequenceApplication(Application[SequenceConfig, Corpus]):
         each = np.diff(np.linspace(0, folds, config.passes + 1).round().astype(int))
         return Whole.from_timeline(timeline, steady_rate(timeline), each.tolist())
 
-    def time_again(
-        self, config: SequenceConfig, pieces: Utterances, run: Run, timeline: Timeline
-    ) -> Timeline:
-        """See `Application`; each utterance keeps as many frames as in the record.
-
-        Raises:
-            UserError: a process failed in the recorded training.
-        """
-        said, _ = load_decode_log(run.path(RECORD))
-        return time_record(config, pieces, timeline, said)
-
     def sampled(self, config: SequenceConfig) -> tuple[SequenceConfig, int]:
         """See `Application`."""
         return config.with_cluster(replace(config.cluster, faults=()), 1), SAMPLE
@@ -150,31 +131,8 @@ class SequenceApplication(Application[SequenceConfig, Corpus]):
         yield "  timed network", name_timed(config.timed_layers, config.start.hidden)
         yield "frames kept", f"{share:.3g} of all"
 
-    def roles(self) -> Roles:
-        """A server, and for each replica a trainer and a decoder."""
-        return sequence_server.ROLES
-
 
 SEQUENCE = SequenceApplication()
-
-
-def time_record(
-    config: SequenceConfig, train: Utterances, recorded: Timeline, said: sequence_server.DecodeLog
-) -> Timeline:
-    """Simulate the cluster of a recorded training, with the recorded kept frames per utterance.
-
-    Raises:
-        UserError: a process failed in it.
-    """
-    if said.restarts or len(recorded.lost()):
-        raise UserError(
-            "timeline: a worker failed during this run; "
-            "predictions cover runs without failures only"
-        )
-    queues: dict[int, deque[int]] = {}
-    for row in sorted(said.rows):
-        queues.setdefault(row.utterance, deque()).append(row.entering)
-    return time_decoded(config, train, lambda utterance: queues[utterance].popleft())
 
 
 def share_frames(train: Utterances, share: float) -> KeptOf:

@@ -1,14 +1,14 @@
 """Sequence training: evaluations at shares of a pass, the learning rate on plateaus, troubles.
 
 The executor determines when utterances are decoded and trained on: `Streams` (decoders and
-trainers side by side), `Passes` (all decoded at the start of a pass), real processes, or a record.
+trainers side by side) or `Passes` (all decoded at the start of a pass).
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -31,22 +31,8 @@ from harness.tasks.contract import Progress, Watch
 from harness.training.loop import STAGES, Diverged, Training, carry_out, describe_divergence
 from harness.training.run import identity_config, train
 
-RECORD = "told.safetensors"
-"""Attached file with the record that a replay of real processes needs besides the timeline."""
-
 TROUBLES = "troubles.json"
 """Attached file with the utterances of each trouble, if there was any."""
-
-ExecutedBy = Callable[[SequenceConfig, Setup, Tensor], SequenceExecutor]
-"""Function from a configuration, its parts and initial parameters ``[P]`` to an executor."""
-
-
-def build_simulated_executor(
-    config: SequenceConfig, setup: Setup, initial: Tensor
-) -> SequenceExecutor:
-    """Build the executor of a simulated cluster, which replays each segment after simulating it."""
-    del initial  # the trained half of it is in the setup
-    return Passes(config, setup) if config.shuffling == "full" else Streams(config, setup)
 
 
 @dataclass
@@ -58,7 +44,6 @@ class SequenceTraining(Training[SequenceExecutor]):
         corpus: the corpus it names.
         initial: initial parameters ``[P]``.
         watch: callback for progress.
-        executed_by: builds the executor.
 
     Attributes:
         measured: the held-out criterion of every evaluation.
@@ -70,7 +55,6 @@ class SequenceTraining(Training[SequenceExecutor]):
     corpus: Corpus
     initial: Tensor
     watch: Watch
-    executed_by: ExecutedBy = build_simulated_executor
     measured: list[float] = field(default_factory=list[float], init=False)
     tally: Tally = field(default_factory=Tally, init=False)
     total: Tally = field(default_factory=Tally, init=False)
@@ -81,7 +65,8 @@ class SequenceTraining(Training[SequenceExecutor]):
         self.evaluator = SequenceEvaluator(
             setup.net, setup.frames, corpus, setup.criterion, config.held_out
         )
-        self.executor = self.executed_by(config, setup, self.initial)
+        kind = Passes if config.shuffling == "full" else Streams
+        self.executor = kind(config, setup)
         self.ended = not config.passes
         self.resume()
 
@@ -198,19 +183,10 @@ class SequenceTraining(Training[SequenceExecutor]):
             "virtual_s": now.time_s,
             "folds": now.fold,
             "epochs": now.passes,
-            **self._staleness_summary(timeline),
+            **lags(timeline, self.config),
             "timeline_sha256": timeline.sha256(),
         }
         return summary, "" if status == "done" else self._describe_divergence()
-
-    def _staleness_summary(self, timeline: Timeline) -> dict[str, float]:
-        """The three stalenesses, and lost frames of a run on real processes."""
-        late, record = lags(timeline, self.config), self.executor.record
-        if record is None:
-            return late
-        if record.restarts:  # frames in slots were lost at a resume: outer lags cannot be assigned
-            late = {name: value for name, value in late.items() if not name.startswith("outer")}
-        return {"lost_frames": record.lost_frames, **late}
 
     def _describe_divergence(self) -> str:
         kind, rows = self.config.criterion.kind, self.writer.rows()
@@ -222,9 +198,6 @@ class SequenceTraining(Training[SequenceExecutor]):
     def attachments(self) -> dict[str, Arrays | bytes]:
         """See `Training`; after `summarise`."""
         found: dict[str, Arrays | bytes] = {}
-        if (record := self.executor.record) is not None:
-            start = self.initial.cpu().contiguous().numpy()
-            found[RECORD] = {**record.arrays(), "start": start}
         if self.total.troubled:
             ids = self.setup.train.id
             named = {k: [str(ids[i]) for i in rows] for k, rows in self.total.troubled.items()}
@@ -261,8 +234,6 @@ def train_sequence(
     corpus: Corpus,
     store: Store,
     watch: Watch,
-    executed_by: ExecutedBy = build_simulated_executor,
-    how: Mapping[str, object] | None = None,
 ) -> Run:
     """Run a sequence training after its start, or load finished runs from the store.
 
@@ -273,8 +244,6 @@ def train_sequence(
         corpus: the corpus it names.
         store: store of both runs.
         watch: callback for progress.
-        executed_by: builds the executor, by default that of a simulated cluster.
-        how: properties of the executor that are part of the run's identity.
 
     Raises:
         UserError: the start has stored no model.
@@ -289,7 +258,6 @@ def train_sequence(
             return
         initial = final_model(start)
         with denormals_flushed():
-            made = SequenceTraining(writer, config, corpus, initial, watch, executed_by)
-            carry_out(made)
+            carry_out(SequenceTraining(writer, config, corpus, initial, watch))
 
-    return store.obtain(identity_config(config, how), execute)
+    return store.obtain(identity_config(config), execute)

@@ -98,8 +98,6 @@ class Streams(OnSimulation[SequenceReplay]):
         setup: its parts.
     """
 
-    record = None
-
     def __init__(self, config: SequenceConfig, setup: Setup) -> None:
         self._config, self._setup = config, setup
         self.simulation = config.simulation(setup.train)
@@ -175,8 +173,6 @@ class Passes(OnSimulation[StaleReplay]):
         config: what is run.
         setup: its parts.
     """
-
-    record = None
 
     def __init__(self, config: SequenceConfig, setup: Setup) -> None:
         self._config, self._setup = config, setup
@@ -374,10 +370,6 @@ class Batcher:
         self.chosen[worker, step] = self.take(worker)
         self.last_step = step
 
-    def empty(self) -> None:
-        """Clear all slots; the frames left in them are lost."""
-        self.current.clear()
-
     def minibatch(self, keys: Sequence[Key]) -> Minibatch:
         """The frames of several replicas' steps, padded with zeros to equal numbers.
 
@@ -393,14 +385,6 @@ class Batcher:
             place.append(Cursor(kept))
         else:
             place[slot] = Cursor(kept)
-
-    def slot_to_fill(self, worker: int) -> int | None:
-        """The first slot that lacks a frame for the next minibatch; None if it is full."""
-        place = self._place(worker)
-        if isinstance(place, deque):
-            there = sum(len(cursor.kept) - cursor.at for cursor in place)
-            return 0 if there < self.slots else None
-        return next((slot for slot, cursor in enumerate(place) if cursor is None), None)
 
     def take(self, worker: int) -> list[Frame]:
         """Remove the frames of a worker's next minibatch from its slots."""

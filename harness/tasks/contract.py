@@ -19,7 +19,6 @@ from typing import (
     Any,
     ClassVar,
     Generic,
-    NamedTuple,
     Protocol,
     Self,
     TypeVar,
@@ -183,41 +182,6 @@ class TaskConfig(ABC):
         """Keys of the run file without effect on this run, each with the reason."""
 
 
-class Serving(NamedTuple):
-    """The arguments of `Roles.serve` from the command that runs rank 0.
-
-    Attributes:
-        asked: the command line of `harness.train`.
-        watch: receives progress.
-        how: the part of the run's identity that separates it from a simulated run.
-        begin: announces the run and makes its executor with the given function; the executor's
-            ``close`` ends the other processes. Not called if the store has the run.
-    """
-
-    asked: Any
-    watch: Watch
-    how: Mapping[str, object]
-    begin: Callable[[Callable[[], Any]], Any]
-
-
-class Roles(NamedTuple):
-    """The roles of an application's real processes, once all of them have read the same run.
-
-    Attributes:
-        check: raises a `UserError` for an unsupported configuration, from the configuration, the
-            command line and the number of processes.
-        serve: runs rank 0, from configuration, data and `Serving`; returns the finished run.
-        take_part: runs another rank, from configuration, data, rank, command line and whether it
-            joins late; returns the exit code. A `ServerGone` passes through.
-        name: the process in words, from configuration and rank.
-    """
-
-    check: Callable[[Any, Any, int], None]
-    serve: Callable[[Any, Any, Serving], Run]
-    take_part: Callable[[Any, Any, int, Any, bool], int]
-    name: Callable[[Any, int], str]
-
-
 Config = TypeVar("Config", bound=TaskConfig)
 Data = TypeVar("Data")
 
@@ -233,6 +197,7 @@ class Application(ABC, Generic[Config, Data]):
         tables: further classes whose fields are keys of its run files.
         follows: fields that are derived from the rest of a run file, and rejected in it.
         timed_by: dotted keys without effect on training that a prediction of its time depends on.
+        simulated: why its runs cannot use real processes; empty if they can.
     """
 
     config: type[Config]
@@ -242,6 +207,7 @@ class Application(ABC, Generic[Config, Data]):
     tables: Sequence[type[Any]] = ()
     follows: Sequence[str] = ()
     timed_by: Sequence[str] = ()
+    simulated: str = ""
 
     @property
     def own_keys(self) -> frozenset[str]:
@@ -288,9 +254,14 @@ class Application(ABC, Generic[Config, Data]):
     def execute(self, config: Config, store: Store, watch: Watch) -> Run:
         """See `Configuration`."""
 
-    @abstractmethod
     def replay(self, config: Config, data: Data, run: Run, store: Store, watch: Watch) -> Run:
-        """Execute a recorded run again on one device, in its recorded order."""
+        """Execute a recorded run again on one device, in its recorded order.
+
+        Raises:
+            UserError: by default: a timeline does not determine runs of this task.
+        """
+        del config, data, store, watch
+        raise UserError(f"{run.dir}: a run of {self.config.task} has no record to replay")
 
     @abstractmethod
     def pieces(self, config: Config, data: Data) -> Any:
@@ -310,7 +281,6 @@ class Application(ABC, Generic[Config, Data]):
             UserError: too many workers for the data, or a run that cannot be predicted.
         """
 
-    @abstractmethod
     def time_again(self, config: Config, pieces: Any, run: Run, timeline: Timeline) -> Timeline:
         """Simulate the timeline of a recorded run, over the same data.
 
@@ -319,7 +289,12 @@ class Application(ABC, Generic[Config, Data]):
             pieces: its training data, see `pieces`.
             run: the recorded run.
             timeline: its recorded timeline.
+
+        Raises:
+            UserError: by default: runs of this task are simulated only.
         """
+        del config, pieces, timeline
+        raise UserError(f"{run.dir}: a run of {self.config.task} has no record to compare with")
 
     def sampled(self, config: Config) -> tuple[Config, int]:
         """A copy with one worker and no faults, and the number of its folds to time."""
@@ -344,10 +319,6 @@ class Application(ABC, Generic[Config, Data]):
     @abstractmethod
     def describe(self, config: Config, share: float) -> Iterator[tuple[str, str]]:
         """Lines of a prediction about the timed workload: label and value."""
-
-    def roles(self) -> Roles | None:
-        """The roles of its real processes; None for the common ones, a server and its workers."""
-        return None
 
 
 WITHOUT_LIMIT = 10**9

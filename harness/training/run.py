@@ -112,7 +112,7 @@ def train(
         return store.obtain(identity_config(config, how), execute)
 
 
-def identity_config(config: TaskConfig, how: Mapping[str, object] | None) -> dict[str, Any]:
+def identity_config(config: TaskConfig, how: Mapping[str, object] | None = None) -> dict[str, Any]:
     """The values that a run's identity hashes; ``how`` is None on a simulated cluster."""
     return config.to_dict() | ({EXECUTED: dict(how)} if how else {})
 

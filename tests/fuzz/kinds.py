@@ -36,8 +36,6 @@ from harness.simulator import load_cluster
 from harness.simulator.timeline import Contributions, Folds, Timeline
 from harness.simulator.timeline_file import load_timeline, save_timeline
 from harness.speech import task
-from harness.speech.replica_worker import SequenceHeader
-from harness.speech.sequence_server import load_decode_log
 from harness.store import Bucket, BucketStore, Store
 from harness.store.files import columns_of, read_columns, write_columns
 from harness.store.lease import Lease
@@ -239,7 +237,7 @@ def _messages(folder: Path) -> bytes:
 
 def _received(folder: Path) -> None:
     content = (folder / "words").read_bytes()
-    for of in (FrameHeader, SequenceHeader):
+    for of in (FrameHeader,):
         line: Any = PeerConnection(Words(content))
         try:
             while True:
@@ -364,10 +362,6 @@ INPUTS: Sequence[Input] = (
     Input("timeline", made(_timeline), lambda f: load_timeline(f / "t.parquet"), "t.parquet"),
     Input("metrics", made(_metrics), lambda f: read_columns(f / "m.parquet"), "m.parquet"),
     Input("checkpoint", _checkpoint, loop.load, loop.NAME),
-    Input(
-        "decode log", _checkpoint,
-        lambda f: load_decode_log(f / "d.safetensors"), "d.safetensors",
-    ),
     Input("run.json", lambda f: _run_of(f, "run.json"), _read_run, "store/*/run.json"),
     Input("config.json", lambda f: _run_of(f, "config.json"), _read_run, "store/*/config.json"),
     Input("gathered run", _gathered, _from_bucket, f"runs/{GATHERED}.tar", _room("runs")),

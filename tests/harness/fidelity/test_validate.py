@@ -13,7 +13,6 @@ from harness.speech.frames import RunConfig
 BOUNDS = {
     "compute-bound": (6 / 0.08, 0.02),
     "server-bound": (1 / 0.025, 0.001),
-    "server in two shards": (6 / (0.08 + 0.03 / 2), 0.1),  # workers wait in line for shards
     "averaging in rounds": (1 / (0.06 * (1 + 0.2 * 1.03)), 0.03),  # the slowest of four
     "one straggler": (5.2 / 0.08, 0.01),
 }

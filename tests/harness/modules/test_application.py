@@ -93,7 +93,6 @@ is = "AsyncSgd"
 is = "Constant"
 rate = 0.1
 """
-SHARDED = "shards = 2\n"
 ROUNDS = """
 [protocol]
 every = 2
@@ -166,10 +165,9 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
     [
         ({"training": ASYNCHRONOUS, "dropout": 0.2}, 3),
         ({"training": ASYNCHRONOUS, "kind": "double"}, 3),
-        ({"training": ASYNCHRONOUS, "top": SHARDED}, 4),
         ({"training": ROUNDS, "dropout": 0.2}, 3),
     ],
-    ids=["asynchronous, dropout", "float64", "shards", "rounds with momentum, dropout"],
+    ids=["asynchronous, dropout", "float64", "rounds with momentum, dropout"],
 )
 def test_real_processes_are_recorded_and_replay_to_the_same_bits(
     write: Written, launch: Callable[..., Any], choices: dict[str, Any], ranks: int

@@ -29,16 +29,13 @@ from harness.algorithms.contract import LocalWork, Memory, Server
 from harness.algorithms.share_schedules import STEADY
 from harness.base.errors import UserError
 from harness.processes import rendezvous
-from harness.processes import sharded_server as shard
 from harness.processes import worker as pace
 from harness.processes.messages import UNREAD, FrameHeader, Mailbox, ServerGone
 from harness.processes.rendezvous import Admission, come_back
 from harness.processes.server import NoWorkersLeft, ServerExecutor
-from harness.processes.sharded_server import ShardedServerExecutor, ShardGone
 from harness.processes.transport import PeerConnection, PeerInfo, start_heartbeats, use_runtime
-from harness.processes.worker import Pacing, work, work_in_shards
+from harness.processes.worker import Pacing, work
 from harness.replay.fold_replay import StaleReplay
-from harness.replay.sharded_replay import ShardedReplay
 from harness.simulator import Timeline
 from tests.harness.processes.town import Here, Pipe, Place, Town, connect, in_process
 
@@ -253,7 +250,7 @@ class Schedule:
             start_heartbeats()
             try:
                 self._serve()
-            except (NoWorkersLeft, ShardGone) as error:
+            except NoWorkersLeft as error:
                 self.outcome.told.append(repr(error))
 
         def take_part() -> None:
@@ -262,12 +259,7 @@ class Schedule:
                     come_back(rank, self.shards)
                 else:
                     start_heartbeats()
-                if worker < 0:
-                    shard.serve(self.config, None, rank, Pacing(), str, Admission(self.shards))
-                elif self.shards > 1:
-                    work_in_shards(Contributor(worker, place, self._seconds), worker, self.shards)
-                else:
-                    work(Contributor(worker, place, self._seconds))
+                work(Contributor(worker, place, self._seconds))
             except (ServerGone, UserError):
                 pass
 
@@ -275,10 +267,9 @@ class Schedule:
 
     def _serve(self) -> None:
         minibatches: Any = SimpleNamespace(stage=0, before=0)
-        kind: Any = ServerExecutor if self.shards == 1 else ShardedServerExecutor
         admission = Admission(self.shards)
         parts = self.config, torch.zeros(SIZE), minibatches, Pacing(), self.outcome.told.append
-        server = kind(*parts, admission)
+        server = ServerExecutor(*parts, admission)
         if self.kept.state is not None:
             server.reinstate(*self.kept.state)
         segments, handed = list(self.kept.segments), self._count_from(server, self.kept.handed)
@@ -362,11 +353,7 @@ class Schedule:
         assert self.finished is not None
         server, algorithm = Server(torch.zeros(SIZE)), StandIn()
         parts: Any = algorithm, None, server, minibatch_of
-        replay: Any = (
-            StaleReplay(*parts, self.workers, alone=True)
-            if self.shards == 1
-            else ShardedReplay(*parts, self.shards)
-        )
+        replay = StaleReplay(*parts, self.workers, alone=True)
         for segment in self.kept.segments:
             replay.run(segment, RATE)
         assert torch.equal(server.model, self.finished.model), "the replay is another model"
@@ -374,14 +361,11 @@ class Schedule:
 
 def kinds() -> dict[str, Callable[[int], Schedule]]:
     """What schedules there are, by whom the workers work with."""
-    from tests.harness.processes.replicas_scheduled import OnReplicas
     from tests.harness.processes.rounds_scheduled import InRounds
 
     return {
-        "a server": lambda seed: Schedule(seed, 1),
-        "shards": lambda seed: Schedule(seed, 2),
+        "a server": Schedule,
         "rounds": InRounds,
-        "replicas": OnReplicas,
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,15 +10,13 @@ import pytest
 import torch
 
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.contract import Server
 from harness.networks.feedforward import Dnn, Layout
-from harness.processes import server, sharded_server
+from harness.processes import server
 from harness.processes import server as membership
 from harness.processes import worker as pace
-from harness.processes.messages import Arrival, FrameHeader, Kind, Mailbox, ServerGone, talking
+from harness.processes.messages import FrameHeader, Kind, Mailbox, ServerGone, talking
 from harness.processes.rounds import Rounds
 from harness.processes.server import NoWorkersLeft, ServerExecutor
-from harness.processes.sharded_server import Shard, ShardedServerExecutor, ShardGone
 from harness.processes.transport import CLOSED, MalformedMessage
 from harness.processes.worker import Pacing
 from harness.simulator import Averaging
@@ -32,14 +29,13 @@ GONE_AND_BACK = [
     "worker 0 is gone: its connection closed; 2 left",
     "worker 0 is back; 3 at work",
 ]
-GONE_AND_BACK_OF_SHARDS = ["worker 0 is gone; 2 left", "worker 0 is back; 3 at work"]
 
 
 @pytest.fixture
 def config(configure: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch) -> RunConfig:
     """Of three workers nobody has to be there for."""
     monkeypatch.setattr(pace, "clock_offset", lambda *told: 0.0)
-    for module in (membership, server, sharded_server):
+    for module in (membership, server):
         monkeypatch.setattr(module, "send", lambda header, address, body=None: None)
     monkeypatch.setattr(Mailbox, "listen", lambda self, sender, source, body_of: None)
     return configure(algorithm=AsyncSgd())
@@ -104,50 +100,6 @@ def test_a_worker_that_comes_back_twice_before_it_is_taken_in_is_taken_in_once(
     assert sorted(timeline.folded().worker.tolist()) == [0, 1, 2]
 
 
-def test_who_sends_a_shard_what_it_has_not_read_is_given_up(config: RunConfig) -> None:
-    told: list[FrameHeader] = []
-    shard = Shard(AsyncSgd(), Server(torch.zeros(4)), told.append, Pacing(), 1)
-
-    def pieces(worker: int, *steps: int) -> None:
-        for step in steps:
-            shard.hear(worker, FrameHeader(Kind.PIECE, step, rate=1.0), torch.ones(4), NOBODY)
-            while shard.due_s < float("inf"):
-                shard.go_on()
-
-    for worker in range(3):
-        shard._read[worker] = (5, 0)
-    shard._reading |= {0, 1}
-    pieces(0, 6)  # it has read for another minibatch
-    pieces(1, 5, 5)  # one too many
-    pieces(2, 5)  # it reads no more
-    assert [(header.kind, header.worker) for header in told] == [
-        (Kind.GONE, 0), (Kind.FOLDED, 1), (Kind.GONE, 1), (Kind.GONE, 2),
-    ]  # fmt: skip
-    assert shard.server.model.tolist() == [-1.0] * 4
-
-
-def test_a_worker_of_shards_that_comes_back_twice_is_taken_in_once(
-    config: RunConfig,
-) -> None:
-    told: list[str] = []
-    minibatches: Any = SimpleNamespace(stage=0, before=0)
-    sharded = ShardedServerExecutor(
-        replace(config, shards=2), torch.zeros(SIZE), minibatches, Pacing(), told.append
-    )
-    body = torch.zeros(SIZE)
-    sharded._take_in(Arrival(0, None, body, CLOSED))
-    sharded._shard.go_on()
-    assert not sharded.members.is_gone(0)  # the other shard has not given it up yet
-    sharded._take_in(Arrival(3 + 1, FrameHeader(Kind.GONE, worker=0), body, ""))
-    assert sharded.members.is_gone(0)
-    sharded.members.enter(0, NOBODY)
-    assert not sharded.members.is_gone(0)
-    for _ in range(2):
-        sharded._take_in(Arrival(0, FrameHeader(Kind.BACK), body, ""))
-    assert told == GONE_AND_BACK_OF_SHARDS
-    assert list(sharded.members.free) == [1, 2, 0]
-
-
 @pytest.mark.parametrize("error", [RuntimeError("closed"), MalformedMessage("no message")])
 def test_trouble_while_talking_to_the_server_is_its_end(error: Exception) -> None:
     with pytest.raises(ServerGone), talking():
@@ -173,23 +125,6 @@ def test_a_worker_that_died_before_the_server_was_ready_is_done_without(
     timeline = talk.works((1, 1), (2, 2), (1, 0))
     assert talk.told == GONE_AND_BACK[:1]
     assert sorted(timeline.folded().first_step.tolist()) == [0, 1, 2]
-
-
-def test_a_shard_that_died_before_the_first_was_ready_ends_the_run_and_a_worker_does_not(
-    config: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[str] = []
-    minibatches: Any = SimpleNamespace(stage=0, before=0)
-    parts = replace(config, shards=2), torch.zeros(SIZE), minibatches, Pacing(), told.append
-    monkeypatch.setattr(pace, "clock_offset", dead(1))
-    with pytest.raises(ShardGone, match="1"):
-        ShardedServerExecutor(*parts)
-    monkeypatch.setattr(pace, "clock_offset", dead(2))
-    sharded = ShardedServerExecutor(*parts)
-    sharded._go_on(0.1)
-    sharded._go_on(0.1)
-    sharded._take_in(Arrival(3 + 1, FrameHeader(Kind.GONE, worker=0), torch.zeros(0), ""))
-    assert told == GONE_AND_BACK_OF_SHARDS[:1]
 
 
 def test_rounds_whose_worker_died_before_they_begin_end_in_a_line(

@@ -50,6 +50,6 @@ def test_one_that_never_leaves_its_mode_changes_nobody_elses(mode: bool) -> None
 @pytest.mark.parametrize("mode", [True, False])
 def test_a_schedule_leaves_the_grad_mode_as_it_was(mode: bool) -> None:
     with torch.set_grad_enabled(mode):
-        play("replicas", 1000)  # a process is killed without gradients
+        play("rounds", 1000)  # a process is killed without gradients
         gc.collect()
         assert torch.is_grad_enabled() == mode

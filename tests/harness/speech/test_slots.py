@@ -96,19 +96,6 @@ def test_not_shuffled_minibatches_are_cut_from_one_utterance_after_another():
     ]
 
 
-def test_a_batcher_wants_an_utterance_where_a_slot_is_free():
-    shuffled, row = Batcher(slots=2, shuffled=True), Batcher(slots=2, shuffled=False)
-    assert (shuffled.slot_to_fill(0), row.slot_to_fill(0)) == (0, 0)
-    shuffled.enter(0, 0, kept(0, 5))
-    row.enter(0, 0, kept(0, 1))
-    assert (shuffled.slot_to_fill(0), row.slot_to_fill(0)) == (1, 0)
-    shuffled.enter(0, 1, kept(1, 1))
-    row.enter(0, 0, kept(1, 1))
-    assert (shuffled.slot_to_fill(0), row.slot_to_fill(0)) == (None, None)
-    shuffled.take(0)
-    assert shuffled.slot_to_fill(0) == 1
-
-
 def test_what_is_captured_goes_on_as_if_it_never_stopped():
     for is_shuffled in (True, False):
         ours = Batcher(slots=2, shuffled=is_shuffled)

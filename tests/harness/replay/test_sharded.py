@@ -1,9 +1,8 @@
-"""A server in shards, in memory and as real processes."""
+"""The replay of a server in shards."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +13,10 @@ from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.contract import LocalWork, Memory, Server
 from harness.base.errors import UserError
 from harness.base.seeds import identity
-from harness.fidelity.replay import replay_run
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout
 from harness.replay.sharded_replay import ShardedReplay, ShardedServer, edges
 from harness.simulator import (
-    LOST,
     Cluster,
     Fault,
     ParameterServer,
@@ -28,31 +25,7 @@ from harness.simulator import (
     Workload,
     concat,
 )
-from harness.simulator.timeline_file import load_timeline
-from harness.store.schema import TIMELINE
-from tests.run_files import SHARDED, written
-from tests.silence import silent
 
-DIES = """
-import os, signal
-from harness.processes import worker as distributed_worker
-from harness.processes.messages import Kind
-from harness.train import main
-
-send, pieces = distributed_worker.send, []
-
-
-def dying(header, to, body=None):
-    if header.kind is Kind.PIECE:
-        pieces.append(header.step)
-        if len(pieces) == 20:  # the second piece of the tenth contribution
-            os.kill(os.getpid(), signal.SIGKILL)
-    send(header, to, body)
-
-
-distributed_worker.send = dying
-main()
-"""
 LAYOUT = Layout((9, 6, 5))
 
 
@@ -168,60 +141,3 @@ def test_one_shard_keeps_its_name_and_shards_with_rounds_or_faults_are_refused(
     )
     with pytest.raises(UserError, match="shards: 2 is not allowed with faults"):
         configure(shards=2, cluster=failing)
-
-
-def again(folder: Path) -> Timeline:
-    """The record, once its replay has given the same bits."""
-    found = replay_run(folder, silent)
-    assert found.replayed_sha256 == found.recorded_sha256
-    return load_timeline(folder / TIMELINE)
-
-
-def test_a_killed_shard_ends_everybody_and_the_same_command_goes_on(
-    tmp_path: Path, launch: Callable[..., Any], pausing_server: Path
-) -> None:
-    killed = launch(written(tmp_path, SHARDED, 0.001), 4, instead={0: pausing_server})
-    killed.wait_for_pause()
-    killed.kill(1)
-    killed.go_on()
-    codes, told = killed.ended()
-    assert codes == [3, -9, 3, 3]
-    assert "error: server shard 1 is gone; the same command resumes" in told[0]
-    assert all("the server is gone; the same command resumes" in line for line in told[2:])
-    resumed = launch(tmp_path / "run.toml", 4)
-    codes, told = resumed.ended()
-    assert codes == [0, 0, 0, 0], told
-    timeline = again(resumed.folder())
-    steps = timeline.folded().first_step.tolist()
-    assert sorted(steps) == list(range(len(steps)))
-    before = timeline.pieces.version.reshape(-1, 2)
-    read = timeline.pieces.read_version.reshape(-1, 2)
-    assert (np.sort(before, axis=0) == np.arange(len(steps))[:, None]).all()
-    assert (read <= before).all()
-    assert (read >= timeline.folded().read_version[:, None]).all()
-    assert (np.diff(timeline.folds.time_s) > 0.0).all()
-
-
-def test_a_worker_that_dies_between_two_shards_leaves_what_it_has_sent_and_may_come_back(
-    tmp_path: Path, launch: Callable[..., Any], waiting_server: Callable[[str, str], Path]
-) -> None:
-    (tmp_path / "dies.py").write_text(DIES, encoding="utf-8")
-    server = waiting_server("sharded_server", "ShardedServerExecutor")
-    instead = {0: server, 3: tmp_path / "dies.py"}
-    running = launch(written(tmp_path, SHARDED, 0.005), 4, instead=instead)
-    running.wait_until_told("worker 1 is gone with its contribution at 1 of 2 shards; 1 left")
-    running.processes.append(running.start(3))
-    codes, told = running.ended()
-    assert codes == [0, 0, 0, -9, 0], told
-    assert "worker 1 is back; 2 at work" in told[0]
-    timeline = again(running.folder())
-    pieces, folds = timeline.pieces, len(timeline.folds)
-    never = pieces.where(pieces.version == LOST)
-    assert never.worker.tolist() == [-1]  # worker 1 begins with shard 1
-    row = timeline.folded().where(timeline.folded().fold == never.fold[0])
-    assert row.worker.tolist() == [1]
-    assert timeline.folded().worker.tolist().count(1) > 10
-    assert len(timeline.lost()) == 0
-    assert sorted(timeline.folded().first_step.tolist()) == list(range(folds))
-    versions = [np.sort(pieces.version[pieces.worker == lane]).tolist() for lane in (-1, -2)]
-    assert versions == [[LOST, *range(folds - 1)], list(range(folds))]
