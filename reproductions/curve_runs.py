@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,8 +31,8 @@ from harness.grid.grid import Runner
 from harness.judge import comparison, read_results, write_results
 from harness.judge.results import Exhibit, Results
 from harness.store import Run, Store
-from harness.store.files import writable_folder, write_bytes
-from harness.store.shared_store import pack_run, unpack_run
+from harness.store.archive import ARCHIVE, read_archive, write_archive
+from harness.store.files import write_bytes
 from reports import provenance
 from reports.site import FROM
 from reproductions.paper import (
@@ -80,7 +81,7 @@ def reproduce_curve(paper: Paper, scaling: Scaling, means: Means) -> Results:
     moment = comparison.describe_program("")["git"]
     under = {"commit": moment, "registration": scaling.registration.describe()}
     store = means.store.under(under)
-    take_published(paper, scaling, store)
+    read_published(FROM / paper.id / scaling.scale, store)
     try:
         execute_missing(scaling, replace(means, store=store))
     finally:
@@ -111,7 +112,7 @@ def reproduce_curve(paper: Paper, scaling: Scaling, means: Means) -> Results:
 
 
 def publish_curve(scaling: Scaling, out: Path, there: Path) -> int:
-    """Enter a curve into a published report, and keep its runs beside it without large files.
+    """Enter a curve into a published report, and add its runs to the archive beside it.
 
     Args:
         scaling: the curve.
@@ -129,9 +130,11 @@ def publish_curve(scaling: Scaling, out: Path, there: Path) -> int:
     # The curve comes first: it is what the claim says of the paper's own size.
     finished = find_finished(scaling, Store(out / "runs").runs())
     runs = {run.hash: run for arms in finished.values() for run in arms.values()}
-    writable_folder(there / "runs", "publish")
-    for hash_, run in runs.items():
-        write_bytes(there / "runs" / f"{hash_}.tar", pack_run(run, light=True))
+    with tempfile.TemporaryDirectory() as folder:
+        published = Store(folder)
+        read_published(there, published)
+        kept = {run.hash: run for run in published.runs()}
+        write_archive(there / ARCHIVE, (kept | runs).values())
     exhibits = (*build_exhibits(scaling, finished), *others)
     write_results(there / "results.json", replace(results, exhibits=exhibits))
     listed = provenance.lines(results, there)
@@ -167,28 +170,10 @@ def find_curves(paper: Paper, scale: str, store: Store, folder: Path = FROM) -> 
     return found
 
 
-def take_published(paper: Paper, scaling: Scaling, store: Store, folder: Path = FROM) -> None:
-    """Copy the published runs of a curve into a store that lacks them.
-
-    Args:
-        paper: the paper.
-        scaling: the curve.
-        store: the store.
-        folder: published results, ``PAPER/SCALE/results.json``, with ``runs/HASH.tar`` beside them.
-    """
-    there = folder / paper.id / scaling.scale
-    if not (there / "results.json").exists():
-        return
-    exhibits = read_results(there / "results.json").exhibits
-    named = {
-        run for each in exhibits if each.id == scaling.id for row in each.rows for run in row.runs
-    }
-    for hash_ in sorted(named):
-        archive = there / "runs" / f"{hash_}.tar"
-        if archive.exists() and not store.has(hash_):
-            target = writable_folder(store.path / hash_, "store")
-            for name, data in unpack_run(archive.read_bytes(), hash_).items():
-                write_bytes(target / name, data)
+def read_published(folder: Path, store: Store) -> None:
+    """Copy the runs beside a published report, if there are any, into a store that lacks them."""
+    if (folder / ARCHIVE).exists():
+        read_archive(folder / ARCHIVE, store)
 
 
 def find_finished(scaling: Scaling, runs: Sequence[Run], device: str = "cpu") -> Finished:

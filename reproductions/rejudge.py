@@ -4,7 +4,7 @@
 
     python -m reproductions.rejudge reports/published/paper1/overnight
 
-Claims and exhibits are made of ``runs/HASH.tar`` by the present code. Exhibits that read timelines,
+Claims and exhibits are made of ``runs.tar.xz`` by the present code. Exhibits that read timelines,
 which are not kept, and those of searches stay as they were published. A verdict changes only where
 the paper's ``changes.toml`` says what of its claim was changed after the runs; the claim then keeps
 the verdict that was published before.
@@ -28,7 +28,8 @@ from harness.judge import Claim, Exhibit, Results, read_results
 from harness.judge.builders import Maker, Runs, build_claim, build_exhibit
 from harness.judge.parts import LOOKS, correct_verdicts
 from harness.judge.results import write_results
-from harness.store import Bucket, Store
+from harness.store import Store
+from harness.store.archive import ARCHIVE, read_archive
 from reproductions.changes_after_runs import (
     CHANGES_TOML,
     compare_with_registration,
@@ -42,7 +43,7 @@ FROM_RUNS = {"judged_again": "from the runs that are kept beside the report"}
 
 
 def judge_anew(folder: Path) -> Results:
-    """Results of a folder with ``results.json`` and ``runs``, judged anew.
+    """Results of a folder with ``results.json`` and ``runs.tar.xz``, judged anew.
 
     Raises:
         UserError: a run is missing, or a verdict changes that ``changes.toml`` does not explain.
@@ -110,16 +111,8 @@ def _make_exhibits(
 
 
 def _unpack_runs(folder: Path, settings: Mapping[str, Sequence[str]], place: Path) -> Runs:
-    bucket, store = Bucket(folder.resolve().as_uri()), Store(place)
-    for hash_ in dict.fromkeys(hash_ for group in settings.values() for hash_ in group):
-        (place / hash_).mkdir()
-        try:
-            files = bucket.pull(hash_)
-        except FileNotFoundError:
-            told = "missing; needed: every run of the report"
-            raise UserError(f"{folder}: runs/{hash_}.tar: {told}") from None
-        for name, data in files.items():
-            (place / hash_ / name).write_bytes(data)
+    store = Store(place)
+    read_archive(folder / ARCHIVE, store)
     return {name: [store.load(each) for each in group] for name, group in settings.items()}
 
 

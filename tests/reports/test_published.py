@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from harness.judge import read_results
-from harness.store import schema
-from harness.store.shared_store import unpack_run
+from harness.store import Store, schema, verify_run
+from harness.store.archive import ARCHIVE, read_archive
 from reports import provenance, verdict_notes
 from reports.provenance import cited_runs, source_digests
 
@@ -84,9 +84,20 @@ def test_runs_reasons_and_timelines_are_published_with_the_results(folder):
         assert "file" not in exhibit.draw or (folder / exhibit.draw["file"]).is_file()
 
 
-def test_runs_that_are_kept_are_light_and_whole_and_name_no_machine():
-    for path in sorted(PUBLISHED.glob("*/*/runs/*")):
-        files = unpack_run(path.read_bytes(), path.stem)  # raises if it is not as it was packed
-        assert not schema.LARGE & files.keys(), path
-        told = b"".join(files[name] for name in (schema.CONFIG, schema.PROVENANCE, schema.RUN))
+@pytest.mark.parametrize("archive", sorted(PUBLISHED.glob(f"*/*/{ARCHIVE}")), ids=str)
+def test_archived_runs_are_light_and_whole_and_name_no_machine(archive, tmp_path):
+    store = Store(tmp_path)
+    read_archive(archive, store)
+    runs = store.runs()
+    results = read_results(archive.with_name("results.json"))
+    assert cited_runs(results) <= {run.hash for run in runs}
+    for run in runs:
+        assert verify_run(run).status in ("done", "diverged")
+        assert not schema.LARGE & {path.name for path in run.dir.iterdir()}
+        names = (schema.CONFIG, schema.PROVENANCE, schema.RUN)
+        told = b"".join((run.dir / name).read_bytes() for name in names)
         assert not [word for word in (b"/home/", b"/tmp/", b"/root/", b"/work/") if word in told]
+
+
+def test_archives_are_small():
+    assert sum(path.stat().st_size for path in PUBLISHED.glob(f"*/*/{ARCHIVE}")) < 6e6

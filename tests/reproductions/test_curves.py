@@ -15,7 +15,7 @@ from harness.judge import Exhibit, Row, read_results, write_results
 from harness.judge.registrations import YOUNGER
 from harness.judge.scaling import LEAST_EXPONENT
 from harness.store import Run, Store
-from harness.store.shared_store import pack_run
+from harness.store.archive import ARCHIVE, write_archive
 from reports import extrapolation
 from reproductions import curve_runs
 from reproductions.curve_runs import (
@@ -23,8 +23,8 @@ from reproductions.curve_runs import (
     find_curves,
     find_finished,
     publish_curve,
+    read_published,
     reproduce_curve,
-    take_published,
 )
 from reproductions.paper import Paper, Scaling, Subject, corpus_without_speech
 from reproductions.paper1_async_asgd import PAPER as PAPER1
@@ -217,14 +217,13 @@ def test_arms_on_different_corpora_are_no_pair(scaling, tmp_path):
 
 def test_published_runs_are_taken_where_the_store_lacks_them(scaling, out, tmp_path):
     folder = tmp_path / "published" / "paper9" / "smoke"
-    (folder / "runs").mkdir(parents=True)
+    folder.mkdir(parents=True)
     write_results(folder / "results.json", read_results(out / "results.json"))
-    for run in Store(out / "runs").runs():
-        (folder / "runs" / f"{run.hash}.tar").write_bytes(pack_run(run, light=True))
+    write_archive(folder / ARCHIVE, Store(out / "runs").runs())
     fresh = Store(tmp_path / "fresh")
     (told,) = find_curves(paper(scaling), "smoke", fresh, tmp_path / "published")
     assert told.curve == read_results(out / "results.json").exhibits[0].curve
-    take_published(paper(scaling), scaling, fresh, tmp_path / "published")
+    read_published(folder, fresh)
     assert len(find_finished(scaling, fresh.runs())) == 6
     assert find_curves(paper(scaling), "smoke", fresh, tmp_path)[0].curve == told.curve
     assert find_curves(paper(scaling), "laptop", fresh, tmp_path / "published") == []
@@ -245,7 +244,9 @@ def test_curve_is_published_with_its_runs_and_replaced_when_it_has_grown(scaling
         assert second.curve == results.exhibits[0].curve
         lines = (there / "runs.csv").read_text().splitlines()
         assert sum(line.startswith("p9.scaling 1,") for line in lines) == 13  # and the usual values
-    assert len(list((there / "runs").glob("*.tar"))) == 12
+    kept = Store(tmp_path / "kept")
+    read_published(there, kept)
+    assert len(kept.runs()) == 12
     assert (there / "report.pdf").exists()
 
 

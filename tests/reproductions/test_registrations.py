@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import tarfile
 import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -24,7 +24,8 @@ from harness.judge.registrations import (
     require_registered,
 )
 from harness.judge.results import Claim, Results
-from harness.store import Run
+from harness.store import Run, Store
+from harness.store.archive import ARCHIVE, read_archive
 from reports.site import FROM
 from reproductions import register
 from reproductions.changes_after_runs import (
@@ -299,8 +300,8 @@ def test_a_published_report_has_the_committed_digest_or_says_that_it_is_older(pa
     there = read_registration(Path("reproductions") / name)
     assert there is not None
     behind = {hash_ for claim in results.claims for hash_ in claim.runs}
-    kept = [path.parent / "runs" / f"{hash_}.tar" for hash_ in sorted(behind)]
-    begun = [moment_of(each) for each in kept[:3] if each.exists()]
+    kept = provenance_of(path.parent) if (path.parent / ARCHIVE).exists() else {}
+    begun = [kept[hash_] for hash_ in sorted(behind & kept.keys())]
     if told == OLDER:
         assert not any("registration" in each.get("under", {}) for each in begun)
         return
@@ -315,21 +316,23 @@ def test_published_runs_of_a_curve_have_the_committed_digest(name):
     for scaling in paper.curves:
         there = FROM / name / scaling.scale
         exhibits = read_results(there / "results.json").exhibits
+        kept = provenance_of(there)
         curves = [each for each in exhibits if each.curve is not None]
         for hash_ in {run for each in curves for row in each.rows for run in row.runs}:
-            under = moment_of(there / "runs" / f"{hash_}.tar")["under"]
+            under = kept[hash_]["under"]
             assert under["commit"]
             assert under["registration"]["sha256"] == scaling.registration.digest
         told = [each.curve.registered for each in curves if each.curve]
         assert told == [scaling.registration.digest] * len(curves)
 
 
-def moment_of(archive: Path) -> dict[str, Any]:
-    """The provenance of a kept run."""
-    with tarfile.open(archive) as tar:
-        file = tar.extractfile("provenance.json")
-        assert file is not None
-        return json.load(file)
+@cache
+def provenance_of(folder: Path) -> dict[str, dict[str, Any]]:
+    """The provenance of the archived runs of a report, by hash."""
+    with TemporaryDirectory() as place:
+        store = Store(place)
+        read_archive(folder / ARCHIVE, store)
+        return {run.hash: run.provenance for run in store.runs()}
 
 
 def test_a_file_is_written_from_the_code_and_compared_with_it(tmp_path, monkeypatch, capsys):
