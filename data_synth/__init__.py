@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from data_synth import parametric, presets, spoken
+from data_synth import parametric, presets
 from data_synth.corpus import Corpus
-from data_synth.public import aishell, fsdd, fsdd_connected, samromur
+from data_synth.public import aishell, fsdd, fsdd_connected
 from data_synth.storage import cache_folder, load, save
 from harness.base.errors import UserError, name_error
 from harness.base.registry import load_plugins
@@ -16,20 +16,17 @@ from harness.base.registry import load_plugins
 CORPORA: dict[str, Callable[..., Corpus]] = {
     "parametric": parametric.make,
     **{name: presets.maker_of(name) for name in presets.PRESETS},
-    **{name: spoken.maker_of(name) for name in spoken.LANGUAGES},
     "fsdd": fsdd.make,
     "fsdd-connected": fsdd_connected.make,
-    "samromur": samromur.make,
     "aishell": aishell.make,
 }
 FETCHES: dict[str, Callable[..., Path]] = {
     "fsdd": fsdd.fetch,
-    "samromur": samromur.fetch,
     "aishell": aishell.fetch,
 }
-SYNTHETIC = ("parametric", *presets.PRESETS, *spoken.LANGUAGES)
+SYNTHETIC = ("parametric", *presets.PRESETS)
 """Corpora synthesised for each seed; the others are recorded."""
-CAN_SKIP = ("samromur", "aishell")
+CAN_SKIP = ("aishell",)
 SCALES = ("smoke", "laptop", "overnight", "gpu", "paper")
 
 

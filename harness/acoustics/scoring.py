@@ -1,4 +1,4 @@
-"""Word, character and phone errors, and the tuning of recognition on development data.
+"""Word errors, and the tuning of recognition on development data.
 
 Errors compare recognised sentences with references. The acoustic scale and the insertion penalty
 are tuned on a development set.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -86,52 +86,6 @@ def word_errors(references: Iterable[Sentence], hypotheses: Iterable[Sentence]) 
     return ErrorCounts(counts, np.array([len(r) for r, _ in pairs], np.int64))
 
 
-def characters(words: Sentence, separator: str = "") -> tuple[str, ...]:
-    """A sentence as characters.
-
-    Args:
-        words: words of the sentence.
-        separator: character between words, counted as one: empty in Mandarin, a space where
-            words are written apart.
-    """
-    return tuple(separator.join(words))
-
-
-def character_errors(
-    references: Iterable[Sentence], hypotheses: Iterable[Sentence], separator: str = ""
-) -> ErrorCounts:
-    """Count the edits of every utterance's characters; see ``word_errors``."""
-    spelt = ([characters(s, separator) for s in side] for side in (references, hypotheses))
-    return word_errors(*spelt)
-
-
-def phones(words: Sentence, pronunciations: Mapping[str, Sentence]) -> tuple[str, ...]:
-    """A sentence as phones, each word in its first pronunciation.
-
-    Args:
-        words: words of the sentence.
-        pronunciations: word -> phones; a word that is missing there counts as one phone.
-
-    Example:
-        >>> phones(["no", "uh"], {"no": ("n", "ow")})
-        ('n', 'ow', 'uh')
-    """
-    return tuple(phone for word in words for phone in pronunciations.get(word, (word,)))
-
-
-def phone_errors(
-    references: Iterable[Sentence],
-    hypotheses: Iterable[Sentence],
-    pronunciations: Mapping[str, Sentence],
-) -> ErrorCounts:
-    """Count the edits of every utterance's phones: a homophone is no error.
-
-    See ``word_errors`` and ``phones``.
-    """
-    spelt = ([phones(s, pronunciations) for s in side] for side in (references, hypotheses))
-    return word_errors(*spelt)
-
-
 @kernel
 def _edits(said: np.ndarray, heard: np.ndarray) -> tuple[int, int, int]:
     cost = np.empty((len(said) + 1, len(heard) + 1), np.int64)
@@ -168,8 +122,6 @@ INSERTIONS = tuple(float(nats) for nats in range(-12, 13, 2))
 
 TELLS = 2.0
 """Standard errors of the paired difference above which a setting is clearly worse."""
-
-UNITS = {"words": word_errors, "characters": character_errors}
 
 
 def recognise(
@@ -234,7 +186,6 @@ def tune(
     *,
     scales: Sequence[float] = SCALES,
     insertions: Sequence[float] = INSERTIONS,
-    unit: Literal["words", "characters"] = "words",
     beam: Beam | None = None,
 ) -> TuningResult:
     """Find the acoustic scale without a penalty, then the insertion penalty at that scale.
@@ -245,7 +196,6 @@ def tune(
         graph: decoding graph without a penalty.
         scales: candidate values of κ, ascending; see `plateau`.
         insertions: candidate penalties in nats per word, ascending; below 0 favours more words.
-        unit: unit of the error rate.
         beam: limits of the search.
 
     Raises:
@@ -257,7 +207,7 @@ def tune(
     def errors(scale: float, insertion: float) -> np.ndarray:
         if (scale, insertion) not in found:
             best = recognise(graph.with_insertion_penalty(insertion), heard, scale, beam)
-            found[scale, insertion] = UNITS[unit](said, [each.words for each in best])
+            found[scale, insertion] = word_errors(said, [each.words for each in best])
         return found[scale, insertion].errors
 
     scale = plateau(scales, lambda value: errors(value, 0.0))

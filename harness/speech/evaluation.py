@@ -182,7 +182,6 @@ class Decoding:
     Args:
         order: order of the n-gram model estimated on the corpus's ``lm_text``.
         closed: whether the model has every word of the lexicon; else those of its text alone.
-        arpa: SHA-256 of an ARPA file used in its place; empty for none.
         scales, insertions: candidate acoustic scales and word insertion penalties.
         dev: number of development utterances for tuning, evenly chosen.
         beam: limits of the search.
@@ -190,7 +189,6 @@ class Decoding:
 
     order: int = ORDER
     closed: bool = False
-    arpa: str = ""
     scales: tuple[float, ...] = SCALES
     insertions: tuple[float, ...] = INSERTIONS
     dev: int = TUNED_ON
@@ -226,11 +224,6 @@ class Transcriber:
         known = set(lexicon.words)
         self.vocabulary = frozenset(known if model is None else known & set(model.words))
         """Words that can be recognised."""
-
-    def oov_rate(self, split: str) -> float:
-        """Share of a set's words that cannot be recognised."""
-        words = [word for said in self.corpus.split(split).words for word in said]
-        return sum(word not in self.vocabulary for word in words) / len(words)
 
     def tune_decoding(self, scores_of: ScoresOf) -> TuningResult | None:
         """Tune scale and penalty for a model on development data; None for isolated words."""

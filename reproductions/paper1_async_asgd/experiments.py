@@ -110,7 +110,7 @@ PRESETS = {
 
 CLUSTER = FOLDER.parent / "clusters" / "k20m-server.toml"
 
-OF_CHARACTERS = ("mandarin-like", "spoken-mandarin", "aishell")
+OF_CHARACTERS = ("mandarin-like", "aishell")
 """Corpora with single characters as words."""
 
 CHUNK_HOURS: tuple[int, ...] = tuple(REPORTED["table1"]["hours"])

@@ -10,7 +10,7 @@ import soundfile
 import data_synth
 from data_synth import recorded as r
 from data_synth.features import standardise_by_speaker
-from data_synth.public import aishell, samromur
+from data_synth.public import aishell
 from data_synth.recorded import read_flac
 from data_synth.targets import Effort
 from harness.base.errors import UserError
@@ -33,38 +33,34 @@ def sing(path, letters, key, rate=RATE):
 
 
 @pytest.fixture
-def samromur_root(tmp_path, monkeypatch):
-    """A corpora folder with an invented Samrómur of 16 sentences."""
-    folder = tmp_path / "corpora" / samromur.FOLDER
-    lines = ["\t".join(["id", *samromur.COLUMNS])]
-    for i, split in enumerate(["train"] * 10 + ["dev"] * 3 + ["test"] * 3):
-        words = [("ab", "ca", "bc")[(i + k) % 3] for k in range(3)]
-        name, who = f"{i:04d}.flac", f"s{i % 4}"
-        sing(folder / "audio" / split / who / name, "".join(words), i)
-        lines.append("\t".join([str(i), name, who, " ".join(words), split]))
-    (folder / "metadata.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+def aishell_root(tmp_path, monkeypatch):
+    """A corpora folder with an invented sample of AISHELL: two speakers of 20 utterances."""
+    folder = tmp_path / "corpora" / aishell.FOLDERS[1]
+    lines = []
+    for i in range(40):
+        name, who = f"BAC{i:03d}", f"S{i // 20}"
+        text = "中国人"[i % 3] + " " + "人民"[i % 2]
+        sing(folder / "wav" / "train" / who / f"{name}.wav", "abcabc", i)
+        lines.append(f"{name} {text}")
+    (folder / "transcript").mkdir()
+    (folder / aishell.TRANSCRIPT).write_text("\n".join(lines), encoding="utf-8")
     monkeypatch.setenv("LAGBENCH_CORPORA", str(tmp_path / "corpora"))
     monkeypatch.setenv("LAGBENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(samromur, "RECIPE", r.Recipe(effort=EFFORT))
+    monkeypatch.setattr(aishell, "RECIPE", r.Recipe(effort=EFFORT))
     return folder
 
 
-def test_letters_stand_for_phones_and_splits_are_the_official_ones(samromur_root):
-    made = data_synth.load_corpus("samromur", scale="smoke")
-    assert made.pronunciations["ab"] == ("a", "b")
-    assert made.tests == ("test",)
-    assert [len(made.split(s)) for s in ("train", "dev", "test")] == [10, 3, 3]
-    assert made.lm_text == made.split("train").words
-    u = made.utterances
-    for start, frames, words in zip(u.start, u.frames, u.words, strict=True):
-        visits = made.targets[start : start + frames]
-        visits = visits[np.flatnonzero(np.diff(visits, prepend=-1))].tolist()
-        spoken = [v for v in visits if v not in made.silence]
-        assert spoken == [t for w in words for t in made.lexicon[w]]
+@pytest.fixture
+def with_lexicon(aishell_root):
+    """The sample with a lexicon of its own, in which every character is two phones."""
+    place = aishell_root.parent / "resource_aishell"
+    place.mkdir()
+    (place / "lexicon.txt").write_text("中 a b\n国 b c\n人 c a\n民 a c\n", "utf-8")
+    return aishell_root
 
 
 def first(folder):
-    return folder / "audio" / "train" / "s0" / "0000.flac"
+    return folder / "wav" / "train" / "S0" / "BAC000.wav"
 
 
 def truncated(folder):
@@ -80,10 +76,6 @@ def empty_file(folder):
     first(folder).write_bytes(b"")
 
 
-def missing(folder):
-    first(folder).unlink()
-
-
 def no_samples(folder):
     soundfile.write(str(first(folder)), np.zeros(0, np.int16), RATE)
 
@@ -93,55 +85,64 @@ def short(folder):
 
 
 def no_words(folder):
-    path = folder / "metadata.tsv"
-    path.write_text(path.read_text().replace("\tab ca bc\ttrain", "\t\ttrain", 1))
+    path = folder / aishell.TRANSCRIPT
+    path.write_text(path.read_text("utf-8").replace("BAC000 中 人", "BAC000 ", 1), "utf-8")
 
 
 DAMAGES = [
-    (truncated, r"0000\.flac: (truncated|not a whole flac file)"),
-    (wrong_rate, r"0000\.flac: channels: 1, 8000 Hz; .* 16000 Hz"),
-    (empty_file, r"0000\.flac: not a whole flac file"),
-    (missing, r"0000\.flac: not a whole flac file|0000\.flac: cannot be read"),
-    (no_samples, r"0000\.flac: (truncated|not a whole flac file)"),
-    (short, r"0000\.flac: shorter than one frame \(100 samples\)"),
-    (no_words, r"0000\.flac: empty transcript"),
+    (truncated, r"BAC000\.wav: (truncated|not a whole wav file)"),
+    (wrong_rate, r"BAC000\.wav: 16-bit, channels: 1, 8000 Hz; .* 16000 Hz"),
+    (empty_file, r"BAC000\.wav: not a whole wav file"),
+    (no_samples, r"BAC000\.wav: (truncated|not a whole wav file)"),
+    (short, r"BAC000\.wav: shorter than one frame \(100 samples\)"),
+    (no_words, r"BAC000\.wav: empty transcript"),
 ]
 
 
 @pytest.mark.parametrize(("damage", "message"), DAMAGES)
-def test_a_bad_recording_is_refused_in_one_line(samromur_root, damage, message):
-    damage(samromur_root)
+def test_a_bad_recording_is_refused_in_one_line(with_lexicon, damage, message):
+    damage(with_lexicon)
     with pytest.raises(UserError, match=message) as error:
-        data_synth.load_corpus("samromur", scale="smoke")
+        data_synth.load_corpus("aishell", scale="smoke")
     assert "\n" not in str(error.value)
     assert "--skip-bad" in str(error.value)
 
 
 @pytest.mark.parametrize(("damage", "message"), DAMAGES)
-def test_or_left_out_and_counted(samromur_root, damage, message):
-    damage(samromur_root)
+def test_or_left_out_and_counted(with_lexicon, damage, message):
+    damage(with_lexicon)
     lines = []
-    made = data_synth.load_corpus("samromur", scale="smoke", skip=True, progress=lines.append)
-    assert len(made.split("train")) == 9
-    assert "corpus samromur: 1 of 16 utterances left out:" in lines
+    made = data_synth.load_corpus("aishell", scale="smoke", skip=True, progress=lines.append)
+    assert len(made.split("train")) == 31
+    assert "corpus aishell: 1 of 40 utterances left out:" in lines
 
 
-def test_text_that_is_not_utf8_is_named_with_its_line(samromur_root, capsys, tmp_path):
-    path = samromur_root / "metadata.tsv"
+def test_text_that_is_not_utf8_is_named_with_its_line(with_lexicon, capsys, tmp_path):
+    path = with_lexicon / aishell.TRANSCRIPT
     lines = path.read_bytes().split(b"\n")
-    lines[2] = lines[2].replace(b"ca", b"c\xe9")
+    lines[2] = b"BAC002 \xe9"
     path.write_bytes(b"\n".join(lines))
-    assert main(["corpus", "make", "samromur", "--out", str(tmp_path / "o")]) == 2
+    assert main(["corpus", "make", "aishell", "--out", str(tmp_path / "o")]) == 2
     said = capsys.readouterr().err
-    assert "metadata.tsv: line 3 is not UTF-8 text" in said
+    assert "transcript_v0.8.txt: line 3 is not UTF-8 text" in said
     assert said.count("\n") == 1
 
 
-def test_a_missing_column_is_named(samromur_root):
-    path = samromur_root / "metadata.tsv"
-    path.write_text(path.read_text().replace("speaker_id", "speaker"))
-    with pytest.raises(UserError, match="column 'speaker_id' is missing"):
-        data_synth.load_corpus("samromur", scale="smoke")
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:300]), "truncated|not a whole flac"),
+        (lambda path: path.write_bytes(b""), "not a whole flac file"),
+        (lambda path: sing(path, "abc", 0, rate=8000), "channels: 1, 8000 Hz; .* 16000 Hz"),
+        (lambda path: path.unlink(), "not a whole flac file|cannot be read"),
+    ],
+)
+def test_a_bad_flac_is_refused(tmp_path, damage, message):
+    path = tmp_path / "a.flac"
+    sing(path, "abc", 0)
+    damage(path)
+    with pytest.raises(UserError, match=message):
+        read_flac(path, RATE)
 
 
 def test_a_word_without_pronunciation_is_named(tmp_path):
@@ -151,9 +152,7 @@ def test_a_word_without_pronunciation_is_named(tmp_path):
 
 
 def test_a_corpus_that_cannot_skip_says_so():
-    with pytest.raises(
-        UserError, match="--skip-bad: corpus parametric has none; allowed: samromur"
-    ):
+    with pytest.raises(UserError, match="--skip-bad: corpus parametric has none; allowed: aishell"):
         data_synth.load_corpus("parametric", scale="smoke", skip=True)
 
 
@@ -174,24 +173,6 @@ def test_a_speakers_features_have_mean_0_and_variance_1_together_not_apart():
     assert (out[0].mean(0) < -0.5).all()
     with pytest.raises(UserError, match="did you mean 'speaker'"):
         r.normalise(blocks, ["a", "b", "a"], "speakers")
-
-
-@pytest.fixture
-def aishell_root(tmp_path, monkeypatch):
-    """A corpora folder with an invented sample of AISHELL: two speakers of 20 utterances."""
-    folder = tmp_path / "corpora" / aishell.FOLDERS[1]
-    lines = []
-    for i in range(40):
-        name, who = f"BAC{i:03d}", f"S{i // 20}"
-        text = "中国人"[i % 3] + " " + "人民"[i % 2]
-        sing(folder / "wav" / "train" / who / f"{name}.wav", "abcabc", i)
-        lines.append(f"{name} {text}")
-    (folder / "transcript").mkdir()
-    (folder / aishell.TRANSCRIPT).write_text("\n".join(lines), encoding="utf-8")
-    monkeypatch.setenv("LAGBENCH_CORPORA", str(tmp_path / "corpora"))
-    monkeypatch.setenv("LAGBENCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(aishell, "RECIPE", r.Recipe(effort=EFFORT))
-    return folder
 
 
 def test_a_sample_is_parted_by_place_and_characters_are_words(aishell_root):
@@ -238,11 +219,10 @@ def test_recordings_without_transcripts_are_refused(aishell_root):
 def test_the_recipe_is_plain_data():
     import dataclasses
 
-    json.dumps(dataclasses.asdict(samromur.RECIPE))
+    json.dumps(dataclasses.asdict(aishell.RECIPE))
 
 
 def test_absent_recordings_say_how_to_get_them(tmp_path, monkeypatch):
     monkeypatch.setenv("LAGBENCH_CORPORA", str(tmp_path))
-    for name in ("samromur", "aishell"):
-        with pytest.raises(UserError, match=f"lagbench corpus fetch {name}"):
-            data_synth.load_corpus(name, scale="smoke", cache=Path(tmp_path))
+    with pytest.raises(UserError, match="lagbench corpus fetch aishell"):
+        data_synth.load_corpus("aishell", scale="smoke", cache=Path(tmp_path))

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
 
+from harness.cli import main
 from tests.docs.pages import blocks, install
 from tests.processes import run
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
-DATA = "own_data.py"
+DATA, OF_A_RUN = "own_data.py", "recognise.py"
 RUN = """
 import runpy, sys
+sys.argv[1:] = {!r}
 from harness.modules import step_time
 step_time.LONGEST_S = 0.0  # how exactly a step is timed is not what an example is about
 sys.path.insert(0, ".")
@@ -31,6 +34,22 @@ SHOWN = {
 }
 """What a program prints, and a file that it writes; the others are run by their page."""
 
+SENTENCES = """
+corpus = "voice-search-small"
+hidden = [32]
+cluster = "k20m-server"
+workers = 1
+tested = "never"
+[algorithm]
+is = "AsyncSgd"
+[schedule]
+is = "Constant"
+rate = 0.008
+[[stages]]
+minibatch = 64
+timed_minibatch = 64
+"""
+
 PAGE = (ROOT / "docs/howto/programs.md").read_text(encoding="utf-8")
 COMMANDS = [line for block in blocks(PAGE) for line in block.text.splitlines()]
 PACKAGES = sorted(path.parent for path in EXAMPLES.glob("*/pyproject.toml"))
@@ -44,9 +63,9 @@ def folder(tmp_path, monkeypatch) -> Path:
     return copied
 
 
-def executed(name: str) -> str:
+def executed(name: str, *arguments: str) -> str:
     """What a script prints that is run in this folder."""
-    done = run(["-c", RUN.format(name)])
+    done = run(["-c", RUN.format(list(arguments), name)])
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 
@@ -56,6 +75,16 @@ def test_an_example_runs_and_shows_what_it_is_about(name, folder):
     text, file = SHOWN[name]
     assert text in executed(name)
     assert file is None or (folder / file).stat().st_size > 100
+
+
+def test_a_stored_run_recognises_the_test_sets_of_sentences(folder):
+    run_file = folder / "sentences.toml"
+    run_file.write_text(SENTENCES, encoding="utf-8")
+    assert main(["train", str(run_file), "--out", str(folder / "runs")]) == 0
+    (stored,) = (folder / "runs").glob("*/run.json")
+    text = executed(OF_A_RUN, str(stored.parent))
+    assert "insertion penalty" in text
+    assert re.search(r"^test: %WER \d+\.\d+ \[ \d+ / \d+, \d+ ins, \d+ del", text, re.M)
 
 
 def test_the_notebook_runs_cell_by_cell(folder):
@@ -68,7 +97,8 @@ def test_the_notebook_runs_cell_by_cell(folder):
 def test_the_page_runs_ten_programs_of_at_most_thirty_lines_and_no_program_is_left_out():
     programs = {line.split("/")[-1] for line in COMMANDS if line.startswith("python ")}
     assert len(programs) == 10
-    assert programs | SHOWN.keys() == {path.name for path in EXAMPLES.glob("*.py")} - {DATA}
+    shown = {DATA, OF_A_RUN, *SHOWN}
+    assert programs | shown == {path.name for path in EXAMPLES.glob("*.py")}
     parts = [path for package in PACKAGES for path in package.glob("*.py")]
     for path in [*parts, *(EXAMPLES / name for name in programs)]:
         assert len(path.read_text(encoding="utf-8").splitlines()) <= 30, path

@@ -95,7 +95,7 @@ def test_errors_are_named_for_what_the_corpus_has():
         return exhibits.error_note(Subject("smoke", corpus, 11, "cpu"))
 
     assert "characters too" in told("aishell")
-    assert "errors in words" in told("samromur")
+    assert "errors in words" in told("conversational")
     assert "isolated-word" in told("fsdd", lm_text=())
 
 

@@ -6,14 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.acoustics.scoring import (
-    Edits,
-    character_errors,
-    characters,
-    edits,
-    phone_errors,
-    word_errors,
-)
+from harness.acoustics.scoring import Edits, edits, word_errors
 from harness.base.seeds import stream
 from harness.judge import bootstrap_rate_ci, rate_ci
 
@@ -74,24 +67,6 @@ def test_counts_of_a_set_go_into_the_judges_intervals():
     assert bootstrap_rate_ci(found.errors, found.lengths, stream(0, "b")).estimate == 0.5
 
 
-def test_character_errors_cut_words_up():
-    assert characters(("ab", "c")) == ("a", "b", "c")
-    assert characters(("ab", "c"), " ") == ("a", "b", " ", "c")
-    found = character_errors([("ab", "c"), ("d",)], [("a", "bc"), ("e",)])
-    assert found.errors.tolist() == [0, 1]
-    assert found.lengths.tolist() == [3, 1]
-    # "ab c" against "a bc": the space in front of b, and none before c.
-    assert character_errors([("ab", "c")], [("a", "bc")], " ").errors.tolist() == [2]
-
-
 def test_every_reference_needs_its_hypothesis():
     with pytest.raises(ValueError, match="zip"):
         word_errors([("a",)], [])
-
-
-def test_a_homophone_is_no_phone_error_and_a_similar_word_is_one():
-    said = {"see": ("s", "iy"), "sea": ("s", "iy"), "say": ("s", "ey"), "see(2)": ("z",)}
-    references = [("see", "say"), ("see",), ("uh", "say")]
-    counts = phone_errors(references, [("sea", "say"), ("say",), ("say",)], said)
-    assert counts.errors.tolist() == [0, 1, 1]
-    assert counts.lengths.tolist() == [4, 2, 3]

@@ -178,10 +178,3 @@ def test_scales_are_a_geometric_ladder_that_begins_in_its_middle():
     assert SCALES[len(SCALES) // 2] == 0.33
     assert (SCALES[0], SCALES[-1]) == (0.01, 10.0)
     assert INSERTIONS[len(INSERTIONS) // 2] == 0.0
-
-
-def test_characters_can_be_what_is_counted():
-    one = {"scales": (1.0,), "insertions": (0.0,)}
-    tuned = tune(DEV.words, noisy(CORPUS, 6.0)(DEV), GRAPH, **one, unit="characters")
-    words = tune(DEV.words, noisy(CORPUS, 6.0)(DEV), GRAPH, **one)
-    assert 0 < tuned.best.rate != words.best.rate

@@ -78,7 +78,7 @@ def test_processes_are_those_of_harness_train_with_the_same_options(tmp_path, mo
     assert train_parser().parse_args(asked[0]).processes == 5
 
 
-@pytest.mark.parametrize("command", ["train", "compare-algorithms", "tolerate", "recognise"])
+@pytest.mark.parametrize("command", ["train", "compare-algorithms", "tolerate"])
 def test_no_command_takes_less_than_one_job(command, capsys):
     assert main([command, "async-averaged", "--jobs", "0"]) == 2
     told = "argument --jobs: '0' is not allowed; allowed: a whole number from 1 to 1000"

@@ -12,7 +12,8 @@ from harness.acoustics.graph import decoding_graph
 from harness.acoustics.language_model import Lexicon, train
 from harness.acoustics.scoring import recognise, tune
 from harness.base.seeds import stream
-from harness.speech.evaluation import BEAM, ORDER, WHILE_TRAINING, Transcriber
+from harness.speech.evaluation import BEAM, ORDER, WHILE_TRAINING, Decoding, Transcriber
+from tests.arpa_files import write_arpa
 
 LEXICON = {"yes": (0, 1), "no": (2, 3), "perhaps": (0, 3, 1)}
 TEXT = (("yes", "no"), ("no",), ("yes", "yes", "no"), ("perhaps", "no"), ("no", "yes"))
@@ -77,3 +78,11 @@ def test_one_recogniser_gives_every_model_the_scale_it_would_give_it_alone(corpu
         found = shared.hear("clean", scores_of, tuned)
         assert found == alone.hear("clean", scores_of, tuned)
     assert shared.tune_decoding(one).best.scale > shared.tune_decoding(other).best.scale
+
+
+def test_the_vocabulary_is_that_of_the_text_of_the_lexicon_or_of_an_arpa_file(corpus, tmp_path):
+    poor = replace(corpus, lm_text=tuple(said for said in TEXT if "perhaps" not in said))
+    assert Transcriber(poor, Decoding()).vocabulary == {"yes", "no"}
+    assert Transcriber(poor, Decoding(closed=True)).vocabulary == set(LEXICON)
+    write_arpa(train([("no", "no")], 1), tmp_path / "lm.arpa")
+    assert Transcriber(corpus, Decoding(), tmp_path / "lm.arpa").vocabulary == {"no"}
