@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from lagbench_start import begin
+from harness import cli
 
 if __name__ == "__main__":
-    sys.exit(begin("harness.cli"))
+    sys.exit(cli.run_process(cli.main))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
+from harness.base import forks
 from harness.base.errors import (
     EXIT_BAD_INPUT,
     EXIT_DONE,
@@ -27,10 +28,18 @@ from harness.base.errors import (
     name_error,
 )
 from harness.base.files import version_of
-from harness.base.forks import interrupt_on_signals
 from harness.kernels import notice
 
-__all__ = ["COMMANDS", "EXAMPLES", "Parser", "exit_code", "format_examples", "main", "parser_of"]
+__all__ = [
+    "COMMANDS",
+    "EXAMPLES",
+    "Parser",
+    "exit_code",
+    "format_examples",
+    "main",
+    "parser_of",
+    "run_process",
+]
 
 COMMANDS = {
     "simulate": ("harness.commands.simulate", "time a cluster: throughput, speed-up, staleness"),
@@ -120,12 +129,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         notice.announce()
 
-    @interrupt_on_signals()
     def run() -> int:
         arguments = _parse(list(sys.argv[1:] if argv is None else argv))
         return int(arguments.run(arguments))
 
     return exit_code(run)
+
+
+def run_process(main: Callable[[], int]) -> int:
+    """Run the command of this process: the first signal interrupts it, and none its end."""
+    forks.listen()
+    try:
+        return main()
+    finally:
+        forks.ignore()
 
 
 def exit_code(run: Callable[[], int], interrupted: str = "interrupted") -> int:

@@ -20,9 +20,8 @@ from typing import NoReturn
 from harness import argument_types
 from harness.base.errors import EXIT_RUN_FAILED, ProcessDied, UserError
 from harness.base.files import DEFAULT_STORE, describe_choices, run_file
-from harness.base.forks import interrupt_on_signals
 from harness.base.log import FormerWarning
-from harness.cli import Parser, exit_code
+from harness.cli import Parser, exit_code, run_process
 from harness.kernels import notice
 from harness.processes.console import GOES_ON, SECRET, say
 
@@ -73,8 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(asked: argparse.Namespace, words: Sequence[str]) -> int:
     _check(asked)
     if asked.processes is not None and "RANK" not in os.environ:
-        with interrupt_on_signals():
-            return _start(asked.processes, asked.restarts, words)
+        return _start(asked.processes, asked.restarts, words)
     return _take_part(asked)
 
 
@@ -226,6 +224,4 @@ def _end(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    from lagbench_start import begin
-
-    _end(begin("harness.train"))
+    _end(run_process(main))

@@ -14,7 +14,6 @@ All names are those of `lagbench.calls`, which is imported when the first of the
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -26,48 +25,14 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        _refuse_shadows()
         return import_module("harness.base.files").version_of("lagbench")
     if name.startswith("__") and name != "__all__":  # what Python and its tools look for
         raise AttributeError(f"module 'lagbench' has no attribute {name!r}")
-    calls = _load()
+    calls = import_module("lagbench.calls")
     if name not in ("__all__", *calls.__all__):
         raise AttributeError(f"module 'lagbench' has no attribute {name!r}", name=name, obj=calls)
     return getattr(calls, name)
 
 
 def __dir__() -> list[str]:
-    return ["__version__", *_load().__all__]
-
-
-def _load() -> Any:
-    """The module with all names.
-
-    Raises:
-        ImportError: a file of the user's, or another distribution, shadows one of our packages.
-    """
-    if "lagbench.calls" not in sys.modules:
-        _refuse_shadows()
-    return import_module("lagbench.calls")
-
-
-def _refuse_shadows() -> None:
-    from lagbench_start import PACKAGES, shadow
-
-    for told in filter(None, map(shadow, PACKAGES)):
-        error = ImportError(told)
-        _print_in_one_line(error)
-        raise error
-
-
-def _print_in_one_line(error: ImportError) -> None:
-    """Have Python end with one line in place of a traceback if nothing catches the error."""
-    usual = sys.excepthook
-
-    def end(kind: type[BaseException], value: BaseException, trace: Any) -> None:
-        if value is error:
-            print(f"error: {error}", file=sys.stderr)
-        else:
-            usual(kind, value, trace)
-
-    sys.excepthook = end
+    return ["__version__", *import_module("lagbench.calls").__all__]

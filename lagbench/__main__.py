@@ -1,5 +1,18 @@
 """``python -m lagbench``: the command ``lagbench``."""
 
-from lagbench_start import main
+from __future__ import annotations
 
-raise SystemExit(main())
+import sys
+
+from harness import cli
+
+__all__ = ["main"]
+
+
+def main() -> int:
+    """Run the command of this process; returns its exit code."""
+    return cli.run_process(cli.main)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from lagbench_start import begin
+from harness.cli import run_process
+from reproductions.command import main
 
 if __name__ == "__main__":
-    sys.exit(begin("reproductions.command"))
+    sys.exit(run_process(main))

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from harness import argument_types
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, name_error
-from harness.base.forks import interrupt_on_signals
 from harness.base.registry import entries
 from harness.cli import Parser, exit_code
 from harness.kernels import notice
@@ -95,8 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     if arguments is None:
         notice.announce()
-    told = interrupt_on_signals()(lambda: run(parser().parse_args(arguments)))
-    return exit_code(told, GOES_ON)
+    return exit_code(lambda: run(parser().parse_args(arguments)), GOES_ON)
 
 
 def run(asked: argparse.Namespace) -> int:

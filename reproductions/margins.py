@@ -22,7 +22,6 @@ from data_synth import load_corpus
 from data_synth.corpus import Corpus
 from harness import argument_types
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError, name_error
-from harness.base.forks import interrupt_on_signals
 from harness.base.seeds import identity
 from harness.cli import Parser, exit_code
 from harness.grid.display import execute_named
@@ -107,8 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     if arguments is None:
         notice.announce()
-    run = interrupt_on_signals()(lambda: _main(_parser().parse_args(arguments)))
-    return exit_code(run, "the same command resumes")
+    return exit_code(lambda: _main(_parser().parse_args(arguments)), "the same command resumes")
 
 
 def _main(asked: argparse.Namespace) -> int:

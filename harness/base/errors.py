@@ -9,7 +9,6 @@ from pathlib import Path
 from traceback import walk_tb
 
 from harness.base.printable import printable
-from lagbench_start import PACKAGES
 
 EXIT_DONE = 0
 
@@ -74,7 +73,7 @@ def lacks_memory(error: BaseException) -> UserError | None:
     return None
 
 
-OURS = frozenset(PACKAGES)
+OURS = {"lagbench", "harness", "reproductions", "data_synth", "reports"}
 
 LIBRARIES = sys.stdlib_module_names | {"torch", "numpy", "numba", "scipy"} - {"__main__"}
 

@@ -42,7 +42,6 @@ __all__ = [
     "guard_start",
     "hide_main",
     "ignore",
-    "interrupt_on_signals",
     "is_orphan",
     "join",
     "kill_stopped",
@@ -341,22 +340,3 @@ def defer_interrupts() -> Generator[None]:
         if _put_off:
             _put_off = False
             raise KeyboardInterrupt
-
-
-@contextmanager
-def interrupt_on_signals() -> Generator[None]:
-    """`listen` within the block; afterwards the former handlers. Does nothing in other threads.
-
-    Does nothing either in a process that listens already.
-    """
-    here = threading.current_thread() is threading.main_thread()
-    before = {each: signal.getsignal(each) for each in ENDING} if here else {}
-    if not here or _interrupt in before.values():
-        yield
-        return
-    listen()
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)

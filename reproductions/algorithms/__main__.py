@@ -15,8 +15,7 @@ from pathlib import Path
 from data_synth import load_corpus
 from harness import argument_types
 from harness.base.errors import EXIT_DONE
-from harness.base.forks import interrupt_on_signals
-from harness.cli import Parser, exit_code
+from harness.cli import Parser, exit_code, run_process
 from harness.grid.display import execute_named
 from harness.kernels import notice
 from harness.search.search import FACTOR, climb, follow, lowest
@@ -49,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     p.add_argument("--out", type=Path, default=Path("reports/out/algorithms"))
     p.add_argument("--jobs", type=argument_types.count, default=1, help="runs at a time")
     goes_on = "interrupted; the same command resumes"
-    return exit_code(interrupt_on_signals()(lambda: _main(p.parse_args(arguments))), goes_on)
+    return exit_code(lambda: _main(p.parse_args(arguments)), goes_on)
 
 
 def _main(asked: argparse.Namespace) -> int:
@@ -110,4 +109,4 @@ def _runs(
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run_process(main))

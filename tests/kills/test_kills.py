@@ -22,9 +22,8 @@ PROGRAM = f"""
 import sys, time
 from pathlib import Path
 import numpy as np
-from harness.cli import exit_code
+from harness.cli import exit_code, run_process
 from harness.training import loop as checkpoint
-from harness.base.forks import interrupt_on_signals
 from harness.store import Store
 
 MAY_END = Path(sys.argv[1]) / "may-end"
@@ -42,12 +41,11 @@ def train(writer):
         checkpoint.save(writer.checkpoint, {{"at": np.array([step + 1, total + FORGETS]) }}, {{}})
     writer.finish(summary={{"total": total}})
 
-@interrupt_on_signals()
 def run():
     Store(Path(sys.argv[1]) / "runs").obtain({{"seed": 0}}, train)
     return 0
 
-sys.exit(exit_code(run))
+sys.exit(run_process(lambda: exit_code(run)))
 """
 
 

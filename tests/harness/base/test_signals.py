@@ -14,10 +14,8 @@ from tests.processes import PATIENCE_S, hear_signals
 COMMAND = textwrap.dedent(
     """
     import sys, time
-    from harness.cli import exit_code
-    from harness.base.forks import interrupt_on_signals
+    from harness.cli import exit_code, run_process
 
-    @interrupt_on_signals()
     def run():
         try:
             print("ready", flush=True)
@@ -27,7 +25,7 @@ COMMAND = textwrap.dedent(
             sys.stdin.readline()  # until the test has said all it has to say
             print("mended", flush=True)
 
-    sys.exit(exit_code(run))
+    sys.exit(run_process(lambda: exit_code(run)))
     """
 )
 
@@ -82,50 +80,12 @@ def test_a_command_that_is_told_twice_ends_as_one_that_is_told_once():
     assert (process.returncode, out, err) == (130, "mended\n", "interrupted\n")
 
 
-SLOW = """
-import time
-print("importing", flush=True)
-time.sleep(600)
-"""
-NESTED = """
-import sys, time
-from harness.base.forks import interrupt_on_signals
-
-def main():
-    try:
-        with interrupt_on_signals():
-            print("ready", flush=True)
-            time.sleep(600)
-    except KeyboardInterrupt:
-        print("over", flush=True)
-        sys.stdin.readline()  # until the test has said all it has to say
-    return 130
-"""
-
-
 def started(tmp_path, monkeypatch, program):
     (tmp_path / "named.py").write_text(program)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[3]}")
-    return begun("import sys; from lagbench_start import begin; sys.exit(begin('named'))")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_command_that_still_imports_ends_in_one_line_too(tmp_path, monkeypatch, number):
-    with started(tmp_path, monkeypatch, SLOW) as process:
-        assert process.stdout.readline() == "importing\n"
-        process.send_signal(number)
-        out, err = process.communicate()
-    assert (process.returncode, out, err) == (130, "", "interrupted\n")
-
-
-def test_nothing_is_heard_between_the_end_of_a_part_and_that_of_its_command(tmp_path, monkeypatch):
-    with started(tmp_path, monkeypatch, NESTED) as process:
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGTERM)
-        assert process.stdout.readline() == "over\n"
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate()
-    assert (process.returncode, out, err) == (130, "", "")
+    return begun(
+        "import sys, named; from harness.cli import run_process; sys.exit(run_process(named.main))"
+    )
 
 
 HELD = """
