@@ -20,7 +20,6 @@ from typing import NoReturn
 from harness import argument_types
 from harness.base.errors import EXIT_RUN_FAILED, ProcessDied, UserError
 from harness.base.files import DEFAULT_STORE, describe_choices, run_file
-from harness.base.log import FormerWarning
 from harness.cli import Parser, exit_code, run_process
 from harness.kernels import notice
 from harness.processes.console import GOES_ON, SECRET, say
@@ -108,8 +107,6 @@ def _take_part(asked: argparse.Namespace) -> int:
     from harness.processes.rendezvous import is_joining_late, join, leave, read_env_int
 
     torch.set_num_threads(1)
-    if os.environ.get("RANK", "0") != "0":
-        FormerWarning.hush()
     try:
         if is_joining_late():
             return take_part(asked, read_env_int("RANK"), late=True)

@@ -22,19 +22,15 @@ Shape letters: W contributions of a fold, P parameters, B frames, S slots, Q num
 from __future__ import annotations
 
 import inspect
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
-from types import FunctionType
-from typing import Any, ClassVar, NamedTuple, Self, cast
+from typing import ClassVar, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor
 
 from harness.base.errors import UserError
-from harness.base.log import FormerWarning
 from harness.networks.contract import Minibatch, Network, upload
 
 
@@ -141,6 +137,10 @@ class Fold(NamedTuple):
     weights: Sequence[float] = ()
 
 
+ARGUMENTS = {"start": "model", "contribute": "work", "fold": "server, fold"}
+"""Arguments with which methods of an algorithm are called."""
+
+
 class Algorithm(ABC):
     """Base class of algorithms; a run file can name any subclass.
 
@@ -160,9 +160,20 @@ class Algorithm(ABC):
     considers: ClassVar[int] = 0
 
     def __init_subclass__(cls) -> None:
-        """Allow `contribute` and `fold` to be written and called with their former parameters."""
+        """Reject a class with a method that cannot be called with its `ARGUMENTS`.
+
+        Raises:
+            UserError: it has other parameters.
+        """
         super().__init_subclass__()
-        _accept_former(cls)
+        for name, arguments in ARGUMENTS.items():
+            parameters = inspect.signature(getattr(cls, name))
+            try:
+                parameters.bind(cls, *arguments.split(", "))
+            except TypeError as error:
+                form = f"{name}(self, {arguments})"
+                message = f"algorithm: {cls.__qualname__}.{name}{parameters}; allowed: {form}"
+                raise UserError(message) from error
 
     def trouble(self, workers: int, under_way: int) -> tuple[str, str] | None:
         """A setting of the run that the algorithm does not support: (key, message), or None.
@@ -234,107 +245,6 @@ class Algorithm(ABC):
         """
         del server, errors
         return {}
-
-
-def _former_contribute(
-    network: Network,
-    replicas: Tensor,
-    minibatches: Sequence[Minibatch],
-    out: Tensor,
-    rate: float,
-    memory: Memory,
-) -> tuple[LocalWork]:
-    """Arguments of `Algorithm.contribute`, from its parameters until version 0.2."""
-    return (LocalWork(network, replicas, minibatches, out, rate, memory),)
-
-
-def _former_fold(
-    server: Server,
-    contributions: Tensor,
-    staleness: Sequence[int],
-    rate: float,
-    workers: Sequence[int] = (),
-    weights: Sequence[float] = (),
-) -> tuple[Server, Fold]:
-    """Arguments of `Algorithm.fold`, from its parameters until version 0.2."""
-    return server, Fold(contributions, staleness, rate, workers, weights)
-
-
-FORMER: dict[str, tuple[type[tuple[Any, ...]], Callable[..., tuple[Any, ...]]]] = {
-    "contribute": (LocalWork, _former_contribute),
-    "fold": (Fold, _former_fold),
-}
-"""By method: the tuple that bundles its parameters, and a converter from the former ones."""
-
-
-def _accept_former(kind: type[Algorithm]) -> None:
-    """Adapt the methods of a class and of its bases, unless they are adapted already.
-
-    A mixin is adapted itself, so that a class derived from it gets no additional member: the
-    identity of a run contains the members of a user's classes.
-    """
-    old: list[str] = []
-    for each in kind.__mro__:
-        for name, (bundle, former) in FORMER.items():
-            method = vars(each).get(name)
-            if not isinstance(method, FunctionType) or hasattr(method, "takes_bundle"):
-                continue
-            adapted = _adapt(method, bundle, former)
-            setattr(each, name, adapted)
-            if not adapted.takes_bundle:
-                old.append(f"{each.__qualname__}.{name}")
-    if old:
-        warnings.warn(
-            f"{' and '.join(old)}: define contribute(self, work) and fold(self, server, fold); the "
-            "former parameters are fields of work (lagbench.LocalWork) and fold (lagbench.Fold)",
-            FormerWarning,
-            stacklevel=4,  # the class statement, beyond `__init_subclass__` and `ABCMeta.__new__`
-        )
-
-
-def _adapt(method: FunctionType, bundle: type, former: Callable[..., tuple[Any, ...]]) -> Any:
-    """Wrap a method so that it accepts a bundle as well as the former parameters.
-
-    ``takes_bundle`` is whether the method itself takes a bundle. A method with ``*args`` gets the
-    former parameters, because such methods may date from the time before bundles.
-    """
-
-    @wraps(method)
-    def either(self: Any, *given: Any, **named: Any) -> Any:
-        bundled = bool(given) and type(given[-1]) is bundle
-        if bundled is takes_bundle:
-            return method(self, *given, **named)
-        if bundled:
-            return method(self, *given[:-1], *given[-1])
-        return method(self, *former(*given, **named))
-
-    takes_bundle = not _can_take(method, 1 + len(inspect.signature(former).parameters))
-    adapted: Any = either
-    adapted.takes_bundle = takes_bundle
-    return adapted
-
-
-def _can_take(method: FunctionType, count: int) -> bool:
-    """Whether a method can be called with ``count`` arguments, including ``self``."""
-    try:
-        inspect.signature(method).bind(*range(count))
-    except TypeError:
-        return False
-    return True
-
-
-def check_parameters(algorithm: Algorithm) -> None:
-    """Reject an algorithm whose ``contribute`` or ``fold`` cannot be called with its arguments.
-
-    Raises:
-        UserError: it has other parameters.
-    """
-    for name, parameters in {"contribute": "self, work", "fold": "self, server, fold"}.items():
-        method = getattr(type(algorithm), name)
-        wanted = len(parameters.split(", "))
-        if method.takes_bundle and not _can_take(method.__wrapped__, wanted):
-            told = f"{method.__qualname__}{inspect.signature(method.__wrapped__)}"
-            raise UserError(f"algorithm: {told}; allowed: {name}({parameters})")
 
 
 def start_server(algorithm: Algorithm, model: Tensor) -> Server:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 import sys
-import warnings
 
-__all__ = ["LOG", "FormerWarning"]
+__all__ = ["LOG"]
 
 LOG = logging.getLogger("lagbench")
 
@@ -28,15 +27,3 @@ if not LOG.handlers:  # else a program has said already where they go
     LOG.propagate = False  # or a program that logs would have each line twice
 if LOG.level == logging.NOTSET:
     LOG.setLevel(logging.INFO)
-
-
-class FormerWarning(FutureWarning):
-    """A user's file has a former name of a key or class, which works for one more version.
-
-    Python shows a FutureWarning by default, and hides a DeprecationWarning of imported modules.
-    """
-
-    @classmethod
-    def hush(cls) -> None:
-        """Show none in this process: another process imports the same modules and shows them."""
-        warnings.filterwarnings("ignore", category=cls)

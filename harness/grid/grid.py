@@ -28,7 +28,7 @@ import torch
 
 from harness.base import forks
 from harness.base.errors import UserError, describe_failure, lacks_memory, machine_error
-from harness.base.log import LOG, FormerWarning
+from harness.base.log import LOG
 from harness.base.seeds import identity
 from harness.grid import carriers
 from harness.grid.carriers import Carrier, Hear, Later, Parcel, carrier
@@ -243,7 +243,6 @@ def _begin(tell: Hear) -> None:
     """Set up a worker process."""
     torch.set_num_threads(1)
     LOG.handlers = [_Telling(tell)]
-    FormerWarning.hush()
 
     def say(kernel: str, seconds: float | None) -> None:
         tell(kernel if seconds is None else "")

@@ -20,7 +20,6 @@ from harness.algorithms.catalogue import (
     Muon,
     TorchOptimizer,
 )
-from harness.algorithms.contract import check_parameters
 from harness.algorithms.descent import PLAIN, Descent
 from harness.base.errors import UserError, name_error
 from harness.base.printable import printable
@@ -92,7 +91,6 @@ class Method:
     def __post_init__(self) -> None:
         for name, part in {"algorithm": self.algorithm, "protocol": self.protocol}.items():
             check_settings_class(name, part)
-        check_parameters(self.algorithm)
         if not self.label or "\n" in self.label or printable(self.label) != self.label:
             raise UserError(f"label: {self.label!r}; allowed: one line of printable characters")
 

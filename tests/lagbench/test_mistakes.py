@@ -97,10 +97,22 @@ class Forgetful(AsyncSgd):
         server.model.add_(fold.contributions[0], alpha=-fold.rate)
 
 
-@dataclass(frozen=True)
-class Short(AsyncSgd):
-    def fold(self, server):
-        server.version += 1
+@pytest.mark.parametrize(
+    ("name", "method", "told"),
+    [
+        ("start", lambda self: None, "start(self); allowed: start(self, model)"),
+        (
+            "contribute",
+            lambda self, a, b: None,
+            "contribute(self, a, b); allowed: contribute(",
+        ),
+        ("fold", lambda self, server: None, "fold(self, server); allowed: fold(self, server, fold"),
+    ],
+)
+def test_an_algorithm_with_other_arguments_is_refused_where_it_is_defined(name, method, told):
+    with pytest.raises(lagbench.UserError) as refused:
+        type("Short", (AsyncSgd,), {name: method})
+    assert str(refused.value).startswith(f"algorithm: Short.{told}")
 
 
 class Rows(IterableDataset):
@@ -159,7 +171,6 @@ def test_a_name_of_other_libraries_is_told_as_it_is_called_here(call, name, here
     [
         ({"algorithm": ["async"]}, "algorithm: ['async']; allowed: a name, an Algorithm"),
         ({"algorithm": AsyncSgd}, "algorithm: AsyncSgd is a class; allowed: an object of it"),
-        ({"algorithm": Short()}, "algorithm: Short.fold(self, server); allowed: fold(self, server"),
         ({"algorithm": Forgetful()}, "algorithm: fold of Forgetful leaves version 0, not 1; allow"),
         ({"cluster": {"workers": 4}}, "cluster: {'workers': 4}; allowed: a lagbench.Cluster, a"),
         ({"cluster": None}, "cluster: None; allowed: a lagbench.Cluster, a TOML file, or a name"),
