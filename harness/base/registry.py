@@ -39,7 +39,7 @@ __all__ = [
     "undo_imports",
 ]
 
-Kind = Literal["tasks", "algorithms", "protocols", "corpora", "papers", "clusters", "runs"]
+Kind = Literal["tasks", "algorithms", "protocols", "corpora", "papers", "plans", "clusters", "runs"]
 
 OWN = Path(__file__).parents[1] / "registry.toml"
 

@@ -5,26 +5,12 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
 
 from harness.base.files import cluster_file, describe_choices, run_file
 
-if TYPE_CHECKING:
-    from harness.rollouts.allowances import Allowance
-    from harness.simulator.outer_loops import Cell
-
-__all__ = ["ALLOWANCE_COLUMNS", "COLUMNS", "configure", "format_allowance", "format_row", "run"]
-
-COLUMNS = (
-    *("algorithm", "H", "bandwidth_bits_per_s"),
-    *("ms_per_step", "ms_low", "ms_high", "computing_share"),
-)
-
-Say = Callable[[str], None]
-
-ALLOWANCE_COLUMNS = ("allowance", "seconds", "low", "high")
+__all__ = ["configure", "run"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -55,69 +41,34 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Simulate, and print throughput, speed-up, staleness and time; or a table of outer loops."""
+    """Simulate, and print throughput, speed-up, staleness and time; or the table of a plan."""
+    from harness.base.registry import entries
     from harness.base.settings import KIND, load_toml
 
     # A plan is no run: it has a format and a prediction of its own.
-    plans = {"OuterLoops": _outer_loops, "Allowances": _allowances}
-    make_rows = plans.get(str(load_toml(arguments.file).get(KIND)))
-    return _run(arguments) if make_rows is None else _plan(arguments, make_rows)
+    plan = entries("plans").get(str(load_toml(arguments.file).get(KIND)))
+    return _run(arguments) if plan is None else _print_plan(arguments, plan.load())
 
 
-Rows = tuple[Sequence[str], list[list[str]]]
-"""Header and rows of a table."""
+BuildTable = Callable[[Path, Callable[[str], None]], Iterable[Sequence[str]]]
+"""From a plan's file, and a receiver of progress, to a table with its header."""
 
 
-def _plan(arguments: argparse.Namespace, make_rows: Callable[[Path, Say], Rows]) -> int:
+def _print_plan(arguments: argparse.Namespace, build_table: BuildTable) -> int:
     """Print the rows of a plan, and write them to ``--out`` if given."""
     from harness.base.errors import EXIT_DONE, UserError
 
     for option in ("cluster", "workers", "target", "kept"):
         if getattr(arguments, option) is not None:
             raise UserError(f"--{option}: for a run; {arguments.file} is a plan")
-
-    table = make_rows(arguments.file, lambda line: print(line, file=sys.stderr))
-    _write_rows(sys.stdout, table)
+    rows = list(build_table(arguments.file, lambda line: print(line, file=sys.stderr)))
+    csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
     if arguments.out is not None:
         from harness.simulator.timeline_file import atomic_output
 
         with atomic_output(arguments.out, "the prediction") as draft, draft.open("w") as file:
-            _write_rows(file, table)
+            csv.writer(file, lineterminator="\n").writerows(rows)
     return EXIT_DONE
-
-
-def _outer_loops(path: Path, say: Say) -> Rows:
-    from harness.base.settings import load_spec
-    from harness.simulator.outer_loops import OuterLoops, predict_steps
-
-    found = predict_steps(load_spec(OuterLoops, path), path, say)
-    return COLUMNS, [format_row(cell) for cell in found]
-
-
-def _allowances(path: Path, say: Say) -> Rows:
-    from harness.base.settings import load_spec
-    from harness.rollouts.allowances import Allowances, predict_allowances
-
-    found = predict_allowances(load_spec(Allowances, path), path, say)
-    return ALLOWANCE_COLUMNS, [format_allowance(row) for row in found]
-
-
-def _write_rows(file: TextIO, table: Rows) -> None:
-    rows = csv.writer(file, lineterminator="\n")
-    rows.writerow(table[0])
-    rows.writerows(table[1])
-
-
-def format_allowance(row: Allowance) -> list[str]:
-    """A predicted allowance as a row of the table, in whole seconds."""
-    return [str(row.allowance), *(f"{each:.0f}" for each in (row.seconds, row.low, row.high))]
-
-
-def format_row(cell: Cell) -> list[str]:
-    """A cell as a row of the table, times with six digits and the share with four."""
-    figures = (cell.ms_per_step, cell.ms_low, cell.ms_high)
-    asked = [cell.algorithm, str(cell.every), f"{cell.bandwidth_bits_per_s:.0f}"]
-    return [*asked, *(f"{figure:.6g}" for figure in figures), f"{cell.computing_share:.4g}"]
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -18,30 +18,21 @@ about `BATCHES` batches of equally many folds, merged in pairs as the run double
 of single contributions (`Samples`), so memory does not grow with the run.
 
 `horizon_of` determines the least length and the largest cost of a long run.
-
-`Uncertain` is a figure of a cluster file that is known within limits. `draws` takes one value from
-each of as many equally likely parts of its law (McKay, Beckman and Conover, "A comparison of three
-methods for selecting values of input variables", 1979), so few draws suffice.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.base.errors import UserError
-from harness.base.seeds import stream
-from harness.base.settings import Spec, setting
 from harness.simulator.cluster import Cluster, Workload
 from harness.simulator.costs import compute_seconds
 from harness.simulator.faults import Fault
-from harness.simulator.keys import get, is_key, put
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.simulator.simulation import Simulation
 from harness.simulator.timeline import Timeline
@@ -55,15 +46,12 @@ __all__ = [
     "LongRun",
     "Samples",
     "Stretch",
-    "Uncertain",
-    "draws",
     "empty_batches",
     "history",
     "horizon_of",
     "is_transient",
     "long_run",
     "ratio",
-    "set_in",
     "steady_estimate",
     "warm_up",
 ]
@@ -538,72 +526,3 @@ def _observation_s(fault: Fault, workers: int, minibatch_s: float) -> float:
     hit = 1 if fault.kind == "server" else len(named)
     often_s = ENOUGH * (mean_s + down_s) / hit if hit else 0.0
     return max(often_s, 3.0 * min(mean_s, down_s))
-
-
-@dataclass(frozen=True)
-class Uncertain(Spec):
-    """A figure of the cluster file that is known within limits.
-
-    Attributes:
-        key: a key of the cluster file, as for a sweep.
-        law: ``uniform``, from ``low`` to ``high``; ``normal``, with these as its 5th and 95th
-            percentiles; ``either``, one of the two, equally likely.
-        low, high: its limits.
-        factor: whether it multiplies the file's value instead of replacing it.
-        algorithms: names of the algorithms concerned; none named is all.
-    """
-
-    key: str = setting()
-    law: str = setting(one_of=("uniform", "normal", "either"))
-    low: float = setting()
-    high: float = setting()
-    factor: bool = setting(False)
-    algorithms: tuple[str, ...] = setting(())
-
-    def trouble(self) -> tuple[str, str] | None:
-        """Limits in the wrong order, or a malformed key."""
-        if not self.low <= self.high:
-            return "high", f"{self.high!r} is not allowed; allowed: at least low, {self.low!r}"
-        if not is_key(self.key):
-            return "key", f"{self.key!r} is not a key; allowed: a key of the cluster file"
-        return None
-
-    def quantile(self, part: float) -> float:
-        """The quantile of the law at probability ``part``.
-
-        Example:
-            >>> Uncertain("link.latency_s", "uniform", 0.0, 2.0).quantile(0.25)
-            0.5
-        """
-        if self.law == "either":
-            return self.low if part < 0.5 else self.high
-        if self.law == "uniform":
-            return self.low + part * (self.high - self.low)
-        spread = (self.high - self.low) / (2.0 * NormalDist().inv_cdf(0.95))
-        return (self.low + self.high) / 2.0 + spread * NormalDist().inv_cdf(part)
-
-
-def draws(figures: Sequence[Uncertain], count: int, seed: int) -> Any:
-    """[D, U] values: ``count`` draws D of each figure, which has its own random stream."""
-    parts = (np.arange(count) + 0.5) / count
-    values = np.empty((count, len(figures)))
-    for place, figure in enumerate(figures):
-        order = stream(seed, "uncertain", place).permutation(count)
-        values[:, place] = [figure.quantile(part) for part in parts[order].tolist()]
-    return values
-
-
-def set_in(table: dict[str, Any], figure: Uncertain, value: float, where: str) -> None:
-    """Set a drawn value in the table of a cluster file.
-
-    Raises:
-        UserError: there is no such key, or it has no number to multiply.
-    """
-    if figure.factor:
-        present = get(table, figure.key, where)
-        if not isinstance(present, int | float):
-            raise UserError(
-                f"{where}: {figure.key}: {present!r} is not a number, so it cannot be scaled"
-            )
-        value *= present
-    put(table, figure.key, value, where)

@@ -382,8 +382,7 @@ def rates(subject: Subject, runs: Runs) -> Exhibit:
         tuple(rows),
         paper_label="Beyond the paper",
         note=f"Corpus and runs of seed {DEVELOPMENT}, of which no verdict sees anything. Rates are "
-        "of the mean gradient. All settings were searched alike, by python -m "
-        f"reproductions.paper2_ng_averaging.sweep.{_not_best(rows)}",
+        f"of the mean gradient. All settings were searched alike.{_not_best(rows)}",
     )
 
 

@@ -1,4 +1,4 @@
-"""Stampede with its free figures, which `fit` fits to paper 2's timings on 1, 2 and 4 GPUs.
+"""Stampede with its free figures, fitted to paper 2's timings on 1, 2 and 4 GPUs.
 
 Four figures are free: the K20's speed, the bandwidth MPI achieves, the fixed time of an epoch,
 and the parallel program's excess: the timings on 2 and 4 GPUs outside MPI add up to more than the

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from harness.algorithms.descent import Momentum
-from harness.rollouts.allowance_run import AllowanceConfig
 from harness.rollouts.losses import Decoupled, Loss, Naive
 from harness.rollouts.problems import Addition
 from harness.rollouts.protocol import Rollouts
@@ -27,6 +26,7 @@ from harness.runs.timing import TimingConfig
 from harness.simulator import Cluster
 from harness.tasks.contract import Configuration
 from reproductions.paper import Subject
+from reproductions.predictions.allowances import AllowanceConfig
 from reproductions.staleness_laws import BiasGrid, CollapseGrid
 
 FOLDER = Path(__file__).parent

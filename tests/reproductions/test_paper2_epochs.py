@@ -7,7 +7,6 @@ from itertools import product
 import numpy as np
 import pytest
 
-from reproductions.paper2_ng_averaging.fit import simulate_epoch
 from reproductions.paper2_ng_averaging.prediction import (
     EVERY,
     REPORTED,
@@ -16,6 +15,7 @@ from reproductions.paper2_ng_averaging.prediction import (
     load_fit,
     workload,
 )
+from tests.reproductions.epochs import simulate_epoch
 
 GPUS = np.array(REPORTED["timings"]["gpus"][1:])
 MINIBATCHES = 94922

@@ -10,8 +10,6 @@ import pytest
 from harness.base.errors import UserError
 from harness.base.seeds import identity
 from harness.base.settings import load_spec
-from harness.rollouts.allowance_run import AllowanceConfig
-from harness.rollouts.allowances import Allowances
 from harness.rollouts.losses import Decoupled, Naive
 from harness.store import Store
 from reproductions.command import main
@@ -36,6 +34,7 @@ from reproductions.paper4_async_rl.quantities import (
     read_printed_speed_up,
     speed_up,
 )
+from reproductions.predictions.allowances import AllowanceConfig, Allowances
 from tests.silence import silent
 
 MOST_LINES = 900

@@ -13,12 +13,17 @@ from scipy import stats
 from harness.base.errors import UserError
 from harness.base.settings import load_spec
 from harness.cli import main
-from harness.commands.predict import COLUMNS, format_row
-from harness.simulator.outer_loops import OuterLoop, OuterLoops, predict_steps
 from harness.simulator.shaping import Shaping
-from harness.simulator.steady import Uncertain, draws
+from reproductions.predictions.outer_loops import (
+    COLUMNS,
+    OuterLoop,
+    OuterLoops,
+    format_row,
+    predict_steps,
+)
+from reproductions.predictions.uncertain import Uncertain, draws
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PLANS, PUBLISHED = ROOT / "reproductions/predictions", ROOT / "reports/published/predictions"
 PLAN = """
 is = "OuterLoops"

@@ -10,21 +10,34 @@ unit of simulated time does not matter.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from harness.base.settings import Spec, build, load_toml, setting
+from harness.base.settings import Spec, build, load_spec, load_toml, setting
 from harness.rollouts.protocol import PUBLICATIONS, Rollouts
 from harness.simulator.cluster import Cluster, Workload
 from harness.simulator.simulation import Simulation
-from harness.simulator.steady import Uncertain, draws, set_in
+from harness.store import Run, RunWriter, Store
+from harness.tasks.contract import Configuration, Watch
+from reproductions.predictions.uncertain import Uncertain, draws, with_values
 
-__all__ = ["Allowance", "Allowances", "Shares", "predict_allowances"]
+__all__ = [
+    "Allowance",
+    "AllowanceConfig",
+    "Allowances",
+    "Shares",
+    "build_table",
+    "predict_allowances",
+]
+
+COLUMNS = ("allowance", "seconds", "low", "high")
+FORMAT = 1
+"""Version of a run's figures: incremented when the same configuration gives other ones."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +122,14 @@ class Allowance:
     high: float
 
 
+def build_table(path: Path, progress: Callable[[str], None]) -> Iterator[Sequence[str]]:
+    """The prediction of a plan's file in whole seconds, its header first."""
+    yield COLUMNS
+    for row in predict_allowances(load_spec(Allowances, path), path, progress):
+        figures = (f"{seconds:.0f}" for seconds in (row.seconds, row.low, row.high))
+        yield [str(row.allowance), *figures]
+
+
 def predict_allowances(
     plan: Allowances, path: Path, progress: Callable[[str], None] = lambda line: None
 ) -> Iterator[Allowance]:
@@ -128,20 +149,12 @@ def predict_allowances(
     for number, values in enumerate(figures.tolist()):
         if number % 10 == 0:
             progress(f"draws from {number + 1} to {min(number + 10, plan.draws)} of {plan.draws}")
-        drawn = _draw(plan, table, values, str(path))
-        seconds[number] = _ratios(drawn, number) * plan.synchronous_s
+        drawn = with_values(table, zip(plan.uncertain, values, strict=True), str(path))
+        seconds[number] = _ratios(build(Allowances, drawn, str(path)), number) * plan.synchronous_s
     tail = (1.0 - plan.interval) / 2.0
     for allowance, column in zip(plan.allowances, seconds.T, strict=True):
         low, middle, high = np.quantile(column, [tail, 0.5, 1.0 - tail]).tolist()
         yield Allowance(allowance, middle, low, high)
-
-
-def _draw(plan: Allowances, table: dict[str, Any], values: list[float], where: str) -> Allowances:
-    """The plan with the figures of one draw."""
-    drawn = copy.deepcopy(table)
-    for figure, value in zip(plan.uncertain, values, strict=True):
-        set_in(drawn, figure, value, where)
-    return build(Allowances, drawn, where)
 
 
 def _ratios(plan: Allowances, number: int) -> np.ndarray:
@@ -176,3 +189,44 @@ def _simulate(plan: Allowances, rules: Rollouts, number: int, generators: int) -
     simulation = Simulation(machine, rules, Workload(1, 1.0, 1.0), seed=plan.seed + number)
     simulation.advance(folds=plan.updates)
     return simulation.now_s
+
+
+@dataclass(frozen=True)
+class AllowanceConfig(Configuration):
+    """A prediction of seconds by allowance; see `predict_allowances`.
+
+    Args:
+        path: the plan's file.
+        draws: number of draws, in place of the plan's.
+        seed: of the draws, in place of the plan's.
+    """
+
+    path: Path
+    draws: int
+    seed: int
+    format: int = FORMAT
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: what the run's identity hashes."""
+        plan = tomllib.loads(self.path.read_text(encoding="utf-8"))
+        told = {"draws": self.draws, "seed": self.seed, "format": self.format}
+        return {"is": "AllowanceConfig", "plan": plan, **told}
+
+    def execute(self, store: Store, watch: Watch) -> Run:
+        """See `Configuration`.
+
+        The summary has ``measured_s`` of the plan, and for each allowance ``seconds/A``, ``low/A``
+        and ``high/A``.
+        """
+        del watch  # it takes a minute at most
+        plan = replace(load_spec(Allowances, self.path), draws=self.draws, seed=self.seed)
+
+        def execute(writer: RunWriter) -> None:
+            summary = {"measured_s": plan.synchronous_s}
+            for each in predict_allowances(plan, self.path):
+                summary[f"seconds/{each.allowance}"] = each.seconds
+                summary[f"low/{each.allowance}"] = each.low
+                summary[f"high/{each.allowance}"] = each.high
+            writer.finish("done", summary)
+
+        return store.obtain(self.to_dict(), execute)

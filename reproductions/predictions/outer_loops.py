@@ -2,14 +2,14 @@
 
 A plan names a cluster file, algorithms with the steps between two of their synchronisations, the
 bandwidths of the links, and figures of the file with uncertain values. Each cell is simulated once
-for each draw of those figures (`harness.simulator.steady`), like a short measured run: a number of
+for each draw of those figures, like a short measured run: a number of
 steps, the first of which are discarded.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,19 @@ from typing import Any
 import numpy as np
 
 from harness.base.errors import UserError
-from harness.base.settings import Spec, load_toml, setting, size
+from harness.base.settings import Spec, load_spec, load_toml, setting, size
 from harness.simulator.cluster import Cluster, cluster_from
 from harness.simulator.keys import put
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.simulation import Simulation
-from harness.simulator.steady import Uncertain, draws, set_in
+from reproductions.predictions.uncertain import Uncertain, draws, with_values
 
-__all__ = ["Cell", "OuterLoop", "OuterLoops", "predict_steps"]
+__all__ = ["Cell", "OuterLoop", "OuterLoops", "build_table", "format_row", "predict_steps"]
 
+COLUMNS = (
+    *("algorithm", "H", "bandwidth_bits_per_s"),
+    *("ms_per_step", "ms_low", "ms_high", "computing_share"),
+)
 LINK = "network.levels[{}].bandwidth_bytes_per_s"
 BITS = 8.0
 
@@ -108,6 +112,19 @@ class Cell:
     computing_share: float
 
 
+def build_table(path: Path, progress: Callable[[str], None]) -> Iterator[Sequence[str]]:
+    """The prediction of a plan's file, its header first; see `predict_steps`."""
+    yield COLUMNS
+    yield from map(format_row, predict_steps(load_spec(OuterLoops, path), path, progress))
+
+
+def format_row(cell: Cell) -> list[str]:
+    """A cell as a row of the table, times with six digits and the share with four."""
+    figures = (cell.ms_per_step, cell.ms_low, cell.ms_high)
+    asked = [cell.algorithm, str(cell.every), f"{cell.bandwidth_bits_per_s:.0f}"]
+    return [*asked, *(f"{figure:.6g}" for figure in figures), f"{cell.computing_share:.4g}"]
+
+
 def predict_steps(
     plan: OuterLoops, path: Path, progress: Callable[[str], None] = lambda line: None
 ) -> Iterator[Cell]:
@@ -147,12 +164,15 @@ def _machine(
     values: list[float],
 ) -> Cluster:
     """The cluster of one draw."""
-    drawn = copy.deepcopy(table)
-    levels = drawn.get("network", {}).get("levels", [None])
-    put(drawn, LINK.format(len(levels) - 1), bandwidth / BITS, str(file))
-    for figure, value in zip(plan.uncertain, values, strict=True):
-        if not figure.algorithms or loop.name in figure.algorithms:
-            set_in(drawn, figure, value, str(file))
+    levels = table.get("network", {}).get("levels", [None])
+    limited = copy.deepcopy(table)
+    put(limited, LINK.format(len(levels) - 1), bandwidth / BITS, str(file))
+    figures = [
+        (figure, value)
+        for figure, value in zip(plan.uncertain, values, strict=True)
+        if not figure.algorithms or loop.name in figure.algorithms
+    ]
+    drawn = with_values(limited, figures, str(file))
     return _with_broadcast(cluster_from(drawn, file), loop.broadcast_bytes)
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 import tomllib
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,7 +10,7 @@ import pytest
 from harness.algorithms.averaging import ModelAveraging
 from harness.base.seeds import identity
 from harness.speech.frames import RunConfig
-from reproductions.paper2_ng_averaging import PAPER, sweep
+from reproductions.paper2_ng_averaging import PAPER
 from reproductions.paper2_ng_averaging.experiments import (
     AROUND,
     PRESETS,
@@ -22,13 +21,6 @@ from reproductions.paper2_ng_averaging.experiments import (
     load_rates,
     rate_of,
     trial_name,
-)
-from reproductions.paper2_ng_averaging.sweep import (
-    format_rates,
-    group_by_dependency,
-    keep,
-    next_to_try,
-    search,
 )
 
 CORPUS = SimpleNamespace(
@@ -48,96 +40,6 @@ def subject(scale: str) -> Any:
     found = SimpleNamespace(scale=scale, corpus=CORPUS, corpus_seed=11, device="cpu")
     found.development = SimpleNamespace(**{**vars(found), "corpus_seed": 100})
     return found
-
-
-def bowl(best: float):
-    """Errors that are lowest at one rate, and not finite beyond 20."""
-
-    def measure(wanted):
-        return [abs(math.log2(rate / best)) if rate < 20 else math.inf for _, rate in wanted]
-
-    return measure
-
-
-def test_the_best_rate_lies_between_two_that_are_worse():
-    for best in (0.3, 1.0, 7.0):
-        first = {"ng_1": 1.0, "sgd_1": 4.0}
-        for errors in search(bowl(best), list(first), first, dict.fromkeys(first, 1)).values():
-            lowest = sweep.best_rate(errors)
-            assert min(errors) < lowest < max(errors)
-            assert abs(math.log2(lowest / best)) <= 0.5
-
-
-def test_the_search_ends_once_the_edge_is_known():
-    assert next_to_try({}, 1.0) == [0.5, 1.0, 2.0]
-    assert next_to_try({0.5: 3.0, 1.0: 1.0, 2.0: 2.0}, 1.0) == []
-    assert next_to_try({0.5: 3.0, 1.0: 2.0, 2.0: 1.0}, 1.0) == [4.0]
-
-
-def test_the_search_leaves_a_plateau_at_its_lower_end():
-    level = {64.0: 50.0, 128.0: 49.9, 256.0: 50.5}  # 64 is worse by chance alone
-    assert next_to_try(level, 128.0) == [32.0]
-    assert next_to_try(level | {32.0: 49.4}, 128.0) == [16.0]
-    assert next_to_try(level | {32.0: 50.3}, 128.0) == [16.0]
-    assert next_to_try(level | {32.0: 50.3, 16.0: 51.0}, 128.0) == []
-    assert next_to_try({0.5: 50.0, 1.0: 49.9, 2.0: math.inf}, 1.0) == [0.25]
-
-
-WORKERS = {"newbob_1": 1, "newbob_16": 16}
-
-
-def two_valleys(wanted):
-    """One worker is best at 0.125, sixteen at 2, and from 32 on sixteen have a plateau."""
-    best = {"newbob_1": 0.125, "newbob_16": 2.0}
-    level = {32.0: 51.3, 64.0: 50.8}  # and as much above
-    return [
-        level.get(rate, 50.7) if rate > 16 else 45.0 + abs(math.log2(rate / best[name]))
-        for name, rate in wanted
-    ]
-
-
-def test_many_workers_are_tried_at_so_many_times_the_rate_of_one_once_that_is_found():
-    first = {"newbob_1": 1.0, "newbob_16": 128.0}
-    errors = search(two_valleys, list(WORKERS), first, WORKERS)
-    assert sweep.best_rate(errors["newbob_1"]) == 0.125
-    assert sweep.best_rate(errors["newbob_16"]) == 2.0
-    assert {1.0, 4.0} <= errors["newbob_16"].keys()
-
-
-def test_a_rate_of_one_that_is_not_searched_again_is_taken_as_it_was_found():
-    first = {"newbob_1": 0.25, "newbob_16": 128.0}
-    assert 4.0 in search(two_valleys, ["newbob_16"], first, WORKERS)["newbob_16"]
-
-
-def test_the_exponential_schedule_waits_for_the_passes_of_newbob():
-    first, then = group_by_dependency(SEARCHED)
-    assert "newbob_16" in first
-    assert then == ["exponential_1", "exponential_16"]
-
-
-def test_what_is_found_stands_in_the_file_beside_what_stood_there(tmp_path, monkeypatch):
-    monkeypatch.setattr(sweep, "RATES", tmp_path / "rates.toml")
-    before = {"laptop": {"newbob_passes": 9, "rates": {"ng_1": 1.0, "newbob_16": 2.0}}}
-    sweep.RATES.write_text(format_rates(before))
-    runs: Any = {("newbob_16", 4.0): SimpleNamespace(summary={"passes": 12})}
-    keep("laptop", SimpleNamespace(runs=runs), {"newbob_16": 4.0})  # pyright: ignore
-    after = tomllib.loads(sweep.RATES.read_text())
-    assert after == {"laptop": {"newbob_passes": 12, "rates": {"ng_1": 1.0, "newbob_16": 4.0}}}
-
-
-def test_what_no_search_has_found_is_told_until_one_has_whatever_scale_is_searched(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(sweep, "RATES", tmp_path / "rates.toml")
-    own = {"newbob_passes": 9, "rates": {"ng_1": 1.0, "ng_2": 2.0}}
-    begun = own | {"unsearched": list(own["rates"])}
-    sweep.RATES.write_text(format_rates({"laptop": own, "overnight": begun}))
-    left = ["ng_1", "ng_2"], ["ng_2"], None
-    for scale, best, still in zip(
-        ("laptop", *2 * ["overnight"]), ("ng_1", "ng_1", "ng_2"), left, strict=True
-    ):
-        keep(scale, SimpleNamespace(runs={}), {best: 4.0})  # pyright: ignore
-        assert tomllib.loads(sweep.RATES.read_text())["overnight"].get("unsearched") == still
 
 
 @pytest.mark.parametrize("scale", sorted(tomllib.loads(RATES.read_text(encoding="utf-8"))))

@@ -1,8 +1,6 @@
-# matplotlib's keyword arguments have no types:
-# pyright: reportUnknownMemberType=false
-"""A prediction of outer loops beside what was measured: a table, a summary and a picture.
+"""A prediction of outer loops beside what was measured: a table and a summary.
 
-    python -m reproductions.measured wan [--picture wan.png]
+    python -m reproductions.predictions.measured wan
 
 Predictions are the published tables of `lagbench predict`; nothing is simulated here. A cell's
 measurement is the median over its runs. The error of a prediction is predicted / measured − 1.
@@ -18,18 +16,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.base.errors import EXIT_DONE, UserError
 from harness.cli import Parser, exit_code
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 __all__ = ["CellComparison", "compare", "format_table", "main", "summarise"]
 
-PLANS = Path(__file__).parent / "predictions"
-PUBLISHED = Path(__file__).parents[1] / "reports/published/predictions"
+PLANS = Path(__file__).parent
+PUBLISHED = Path(__file__).parents[2] / "reports/published/predictions"
 MEGA = 1e6
 
 
@@ -72,7 +67,7 @@ def compare(prediction: Path, measured: Path) -> list[CellComparison]:
 
     Args:
         prediction: a table that `lagbench predict` wrote.
-        measured: a file like ``predictions/wan-measured.toml``.
+        measured: a file like ``wan-measured.toml``.
 
     Raises:
         UserError: a measured cell was not predicted.
@@ -134,83 +129,10 @@ def _format_ms(ms: float) -> str:
     return f"{ms:,.0f}" if ms >= 1000 else f"{ms:.1f}"
 
 
-def draw(tables: Mapping[str, Sequence[CellComparison]]) -> bytes:
-    """A PNG: the first prediction against its measurements, and the errors of each prediction."""
-    from reports import style
-
-    with style.use_style():
-        figure = style.empty_figure(3.3 + 2.2 * len(tables))
-        axes = figure.subplots(1 + len(tables), 1, height_ratios=[1.5] + [1.0] * len(tables))
-        name, cells = next(iter(tables.items()))
-        _draw_against(axes[0], name, cells)
-        for below, (name, cells) in zip(axes[1:], tables.items(), strict=True):
-            below.sharey(axes[1])
-            _draw_errors(below, name, cells)
-        return style.render_figure(figure, "png")
-
-
-def _draw_against(axes: Axes, name: str, cells: Sequence[CellComparison]) -> None:
-    """Predicted against measured milliseconds, by bandwidth (colour) and algorithm (marker)."""
-    from reports import style
-
-    bandwidths = sorted({cell.bandwidth_bits_per_s for cell in cells})
-    algorithms = list(dict.fromkeys(cell.algorithm for cell in cells))
-    ends = [min(c.measured_ms for c in cells) / 1.4, max(c.measured_ms for c in cells) * 1.4]
-    axes.plot(ends, ends, color=style.MUTED, linewidth=0.8, label="predicted = measured")
-    for cell in cells:
-        axes.errorbar(
-            cell.measured_ms,
-            cell.ms,
-            yerr=[[cell.ms - cell.low_ms], [cell.high_ms - cell.ms]],
-            color=style.cycle(style.COLOURS, bandwidths.index(cell.bandwidth_bits_per_s)),
-            marker=style.cycle(style.MARKERS, algorithms.index(cell.algorithm)),
-            markerfacecolor="none",
-            linestyle="none",
-        )
-    for place, algorithm in enumerate(algorithms):
-        marker = style.cycle(style.MARKERS, place)
-        axes.plot([], [], color=style.INK, marker=marker, mfc="none", ls="none", label=algorithm)
-    for place, bandwidth in enumerate(bandwidths):
-        colour, shown = style.cycle(style.COLOURS, place), f"{bandwidth / MEGA:,.0f} Mbit/s"
-        axes.plot([], [], color=colour, marker="s", linestyle="none", label=shown)
-    for axis in (axes.xaxis, axes.yaxis):
-        style.set_log_scale(axis)
-    axes.set(xlim=ends, ylim=ends)
-    axes.set(xlabel="measured, ms per step", ylabel=f"{name}, ms per step, 90% interval")
-    axes.legend(loc="upper left", ncols=2)
-
-
-def _draw_errors(axes: Axes, name: str, cells: Sequence[CellComparison]) -> None:
-    """Predicted over measured, with intervals; limits ascend from left to right within an H."""
-    from reports import style
-
-    bandwidths = sorted({cell.bandwidth_bits_per_s for cell in cells})
-    algorithms = list(dict.fromkeys(cell.algorithm for cell in cells))
-    loops = list(dict.fromkeys((cell.algorithm, cell.every) for cell in cells))
-    axes.axhline(0.0, color=style.MUTED, linewidth=0.8)
-    for cell in cells:
-        place = bandwidths.index(cell.bandwidth_bits_per_s)
-        apart = 0.8 * ((place + 0.5) / len(bandwidths) - 0.5)
-        low, high = (100 * (ms / cell.measured_ms - 1.0) for ms in (cell.low_ms, cell.high_ms))
-        error = 100 * cell.error
-        axes.errorbar(
-            loops.index((cell.algorithm, cell.every)) + apart,
-            error,
-            yerr=[[error - low], [high - error]],
-            color=style.cycle(style.COLOURS, place),
-            marker=style.cycle(style.MARKERS, algorithms.index(cell.algorithm)),
-            markerfacecolor="none",
-        )
-    named = [f"{name}\nH = {every}" for name, every in loops]
-    axes.set_xticks(range(len(loops)), named, fontsize=8)
-    axes.set_ylabel(f"{name}:\nerror, % of measured")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the comparison of a published prediction; see the module."""
-    parser = Parser(prog="python -m reproductions.measured", description=__doc__)
-    parser.add_argument("name", help="e.g. wan: predictions/NAME-measured.toml and its tables")
-    parser.add_argument("--picture", type=Path, metavar="PNG", help="draw the comparison")
+    parser = Parser(prog="python -m reproductions.predictions.measured", description=__doc__)
+    parser.add_argument("name", help="e.g. wan: NAME-measured.toml and its tables")
     return exit_code(lambda: _run(parser.parse_args(arguments)))
 
 
@@ -224,8 +146,6 @@ def _run(arguments: argparse.Namespace) -> int:
     print(format_table(tables))
     for name, cells in tables.items():
         print(f"\n{name}: {summarise(cells)}")
-    if arguments.picture is not None:
-        arguments.picture.write_bytes(draw(tables))
     return EXIT_DONE
 
 

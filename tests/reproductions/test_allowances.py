@@ -10,10 +10,9 @@ import pytest
 from harness.base.errors import UserError
 from harness.base.settings import load_spec
 from harness.cli import main
-from harness.commands.predict import ALLOWANCE_COLUMNS
-from harness.rollouts.allowances import Allowances, predict_allowances
+from reproductions.predictions.allowances import COLUMNS, Allowances, predict_allowances
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PLAN = """
 is = "Allowances"
 synchronous_s = 1000.0
@@ -93,7 +92,7 @@ def test_the_published_prediction_has_a_row_for_each_allowance_of_its_plan():
     planned = load_spec(Allowances, ROOT / "reproductions/predictions/rl.toml")
     with (ROOT / "reports/published/predictions/rl.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert tuple(rows[0]) == ALLOWANCE_COLUMNS
+    assert tuple(rows[0]) == COLUMNS
     assert [int(row["allowance"]) for row in rows] == list(planned.allowances)
     for row in rows:
         low, seconds, high = (float(row[name]) for name in ("low", "seconds", "high"))
