@@ -70,11 +70,8 @@ COMMANDS = {
     "validate": ("harness.commands.validate", "compare real processes with the simulator"),
     "predict": ("harness.commands.predict", "predict the time of a run on a cluster"),
     "calibrate": ("harness.commands.calibrate", "measure this machine, and write a cluster file"),
-    "bench": ("harness.commands.bench", "run the benchmarks, and compare them with a baseline"),
-    "device": ("harness.commands.device", "measure this device and pack the results"),
     "reproduce": ("reproductions.command", "reproduce a paper's exhibits and claims, as a PDF"),
     "report": ("harness.commands.report", "rebuild a report from its folder, without training"),
-    "completion": ("harness.commands.completion", "print a script for shell completion"),
 }
 """Module and one-line description of every subcommand."""
 
@@ -249,11 +246,8 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     ),
     "lagbench advise": ("async-averaged --budget 60", "async-averaged --machines wide-area-10"),
     "lagbench calibrate": ("--out my.toml --workers 8",),
-    "lagbench bench": ("--check", "--only simulator"),
-    "lagbench device": ("--minutes 10", "--device cpu --scale small"),
     "lagbench reproduce": ("paper1 --scale smoke", "paper1 --only table2,fig3 --seeds 5 --jobs 2"),
     "lagbench report": ("reports/out/paper1/laptop", "--site pages"),
-    "lagbench completion": ("bash > ~/.local/share/bash-completion/completions/lagbench",),
     "harness.train": ("async-averaged --processes 5",),
     "reproductions": ("paper1 --scale smoke",),
 }

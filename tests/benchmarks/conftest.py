@@ -1,109 +1,118 @@
-"""What benchmarks share: how time is told, speech to recognise fast, a peer to be faster than.
+"""Benchmarks: processor time of one computation over another's within one run, against a bound.
 
-What a benchmark leaves in ``extra_info`` is compared with the baseline by its name
-(``harness.bench``): ``ratio`` and ``…_ratio`` are times over times, ``times_…`` speeds over speeds,
-``counts`` exact. Time is the processor's where a benchmark has no reason to wait: what
-others do on the machine then matters less.
+``tox -e bench`` measures (``--benchmark-enable``); in the suite each runs once, untimed. A bound
+holds on any processor: it is twice the ratio, or more, that was measured when it was written.
+``--plant ROOM`` slows one function of a room: a benchmark of that room must fail then.
 """
 
 from __future__ import annotations
 
-import os
-import posix
+import functools
 import time
 from collections.abc import Callable
+from importlib import import_module
+from statistics import median
+from typing import Any
 
-import numpy as np
 import pytest
+import torch
 
-from harness.acoustics.graph import decoding_graph
-from harness.acoustics.language_model import Lexicon, train
-from harness.base.seeds import stream
+Work = Callable[[], object]
 
-os.fsync = posix.fsync  # other tests do not wait for the disk; its time belongs to what is timed
-SAID = 12
-SIZES = {50: (6, 120), 200: (9, 120), 1000: (9, 500)}
+SLOWNESS = 6.0
+"""Time of a planted function, as a multiple of its own."""
 
+ROOMS = {
+    "acoustics": ("harness.acoustics.sums", "occupancies"),
+    "algorithms": ("harness.algorithms.async_sgd", "AveragedSgd.fold"),
+    "collectives": ("harness.simulator.collectives", "AllReduce.ends_s"),
+    "data_synth": ("data_synth.continuous", "Maker.chunk"),
+    "modules": ("harness.modules.network", "ModuleNetwork.gradient"),
+    "natural_gradient": ("harness.natural_gradient", "NaturalGradient.descend_all"),
+    "networks": ("harness.networks.feedforward", "Dnn.gradient"),
+    "reports": ("reports", "build"),
+    "rollouts": ("harness.rollouts.protocol", "Rollouts.advance"),
+    "simulator": ("harness.simulator.simulation", "Simulation.advance"),
+    "speech": ("harness.speech.frames", "Frames.gather"),
+}
+"""Module and function that ``--plant`` slows, by room."""
 
-def make_task(words):
-    """A unigram loop, and the scores of a sentence said through noise, three frames a state."""
-    states, targets = SIZES[words]
-    draw = stream(0, "benchmark", words)
-    chains = {
-        f"w{i:04d}": (tuple(draw.integers(3, targets, states).tolist()),) for i in range(words)
-    }
-    text = [tuple(draw.choice(list(chains), 8).tolist()) for _ in range(500)]
-    lexicon = Lexicon(chains, (0, 1, 2), stay=np.full(targets, 2 / 3))
-    graph = decoding_graph(train(text, 1, vocabulary=chains), lexicon)
-    said = [s for w in draw.choice(list(chains), SAID) for s in chains[w][0]]
-    path = np.repeat(said, 3)
-    frames = len(path)
-    scores = 1.2 * draw.normal(size=(frames, targets))
-    scores[np.arange(frames), path] += 3.0
-    return graph, scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)
+ratios: list[tuple[str, float, float]] = []
 
 
-def kaldi_decoded(graph, scores, width):
-    """Kaldi's decoder on the same graph: its speed in frames a second, and its best score."""
-    kaldifst = pytest.importorskip("kaldifst")
-    decoder = pytest.importorskip("kaldi_decoder")
-    fst = kaldifst.StdVectorFst()
-    for _ in range(graph.nodes):
-        fst.add_state()
-    fst.start = graph.start
-    fst.set_final(graph.end, 0.0)
-    for n in range(graph.nodes):
-        for a in range(graph.first[n], graph.first[n + 1]):
-            to = int(graph.to[a])
-            enters = int(graph.target[to]) + 1 if to < graph.states else 0
-            arc = kaldifst.StdArc(enters, int(graph.label[a]) + 1, -float(graph.weight[a]), to)
-            fst.add_arc(n, arc)
-    search = decoder.FasterDecoder(fst, decoder.FasterDecoderOptions(beam=width, max_active=5000))
-    frames = decoder.DecodableCtc(scores.astype(np.float32))
+def processor_s(work: Work) -> float:
+    """Processor time of a call, which other programs disturb less than the clock."""
     start = time.process_time()
-    search.decode(frames)
-    _, best = search.get_best_path()
-    took = time.process_time() - start
-    words = kaldifst.get_linear_symbol_sequence(best)[2]
-    return len(scores) / took, tuple(graph.words[w - 1] for w in words)
+    work()
+    return time.process_time() - start
 
 
-ROUNDS = 5
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--plant", choices=sorted(ROOMS), help="slow a function of this room")
 
 
-def pytest_configure(config):
-    config.addinivalue_line("markers", "large: a benchmark of minutes; `lagbench bench --large`")
+def pytest_configure(config: pytest.Config) -> None:
+    if room := config.getoption("--plant"):
+        module, path = ROOMS[room]
+        *owners, name = path.split(".")
+        owner: Any = functools.reduce(getattr, owners, import_module(module))
+        setattr(owner, name, slow(getattr(owner, name)))
 
 
-def least_s(work: Callable[[], object], rounds: int = ROUNDS) -> float:
-    """The least disturbed of several measurements, in seconds of the processor."""
-    took = []
-    for _ in range(rounds):
-        began = time.process_time()
-        work()
-        took.append(time.process_time() - began)
-    return min(took)
+def slow(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function with the same result, `SLOWNESS` times as slow."""
+
+    @functools.wraps(function)
+    def slowed(*arguments: Any, **options: Any) -> Any:
+        start = time.process_time()
+        result = function(*arguments, **options)
+        end = time.process_time()
+        while time.process_time() < end + (SLOWNESS - 1.0) * (end - start):
+            pass
+        return result
+
+    return slowed
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture
-def over(benchmark):
-    """Notes the benchmark's time over that of something else, which is run here."""
+def note(benchmark, request):
+    """``note(ratio, at_most)`` stores a measured ratio, and fails above the bound."""
 
-    def note(bare: Callable[[], object], name: str = "ratio") -> None:
-        bare()
-        if benchmark.stats is not None:
-            benchmark.extra_info[name] = benchmark.stats.stats.min / least_s(bare)
+    def check(ratio: float, at_most: float) -> None:
+        benchmark.pedantic(lambda: None)  # pytest-benchmark stores what a benchmark has run
+        benchmark.extra_info["ratio"] = ratio
+        if benchmark.enabled:
+            ratios.append((request.node.name, ratio, at_most))
+            assert ratio <= at_most
 
-    return note
-
-
-@pytest.fixture(scope="session")
-def spoken():
-    """Makes a word loop of so many words, and the scores of a sentence: (graph, scores)."""
-    return make_task
+    return check
 
 
-@pytest.fixture(scope="session")
-def kaldi():
-    """Decodes with Kaldi, or skips: (frames a second, words) of (graph, scores, beam width)."""
-    return kaldi_decoded
+@pytest.fixture
+def compare(benchmark, note):
+    """``compare(work, other, at_most=…)``: the median ratio of their times, taken in turns."""
+
+    def run(work: Work, other: Work, at_most: float, rounds: int = 7) -> None:
+        work()
+        other()
+        rounds = rounds if benchmark.enabled else 1
+        pairs = [(processor_s(work), processor_s(other)) for _ in range(rounds)]
+        note(median(one / max(two, 1e-9) for one, two in pairs), at_most)
+
+    return run
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if ratios:
+        terminalreporter.section("processor time over that of the peer")
+        for name, ratio, bound in ratios:
+            mark = "" if ratio <= bound else "  TOO SLOW"
+            terminalreporter.write_line(f"{name:90} {ratio:8.4f}  at most {bound:g}{mark}")

@@ -1,15 +1,6 @@
-"""Folds a second, beside SimPy on the same system in the same run (`times_simpy`).
-
-What is timed of the simulator is a whole segment: drawing every duration, all columns of the
-timeline, no spans (`with_spans` tells what they add). What is timed of SimPy is its loop: the
-durations were drawn before. Both are past their start, and compiled.
-"""
+"""Folds a second beside SimPy and plain walks of the same system, and all-reduces beside NumPy."""
 
 from __future__ import annotations
-
-import math
-import time
-from dataclasses import replace
 
 import numba
 import numpy as np
@@ -17,27 +8,28 @@ import pytest
 import simpy
 
 from harness.simulator import (
+    Averaging,
     Cluster,
     Device,
-    Fault,
     Jitter,
     Server,
     Simulation,
     WorkerGroup,
     Workload,
 )
+from harness.simulator.collectives import AllReduce
 from harness.simulator.costs import computation_s, costs_of
-from harness.simulator.protocols.backup_workers import BackupWorkers
+from harness.simulator.network import Level, Network, wire
+from tests.harness.simulator.simpy_network import NetworkedModel
 
-pytestmark = pytest.mark.benchmark(timer=time.process_time)
+JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)
+FOLDS, SIMPY_FOLDS = 100_000, 4000
+WORKERS, SIZE = 1024, 1.6e8
+NODES = Network((Level(1, 4.5e11, 1e-6), Level(8, 5e10, 2e-6)))
+READY = np.random.default_rng(0).exponential(0.01, WORKERS)
 
-JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=0.0)
-FOLDS = 200_000
-SIMPY_FOLDS = 10_000
-GROWTH = (1000, 10_000, 100_000, 1_000_000)
 
-
-def cluster_of(workers: int) -> Cluster:
+def cluster_of(workers: int, network: Network | None = None) -> Cluster:
     """Exponential computing of mean 1 s, and a server busy for half of the time."""
     return Cluster(
         name="bench",
@@ -45,6 +37,7 @@ def cluster_of(workers: int) -> Cluster:
         workers=(WorkerGroup(workers, "unit"),),
         server=Server(fold_s=0.5 / workers),
         jitter=Jitter("shifted-exponential", 1.0),
+        network=network,
     )
 
 
@@ -56,109 +49,97 @@ def draw(costs, drawn: np.ndarray) -> None:
             drawn[worker, step] = computation_s(costs, worker, step)
 
 
-def simpy_folds_per_s(cluster: Cluster, workers: int) -> tuple[float, list[tuple[float, int]]]:
-    """SimPy's speed after a tenth of the folds, and its (time, worker) sequence."""
-    costs = costs_of(cluster, JOB, workers, 0)
-    drawn = np.empty((workers, 3 * SIMPY_FOLDS // workers + 30))
-    draw(costs, drawn)
-    durations = drawn.tolist()
-    env, record = simpy.Environment(), []
-    server, warm, finished = simpy.Resource(env), env.event(), env.event()
+class SimpyServer:
+    """A parameter server of SimPy whose durations were drawn beforehand."""
 
-    def worker(who):
-        for seconds in durations[who]:
-            yield env.timeout(seconds)
-            with server.request() as turn:
+    def __init__(self, cluster: Cluster, workers: int) -> None:
+        costs = costs_of(cluster, JOB, workers, 0)
+        drawn = np.empty((workers, 12 * SIMPY_FOLDS // workers + 60))
+        draw(costs, drawn)
+        self.env, self.record = simpy.Environment(), []
+        self.server, self.fold_s = simpy.Resource(self.env), costs.fold_s
+        for worker, durations in enumerate(drawn.tolist()):
+            self.env.process(self.work(worker, durations))
+
+    def work(self, worker, durations):
+        for seconds in durations:
+            yield self.env.timeout(seconds)
+            with self.server.request() as turn:
                 yield turn
-                yield env.timeout(costs.fold_s)
-            record.append((env.now, who))
-            if len(record) == SIMPY_FOLDS // 10:
-                warm.succeed()
-            if len(record) == SIMPY_FOLDS:
-                finished.succeed()
+                yield self.env.timeout(self.fold_s)
+            self.record.append((self.env.now, worker))
 
-    for who in range(workers):
-        env.process(worker(who))
-    env.run(warm)
-    start, before = time.process_time(), len(record)
-    env.run(finished)
-    return (len(record) - before) / (time.process_time() - start), record
+    def run(self) -> None:
+        """About `SIMPY_FOLDS` more folds."""
+        end = len(self.record) + SIMPY_FOLDS
+        while len(self.record) < end:
+            self.env.step()
 
 
-@pytest.mark.parametrize("workers", [4, 50, 1000, 100_000])
-def test_the_parameter_server_is_fast_and_its_sequence_is_simpys(benchmark, workers):
+@pytest.mark.parametrize("workers", [4, 1000])
+def test_the_parameter_server_is_fast_and_its_sequence_is_simpys(compare, workers):
     cluster = cluster_of(workers)
     simulation = Simulation(cluster, "parameter_server", JOB, workers, spans=False)
-    check = simulation.advance(folds=SIMPY_FOLDS)
-    simpy_rate, record = simpy_folds_per_s(cluster, workers)
-    rows = zip(check.folds.time_s.tolist(), check.folded().worker.tolist(), strict=True)
-    assert list(rows) == record
-    simulation.advance(folds=2 * workers)
-    benchmark(simulation.advance, folds=SIMPY_FOLDS if benchmark.disabled else FOLDS)
-    if benchmark.stats is not None:
-        rate = FOLDS / benchmark.stats.stats.min
-        spans = folds_per_s_with_spans(cluster, workers)
-        benchmark.extra_info |= {
-            "folds_per_s": rate,
-            "times_simpy": rate / simpy_rate,
-            "times_simpy_with_spans": spans / simpy_rate,
-        }
+    model = SimpyServer(cluster, workers)
+    segment = simulation.advance(folds=SIMPY_FOLDS)
+    model.run()
+    rows = zip(segment.folds.time_s.tolist(), segment.folded().worker.tolist(), strict=True)
+    assert list(rows) == model.record[:SIMPY_FOLDS]
+
+    def advance() -> None:
+        for _ in range(FOLDS // SIMPY_FOLDS):
+            simulation.advance(folds=SIMPY_FOLDS)
+
+    # 25 times as many folds in at most half of the time: 50 times SimPy.
+    compare(advance, model.run, at_most=0.5, rounds=3)
 
 
-def folds_per_s_with_spans(cluster: Cluster, workers: int) -> float:
-    """The same with a span for everything a worker and the server do."""
-    simulation = Simulation(cluster, "parameter_server", JOB, workers)
-    simulation.advance(folds=2 * workers)
-    start = time.process_time()
-    simulation.advance(folds=FOLDS)
-    return FOLDS / (time.process_time() - start)
+def test_fair_links_are_fast_and_their_sequence_is_simpys(compare):
+    levels = (Level(1, 200.0, 1e-3), Level(8, 400.0, 1e-3))
+    network = Network(levels, "fair", server=Level(1, 24.0 * 50))
+    cluster = cluster_of(50, network)
+    model = NetworkedModel(cluster, JOB, 50, 0)
+    expected = model.run(100)
+    simulation = Simulation(cluster, "parameter_server", JOB, 50, spans=False)
+    segment = simulation.advance(folds=100)
+    assert segment.folded().worker.tolist() == [row[1] for row in expected]
+    compare(
+        lambda: simulation.advance(folds=10_000),
+        lambda: NetworkedModel(cluster, JOB, 50, 0).run(400),
+        at_most=1.0,
+        rounds=3,
+    )
 
 
-def test_how_the_cost_of_a_fold_grows_with_the_workers(benchmark):
-    """`per_level_over_1000_workers` is 1 where a fold's time grows as the logarithm does."""
-    folds = SIMPY_FOLDS if benchmark.disabled else FOLDS
-    simulations = {
-        n: Simulation(cluster_of(n), "parameter_server", JOB, spans=False) for n in GROWTH
-    }
-    for workers, simulation in simulations.items():
-        segment = simulation.advance(folds=workers)
-        assert np.all(np.diff(segment.folds.time_s) > 0.0)
-    nanoseconds = {n: [] for n in GROWTH}
-
-    def one_round():
-        for workers, simulation in simulations.items():
-            start = time.process_time()
-            assert len(simulation.advance(folds=folds).folds) == folds
-            nanoseconds[workers].append(1e9 * (time.process_time() - start) / folds)
-
-    benchmark.pedantic(one_round, rounds=1 if benchmark.disabled else 9)
-    each = {n: float(min(times)) for n, times in nanoseconds.items()}
-    per_level = {n: each[n] / math.log2(n) for n in GROWTH}
-    benchmark.extra_info |= {
-        "growth_ratio": per_level[1_000_000] / per_level[1000],
-        "ns_per_fold": each,
-        "per_level_over_1000_workers": {n: per_level[n] / per_level[1000] for n in GROWTH},
-    }
+def numpy_ring() -> np.ndarray:
+    """Ends of a ring all-reduce: a worker sends when it and its neighbour are ready."""
+    ready_s = READY
+    for _ in range(2 * (WORKERS - 1)):
+        ready_s = np.maximum(ready_s, np.roll(ready_s, 1)) + (1e-6 + SIZE / WORKERS / 6e9)
+    return ready_s
 
 
-def test_how_the_cost_of_a_round_with_deaths_grows_with_the_workers(benchmark):
-    """`growth_ratio`: a contribution of backup workers among 4,096 over one among 64."""
-    deaths = (Fault("death", mean_s=100.0, down_s=5.0),)
-    contributions = SIMPY_FOLDS if benchmark.disabled else FOLDS
-    simulations = {
-        n: Simulation(replace(cluster_of(n), faults=deaths), BackupWorkers(2), JOB, spans=False)
-        for n in (64, 4096)
-    }
-    nanoseconds = {n: [] for n in simulations}
+def test_a_ring_of_1024_workers_beside_numpys_pass(compare):
+    reduce = AllReduce("ring", wire(Network((Level(1, 6e9, 1e-6),)), WORKERS))
+    np.testing.assert_allclose(numpy_ring().max(), reduce.ends_s(READY, SIZE).max(), rtol=1e-9)
+    compare(lambda: reduce.ends_s(READY, SIZE), numpy_ring, at_most=0.3)
 
-    def one_round():
-        for workers, simulation in simulations.items():
-            start = time.process_time()
-            rows = len(simulation.advance(folds=contributions // workers).contributions)
-            assert rows >= contributions // workers * (workers // 2)
-            nanoseconds[workers].append(1e9 * (time.process_time() - start) / rows)
 
-    one_round()
-    benchmark.pedantic(one_round, rounds=1 if benchmark.disabled else 9)
-    each = {n: min(times) for n, times in nanoseconds.items()}
-    benchmark.extra_info |= {"growth_ratio": each[4096] / each[64], "ns_a_contribution": each}
+@pytest.mark.parametrize("algorithm", ["recursive-doubling", "hierarchical"])
+def test_an_all_reduce_of_1024_workers_with_events(compare, algorithm):
+    reduce = AllReduce(algorithm, wire(NODES, WORKERS), group=8)
+    bound = {"recursive-doubling": 2.0, "hierarchical": 0.4}[algorithm]
+    compare(lambda: reduce.ends_s(READY, SIZE), numpy_ring, at_most=bound)
+
+
+def test_a_round_of_averaging_on_1024_workers(compare):
+    cluster = Cluster(
+        "bench",
+        {"unit": Device(1.0)},
+        (WorkerGroup(WORKERS, "unit"),),
+        jitter=Jitter("lognormal", 0.1),
+        network=NODES,
+    )
+    job = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=SIZE)
+    simulation = Simulation(cluster, Averaging(10, collective="ring"), job, WORKERS)
+    compare(lambda: simulation.advance(folds=1), numpy_ring, at_most=0.4)

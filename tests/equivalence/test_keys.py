@@ -38,7 +38,6 @@ from harness.grid.grid import Runner
 from harness.modules.application import ModuleTable
 from harness.modules.task import ModuleConfig
 from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
-from harness.reference.keys import classes, entries_of, tables_in
 from harness.rollouts.losses import Loss
 from harness.rollouts.problems import Problems, Reaching, Sorting
 from harness.rollouts.protocol import Rollouts
@@ -53,6 +52,7 @@ from harness.speech.frames import ForcedAlignment, RunConfig
 from harness.speech.sequence import Plateau, SequenceConfig
 from tests.equivalence import catalogue
 from tests.harness.simulator import test_effects as clusters
+from tests.keys import classes, entries_of, tables_in
 from tests.run_files import tiny_corpus
 
 WORKERS = 9

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import lagbench
 from harness.cli import parser_of
-from harness.reference.keys import classes, entries_of, keys_of
 from harness.simulator import Cluster
+from tests.keys import classes, entries_of, keys_of
 
 LIST = Path(__file__).with_name("surface.json")
 

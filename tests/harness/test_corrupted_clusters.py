@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from harness import cli
 from harness.base.errors import UserError
 from harness.base.settings import Spec, build
-from harness.reference import Key, keys_of
 from harness.simulator import Cluster
+from tests.keys import Key, keys_of
 
 K20M = Path(__file__).parents[2] / "reproductions" / "clusters" / "k20m-server.toml"
 NAME = "K20m"

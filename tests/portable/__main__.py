@@ -1,133 +1,81 @@
-"""``tox -e portable``: the numerics' tests under every setting, and what each setting changes."""
+"""``tox -e portable``: the numerics' tests as other processors and libraries' code paths compute.
+
+    python -m tests.portable [SETTING …]
+
+Each setting is what one process adds to its environment; without arguments all are run.
+"""
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from xml.etree import ElementTree
 
-from tests.portable.settings import DEFAULT, SET, SETTINGS, TESTS, THREADS, Setting
+from numpy._core._multiarray_umath import __cpu_dispatch__
 
-ROOT = Path(__file__).parents[2]
-TRAINS = {
-    "paper1": {"training"},
-    "paper2": {"training", "natural gradient"},
-    "paper3": {"training", "sequence"},
+from tests.portable.flips import ENVIRONMENT as FLIPS
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+VALUES = {
+    "ATEN_CPU_CAPABILITY": ("default", "avx2"),
+    "MKL_ENABLE_INSTRUCTIONS": ("AVX2", "SSE4_2"),
+    "MKL_CBWR": ("COMPATIBLE", "AVX2"),
+    "OPENBLAS_CORETYPE": ("Haswell", "Zen", "SkylakeX"),
+    "NUMBA_CPU_NAME": ("generic",),
+    "NPY_DISABLE_CPU_FEATURES": (" ".join(__cpu_dispatch__),),  # numpy's baseline alone
+    FLIPS: ("1", "2", "3"),
 }
-"""The probes of what a paper trains with."""
+SETTINGS = {
+    "default": {},
+    "threads=2": dict.fromkeys(THREADS, "2"),
+    **{
+        f"{name}={value.split()[0]}": {name: value}
+        for name, values in VALUES.items()
+        for value in values
+    },
+}
+TESTS = (
+    "tests/data_synth/test_golden_corpora.py",
+    "tests/harness/simulator/test_golden_timelines.py",
+    "tests/harness/simulator/test_laws.py",
+    "tests/harness/algorithms",
+    "tests/harness/natural_gradient",
+    "tests/theory",
+    "tests/equivalence",
+    "tests/harness/networks/test_dnn.py",
+    "tests/harness/acoustics/test_rbm.py",
+    "tests/harness/acoustics/test_forward_backward.py",
+    "tests/harness/acoustics/test_batched_mmi.py",
+    "tests/harness/acoustics/test_mmi.py",
+    "tests/harness/acoustics/test_lattice.py",
+    "tests/harness/acoustics/test_decoder.py",
+    "tests/harness/speech/test_frame_training.py",
+    "tests/harness/training/test_rounds.py",
+    "tests/harness/speech/test_sequence_oracle.py",
+)
+"""The numerics: what rounds, and what must not."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 1 if anything failed under any setting, 2 for a setting that does not exist."""
-    p = argparse.ArgumentParser(prog="tox -e portable --", description=__doc__)
-    p.add_argument("--only", action="append", metavar="SETTING", help="this one (repeatable)")
-    p.add_argument("--smoke", choices=TRAINS, help="reproduce a paper at smoke scale instead")
-    p.add_argument("--list", action="store_true", help="print the settings")
-    p.add_argument("tests", nargs="*", help="other tests than the numerics'")
-    options = p.parse_args(arguments)
-    names = [setting.name for setting in SETTINGS]
-    if unknown := set(options.only or ()) - set(names):
-        p.error(f"--only: no setting {sorted(unknown)}; allowed: {', '.join(names)}")
-    if options.list:
-        print("\n".join(names))
-        return 0
-    chosen = [s for s in SETTINGS if not options.only or s.name in options.only]
-    rows = _smokes(options.smoke, chosen) if options.smoke else _tests(options.tests, chosen)
-    return int(any(list(rows)))  # a list: all of them, whatever failed
+def run(setting: str) -> int:
+    """Exit code of the numerics' tests under a setting; nothing else that a setting has is set."""
+    inherited = {name: value for name, value in os.environ.items() if name not in VALUES}
+    environment = inherited | dict.fromkeys(THREADS, "1") | SETTINGS[setting]
+    cores = (os.cpu_count() or 1) // int(environment["OMP_NUM_THREADS"])
+    command = [sys.executable, "-m", "pytest", "-q", "-n", str(max(1, cores)), *TESTS]
+    print(f"== {setting}", flush=True)
+    return subprocess.run(command, cwd=Path(__file__).parents[2], env=environment).returncode
 
 
-def _tests(tests: Sequence[str], settings: Sequence[Setting]) -> Iterator[bool]:
-    """Print a row for each setting, and give whether a test failed."""
-    usual = _probed(DEFAULT)
-    _row("setting", "passed", "failed", "skipped", "seconds", "last bits that differ")
-    for setting in settings:
-        changed, began = _changed(setting, usual), time.monotonic()
-        passed, failed, skipped = _pytest(setting, tests or TESTS)
-        seconds = f"{time.monotonic() - began:.0f}"
-        _row(setting.name, passed, failed, skipped, seconds, ", ".join(changed) or "none")
-        yield failed > 0
-
-
-def _smokes(paper: str, settings: Sequence[Setting]) -> Iterator[bool]:
-    """Reproduce a paper under every setting that changes training, and under the default."""
-    usual = _probed(DEFAULT)
-    _row("setting", "exit", "", "", "seconds", f"{paper} at smoke scale")
-    for setting in settings:
-        if setting is not DEFAULT and TRAINS[paper].isdisjoint(_changed(setting, usual)):
-            _row(setting.name, "-", "", "", "", "training's bytes are the default's")
-            continue
-        began = time.monotonic()
-        with tempfile.TemporaryDirectory() as out:
-            command = ["reproductions", paper, "--scale", "smoke", "--out", out]
-            done = _python(setting, ["tests.portable.flipped", *command])
-        seconds = f"{time.monotonic() - began:.0f}"
-        _row(setting.name, done.returncode, "", "", seconds, _last_line(done))
-        yield done.returncode != 0
-
-
-def _probed(setting: Setting) -> dict[str, str]:
-    """The hash of every probe under a setting."""
-    done = _python(setting, ["tests.portable.probes"])
-    if done.returncode:
-        raise SystemExit(f"{setting.name}: the probes end with\n{done.stderr}")
-    return json.loads(done.stdout)
-
-
-def _changed(setting: Setting, usual: dict[str, str]) -> list[str]:
-    return [name for name, found in _probed(setting).items() if found != usual[name]]
-
-
-def _pytest(setting: Setting, tests: Sequence[str]) -> tuple[int, int, int]:
-    """Passed, failed and skipped; what failed is printed."""
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
-        # Threads that wait for a core that others hold take ten times as long.
-        processes = (os.cpu_count() or 1) // int(setting.environment.get("OMP_NUM_THREADS", 1))
-        spread = ["-p", "no:cacheprovider", "-n", str(max(1, processes)), f"--junitxml={report}"]
-        done = _python(setting, ["pytest", "-q", *spread, *tests])
-        if done.returncode not in (0, 1):
-            raise SystemExit(f"{setting.name}: pytest ends with {done.returncode}\n{done.stdout}")
-        if done.returncode:
-            print(done.stdout, file=sys.stderr)
-        (suite,) = ElementTree.parse(report).getroot().iter("testsuite")
-    count = {name: int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped")}
-    failed = count["failures"] + count["errors"]
-    return count["tests"] - failed - count["skipped"], failed, count["skipped"]
-
-
-def _python(setting: Setting, module: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", *module],
-        cwd=ROOT,
-        env=_environment(setting),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def _environment(setting: Setting) -> dict[str, str]:
-    """A process's: nothing that any setting sets but what this one does."""
-    own = {name: value for name, value in os.environ.items() if name not in SET}
-    return own | dict.fromkeys(THREADS, "1") | dict(setting.environment)
-
-
-def _last_line(done: subprocess.CompletedProcess[str]) -> str:
-    lines = (done.stderr if done.returncode else done.stdout).strip().splitlines()
-    return lines[-1] if lines else ""
-
-
-def _row(name: str, *cells: object) -> None:
-    *numbers, said = cells
-    print(f"{name:34}", *(f"{cell!s:>8}" for cell in numbers), f" {said}", flush=True)
+def main(names: list[str]) -> int:
+    """Exit code 1 if a test fails under any setting, 2 for a setting that does not exist."""
+    if unknown := set(names) - set(SETTINGS):
+        print(f"no setting {sorted(unknown)}; allowed: {', '.join(SETTINGS)}", file=sys.stderr)
+        return 2
+    failed = [name for name in names or SETTINGS if run(name)]
+    print("failed under:", ", ".join(failed) or "none")
+    return int(bool(failed))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

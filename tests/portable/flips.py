@@ -41,12 +41,6 @@ def flipped_bases(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-def flip_bases_of_environment() -> None:
-    """The rest of this process, if its environment says so."""
-    if seed := os.environ.get(ENVIRONMENT):
-        flip_bases(pytest.MonkeyPatch(), int(seed))
-
-
 def flip_bases(patch: pytest.MonkeyPatch, seed: int) -> None:
     """Put turned decompositions in the place of numpy's and torch's."""
     for library in (np.linalg, torch.linalg):

@@ -19,7 +19,6 @@ from harness.algorithms.schedules import Constant, Search
 from harness.base.errors import UserError
 from harness.base.seeds import identity
 from harness.fidelity.predict import time_full_run
-from harness.reference.keys import keys_of
 from harness.runs.config import Stage
 from harness.runs.idle import idle_lines
 from harness.simulator import Averaging, Cluster, ParameterServer
@@ -29,6 +28,7 @@ from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.speech.frames import ForcedAlignment, RunConfig
 from harness.speech.sequence import Plateau, SequenceConfig
 from tests.harness.simulator import test_effects as files
+from tests.keys import keys_of
 
 WORKERS = 9
 METHODS = {

@@ -8,10 +8,9 @@ are what is above 1; measuring the model is in neither.
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 import torch
@@ -27,10 +26,10 @@ from harness.speech.frames import RunConfig
 from harness.speech.sequence import SequenceConfig, Setup
 from harness.speech.sequence_training import SequenceTraining
 from harness.store import Store
+from tests.benchmarks.test_replay import speech_of
 
 CLUSTER = Path(__file__).parents[2] / "reproductions" / "clusters" / "distbelief.toml"
 HIDDEN, REPLICAS, SLOTS, UTTERANCES = (128, 128), 4, 4, 40
-ROUNDS = 5
 
 
 def small_task():
@@ -87,32 +86,28 @@ def bare(setup, minibatches):
         setup.loss.gradient(stack, x[rows].unsqueeze(0), outer[rows].unsqueeze(0), out)
 
 
-def processor_s(work) -> float:
-    began = time.process_time()
-    work()
-    return time.process_time() - began
-
-
-def test_a_pass_of_sequence_training_over_its_bare_arithmetic(benchmark, tmp_path):
-    torch.set_num_threads(1)
+def test_a_pass_of_sequence_training_over_its_bare_arithmetic(compare, tmp_path):
     corpus = small_task()
     config = configured(corpus)
     inputs = corpus.dim * (2 * corpus.context + 1)
     net = Dnn(Layout((inputs, *HIDDEN, corpus.n_targets)), "relu")
     model = random_parameters(net.layout, torch.Generator().manual_seed(0))[0]
     setup = Setup.from_config(config, corpus, model)
-    first = trained(config, corpus, model, tmp_path / "first")
-    folds = first.executor.server.version
-    assert first.epoch == 1.0
-    assert first.total.kept + first.tally.kept > 0.6 * SLOTS * folds
-    bare(setup, folds)
-    pairs = [
-        (
-            processor_s(lambda: bare(setup, folds)),
-            processor_s(lambda k=k: trained(config, corpus, model, tmp_path / str(k))),
-        )
-        for k in range(ROUNDS if benchmark.enabled else 1)
-    ]
-    benchmark.extra_info["ratio"] = median(b / a for a, b in pairs)
-    benchmark.extra_info["counts"] = {"folds": folds, "utterances": UTTERANCES}
-    benchmark.pedantic(lambda: bare(setup, folds), rounds=1)
+    training = trained(config, corpus, model, tmp_path / "first")
+    folds = training.executor.server.version
+    assert training.epoch == 1.0
+    assert training.total.kept + training.tally.kept > 0.6 * SLOTS * folds
+    stores = count()
+    compare(
+        lambda: trained(config, corpus, model, tmp_path / str(next(stores))),
+        lambda: bare(setup, folds),
+        at_most=3.0,
+        rounds=3,
+    )
+
+
+def test_gathering_spliced_frames_over_indexing(compare):
+    speech, _ = speech_of((440, 64, 352))
+    rows = torch.randint(len(speech.targets), (4, 256))
+    spliced = torch.randn(len(speech.targets), 440)
+    compare(lambda: speech.gather(rows), lambda: spliced[rows], at_most=8.0)
