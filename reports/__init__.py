@@ -17,9 +17,8 @@ def build(out: Path, results: Results | None = None) -> None:
 
     Args:
         out: folder with ``runs/`` and ``timelines/``.
-        results: claims and exhibits; timelines that they draw are copied from their runs, and the
-            figures of ``lagbench bench`` for this machine are added. If not given, those of
-            ``results.json``, which is then written only if it names other files.
+        results: claims and exhibits; timelines that they draw are copied from their runs. If not
+            given, those of ``results.json``, which is then written only if it names other files.
 
     Raises:
         UserError: ``out`` holds no results, or damaged ones.

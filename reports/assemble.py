@@ -14,7 +14,6 @@ from harness.simulator.timeline_file import load_timeline, save_timeline
 from harness.store.files import writable_folder, write_bytes
 from harness.store.schema import TIMELINE
 from reports import (
-    bench,
     figures,
     gantt,
     pdf,
@@ -37,7 +36,6 @@ def assemble(out: Path, results: Results | None = None) -> None:
     found = printable(_read_stored(path) if results is None else results)
     if results is not None:
         _keep_timelines(results, out)
-        bench.keep(out)
     for folder in ("figures", "tables"):
         writable_folder(out / folder, "report")
     drawn = with_files(found, out)
@@ -49,7 +47,7 @@ def assemble(out: Path, results: Results | None = None) -> None:
     told = document(drawn, runs, reasons, found, summary.read_terms(out))
     write_bytes(out / "report.html", page(drawn, runs, told, out))
     if pdf.has_typst():
-        more = {"bench": bench.page(out), "sources": source_digests(out)}
+        more = {"sources": source_digests(out)}
         write_bytes(out / "report.pdf", pdf.compile_pdf({**told, **more}, out))
     else:
         LOG.warning(f"{out / 'report.pdf'}: not made, typst is not installed")

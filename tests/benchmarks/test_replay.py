@@ -16,6 +16,7 @@ from harness.algorithms.async_sgd import AveragedSgd
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.replay.fold_replay import StaleReplay
+from harness.replay.replica_states import ReplicaStates
 from harness.simulator import Simulation, Workload, load_cluster
 from harness.speech.frames import Frames
 from harness.tasks.order import Order
@@ -94,7 +95,7 @@ class Still:
 def test_folds_and_reads_over_bare_passes(compare):
     steps = Steps()
     minibatch = steps.gather([(0, 0)])
-    steps.replay.network, steps.replay.minibatch_of = Still(), lambda keys: minibatch
+    steps.replay.states, steps.replay.minibatch_of = ReplicaStates(Still()), lambda keys: minibatch
     model, average = steps.model.clone(), steps.model.clone()
     replicas = model.repeat(WORKERS, 1)
     gradients = torch.zeros_like(replicas)

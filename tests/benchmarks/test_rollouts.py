@@ -12,7 +12,7 @@ FOLDS = 20
 
 
 def test_events_of_rollouts_over_a_naive_walk(compare):
-    settings = random_settings(np.random.default_rng(0), "backpressure", "pause")
+    settings = random_settings(np.random.default_rng(0), "backpressure", "between")
 
     def walk() -> None:
         Walk(Rollouts(**settings), [1, 1], settings["sync_s"] or 0.25, length).walk(FOLDS)
