@@ -116,7 +116,6 @@ def run(asked: argparse.Namespace) -> int:
         check_known(asked.corpus, asked.scale or "smoke")
     from harness.runs.device import resolve
     from harness.store.files import writable_folder
-    from reproductions.declared import check_registered
     from reproductions.paper import NO_CORPUS, Subject, corpus_without_speech
     from reproductions.reproduce import execute_share, reproduce
 
@@ -127,10 +126,8 @@ def run(asked: argparse.Namespace) -> int:
     scale = asked.scale or ("gpu" if device == "cuda" else "laptop")
     request = _request(asked, paper, scale, device)
     curve = paper.curve(request.only)
-    if curve is None:
-        check_registered(paper, scale)
-    else:
-        _ = curve.registration  # refused before a folder is made
+    if curve is not None:
+        _ = curve.entries  # refused before a folder is made
     writable_folder(request.out, "--out")
     if curve is not None:
         from reproductions.curve_runs import Means, reproduce_curve

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, cast
 
@@ -44,6 +44,7 @@ from reproductions.paper import (
     Subject,
     corpus_without_speech,
 )
+from reproductions.registered import REGISTRATION
 from reproductions.scale_curves import (
     build_exhibits,
     estimate_core_hours,
@@ -79,7 +80,7 @@ def reproduce_curve(paper: Paper, scaling: Scaling, means: Means) -> Results:
     """
     started, clock = datetime.now(UTC), time.monotonic()
     moment = comparison.describe_program("")["git"]
-    under = {"commit": moment, "registration": scaling.registration.describe()}
+    under = {"commit": moment, REGISTRATION: scaling.registration.digest}
     store = means.store.under(under)
     read_published(FROM / paper.id / scaling.scale, store)
     try:
@@ -101,6 +102,7 @@ def reproduce_curve(paper: Paper, scaling: Scaling, means: Means) -> Results:
             "wall_s": round(time.monotonic() - clock, 1),
             "started": started.isoformat(timespec="seconds"),
             **comparison.describe_runs(runs, set()),
+            REGISTRATION: scaling.registration.compare(chain.from_iterable(runs.values())),
         }
         seeds = tuple(sorted({seed for size in scaling.sizes for seed in size.seeds}))
         results = Results(

@@ -17,10 +17,10 @@ from harness.base.errors import UserError, name_error
 from harness.judge.builders import Maker
 from harness.judge.claims import Rule
 from harness.judge.conditions import Conditions
-from harness.judge.registrations import Registration, read_registration, require_curve
 from harness.judge.results import Claim, Exhibit
 from harness.store import Run
 from harness.tasks.contract import Configuration
+from reproductions.registered import Registration
 
 FIRST_SEEDS = {"smoke": 11, "laptop": 1004, "overnight": 2001, "gpu": 3001, "paper": 4001}
 """The first seed of each scale's verdicts. Those below 1000 serve development, smoke's included.
@@ -139,21 +139,17 @@ class Scaling:
 
     @cached_property
     def registration(self) -> Registration:
-        """The registration.
+        """The registration."""
+        return Registration(self.registered)
+
+    @cached_property
+    def entries(self) -> dict[str, Any]:
+        """The registered entries of the curve.
 
         Raises:
-            UserError: there is no such file, or it lacks an entry of this curve.
+            UserError: an entry is missing.
         """
-        found = read_registration(self.registered)
-        if found is None:
-            raise UserError(f"{self.registered}: missing; needed: the curve {self.id}")
-        require_curve(found, self.id)
-        return found
-
-    @property
-    def entries(self) -> dict[str, Any]:
-        """The registered entries of the curve."""
-        return self.registration.entries(self.id)
+        return self.registration.curve(self.id)
 
     @cached_property
     def sizes(self) -> tuple[SizePlan, ...]:
@@ -190,7 +186,7 @@ class Paper:
         held_against: kind of the reference, one of ``reports.reference_terms.KINDS``.
         looks: number of looks at the verdicts while seeds were added, at scales with more than
             one; each counts in the correction over all claims.
-        folder: its folder, with ``registered/SCALE.toml``; None if it registers nothing.
+        folder: its folder, with ``registered.toml``; None if it registers nothing.
         curves: headline claims as curves over scale, each run by itself (``--only``).
     """
 
@@ -225,18 +221,14 @@ class Paper:
         first = FIRST_SEEDS[scale]
         return tuple(range(first, first + (count or self.seeds[scale])))
 
-    def path_of_registration(self, scale: str) -> Path | None:
-        """The file of a scale's registration, there or not; None if the paper has no folder."""
-        return self.folder and self.folder / "registered" / f"{scale}.toml"
-
-    def registration(self, scale: str) -> Registration | None:
-        """What is registered at a scale; None if nothing is.
+    @cached_property
+    def registration(self) -> Registration | None:
+        """What is registered; None if nothing is.
 
         Raises:
             UserError: the file is not TOML.
         """
-        path = self.path_of_registration(scale)
-        return path and read_registration(path)
+        return self.folder and Registration(self.folder / "registered.toml")
 
     def select_makers(
         self, only: Sequence[str], scale: str, search: bool = False, everything: bool = False

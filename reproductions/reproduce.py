@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from harness import argument_types
 from harness.base.seeds import identity
 from harness.grid.carriers import Submission
 from harness.grid.display import execute_named
-from harness.judge import comparison
+from harness.judge import comparison, read_results
 from harness.judge.builders import ASKED, Maker, Runs, build_claim, build_exhibit, divergence_hashes
 from harness.judge.parts import LOOKS, correct_verdicts
 from harness.judge.results import Claim, Exhibit, Results
@@ -23,9 +24,9 @@ from harness.store import Bucket, Run, Store
 from harness.store.schema import TIMELINE
 from harness.tasks.contract import Configuration
 from reports.site import FROM
-from reproductions.changes_after_runs import compare_with_registration, keep_changes, read_published
 from reproductions.curve_runs import find_curves
 from reproductions.paper import NO_CORPUS, Paper, Subject
+from reproductions.registered import REGISTRATION
 
 PUBLISHED = "From the published report:"
 """Begins the note of an exhibit that a report takes from the published one."""
@@ -97,15 +98,13 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
         **comparison.describe_runs(runs, before),
         ASKED: divergence_hashes(makers, runs),
     }
-    published = read_published(paper, subject)
+    if paper.registration is not None:
+        facts[REGISTRATION] = paper.registration.compare(chain.from_iterable(runs.values()))
     asked = paper.conditions.ask([build_claim(maker, subject, runs) for maker in claims])
-    judged, registration = compare_with_registration(
-        paper, subject, request.seeds, correct_verdicts(asked, looks), runs, published
-    )
     results = Results(
-        paper.id, subject.scale, subject.corpus.name, request.seeds, facts | registration,
+        paper.id, subject.scale, subject.corpus.name, request.seeds, facts,
         (*curves, *(build_exhibit(maker, subject, runs) for maker in exhibits), *known),
-        keep_changes(paper, judged, published),
+        correct_verdicts(asked, looks),
     )  # fmt: skip
     reports.build(request.out, results)
     return results
@@ -133,8 +132,8 @@ def find_published(
             this scale has no published exhibit to show.
         folder: published results, ``PAPER/SCALE/results.json``.
     """
-    found = read_published(paper, subject, folder)
-    if found is None:
+    path = folder / paper.id / subject.scale / "results.json"
+    if not path.exists() or (found := read_results(path)).corpus != subject.corpus.name:
         return ()
     told = {
         maker.id: SEARCHED if maker.searches else REQUESTED
@@ -160,15 +159,11 @@ def execute_share(paper: Paper, subject: Subject, request: Request) -> int:
     return len({run.hash for group in runs.values() for run in group})
 
 
-def describe_moment(paper: Paper, scale: str) -> dict[str, Any]:
-    """Facts that runs begun now keep: the commit of the code, and what is registered.
-
-    Raises:
-        UserError: the registration cannot be read.
-    """
-    registered = paper.registration(scale)
-    told = {} if registered is None else {"registration": registered.describe()}
-    return {"commit": comparison.describe_program("")["git"], **told}
+def describe_moment(paper: Paper) -> dict[str, Any]:
+    """Facts that runs begun now keep: the commit of the code, and the registration's digest."""
+    registration = paper.registration
+    digest = {} if registration is None else {REGISTRATION: registration.digest}
+    return {"commit": comparison.describe_program("")["git"], **digest}
 
 
 def is_of(share: tuple[int, int] | None, config: Configuration) -> bool:
@@ -202,7 +197,7 @@ def _execute_runs(
         return execute_named(configs, run_name, store, request.jobs, left_s, request.submit)
 
     end_s = None if request.budget_s is None else time.monotonic() + request.budget_s
-    store = request.store.under(describe_moment(paper, subject.scale))
+    store = request.store.under(describe_moment(paper))
     runs = execute_configs(configs, store)
     drawn = {
         (setting, seed)

@@ -1,7 +1,7 @@
 """A claim's ratio over scale: what a paper declares of it, and the exhibit from its finished runs.
 
-Sizes, seeds, laws and band stand in ``registered/scaling.toml`` of the paper (see
-`harness.judge.registrations`); a paper declares the runs of one seed at one size, and how their
+Sizes, seeds, laws and band stand in the paper's ``registered.toml`` (see
+`reproductions.registered`); a paper declares the runs of one seed at one size, and how their
 errors are read. ``curve_runs`` executes what is missing.
 """
 
@@ -14,11 +14,9 @@ import numpy as np
 
 from harness.judge.comparison import describe_runs
 from harness.judge.curve import Curve, Trend
-from harness.judge.registrations import describe_change
 from harness.judge.results import Exhibit, Row
 from harness.judge.scaling import Size, follow
 from harness.judge.statistics import ratio_ci
-from harness.store.schema import UNDER
 from reproductions.paper import Finished, Scaling
 from reproductions.run_metrics import hashes
 
@@ -56,7 +54,6 @@ def build_curve(scaling: Scaling, finished: Finished) -> Exhibit:
     """
     entries, missing = scaling.entries, missing_seeds(scaling, finished)
     runs = [run for arms in finished.values() for run in arms.values()]
-    begun = [run.provenance.get(UNDER, {}) for run in runs]
     busy_s = describe_runs({scaling.id: runs}, ()).get("runs_processor_s")
     rows, trends = list[Row](), list[Trend]()
     for label, (over, under, paper) in scaling.ratios.items():
@@ -81,8 +78,7 @@ def build_curve(scaling: Scaling, finished: Finished) -> Exhibit:
         tuple(trends),
         missing,
         scaling.registration.digest,
-        describe_change(scaling.registration, scaling.id, begun),
-        None if busy_s is None else round(busy_s / 3600.0, 2),
+        core_hours=None if busy_s is None else round(busy_s / 3600.0, 2),
     )
     return Exhibit(
         scaling.id,

@@ -29,7 +29,6 @@ from harness.judge.results import (
     Results,
     Row,
 )
-from harness.judge.schema1 import judge_again
 from harness.judge.statistics import Interval
 from harness.store import Run, Store
 from harness.store.read import read_json
@@ -212,9 +211,9 @@ def read_results(path: Path) -> Results:
         UserError: the file does not fit the schema; names file, key, value and allowed values.
     """
     data = read_json(path)
-    if data.get("schema") not in (1, SCHEMA):
-        raise UserError(f"{path}: schema is {data.get('schema')!r}; allowed: 1, {SCHEMA}")
-    top = _Reader(str(path), data if data["schema"] == SCHEMA else judge_again(path, data))
+    if data.get("schema") != SCHEMA:
+        raise UserError(f"{path}: schema is {data.get('schema')!r}; allowed: {SCHEMA}")
+    top = _Reader(str(path), data)
     return top.make(
         Results,
         exhibits=tuple(_exhibit(each) for each in top.children("exhibits")),

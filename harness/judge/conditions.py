@@ -1,4 +1,4 @@
-"""Conditions of a paper's regime, declared once in its ``conditions.toml``.
+"""Conditions of a paper's regime, declared once in its ``registered.toml``.
 
 A condition has a statistic, a limit, the place in the paper that it is from, and the kinds of claim
 that it concerns. It is asked of every claim of those kinds, whichever way the claim came out, so no
@@ -45,7 +45,7 @@ class PaperCondition:
     """One condition of a paper's regime.
 
     Attributes:
-        name: its key in ``conditions.toml``.
+        name: its key in ``registered.toml``.
         statistic: the measured statistic in words, with the unit.
         rule: its limit.
         source: where the paper has the limit from.

@@ -93,8 +93,7 @@ class Curve:
         missing: registered seeds that were not run or of which a run diverged, by size; empty if
             the curve is whole.
         registered: SHA-256 of the registration.
-        changed_after_runs: what of the registration was changed after the first of the runs; empty
-            if nothing was.
+        changed_after_runs: of a curve that was registered anew after its runs, what was changed.
         core_hours: processor time of the runs; None if they do not have it.
     """
 

@@ -89,7 +89,7 @@ class Precondition:
         what: the condition in words, with the unit.
         value: measured value.
         rule: band that the estimate must lie in.
-        name: its name in the paper's ``conditions.toml``.
+        name: its name in the paper's ``registered.toml``.
         source: where the paper has the limit from.
         unmet: plain words on a value that does not hold, in which ``{value:…}`` takes its place.
     """

@@ -134,7 +134,7 @@ class Condition:
         ci95: its 95% interval.
         band: band that it must lie in, its limit; an unbounded end is None.
         holds: whether the measured value lies in the band.
-        name: its name in the paper's ``conditions.toml``.
+        name: its name in the paper's ``registered.toml``.
         source: where the paper has the limit from.
         unmet: in plain words, with the value, that it does not hold; empty if it holds.
     """
@@ -168,9 +168,8 @@ class Claim:
         undetermined: choice that the paper leaves open, if the answer depends on it.
         conditions: conditions of the paper's regime, each measured.
         cannot_fail: reason why it holds by construction, if it does.
-        changed_after_runs: change of its statistic, band or conditions that is younger than its
-            runs; otherwise empty.
-        before: verdict that was published before such a change, or by an earlier judge.
+        changed_after_runs: of a claim that was judged anew after its runs, what was changed.
+        before: the verdict of before.
         runs: hashes of the runs it comes from.
         note: a sentence for the reader.
         parts: the quantities behind it; the first is the headline.

@@ -60,7 +60,7 @@ EARLY = 0.2
 """The share of epoch 1 that counts as early."""
 UNDER_WAY = 0.1
 """The share of epoch 1 after which curves have left the untrained network's error."""
-CONDITIONS = read_conditions(Path(__file__).with_name("conditions.toml"))
+CONDITIONS = read_conditions(Path(__file__).with_name("registered.toml"))
 
 
 UNTESTED = Quantity("", "below 0", Interval(math.nan), BELOW)

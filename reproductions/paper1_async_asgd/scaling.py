@@ -78,7 +78,7 @@ SCALING = Scaling(
     id="p1.scaling",
     title="Character error of one pass of asynchronous ASGD over multi-pass SGD, by hours of "
     "speech",
-    registered=FOLDER / "registered" / "scaling.toml",
+    registered=FOLDER / "registered.toml",
     configs=configs,
     ratios={
         test: ("one_pass", "multi_pass", REPORTED["claims"][f"one_pass_ratio_{test}"])

@@ -122,7 +122,7 @@ RBM = ("rbm_1", "random_1", "rbm_32", "random_32")
 
 SMALL_LOSS = (*settings_of_step("mean"), *(f"ng_{n}" for n in LOSSES), "small_1", "small_16")
 
-CONDITIONS = read_conditions(Path(__file__).with_name("conditions.toml"))
+CONDITIONS = read_conditions(Path(__file__).with_name("registered.toml"))
 
 SPEEDS = REPORTED["claims"]
 

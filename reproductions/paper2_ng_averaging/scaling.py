@@ -56,7 +56,7 @@ def _paper_ratio() -> float:
 SCALING = Scaling(
     id="p2.scaling",
     title="Word error of 16 GPUs over one, by averages in all of training",
-    registered=FOLDER / "registered" / "scaling.toml",
+    registered=FOLDER / "registered.toml",
     configs=configs,
     ratios={"all sets": (*SEARCHED, _paper_ratio())},
     rate=error_rate,

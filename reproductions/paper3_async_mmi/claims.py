@@ -226,7 +226,7 @@ STALENESS = (
 CLOSE = rule_between(0.98, 1.02)
 """Within 2% relative."""
 
-CONDITIONS = read_conditions(Path(__file__).with_name("conditions.toml"))
+CONDITIONS = read_conditions(Path(__file__).with_name("registered.toml"))
 
 
 def mmi_gain(subject: Subject, runs: Runs) -> Claim:

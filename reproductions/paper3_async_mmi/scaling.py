@@ -43,7 +43,7 @@ SCALING = Scaling(
     id="p3.scaling",
     title="Word error of ten and of fifty replicas over one, by utterances of the corpus for one "
     "that fifty replicas have in flight",
-    registered=FOLDER / "registered" / "scaling.toml",
+    registered=FOLDER / "registered.toml",
     configs=configs,
     ratios={"ten replicas": ("ten", "one", None), "fifty replicas": ("fifty", "one", None)},
     rate=error_rate,

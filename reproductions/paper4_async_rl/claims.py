@@ -45,7 +45,7 @@ from reproductions.paper4_async_rl.quantities import (
 )
 from reproductions.run_metrics import hashes
 
-CONDITIONS = read_conditions(Path(__file__).with_name("conditions.toml"))
+CONDITIONS = read_conditions(Path(__file__).with_name("registered.toml"))
 READINGS = {"kept rate": False, "own rate": True}
 BROKEN, SLIGHT, BEYOND = (4.0, 8.0, 16.0, math.inf), (1.0, 2.0), math.inf
 LOST = "share of the gain without an allowance that is lost"

@@ -5,7 +5,14 @@ from __future__ import annotations
 from reproductions.paper import Paper
 from reproductions.staleness.claims import CLAIMS, CONDITIONS
 from reproductions.staleness.exhibits import EXHIBITS
-from reproductions.staleness.experiments import LOOKS, PRESETS, REGISTERED, differences, experiments
+from reproductions.staleness.experiments import (
+    FOLDER,
+    LOOKS,
+    PRESETS,
+    REGISTERED,
+    differences,
+    experiments,
+)
 
 PAPER = Paper(
     id="staleness",
@@ -19,4 +26,5 @@ PAPER = Paper(
     conditions=CONDITIONS,
     held_against="prediction",
     looks=LOOKS,
+    folder=FOLDER,
 )

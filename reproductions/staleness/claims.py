@@ -58,7 +58,7 @@ from reproductions.staleness.quantities import (
     stable_rate,
 )
 
-CONDITIONS = read_conditions(Path(__file__).with_name("conditions.toml"))
+CONDITIONS = read_conditions(Path(__file__).with_name("registered.toml"))
 LATER = TAUS[1:]
 MIDDLE, LONGEST = 16, 64
 ADAPTIVE = ("AdamW", "Muon")

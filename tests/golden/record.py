@@ -25,8 +25,8 @@ from typing import Any
 from data_synth.corpus import Corpus
 from harness.base.seeds import identity
 from reproductions.command import PAPERS, main
-from reproductions.declared import stand_in
 from reproductions.paper import Paper, Subject
+from tests.stand_in import stand_in
 
 ROOT = Path(__file__).parents[2]
 KINDS = ("identities", "runs", "reports")

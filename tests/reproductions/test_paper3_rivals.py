@@ -10,7 +10,6 @@ import pytest
 
 from harness.algorithms.stale import DelayCompensated, StalenessAware
 from harness.store import Run, Store
-from reproductions.declared import stand_in
 from reproductions.paper import Subject
 from reproductions.paper3_async_mmi.experiments import (
     ALIKE,
@@ -23,6 +22,7 @@ from reproductions.paper3_async_mmi.experiments import (
 )
 from reproductions.paper3_async_mmi.experiments import rivals as asked_for
 from reproductions.paper3_async_mmi.law import AWARE, BESIDE, COMPENSATED, rivals
+from tests.stand_in import stand_in
 
 SUBJECT = Subject("overnight", stand_in("voice-search-small"), 11, "cpu")
 PLAIN = 4e-4

@@ -41,8 +41,8 @@ PAPERS = (
 
 @pytest.fixture
 def conditions(tmp_path):
-    (tmp_path / "conditions.toml").write_text(TABLE)
-    return read_conditions(tmp_path / "conditions.toml")
+    (tmp_path / "registered.toml").write_text(TABLE)
+    return read_conditions(tmp_path / "registered.toml")
 
 
 def claim(id_, values, **choices):
@@ -143,9 +143,9 @@ def test_a_condition_that_no_run_tells_is_unknown(conditions):
     ],
 )
 def test_a_mistake_in_the_table_is_one_line(tmp_path, old, new, complaint):
-    (tmp_path / "conditions.toml").write_text(TABLE.replace(old, new))
+    (tmp_path / "registered.toml").write_text(TABLE.replace(old, new))
     with pytest.raises(UserError, match=complaint):
-        read_conditions(tmp_path / "conditions.toml")
+        read_conditions(tmp_path / "registered.toml")
 
 
 @pytest.mark.parametrize("name", PAPERS)

@@ -89,57 +89,6 @@ def test_a_judged_claim_survives_the_file_with_all_that_it_rests_on(tmp_path):
     assert read_results(tmp_path / "results.json") == results
 
 
-OLD = {
-    "id": "p1.noise-harder", "statement": "noise is harder", "where": "Table 2", "paper": "below 0",
-    "statistic": "difference", "measured": -2.0, "ci95": [-4.48, 0.48], "verdict": "not testable",
-    "because": "Its conditions do not hold: averages.", "runs": ["ab"], "power": 0.1,
-    "preconditions": [
-        {"what": "averages", "measured": 1.0, "ci95": None, "band": [2.0, None], "holds": False}
-    ],
-    "parts": [
-        {
-            "label": "clean", "paper": "below 0", "measured": -2.0, "ci95": [-4.48, 0.48],
-            "verdict": "contradicted", "band": [0.0, None], "power": 0.1, "finds": 1.0,
-            "sample": {
-                "statistic": "mean", "values": [[-1.0], [-2.0], [-3.0], [-2.0]], "tests": [],
-                "utterances": 0, "at": [],
-            },
-        }
-    ],
-}  # fmt: skip
-
-
-def test_a_file_of_schema_1_is_judged_anew_from_its_seeds(tmp_path):
-    file = tmp_path / "results.json"
-    write_results(file, some_results())
-    data = json.loads(file.read_text()) | {"schema": 1, "claims": [OLD]}
-    file.write_text(json.dumps(data))
-    (claim,) = read_results(file).claims
-    # the interval of the seeds ends below zero: a gate had hidden that
-    assert (claim.here, claim.bears, claim.verdict) == ("fails", False, "fails here")
-    assert claim.reasons == ("Conditions of the paper do not hold here: averages.",)
-    assert (claim.before, claim.corrected, claim.parts[0].here) == (
-        "not testable",
-        "fails",
-        "fails",
-    )
-    open_ = {**OLD, "because": "No machine is named.", "preconditions": []}
-    file.write_text(json.dumps(data | {"claims": [open_]}))
-    assert read_results(file).claims[0].reasons == ("No machine is named.",)
-
-
-def test_a_file_of_schema_1_before_claims_had_bands_keeps_its_answers(tmp_path):
-    file = tmp_path / "results.json"
-    write_results(file, some_results())
-    kept = ("id", "statement", "where", "statistic", "paper", "measured", "ci95")
-    claims = [{**{key: OLD[key] for key in kept}, "verdict": "reproduced"}]
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"schema": 1, "claims": claims}))
-    assert read_results(file).claims[0].verdict == "reproduced"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"claims": [{"id": "p1.x"}]}))
-    with pytest.raises(UserError, match="not of schema 1"):
-        read_results(file)
-
-
 def test_a_verdict_of_other_answers_than_stand_beside_it_is_refused(tmp_path):
     file = tmp_path / "results.json"
     write_results(file, some_results())
@@ -179,7 +128,7 @@ def test_the_file_has_the_documented_keys(tmp_path):
 @pytest.mark.parametrize(
     ("path", "value", "complaint"),
     [
-        (["schema"], 3, "schema is 3; allowed: 1, 2"),
+        (["schema"], 3, "schema is 3; allowed: 2"),
         (["claims", 0, "verdict"], "reproducd", "did you mean 'reproduced'"),
         (["claims", 0, "corrected"], "fine", "corrected: unknown 'fine'"),
         (["claims", 0, "p_value"], "1", "p_value is '1'; allowed: a number or null"),

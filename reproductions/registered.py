@@ -1,0 +1,81 @@
+"""What a paper fixes before the first run of a verdict: its ``registered.toml``, and its digest.
+
+The file has corpus, seeds and number of looks by scale, the bands of every claim, the conditions
+(`harness.judge.conditions`) and the curves over scale::
+
+    [scaling."p1.scaling"]
+    claim = "p1.one-pass-close"      # claim whose statistic is followed
+    statistic = "error of one pass over multi-pass"
+    grows = "training speech"        # axis
+    sizes = [                        # each with the seeds, the corpus and the cost of its runs
+        { at = 1.04, seeds = [6001, 6002], corpus = "mandarin-like@2000", core_minutes = 2 },
+        { at = 3.1, seeds = [6001, 6002], corpus = "mandarin-like@6000", core_minutes = 4 },
+    ]
+    held_out = 3.1                   # size that the laws are checked on
+    paper = 500                      # size of the paper
+    laws = ["power", "power above a floor"]
+    band = { at_most = 1.08 }        # of the claim, at the paper's size
+
+A run keeps the digest in its provenance; a report says whether all of its runs carry today's.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from harness.base.errors import UserError
+from harness.store import Run
+from harness.store.schema import UNDER
+
+__all__ = ["REGISTRATION", "Registration"]
+
+REGISTRATION = "registration"
+"""Key of the digest among the facts that a run was begun under, and of a report's line."""
+
+OF_A_CURVE = ("claim", "statistic", "grows", "paper", "band", "laws", "held_out", "sizes")
+OF_A_SIZE = ("at", "seeds", "corpus", "core_minutes")
+
+
+class Registration:
+    """The ``registered.toml`` in a paper's folder.
+
+    Raises:
+        UserError: the file cannot be read as TOML.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            content = path.read_bytes()
+            self.table: dict[str, Any] = tomllib.loads(content.decode())
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path}: cannot be read as TOML ({error})") from None
+        self.path = path
+        self.digest = sha256(content).hexdigest()
+
+    def curve(self, id_: str) -> dict[str, Any]:
+        """The entry of a curve over scale.
+
+        Raises:
+            UserError: it is missing, or lacks a key.
+        """
+        entry = self.table.get("scaling", {}).get(id_, {})
+        where = f"{self.path}: scaling.{id_}"
+        sizes = enumerate(entry.get("sizes", ()))
+        keys = {f"{where}.{key}": key in entry for key in OF_A_CURVE} | {
+            f"{where}.sizes[{i}].{key}": key in size for i, size in sizes for key in OF_A_SIZE
+        }
+        for key, is_there in keys.items():
+            if not is_there:
+                raise UserError(f"{key}: missing")
+        return entry
+
+    def compare(self, runs: Iterable[Run]) -> str:
+        """A line on whether the runs carry this file's digest."""
+        digests = [run.provenance.get(UNDER, {}).get(REGISTRATION) for run in runs]
+        others = sum(digest != self.digest for digest in digests)
+        told = f"; {others} of {len(digests)} runs were begun under another" if others else ""
+        return f"{self.path.parent.name}/{self.path.name}, SHA-256 {self.digest}{told}"
