@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING
 
 from harness.base.errors import UserError
 from harness.runs.device import known_device
-from harness.store import Bucket, BucketStore, Store, folder_of_run
+from harness.store import folder_of_run
 
 if TYPE_CHECKING:
     from harness.grid.carriers import Submission
 
 __all__ = [
     "add_carriers",
-    "add_gather",
     "count",
     "device",
-    "open_store",
     "run_folder",
     "seed",
     "submission_of",
@@ -71,12 +69,11 @@ def run_folder(text: str) -> Path:
 
 
 def add_carriers(parser: ArgumentParser) -> None:
-    """Declare the job backend of a grid: ``--submit``, ``--runs-per-job``, ``--gather``."""
+    """Declare the job backend of a grid: ``--submit``, ``--runs-per-job``."""
     parser.add_argument("--submit", help="job backend: slurm, local, dask, ray, or MODULE:FUNCTION")
     parser.add_argument(
         "--runs-per-job", type=int, default=1, help="with --submit: number of runs in a job (1)"
     )
-    add_gather(parser)
 
 
 def submission_of(arguments: Namespace) -> Submission | None:
@@ -94,14 +91,3 @@ def submission_of(arguments: Namespace) -> Submission | None:
 
     check(arguments.submit)
     return Submission(arguments.submit, arguments.runs_per_job)
-
-
-def add_gather(parser: ArgumentParser) -> None:
-    """Declare ``--gather``, the bucket shared by machines that execute one grid."""
-    told = "object store that the machines of this grid share, e.g. s3://BUCKET/PREFIX"
-    parser.add_argument("--gather", type=Bucket, metavar="URL", help=told)
-
-
-def open_store(path: Path, gather: Bucket | None) -> Store:
-    """Open the store in a folder, backed by the bucket ``gather`` if given."""
-    return Store(path) if gather is None else BucketStore(path, gather)

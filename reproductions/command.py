@@ -175,7 +175,6 @@ def _request(asked: argparse.Namespace, paper: Paper, scale: str, device: str) -
         out=asked.out or Path("reports/out") / asked.paper / scale,
         submit=submit,
         share=asked.shard,
-        gather=asked.gather,
         search=asked.search,
         everything=asked.everything,
     )

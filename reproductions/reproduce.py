@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import reports
-from harness import argument_types
 from harness.base.seeds import identity
 from harness.grid.carriers import Submission
 from harness.grid.display import execute_named
@@ -20,7 +19,7 @@ from harness.judge import comparison, read_results
 from harness.judge.builders import ASKED, Maker, Runs, build_claim, build_exhibit, divergence_hashes
 from harness.judge.parts import LOOKS, correct_verdicts
 from harness.judge.results import Claim, Exhibit, Results
-from harness.store import Bucket, Run, Store
+from harness.store import Run, Store
 from harness.store.schema import TIMELINE
 from harness.tasks.contract import Configuration
 from reports.site import FROM
@@ -46,7 +45,6 @@ class Request:
         out: folder of the report and its runs.
         submit: batch system for the runs; None for processes on this machine.
         share: (number from 1, count) of this command among those that fill one store; None if one.
-        gather: store shared with other machines; None for none.
         search: whether the search for settings runs again; else its published outcome is shown.
         everything: whether exhibits on request are made too; else the published ones are shown.
     """
@@ -58,14 +56,13 @@ class Request:
     out: Path
     submit: Submission | None = None
     share: tuple[int, int] | None = None
-    gather: Bucket | None = None
     search: bool = False
     everything: bool = False
 
     @property
     def store(self) -> Store:
         """Store of the runs."""
-        return argument_types.open_store(self.out / "runs", self.gather)
+        return Store(self.out / "runs")
 
 
 def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:

@@ -72,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.runs.idle import idle_lines
     from harness.search.advice import AdviceSearch, expand, make_plan, worker_counts
     from harness.simulator import load_cluster
+    from harness.store import Store
     from harness.store.files import writable_folder
 
     base, _ = overrides.base_of(arguments)
@@ -86,9 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     seed, rate = base.seed, base.schedule.rate
     grid = grid.drop_impossible(lambda method, count: grid.configure(method, count, rate, seed))
     plan = make_plan(grid, arguments.target, arguments.budget)
-    store = argument_types.open_store(
-        writable_folder(arguments.out, "--out") / "runs", arguments.gather
-    )
+    store = Store(writable_folder(arguments.out, "--out") / "runs")
     for line in idle_lines([grid.configure(*pair, rate, seed) for pair in grid.pairs]):
         print(line, file=sys.stderr, flush=True)
     with Runner(store, arguments.jobs, argument_types.submission_of(arguments)) as runner:

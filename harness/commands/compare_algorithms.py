@@ -47,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.judge import comparison as provenance
     from harness.judge.comparison import build_table
     from harness.runs.idle import idle_lines
+    from harness.store import Store
     from harness.store.files import writable_folder
     from reports import comparison
 
@@ -54,9 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     named = [word.strip() for word in arguments.algorithms.split(",") if word.strip()]
     methods = overrides.named_methods(named, base) or [own]
     grid = overrides.grid_of(arguments, base, methods, overrides.numbers(arguments.workers))
-    store = argument_types.open_store(
-        writable_folder(arguments.out, "--out") / "runs", arguments.gather
-    )
+    store = Store(writable_folder(arguments.out, "--out") / "runs")
     seed, rate = base.seed, base.schedule.rate
     # At the file's rate, for lines about idle keys; a mistake in one is reported before any run.
     grid = grid.drop_impossible(lambda method, count: grid.configure(method, count, rate, seed))

@@ -1,4 +1,4 @@
-"""`lagbench runs`: a table of the runs of all stores here; push to and pull from a bucket."""
+"""`lagbench runs`: a table of the runs of all stores here."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import argparse
 import csv
 import json
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,11 +14,10 @@ from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.base.files import DEFAULT_STORE
 from harness.base.seeds import SHORT, TUNING_SEEDS
 from harness.base.settings import format_seconds
-from harness.commands.progress import Progress
-from harness.store import Bucket, BucketStore, Run, Store, is_run, schema, verify_run
+from harness.store import Run, Store, is_run, schema, verify_run
 from reports import provenance
 
-__all__ = ["configure", "pull", "push", "run"]
+__all__ = ["configure", "run"]
 
 HERE = (Path(DEFAULT_STORE), Path("reports/out"))
 """Stores of trainings, and the folder of reports, whose commands keep their runs beside them."""
@@ -48,17 +46,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verify", action="store_true", help="compare every file of results with its digest"
     )
-    form.add_argument("--push", metavar="URL", help="send finished runs to an object store")
-    parser.add_argument(
-        "--light", action="store_true", help="with --push: without models, timelines and targets"
-    )
-    form.add_argument(
-        "--pull", metavar="URL", help="fetch runs from an object store that are missing here"
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """List the runs of every store in or below a folder, or `push` or `pull` them.
+    """List the runs of every store in or below a folder.
 
     Trials of learning rates, and runs that train nothing, are listed apart.
 
@@ -68,13 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         UserError: the folder does not exist or holds no store.
     """
-    if arguments.light and not arguments.push:
-        raise UserError("runs --light: allowed: with --push")
-    if arguments.pull:
-        return pull(_store_for(arguments.folder), arguments.pull, _say)
     found = find_stores(arguments.folder) if arguments.folder else find_stores_here()
-    if arguments.push:
-        return push(found, arguments.push, _say, arguments.light)
     check = verify_run if arguments.verify else _skip_verification
     stores = {store: [check(run) for run in store.runs()] for store in found}
     every = [run for runs in stores.values() for run in runs]
@@ -91,26 +76,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.verify or damaged:
         print(f"{damaged} damaged", file=sys.stderr)
     return EXIT_RUN_FAILED if damaged else EXIT_DONE
-
-
-def _store_for(folder: Path | None) -> Path:
-    """The only store in or below a folder; ``runs`` in it if there is none.
-
-    Raises:
-        UserError: there are several.
-    """
-    try:
-        stores = find_stores(folder) if folder else find_stores_here()
-    except UserError:
-        return folder / "runs" if folder else HERE[0]
-    if len(stores) > 1:
-        told = f"{len(stores)} stores in {str(folder)!r}; allowed: one of them, or another folder"
-        raise UserError(f"runs --pull: {told}")
-    return stores[0].path
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _skip_verification(run: Run) -> Run:
@@ -279,65 +244,3 @@ def summary(run: Run) -> str:
 def pairs(items: dict[str, str]) -> str:
     """``key value`` pairs in one line."""
     return ", ".join(f"{key} {value}" for key, value in items.items())
-
-
-def push(stores: Sequence[Store], url: str, say: Callable[[str], None], light: bool = False) -> int:
-    """Send every finished run that the bucket lacks or has only in part.
-
-    Exit code 3 if a run is damaged here, or has different results in the bucket.
-
-    Args:
-        stores: stores of the runs.
-        url: URL of the bucket.
-        say: receives a line for each run that could not be sent, and a line of counts.
-        light: whether to leave out models, timelines and targets.
-    """
-    bucket, runs = Bucket(url), [run for store in stores for run in store.runs()]
-    there, outcomes = bucket.hashes(), Counter[str]()
-    watch = Progress(1).begin(1, url, "runs")
-    for number, run in enumerate(runs, 1):
-        ended = _push_run(run, bucket, run.hash in there, light)
-        outcomes[ended] += 1
-        if ended in ("damaged", "different"):
-            why = "is damaged" if ended == "damaged" else f"differs from the one in {url}"
-            say(f"run {run.hash[:SHORT]} {why}; left as it is")
-        watch(number, len(runs))
-    say(f"{url}: {_format_counts(outcomes) or 'no runs'}")
-    return EXIT_RUN_FAILED if outcomes["damaged"] or outcomes["different"] else EXIT_DONE
-
-
-def pull(folder: Path, url: str, say: Callable[[str], None]) -> int:
-    """Fetch every run that the store lacks; exit code 3 if one is damaged in the bucket.
-
-    Args:
-        folder: folder of the store; created if missing.
-        url: URL of the bucket.
-        say: receives a line of counts.
-    """
-    store = BucketStore(folder, Bucket(url))
-    names, outcomes = sorted(store.bucket.hashes()), Counter[str]()
-    watch = Progress(1).begin(1, url, "runs")
-    for number, name in enumerate(names, 1):
-        here = store.has(name)
-        outcomes["here" if here else "pulled" if store.pull(name) else "damaged"] += 1
-        watch(number, len(names))
-    say(f"{url}: {_format_counts(outcomes) or 'no runs'}")
-    return EXIT_RUN_FAILED if outcomes["damaged"] else EXIT_DONE
-
-
-def _push_run(run: Run, bucket: Bucket, there: bool, light: bool) -> str:
-    """Send a run, or compare it with the bucket's; returns the outcome in a word or two."""
-    if run.status in ("unfinished", "failed"):
-        return run.status
-    if verify_run(run).status == "damaged":
-        return "damaged"
-    try:
-        ended = bucket.compare(run) if there else "damaged there"
-        ended = bucket.push(run, light) if ended == "damaged there" else ended
-    except UserError:  # a run stored by a version without digests
-        return "too old"
-    return "there" if light and ended == "there, light" else ended
-
-
-def _format_counts(outcomes: Counter[str]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in outcomes.items())

@@ -82,6 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.runs.idle import idle_lines
     from harness.search.break_search import Search, ToleranceSearch
     from harness.search.knobs import knob_of
+    from harness.store import Store
     from harness.store.files import writable_folder
     from reports import tolerance as pages
 
@@ -94,9 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.algorithm:
         (method,) = overrides.named_methods([arguments.algorithm], base)
     knob.check(method.algorithm)
-    store = argument_types.open_store(
-        writable_folder(arguments.out, "--out") / "runs", arguments.gather
-    )
+    store = Store(writable_folder(arguments.out, "--out") / "runs")
 
     def turn(value: float) -> TrainingConfig[Any]:
         machine, workers = knob.apply(base.cluster, base.workers, value)

@@ -60,10 +60,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError("--paced: for real processes; allowed: with --processes N")
     from harness.grid.display import execute_named
     from harness.runs.idle import idle_lines
+    from harness.store import Store
     from harness.store.files import writable_folder
 
     configs, submit = _configs(arguments), argument_types.submission_of(arguments)
-    store = argument_types.open_store(writable_folder(arguments.out, "--out"), arguments.gather)
+    store = Store(writable_folder(arguments.out, "--out"))
     for line in idle_lines(configs.values()):
         _say(line)
     found = execute_named(configs, str, store, jobs=arguments.jobs, submit=submit)
@@ -108,10 +109,10 @@ def _run_on_processes(arguments: argparse.Namespace) -> int:
         or arguments.algorithm
         or (arguments.seeds, arguments.jobs) != (1, 1)
     )
-    if several or arguments.gather or arguments.submit:
+    if several or arguments.submit:
         told = (
             "one run of the file as it is, without --algorithm, --workers, --seeds, --set, --jobs,"
-            " --gather, --submit"
+            " --submit"
         )
         raise UserError(f"--processes {arguments.processes}: allowed: {told}")
     words = [str(arguments.file), "--processes", str(arguments.processes)]

@@ -74,7 +74,6 @@ def check_settings(model: object, loss: object, asked: Any) -> None:
         )
         check_carrier(asked.submit, "submit")
     check_rule(asked.buffers)
-    check_kind("gather", asked.gather, (str, type(None)), "s3://BUCKET/PREFIX, …")
     check_kind("device", asked.device, (str, torch.device), "'cpu', 'cuda' or 'auto'")
     if asked.target is not None:
         check_number("target", asked.target)

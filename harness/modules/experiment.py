@@ -72,7 +72,7 @@ from harness.runs.methods import (
 from harness.search.advice import AdviceOutcome, AdviceSearch, make_plan
 from harness.search.comparison import Grid, Rates
 from harness.simulator import Cluster, Workload, load_cluster
-from harness.store import Bucket, BucketStore, Cell, Store
+from harness.store import Cell, Store
 from harness.store.files import writable_folder
 from harness.tasks.contract import Progress
 
@@ -137,7 +137,6 @@ class Settings(TypedDict, total=False):
             statistics, of which each worker has its own: ``"mean"`` over workers, those of the
             ``"first"`` one, or ``"local"``: each worker's own, and scores are means over workers.
         autocast: ``"bfloat16"``: `torch.autocast` to it in forward passes and losses of training.
-        gather: ``s3://BUCKET/PREFIX``, …, a bucket shared by all machines on these runs.
     """
 
     test: Annotated[Any, None]
@@ -168,7 +167,6 @@ class Settings(TypedDict, total=False):
     jobs: Annotated[int, 1]
     submit: Annotated[str | None, None]
     runs_per_job: Annotated[int, 1]
-    gather: Annotated[str | None, None]
     buffers: Annotated[Rule, "mean"]
     autocast: Annotated[Literal["bfloat16"] | torch.dtype | None, None]
 
@@ -217,8 +215,7 @@ class Experiment:
         self._work = self.machine.workload  # kept by `with_cluster`: only this one is the user's
         folder = writable_folder(Path(self.settings.store), "store")
         sweep_data(folder)
-        gather = self.settings.gather
-        self._store = Store(folder) if gather is None else BucketStore(folder, Bucket(gather))
+        self._store = Store(folder)
         self._runner = self._make_runner()
 
     def _choose_optimizer(self) -> None:
@@ -467,8 +464,8 @@ class Experiment:
             raise UserError(f"data: {name} raised {describe_raised(error)}") from error
 
     def _share_data(self, arrays: Arrays) -> Arrays:
-        """Move data to a file that other processes map, if any run on this file system."""
-        if not self._sends or self.settings.gather is not None:
+        """Move data to a file that other processes map, if any run."""
+        if not self._sends:
             return arrays
         if self._data is None:
             self._data = make_data_folder(self._store.path)

@@ -31,7 +31,7 @@ from harness.modules.problem import Arrays, Problem
 from harness.modules.redrawn import RandomExamples
 from harness.modules.streaming import ExampleStream
 from harness.modules.trees import restore_structure
-from harness.store.lease import is_running, process_id
+from harness.store.claim import has_ended, process_id
 
 SHARED_BYTES = 2**20
 """Data with fewer bytes are pickled with their problem."""
@@ -60,15 +60,13 @@ def check_sendable(name: str, part: object) -> None:
 
 def make_data_folder(store: Path) -> TemporaryDirectory[str]:
     """Make a folder in a store for files that other processes map."""
-    owner = process_id().replace(":", ",")  # which some systems do not allow in a name
-    return TemporaryDirectory(prefix=f"{FOLDER}{owner},", dir=store)
+    return TemporaryDirectory(prefix=f"{FOLDER}{process_id()},", dir=store)
 
 
 def sweep_data(store: Path) -> None:
     """Remove from a store the data folders of processes that were killed on this machine."""
     for folder in store.glob(f"{FOLDER}*"):
-        # None for a process of another machine: it may be alive, so its folder stays.
-        if is_running(folder.name.removeprefix(FOLDER).replace(",", ":")) is False:
+        if has_ended(folder.name.removeprefix(FOLDER).partition(",")[0]):
             rmtree(folder, ignore_errors=True)  # another process may sweep, too
 
 

@@ -26,14 +26,11 @@ Example:
 """
 
 from harness.store.read import Cell, Run, folder_of_run, is_run, verify_run
-from harness.store.shared_store import Bucket, BucketStore
 from harness.store.store import AlreadyFinished, Store
 from harness.store.write import RunWriter
 
 __all__ = [
     "AlreadyFinished",
-    "Bucket",
-    "BucketStore",
     "Cell",
     "Run",
     "RunWriter",

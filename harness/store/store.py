@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from copy import copy
-from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -14,7 +13,7 @@ from harness.base.errors import UserError
 from harness.base.log import LOG
 from harness.base.seeds import SHORT, identity, plain
 from harness.store import files, schema
-from harness.store.lease import Lease, Leases, Place, Waiting
+from harness.store.claim import Claim, is_claimed
 from harness.store.read import Run, is_run, read_config, read_record, read_run, verify_run
 from harness.store.write import RunWriter
 
@@ -67,11 +66,11 @@ class Store:
         return there
 
     def begin(self, config: Mapping[str, object]) -> RunWriter:
-        """Acquire a run, new or unfinished; waits while another process holds it.
+        """Claim a run, new or unfinished; waits while another process executes it.
 
         An unfinished run keeps its checkpoint folder. A failed one starts from its beginning, as
-        does one without a file that is needed (`needing`). If the process that holds the run has
-        died, here or on another host, the run is taken over (`harness.store.lease`).
+        does one without a file that is needed (`needing`). If the process that claims the run has
+        died, here or on another host, the run is taken over (`harness.store.claim`).
 
         Raises:
             AlreadyFinished: it is done or diverged, perhaps by the process that was waited for.
@@ -80,22 +79,15 @@ class Store:
         folder = self.path / identity(config)
         files.writable_folder(folder, "store")
         # Before any look at the run: while this process waits, another may finish it.
-        lease = Leases([Lease(place) for place in self._places(folder)])
-        lease.acquire(Waiting(f"run {folder.name[:SHORT]}"))
+        claim = Claim(folder)
+        claim.acquire()
         try:
-            return self._open_run(folder, config, lease)
+            return self._open_run(folder, config, claim)
         except BaseException:
-            lease.release()
+            claim.release()
             raise
 
-    def _places(self, folder: Path) -> list[Path | Place]:
-        """Places of the leases on a run, in the order in which they are acquired."""
-        return [folder]
-
-    def _on_finished(self, folder: Path) -> None:
-        """Called when a run is finished and its lease still held; for subclasses."""
-
-    def _open_run(self, folder: Path, config: Mapping[str, object], lease: Leases) -> RunWriter:
+    def _open_run(self, folder: Path, config: Mapping[str, object], claim: Claim) -> RunWriter:
         self._configure(folder, config)
         if (folder / schema.RUN).exists():
             run = verify_run(read_run(folder))
@@ -110,8 +102,7 @@ class Store:
                     LOG.warning(f"{folder}: {run.note}; the run is made again")
                 (folder / schema.RUN).unlink()  # not that of a light run, which stays valid
         files.sweep(folder)
-        under = self._facts_of(folder)
-        return RunWriter(folder, config, lease, partial(self._on_finished, folder), under)
+        return RunWriter(folder, config, claim, self._facts_of(folder))
 
     def _facts_of(self, folder: Path) -> Mapping[str, object]:
         """Facts under which the run was begun; written at once if it begins now."""
@@ -167,10 +158,7 @@ class Store:
 
     def elsewhere(self, hash_: str) -> bool:
         """Whether another process executes this run now, as far as is known."""
-        folder = self.path / hash_
-        return folder.is_dir() and any(
-            Lease(place).is_held_by_other() for place in self._places(folder)
-        )
+        return is_claimed(self.path / hash_)
 
     def load(self, hash_: str) -> Run:
         """Load the run of a hash, finished or not; the beginning of the hash is enough if unique.

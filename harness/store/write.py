@@ -6,7 +6,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -18,16 +18,16 @@ from harness.base.errors import UserError
 from harness.base.log import LOG
 from harness.base.seeds import SHORT, identity, plain
 from harness.store import files, schema
+from harness.store.claim import Claim
 from harness.store.files import MetricRow, columns_of, save_arrays, write_columns
-from harness.store.lease import Leases
 from harness.store.read import read_record
 from harness.store.schema import Outcome
 
 
 class RunWriter:
-    """Collects rows and files of one run, and holds its lease until released.
+    """Collects rows and files of one run, and holds its claim until released.
 
-    Created by ``Store.begin``. As a context manager it releases the lease at the end of the block;
+    Created by ``Store.begin``. As a context manager it gives up the claim at the end of the block;
     a run that is not finished by then can be begun again.
 
     Attributes:
@@ -41,16 +41,14 @@ class RunWriter:
         self,
         folder: Path,
         config: Mapping[str, object],
-        lease: Leases,
-        finished: Callable[[], None],
+        claim: Claim,
         under: Mapping[str, object] | None = None,
     ) -> None:
         self.config: dict[str, object] = plain(config)
         self.hash = identity(config)
         self.dir = folder
         self.checkpoint = folder / schema.CHECKPOINT
-        self._lease = lease
-        self._finished = finished
+        self._claim = claim
         self._under = under or {}
         self._rows: list[MetricRow] = []
         self._digests: dict[str, str] = {}  # of what was attached, whatever the disk made of it
@@ -139,7 +137,7 @@ class RunWriter:
         note: str = "",
         provenance: Mapping[str, object] | None = None,
     ) -> None:
-        """Write the results, remove the checkpoint and release the lease.
+        """Write the results, remove the checkpoint and give up the claim.
 
         Args:
             status: ``done``, ``diverged`` or ``failed``; a failed run is tried again.
@@ -160,13 +158,12 @@ class RunWriter:
         self._compare(record)
         files.write_json(self.dir / schema.RUN, files.add_digest(record))  # last: now finished
         shutil.rmtree(self.checkpoint, ignore_errors=True)
-        self._finished()
         self.release()
 
     def release(self) -> None:
-        """Release the lease; the folder stays as it is."""
+        """Give up the claim; the folder stays as it is."""
         self._open = False
-        self._lease.release()
+        self._claim.release()
 
     def __enter__(self) -> RunWriter:
         return self
@@ -180,7 +177,7 @@ class RunWriter:
         self.release()
 
     def _check_held(self) -> None:
-        if self._open and not self._lease.is_held():
+        if self._open and not self._claim.is_held():
             told = "taken over by another process while this one stood still"
             raise UserError(f"run {self.hash[:SHORT]}: {told}; the same command resumes")
 

@@ -27,7 +27,6 @@ from data_synth.recorded import read_flac, read_wav
 from data_synth.storage import load as load_corpus
 from data_synth.storage import save as save_corpus
 from harness.acoustics.language_model import read_arpa
-from harness.base.seeds import identity
 from harness.judge.builders import read_results
 from harness.processes.messages import FrameHeader, Kind, pack_header, receive, reuse_buffer
 from harness.processes.transport import MalformedMessage, PeerConnection, PeerGone
@@ -36,16 +35,13 @@ from harness.simulator import load_cluster
 from harness.simulator.timeline import Contributions, Folds, Timeline
 from harness.simulator.timeline_file import load_timeline, save_timeline
 from harness.speech import task
-from harness.store import Bucket, BucketStore, Store
+from harness.store import Store
+from harness.store.archive import read_archive, write_archive
 from harness.store.files import columns_of, read_columns, write_columns
-from harness.store.lease import Lease
 from harness.store.read import read_run, verify_run
-from harness.store.shared_store import Objects
-from harness.store.shared_store import pack_run as packed_run
 from harness.training import loop
 from tests.data_synth.small import small_corpus
 
-GATHERED = identity({"kind": "none", "seed": 1})
 ROOT = Path(__file__).parents[2]
 WORDS = (
     b"\0", b"\n", b"\\data\\", b"\\end\\", b"ngram 1=1", b"../", b"/etc/passwd", b"|", b"touch x |",
@@ -112,11 +108,6 @@ algorithm = { is = "AsyncSgd" }
 schedule = { is = "Constant", rate = 0.01 }
 """
 PHONES = "u1 1 0.0 0.05 SIL\nu1 1 0.05 0.1 Y\n"
-
-
-def _room(name: str) -> Callable[[Path], None]:
-    """Make a folder for the input."""
-    return lambda folder: (folder / name).mkdir(parents=True)
 
 
 def made(write: Callable[[Path], object]) -> Callable[[Path], bytes]:
@@ -264,33 +255,15 @@ def _run_of(folder: Path, name: str) -> bytes:
     return found.read_bytes()
 
 
-def _gathered(folder: Path) -> bytes:
+def _archive(folder: Path) -> bytes:
     _run_of(folder, "run.json")
-    (run,) = Store(folder / "store").runs()
-    return packed_run(run)
+    write_archive(folder / "written.tar.xz", Store(folder / "store").runs())
+    return (folder / "written.tar.xz").read_bytes()
 
 
-def _from_bucket(folder: Path) -> None:
+def _read_archive(folder: Path) -> None:
     shutil.rmtree(folder / "here", ignore_errors=True)
-    BucketStore(folder / "here", Bucket(folder.as_uri())).pull(GATHERED)
-
-
-def _listing(folder: Path) -> bytes:
-    return "\n".join((f"runs/{GATHERED}.tar", "leases/a/1", "leases/a/12")).encode()
-
-
-def _listed(folder: Path) -> None:
-    names = (folder / "names").read_text(errors="replace").split("\n")
-    bucket: Any = Bucket(folder.as_uri())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Objects, "list_paths", lambda objects, prefix: names)
-        numbers = bucket.leases("a").numbers()
-        assert all(len(name) == 64 and name.isalnum() for name in bucket.hashes())
-        assert all(0 <= number < 10**18 for number in numbers)
-
-
-def _lease(folder: Path) -> None:
-    Lease(Bucket(folder.as_uri()).leases("a")).is_held_by_other()
+    read_archive(folder / "runs.tar.xz", Store(folder / "here"))
 
 
 def _read_run(folder: Path) -> None:
@@ -364,9 +337,7 @@ INPUTS: Sequence[Input] = (
     Input("checkpoint", _checkpoint, loop.load, loop.NAME),
     Input("run.json", lambda f: _run_of(f, "run.json"), _read_run, "store/*/run.json"),
     Input("config.json", lambda f: _run_of(f, "config.json"), _read_run, "store/*/config.json"),
-    Input("gathered run", _gathered, _from_bucket, f"runs/{GATHERED}.tar", _room("runs")),
-    Input("names in an object store", _listing, _listed, "names"),
-    Input("lease", text("host-1:7:8 3\n0123abcd"), _lease, "leases/a/1", _room("leases/a")),
+    Input("archive of runs", _archive, _read_archive, "runs.tar.xz"),
     Input("corpus.json", lambda f: _corpus(f, "corpus.json"), _loaded, "corpus/corpus.json"),
     Input("features", lambda f: _corpus(f, "features.npy"), _loaded, "corpus/features.npy"),
     Input(

@@ -75,7 +75,7 @@ def test_whatever_disturbs_a_command_its_results_are_those_of_an_undisturbed_one
 
 def test_results_are_runs_without_what_differs_and_a_report_without_its_moment(tmp_path):
     (folder := tmp_path / "runs" / "a").mkdir(parents=True)
-    for name in ("run.json", "provenance.json", ".lease-1", "timeline.parquet"):
+    for name in ("run.json", "provenance.json", ".claim", "timeline.parquet"):
         (folder / name).write_text(name)
     (tmp_path / "results.json").write_text('{"provenance": 1, "claims": []}')
     found = results(tmp_path, frozenset({"timeline.parquet"}))

@@ -278,7 +278,6 @@ def test_data_of_a_call_that_was_killed_are_removed_by_the_next_and_those_of_one
         ({"submit": "slurn"}, "^submit: unknown 'slurn'"),
         ({"submit": "nowhere_at_all:f"}, "^submit nowhere_at_all:f: No module"),
         ({"submit": 3}, "submit: 3; allowed"),
-        ({"gather": 3}, "gather: 3; allowed"),
     ],
 )
 def test_mistakes_are_one_line(given, told, usual, tmp_path) -> None:

@@ -14,8 +14,7 @@ def report_command(folder):
 
 
 def runs_command(folder):
-    told = {"verify": False, "csv": False, "json": False, "push": None, "pull": None}
-    return runs.run(Namespace(folder=folder, light=False, wide=False, **told))
+    return runs.run(Namespace(folder=folder, wide=False, verify=False, csv=False, json=False))
 
 
 def test_report_rebuilds_without_training_and_names_the_files(out, capsys):

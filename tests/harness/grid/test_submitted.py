@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -18,7 +17,6 @@ from harness.base.errors import ProcessDied, UserError
 from harness.grid import carriers
 from harness.grid.carriers import Carrier, carrier, check
 from harness.store import Store
-from tests import s3
 from tests.processes import Started
 
 # This module has no name in a job's process: what it defines travels whole.
@@ -32,14 +30,12 @@ from harness.grid.grid import execute
 from harness.grid.carriers import Submission
 from harness.runs.timing import TimingConfig
 from harness.simulator import load_cluster
-from harness.store import Bucket, BucketStore
 
 if __name__ == "__main__":
     one = TimingConfig(load_cluster(Path({str(CLUSTER)!r})), 4, (429, 64, 100), 256, 200, 0)
     configs = [replace(one, seed=seed) for seed in range(3)]
     submit = Submission("local", 2) if argv[2] == "local" else None
-    store = BucketStore(argv[1], Bucket(argv[2])) if "://" in argv[2] else Path(argv[1])
-    execute(configs, store, 2, lambda report: None, submit=submit)
+    execute(configs, Path(argv[1]), 2, lambda report: None, submit=submit)
 """
 
 
@@ -60,25 +56,6 @@ def test_jobs_give_the_runs_that_processes_give_whoever_fills_the_store(tmp_path
     assert [filler.ended().returncode for filler in fillers] == [0, 0, 0]
     assert len(hashes(alone)) == 3
     assert hashes(shared) == hashes(alone)
-
-
-def test_machines_that_share_an_object_store_make_each_run_once(tmp_path: Path) -> None:
-    (tmp_path / "fill.py").write_text(FILL, encoding="utf-8")
-    with s3.serving() as port:
-        address, there = f"s3://{s3.BUCKET}/grid", {**os.environ, **s3.environment(port)}
-        fillers = [
-            Started([tmp_path / "fill.py", tmp_path / name, address], there) for name in "ab"
-        ]
-        assert [filler.ended().returncode for filler in fillers] == [0, 0]
-    assert len(hashes(tmp_path / "a")) == 3
-    moments = [
-        {
-            run.hash: run.path("provenance.json").read_bytes()
-            for run in Store(tmp_path / name).runs()
-        }
-        for name in "ab"
-    ]
-    assert moments[0] == moments[1]  # when and where: so somebody made it, and the other has it
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from harness.store.lease import NAME as LEASE
+from harness.store.claim import NAME as CLAIM
 
 Entry = tuple[int, bytes | None]
 """What a name stands for: an inode, and its content; None for a folder."""
@@ -67,8 +67,8 @@ class Recording:
             self.contents[path.stat().st_ino] = path.read_bytes()
 
     def _live(self) -> dict[Path, Entry]:
-        # A lease names the start of the machine that its holder ran on: afterwards, nobody's.
-        found = (at for at in self.root.rglob("*") if not at.name.startswith(LEASE))
+        # A claim is nobody's after a crash of the machine that its holder ran on.
+        found = (at for at in self.root.rglob("*") if not at.name.startswith(CLAIM))
         return {
             at: (at.stat().st_ino, None if at.is_dir() else at.read_bytes()) for at in sorted(found)
         }

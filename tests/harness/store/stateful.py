@@ -1,7 +1,7 @@
 """One run, three processes on hosts whose clocks disagree, and whatever may happen to them.
 
 Processes begin the run, take a step, stop, go on, fail, are killed, even amid a change of the
-disk, and files are damaged or, if large, removed. Time is virtual: who waits for a lease makes it
+disk, and files are damaged or, if large, removed. Time is virtual: who waits for a claim makes it
 pass, and those that live show signs of life meanwhile. At every moment the run must be absent,
 resumable, or whole and right, and it can always be finished.
 
@@ -19,6 +19,7 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,9 @@ from hypothesis.stateful import run_state_machine_as_test as tried
 from harness.base.errors import UserError
 from harness.base.seeds import identity
 from harness.store import AlreadyFinished, RunWriter, Store, schema
+from harness.store import claim as claims
 from harness.store import store as rooms
-from harness.store.lease import NAME, PATIENCE_S, Host, Lease
+from harness.store.claim import NAME, STALE_S, Claim
 from harness.store.read import read_run, verify_run
 from harness.training import loop
 
@@ -40,12 +42,12 @@ CONFIG = {"seed": 0}
 HASH = identity(CONFIG)
 STEPS = 3
 RESULTS = ("config.json", "run.json", "metrics.parquet", schema.MODEL)
-DAMAGED = (*RESULTS, "checkpoint/checkpoint.safetensors", "provenance.json", "lease")
+DAMAGED = (*RESULTS, "checkpoint/checkpoint.safetensors", "provenance.json", NAME)
 CLOCKS_APART_S = (0.0, 4e9, -3e7)
 """How far each host's clock is from the first one's."""
 CHANGES = ("replace", "fsync", "mkdir", "unlink", "rmdir")
 """Calls that change the disk, at any of which a process may be killed."""
-LONGEST_WAIT_S = 4 * PATIENCE_S
+LONGEST_WAIT_S = 4 * STALE_S
 
 
 class Killed(BaseException):
@@ -60,13 +62,17 @@ class Waits(BaseException):
 class Process:
     """A process of a host, which may hold the run, or think that it does."""
 
-    host_number: int
-    host: Host
+    host: int
+    number: int
     steps: Generator[RunWriter]
     writer: RunWriter | None = None
-    lease: Lease | None = None
+    claim: Claim | None = None
     alive: bool = True
     paused: bool = False
+
+
+def _word(process: Process) -> str:
+    return f"host-{process.host}-{process.number}"
 
 
 def state(step: int) -> bytes:
@@ -100,9 +106,14 @@ class Histories(RuleBasedStateMachine):
         self.store, self.run = Store(self.folder), self.folder / HASH
         self.holders: list[Process] = []
         self.processes: list[Process] = []
-        self.now_s, self.forged = 1e6, False  # a damaged lease may name another process
+        self.now_s, self.forged = 1e6, False  # a damaged claim may name another process
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(rooms, "Lease", self._lease)
+        self.patch.setattr(rooms, "Claim", self._claim)
+        now_s = lambda: self.now_s + CLOCKS_APART_S[self.acting.host]  # noqa: E731
+        self.patch.setattr(claims, "time", SimpleNamespace(monotonic=now_s, sleep=self._passes))
+        self.patch.setattr(claims, "Thread", lambda **_: SimpleNamespace(start=lambda: None))
+        self.patch.setattr(claims, "process_id", lambda: _word(self.acting))
+        self.patch.setattr(claims, "has_ended", self._has_ended)
         self.patch.setattr(os, "fsync", lambda handle: None)  # power has tests of its own
 
     def teardown(self) -> None:
@@ -128,7 +139,7 @@ class Histories(RuleBasedStateMachine):
         except AlreadyFinished:
             assert read_run(self.run).status == "done"
         except Waits:
-            near = any(each.host_number == host for each in self.holders)
+            near = any(each.host == host for each in self.holders)
             assert lives or near or self.forged, "it waits for nobody"
         else:
             assert not lives or self.forged, "two hold the run, and both live"
@@ -174,15 +185,13 @@ class Histories(RuleBasedStateMachine):
     @rule(name=st.sampled_from(DAMAGED), place=st.integers(0, 10**6), how=st.sampled_from("fz0"))
     def is_damaged(self, name: str, place: int, how: str) -> None:
         """A byte flips, the second half is zeros, or everything is gone."""
-        path = (
-            max(self.run.glob(NAME + "*"), default=self.run) if name == "lease" else self.run / name
-        )
+        path = self.run / name
         if not path.is_file() or not (old := path.read_bytes()):
             return
         at = place % len(old)
         flipped = old[:at] + bytes([old[at] ^ 1]) + old[at + 1 :]
         half = old[: len(old) // 2]
-        self.forged |= name == "lease"
+        self.forged |= name == NAME
         path.write_bytes({"f": flipped, "z": half + bytes(len(old) - len(half)), "0": b""}[how])
 
     @invariant()
@@ -202,22 +211,18 @@ class Histories(RuleBasedStateMachine):
 
     def _process(self, number: int, strict: bool = True) -> Process:
         """A process of the host of a number, about to begin the run."""
-        own, apart_s = len(self.processes), CLOCKS_APART_S[number]
-        name = f"host-{number}:{own}"
-
-        def lives(word: str) -> bool | None:
-            host, _, process = word.partition(":")
-            if host != f"host-{number}" or not process.isdecimal():
-                return None
-            if int(process) == own:  # a damaged lease; it knows of none of its own
-                return False
-            return any(each.alive for each in self.processes[int(process) :][:1])
-
-        host = Host(lambda: name, lives, lambda: self.now_s + apart_s, self._passes, beats=False)
         store = self.store.needing(schema.MODEL) if strict else self.store
-        process = Process(number, host, trained(store))
+        process = Process(number, len(self.processes), trained(store))
         self.processes.append(process)  # what is forgotten would be tidied up, as no death does
         return process
+
+    def _has_ended(self, word: str) -> bool:
+        host, _, number = word.rpartition("-")
+        if host != f"host-{self.acting.host}" or not number.isdecimal():
+            return False
+        if int(number) == self.acting.number:  # a damaged claim; it knows of none of its own
+            return True
+        return not any(each.alive for each in self.processes[int(number) :][:1])
 
     def _act(self, process: Process, does: Callable[[Any], Any]) -> Any:
         """Have a process do something with the steps that it has before it."""
@@ -230,21 +235,21 @@ class Histories(RuleBasedStateMachine):
             if self._act(process, does):
                 return
         except UserError:
-            assert not process.lease.is_held()
+            assert not process.claim.is_held()
         self.holders.remove(process)
 
-    def _lease(self, folder: Path) -> Lease:
-        self.acting.lease = Lease(folder, self.acting.host)
-        return self.acting.lease
+    def _claim(self, folder: Path) -> Claim:
+        self.acting.claim = Claim(folder)
+        return self.acting.claim
 
     def _passes(self, seconds: float) -> None:
         """Somebody waits: time goes on for all, and those that live show it."""
         del seconds  # however short: what is waited for is virtual
-        self.now_s += PATIENCE_S / 4
-        self.waited_s += PATIENCE_S / 4
+        self.now_s += STALE_S / 4
+        self.waited_s += STALE_S / 4
         for process in self.holders:
-            if not process.paused:
-                process.lease.beat()
+            if not process.paused and process.claim.is_held():
+                os.utime(self.run / NAME, (self.now_s, self.now_s))
         if self.waited_s > LONGEST_WAIT_S:
             raise Waits
 

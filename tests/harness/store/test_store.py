@@ -181,7 +181,7 @@ def test_attached_files_are_found_and_the_stores_own_names_are_refused(tmp_path)
     with store.begin(CONFIG) as writer:
         writer.attach("timeline.parquet", tmp_path / "source")
         writer.attach("note.txt", b"text")
-        for name in ("run.json", "../out", ".lease", "checkpoint"):
+        for name in ("run.json", "../out", ".claim", "checkpoint"):
             with pytest.raises(ValueError, match="cannot name"):
                 writer.attach(name, b"")
         writer.finish()
