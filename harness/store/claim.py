@@ -36,7 +36,7 @@ STALE_S = 60.0
 may delay a few."""
 
 LOOK_S, TELL_S = 0.1, 5.0
-"""Seconds between two looks of a waiting process, and before it says for whom it waits."""
+"""Seconds between two looks of a waiting process, and before it names the other."""
 
 
 def process_id() -> str:
@@ -45,7 +45,7 @@ def process_id() -> str:
 
 
 def has_ended(process: str) -> bool:
-    """Whether a process of this host has ended; False on another host, where nobody can tell.
+    """Whether a process of this host has ended; False if it is on another host.
 
     Args:
         process: result of `process_id` there.

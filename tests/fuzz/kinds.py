@@ -255,7 +255,7 @@ def _run_of(folder: Path, name: str) -> bytes:
     return found.read_bytes()
 
 
-def _archive(folder: Path) -> bytes:
+def _archive_of_runs(folder: Path) -> bytes:
     _run_of(folder, "run.json")
     write_archive(folder / "written.tar.xz", Store(folder / "store").runs())
     return (folder / "written.tar.xz").read_bytes()
@@ -337,7 +337,7 @@ INPUTS: Sequence[Input] = (
     Input("checkpoint", _checkpoint, loop.load, loop.NAME),
     Input("run.json", lambda f: _run_of(f, "run.json"), _read_run, "store/*/run.json"),
     Input("config.json", lambda f: _run_of(f, "config.json"), _read_run, "store/*/config.json"),
-    Input("archive of runs", _archive, _read_archive, "runs.tar.xz"),
+    Input("archive of runs", _archive_of_runs, _read_archive, "runs.tar.xz"),
     Input("corpus.json", lambda f: _corpus(f, "corpus.json"), _loaded, "corpus/corpus.json"),
     Input("features", lambda f: _corpus(f, "features.npy"), _loaded, "corpus/features.npy"),
     Input(
