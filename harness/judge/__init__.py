@@ -7,7 +7,6 @@ finished runs into exhibits and claims, and ``results`` defines the file that a
 reproduction writes and a report reads.
 """
 
-from harness.judge.builders import read_results
 from harness.judge.claims import (
     ABOVE,
     BELOW,
@@ -23,7 +22,16 @@ from harness.judge.claims import (
 )
 from harness.judge.interval import Interval, Sample
 from harness.judge.parts import finds, power
-from harness.judge.results import Claim, Condition, Exhibit, Part, Results, Row, write_results
+from harness.judge.results import (
+    Claim,
+    Condition,
+    Exhibit,
+    Part,
+    Results,
+    Row,
+    read_results,
+    write_results,
+)
 from harness.judge.statistics import (
     bounded_difference_ci,
     interval_of,

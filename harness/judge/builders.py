@@ -1,8 +1,7 @@
-"""Build exhibits and claims from finished runs, and read ``results.json``.
+"""Build exhibits and claims from finished runs.
 
 A maker builds one exhibit or claim of any paper. A run that diverged or failed has a hash and a
-configuration, but its metrics cannot be read: values that need them are missing. An error in
-``results.json`` is reported with file, key and value.
+configuration, but its metrics cannot be read: values that need them are missing.
 """
 
 from __future__ import annotations
@@ -11,27 +10,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial, wraps
-from pathlib import Path
-from typing import Any, Generic, ParamSpec, TypeVar, cast, get_args
+from typing import Any, Generic, ParamSpec, TypeVar
 
-from harness.base.errors import UserError, name_error
-from harness.judge.claims import ANSWERS, VERDICTS
-from harness.judge.curve import WORDS, Curve, Extrapolation, Law, Trend
-from harness.judge.interval import Matrix, Sample, Statistic
 from harness.judge.results import (
-    SCHEMA,
-    Bounds,
     Claim,
-    Condition,
     Exhibit,
-    Kind,
-    Part,
     Results,
     Row,
 )
 from harness.judge.statistics import Interval
 from harness.store import Run, Store
-from harness.store.read import read_json
 
 Runs = Mapping[str, Sequence[Run]]
 """Finished runs by setting, one for each seed, in the order of the seeds."""
@@ -202,200 +190,3 @@ def unless_missing(otherwise: T) -> Callable[[Callable[P, T]], Callable[P, T]]:
         return read
 
     return decorate
-
-
-def read_results(path: Path) -> Results:
-    """Read and check a results file.
-
-    Raises:
-        UserError: the file does not fit the schema; names file, key, value and allowed values.
-    """
-    data = read_json(path)
-    if data.get("schema") != SCHEMA:
-        raise UserError(f"{path}: schema is {data.get('schema')!r}; allowed: {SCHEMA}")
-    top = _Reader(str(path), data)
-    return top.make(
-        Results,
-        exhibits=tuple(_exhibit(each) for each in top.children("exhibits")),
-        claims=tuple(_claim(each) for each in top.children("claims")),
-        seeds=tuple(top.sequence("seeds", int)),
-        provenance=top.table("provenance"),
-    )
-
-
-def _exhibit(reader: _Reader) -> Exhibit:
-    reader.one_of("kind", get_args(Kind))
-    rows = tuple(_row(each) for each in reader.children("rows"))
-    return reader.make(
-        Exhibit,
-        rows=rows,
-        files=tuple(reader.sequence("files", str)),
-        axes=reader.table("axes"),
-        draw=reader.table("draw"),
-        curve=_curve(reader),
-    )
-
-
-def _curve(reader: _Reader) -> Curve | None:
-    """The curve over scale of an exhibit; None if it has none."""
-    inner = reader.child("curve")
-    if inner is None:
-        return None
-    trends = tuple(_trend(each) for each in inner.children("trends"))
-    ends = inner.bounds("band") or (None, None)
-    return inner.make(Curve, band=ends, trends=trends, missing=inner.table("missing"))
-
-
-def _trend(reader: _Reader) -> Trend:
-    reader.one_of("word", WORDS)
-    reader.number("paper")
-    return reader.make(Trend, laws=tuple(_law(each) for each in reader.children("laws")))
-
-
-def _law(reader: _Reader) -> Law:
-    for name in ("factor", "exponent", "floor", "value"):
-        reader.number(name)
-    held = reader.child("held_out")
-    return reader.make(
-        Law,
-        ci95=reader.bounds("ci95") or (None, None),
-        held_out=held and held.make(Extrapolation, ci95=held.bounds("ci95") or (None, None)),
-        line=reader.matrix("line"),
-    )
-
-
-def _row(reader: _Reader) -> Row:
-    reader.number("paper")
-    return _read_measured(
-        reader, Row, runs=tuple(reader.sequence("runs", str)), sample=_sample(reader)
-    )
-
-
-def _claim(reader: _Reader) -> Claim:
-    reader.one_of("here", ANSWERS)
-    reader.one_of("verdict", VERDICTS)
-    reader.one_of("corrected", (*ANSWERS, None))
-    reader.number("power")
-    reader.number("p_value")
-    parts = tuple(_part(each) for each in reader.children("parts"))
-    conditions = tuple(
-        _read_measured(each, Condition, band=each.bounds("band") or (None, None))
-        for each in reader.children("conditions")
-    )
-    runs = tuple(reader.sequence("runs", str))
-    reader.expect("bears", bool, "true or false")
-    given = {k: v for k, v in reader.data.items() if k not in ("reasons", "bears", "verdict")}
-    alone = _Reader(reader.where, given)
-    made: Claim = _read_measured(alone, Claim, parts=parts, conditions=conditions, runs=runs)
-    if made.verdict != reader.data["verdict"]:
-        reader.one_of("verdict", (made.verdict,))  # refused: of other answers than beside it
-    return made
-
-
-def _part(reader: _Reader) -> Part:
-    reader.one_of("here", (*ANSWERS, None))
-    reader.number("power")
-    reader.number("finds")
-    return _read_measured(reader, Part, band=reader.bounds("band"), sample=_sample(reader))
-
-
-def _sample(reader: _Reader) -> Sample | None:
-    """The values behind an interval; None if the file has none."""
-    if not (told := reader.table("sample")):
-        return None
-    inner = _Reader(f"{reader.where}: sample", told)
-    inner.one_of("statistic", get_args(Statistic))
-    return inner.make(
-        Sample,
-        values=inner.matrix("values"),
-        tests=inner.matrix("tests"),
-        at=tuple(inner.sequence("at", float)),
-    )
-
-
-def _read_measured(reader: _Reader, kind: type[Any], **given: object) -> Any:
-    reader.number("measured")
-    return reader.make(kind, ci95=reader.bounds("ci95"), **given)
-
-
-@dataclass(frozen=True)
-class _Reader:
-    """One JSON object of the file, with its path in the file for error messages."""
-
-    where: str
-    data: dict[str, Any]
-
-    def make(self, kind: type[Any], **given: object) -> Any:
-        """Build ``kind`` from the object; strings are checked here, the rest was ``given``."""
-        known = {each.name: each for each in fields(kind)}
-        for key in self.data:
-            if key not in known:
-                raise name_error(f"{self.where}: key", key, known)
-        for name, each in known.items():
-            if name in self.data and each.type == "str":
-                self.expect(name, str, "a string")
-        try:
-            return kind(**(self.data | given))
-        except TypeError as error:  # unknown keys are refused above: an argument is missing
-            lacks = str(error).partition("argument")[2].lstrip("s: ")
-            raise UserError(f"{self.where}: missing {lacks}") from None
-
-    def children(self, key: str) -> list[_Reader]:
-        items = self.sequence(key, dict)
-        return [
-            _Reader(f"{self.where}: {key}[{item.get('id', index)}]", cast(dict[str, Any], item))
-            for index, item in enumerate(items)
-        ]
-
-    def child(self, key: str) -> _Reader | None:
-        """The object of a key; None if it is null or missing."""
-        told = self.table(key)
-        return _Reader(f"{self.where}: {key}", told) if told else None
-
-    def sequence(self, key: str, kind: type[Any]) -> list[Any]:
-        items = self.data.get(key, [])
-        if not isinstance(items, list) or not all(
-            isinstance(each, kind) for each in cast(list[object], items)
-        ):
-            raise self._wrong(key, f"a list of {kind.__name__}")
-        return cast(list[Any], items)
-
-    def matrix(self, key: str) -> Matrix:
-        rows = cast(list[list[object]], self.sequence(key, list))
-        if not all(isinstance(each, int | float) for row in rows for each in row):
-            raise self._wrong(key, "lists of numbers")
-        return tuple(tuple(cast(float, each) for each in row) for row in rows)
-
-    def table(self, key: str) -> dict[str, Any]:
-        if self.data.get(key) is not None:
-            self.expect(key, dict, "an object")
-        return self.data.get(key) or {}
-
-    def number(self, key: str) -> None:
-        if not _is_number_or_none(self.data.get(key)):
-            raise self._wrong(key, "a number or null")
-
-    def bounds(self, key: str) -> Bounds | None:
-        value = self.data.get(key)
-        if value is None:
-            return None
-        ends = cast(list[Any], value) if isinstance(value, list) else []
-        if len(ends) != 2 or not all(_is_number_or_none(end) for end in ends):
-            raise self._wrong(key, "null or two numbers")
-        return ends[0], ends[1]
-
-    def one_of(self, key: str, allowed: tuple[str | None, ...]) -> None:
-        if self.data.get(key) not in allowed:
-            words = tuple(filter(None, allowed))
-            raise name_error(f"{self.where}: {key}", str(self.data.get(key)), words)
-
-    def expect(self, key: str, kind: type[Any], words: str) -> None:
-        if not isinstance(self.data.get(key), kind):
-            raise self._wrong(key, words)
-
-    def _wrong(self, key: str, allowed: str) -> UserError:
-        return UserError(f"{self.where}: {key} is {self.data.get(key)!r}; allowed: {allowed}")
-
-
-def _is_number_or_none(value: object) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))

@@ -7,17 +7,22 @@ is not finite: it becomes None at construction, so that memory and file agree.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, cast
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
+from harness.base.errors import UserError, name_error
 from harness.judge.claims import Here, Verdict, verdict_of
 from harness.judge.curve import Curve
 from harness.judge.interval import Interval, Sample
 from harness.store import files as atomic
+from harness.store.read import read_json
 
 SCHEMA = 2
+_type_hints = cache(get_type_hints)
 Kind = Literal["table", "figure"]
 Bounds = tuple[float | None, float | None]
 
@@ -284,6 +289,88 @@ With full indentation the hashes of nine seeds would take as much space as every
 def write_results(path: Path, results: Results) -> None:
     """Write ``results`` atomically, each row and each part of a claim on one line."""
     atomic.write_json(path, {"schema": SCHEMA} | asdict(results), levels=LEVELS)
+
+
+def read_results(path: Path) -> Results:
+    """Read and check a results file.
+
+    Raises:
+        UserError: the file does not fit the schema; names file, key, value and allowed values.
+    """
+    data = read_json(path)
+    if data.get("schema") != SCHEMA:
+        raise UserError(f"{path}: schema: {data.get('schema')!r} is not allowed; allowed: {SCHEMA}")
+    return _read_object(Results, data, f"{path}: ")
+
+
+def _read_object(kind: type[Any], value: dict[str, Any], where: str) -> Any:
+    """An instance of a dataclass from a JSON object; what follows from the rest is compared."""
+    names = {entry.name: entry for entry in fields(kind)}
+    for key in value:
+        if key not in names:
+            raise name_error(f"{where}key", key, names)
+    hints = _type_hints(kind)
+    given = {key: _read(hints[key], item, where + key) for key, item in value.items()}
+    derived = {name: given.pop(name) for name in [*given] if not names[name].init}
+    needed = [n for n, e in names.items() if e.default is e.default_factory is MISSING and e.init]
+    if missing := [name for name in needed if name not in given]:
+        raise UserError(f"{where}{missing[0]}: missing; needed: {_describe(hints[missing[0]])}")
+    item = kind(**given)
+    if "verdict" in derived and derived["verdict"] != item.verdict:
+        raise name_error(f"{where}verdict", derived["verdict"], (item.verdict,))
+    return item
+
+
+def _read(kind: Any, value: object, where: str) -> Any:
+    """A JSON value as the type of a field."""
+    origin, inner = get_origin(kind), get_args(kind)
+    kinds = inner if origin in (Union, UnionType) else (kind,)
+    if value is None and (NoneType in kinds or float in kinds):  # a number that is not finite
+        return None
+    if len(chosen := [each for each in kinds if each is not NoneType]) == 1:
+        kind, origin, inner = chosen[0], get_origin(chosen[0]), get_args(chosen[0])
+    if is_dataclass(kind) and isinstance(value, dict):
+        return _read_object(cast(type[Any], kind), cast(dict[str, Any], value), f"{where}: ")
+    if origin is Literal:
+        if value not in inner:
+            raise name_error(where, str(value), inner)
+        return value
+    json_type = type(value)
+    if origin is tuple and json_type is list:
+        items = cast(list[Any], value)
+        if inner[-1] is Ellipsis:
+            return tuple(_read(inner[0], v, f"{where}[{_name(v, i)}]") for i, v in enumerate(items))
+        if len(items) == len(inner):
+            return tuple(_read(k, v, where) for k, v in zip(inner, items, strict=True))
+    if any(json_type in JSON_TYPES.get(get_origin(each) or each, ()) for each in chosen):
+        return value
+    raise UserError(f"{where}: {value!r} is not allowed; allowed: {_describe(kind)}")
+
+
+JSON_TYPES: Mapping[Any, tuple[type, ...]] = {
+    str: (str,), bool: (bool,), int: (int,), float: (int, float), dict: (dict,), Mapping: (dict,),
+}  # fmt: skip
+"""Types of the values that JSON has for a type of a field."""
+
+NAMES = {str: "a string", bool: "true or false", int: "a whole number", float: "a number",
+         NoneType: "null", tuple: "a list"}  # fmt: skip
+
+
+def _describe(kind: Any) -> str:
+    """Allowed values of a type of a field, in words."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return " or ".join(_describe(each) for each in inner)
+    if origin is tuple and inner[-1] is not Ellipsis:
+        return f"a list of {len(inner)}, each {_describe(inner[0])}"
+    if origin is Literal:
+        return f"one of {', '.join(inner)}"
+    return NAMES.get(origin or kind, "an object")
+
+
+def _name(item: Any, place: int) -> Any:
+    """Name of an item of a list in messages: its id, else its place."""
+    return cast(dict[str, Any], item).get("id", place) if isinstance(item, dict) else place
 
 
 def _finite(value: object) -> Any:

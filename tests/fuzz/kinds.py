@@ -27,7 +27,7 @@ from data_synth.recorded import read_flac, read_wav
 from data_synth.storage import load as load_corpus
 from data_synth.storage import save as save_corpus
 from harness.acoustics.language_model import read_arpa
-from harness.judge.builders import read_results
+from harness.judge import read_results
 from harness.processes.messages import FrameHeader, Kind, pack_header, receive, reuse_buffer
 from harness.processes.transport import MalformedMessage, PeerConnection, PeerGone
 from harness.runs import file as run_file

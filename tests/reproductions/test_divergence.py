@@ -9,7 +9,8 @@ import pytest
 from data_synth import load_corpus
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Constant
-from harness.judge.builders import Maker, Runs, failures, read_results
+from harness.judge import read_results
+from harness.judge.builders import Maker, Runs, failures
 from harness.judge.results import Exhibit, Row
 from harness.runs.config import Stage
 from harness.simulator import load_cluster
