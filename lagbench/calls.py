@@ -251,9 +251,9 @@ def train(
             each seed.
         loss: function of outputs and targets, one number a minibatch; learning rates multiply its
             gradient. ``"model"`` is the ``loss`` of the model's outputs.
-        data: a pair of arrays, a map-style dataset, an iterable of pairs, or a function that
-            returns one of them, with the seed as its argument or without arguments. Several inputs
-            come as a tuple, ``model(*x)``, or as a dict, ``model(**x)``.
+        data: a pair of arrays, a map-style dataset of pairs, a `DataLoader` of one, or a function
+            that returns one of them, with the seed as its argument or without arguments. Several
+            inputs come as a tuple, ``model(*x)``, or as a dict, ``model(**x)``.
         cluster: a cluster, its file, or the name of a bundled one.
         algorithm: a name such as ``"async"`` or ``"averaging:10"``, or an `Algorithm`.
         workers: number of workers.

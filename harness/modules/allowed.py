@@ -78,10 +78,6 @@ def check_settings(model: object, loss: object, asked: Any) -> None:
     if asked.target is not None:
         check_number("target", asked.target)
     partition_of(asked.partition)
-    for name in ("examples", "buffer"):
-        if getattr(asked, name) is not None:
-            check_whole(name, getattr(asked, name))
-    check_kind("redraw", asked.redraw, bool, "True or False")
     _check_positive("guess", asked.guess)
     seeds_of(asked.seeds)
     check_share(asked.schedule)

@@ -23,7 +23,6 @@ from harness.base.registry import OBJECT, find_object, import_modules, undo_impo
 from harness.base.seeds import identity
 from harness.base.settings import build, setting
 from harness.modules.buffers import Rule, describe_buffers
-from harness.modules.finite import check_suspects, find_suspects
 from harness.modules.network import OWN_LOSS, Metric, preserve_generators
 from harness.modules.partition import Partitioning, partition_of
 from harness.modules.problem import Arrays, Problem
@@ -52,7 +51,7 @@ class ModuleTable:
             makes one, called for each seed.
         loss: a function of outputs and targets: one number for a minibatch; ``"model"`` for the
             ``loss`` of the model's outputs.
-        data: training data: a pair of arrays, a dataset, an iterable of pairs, or a function
+        data: training data: a pair of arrays, a map-style dataset, a `DataLoader`, or a function
             without arguments that returns one.
         test: test data of the same kinds, reported on and used for nothing else.
         dev: development data of the same kinds, or the share of the training data held out for it.
@@ -167,11 +166,11 @@ class Source:
             if not (callable(found) or found == OWN_LOSS):
                 told = f"{key}: a {type(found).__name__}; allowed: a module or a function"
                 raise UserError(f"{self.where}: {told}")
-        train = whole = self.data("data", asked.data)
+        train = self.data("data", asked.data)
         if isinstance(asked.dev, str):
-            dev = held = self.data("dev", asked.dev)
+            dev = self.data("dev", asked.dev)
         elif 0.0 < asked.dev < 1.0:
-            (train, dev), held = train.split(asked.dev), None
+            train, dev = train.split(asked.dev)
         else:
             raise UserError(
                 f"{self.where}: dev: {asked.dev}; allowed: above 0, below 1; or {OBJECT}"
@@ -185,12 +184,7 @@ class Source:
         parts = train, dev, test, metrics, source, self.place
         how: Any = {"maximise": more, "buffers": asked.buffers, "autocast": asked.autocast}
         with self.place.name_keys():
-            problem = Problem(model, loss, *parts, partition=partition, **how)
-        named = {f"{self.where}: data": whole, f"{self.where}: dev": held}
-        if suspects := find_suspects({**named, f"{self.where}: test": test}):
-            problem.inspect(asked.minibatch, "cpu")  # reports other mistakes first
-            check_suspects(suspects, problem, "cpu")
-        return problem
+            return Problem(model, loss, *parts, partition=partition, **how)
 
     def _partition(self) -> Partitioning | None:
         asked = self.asked.partition

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import signature
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Annotated, Any, Literal, TypedDict, get_type_hints
 
@@ -24,7 +24,7 @@ from harness.algorithms.torch_optimizers import Grouped
 from harness.base.errors import RAISED, UserError, describe_raised
 from harness.base.files import DEFAULT_STORE, cluster_file
 from harness.base.log import LOG
-from harness.grid.carriers import Submission
+from harness.grid.carriers import Parcel, Submission
 from harness.grid.grid import Runner
 from harness.grid.tally import Tally
 from harness.judge.comparison import Impossible
@@ -36,7 +36,6 @@ from harness.modules.allowed import (
     seeds_of,
 )
 from harness.modules.buffers import Rule, describe_buffers
-from harness.modules.finite import Suspect, check_suspects, find_suspects
 from harness.modules.network import AskedLoss, copy_module
 from harness.modules.optimizers import AskedOptimizer, optimizer_of
 from harness.modules.partition import (
@@ -46,7 +45,7 @@ from harness.modules.partition import (
     partition_of,
 )
 from harness.modules.problem import Arrays, Problem
-from harness.modules.reading import arrays_of, is_batched
+from harness.modules.reading import RandomExamples, arrays_of, is_batched
 from harness.modules.recipe import (
     AskedSchedule,
     decays_beside,
@@ -54,10 +53,7 @@ from harness.modules.recipe import (
     schedule_of,
     with_decay,
 )
-from harness.modules.redrawn import RandomExamples
-from harness.modules.sending import check_sendable, make_data_folder, share, sweep_data
 from harness.modules.step_time import Charge, StepConfig, StepMeasurement, check_charge
-from harness.modules.streaming import ExampleStream
 from harness.modules.task import ModuleConfig, is_maximised, metrics_of
 from harness.natural_gradient import NaturalGradient
 from harness.runs.config import Stage
@@ -96,10 +92,6 @@ class Settings(TypedDict, total=False):
         minibatch: examples in a worker's minibatch.
         partition: the workers' data: ``"iid"``, ``"by_label"``, ``lagbench.dirichlet(alpha)``, or a
             function of targets, number of workers and random generator, to each one's rows.
-        examples: number of examples of ``data`` that are read, which an iterable without end needs.
-        buffer: examples of an iterable that are in memory at a time, among which it is shuffled;
-            None to read all of them into memory.
-        redraw: whether a data set that draws at random is asked anew in each pass.
         passes: passes over the training data, the same for every number of workers.
         evaluations: evaluations on the development data in each pass.
         seeds: number of seeds, or a list of them; a seed sets data order, timing and initial
@@ -145,9 +137,6 @@ class Settings(TypedDict, total=False):
     maximise: Annotated[bool | None, None]
     minibatch: Annotated[int, 32]
     partition: Annotated[str | Partitioning, "iid"]
-    examples: Annotated[int | None, None]
-    buffer: Annotated[int | None, None]
-    redraw: Annotated[bool, True]
     passes: Annotated[int, 5]
     evaluations: Annotated[int, 10]
     seeds: Annotated[int | Sequence[int], 3]
@@ -184,8 +173,8 @@ class Experiment:
     Args:
         model: a module, or a function that makes one for each seed.
         loss: ``loss(outputs, targets)``: one number for a minibatch; ``"model"`` for its own.
-        data: arrays, a dataset or an iterable; or a function that returns one, with the seed as
-            its argument or without arguments.
+        data: arrays, a map-style dataset or a `DataLoader`; or a function that returns one, with
+            the seed as its argument or without arguments.
         cluster: a `Cluster`, its file, or the name of a bundled one.
         given: the user's settings by name.
 
@@ -199,10 +188,8 @@ class Experiment:
     cluster: Cluster | str | Path
     given: Settings
     _problems: dict[int, Problem] = field(default_factory=dict[int, Problem], init=False)
-    _data: TemporaryDirectory[str] | None = field(default=None, init=False)
     _turned: bool = field(default=False, init=False)
     _said: set[str] = field(default_factory=set[str], init=False)
-    _suspects: list[Suspect] = field(default_factory=list[Suspect], init=False)
     impossible: Sequence[Impossible] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
@@ -214,7 +201,6 @@ class Experiment:
         check_charge(self.settings, self.given, self.machine)
         self._work = self.machine.workload  # kept by `with_cluster`: only this one is the user's
         folder = writable_folder(Path(self.settings.store), "store")
-        sweep_data(folder)
         self._store = Store(folder)
         self._runner = self._make_runner()
 
@@ -256,8 +242,6 @@ class Experiment:
 
     def __exit__(self, *_: object) -> None:
         self._runner.__exit__()
-        if self._data is not None:
-            self._data.cleanup()
 
     def _make_runner(self) -> Runner:
         """The runner: this process and further jobs; exceptions of runs propagate to the user."""
@@ -307,7 +291,6 @@ class Experiment:
         """Notes on facts that a user may not expect, a line each."""
         problem, size = self.problem(self.seeds[0]), self.settings.minibatch
         found = problem.inspect(size, self.device)
-        check_suspects(self._suspects, problem, self.device)
         if line := describe_buffers(found.changing, self.settings.buffers):
             yield line
         if line := describe_schedule(self.settings.schedule):
@@ -320,22 +303,24 @@ class Experiment:
             rest = f"plain steps for {', '.join(others)}" if others else "of all parameters"
             yield f"optimizer: natural gradient of {count} layer{'' if count == 1 else 's'}, {rest}"
 
-    @property
-    def _sends(self) -> bool:
-        """Whether runs are sent to other processes."""
-        return self.settings.jobs > 1 or self.settings.submit is not None
-
     def _check_sendable(self, methods: Sequence[Method]) -> None:
-        if not self._sends:
+        if self.settings.jobs == 1 and self.settings.submit is None:
             return
         parts = {name: getattr(self.settings, name) for name in ("metric", "partition")}
         parts |= {"model": self.model, "loss": self.loss}
         made = [schedule_of(self.settings.schedule, self.settings.guess)]
         parts |= {"algorithms": methods, "schedule": made}
-        if isinstance(train := self.problem(self.seeds[0]).train, RandomExamples | ExampleStream):
+        if isinstance(train := self.problem(self.seeds[0]).train, RandomExamples):
             parts["data"] = train
         for name, part in parts.items():
-            check_sendable(name, part)
+            try:
+                pickle.dumps(Parcel(part))
+            except Exception as error:  # whatever its parts raise
+                why = str(error).partition("\n")[0]
+                told = "allowed: jobs=1, or what holds no lock, open file or generator"
+                raise UserError(
+                    f"{name}: cannot be sent to another process ({why}); {told}"
+                ) from error
 
     def module(self, seed: int) -> nn.Module:
         """A copy of the module of a seed's runs, before training."""
@@ -425,15 +410,9 @@ class Experiment:
             given = self._make_data(seed)
             self._note_batches(given)
             asked = self.settings
-            chosen = {name: getattr(asked, name) for name in ("examples", "redraw", "buffer")}
-            whole = arrays_of(given, "data", **chosen)
-            train, dev = self._split_dev(whole)
-            test = None if asked.test is None else arrays_of(asked.test, "test", redraw=False)
-            held = None if isinstance(asked.dev, float) else dev
-            self._suspects += find_suspects({"data": whole, "dev": held, "test": test})
+            train, dev = self._split_dev(arrays_of(given, "data"))
+            test = None if asked.test is None else arrays_of(asked.test, "test")
             metrics = metrics_of(self.settings.metric, train, self.loss)
-            train, dev = self._share_data(train), self._share_data(dev)
-            test = test and self._share_data(test)
             more = is_maximised(self.settings.maximise, metrics)
             parts = self.model, self.loss, train, dev, test, metrics
             how: Any = {"maximise": more, "buffers": self.settings.buffers}
@@ -463,18 +442,10 @@ class Experiment:
             name = getattr(self.data, "__qualname__", type(self.data).__qualname__)
             raise UserError(f"data: {name} raised {describe_raised(error)}") from error
 
-    def _share_data(self, arrays: Arrays) -> Arrays:
-        """Move data to a file that other processes map, if any run."""
-        if not self._sends:
-            return arrays
-        if self._data is None:
-            self._data = make_data_folder(self._store.path)
-        return share(arrays, Path(self._data.name))
-
     def _split_dev(self, train: Arrays) -> tuple[Arrays, Arrays]:
         dev = self.settings.dev
         if not isinstance(dev, float | int):
-            return train, arrays_of(dev, "dev", redraw=False)
+            return train, arrays_of(dev, "dev")
         if not 0.0 < dev < 1.0:
             raise UserError(f"dev: {dev}; allowed: a share between 0 and 1, or data")
         return train.split(dev)

@@ -1,13 +1,13 @@
 """A user's problem: module, loss, data and metrics, with the digests that identify a run.
 
-`Arrays` holds the examples as inputs and targets, each a tensor or a `Tree` of tensors, read from
-arrays, a dataset or any iterable of pairs.
+`Arrays` holds the examples as inputs and targets, each a tensor or a `Tree` of tensors.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from harness.base.errors import RAISED, UserError, describe_raised
 from harness.base.seeds import stream, stream_key
+from harness.grid.carriers import Parcel
 from harness.judge.direction import BETTER, MORE
 from harness.modules.buffers import Rule
 from harness.modules.gradient_rules import NO_RULES, GradientRules
@@ -110,6 +111,9 @@ class Problem(HasIdentity):
 
     def __hash__(self) -> int:
         return id(self)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Problem], tuple[bytes]]:
+        return _unpack, (_pack(self),)
 
     @lru_cache(maxsize=4)  # noqa: B019 (a problem lives as long as its runs)
     def module(self, seed: int) -> nn.Module:
@@ -249,6 +253,21 @@ class Problem(HasIdentity):
         return self._plain
 
 
+@lru_cache(maxsize=4)
+def _pack(problem: Problem) -> bytes:
+    # Code that is sent by value has no source there, so its cached digests are sent along.
+    problem.to_identity()
+    return pickle.dumps(Parcel(vars(problem)))
+
+
+@lru_cache(maxsize=4)
+def _unpack(data: bytes) -> Problem:
+    """One problem for all runs that a process receives of it."""
+    problem = Problem.__new__(Problem)
+    vars(problem).update(pickle.loads(data).content)
+    return problem
+
+
 def read_autocast(asked: object) -> torch.dtype | None:
     """The type of the setting ``autocast``.
 
@@ -305,11 +324,6 @@ class Arrays:
         """Targets of all examples."""
         return self.y
 
-    @property
-    def structure(self) -> Any:
-        """The places of inputs and of targets, in plain JSON values."""
-        return [describe_structure(self.x, "x"), describe_structure(self.y, "y")]
-
     def tensors(self) -> list[Tensor]:
         """All tensors of the inputs, then those of the targets."""
         return [*leaves(self.x), *leaves(self.y)]
@@ -355,11 +369,11 @@ def _looks_else(one: Arrays, other: Arrays) -> bool:
     return shapes[0] != shapes[1]
 
 
-def digest_of(value: Value, digest: Callable[[Tensor], str] = digest_of_tensor) -> str:
+def digest_of(value: Value) -> str:
     """Digest of a tensor, or of the structure of several and of each."""
     if isinstance(value, Tensor):
-        return digest(value)
+        return digest_of_tensor(value)
     sha = hashlib.sha256(json.dumps(describe_structure(value, "")).encode())
     for tensor in leaves(value):
-        sha.update(digest(tensor).encode())
+        sha.update(digest_of_tensor(tensor).encode())
     return sha.hexdigest()

@@ -1,111 +1,76 @@
-"""Reading of users' data as `Arrays`: arrays, data sets, iterables and loaders.
+"""Reading of users' data as `Arrays`: arrays, map-style data sets, and loaders of these.
 
-A map-style data set that draws at random is kept and asked anew in each pass (`RandomExamples`);
-all other data are read once, to their end.
+All data are read once. A data set that draws from the global generators, such as random
+augmentation, is asked anew in each pass (`RandomExamples`).
 """
 
 from __future__ import annotations
 
-import time
+import hashlib
+import pickle
+import random
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import chain, islice
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import (
-    DataLoader,
-    default_collate,  # pyright: ignore[reportUnknownVariableType]
-)
+from torch.utils.data import DataLoader
 
-from harness.base.errors import UserError
+from harness.base.errors import RAISED, UserError, describe_raised
 from harness.base.log import LOG
-from harness.modules.mapped import MemmapRows
+from harness.base.seeds import stream_key
 from harness.modules.problem import Arrays
-from harness.modules.redrawn import RandomExamples, has_own_draws, state_of_generators, use_seed
-from harness.modules.streaming import ExampleStream
-from harness.modules.trees import (
-    LABELS,
-    Tree,
-    has_arrays,
-    join,
-    leaves,
-    read_value,
-    unwrap,
-)
+from harness.modules.trees import LABELS, Tree, has_arrays, join, leaves, read_value, unwrap
+from harness.networks.contract import Minibatch
+from harness.runs.digests import digest_of_code
 
 ALLOWED = (
-    "allowed: a pair of arrays (X, y), a dataset of pairs (x, y) or of dicts with labels, or an"
-    " iterable of them"
+    "allowed: a pair of arrays (X, y); a map-style dataset of pairs (x, y) or of dicts with labels,"
+    " or a DataLoader of one"
 )
 
 READING_SEED = 0
 """Seed while data that draw at random are read, so that each reading gives the same."""
 
-UNENDING = 1_000_000
-"""Examples after which an iterable counts as endless, unless its number of examples is given."""
 
-BLOCK = 4096
-"""Examples that are stacked at once, so that few small tensors are held."""
+def arrays_of(data: object, what: str) -> Arrays:
+    """Convert any kind of data to arrays.
 
-SAID_EVERY_S = 5.0
-
-
-def arrays_of(
-    data: object,
-    what: str,
-    *,
-    examples: int | None = None,
-    redraw: bool = True,
-    buffer: int | None = None,
-) -> Arrays:
-    """Convert any kind of data to arrays; a dataset or an iterable is read once, to its end.
-
-    The batches of a `DataLoader` are split into examples, in their order.
+    A `DataLoader` gives the examples of its data set in the order of its batches.
 
     Args:
         data: arrays ``(X, y)`` or ``(X, M, y)``, with the targets last and each of them an array,
-            or a tuple or dict of several; a dict of arrays with ``labels``; a map-style dataset or
-            an iterable of pairs, of such tuples or of such dicts; or a `DataLoader` of either.
+            or a tuple or dict of several; a dict of arrays with ``labels``; a map-style dataset of
+            pairs, of such tuples or of such dicts; or a `DataLoader` of one.
         what: name of the user's argument, for messages.
-        examples: number of examples that are read, from the first; None for all.
-        redraw: whether a map-style dataset that draws at random is kept, see `RandomExamples`.
-        buffer: examples of an iterable that are in memory at a time, see `ExampleStream`; None for
-            all.
 
     Raises:
-        UserError: another kind of data, parts of unequal length, no examples, or fewer than asked.
+        UserError: another kind of data, parts of unequal length, or no examples.
     """
     if isinstance(data, Arrays):
         return data
-    given = drop_text(cast(Any, data), what)
-    if buffer is not None:
-        return _read_stream(given, what, examples, buffer)
-    if is_batched(given):
-        return _read_loader(given, what, examples, redraw)
-    if _has_columns(given):
-        found = _pair(given, what)
-        found = MemmapRows.from_arrays(found) if _is_mapped(given) else found
-        _check_lengths(found, what)
-        if examples is not None:
-            found = found.take(_first_rows(len(found), what, examples))
-    else:
-        found = _read(given, what, examples, redraw)
-        _check_lengths(found, what)
-    if not len(found):
-        raise UserError(f"{what}: empty; {ALLOWED}")
-    return found
+    with warnings.catch_warnings():
+        # of writing to an array that is mapped from a file, which nothing does
+        warnings.filterwarnings("ignore", "The given NumPy array is not writ")
+        if _has_columns(data):
+            arrays = _pair(data, what)
+        elif isinstance(data, DataLoader):
+            arrays = _read_loader(cast(Any, data), what)
+        else:
+            arrays = _read(cast(Any, data), None, what)
+    _check(arrays, what)
+    return arrays
 
 
 def is_batched(data: object) -> bool:
     """Whether ``data`` is a `DataLoader` that makes batches, not one of single examples."""
     return isinstance(data, DataLoader) and cast(Any, data).batch_sampler is not None
-
-
-# -- arrays --------------------------------------------------------------------------------------
 
 
 def _has_columns(data: Any) -> bool:
@@ -125,238 +90,100 @@ def _has_columns(data: Any) -> bool:
     return several and (hasattr(last, "shape") or are_named[0] != are_named[1])
 
 
-def _is_mapped(given: Any) -> bool:
-    """Whether an array in nested tuples, lists or dicts is mapped from a file."""
-    if isinstance(given, Mapping):
-        return any(map(_is_mapped, cast("Mapping[Any, Any]", given).values()))
-    if isinstance(given, tuple | list):
-        return any(map(_is_mapped, cast("Sequence[Any]", given)))
-    return isinstance(given, np.memmap)
-
-
-def _check_lengths(arrays: Arrays, what: str) -> None:
-    """Reject tensors of unequal length.
+def _check(arrays: Arrays, what: str) -> None:
+    """Reject tensors of unequal length, and remark on numbers that are not finite.
 
     Raises:
-        UserError: there are such.
+        UserError: there are such tensors, or no examples.
     """
-    inputs, targets = leaves(arrays.x), leaves(arrays.y)
-    if not all(tensor.dim() for tensor in inputs + targets):
+    targets, tensors = leaves(arrays.y), arrays.tensors()
+    if not all(tensor.dim() for tensor in tensors):
         raise UserError(f"{what}: a number in place of an array; {ALLOWED}")
-    for tensor in inputs + targets:
+    for tensor in tensors:
         if len(tensor) != len(arrays):
             told = f"{len(arrays)} examples with {len(tensor)} targets"
-            if not any(tensor is each for each in targets):
+            if not any(tensor is target for target in targets):
                 told = f"inputs of {len(arrays)} and of {len(tensor)} examples"
             raise UserError(f"{what}: {told}; allowed: as many")
-
-
-# -- data sets and iterables ---------------------------------------------------------------------
-
-
-def _read(data: Any, what: str, examples: int | None, redraw: bool) -> Arrays:
-    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-        return _read_dataset(data, _first_rows(len(data), what, examples), what, redraw)
-    if isinstance(data, Iterable):
-        items = (_pair(item, what) for item in cast(Iterable[Any], data))
-        return _stack_blocks(_limit_examples(items, what, examples, lambda _: 1), what)
-    raise UserError(f"{what}: {type(data).__name__} is not allowed; {ALLOWED}")
-
-
-def _first_rows(count: int, what: str, examples: int | None) -> np.ndarray:
-    """Numbers of the first examples.
-
-    Raises:
-        UserError: there are fewer than ``examples``.
-    """
-    if examples is not None and examples > count:
-        _refuse_few(what, examples, count)
-    return np.arange(count if examples is None else examples)
-
-
-def _refuse_few(what: str, examples: int, count: int) -> None:
-    told = f"examples: {examples:,}, but {what} ends after {count:,}"
-    raise UserError(f"{told}; allowed: at most as many")
-
-
-def _read_dataset(data: Any, rows: np.ndarray, what: str, redraw: bool) -> Arrays:
-    """Examples of a map-style dataset, in the order of ``rows``.
-
-    The generators' states tell whether an item draws; a generator of the data set's own is found
-    by asking a few items twice.
-    """
-    items = (_pair(data[k], what) for k in rows.tolist())
-    if isinstance(data, tuple | list):  # whose items are there already
-        return _stack_blocks(items, what)
-    code = RandomExamples.describe(data, what) if redraw else ""
-    with use_seed(READING_SEED):
-        before = state_of_generators()
-        found = _stack_blocks(items, what)
-        draws = state_of_generators() != before
-    if draws and redraw:
-        told = "draws at random: each example is asked anew in each pass, with a seed of its own"
-        LOG.info(f"{what}: {told} (redraw=False reads it once)")
-        return RandomExamples(found.x, found.y, data, rows, code, what, _pair)
-    if not draws and has_own_draws(lambda k: _pair(data[int(rows[k])], what), found):
-        told = "draws from a generator of its own, which cannot be seeded; read once,"
-        LOG.info(f"{what}: {told} each example stays as drawn")
-    return found
-
-
-def _read_loader(loader: Any, what: str, examples: int | None, redraw: bool) -> Arrays:
-    """The examples of a loader's batches.
-
-    Raises:
-        UserError: a batch is no pair with as many examples as targets, there are no batches, or
-            examples are of unequal shape.
-    """
-    sampler = getattr(loader.batch_sampler, "sampler", None)
-    own = [g for g in (loader.generator, getattr(sampler, "generator", None)) if g is not None]
-    before = [generator.get_state() for generator in own]
-    with use_seed(READING_SEED):  # of a loader that shuffles
-        is_map = hasattr(loader.dataset, "__getitem__") and hasattr(loader.dataset, "__len__")
-        if redraw and is_map and loader.collate_fn is default_collate and _draws(loader.dataset):
-            rows = np.array(list(chain.from_iterable(loader.batch_sampler)), np.int64)
-            rows = rows[_first_rows(len(rows), what, examples)]
-            found = _read_dataset(loader.dataset, rows, what, redraw)
-        else:
-            batches = (_batch(item, what) for item in loader)
-            found = _join_blocks(list(_limit_examples(batches, what, examples, len)), what)[
-                :examples
-            ]
-    for generator, state in zip(own, before, strict=True):
-        generator.set_state(state)  # so that a second reading gives the same order
-    return found
-
-
-def _read_stream(data: Any, what: str, examples: int | None, buffer: int) -> ExampleStream:
-    """An iterable, or a loader of one, that stays where it is.
-
-    Raises:
-        UserError: it is no iterable, or can be read only once.
-    """
-    is_map = hasattr(data, "__getitem__") and hasattr(data, "__len__")
-    if is_map or not isinstance(data, Iterable) or isinstance(data, Iterator):
-        once = "can be read only once" if isinstance(data, Iterator) else "is no iterable"
-        told = "allowed with buffer=: an object that is iterated anew, e.g. an IterableDataset"
-        raise UserError(f"{what}: {type(cast(Any, data)).__name__} {once}; {told}")
-    items = partial(_iterate_blocks, data, what)
-    with use_seed(READING_SEED):
-        first = _limit_examples(items(BLOCK), what, examples, len)
-        return ExampleStream.read(first, items, examples, buffer, what)
-
-
-def _iterate_blocks(data: Any, what: str, size: int) -> Iterator[Arrays]:
-    """Blocks of an iterable's examples, or the batches of a loader."""
-    if is_batched(data):
-        yield from (_batch(item, what) for item in data)
-        return
-    rest = (_pair(item, what) for item in data)
-    while part := list(islice(rest, size)):
-        yield _stack_blocks(part, what)
-
-
-def _draws(data: Any) -> bool:
-    """Whether the first items of a map-style dataset draw from the generators."""
-    before = state_of_generators()
-    for k in range(min(8, len(data))):
-        data[k]
-    return state_of_generators() != before
-
-
-def _batch(item: Any, what: str) -> Arrays:
-    """A batch of a loader.
-
-    Raises:
-        UserError: it has no examples, or unequal numbers of inputs and targets.
-    """
-    batch = _pair(item, what)
-    tensors = batch.tensors()
-    if not all(t.dim() and len(t) == len(tensors[0]) for t in tensors):
-        told = f"a batch of shapes {' and '.join(str(list(t.shape)) for t in tensors)}"
-        raise UserError(f"{what}: {told}; allowed: as many examples as targets in each")
-    return batch
-
-
-def _limit_examples(
-    parts: Iterable[Arrays], what: str, examples: int | None, size: Callable[[Arrays], int]
-) -> Iterator[Arrays]:
-    """Parts of an iterable until there are enough examples; progress is told.
-
-    Raises:
-        UserError: there are fewer than ``examples``; or without a number no end after `UNENDING`.
-    """
-    count, began = 0, time.monotonic()
-    said = began
-    for part in parts:
-        yield part
-        count += size(part)
-        if examples is not None and count >= examples:
-            return
-        if examples is None and count >= UNENDING:
-            told = f"no end after {count:,} examples; allowed: examples=, how many make a pass"
-            raise UserError(f"{what}: {told}")
-        if (now := time.monotonic()) - said > SAID_EVERY_S:
-            said = now
-            ends = "" if examples is not None else "; examples= is needed if it has no end"
-            LOG.info(f"{what}: {count:,} examples read in {now - began:.0f} s{ends}")
-    if examples is not None:
-        _refuse_few(what, examples, count)
-
-
-def _stack_blocks(items: Iterable[Arrays], what: str) -> Arrays:
-    """Stack examples, a block at a time.
-
-    Raises:
-        UserError: there are none, or they are of unequal shape.
-    """
-    rest, blocks = iter(items), list[Arrays]()
-    while part := list(islice(rest, BLOCK)):
-        try:
-            x, y = ([each.x for each in part], [each.y for each in part])
-            blocks.append(Arrays(join(torch.stack, x), join(torch.stack, y)))
-        except RuntimeError as error:
-            raise UserError(f"{what}: {UNEQUAL}") from error
-    return _join_blocks(blocks, what)
-
-
-UNEQUAL = "examples of unequal shape; allowed: all of one shape"
-
-
-def _join_blocks(blocks: list[Arrays], what: str) -> Arrays:
-    """Concatenate blocks of examples; each is freed when it is copied.
-
-    Raises:
-        UserError: there are none, or their examples are of unequal shape.
-    """
-    if not blocks:
+    if not len(arrays):
         raise UserError(f"{what}: empty; {ALLOWED}")
-    first = blocks[0]
-    if len(blocks) == 1:
-        return first
-    if any(block.structure != first.structure for block in blocks):
-        raise UserError(f"{what}: {UNEQUAL}")
-    columns = [list(c) for c in zip(*(each.tensors() for each in blocks), strict=True)]
-    blocks.clear()
+    if not all(bool(tensor.isfinite().all()) for tensor in tensors):
+        LOG.info(f"{what}: holds numbers that are not finite")
+
+
+def _read_loader(loader: Any, what: str) -> Arrays:
+    """The examples of a loader's data set, in the order of its batches."""
+    batches, collate = loader.batch_sampler, loader.collate_fn
+    sampler = loader.sampler if batches is None else batches
+    generators = [loader.generator, getattr(getattr(batches, "sampler", None), "generator", None)]
+    states = [(each, each.get_state()) for each in generators if each is not None]
+    _check_indexed(loader.dataset, what)
+    with use_seed(READING_SEED):  # of a loader that shuffles
+        rows = list(sampler if batches is None else chain.from_iterable(sampler))
+    for generator, state in states:
+        generator.set_state(state)  # so that a second reading gives the same order
+    return _read(loader.dataset, None if batches is None else collate, what, rows)
+
+
+def _read(
+    data: Any, collate: Collate | None, what: str, rows: Sequence[int] | None = None
+) -> Arrays:
+    """The examples of ``rows`` of a map-style data set; of all without rows.
+
+    Raises:
+        UserError: it is no such data set, or has no examples.
+    """
+    _check_indexed(data, what)
+    index = np.arange(len(data)) if rows is None else np.array(rows, np.int64)
+    if not len(index):
+        raise UserError(f"{what}: empty; {ALLOWED}")
+    with use_seed(READING_SEED):
+        before = pickle.dumps(_states())
+        arrays = _stack([_example(data[row], collate, what) for row in index.tolist()], what)
+        draws = pickle.dumps(_states()) != before
+    if not draws:
+        return arrays
+    told = "draws at random: each example is asked anew in each pass of training, with a seed"
+    LOG.info(f"{what}: {told} of its own")
+    return RandomExamples(arrays.x, arrays.y, data, index, collate)
+
+
+def _check_indexed(data: object, what: str) -> None:
+    if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+        told = f"{type(data).__name__} has no items by number, or no length; {ALLOWED}"
+        raise UserError(f"{what}: {told}; of an iterable, a list of its examples")
+
+
+def _stack(examples: Sequence[Arrays], what: str) -> Arrays:
+    """Stack examples.
+
+    Raises:
+        UserError: they are of unequal shape.
+    """
     try:
-        joined = iter([_concatenate(column) for column in columns])
+        x, y = (join(torch.stack, [getattr(each, name) for each in examples]) for name in "xy")
     except RuntimeError as error:
-        raise UserError(f"{what}: {UNEQUAL}") from error
-    return first.map(lambda _: next(joined))
+        raise UserError(f"{what}: examples of unequal shape; allowed: all of one shape") from error
+    return Arrays(x, y)
 
 
-def _concatenate(column: list[Tensor]) -> Tensor:
-    """Concatenate tensors, and remove each from the list as it is copied."""
-    first = column[0]
-    if any((t.dtype, t.shape[1:]) != (first.dtype, first.shape[1:]) for t in column):
-        return torch.cat(column)
-    found, end = first.new_empty(sum(map(len, column)), *first.shape[1:]), 0
-    column.reverse()
-    while column:
-        piece = column.pop()
-        found[end : end + len(piece)] = piece
-        end += len(piece)
-    return found
+Collate = Callable[[list[Any]], Any]
+"""The ``collate_fn`` of a loader, which is called with one item at a time."""
+
+
+def _example(item: Any, collate: Collate | None, what: str) -> Arrays:
+    """One example of a data set's item.
+
+    Raises:
+        UserError: it is no pair, or its batch is not of one example.
+    """
+    if collate is None:
+        return _pair(item, what)
+    batch = _pair(collate([item]), what)
+    if not all(tensor.shape[:1] == (1,) for tensor in batch.tensors()):
+        shapes = " and ".join(str(list(tensor.shape)) for tensor in batch.tensors())
+        raise UserError(f"{what}: a batch of one item has shapes {shapes}; allowed: [1, ...]")
+    return batch.map(lambda tensor: tensor[0])
 
 
 def _pair(item: Any, what: str) -> Arrays:
@@ -390,43 +217,93 @@ LABEL = "label"
 
 def _tensor(value: Any, what: str) -> Tensor:
     try:
-        if getattr(getattr(value, "flags", None), "writeable", True) is False:  # a NumPy array
-            with warnings.catch_warnings():  # of writing to it, which nothing does
-                warnings.simplefilter("ignore", UserWarning)
-                return torch.as_tensor(value)
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"{what}: {type(value).__name__} holds no numbers; {ALLOWED}") from error
+        told = f"{type(value).__name__} holds no numbers; {ALLOWED}, without columns of text"
+        raise UserError(f"{what}: {told}") from error
 
 
-# -- data sets of Hugging Face -------------------------------------------------------------------
+# -- data sets that draw at random ---------------------------------------------------------------
 
 
-def drop_text(data: Any, what: str) -> Any:
-    """A data set of Hugging Face's `datasets`, with tensors and without columns of text.
+@dataclass(frozen=True, eq=False)
+class RandomExamples(Arrays):
+    """Examples of a data set that draws at random, each asked anew in each pass.
 
-    It is known by its methods; other data are returned as they are.
+    An example depends on the run's seed, the pass and the example alone: a run that is resumed,
+    another process or another algorithm sees the same.
 
-    Raises:
-        UserError: it is a dict of several splits.
+    Args:
+        x, y: the examples as first read: for shapes, targets and evaluation, not for training.
+        data: the data set.
+        rows: index in the data set of each example.
+        collate: makes a batch of an item; None if an item is an example.
     """
-    if not (hasattr(data, "with_format") and hasattr(data, "column_names")):
-        return data
-    if isinstance(data, Mapping):
-        splits = ", ".join(map(repr, cast("Mapping[Any, Any]", data)))
-        raise UserError(f"{what}: a dict of the splits {splits}; allowed: one of them")
-    given: Any = getattr(data, "format", None)
-    data = data if given and given.get("type") else data.with_format("torch")
-    first = cast("dict[str, Any]", next(iter(data), dict[str, Any]()))
-    text = [name for name, value in first.items() if _is_text(value)]
-    if text:
-        several = "s" if len(text) > 1 else ""
-        LOG.info(f"{what}: left out the column{several} of text {', '.join(map(repr, text))}")
-        data = data.remove_columns(text)
-    return data
+
+    data: Any
+    rows: np.ndarray
+    collate: Collate | None = None
+
+    @cached_property
+    def sha256(self) -> str:
+        """Digest of the data set's code and attributes, and of the examples as first read."""
+        code = digest_of_code(self.data, "data")
+        first = Arrays(self.x, self.y).sha256
+        return hashlib.sha256(f"redrawn {code} {first}".encode()).hexdigest()
+
+    def to(self, device: str, floats: torch.dtype) -> RandomExamples:
+        """See `Arrays`; so are the examples that are asked later."""
+        first = super().to(device, floats)
+        return replace(self, x=first.x, y=first.y)
+
+    def take(self, rows: np.ndarray) -> RandomExamples:
+        """See `Arrays`."""
+        first = super().take(rows)
+        return replace(self, x=first.x, y=first.y, rows=self.rows[rows])
+
+    def ask(self, rows: np.ndarray, passes: np.ndarray, seed: int) -> Minibatch:
+        """Minibatches ``[W, 1, B, ...]`` of ``rows [W, B]``, each asked in its pass.
+
+        Args:
+            rows: numbers of the examples.
+            passes: ``[W, B]`` number of the pass of each.
+            seed: the run's seed.
+
+        Raises:
+            UserError: the data set raises an error, or gives an example of another shape.
+        """
+        pairs = zip(self.rows[rows.ravel()].tolist(), passes.ravel().tolist(), strict=True)
+        examples = [self._ask(row, number, seed) for row, number in pairs]
+        like = iter(self.tensors())
+        drawn = _stack(examples, "data").map(lambda tensor: tensor.to(next(like)))
+        return drawn.gather(torch.arange(rows.size).view(rows.shape))
+
+    def _ask(self, row: int, number: int, seed: int) -> Arrays:
+        with use_seed(stream_key(seed, "example", number, row) >> 65):
+            try:
+                return _example(self.data[row], self.collate, "data")
+            except UserError:
+                raise
+            except RAISED as error:
+                told = f"example {row} in pass {number} raised {describe_raised(error)}"
+                raise UserError(f"data: {told}") from error
 
 
-def _is_text(value: Any) -> bool:
-    if isinstance(value, list):
-        return any(map(_is_text, cast("list[Any]", value)))
-    return isinstance(value, str | bytes)
+def _states() -> tuple[Any, ...]:
+    """States of the global generators of `torch`, `numpy.random` and `random`."""
+    return torch.get_rng_state().numpy(), np.random.get_state(), random.getstate()
+
+
+@contextmanager
+def use_seed(seed: int) -> Generator[None]:
+    """Seed the three global generators with 63 bits for a block, and restore them afterwards."""
+    of_torch, of_numpy, of_python = _states()
+    try:
+        torch.default_generator.manual_seed(seed)
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
+        yield
+    finally:
+        torch.set_rng_state(torch.from_numpy(of_torch))
+        np.random.set_state(of_numpy)
+        random.setstate(of_python)

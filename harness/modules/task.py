@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar, Self, cast
@@ -14,17 +14,17 @@ from torch import Tensor
 
 from harness.algorithms.catalogue import Algorithm
 from harness.base.errors import UserError, name_error
+from harness.base.seeds import stream_key
 from harness.base.settings import find_changed, setting
 from harness.judge.bounds import SHARES
 from harness.modules.buffers import deploy
 from harness.modules.gradient_rules import GradientRules
-from harness.modules.minibatches import ModuleMinibatches
-from harness.modules.network import OWN_LOSS, Metric, ModuleNetwork
+from harness.modules.network import OWN_LOSS, Drawing, Metric, ModuleNetwork
 from harness.modules.partition import measure_skew
 from harness.modules.problem import Arrays, Problem
-from harness.modules.streaming import ExampleStream, StreamOrder, Whole
+from harness.modules.reading import RandomExamples
 from harness.modules.trees import unwrap
-from harness.networks.contract import State
+from harness.networks.contract import Minibatch, State
 from harness.replay.replica_states import to_array
 from harness.runs.config import Pieces, TrainingConfig
 from harness.runs.digests import digest_of_code, from_outside
@@ -34,6 +34,7 @@ from harness.tasks.contract import EvaluationResult
 from harness.tasks.order import (
     ContinuousOrder,
     Examples,
+    Key,
     Laid,
     Minibatches,
     Order,
@@ -158,9 +159,6 @@ class ModuleConfig(TrainingConfig[Problem]):
         """See `TrainingConfig`; rounds leave no examples out, nor do workers with own data."""
         _, own, a_fold, *_ = self.handing
         cut = stage, self.passes, self.workers, own, a_fold
-        if isinstance(self.problem.train, ExampleStream):
-            whole = Whole(len(self.problem.train), self.stage(stage).minibatch)
-            return StreamOrder(lambda number: cast(Any, whole), *cut)
         if self.problem.partition is not None:
             shares = self.problem.shares(self.workers, self.seed)
             size = self.stage(stage).minibatch
@@ -230,6 +228,41 @@ class ModuleConfig(TrainingConfig[Problem]):
     def stage_name(self, fold: int) -> str:
         """Name of the algorithm; before the first fold ``"its initial parameters"``."""
         return type(self.algorithm).__name__ if fold > 0 else "its initial parameters"
+
+
+class ModuleMinibatches(Minibatches):
+    """Minibatches with seeds for what is drawn at random.
+
+    The draws of a module's layers depend on the run's seed, the worker and the step alone; those of
+    a data set (`RandomExamples`) on the run's seed, the pass and the example.
+
+    Args:
+        order_of: from the number of a stage to its order.
+        examples: the training data on its device.
+        seed: the run's seed.
+        draws: whether layers draw.
+    """
+
+    def __init__(
+        self, order_of: Callable[[int], Laid], examples: Examples, seed: int, *, draws: bool
+    ) -> None:
+        super().__init__(order_of, examples)
+        self._seed, self._draws = seed, draws
+
+    def fetch(self, keys: Sequence[Key]) -> Minibatch:
+        """See `Minibatches`."""
+        minibatch = super().fetch(keys)
+        if not self._draws:
+            return minibatch
+        seeds = [stream_key(self._seed, "layers", *key) >> 65 for key in keys]
+        return Minibatch(cast(Tensor, Drawing(minibatch.x, seeds)), minibatch.targets)
+
+    def gather(self, keys: Sequence[Key]) -> Minibatch:
+        """See `Minibatches`."""
+        if not isinstance(self._examples, RandomExamples):
+            return super().gather(keys)
+        rows, passes = self.order.rows_of(keys), self.order.passes_of(keys)
+        return self._examples.ask(rows, passes, self._seed)
 
 
 HELD_OUT = 2000

@@ -97,19 +97,6 @@ def describe_structure(value: Value, name: str) -> Any:
     return _describe(unwrap(value), name)
 
 
-def restore_structure(described: Any, tensors: Mapping[str, Tensor]) -> Value:
-    """A value from the result of `describe_structure`, and its tensors by path."""
-
-    def restore(part: Any) -> Parts:
-        if isinstance(part, str):
-            return tensors[part]
-        if isinstance(part, list):
-            return tuple(restore(each) for each in cast("list[Any]", part))
-        return {key: restore(each) for key, each in part.items()}
-
-    return _wrap(restore(described))
-
-
 def join(function: Callable[[list[Tensor]], Tensor], values: Sequence[Value]) -> Value:
     """Stack or concatenate values, tensor by tensor.
 

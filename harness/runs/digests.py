@@ -108,20 +108,6 @@ def digest_of_tensor(tensor: Tensor) -> str:
     return sha.hexdigest()
 
 
-PIECE = 2**24
-"""Bytes of an array that is mapped from a file that are read at once."""
-
-
-def digest_of_rows(tensor: Tensor, rows: np.ndarray) -> str:
-    """`digest_of_tensor` of some rows in host memory, without a copy of all of them."""
-    sha = hashlib.sha256(f"{tensor.dtype} {[len(rows), *tensor.shape[1:]]}".encode())
-    each = max(1, tensor[:1].nbytes)
-    for first in range(0, len(rows), max(1, PIECE // each)):
-        some = tensor[torch.as_tensor(rows[first : first + max(1, PIECE // each)])]
-        sha.update(np.asarray(some.reshape(-1).view(torch.uint8)).data if some.numel() else b"")
-    return sha.hexdigest()
-
-
 _is_wrapped = cast(
     Callable[[Tensor], bool],  # by `torch.func`, for one call
     cast(Any, torch._C)._functorch.is_functorch_wrapped_tensor,  # pyright: ignore[reportPrivateUsage]

@@ -19,8 +19,6 @@ from torch.nn import functional
 import lagbench
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.grid import carriers, processes
-from harness.modules import sending
-from harness.modules.problem import Arrays
 from tests.modules import mlp, points
 from tests.processes import PATIENCE_S, Started
 
@@ -187,25 +185,6 @@ def test_a_script_without_a_guard_runs_once_and_its_classes_reach_the_other_proc
     assert ended[1].stdout.count("the script runs") == 1
 
 
-def test_large_data_are_mapped_from_one_file_and_are_the_same(tmp_path, monkeypatch) -> None:
-    x = torch.arange(600.0).reshape(100, 6)
-    monkeypatch.setattr(sending, "SHARED_BYTES", 1000)
-    for given in (Arrays(x, x), Arrays(x, x[:, 0].long())):
-        there = sending.share(given, tmp_path)
-        data = pickle.dumps(there)
-        assert len(data) < 500
-        again = pickle.loads(data)
-        assert again is pickle.loads(data)
-        for each in (there, again):
-            assert torch.equal(each.x, given.x)
-            assert torch.equal(each.y, given.y)
-            assert each.sha256 == given.sha256
-    small, turned = Arrays(x[:2], x[:2]), Arrays(x.T, x.T)
-    assert sending.share(small, tmp_path) is small
-    assert sending.share(turned, tmp_path) is turned
-    assert len(list(tmp_path.iterdir())) == 2
-
-
 def test_a_problem_is_unpacked_once_and_brings_its_digests(usual, tmp_path) -> None:
     from harness.modules.experiment import Experiment
 
@@ -219,55 +198,6 @@ def test_a_problem_is_unpacked_once_and_brings_its_digests(usual, tmp_path) -> N
     assert found[0].problem is found[1].problem is not config.problem
     assert found[0].problem.to_identity() == config.problem.to_identity()
     assert found[0].to_dict() == plain
-
-
-def test_a_file_of_data_is_gone_when_the_call_is_over(usual, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(sending, "SHARED_BYTES", 100)
-    store = tmp_path / "store"
-    lagbench.train(
-        mlp, functional.cross_entropy, points(80), rate=0.1, store=store, jobs=2, **usual
-    )
-    assert [path.name for path in store.iterdir() if len(path.name) < 64] == []
-
-
-STUCK = """
-import sys, time
-import lagbench
-from torch import nn
-from harness.modules import sending
-from tests.modules import mlp, points
-
-sending.SHARED_BYTES = 100
-
-def stuck(outputs, targets):
-    print("at work", file=sys.stderr, flush=True)
-    time.sleep(3600)
-
-lagbench.train(mlp, stuck, points(80), cluster=sys.argv[1], rate=0.1, passes=1, minibatch=8,
-               step_seconds=0.01, store=sys.argv[2], jobs=2)
-"""
-
-
-def test_data_of_a_call_that_was_killed_are_removed_by_the_next_and_those_of_one_that_lives_are_not(
-    usual, tmp_path
-) -> None:
-    script, store = tmp_path / "script.py", tmp_path / "store"
-    script.write_text(STUCK, encoding="utf-8")
-    program = Started([script, usual["cluster"], store])
-    program.wait_until_told("at work")
-    (left,) = store.glob(".data-*")
-
-    def call() -> None:
-        given = {"rate": 0.1, "store": store, **usual}
-        lagbench.train(mlp, functional.cross_entropy, points(80), **given)
-
-    call()
-    assert [*left.glob("*.safetensors")]
-    program.kill()
-    program.ended()
-    assert left.exists()
-    call()
-    assert not left.exists()
 
 
 @pytest.mark.parametrize(

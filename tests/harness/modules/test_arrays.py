@@ -1,9 +1,17 @@
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    SequentialSampler,
+    TensorDataset,
+)
 
 from harness.base.errors import UserError
 from harness.modules.problem import Arrays
@@ -53,13 +61,22 @@ def test_a_loader_that_shuffles_gives_the_same_examples_every_time(own):
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def collate_flipped(items):
+    x, y = zip(*items, strict=True)
+    return -torch.stack(x), torch.stack(y)
+
+
+def test_a_loader_s_own_collate_makes_each_example():
+    loader = DataLoader(TensorDataset(X, Y), batch_size=4, collate_fn=collate_flipped)
+    assert torch.equal(arrays_of(loader, "data").x, -X)
+
+
 @pytest.mark.parametrize(
     ("collate", "told"),
     [
         (lambda batch: 3.0, "no pair"),
-        (lambda batch: (X[: len(batch), len(batch) // 4 :], Y[: len(batch)]), "unequal shape"),
-        (lambda batch: (X, Y[: len(batch)]), r"a batch of shapes \[6, 2\] and \[4\]; allowed: as"),
-        (lambda batch: (X[0].sum(), Y[0]), r"a batch of shapes \[\] and \[\]"),
+        (lambda batch: (X, Y[: len(batch)]), r"one item has shapes \[6, 2\] and \[1\]; allowed: "),
+        (lambda batch: (X[0].sum(), Y[0]), r"one item has shapes \[\] and \[\]"),
     ],
 )
 def test_batches_that_cannot_be_taken_apart_are_refused_in_words(collate, told):
@@ -68,10 +85,38 @@ def test_batches_that_cannot_be_taken_apart_are_refused_in_words(collate, told):
         arrays_of(loader, "test")
 
 
+class Iterated(IterableDataset):
+    def __iter__(self):
+        return zip(X, Y, strict=True)
+
+
+@pytest.mark.parametrize("data", [Iterated(), iter(Iterated()), DataLoader(Iterated())])
+def test_an_iterable_is_refused_with_what_to_do_instead(data):
+    with pytest.raises(UserError, match=r"^data: .*no items by number.*, a list of its examples$"):
+        arrays_of(data, "data")
+
+
+def test_arrays_that_are_mapped_from_a_file_are_not_copied(tmp_path):
+    np.save(tmp_path / "x.npy", X.numpy())
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = arrays_of((mapped, Y), "data").to("cpu", torch.float32)
+    assert found.x.data_ptr() == mapped.ctypes.data
+
+
+def test_a_pair_of_plain_lists_is_arrays_and_a_list_of_pairs_examples():
+    columns = arrays_of((X.tolist(), Y.tolist()), "data")
+    assert torch.equal(columns.x, X)
+    assert torch.equal(columns.y, Y)
+    examples = arrays_of(([0.5, 1], [0.25, 0]), "data")
+    assert (examples.x.tolist(), examples.y.tolist()) == ([0.5, 0.25], [1, 0])
+
+
 @pytest.mark.parametrize(
     "data",
-    [(X, Y), (X.numpy(), Y.numpy()), TensorDataset(X, Y), Mapped(), zip(X, Y, strict=True)],
-    ids=["tensors", "arrays", "tensor dataset", "dataset", "iterable"],
+    [(X, Y), (X.numpy(), Y.numpy()), TensorDataset(X, Y), Mapped(), [*zip(X, Y, strict=True)]],
+    ids=["tensors", "arrays", "tensor dataset", "dataset", "list"],
 )
 def test_all_kinds_of_data_are_the_same_arrays(data):
     found = arrays_of(data, "data")
@@ -83,11 +128,12 @@ def test_all_kinds_of_data_are_the_same_arrays(data):
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (3, "int is not allowed; allowed: a pair of arrays"),
+        (3, "int has no items by number, or no length; allowed: a pair of arrays"),
         ((X, Y[:4]), "6 examples with 4 targets"),
         ((X[:0], Y[:0]), "empty"),
         ([1, 2, 3], "no pair"),
-        (((torch.zeros(n), n) for n in (1, 2)), "unequal shape"),
+        ([], "empty"),
+        ([(torch.zeros(n), n) for n in (1, 2)], "unequal shape"),
         ((np.array(["a", "b"]), Y[:2]), "holds no numbers"),
     ],
 )

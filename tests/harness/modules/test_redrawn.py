@@ -19,8 +19,7 @@ from harness.base.errors import UserError
 from harness.base.seeds import stream_key
 from harness.modules.partition import by_label
 from harness.modules.problem import Arrays, Problem
-from harness.modules.reading import arrays_of
-from harness.modules.redrawn import RandomExamples
+from harness.modules.reading import RandomExamples, arrays_of
 from harness.simulator import Averaging
 from harness.store import Store
 from harness.store.schema import MODEL
@@ -55,15 +54,6 @@ class Plain(Noisy):
     def __getitem__(self, i: int):
         self.asked += 1
         return X[i], int(Y[i])
-
-
-class Private(Noisy):
-    """Noise of a generator that no seed reaches."""
-
-    own = np.random.default_rng(0)
-
-    def __getitem__(self, i: int):
-        return X[i] + torch.as_tensor(self.own.normal(size=6)).float(), int(Y[i])
 
 
 def asked(data: Dataset, seed: int, passes: int, row: int):
@@ -174,9 +164,9 @@ def test_a_data_set_that_draws_nothing_is_read_once(tmp_path):
     train = arrays_of(data, "data")
     assert type(train) is Arrays
     assert torch.equal(train.x, X)
-    assert data.asked == 60 + 16  # some are asked twice, for a generator of its own
+    assert data.asked == 60
     configured(replace_train(problem_of(), train)).execute(Store(tmp_path), silent)
-    assert data.asked == 60 + 16
+    assert data.asked == 60
 
 
 def replace_train(problem: Problem, train: Arrays) -> Problem:
@@ -188,7 +178,6 @@ def replace_train(problem: Problem, train: Arrays) -> Problem:
     ("data", "told"),
     [
         (Noisy(), "data: draws at random: each example is asked anew in each pass, with a seed"),
-        (Private(), "data: draws from a generator of its own, which cannot be seeded; read once"),
         (Plain(), ""),
         (TensorDataset(X, Y), ""),
     ],
@@ -222,18 +211,10 @@ def test_a_loader_that_drops_the_last_batch_keeps_the_rest():
     assert found.rows.tolist() == list(range(56))
 
 
-def test_redraw_false_reads_once_and_the_same_each_time():
-    one, two = (arrays_of(Noisy(), "data", redraw=False) for _ in range(2))
-    assert type(one) is Arrays
-    assert one.sha256 == two.sha256
-
-
-def test_development_data_stay_as_they_were_read():
+def test_a_split_keeps_the_rows_of_each_part():
     train, dev = arrays_of(Noisy(), "data").split(0.2)
-    assert isinstance(train, RandomExamples)
-    assert type(dev) is Arrays
     assert torch.equal(train.y, Y[train.rows])
-    assert len(train) + len(dev) == 60
+    assert sorted([*train.rows, *dev.rows]) == list(range(60))
 
 
 def test_precision_is_that_of_the_module():
@@ -247,9 +228,8 @@ def test_precision_is_that_of_the_module():
 
 
 def test_the_identity_is_of_code_and_attributes_and_the_same_each_time():
-    found = [arrays_of(each, "data").sha256 for each in (Noisy(), Noisy(), Noisy(0.4), Private())]
-    assert found[0] == found[1]
-    assert len(set(found)) == 3
+    found = [arrays_of(each, "data").sha256 for each in (Noisy(), Noisy(), Noisy(0.4))]
+    assert found[0] == found[1] != found[2]
     rows = arrays_of(Noisy(), "data")
     assert rows.take(np.arange(30)).sha256 != rows.sha256
     assert configured(problem_of()).to_dict() == configured(problem_of()).to_dict()
@@ -292,23 +272,11 @@ def test_examples_of_another_shape_in_training_are_refused_in_one_line():
     train = arrays_of(data, "data")
     train = replace(train, data=Growing(0.5))
     rows = np.arange(60)[None]
-    with pytest.raises(UserError, match=r"^data: examples of unequal shape when asked anew"):
+    with pytest.raises(UserError, match=r"^data: examples of unequal shape"):
         train.ask(rows, rows * 0, 0)
     train = replace(train, data=Growing(0.7))
     with pytest.raises(UserError, match=r"^data: example 7 in pass 0 raised OSError: disk is gone"):
         train.ask(rows, rows * 0, 0)
-
-
-class Locked(Noisy):
-    def __init__(self) -> None:
-        super().__init__()
-        self.draw = np.frompyfunc(lambda x: x, 1, 1)
-
-
-def test_a_data_set_without_identity_is_refused_with_the_way_out():
-    with pytest.raises(UserError, match=r"^data \(redraw=False reads it once\): .* cannot"):
-        arrays_of(Locked(), "data")
-    assert type(arrays_of(Locked(), "data", redraw=False)) is Arrays
 
 
 def test_models_are_loaded_as_they_were(tmp_path):
