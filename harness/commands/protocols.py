@@ -1,81 +1,32 @@
 """The protocol of `lagbench simulate`, with its settings as options of the command line.
 
-An option is declared for each setting of a protocol. Settings of our own protocols are read from
-their sources, because importing them takes half a second, and ``--help`` has to be fast. Settings
-of another protocol are declared when ``--protocol`` names it.
+An option is declared for each setting of our protocols, and for those of another one when
+``--protocol`` names it.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, cast, get_args, get_type_hints
 
 from harness.base.errors import UserError
-from harness.base.registry import Entry, entries, find_own, import_modules
-from harness.base.settings import meanings, meanings_in
+from harness.base.registry import entries, import_modules
+from harness.base.settings import build, meanings
 from harness.cli import Parser
+from harness.simulator import load_protocol, load_protocols
 
 if TYPE_CHECKING:
     from harness.simulator import Cluster
     from harness.simulator.protocols.contract import TimingProtocol
 
-__all__ = ["MOST_FOLDS", "configure", "folds", "own_settings", "protocol", "read_value"]
+__all__ = ["MOST_FOLDS", "configure", "folds", "protocol", "read_value"]
 
 MOST_FOLDS = 10_000_000
-
-PACKAGES = Path(__file__).parents[2]
-
-
-class Setting(NamedTuple):
-    """A setting of a protocol.
-
-    Attributes:
-        owner: name of the protocol.
-        name: name of the field.
-        kind: its annotated type, as source text.
-        meaning: its description in the class's docstring.
-    """
-
-    owner: str
-    name: str
-    kind: str
-    meaning: str
-
-
-@cache
-def own_settings(entry: Entry) -> tuple[Setting, ...]:
-    """Read the settings of one of our protocols from its source, which takes milliseconds."""
-    return tuple(_settings_in(entry))
-
-
-def _settings_in(entry: Entry) -> Iterator[Setting]:
-    module, _, name = entry.value.partition(":")
-    source = PACKAGES.joinpath(*module.split(".")).with_suffix(".py").read_text(encoding="utf-8")
-    for found in ast.parse(source).body:
-        if isinstance(found, ast.ClassDef) and found.name == name:
-            told = meanings_in(ast.get_docstring(found) or "")
-            for line in found.body:
-                kind = ast.unparse(line.annotation) if isinstance(line, ast.AnnAssign) else "Class"
-                if isinstance(line, ast.AnnAssign) and not kind.startswith("ClassVar"):
-                    field = ast.unparse(line.target)
-                    yield Setting(entry.name, field, kind, told.get(field, ""))
-
-
-def settings_of(kind: type[TimingProtocol]) -> Iterator[Setting]:
-    """The settings of a protocol, from its class."""
-    hints, told = get_type_hints(kind), meanings(kind)
-    for entry in fields(cast(Any, kind)):
-        hint = hints[entry.name]
-        plain = isinstance(hint, type) and not get_args(hint)
-        text = hint.__name__ if plain else str(hint)
-        yield Setting(kind.name, entry.name, text, told.get(entry.name, ""))
 
 
 def numbers(text: str) -> tuple[float, ...]:
@@ -91,11 +42,11 @@ def read_value(text: str) -> object:
         return text
 
 
-TAKES: dict[str, tuple[Callable[[str], object], str]] = {
-    "int": (int, "N"),
-    "float": (float, "X"),
-    "str": (str, "NAME"),
-    "tuple[float, ...]": (numbers, "A,B"),
+TAKES: dict[Any, tuple[Callable[[str], object], str]] = {
+    int: (int, "N"),
+    float: (float, "X"),
+    str: (str, "NAME"),
+    tuple[float, ...]: (numbers, "A,B"),
 }
 """Parser and placeholder of an option, by the type of its setting. Other types take any value in
 TOML, which is checked with the rest of the settings."""
@@ -110,9 +61,8 @@ def configure(parser: Parser) -> None:
         metavar="N",
         help="number of whole epochs of averaging, instead of --folds",
     )
-    group = parser.add_argument_group("settings of a protocol")
-    own = [entry for entry in entries("protocols").values() if entry.ours]
-    names = _add_settings(group, [each for entry in own for each in own_settings(entry)])
+    ours = [each.load() for each in entries("protocols").values() if each.ours]
+    names = _add_settings(parser.add_argument_group("settings of a protocol"), ours)
     parser.set_defaults(settings=names)
 
     def prepare(words: Sequence[str]) -> None:
@@ -120,18 +70,16 @@ def configure(parser: Parser) -> None:
         _add_names(first)
         asked, _ = first.parse_known_args(words)
         import_modules(asked.modules, "--import", Path.cwd())
-        if find_own("protocols", asked.protocol) is None:
-            from harness.simulator import load_protocol
-
-            kind = load_protocol(asked.protocol)
-            title = f"settings of {kind.name}, except those named like another option"
-            # An option of our protocols is replaced by theirs of the same name, which may have
-            # another type.
-            theirs = parser.add_argument_group(title, conflict_handler="resolve")
-            known: dict[str, object] = vars(parser)["_option_string_actions"]
-            others = known.keys() - {_option(name) for name in names}
-            new = [each for each in settings_of(kind) if _option(each.name) not in others]
-            parser.set_defaults(settings=[*names, *_add_settings(theirs, new)])
+        kind = load_protocol(asked.protocol)
+        if kind in ours:
+            return
+        title = f"settings of {kind.name}, except those named like another option"
+        # An option of our protocols is replaced by theirs of the same name, which may have another
+        # type.
+        theirs = parser.add_argument_group(title, conflict_handler="resolve")
+        known: dict[str, object] = vars(parser)["_option_string_actions"]
+        others = known.keys() - {_option(name) for name in names}
+        parser.set_defaults(settings=[*names, *_add_settings(theirs, [kind], others)])
 
     parser.prepare = prepare
 
@@ -153,23 +101,41 @@ def _add_names(parser: Parser) -> None:
     )
 
 
-def _add_settings(group: Any, settings: Iterable[Setting]) -> list[str]:
-    """Declare an option for each name, which several protocols may share; returns the names."""
-    owned: dict[str, dict[str, list[Setting]]] = {}
-    for each in settings:
-        # help shows the first clause of the description
-        short = re.split(r"[.:;](?:\s|$)", each.meaning, maxsplit=1)[0].replace("%", "%%")
-        owned.setdefault(each.name, {}).setdefault(short, []).append(each)
-    for name, said in owned.items():
-        told = (f"{', '.join(it.owner for it in alike)}: {short}" for short, alike in said.items())
-        kind, meaning = next(iter(said.values()))[0].kind, "; ".join(told)
-        if kind == "bool":
+def _add_settings(
+    group: Any, kinds: Iterable[type[TimingProtocol]], others: Iterable[str] = ()
+) -> list[str]:
+    """Declare an option for each setting's name, which several protocols may share.
+
+    Args:
+        group: of the parser.
+        kinds: the protocols.
+        others: options that mean something else.
+
+    Returns:
+        The names.
+    """
+    types: dict[str, Any] = {}
+    owners: dict[str, dict[str, list[str]]] = {}
+    for kind in kinds:
+        hints, told = get_type_hints(kind), meanings(kind)
+        for name in _names(kind):
+            if _option(name) in others:
+                continue
+            plain = [part for part in get_args(hints[name]) if part is not type(None)]
+            is_optional = type(None) in get_args(hints[name]) and len(plain) == 1
+            types.setdefault(name, plain[0] if is_optional else hints[name])
+            # help shows the first clause of the description
+            short = re.split(r"[.:;](?:\s|$)", told.get(name, ""), maxsplit=1)[0]
+            owners.setdefault(name, {}).setdefault(short.replace("%", "%%"), []).append(kind.name)
+    for name, told in owners.items():
+        text = "; ".join(f"{', '.join(alike)}: {short}" for short, alike in told.items())
+        if types[name] is bool:
             action = argparse.BooleanOptionalAction
-            group.add_argument(_option(name), action=action, dest=name, help=meaning)
+            group.add_argument(_option(name), action=action, dest=name, help=text)
         else:
-            takes, shown = TAKES.get(kind.removesuffix(" | None"), (read_value, "VALUE"))
-            group.add_argument(_option(name), type=takes, metavar=shown, dest=name, help=meaning)
-    return list(owned)
+            takes, shown = TAKES.get(types[name], (read_value, "VALUE"))
+            group.add_argument(_option(name), type=takes, metavar=shown, dest=name, help=text)
+    return list(owners)
 
 
 def _option(name: str) -> str:
@@ -182,9 +148,6 @@ def protocol(arguments: argparse.Namespace) -> TimingProtocol:
     Raises:
         UserError: an unknown protocol, or a setting that it does not have.
     """
-    from harness.base.settings import build
-    from harness.simulator import load_protocol, load_protocols
-
     kind = load_protocol(arguments.protocol)
     given = {name: getattr(arguments, name) for name in arguments.settings}
     settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -204,8 +167,6 @@ def folds(arguments: argparse.Namespace, cluster: Cluster, workers: int) -> int 
     Raises:
         UserError: the protocol or cluster has no epochs, or their number is out of range.
     """
-    from harness.simulator import load_protocols
-
     epochs = arguments.epochs
     if epochs is None:
         return cast("int | None", arguments.folds)

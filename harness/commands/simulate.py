@@ -1,6 +1,6 @@
 """`lagbench simulate`: timing of a cluster as a table, JSON, a trace or a page of plots.
 
-A simulation that needs more memory than is available is rejected, before the machine swaps.
+A simulation that is estimated to need more memory than is available is rejected.
 """
 
 from __future__ import annotations
@@ -10,37 +10,54 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import NoReturn, TextIO
 
 from harness.base.errors import EXIT_DONE, UserError
 from harness.base.files import cluster_file, describe_choices
 from harness.base.settings import format_quantity
 from harness.cli import Parser
 from harness.commands import protocols
+from harness.commands.outputs import check_outputs, write_each
 from harness.commands.progress import Progress
 from harness.commands.protocols import MOST_FOLDS
-
-if TYPE_CHECKING:
-    from harness.commands.timing import Point, Row, Timing, Watch
-    from harness.simulator import Cluster, Workload
-    from harness.simulator.foresight import Effort
-    from harness.simulator.protocols.contract import TimingProtocol
-
-__all__ = ["available_bytes", "configure", "limit_memory", "refuse_beyond_memory", "run"]
+from harness.commands.timing import (
+    Point,
+    Row,
+    Timing,
+    Watch,
+    heading,
+    own_table,
+    points,
+    record,
+    rows,
+    table,
+    warnings,
+)
+from harness.simulator import MOST_WORKERS, Cluster, Workload, bare_throughput_per_s
+from harness.simulator.cluster import LEAST_STEP_S
+from harness.simulator.foresight import (
+    Effort,
+    describe_repeats,
+    effort_of,
+    find_unused_keys,
+    leave_out_untouched,
+)
+from harness.simulator.protocols.contract import TimingProtocol
+from harness.simulator.steady import history
+from harness.simulator.timeline_file import STANDARD, atomic_output, write_trace
 
 MOST_LAYERS, MOST_UNITS = 1000, 10**9
 
 PLOT_FORMS = (".svg", ".png", ".pdf")
 
 SHOWN, MOST_SHOWN = 10_000, 1 << 20
-"""Smallest and largest number of folds of a long run that are drawn, traced or checked."""
+"""Smallest and largest number of folds of a long run that are drawn or traced."""
 
-DRAWN, CHECKED = 4, 25
-"""Folds for each worker that are drawn or checked, within these bounds."""
+DRAWN = 4
+"""Folds for each worker that are drawn, within these bounds."""
 
 
 def configure(parser: Parser) -> None:
@@ -79,9 +96,6 @@ def configure(parser: Parser) -> None:
         " given several times, for every combination",
     )
     parser.add_argument(
-        "--check", action="store_true", help="compare the last row with queueing theory"
-    )
-    parser.add_argument(
         "--plot",
         type=Path,
         metavar="FILE",
@@ -99,24 +113,14 @@ def configure(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate each worker count, print the table, and write the requested files."""
-    from harness.commands.timing import points
-
     _check_options(arguments)
     found = points(arguments.cluster, arguments.sweep)
-    if arguments.check and any(point.cluster.faults for point in found):
-        _refuse("--check", arguments.cluster, "with a cluster file without [[faults]]")
-    with limit_memory():
-        _answer(arguments, found)
+    _answer(arguments, found)
     return EXIT_DONE
 
 
 def _answer(arguments: argparse.Namespace, found: Sequence[Point]) -> None:
     """Simulate every row of every point, then print the table and write the outputs."""
-    from harness.commands.outputs import write_each
-    from harness.commands.timing import heading, own_table, rows, table, warnings
-    from harness.simulator import bare_throughput_per_s
-    from harness.simulator.timeline_file import STANDARD
-
     out = sys.stderr if STANDARD in _outputs(arguments).values() else sys.stdout
     asked = [(point, *_job(arguments, point)) for point in found]
     progress = Progress(sum(len(counts) for _, _, counts in asked))
@@ -147,7 +151,7 @@ def _answer(arguments: argparse.Namespace, found: Sequence[Point]) -> None:
     _say(table(timings), out)
     _say(own_table(timings), out)
     _say([*_describe_repeats(asked), *warnings(timings), *_quick(asked)], sys.stderr)
-    write_each(_writers(arguments, timings, last, out))
+    write_each(_writers(arguments, timings, last))
 
 
 def _efforts(
@@ -158,8 +162,6 @@ def _efforts(
     Raises:
         UserError: one of them needs more memory than is available.
     """
-    from harness.simulator.foresight import effort_of
-
     protocol = protocols.protocol(arguments)
     for count in counts:
         folds = protocols.folds(arguments, point.cluster, count)
@@ -172,9 +174,6 @@ def _idle(
     arguments: argparse.Namespace, asked: Iterable[tuple[Point, Workload, list[int]]]
 ) -> list[str]:
     """A line for each option, and each key of the cluster files, without effect."""
-    from harness.simulator.foresight import find_unused_keys, leave_out_untouched
-    from harness.simulator.steady import history
-
     protocol = protocols.protocol(arguments)
     found = {f"--{name.replace('_', '-')}": why for name, why in protocol.idle()}
     for point, workload, counts in asked:
@@ -189,8 +188,6 @@ def _idle(
 
 def _describe_repeats(asked: Iterable[tuple[Point, Workload, list[int]]]) -> list[str]:
     """A line for each cluster that is simulated with more workers than its file describes."""
-    from harness.simulator.foresight import describe_repeats
-
     found = [
         line for point, _, counts in asked for line in describe_repeats(point.cluster, max(counts))
     ]
@@ -199,8 +196,6 @@ def _describe_repeats(asked: Iterable[tuple[Point, Workload, list[int]]]) -> lis
 
 def _quick(asked: Iterable[tuple[Point, Workload, list[int]]]) -> list[str]:
     """A warning for each device with a minibatch shorter than the launch of its kernels."""
-    from harness.simulator.cluster import LEAST_STEP_S
-
     found = {
         name: device.minibatch_s(workload)
         for point, workload, _ in asked
@@ -224,18 +219,15 @@ def _outputs(arguments: argparse.Namespace) -> dict[str, Path | None]:
 
 
 def _writers(
-    arguments: argparse.Namespace, timings: Sequence[Timing], last: Row, out: TextIO
+    arguments: argparse.Namespace, timings: Sequence[Timing], last: Row
 ) -> Iterator[Callable[[], object]]:
     """Functions that write the requested outputs; timelines are those of the last row."""
-    from harness.commands.timing import record
-
-    rounds = CHECKED if arguments.check else DRAWN if arguments.plot is not None else 0
+    rounds = 0 if arguments.plot is None else DRAWN
     folds = min(max(SHOWN, rounds * last.simulation.workers), MOST_SHOWN)
     if arguments.json is not None:
         records = [record(timing) for timing in timings]
         yield lambda: _write_json(arguments.json, records)
     if arguments.trace is not None:
-        from harness.simulator.timeline_file import write_trace
 
         def trace() -> None:
             timeline = last.timeline_for_trace(folds)
@@ -243,10 +235,6 @@ def _writers(
             write_trace(timeline, arguments.trace, events)
 
         yield trace
-    if arguments.check:
-        from harness.commands.check import check
-
-        yield lambda: _say(check(last.simulation, last.ensure_timeline(folds)), out)
     if arguments.plot is not None:
         from harness.commands.plot import draw
 
@@ -256,19 +244,9 @@ def _writers(
 
 def _check_options(arguments: argparse.Namespace) -> None:
     """Reject invalid options before anything is simulated."""
-    from harness.commands.outputs import check_outputs
-    from harness.simulator import protocol_named
-    from harness.simulator.timeline_file import STANDARD
-
     if arguments.folds is not None and not 1 <= arguments.folds <= MOST_FOLDS:
         _refuse("--folds", arguments.folds, f"a whole number from 1 to {MOST_FOLDS}")
-    protocol = protocols.protocol(arguments)
-    if arguments.check and protocol != protocol_named("parameter_server"):
-        from harness.commands.check import has_closed_forms
-
-        if not has_closed_forms(protocol):
-            able = "parameter_server and its default settings, or rollouts"
-            _refuse("--check", arguments.protocol, f"with {able}")
+    protocols.protocol(arguments)
     check_outputs(_outputs(arguments), [arguments.cluster])
     plot = arguments.plot
     if plot is not None and plot != STANDARD and plot.suffix not in PLOT_FORMS:
@@ -284,8 +262,6 @@ def _job(arguments: argparse.Namespace, point: Point) -> tuple[Workload, list[in
 
 def _workload(arguments: argparse.Namespace, cluster: Cluster) -> Workload:
     """The file's workload, changed by ``--network`` and ``--minibatch``."""
-    from harness.simulator import Workload
-
     frames, known = arguments.minibatch, cluster.workload
     if frames is not None and not 1 <= frames <= 2**40:
         _refuse("--minibatch", frames, "a whole number of at least 1")
@@ -319,8 +295,6 @@ def _worker_counts(
 
     Powers of two with too few workers for the protocol are left out; with ``alone``, all are.
     """
-    from harness.simulator import MOST_WORKERS
-
     if text is None and alone:
         return [cluster.size]
     if text is None:
@@ -346,8 +320,6 @@ def _refuse(option: str, value: object, allowed: str) -> NoReturn:
 
 
 def _write_json(path: Path, records: list[dict[str, object]]) -> None:
-    from harness.simulator.timeline_file import atomic_output
-
     with atomic_output(path, "the figures") as draft:
         draft.write_text(json.dumps(records, indent=2, allow_nan=False) + "\n")
 
@@ -394,41 +366,3 @@ def refuse_beyond_memory(what: str, size: float) -> None:
             f"{what}: needs about {format_quantity(size, 'B')} of memory; allowed: what there is,"
             f" {format_quantity(available_bytes(), 'B')}"
         )
-
-
-@contextmanager
-def limit_memory() -> Generator[None]:
-    """Make allocations beyond the available memory fail at once, before the machine swaps.
-
-    Raises:
-        UserError: an allocation failed; names its size if known.
-    """
-    there = available_bytes()
-    with _limit_address_space(there):
-        try:
-            yield
-        except MemoryError as error:
-            size = re.search(r"Unable to allocate ([\d.]+ \w+)", str(error))
-            asked = f"{size[1]} more" if size else "more"
-            raise UserError(
-                f"memory: {asked} than the {format_quantity(there, 'B')} there were are needed;"
-                " allowed: fewer workers or folds"
-            ) from error
-
-
-@contextmanager
-def _limit_address_space(more: float) -> Generator[None]:
-    """Limit the growth of this process's address space to ``more`` bytes (on Linux)."""
-    if sys.platform != "linux" or more == float("inf"):
-        yield
-        return
-    import resource
-
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    limits = [int(now + more), *(edge for edge in before if edge != resource.RLIM_INFINITY)]
-    resource.setrlimit(resource.RLIMIT_AS, (min(limits), before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)

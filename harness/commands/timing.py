@@ -15,40 +15,22 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby, product
+from itertools import accumulate, groupby, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness.base.errors import UserError
-from harness.base.settings import format_quantity, format_seconds
+from harness.base.settings import format_quantity, format_seconds, load_toml
 from harness.commands import protocols
 from harness.simulator import Cluster, Simulation, Timeline, Workload, bare_throughput_per_s, concat
-from harness.simulator.queueing import is_lockstep, with_small_jitter
+from harness.simulator.cluster import Jitter, cluster_from
+from harness.simulator.costs import compute_seconds
+from harness.simulator.keys import is_key, put
 from harness.simulator.steady import LongRun, history, horizon_of, is_transient, long_run
 from harness.simulator.timeline import KINDS, Contributions, Digest
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-__all__ = [
-    "ONCE",
-    "Point",
-    "Row",
-    "Timing",
-    "Watch",
-    "heading",
-    "own_table",
-    "points",
-    "record",
-    "rows",
-    "table",
-    "throughput_per_s",
-    "timing_of",
-    "timing_of_long_run",
-    "warnings",
-]
 
 LOCKED = 0.03
 """Relative change of throughput by small jitter from which on a row is marked as in lock step."""
@@ -110,55 +92,47 @@ class Timing:
         return _ratio(self.throughput_per_s, self.bare_per_s)
 
 
-def timing_of(
-    simulation: Simulation, timeline: Timeline, single_per_s: float, bare_per_s: float
-) -> Timing:
-    """The figures of a simulation from its start.
+def timing_of(simulation: Simulation, timeline: Timeline, bare_per_s: float) -> Timing:
+    """The figures of a simulation from its start; one worker's throughput is its own.
 
     Args:
         simulation: the simulation at its end.
         timeline: its timeline from the start.
-        single_per_s: minibatches a second of one worker under the same protocol.
         bare_per_s: minibatches a second of one device without any server.
     """
+    per_s = throughput_per_s(timeline, simulation.now_s)
     return Timing(
         workers=simulation.workers,
         folds=len(timeline.folds),
         virtual_s=simulation.now_s,
-        throughput_per_s=throughput_per_s(timeline, simulation.now_s),
-        single_per_s=single_per_s,
+        throughput_per_s=per_s,
+        single_per_s=per_s,
         bare_per_s=bare_per_s,
         staleness=_summary(timeline.staleness()),
         lag_s=_summary(timeline.lag_s()),
         sha256=timeline.sha256(),
+        transient=is_transient(timeline),
     )
 
 
 def timing_of_long_run(
-    simulation: Simulation, found: LongRun, sha256: str, single_per_s: float, bare_per_s: float
+    simulation: Simulation, estimates: LongRun, sha256: str, bare_per_s: float
 ) -> Timing:
-    """The figures of a long run; the largest staleness and lag include its warm-up.
-
-    Args:
-        simulation: the simulation at its end.
-        found: its long run.
-        sha256: digest of its timeline.
-        single_per_s: see `timing_of`.
-        bare_per_s: see `timing_of`.
-    """
-    staleness, lag_s = found.single
-    stalest, latest_s = found.largest
+    """The figures of a long run; the largest staleness and lag include its warm-up."""
+    staleness, lag_s = estimates.single
+    stalest, latest_s = estimates.largest
+    per_s = estimates.throughput_per_s.value
     return Timing(
         workers=simulation.workers,
-        folds=found.folds,
+        folds=estimates.folds,
         virtual_s=simulation.now_s,
-        throughput_per_s=found.throughput_per_s.value,
-        single_per_s=single_per_s,
+        throughput_per_s=per_s,
+        single_per_s=per_s,
         bare_per_s=bare_per_s,
-        staleness={**_summary(staleness), "mean": found.staleness.value, "max": stalest},
-        lag_s={**_summary(lag_s), "mean": found.lag_s.value, "max": latest_s},
+        staleness={**_summary(staleness), "mean": estimates.staleness.value, "max": stalest},
+        lag_s={**_summary(lag_s), "mean": estimates.lag_s.value, "max": latest_s},
         sha256=sha256,
-        long_run=found,
+        long_run=estimates,
     )
 
 
@@ -400,22 +374,20 @@ class Row:
         timing: its figures.
         simulation: the simulation at its end.
         timeline: the whole timeline, if a number of folds was requested; else None.
-        long_run: the long run, if none was requested; else None.
     """
 
     timing: Timing
     simulation: Simulation
-    timeline: Timeline | None
-    long_run: LongRun | None
+    timeline: Timeline | None = None
 
     def whole_folds(self, contributions: int) -> int:
         """Folds of about so many contributions, and at least a hundred."""
-        each = max(1, self.simulation.dispatched // max(1, self.simulation.version))
-        return max(100, contributions // each)
+        a_fold = max(1, self.simulation.dispatched // max(1, self.simulation.version))
+        return max(100, contributions // a_fold)
 
     def timeline_for_trace(self, folds: int) -> Timeline:
         """The timeline to be traced; of a protocol with many contributions a fold a shorter one."""
-        if self.long_run is None or self.simulation.protocol.trains_minibatches:
+        if self.timing.long_run is None or self.simulation.protocol.trains_minibatches:
             return self.ensure_timeline(folds)
         self.simulation.spans = True
         return self.simulation.advance(folds=self.whole_folds(folds))
@@ -445,51 +417,51 @@ def rows(
         watch: from a worker count, and whether its number of folds is known beforehand, to the
             function that receives its progress.
     """
-    asked = _Request(arguments, point.cluster, workload, watch)
-    bare_per_s = bare_throughput_per_s(point.cluster, workload)
+    simulated = _Simulated(arguments, point.cluster, workload, watch)
     for count in counts:
-        run = asked.run(count)
-        per_s = asked.alone_per_s(run)
-        timing = replace(_timing(run, per_s, bare_per_s), swept=point.values)
-        protocol = run.simulation.protocol
-        is_alike = protocol.trains_minibatches and is_lockstep(point.cluster, workload, count)
-        if count == max(counts) and is_alike:
-            timing = replace(timing, jittered_per_s=asked.simulate_with_jitter(count))
-        row = Row(timing, run.simulation, run.timeline, run.long_run)
+        row = simulated.row(count)
+        timing = replace(row.timing, single_per_s=simulated.alone_per_s(row), swept=point.values)
+        protocol = row.simulation.protocol
         if not protocol.trains_minibatches:
             own = protocol.measure(row.ensure_timeline(row.whole_folds(MEASURED)), count)
-            row = replace(row, timing=replace(timing, unit=protocol.unit, own=own))
-        yield row
+            timing = replace(timing, unit=protocol.unit, own=own)
+        elif count == max(counts) and is_lockstep(point.cluster, workload, count):
+            jitter = Jitter("lognormal", JITTER_CV)
+            other = replace(point.cluster, jitter=jitter)
+            jittered = _Simulated(arguments, other, workload, watch).row(count)
+            timing = replace(timing, jittered_per_s=jittered.timing.throughput_per_s)
+        yield replace(row, timing=timing)
 
 
-class _Run(NamedTuple):
-    """A simulation at its end, with either its timeline or its long run."""
-
-    simulation: Simulation
-    timeline: Timeline | None
-    long_run: LongRun | None
-    sha256: str
+JITTER_CV = 0.05
+"""Coefficient of variation of the jitter that takes workers out of lock step."""
 
 
-def _timing(run: _Run, single_per_s: float, bare_per_s: float) -> Timing:
-    if run.timeline is None:
-        assert run.long_run is not None
-        return timing_of_long_run(
-            run.simulation, run.long_run, run.sha256, single_per_s, bare_per_s
-        )
-    timing = timing_of(run.simulation, run.timeline, single_per_s, bare_per_s)
-    return replace(timing, transient=is_transient(run.timeline))
+def is_lockstep(cluster: Cluster, workload: Workload, workers: int) -> bool:
+    """Whether two or more workers are equal and without variation, and so stay in lock step.
+
+    They copy at the same instants and wait for each other, then compute at the same instants and
+    leave the link idle. Real clusters do not.
+    """
+    starts = [0, *accumulate(group.count for group in cluster.workers)][:-1]
+    seconds = {compute_seconds(cluster, workload, first) for first in starts if first < workers}
+    stragglers = cluster.stragglers
+    varies = (
+        any(_varies(jitter) for jitter in (cluster.jitter, cluster.server.jitter))
+        or (stragglers.probability > 0.0 and stragglers.slowdown > 1.0)
+        or cluster.heterogeneity_cv > 0.0
+        or bool(cluster.faults)
+    )
+    return workers > 1 and len(seconds) == 1 and not varies
 
 
-def _per_s(run: _Run) -> float:
-    """Folded minibatches a second of a run."""
-    if run.timeline is None:
-        assert run.long_run is not None
-        return run.long_run.throughput_per_s.value
-    return throughput_per_s(run.timeline, run.simulation.now_s)
+def _varies(jitter: Jitter) -> bool:
+    if jitter.law == "empirical":
+        return len(set(jitter.values)) > 1
+    return jitter.law != "constant" and jitter.cv > 0.0
 
 
-class _Request:
+class _Simulated:
     """The simulations of one cluster under the options of the command."""
 
     def __init__(
@@ -501,68 +473,66 @@ class _Request:
     ) -> None:
         self.arguments, self.cluster, self.workload = arguments, cluster, workload
         self.protocol, self.watch = protocols.protocol(arguments), watch
-        self._alone: _Run | None = None
+        self.bare_per_s = bare_throughput_per_s(cluster, workload)
+        self._alone: Row | None = None
 
-    def run(self, workers: int) -> _Run:
+    def row(self, workers: int) -> Row:
         """Simulate ``workers`` workers as the options say; one worker is simulated only once."""
         if workers == 1 and self._alone is not None:
             return self._alone
         folds = protocols.folds(self.arguments, self.cluster, workers)
         if folds is None and history(self.cluster):
             folds = ONCE
-        hashed = self.arguments.json is not None
         watch = self.watch(workers, folds is not None)
-        simulation = self._simulation(workers, spans=folds is not None or hashed)
-        if folds is None:
-            run = self._long(simulation, watch)
-        else:
-            run = _Run(simulation, _advance_in_pieces(simulation, folds, watch), None, "")
+        row = self._long(workers, watch) if folds is None else self._some(workers, folds, watch)
         if workers == 1:
-            self._alone = run
-        return run
+            self._alone = row
+        return row
 
-    def alone_per_s(self, run: _Run) -> float:
+    def alone_per_s(self, row: Row) -> float:
         """Minibatches a second of one worker, under the same options.
 
         If workers fail, a number of folds from the start is compared over equal simulated time: as
         many folds of one worker would take longer, so that it would fail more often.
         """
-        if run.simulation.workers == 1 or run.timeline is None or not self.cluster.faults:
-            return _per_s(self.run(1))
-        healthy = Simulation(
-            replace(self.cluster, faults=()), self.protocol, self.workload, 1, self.arguments.seed
-        )
+        if row.simulation.workers == 1 or row.timeline is None or not self.cluster.faults:
+            return self.row(1).timing.throughput_per_s
+        healthy = self._simulation(1, replace(self.cluster, faults=()))
         healthy.advance(folds=ALONE)
-        simulation = self._simulation(1, spans=False)
-        seconds = max(run.simulation.now_s, healthy.now_s)
-        return throughput_per_s(simulation.advance(seconds=seconds), seconds)
+        seconds = max(row.simulation.now_s, healthy.now_s)
+        return throughput_per_s(self._simulation(1).advance(seconds=seconds), seconds)
 
-    def simulate_with_jitter(self, workers: int) -> float:
-        """Minibatches a second of ``workers`` workers with small jitter, out of lock step."""
-        other = _Request(self.arguments, with_small_jitter(self.cluster), self.workload, self.watch)
-        return _per_s(other.run(workers))
+    def _simulation(
+        self, workers: int, cluster: Cluster | None = None, *, spans: bool = False
+    ) -> Simulation:
+        machine, seed = cluster or self.cluster, self.arguments.seed
+        return Simulation(machine, self.protocol, self.workload, workers, seed, spans=spans)
 
-    def _simulation(self, workers: int, spans: bool) -> Simulation:
-        settings = (self.cluster, self.protocol, self.workload, workers, self.arguments.seed)
-        return Simulation(*settings, spans=spans)
+    def _some(self, workers: int, folds: int, watch: Watch) -> Row:
+        """Simulate a number of folds."""
+        simulation = self._simulation(workers, spans=True)
+        timeline = _advance_in_pieces(simulation, folds, watch)
+        return Row(timing_of(simulation, timeline, self.bare_per_s), simulation, timeline)
 
-    def _long(self, simulation: Simulation, watch: Watch) -> _Run:
-        limits = horizon_of(self.cluster, self.protocol, self.workload, simulation.workers)
-        hashed = None if self.arguments.json is None else _Hash()
-
+    def _long(self, workers: int, watch: Watch) -> Row:
+        """Simulate until the estimates settle."""
+        digest = None if self.arguments.json is None else _Hash()
+        simulation = self._simulation(workers, spans=digest is not None)
+        limits = horizon_of(self.cluster, self.protocol, self.workload, workers)
         done = 0
 
         def see(part: Timeline) -> None:
             nonlocal done
             done += len(part.folded())
             watch(done, limits.most)
-            if hashed is not None:
-                hashed.add(part)
+            if digest is not None:
+                digest.add(part)
 
-        found = long_run(
+        estimates = long_run(
             simulation, limits.most, period=limits.period, least_s=limits.least_s, watch=see
         )
-        return _Run(simulation, None, found, hashed.hexdigest() if hashed is not None else "")
+        sha256 = "" if digest is None else digest.hexdigest()
+        return Row(timing_of_long_run(simulation, estimates, sha256, self.bare_per_s), simulation)
 
 
 def _advance_in_pieces(simulation: Simulation, folds: int, watch: Watch) -> Timeline:
@@ -628,10 +598,6 @@ def points(path: Path, sweeps: Sequence[str]) -> list[Point]:
     Raises:
         UserError: a sweep is malformed, or a value is not allowed for its key.
     """
-    from harness.base.settings import load_toml
-    from harness.simulator.cluster import cluster_from
-    from harness.simulator.keys import put
-
     table, swept = load_toml(path), _grid(sweeps)
     found: list[Point] = []
     for choice in product(*swept.values()):
@@ -649,8 +615,6 @@ def _grid(sweeps: Sequence[str]) -> dict[str, list[object]]:
     Raises:
         UserError: a malformed or repeated key, or too many combinations.
     """
-    from harness.simulator.keys import is_key
-
     grid: dict[str, list[object]] = {}
     size = 1
     for text in sweeps:

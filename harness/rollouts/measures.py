@@ -1,46 +1,18 @@
-"""Figures of a simulated timeline of rollouts, closed forms beside them, and a trace.
-
-All figures are of the rollouts with a known fate. Closed forms are taken over a window that leaves
-out the beginning and the end, and count the rollouts that are trained on.
-
-Little's law holds for any measure of time. Counted in steps of the trainer, with the share of the
-present one that has passed, a rollout's time in the system is its staleness less the share that had
-passed when it began. Its mean is the number of rollouts in the system over that of a batch, if the
-number is averaged over the steps of the trainer, not over the time in which the trainer waits.
-"""
+"""Figures of a simulated timeline of rollouts, of those with a known fate, and a trace."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.rollouts.event_state import (
-    ADMISSION,
-    DISCARD,
-    DRAIN,
-    IN_FLIGHT_EXCHANGE,
-    ONE_STEP,
-    Rules,
-)
 from harness.rollouts.records import TRAINED, RolloutRows, TokenRows, rollout_rows, token_rows
 from harness.simulator.timeline import SERVER, Timeline
 
-__all__ = ["compare_with_theory", "measure", "token_staleness", "trace"]
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Comparison = tuple[str, float, float | tuple[float, float]]
-
-BEGIN, END = 0.2, 0.9
-"""Bounds of the window of closed forms, as shares of the steps."""
-NEVER_IDLE = 0.99
-"""Busy share from which on a part counts as the limit of throughput."""
-QUICK = 1.0
-"""Time in the queue, in steps, up to which nothing grows too old in it."""
 
 
 def token_staleness(timeline: Timeline) -> tuple[Ints, Ints]:
@@ -132,173 +104,6 @@ def _percentile(values: Ints, counts: Ints, share: float) -> float:
     if not counts.sum():
         return 0.0
     return float(values[np.searchsorted(np.cumsum(counts), share * counts.sum())])
-
-
-def compare_with_theory(
-    rules: Rules, timeline: Timeline, slots: int, generators: int, pace: float
-) -> Iterator[Comparison]:
-    """Closed forms beside the figures of a long simulation: name, measured, theory or its bounds.
-
-    Args:
-        rules: the protocol's settings.
-        timeline: of at least some 100 steps.
-        slots: slots of a generator.
-        generators: number of generators.
-        pace: seconds of their decode steps over those of the settings.
-    """
-    times, first = timeline.folds.time_s, int(timeline.folds.fold[0])
-    begin, end = int(BEGIN * len(times)), int(END * len(times)) - 1
-    window = (float(times[begin]), float(times[end]))
-    seconds, folds = window[1] - window[0], end - begin
-    rows = rollout_rows(timeline)
-    kept = rows.where(rows.fate == TRAINED)
-    size = rules.batch * rules.group
-    inside = (kept.taken_s >= window[0]) & (kept.taken_s < window[1])
-    taken = kept.where(inside)
-    cycle_s = seconds / folds
-
-    passed = _Progress(timeline, kept)
-    begun_at, ended_at = passed.count_steps(kept.start_s), passed.count_steps(kept.end_s)
-    taken_at, edges = kept.trained_version, (float(first + begin + 1), float(first + end + 1))
-    begun = (begun_at >= edges[0]) & (begun_at < edges[1])
-    phase = float((begun_at - kept.oldest_version)[begun].mean())
-    stale = taken.trained_version - taken.oldest_version
-    present = _overlap(begun_at, taken_at, edges) / (edges[1] - edges[0]) / size
-    yield "staleness = (C + R + Q) / B + f", float(stale.mean()), present + phase
-    tokens = rules.scale * float(taken.decoded.sum()) / len(taken)
-    train_s = rules.step_s + rules.token_s * tokens * size
-    train_s += rules.sync_s / rules.interval
-    held = rows.where((rows.start_s >= window[0]) & (rows.start_s < window[1]))
-    left_s = _slot_ends_s(held)
-    outside_s = float(np.nansum(left_s - held.end_s)) / len(held)
-    steps = pace * rules.scale * float(held.decoded.mean())
-    duration_s = steps * _step_s(rules, slots, steps, outside_s) + outside_s
-    total = generators * slots
-    rate = total / duration_s / size * float((held.fate == TRAINED).mean())
-    trainer = min(train_s / cycle_s, 1.0)
-    if rules.publish == IN_FLIGHT_EXCHANGE and trainer >= NEVER_IDLE:
-        # the trainer's progress is even in time only if it never waits
-        behind = float((taken_at - ended_at)[inside].mean())
-        lives = float((ended_at - begun_at)[inside].mean())
-        shares = passed.integrate(taken.end_s) - passed.integrate(taken.start_s)
-        phase = float((shares / (taken.end_s - taken.start_s)).mean())
-        age = float((taken.trained_version - taken.mean_version).mean())
-        yield "age of a token = Q / B + d / 2 + f", age, behind + 0.5 * lives + phase
-    in_use = float((left_s - held.start_s).sum()) / (seconds * total)
-    limit = min(1.0 / train_s if train_s > 0.0 else np.inf, rate)
-    is_limit = max(trainer, in_use) >= NEVER_IDLE
-    expected = limit if is_limit else (0.0, limit)
-    yield "batches/s, min(1/train, C/(E[D] B))", 1.0 / cycle_s, expected
-    yield from _compare_rule(rules, taken, held, times, stale, cycle_s)
-
-
-def _step_s(rules: Rules, slots: int, steps: float, outside_s: float) -> float:
-    """Seconds of a decode step with all slots in use, some of them by environments.
-
-    Args:
-        rules: the protocol's settings.
-        slots: of a generator.
-        steps: of a rollout, at the generators' pace.
-        outside_s: seconds of its environment.
-    """
-    # c = slots · D / (D + outside) with D = steps (a + b c), which is quadratic in a + b c
-    a, b = rules.decode_s, rules.sequence_s * slots
-    half = 0.5 * (a + b - outside_s / steps)
-    return half + math.sqrt(half * half + a * outside_s / steps)
-
-
-def _compare_rule(
-    rules: Rules,
-    taken: RolloutRows,
-    held: RolloutRows,
-    times: Floats,
-    stale: Ints,
-    cycle_s: float,
-) -> Iterator[Comparison]:
-    """Closed forms of one rule of the buffer."""
-    if rules.rule == ADMISSION and rules.interval == 1:
-        most = rules.allowed + 0.5 if rules.allowed else 0.0
-        yield "staleness, admission: eta + 1/2", float(stale.mean()), (0.0, most)
-    if rules.rule == ONE_STEP or (rules.rule == ADMISSION and rules.allowed == 0):
-        generate_s, train_s = _stages_s(rules, taken)
-        train_s = train_s + (0.0 if rules.publish == DRAIN else rules.sync_s)
-        both = np.maximum(generate_s[1:], train_s[:-1])
-        name = "s a step = max(generate, train)"
-        if rules.rule == ADMISSION:
-            both, name = generate_s + train_s, "s a step = generate + train"
-        more = rules.sync_s if rules.publish == DRAIN else 0.0
-        yield name, cycle_s, float(both.mean()) + more
-    if rules.rule == DISCARD and rules.interval == 1:
-        step_s = rules.scale * (rules.decode_s + rules.sequence_s)
-        longest = (rules.allowed + 1) * float(np.diff(times).max()) / step_s
-        yield "longest trained, tokens", float(taken.tokens.max()), (0.0, longest)
-        gone = held.fate != TRAINED
-        # a queue that grows too old is not foreseen, nor are seconds that were never drawn
-        simple = rules.group == 1 and rules.environment.mean == rules.reward.mean == 0.0
-        if simple and (taken.taken_s - taken.ready_s).mean() < QUICK * cycle_s:
-            ended = ~np.isnan(held.end_s)
-            pace_s = float((held.end_s - held.start_s)[ended].sum() / held.tokens[ended].sum())
-            # it has to be complete when the last step begins that it is young enough for
-            train_s = float(_stages_s(rules, taken)[1].mean()) + rules.sync_s
-            limits_s = rules.allowed * cycle_s - train_s
-            before = np.searchsorted(times, held.start_s, side="right")
-            limits_s += times[np.minimum(before, len(times) - 1)] - held.start_s
-            durations_s = np.sort(held.tokens * pace_s)
-            share = 1.0 - np.searchsorted(durations_s, limits_s, side="right") / len(held)
-            yield "thrown away = P(age > eta)", float(gone.mean()), float(share.mean())
-
-
-def _stages_s(rules: Rules, rows: RolloutRows) -> tuple[Floats, Floats]:
-    """Seconds in which each whole batch was generated, and in which it was trained on."""
-    version = rows.trained_version - rows.trained_version.min()
-    size = rules.batch * rules.group
-    whole = np.flatnonzero(np.bincount(version) == size)
-    order = np.argsort(version, kind="stable")
-    order = order[np.isin(version[order], whole)].reshape(-1, size)
-    generate_s = rows.ready_s[order].max(axis=1) - rows.start_s[order].min(axis=1)
-    tokens = rules.scale * rows.tokens[order].sum(axis=1)
-    return generate_s, rules.step_s + rules.token_s * tokens
-
-
-def _overlap(start: Floats, end: NDArray[Any], window: tuple[float, float]) -> float:
-    """Length of intervals inside a window, added up."""
-    inside = np.minimum(end, window[1]) - np.maximum(start, window[0])
-    return float(np.maximum(inside, 0.0).sum())
-
-
-class _Progress:
-    """Steps of the trainer by an instant, with the share of the present one that has passed.
-
-    Args:
-        timeline: of whole steps.
-        kept: the rollouts that are trained on in it.
-    """
-
-    def __init__(self, timeline: Timeline, kept: RolloutRows) -> None:
-        folds = timeline.folds
-        self.first, self.ends_s = int(folds.fold[0]), folds.time_s
-        self.begins_s = np.full(len(folds), np.nan)
-        self.begins_s[kept.trained_version - self.first] = kept.taken_s
-
-    def count_steps(self, instants: Floats) -> Floats:
-        """Steps by each of these instants."""
-        done, share, _ = self._split(instants)
-        return self.first + done + share
-
-    def integrate(self, instants: Floats) -> Floats:
-        """Integral, over the time until each of these instants, of the share that has passed."""
-        done, share, length_s = self._split(instants)
-        whole_s = np.concatenate([[0.0], np.cumsum(self.ends_s - self.begins_s)])
-        return 0.5 * (whole_s[done] + share * share * length_s)
-
-    def _split(self, instants: Floats) -> tuple[Ints, Floats, Floats]:
-        """Whole steps by each of these instants, the share of the present one, and its seconds."""
-        done = np.searchsorted(self.ends_s, instants, side="right")
-        present = np.minimum(done, len(self.ends_s) - 1)
-        begin_s, end_s = self.begins_s[present], self.ends_s[present]
-        under_way = (instants > begin_s) & (instants < end_s)
-        length_s = np.where(under_way, end_s - begin_s, 1.0)
-        return done, np.where(under_way, (instants - begin_s) / length_s, 0.0), length_s
 
 
 MICROSECONDS = 1e6

@@ -60,8 +60,6 @@ MOST_ROWS = 1 << 17
 """Trained rollouts that one call of the kernel records at most, or those of one step."""
 MOST_S = 1e9
 UNREAD = "no token is read before it is decoded"
-LEAST_CHECKED = 50
-"""Folds below which a simulation is too short for closed forms."""
 
 
 @dataclass(frozen=True)
@@ -337,20 +335,6 @@ class Rollouts(Spec, TimingProtocol):
     def measure(self, timeline: Timeline, workers: int) -> dict[str, float]:
         """Staleness by token and rollout, work of the parts, and what is thrown away."""
         return measures.measure(timeline, workers * self.slots, self.length_scale)
-
-    def compare_with_theory(
-        self, timeline: Timeline, costs: Costs
-    ) -> Iterator[tuple[str, float, float | tuple[float, float]]]:
-        """Closed forms of staleness, throughput and the rule; see `harness.rollouts.measures`."""
-        if len(timeline.folds) < LEAST_CHECKED:
-            raise UserError(
-                f"--check: {len(timeline.folds)} folds; allowed: at least {LEAST_CHECKED}, so that"
-                " the beginning can be left out"
-            )
-        pace = costs.compute_s / costs.compute_s[0] if costs.compute_s[0] > 0.0 else np.ones(1)
-        mean_pace, generators = 1.0 / float(np.mean(1.0 / pace)), len(costs.compute_s)
-        rules = self._rules(costs)
-        return measures.compare_with_theory(rules, timeline, self.slots, generators, mean_pace)
 
     def trace(self, timeline: Timeline) -> Iterator[dict[str, Any]]:
         """The trainer, the slots of the generators, and the number of waiting groups."""

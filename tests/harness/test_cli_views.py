@@ -1,4 +1,4 @@
-"""What `lagbench simulate` shows: sweeps, checks and the page."""
+"""What `lagbench simulate` shows: sweeps and the page."""
 
 from __future__ import annotations
 
@@ -12,21 +12,14 @@ import pytest
 
 from harness import cli
 from harness.base.errors import UserError
-from harness.commands.check import findings, solution
 from harness.commands.plot import few_lanes
 from harness.commands.timing import points, timing_of
 from harness.simulator import (
-    Cluster,
-    Device,
     Jitter,
-    Link,
-    Server,
     Simulation,
-    WorkerGroup,
     Workload,
     load_cluster,
 )
-from harness.simulator.costs import costs_of
 
 CLUSTERS = Path(__file__).parents[2] / "reproductions" / "clusters"
 K20M = CLUSTERS / "k20m-server.toml"
@@ -117,7 +110,7 @@ def test_one_key_is_swept_once():
 @pytest.mark.parametrize("path", sorted(CLUSTERS.glob("*.toml")), ids=lambda path: path.stem)
 def test_no_line_is_longer_than_a_terminal_is_wide(capsys, path):
     cluster = load_cluster(path)
-    asked = [] if cluster.faults else ["--check"]
+    asked: list[str] = []
     if cluster.jobs or any(fault.notice_s for fault in cluster.faults):  # of rounds alone
         asked = ["--protocol", "averaging"]
     most = "64" if cluster.jobs else "200"  # each of a job's messages changes the rates of others
@@ -129,81 +122,16 @@ def test_no_line_is_longer_than_a_terminal_is_wide(capsys, path):
     assert max(map(len, out.splitlines())) <= 80
 
 
-def closed(workers: int, fold: Jitter, jitter: Jitter = EXPONENTIAL, **more) -> Cluster:
-    return Cluster(
-        name="closed",
-        devices={"unit": Device(1.0)},
-        workers=(WorkerGroup(workers, "unit"),),
-        server=Server(0.15, 0.0, fold),
-        jitter=jitter,
-        **more,
-    )
-
-
-CASES = [
-    (closed(5, EXPONENTIAL), "M/M/1//N"),
-    (closed(5, EXPONENTIAL, Jitter("lognormal", 2.0)), "M/M/1//N"),
-    (closed(5, Jitter()), "M/D/1//N"),
-    (closed(9, Jitter(), Jitter()), "D/D/1//N"),
-    (closed(5, EXPONENTIAL, link=Link(0.1, 9.0, "fair")), "mean-value analysis"),
-    (closed(5, EXPONENTIAL, link=Link(0.1, 9.0, "fair", "half")), "mean-value analysis"),
-    (closed(5, Jitter(), link=Link(0.0, 9.0, "fifo")), None),
-    (closed(5, Jitter("gamma", 0.5)), None),
-    (closed(5, EXPONENTIAL, heterogeneity_cv=0.3), None),
-]
-
-
-@pytest.mark.parametrize(
-    ("cluster", "name"), CASES, ids=[f"{n} {k}" for k, (_, n) in enumerate(CASES)]
-)
-def test_a_check_compares_with_the_model_that_fits_and_finds_little_error(cluster, name):
-    folds = 150_000
-    costs = costs_of(cluster, UNIT, cluster.size, 0)
-    solved = solution(cluster, costs, cluster.size)
-    assert (solved and solved[0]) == name
-    simulation = Simulation(cluster, "parameter_server", UNIT)
-    timeline = simulation.advance(folds=folds)
-    found = {finding.what: finding for finding in findings(simulation, timeline)}
-    assert all(finding.error < 0.02 for finding in found.values()), found
-    solved_for = [what for what in found if what.startswith("throughput") and "any law" not in what]
-    assert solved_for == ([f"throughput, {name}, /s"] if name else [])
-    assert {"at fold = arrivals x stay", "server busy = throughput x fold"} <= set(found)
-
-
-def test_a_check_would_notice_a_wrong_simulation():
-    cluster = closed(5, EXPONENTIAL)
-    timeline = Simulation(cluster, "parameter_server", UNIT).advance(folds=20_000)
-    other = Simulation(closed(5, EXPONENTIAL, Jitter(), link=Link(0.5)), "parameter_server", UNIT)
-    errors = {finding.what: finding.error for finding in findings(other, timeline)}
-    assert errors["throughput, any law, /s"] > 0.05
-    assert errors["throughput, M/M/1//N, /s"] > 0.2
-
-
-def test_check_prints_measured_theory_and_error(capsys):
-    code, out, _ = lagbench(capsys, *SMALL, "--check")
-    assert code == 0
-    lines = out.splitlines()
-    head = next(n for n, line in enumerate(lines) if "measured" in line)
-    assert lines[head].split() == ["measured", "theory", "error"]
-    assert lines[head + 1].split()[-3:] == ["4", "4", "0.00%"]
-
-
-def test_too_few_folds_for_the_long_run_are_mentioned(capsys):
-    _, out, _ = lagbench(capsys, str(K20M), "--folds", "40", "--workers", "4", "--check")
-    assert "(10 folds a worker are hardly the long run; --folds 80)" in out
-
-
-def test_a_cluster_without_costs_has_nothing_to_check_or_draw(capsys, tmp_path):
+def test_a_cluster_without_costs_has_nothing_to_draw(capsys, tmp_path):
     path = tmp_path / "free.toml"
     path.write_text(
         'name = "free"\nworkers = [{count = 2, device = "d"}]\n[devices.d]\n'
         "[workload]\nminibatch_frames = 1\nflops_per_frame = 0\nparameter_bytes = 0\n"
     )
-    for option in (["--check"], ["--plot", str(tmp_path / "p.svg")]):
-        code, _, err = lagbench(capsys, str(path), "--folds", "50", *option)
-        assert code == 2
-        assert "no time passes" in err
-        assert err.count("\n") == 1
+    code, _, err = lagbench(capsys, str(path), "--folds", "50", "--plot", str(tmp_path / "p.svg"))
+    assert code == 2
+    assert "no time passes" in err
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("form", ["svg", "png", "pdf"])
@@ -225,7 +153,7 @@ def test_the_page_names_its_axes_with_units(tmp_path):
     for workers in (1, 2, 4):
         simulation = Simulation(cluster, "parameter_server", cluster.workload, workers)
         timeline = simulation.advance(folds=300)
-        rows.append(timing_of(simulation, timeline, 7.0, 9.0))
+        rows.append(replace(timing_of(simulation, timeline, 9.0), single_per_s=7.0))
     axes = page("title", rows, timeline).axes
     assert [(a.get_xlabel().split(",")[0].split(";")[0], a.get_ylabel()) for a in axes] == [
         ("virtual time (ms)", ""),
@@ -279,20 +207,6 @@ def test_any_protocol_has_a_page(capsys, tmp_path):
     assert path.stat().st_size > 10_000
 
 
-def test_what_theory_does_not_describe_is_not_checked_against_it(capsys, tmp_path):
-    faulty = tmp_path / "faulty.toml"
-    faulty.write_text(K20M.read_text() + '[[faults]]\nkind = "death"\nmean_s = 3\ndown_s = 1\n')
-    for arguments in (
-        [*SMALL, "--check", "--protocol", "averaging"],
-        [*SMALL, "--check", "--bound", "1"],
-        [str(faulty), "--folds", "200", "--check"],
-    ):
-        code, out, err = lagbench(capsys, *arguments)
-        assert (code, out) == (2, "")
-        assert "--check" in err
-        assert err.count("\n") == 1
-
-
 @pytest.mark.parametrize("lag_s", [0.0, 0.2256, 1e-7, 3e5])
 def test_equal_lags_are_one_bar_of_which_nothing_lies_outside(lag_s):
     from harness.commands.plot import page
@@ -301,7 +215,7 @@ def test_equal_lags_are_one_bar_of_which_nothing_lies_outside(lag_s):
     cluster = load_cluster(K20M)
     simulation = Simulation(cluster, "parameter_server", cluster.workload, 4)
     timeline = simulation.advance(folds=100)
-    timing = timing_of(simulation, timeline, 7.0, 9.0)
+    timing = timing_of(simulation, timeline, 9.0)
     found = SimpleNamespace(single=(np.zeros(400, np.int64), rounded))
     axes = page("title", [replace(timing, long_run=found)], timeline).axes[2]
     heights = [bar.get_height() for bar in axes.patches]

@@ -235,21 +235,6 @@ class TimingProtocol(ABC):
         del timeline, workers
         return {}
 
-    def compare_with_theory(
-        self, timeline: Timeline, costs: Costs
-    ) -> Iterator[tuple[str, float, float | tuple[float, float]]]:
-        """Closed forms of its own beside a long simulation, for ``--check``.
-
-        Args:
-            timeline: with spans.
-            costs: of the simulation.
-
-        Yields:
-            Name, measured value, and the value in theory or its lower and upper bound.
-        """
-        del timeline, costs
-        return iter(())
-
     def trace(self, timeline: Timeline) -> Iterator[dict[str, Any]]:
         """The events of a timeline for ``--trace``, one JSON object each."""
         return trace_events(timeline)

@@ -177,7 +177,7 @@ def replace_train(problem: Problem, train: Arrays) -> Problem:
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (Noisy(), "data: draws at random: each example is asked anew in each pass, with a seed"),
+        (Noisy(), "data: draws at random: each example is asked anew in each pass of training"),
         (Plain(), ""),
         (TensorDataset(X, Y), ""),
     ],

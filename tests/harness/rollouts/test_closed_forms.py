@@ -11,7 +11,6 @@ import pytest
 from harness.rollouts.protocol import Rollouts
 from harness.rollouts.records import TRAINED, RolloutRows, rollout_rows
 from harness.simulator import Simulation, Timeline
-from harness.simulator.costs import costs_of
 from tests.harness.rollouts.test_event_loop import WORKLOAD, cluster_of
 
 ONE = {"decode_s": 0.01, "sequence_s": 0.001, "slots": 16, "sync_s": 0.0}
@@ -169,26 +168,3 @@ def test_without_allowance_rollouts_are_trained_on_as_in_a_synchronous_loop(publ
     rows = timeline.folded()
     assert not timeline.staleness().any()
     assert rows.first_step.tolist() == list(range(len(rows)))
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"rule": "admission", "eta": 4, "publish": "in-flight", "train_s": 10.0},
-        {"rule": "admission", "eta": 0},
-        {"rule": "one-step", "publish": "drain"},
-        {"rule": "discard", "eta": 2, "group": 1, "batch": 64, "train_s": 0.001, "token_s": 0.0},
-        {"rule": "backpressure", "eta": 0.5, "interval": 2},
-        {"rule": "window", "eta": 2},
-    ],
-    ids=lambda settings: f"{settings['rule']}, {settings.get('eta')}",
-)
-def test_the_table_of_closed_forms_agrees(settings):
-    """Each line of ``--check`` is within 1%, or inside its bounds."""
-    timeline, protocol = long_run(2500, 4, **{"sync_s": 0.5, **settings})
-    costs = costs_of(cluster_of(4), WORKLOAD, 4, 7)
-    for name, measured, theory in protocol.compare_with_theory(timeline, costs):
-        if isinstance(theory, tuple):
-            assert theory[0] <= measured <= theory[1] * (1 + 1e-9), name
-        else:
-            assert measured == pytest.approx(theory, rel=WITHIN, abs=1e-12), name

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
+from harness.commands.timing import is_lockstep
 from harness.simulator import Device, Fault, Jitter, Server, Stragglers, WorkerGroup, Workload
 from harness.simulator.cluster import LEAST_STEP_S
-from harness.simulator.queueing import is_lockstep
 
 PAGE = Path(__file__).parents[3] / "docs" / "clusters.md"
 

@@ -14,7 +14,6 @@ from harness.cli import main
 from harness.simulator import Fault, Jitter, Parallel, Server, Simulation, Stragglers
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.parameter_server import ParameterServer
-from harness.simulator.queueing import machine_repairman
 from harness.simulator.steady import (
     Samples,
     history,
@@ -26,6 +25,7 @@ from harness.simulator.steady import (
     warm_up,
 )
 from tests.harness.simulator.coverage import intervals
+from tests.theory.queueing import machine_repairman
 
 EXPONENTIAL = Jitter("shifted-exponential", 1.0)
 MOST = 1 << 20

@@ -17,42 +17,19 @@ utilisation, W waiting time, L number present.
 contribution at each stage (fetch, compute, push, fold). A timeline records the service at each
 stage; the gap before it is the wait in that stage's queue. This holds for protocols in which a
 worker has one contribution in flight at a time.
-
-Workers in lock step (`is_lockstep`) are equal and without variation. They copy at the same instants
-and wait for each other, then compute at the same instants and leave the link idle. Real clusters do
-not: a little jitter separates the workers, and may change throughput considerably, which
-`with_small_jitter` serves to test.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats  # pyright: ignore[reportMissingTypeStubs]
 
-from harness.simulator.cluster import Cluster, Jitter, Workload
-from harness.simulator.costs import compute_seconds
 from harness.simulator.timeline import SERVER, Timeline
-
-__all__ = [
-    "CV",
-    "Steady",
-    "Visits",
-    "constant_repair",
-    "is_lockstep",
-    "lockstep",
-    "machine_repairman",
-    "mean_value_analysis",
-    "open_queue",
-    "slowest_s",
-    "throughput_bounds",
-    "visits",
-    "with_small_jitter",
-]
 
 Floats = NDArray[np.float64]
 
@@ -335,31 +312,3 @@ def _matching(sorted_s: Floats, wanted_s: Floats) -> NDArray[Any]:
         return np.full(len(wanted_s), -1, dtype=np.int64)
     place = np.minimum(np.searchsorted(sorted_s, wanted_s), len(sorted_s) - 1)
     return np.where(sorted_s[place] == wanted_s, place, -1)
-
-
-CV = 0.05
-"""Coefficient of variation of `with_small_jitter`."""
-
-
-def is_lockstep(cluster: Cluster, workload: Workload, workers: int) -> bool:
-    """Whether two or more workers are equal and without variation, and so stay in lock step."""
-    firsts, place = list[int](), 0
-    for group in cluster.workers:
-        firsts += [place] if place < workers else []
-        place += group.count
-    alike = len({compute_seconds(cluster, workload, first) for first in firsts}) == 1
-    odd = cluster.stragglers
-    steady = _is_constant(cluster.jitter) and _is_constant(cluster.server.jitter)
-    rare = odd.probability > 0.0 and odd.slowdown > 1.0
-    differ = cluster.heterogeneity_cv > 0.0 or bool(cluster.faults) or rare
-    return workers > 1 and alike and steady and not differ
-
-
-def with_small_jitter(cluster: Cluster) -> Cluster:
-    """The same cluster with lognormal jitter of `CV`."""
-    return replace(cluster, jitter=Jitter("lognormal", CV))
-
-
-def _is_constant(jitter: Jitter) -> bool:
-    spread = len(set(jitter.values)) > 1 if jitter.law == "empirical" else jitter.cv > 0.0
-    return jitter.law == "constant" or not spread

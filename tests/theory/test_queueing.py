@@ -19,7 +19,7 @@ from harness.simulator import (
 )
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
-from harness.simulator.queueing import (
+from tests.theory.queueing import (
     Visits,
     constant_repair,
     lockstep,
