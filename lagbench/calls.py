@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -58,9 +58,10 @@ from harness.modules.allowed import (
     pair_of,
     seeds_of,
 )
-from harness.modules.experiment import USUAL, Experiment, Model, Settings, cluster_of
+from harness.modules.experiment import Experiment, Model, cluster_of
 from harness.modules.network import AskedLoss
 from harness.modules.partition import dirichlet
+from harness.modules.settings import USUAL, Settings
 from harness.natural_gradient import NaturalGradient
 from harness.networks.contract import Minibatch, Network
 from harness.runs.idle import idle_lines
@@ -242,7 +243,7 @@ def train(
     algorithm: Asked = "async",
     workers: int = 1,
     rate: float | None = None,
-    **settings: Unpack[Settings],
+    **settings: Any,
 ) -> Result:
     """Train a module on a simulated cluster, once for each seed.
 
@@ -279,7 +280,7 @@ def compare(
     algorithms: Sequence[Asked] = ("async", "sync"),
     workers: Sequence[int] = (1, 4, 16),
     rates: Rates | str = "sweep",
-    **settings: Unpack[Settings],
+    **settings: Any,
 ) -> Result:
     """Compare algorithms with several numbers of workers, each at its own learning rate.
 
@@ -322,7 +323,7 @@ def tolerate(
     margin: float = 0.01,
     halvings: int = 6,
     rate: float | None = None,
-    **settings: Unpack[Settings],
+    **settings: Any,
 ) -> Tolerated:
     """Find the number of workers, staleness, delay or message loss at which training breaks.
 
@@ -464,7 +465,7 @@ def advise(
     workers: Sequence[int] | None = None,
     intervals: Sequence[int] = (4, 16, 64),
     budget: float | None = None,
-    **settings: Unpack[Settings],
+    **settings: Any,
 ) -> Advice:
     """Advise on the algorithm and number of workers that reach a target error first.
 

@@ -6,13 +6,13 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import wraps
-from inspect import signature
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
 from harness.base.errors import RAISED, ProcessDied, UserError, describe_failure
 from harness.modules.allowed import check_names, show_value
-from harness.modules.experiment import USUAL
+from harness.modules.settings import USUAL
 
 Given = ParamSpec("Given")
 Found = TypeVar("Found")
@@ -28,13 +28,17 @@ def resumable(function: Callable[Given, Found]) -> Callable[Given, Found]:
         UserError: in place of `ProcessDied` and of errors that the user's code raises, with the
             function and its line; or a name that no argument has.
     """
-    named_here = signature(function).parameters
-    allowed = {*named_here, *USUAL} - {"settings"} if "settings" in named_here else None
+    signed = signature(function)
+    takes_settings = "settings" in signed.parameters
+    if takes_settings:  # which help and completion name one by one
+        parts = [part for part in signed.parameters.values() if part.name != "settings"]
+        parts += [Parameter(k, Parameter.KEYWORD_ONLY, default=v) for k, v in USUAL.items()]
+        signed = signed.replace(parameters=parts)
 
     @wraps(function)
     def call(*given: Given.args, **named: Given.kwargs) -> Found:
-        if allowed is not None:
-            check_names(function.__name__, named, allowed)
+        if takes_settings:
+            check_names(function.__name__, named, signed.parameters)
         plain: dict[str, Any] = {name: _plain(name, value) for name, value in named.items()}
         settings: dict[str, Any] = {**USUAL, **named}
         kept = f"runs are in {str(settings['store'])!r}, the same call resumes"
@@ -53,6 +57,7 @@ def resumable(function: Callable[Given, Found]) -> Callable[Given, Found]:
         told = describe_call(function, given, named)
         return cast(Found, replace(found, call=told))
 
+    vars(call)["__signature__"] = signed
     return call
 
 

@@ -71,7 +71,13 @@ _LIMITS = "lagbench.limits"
 KIND = "is"
 """Key of a table that names the class it describes."""
 
-_TYPE_NAMES = {float: "a number", int: "a whole number", str: "a string", bool: "true or false"}
+_TYPE_NAMES = {
+    Any: "a name",
+    float: "a number",
+    int: "a whole number",
+    str: "a string",
+    bool: "true or false",
+}
 
 
 @dataclass(frozen=True)
@@ -266,6 +272,8 @@ def _convert(
     value: object, kind: Any, limits: Limits, label: str, where: str = "", key: str = ""
 ) -> object:
     """Convert ``value`` to the type ``kind``, or raise the `UserError` that names both."""
+    if kind is Any:
+        return value
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         if value is None and type(None) in arguments:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from harness import argument_types
 from harness.base.files import cluster_file, describe_choices, run_file
@@ -49,16 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="number of trainings of full length that the search may cost, about",
     )
     overrides.add_changes(parser, seeds=3)
-    parser.add_argument(
-        "--jobs",
-        type=argument_types.count,
-        default=1,
-        help="number of runs trained at once, one process each",
-    )
-    parser.add_argument(
-        "--out", type=Path, default=Path("reports/out/advice"), help="folder for report and runs"
-    )
-    argument_types.add_carriers(parser)
+    overrides.add_execution(parser, "reports/out/advice", "folder for report and runs")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
 from harness import argument_types
@@ -25,19 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     overrides.add_workers(parser)
     overrides.add_changes(parser, seeds=3)
     overrides.add_rates(parser)
-    parser.add_argument(
-        "--jobs",
-        type=argument_types.count,
-        default=1,
-        help="number of runs trained at once, one process each",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("reports/out/comparison"),
-        help="folder for table, CSV, plot and runs",
-    )
-    argument_types.add_carriers(parser)
+    overrides.add_execution(parser, "reports/out/comparison", "folder for table, plot and runs")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,8 +7,10 @@ import re
 import sys
 import tomllib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness import argument_types
 from harness.base.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "add_changes",
+    "add_execution",
     "add_rates",
     "add_workers",
     "base_of",
@@ -70,6 +73,24 @@ def add_rates(parser: argparse.ArgumentParser) -> None:
         help="learning rates: sweep (default) searches one for each method and number of workers;"
         " file uses the run file's",
     )
+
+
+def add_execution(parser: argparse.ArgumentParser, out: str, what: str) -> None:
+    """Declare where runs are executed, and the folder of the outputs.
+
+    Args:
+        parser: parser of the command.
+        out: default of the folder.
+        what: the folder in words.
+    """
+    parser.add_argument(
+        "--jobs",
+        type=argument_types.count,
+        default=1,
+        help="number of runs trained at once, one process each",
+    )
+    parser.add_argument("--out", type=Path, default=Path(out), help=what)
+    argument_types.add_carriers(parser)
 
 
 def seeds_from(first: int, count: int) -> range:

@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
-import torch
-from torch import nn
-
 from harness.base.errors import UserError, name_error
-from harness.grid.carriers import check as check_carrier
-from harness.modules.buffers import check_rule
-from harness.modules.network import OWN_LOSS
-from harness.modules.partition import partition_of
-from harness.modules.recipe import check_share, schedule_of
 from harness.modules.step_time import is_finite
 from harness.runs.synonyms import HERE
 
@@ -38,50 +29,6 @@ def check_names(call: str, given: Collection[str], allowed: Collection[str]) -> 
 
 LONGEST, ADDRESS = 80, " at 0x"
 """Longest text of a value that is shown in full, and the mark of a default `repr`."""
-
-
-def check_settings(model: object, loss: object, asked: Any) -> None:
-    """Reject settings that a run's own checks would not reject.
-
-    Args:
-        model: a module, or a function that makes one.
-        loss: a function.
-        asked: all of `Settings`, as attributes.
-
-    Raises:
-        UserError: a value that is not allowed.
-    """
-    if not callable(model):
-        told = "allowed: a torch.nn.Module, or a function that makes one"
-        raise UserError(f"model: {type(model).__name__}; {told}")
-    if isinstance(loss, type):
-        name = loss.__name__
-        raise UserError(f"loss: {name} is a class; allowed: an object of it, e.g. {name}()")
-    has_parameters = isinstance(loss, nn.Module) and next(loss.parameters(), None) is not None
-    if has_parameters and not isinstance(model, nn.Module):
-        raise UserError("model, loss: the loss is a module; allowed: the model comes first")
-    if not (callable(loss) or loss == OWN_LOSS):
-        raise UserError(f"loss: {show_value(loss)}; allowed: a function, or 'model' for its own")
-    for name in ("minibatch", "passes", "evaluations", "jobs", "runs_per_job", "accumulate"):
-        check_whole(name, getattr(asked, name))
-    if asked.clip is not None:
-        _check_positive("clip", asked.clip)
-    check_number("weight_decay", asked.weight_decay, least=0.0)
-    check_kind("store", asked.store, (str, Path), "a folder")
-    if asked.submit is not None:
-        check_kind(
-            "submit", asked.submit, str, "'slurm', 'local', 'dask', 'ray', 'MODULE:FUNCTION'"
-        )
-        check_carrier(asked.submit, "submit")
-    check_rule(asked.buffers)
-    check_kind("device", asked.device, (str, torch.device), "'cpu', 'cuda' or 'auto'")
-    if asked.target is not None:
-        check_number("target", asked.target)
-    partition_of(asked.partition)
-    _check_positive("guess", asked.guess)
-    seeds_of(asked.seeds)
-    check_share(asked.schedule)
-    schedule_of(asked.schedule, asked.guess)
 
 
 def check_kind(name: str, value: object, kinds: type | tuple[type, ...], allowed: str) -> None:

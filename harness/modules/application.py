@@ -10,85 +10,33 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 
-from harness.base.errors import RAISED, UserError, describe_raised, name_error
+from harness.base.errors import RAISED, UserError, describe_raised
 from harness.base.log import LOG
 from harness.base.registry import OBJECT, find_object, import_modules, undo_imports
 from harness.base.seeds import identity
-from harness.base.settings import build, setting
-from harness.modules.buffers import Rule, describe_buffers
-from harness.modules.network import OWN_LOSS, Metric, preserve_generators
-from harness.modules.partition import Partitioning, partition_of
-from harness.modules.problem import Arrays, Problem
-from harness.modules.reading import arrays_of
-from harness.modules.step_time import Charge, check_charge, is_finite
-from harness.modules.task import ModuleConfig, ModuleTask, is_maximised, metrics_of
+from harness.base.settings import build
+from harness.modules.buffers import describe_buffers
+from harness.modules.network import OWN_LOSS, preserve_generators
+from harness.modules.problem import Problem
+from harness.modules.settings import ModuleTable
+from harness.modules.step_time import charge, check_charge
+from harness.modules.task import ModuleConfig, ModuleTask, problem_of
 from harness.runs.config import plain
 from harness.runs.file import complete_protocol
-from harness.simulator import Cluster
 from harness.store import Run, RunWriter, Store
 from harness.tasks.contract import EXECUTED, Place, RunRequest, Say, Table
 from harness.training.run import FoldApplication
 
 SOURCE = "task.json"
 """Attached file of a run: the task table of its run file, and the file's folder."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModuleTable:
-    """Keys of ``[task]`` with ``is = "module"``: a user's module, its loss and its data.
-
-    Names have the form ``my_module:name``; the module is beside the run file or installed.
-
-    Args:
-        model: a `torch.nn.Module`, from whose parameters every run starts; or a function that
-            makes one, called for each seed.
-        loss: a function of outputs and targets: one number for a minibatch; ``"model"`` for the
-            ``loss`` of the model's outputs.
-        data: training data: a pair of arrays, a map-style dataset, a `DataLoader`, or a function
-            without arguments that returns one.
-        test: test data of the same kinds, reported on and used for nothing else.
-        dev: development data of the same kinds, or the share of the training data held out for it.
-        metric: ``"error"``, ``"accuracy"``, ``"mse"``, ``"mae"``, ``"loss"``, or the name of a
-            function of outputs and targets, one number for a minibatch; of several the first
-            decides.
-        maximise: whether more of the metric is better; without it only ``"accuracy"`` is.
-        charge_for: workload that is timed in place of the trained module's: the name of another
-            module, or ``"cluster"`` for the ``[workload]`` of the cluster's file.
-        parameter_bytes: bytes of a copy of the parameters, in place of the module's own.
-        flops_per_example: operations of a step for each example, in place of ``step_seconds``.
-        step_seconds: seconds of a step on every device, or ``"count"``: the operators of the step,
-            its memory traffic and its arithmetic, for each of which a device has a rate.
-        minibatch: examples in a worker's minibatch.
-        partition: the workers' data: ``"iid"``, ``"by_label"``, ``"dirichlet:ALPHA"``, or the name
-            of a function of targets, number of workers and random generator, to each one's rows.
-        buffers: buffers of trained models, where training changes some, as BatchNorm's running
-            statistics, of which each worker has its own: ``"mean"`` over workers, those of the
-            ``"first"`` one, or ``"local"``: each worker's own, and scores are means over workers.
-        autocast: ``"bfloat16"``: `torch.autocast` to it in forward passes and losses of training.
-    """
-
-    model: str
-    loss: str
-    data: str
-    test: str | None = None
-    dev: float | str = 0.1
-    metric: str | tuple[str, ...] | None = None
-    maximise: bool | None = None
-    charge_for: str | None = None
-    parameter_bytes: float | None = setting(None, at_least=0.0)
-    flops_per_example: float | None = setting(None, at_least=0.0)
-    step_seconds: float | str = "count"
-    minibatch: int = setting(32, at_least=1)
-    partition: str = setting("iid", added=True)
-    buffers: Rule = setting("mean", added=True)
-    autocast: str | None = setting(None, added=True)
 
 
 USUAL = {"passes": 5, "evaluations": 10, "seed": 0, "tested": "at the end"}
@@ -122,24 +70,25 @@ class Source:
         """The file, for messages."""
         return self.place.path
 
-    def find(self, key: str, name: str) -> Any:
+    def find(self, key: str, name: Any) -> Any:
         """Import the object of a name ``my_module:name``.
 
         Raises:
             UserError: it cannot be imported, or its module has no such name.
         """
+        if not isinstance(name, str):
+            raise UserError(f"{key}: {name!r} is not allowed; allowed: {OBJECT}")
         return find_object(name, f"{self.where}: {key}", self.folder)
 
-    def data(self, key: str, name: str) -> Arrays:
-        """Load the data of a name; a function is called.
+    def load(self, key: str, name: Any) -> Any:
+        """The data of a name; a function is called.
 
         Raises:
-            UserError: see `find`; the function raises an error; or the object is no data.
+            UserError: see `find`; or the function raises an error.
         """
-        found = self.find(key, name)
-        if callable(found) and not hasattr(found, "__getitem__"):
-            found = self.call(key, name, found)
-        return arrays_of(found, f"{self.where}: {key}")
+        data = self.find(key, name)
+        is_function = callable(data) and not hasattr(data, "__getitem__")
+        return self.call(key, name, data) if is_function else data
 
     def call(self, key: str, name: str, function: Callable[[], Any]) -> Any:
         """Call a user's function without arguments.
@@ -150,8 +99,35 @@ class Source:
         try:
             return function()
         except RAISED as error:
-            told = f"{name} raised {describe_raised(error)}"
-            raise UserError(f"{self.where}: {key}: {told}") from error
+            raise UserError(f"{key}: {name} raised {describe_raised(error)}") from error
+
+    @cached_property
+    def objects(self) -> ModuleTable:
+        """The table with the objects of its names."""
+        asked = self.asked
+        metric, other = asked.metric, self._find_named("charge_for", asked.charge_for)
+        if asked.step_seconds == "measure":
+            raise UserError("step_seconds: 'measure'; allowed: 'count' or seconds, from 0")
+        if callable(other) and not isinstance(other, nn.Module):
+            other = self.call("charge_for", asked.charge_for, other)
+        if isinstance(metric, list | tuple):
+            metric = [self._find_named("metric", name) for name in cast("list[Any]", metric)]
+        return replace(
+            asked,
+            model=self.find("model", asked.model),
+            loss=asked.loss if asked.loss == OWN_LOSS else self.find("loss", asked.loss),
+            data=self.load("data", asked.data),
+            test=None if asked.test is None else self.load("test", asked.test),
+            dev=self.load("dev", asked.dev) if isinstance(asked.dev, str) else asked.dev,
+            metric=self._find_named("metric", metric),
+            partition=self._find_named("partition", asked.partition),
+            charge_for=other,
+        )
+
+    def _find_named(self, key: str, value: Any) -> Any:
+        """The object of a name with a colon; another value itself."""
+        is_name = isinstance(value, str) and ":" in value and not value.startswith("dirichlet:")
+        return self.find(key, value) if is_name else value
 
     def problem(self) -> Problem:
         """Module, loss, data and metrics.
@@ -159,70 +135,9 @@ class Source:
         Raises:
             UserError: a mistake in one of them.
         """
-        asked = self.asked
-        model = self.find("model", asked.model)
-        loss = OWN_LOSS if asked.loss == OWN_LOSS else self.find("loss", asked.loss)
-        for key, found in {"model": model, "loss": loss}.items():
-            if not (callable(found) or found == OWN_LOSS):
-                told = f"{key}: a {type(found).__name__}; allowed: a module or a function"
-                raise UserError(f"{self.where}: {told}")
-        train = self.data("data", asked.data)
-        if isinstance(asked.dev, str):
-            dev = self.data("dev", asked.dev)
-        elif 0.0 < asked.dev < 1.0:
-            train, dev = train.split(asked.dev)
-        else:
-            raise UserError(
-                f"{self.where}: dev: {asked.dev}; allowed: above 0, below 1; or {OBJECT}"
-            )
-        test = None if asked.test is None else self.data("test", asked.test)
         place = {"folder": str(self.folder.resolve()), "import": list(self.imports)}
-        source = {**place, "task": plain(asked)}
         with self.place.name_keys():
-            metrics, partition = self._metrics(train), self._partition()
-            more = is_maximised(asked.maximise, metrics)
-        parts = train, dev, test, metrics, source, self.place
-        how: Any = {"maximise": more, "buffers": asked.buffers, "autocast": asked.autocast}
-        with self.place.name_keys():
-            return Problem(model, loss, *parts, partition=partition, **how)
-
-    def _partition(self) -> Partitioning | None:
-        asked = self.asked.partition
-        is_name = ":" in asked and not asked.startswith("dirichlet:")
-        return partition_of(self.find("partition", asked) if is_name else asked)
-
-    def _metrics(self, train: Arrays) -> dict[str, Metric]:
-        asked = self.asked.metric
-        several = (asked,) if isinstance(asked, str) else asked
-        if several is None:
-            return metrics_of(None, train, self.asked.loss)
-        return metrics_of([self.find("metric", m) if ":" in m else m for m in several], train)
-
-    def charge(self, machine: Cluster) -> Charge:
-        """The settings for the simulated cost of a minibatch.
-
-        Raises:
-            UserError: an invalid value; ``"measure"`` is one, since it differs by machine.
-        """
-        asked = self.asked
-        other: Any = asked.charge_for
-        if other not in (None, "cluster"):
-            if ":" not in other:
-                raise name_error(f"{self.where}: charge_for", other, ("cluster", OBJECT))
-            found = self.find("charge_for", other)
-            is_made = isinstance(found, nn.Module)
-            other = found if is_made else self.call("charge_for", other, found)
-        step_s = asked.step_seconds
-        if step_s != "count" and not (is_finite(step_s) and float(step_s) >= 0.0):
-            told = f"step_seconds: {step_s!r}; allowed: 'count' or seconds, from 0"
-            raise UserError(f"{self.where}: {told}")
-        numbers = asked.parameter_bytes, asked.flops_per_example, asked.step_seconds
-        found = Charge(other, *numbers)
-        usual = {entry.name: entry.default for entry in fields(ModuleTable)}
-        given = {name: value for name, value in vars(asked).items() if value != usual[name]}
-        with self.place.name_keys():
-            check_charge(found, given, machine)
-        return found
+            return problem_of(self.objects, {**place, "task": plain(self.asked)}, self.place)
 
 
 class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
@@ -245,7 +160,9 @@ class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
         found = problem.inspect(said.minibatch, asked.device)  # reports mistakes in its parts first
         if line := describe_buffers(found.changing, said.buffers):
             LOG.info(line)
-        cluster, work = source.charge(machine).apply(problem, said.minibatch, machine)
+        with asked.place.name_keys():
+            check_charge(source.objects, machine)
+            cluster, work = charge(source.objects, problem, machine)
         cut = {"minibatch": said.minibatch, "timed_minibatch": said.minibatch}
         table |= {"cluster": cluster, "problem": problem, "work": work, "stages": [cut]}
         table |= {"chunk": 1.0, "device": asked.device}

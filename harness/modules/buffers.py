@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from harness.algorithms.contract import concat_rows
-from harness.base.errors import UserError
 from harness.networks.contract import State
 
 Rule = Literal["mean", "first", "local"]
@@ -128,13 +127,3 @@ def describe_buffers(names: Sequence[str], rule: Rule) -> str:
     others = " or ".join(f"{each!r}" for each in get_args(Rule) if each != rule)
     told = f"{DEPLOYED[rule]} (buffers={rule!r}; also {others})"
     return f"model: each worker has buffers of its own ({names[0]}{several}); {told}"
-
-
-def check_rule(rule: object) -> None:
-    """Reject an unknown rule.
-
-    Raises:
-        UserError: it is none of `Rule`.
-    """
-    if rule not in get_args(Rule):
-        raise UserError(f"buffers: {rule!r}; allowed: {', '.join(map(repr, get_args(Rule)))}")

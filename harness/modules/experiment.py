@@ -7,24 +7,24 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import signature
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Annotated, Any, Literal, TypedDict, get_type_hints
+from typing import Any
 
 import torch
 from torch import nn
 
 from harness.algorithms.descent import PLAIN
-from harness.algorithms.schedules import Constant, Schedule
+from harness.algorithms.schedules import Schedule
 from harness.algorithms.torch_optimizers import Grouped
 from harness.base.errors import RAISED, UserError, describe_raised
-from harness.base.files import DEFAULT_STORE, cluster_file
+from harness.base.files import cluster_file
 from harness.base.log import LOG
 from harness.grid.carriers import Parcel, Submission
+from harness.grid.carriers import check as check_carrier
 from harness.grid.grid import Runner
 from harness.grid.tally import Tally
 from harness.judge.comparison import Impossible
@@ -32,29 +32,25 @@ from harness.modules.allowed import (
     check_kind,
     check_lists,
     check_rates,
-    check_settings,
     seeds_of,
 )
-from harness.modules.buffers import Rule, describe_buffers
+from harness.modules.buffers import describe_buffers
 from harness.modules.network import AskedLoss, copy_module
-from harness.modules.optimizers import AskedOptimizer, optimizer_of
+from harness.modules.optimizers import optimizer_of
 from harness.modules.partition import (
-    Partitioning,
-    check_arguments,
-    check_not_by_worker,
     partition_of,
 )
-from harness.modules.problem import Arrays, Problem
-from harness.modules.reading import RandomExamples, arrays_of, is_batched
+from harness.modules.problem import Problem
+from harness.modules.reading import RandomExamples, is_batched
 from harness.modules.recipe import (
-    AskedSchedule,
+    check_share,
     decays_beside,
-    describe_schedule,
     schedule_of,
     with_decay,
 )
-from harness.modules.step_time import Charge, StepConfig, StepMeasurement, check_charge
-from harness.modules.task import ModuleConfig, is_maximised, metrics_of
+from harness.modules.settings import Settings, check_module
+from harness.modules.step_time import StepConfig, StepMeasurement, charge, check_charge
+from harness.modules.task import ModuleConfig, problem_of
 from harness.natural_gradient import NaturalGradient
 from harness.runs.config import Stage
 from harness.runs.device import resolve
@@ -75,96 +71,6 @@ from harness.tasks.contract import Progress
 Model = nn.Module | Callable[[], nn.Module]
 """A module, from whose parameters every run starts; or a function that makes one for each seed."""
 
-Charged = nn.Module | Workload | Literal["cluster"] | None
-"""The module or workload that is timed on the cluster; None for the trained module."""
-
-
-class Settings(TypedDict, total=False):
-    """Keyword settings of a comparison; each annotation carries the default after the type.
-
-    Attributes:
-        test: test data, reported on and used for nothing else.
-        dev: development data, or the share of the training data that is held out for them:
-            they decide on learning rates and on times to a target.
-        metric: ``"error"``, ``"accuracy"``, ``"mse"``, ``"mae"``, ``"loss"``, or a function of
-            outputs and targets, one number for a minibatch; of several the first one decides.
-        maximise: whether more of the metric is better; None where only ``"accuracy"`` is.
-        minibatch: examples in a worker's minibatch.
-        partition: the workers' data: ``"iid"``, ``"by_label"``, ``lagbench.dirichlet(alpha)``, or a
-            function of targets, number of workers and random generator, to each one's rows.
-        passes: passes over the training data, the same for every number of workers.
-        evaluations: evaluations on the development data in each pass.
-        seeds: number of seeds, or a list of them; a seed sets data order, timing and initial
-            parameters (of a model that is made by a function).
-        guess: the first learning rate that is tried.
-        optimizer: makes a worker's steps from its gradients: ``"sgd"``, ``"momentum"``,
-            ``"nesterov"``, ``"adam"``, ``"adamw"``, ``"muon"``, ``"ngsgd"`` (natural gradient of
-            linear and convolutional layers), a `LocalOptimizer`, a `NaturalGradient`, or one of
-            ``torch.optim`` as an object, a class or a function that makes one. Each worker has its
-            own state. None for the algorithm's own, which is mostly ``"sgd"``.
-        clip: largest norm of a worker's gradient, as in ``torch.nn.utils.clip_grad_norm_``.
-        weight_decay: multiple of the parameters that is added to each gradient after clipping;
-            ``"adamw"``, ``"muon"`` and ``"ngsgd"`` decay beside the gradient.
-        accumulate: equal parts of each minibatch that are computed one after the other.
-        schedule: learning rate over training: ``"cosine"``, ``"linear"`` (both with a warm-up),
-            ``"warmup"``, ``"steps"``, ``"constant"``; a function from the share of training done,
-            in [0, 1), to a factor; or a `Schedule`, or a function that makes one from a learning
-            rate, e.g. ``lambda r: lagbench.Cosine(r, warmup=0.1)``.
-        charge_for: workload that is timed in place of the trained module's: another module, which
-            takes the same examples; a `Workload`; or ``"cluster"``, the ``[workload]`` of the
-            cluster's file.
-        parameter_bytes: bytes of a copy of the parameters, in place of the module's own.
-        flops_per_example: operations of a step for each example, in place of ``step_seconds``.
-        step_seconds: time of a step on the cluster: ``"count"`` counts its operators, memory
-            traffic and arithmetic, for each of which a device has a rate; ``"measure"`` corrects
-            these by the time of a step here; a number is used for every device.
-        target: error of the reported time to target.
-        device: device that trains here: ``"cpu"``, ``"cuda"`` or ``"auto"``.
-        store: folder of the store.
-        jobs: runs at a time: this process and others beside it, or jobs of ``submit``.
-        submit: executor of the runs in place of processes here: ``"slurm"``, ``"local"``,
-            ``"dask"``, ``"ray"``, or ``"MODULE:FUNCTION"``, a function that returns an executor.
-        runs_per_job: runs that a job of ``submit`` executes, one after the other.
-        buffers: buffers of trained models, where training changes some, as BatchNorm's running
-            statistics, of which each worker has its own: ``"mean"`` over workers, those of the
-            ``"first"`` one, or ``"local"``: each worker's own, and scores are means over workers.
-        autocast: ``"bfloat16"``: `torch.autocast` to it in forward passes and losses of training.
-    """
-
-    test: Annotated[Any, None]
-    dev: Annotated[Any, 0.1]
-    metric: Annotated[Any, None]
-    maximise: Annotated[bool | None, None]
-    minibatch: Annotated[int, 32]
-    partition: Annotated[str | Partitioning, "iid"]
-    passes: Annotated[int, 5]
-    evaluations: Annotated[int, 10]
-    seeds: Annotated[int | Sequence[int], 3]
-    guess: Annotated[float, 0.1]
-    optimizer: Annotated[AskedOptimizer, None]
-    clip: Annotated[float | None, None]
-    weight_decay: Annotated[float, 0.0]
-    accumulate: Annotated[int, 1]
-    schedule: Annotated[AskedSchedule, Constant]
-    charge_for: Annotated[Charged, None]
-    parameter_bytes: Annotated[float | None, None]
-    flops_per_example: Annotated[float | None, None]
-    step_seconds: Annotated[float | Literal["measure", "count"], "measure"]
-    target: Annotated[float | None, None]
-    device: Annotated[str | torch.device, "cpu"]
-    store: Annotated[str | Path, DEFAULT_STORE]
-    jobs: Annotated[int, 1]
-    submit: Annotated[str | None, None]
-    runs_per_job: Annotated[int, 1]
-    buffers: Annotated[Rule, "mean"]
-    autocast: Annotated[Literal["bfloat16"] | torch.dtype | None, None]
-
-
-USUAL: dict[str, Any] = {
-    name: hint.__metadata__[0] for name, hint in get_type_hints(Settings, None, None, True).items()
-}
-"""Default of each setting, as declared in `Settings`."""
-
 
 @dataclass
 class Experiment:
@@ -176,33 +82,54 @@ class Experiment:
         data: arrays, a map-style dataset or a `DataLoader`; or a function that returns one, with
             the seed as its argument or without arguments.
         cluster: a `Cluster`, its file, or the name of a bundled one.
-        given: the user's settings by name.
+        given: the user's further arguments by name, see `Settings`.
 
     Raises:
-        UserError: an unknown setting, or a value that is not allowed.
+        UserError: a value that is not allowed.
     """
 
     model: Model
     loss: AskedLoss
     data: Any
     cluster: Cluster | str | Path
-    given: Settings
+    given: Mapping[str, Any]
     _problems: dict[int, Problem] = field(default_factory=dict[int, Problem], init=False)
     _turned: bool = field(default=False, init=False)
     _said: set[str] = field(default_factory=set[str], init=False)
     impossible: Sequence[Impossible] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
-        self.settings: Any = SimpleNamespace(**{**USUAL, **self.given})
-        check_settings(self.model, self.loss, self.settings)
+        parts = {"model": self.model, "loss": self.loss, "data": self.data}
+        try:
+            self.settings = Settings(**parts, **self.given)
+        except UserError as error:
+            raise UserError(str(error).removeprefix("Settings.")) from error
+        self._check_arguments()
         self._choose_optimizer()
         self.device = resolve(str(self.settings.device), "device")
         self.machine = cluster_of(self.cluster)
-        check_charge(self.settings, self.given, self.machine)
+        check_charge(self.settings, self.machine)
         self._work = self.machine.workload  # kept by `with_cluster`: only this one is the user's
         folder = writable_folder(Path(self.settings.store), "store")
         self._store = Store(folder)
         self._runner = self._make_runner()
+
+    def _check_arguments(self) -> None:
+        """Reject objects that would be refused later only.
+
+        Raises:
+            UserError: one of them.
+        """
+        asked = self.settings
+        check_module(asked)
+        check_kind("store", asked.store, (str, Path), "a folder")
+        check_kind("device", asked.device, (str, torch.device), "'cpu', 'cuda' or 'auto'")
+        if asked.submit is not None:
+            check_carrier(asked.submit, "submit")
+        seeds_of(asked.seeds)
+        partition_of(asked.partition)
+        check_share(asked.schedule)
+        schedule_of(asked.schedule, asked.guess)
 
     def _choose_optimizer(self) -> None:
         """Replace what torch's optimizer or a schedule's object says by settings of ours.
@@ -212,14 +139,12 @@ class Experiment:
         """
         asked = self.settings
         chosen, schedule = optimizer_of(asked.optimizer, self.model), asked.schedule
-        asked.optimizer = chosen.descent
         if asked.weight_decay and isinstance(chosen.descent, Grouped):
             told = "the optimizer's groups have their own; allowed: one of them"
             raise UserError(f"weight_decay: {asked.weight_decay:g}; {told}")
         if chosen.weight_decay and asked.weight_decay:
             told = f"the optimizer has {chosen.weight_decay:g}; allowed: one of them"
             raise UserError(f"weight_decay: {asked.weight_decay:g}; {told}")
-        asked.weight_decay = asked.weight_decay or chosen.weight_decay
         if chosen.descent == "adamw" and "weight_decay" not in self.given:
             self.say("optimizer: 'adamw' without weight decay; torch.optim.AdamW has 0.01")
         said = chosen.rate, schedule.rate if isinstance(schedule, Schedule) else None
@@ -227,8 +152,13 @@ class Experiment:
         if len(set(rates)) > 1:
             raise UserError(f"schedule: rate {said[1]}; the optimizer's is {said[0]}; allowed: one")
         self.own_rate: float | None = next(iter(rates), None)
-        if self.own_rate is not None and "guess" not in self.given:
-            asked.guess = self.own_rate
+        is_guessed = self.own_rate is not None and "guess" not in self.given
+        self.settings = replace(
+            asked,
+            optimizer=chosen.descent,
+            weight_decay=asked.weight_decay or chosen.weight_decay,
+            guess=self.own_rate if is_guessed else asked.guess,
+        )
 
     def rate_or_own(self, rate: float | None) -> float | None:
         """A learning rate, or if it is None that of the user's optimizer or schedule."""
@@ -292,8 +222,6 @@ class Experiment:
         problem, size = self.problem(self.seeds[0]), self.settings.minibatch
         found = problem.inspect(size, self.device)
         if line := describe_buffers(found.changing, self.settings.buffers):
-            yield line
-        if line := describe_schedule(self.settings.schedule):
             yield line
         if found.reduction == "sum":
             yield "loss: summed over a minibatch; what is reported of it is the mean over examples"
@@ -407,18 +335,9 @@ class Experiment:
         """The problem of a seed's runs; all seeds share one unless ``data`` depends on the seed."""
         key = seed if self._draws_data else 0
         if key not in self._problems:
-            given = self._make_data(seed)
-            self._note_batches(given)
-            asked = self.settings
-            train, dev = self._split_dev(arrays_of(given, "data"))
-            test = None if asked.test is None else arrays_of(asked.test, "test")
-            metrics = metrics_of(self.settings.metric, train, self.loss)
-            more = is_maximised(self.settings.maximise, metrics)
-            parts = self.model, self.loss, train, dev, test, metrics
-            how: Any = {"maximise": more, "buffers": self.settings.buffers}
-            how["autocast"] = self.settings.autocast
-            how["partition"] = partition_of(self.settings.partition)
-            self._problems[key] = Problem(*parts, **how)
+            data = self._make_data(seed)
+            self._note_batches(data)
+            self._problems[key] = problem_of(replace(self.settings, data=data))
         return self._problems[key]
 
     @cached_property
@@ -433,22 +352,12 @@ class Experiment:
             UserError: the user's function raises an error.
         """
         if not callable(self.data):
-            check_not_by_worker(self.data, self.settings.minibatch)
             return self.data
-        check_arguments(self.data)
         try:
             return self.data(*[seed] * self._draws_data)
         except RAISED as error:
             name = getattr(self.data, "__qualname__", type(self.data).__qualname__)
             raise UserError(f"data: {name} raised {describe_raised(error)}") from error
-
-    def _split_dev(self, train: Arrays) -> tuple[Arrays, Arrays]:
-        dev = self.settings.dev
-        if not isinstance(dev, float | int):
-            return train, arrays_of(dev, "dev")
-        if not 0.0 < dev < 1.0:
-            raise UserError(f"dev: {dev}; allowed: a share between 0 and 1, or data")
-        return train.split(dev)
 
     def _note_batches(self, data: Any) -> None:
         """Print a note if a worker's minibatch differs in size from the user's loader's."""
@@ -462,9 +371,6 @@ class Experiment:
     @cached_property
     def _timed(self) -> tuple[Cluster, Workload]:
         """The cluster, and the workload of a minibatch on it."""
-        asked, size = self.settings, self.settings.minibatch
-        numbers = asked.parameter_bytes, asked.flops_per_example, asked.step_seconds
-        charge = Charge(asked.charge_for, *numbers, asked.accumulate)
 
         def measure(problem: Problem, size: int) -> StepMeasurement:
             config = StepConfig(problem, size, self.device)
@@ -472,8 +378,15 @@ class Experiment:
                 config.execute(self._store, _ignore_progress).summary
             )
 
-        problem = self.problem(self.seeds[0])
-        return charge.apply(problem, size, self.machine, self._work, measure, self.say)
+        return charge(
+            self.settings,
+            self.problem(self.seeds[0]),
+            self.machine,
+            accumulate=self.settings.accumulate,
+            work=self._work,
+            measure=measure,
+            say=self.say,
+        )
 
 
 def _takes_one(function: Callable[..., Any]) -> bool:

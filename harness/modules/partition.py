@@ -7,9 +7,7 @@ each worker. `by_label` and `Dirichlet` are two; users add their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from inspect import signature
 from typing import Any, cast
 
 import numpy as np
@@ -240,44 +238,3 @@ def _class_numbers(targets: Any) -> np.ndarray | None:
         return None
     found = cast(Any, targets.cpu().numpy() if isinstance(targets, torch.Tensor) else targets)
     return found if found.ndim == 1 and found.dtype.kind in "iub" else None
-
-
-BY_WORKER = f"data that differ by worker are one (X, y) with partition=; allowed there: {ALLOWED}"
-
-
-def check_not_by_worker(data: Any, minibatch: int) -> None:
-    """Reject a list of one ``(X, y)`` for each worker, which would be as few examples.
-
-    Raises:
-        UserError: fewer examples than a minibatch takes, whose parts are equally many.
-    """
-    items = cast("Sequence[Any]", data if isinstance(data, list | tuple) else ())
-    pairs = [each for each in items if _is_several(each)]
-    if 0 < len(items) < minibatch and len(pairs) == len(items):
-        raise UserError(f"data: {len(pairs)} pairs of arrays; {BY_WORKER}")
-
-
-def _is_several(item: Any) -> bool:
-    """Whether an item is a pair of arrays of equally many examples, more than one."""
-    parts = cast("Sequence[Any]", item if isinstance(item, tuple | list) else ())
-    sizes = [tuple(getattr(part, "shape", ()))[:1] for part in parts]
-    return len(sizes) == 2 and sizes[0] == sizes[1] and sizes[0] > (1,)
-
-
-def check_arguments(function: Callable[..., Any]) -> None:
-    """Reject data as a function of worker and workers.
-
-    Raises:
-        UserError: the function needs two arguments.
-    """
-    try:
-        bound = signature(function)
-        bound.bind(0, 0)
-    except (TypeError, ValueError):  # not of two, or a function of C
-        return
-    for given in ((), (0,)):
-        with suppress(TypeError):
-            bound.bind(*given)
-            return
-    name = getattr(function, "__qualname__", type(function).__qualname__)
-    raise UserError(f"data: {name} takes two arguments; allowed: the seed or none; {BY_WORKER}")

@@ -141,12 +141,6 @@ STEPS = frozenset(
 )
 """Names of an argument that counts, in other libraries."""
 
-SHARES = tuple(k / 100 for k in range(100))
-
-LEVEL, FACTOR = 0.05, 2.0
-"""A function that changes less than the first over all shares, but by more than the second from
-the last share to a thousand, counts steps."""
-
 
 def check_share(asked: Any) -> None:
     """Reject a function with an argument that counts, by its name.
@@ -163,24 +157,6 @@ def check_share(asked: Any) -> None:
     if first in STEPS:
         told = f"a function of {first!r} is called with the share of training done, in [0, 1)"
         raise UserError(f"schedule: {told}; allowed: one of the share, or {ALLOWED}")
-
-
-def describe_schedule(asked: Any) -> str | None:
-    """A remark on a function of the share that is nearly constant there and is not for steps."""
-    if not isinstance(schedule := schedule_of(asked, 1.0), FunctionSchedule):
-        return None
-    inside = [schedule.factor_at(share) for share in SHARES]
-    low, high = min(inside), max(inside)
-    try:
-        far = [schedule.factor_at(steps) for steps in (100.0, 1000.0)]
-    except UserError:  # not defined there
-        return None
-    is_level = high - low <= LEVEL * high
-    changes = any(not high / FACTOR <= each <= high * FACTOR for each in far)
-    if not (is_level or high <= LEVEL * max(far)) or not changes:
-        return None
-    told = f"is {low:.3g} to {high:.3g} over training: its argument is the share done, in [0, 1)"
-    return f"schedule: the function {told}, not a number of steps"
 
 
 def _scheduler_of_torch(asked: Any) -> str | None:

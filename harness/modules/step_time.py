@@ -22,9 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from harness.base.errors import UserError
-from harness.base.settings import format_quantity, format_seconds
+from harness.base.settings import find_changed, format_quantity, format_seconds
 from harness.modules.network import preserve_generators, trainable_parameters
 from harness.modules.problem import Problem
+from harness.modules.settings import ModuleTable
 from harness.modules.step_counts import Counts, StepCounter
 from harness.simulator import Cluster, Device, Workload
 from harness.simulator.cluster import LAUNCH_S, LEAST_STEP_S
@@ -153,100 +154,70 @@ def describe_counts(counts: Counts) -> str:
     )
 
 
-@dataclass(frozen=True)
-class Charge:
-    """Settings for the simulated cost of a minibatch: operations, and bytes of a copy.
+def charge(
+    table: ModuleTable,
+    problem: Problem,
+    machine: Cluster,
+    *,
+    accumulate: int = 1,
+    work: Workload | None = None,
+    measure: Callable[[Problem, int], StepMeasurement] | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> tuple[Cluster, Workload]:
+    """The cluster to simulate, and its workload; see `check_charge`.
 
     Args:
-        charge_for: a module that replaces the trained one for timing, and takes the same examples;
-            a `Workload`; or ``"cluster"`` for the cluster file's. None is the trained module.
-        parameter_bytes: bytes of a copy of the parameters; None for the module's own.
-        flops_per_example: operations of a step for each example, in place of ``step_seconds``.
-        step_seconds: seconds of a step on every device; or ``"count"`` for its counted operators,
-            memory traffic and arithmetic; or ``"measure"`` for these, corrected by the measured
-            time of a step.
+        table: what the user says of the module, ``charge_for`` among it.
+        problem: the trained problem.
+        machine: the user's cluster.
         accumulate: microbatches of a minibatch, each of them a counted step.
+        work: the workload for ``"cluster"``; None for that of ``machine``.
+        measure: measures a step with so many examples, for ``"measure"``.
+        say: receives a line on the measured step, and on each device that cannot be charged as
+            counted, or as quickly as it is.
     """
+    cluster, charged = _charge(table, problem, machine, accumulate, work, measure, say)
+    for line in _doubts(cluster, charged):
+        say(line)
+    return cluster, charged
 
-    charge_for: Any = None
-    parameter_bytes: float | None = None
-    flops_per_example: float | None = None
-    step_seconds: float | str = "count"
-    accumulate: int = 1
 
-    def apply(
-        self,
-        problem: Problem,
-        size: int,
-        machine: Cluster,
-        work: Workload | None = None,
-        measure: Callable[[Problem, int], StepMeasurement] | None = None,
-        say: Callable[[str], None] = lambda line: None,
-    ) -> tuple[Cluster, Workload]:
-        """The cluster to simulate, and its workload.
-
-        Args:
-            problem: the trained problem.
-            size: examples in a minibatch.
-            machine: the user's cluster.
-            work: the workload for ``"cluster"``; None for that of ``machine``.
-            measure: measures a step with so many examples, for ``"measure"``.
-            say: receives a line on the measured step, and on each device that cannot be charged as
-                counted, or as quickly as it is.
-
-        Raises:
-            UserError: a value that is not allowed.
-        """
-        found = self._charge(problem, size, machine, work, measure, say)
-        for line in _doubts(*found):
-            say(line)
-        return found
-
-    def _charge(
-        self,
-        problem: Problem,
-        size: int,
-        machine: Cluster,
-        work: Workload | None,
-        measure: Callable[[Problem, int], StepMeasurement] | None,
-        say: Callable[[str], None],
-    ) -> tuple[Cluster, Workload]:
-        """See `apply`."""
-        asked, charged = self.step_seconds, self.charge_for
-        if isinstance(charged, str):
-            charged = work or machine.workload
-            if charged is None:
-                told = f"{machine.name!r} has no [workload]"
-                raise UserError(f"charge_for: cluster {told}; allowed: a module or a Workload")
-        if isinstance(charged, Workload):
-            return machine, charged
-        if charged is not None:
-            problem = Problem(charged, problem.loss, problem.train, problem.dev, None, {})
-        travels = self.parameter_bytes
-        if travels is None:
-            travels = problem.bytes_of_number * problem.parameters().count
-        if (flops := self.flops_per_example) is not None:
-            return machine, Workload(size, float(flops), float(travels))
-        if isinstance(asked, int | float):
-            if not (asked >= 0.0 and math.isfinite(asked)):
-                raise UserError(f"step_seconds: {asked}; allowed: 'measure', 'count' or seconds")
-            same = {name: Device(launch_s=float(asked)) for name in machine.devices}
-            return replace(machine, devices=same), Workload(size, 0.0, travels)
-        if asked not in ("measure", "count"):
-            raise UserError(f"step_seconds: {asked!r}; allowed: 'measure', 'count' or seconds")
-        if all(d.achieved_flops_per_s is None for d in machine.devices.values()):
-            told = f"cluster {machine.name!r}: devices without a rate; a step takes launch_s"
-            say(told)
-            return machine, Workload(size, 0.0, travels)
-        part = size // self.accumulate
-        if asked == "count" or measure is None:
-            counts = count_step(problem, part)
-        else:
-            measured = measure(problem, part)
-            say(measured.describe())
-            counts = measured.charged
-        each = Counts(*(self.accumulate * count for count in counts))
-        return machine, each.workload(size, travels)
+def _charge(
+    table: ModuleTable,
+    problem: Problem,
+    machine: Cluster,
+    accumulate: int,
+    work: Workload | None,
+    measure: Callable[[Problem, int], StepMeasurement] | None,
+    say: Callable[[str], None],
+) -> tuple[Cluster, Workload]:
+    """See `charge`."""
+    charged, size, step_s = table.charge_for, table.minibatch, table.step_seconds
+    if charged == "cluster":
+        charged = work or machine.workload
+    if isinstance(charged, Workload):
+        return machine, charged
+    if charged is not None:
+        problem = Problem(charged, problem.loss, problem.train, problem.dev, None, {})
+    travels = table.parameter_bytes
+    if travels is None:
+        travels = problem.bytes_of_number * problem.parameters().count
+    if table.flops_per_example is not None:
+        return machine, Workload(size, table.flops_per_example, travels)
+    if isinstance(step_s, int | float):
+        same = {name: Device(launch_s=float(step_s)) for name in machine.devices}
+        return replace(machine, devices=same), Workload(size, 0.0, travels)
+    if all(d.achieved_flops_per_s is None for d in machine.devices.values()):
+        say(f"cluster {machine.name!r}: devices without a rate; a step takes launch_s")
+        return machine, Workload(size, 0.0, travels)
+    part = size // accumulate
+    if step_s == "count" or measure is None:
+        counts = count_step(problem, part)
+    else:
+        measured = measure(problem, part)
+        say(measured.describe())
+        counts = measured.charged
+    return machine, Counts(*(accumulate * count for count in counts)).workload(size, travels)
 
 
 def _doubts(machine: Cluster, work: Workload) -> Iterator[str]:
@@ -265,36 +236,30 @@ def _doubts(machine: Cluster, work: Workload) -> Iterator[str]:
         yield f"devices.{name}: a step takes {1e6 * seconds:.2g} µs; its launches take {least}"
 
 
-def check_charge(asked: Any, given: Mapping[str, Any], machine: Cluster) -> None:
+def check_charge(table: ModuleTable, machine: Cluster) -> None:
     """Reject charges that the cluster cannot have, and contradictory ones.
-
-    Args:
-        asked: all settings, see `check_settings`.
-        given: the settings that the user gave.
-        machine: the cluster.
 
     Raises:
         UserError: a value that is not allowed.
     """
-    charged = asked.charge_for
+    charged, step_s = table.charge_for, table.step_seconds
     if charged == "cluster" and machine.workload is None:
         told = f"cluster {machine.name!r} has no [workload]"
         raise UserError(f"charge_for: 'cluster'; {told}; allowed: a module or a Workload")
     if not isinstance(charged, nn.Module | Workload | None) and charged != "cluster":
         told = "allowed: a torch.nn.Module, a Workload, or 'cluster'"
         raise UserError(f"charge_for: {charged!r}; {told}")
-    for name in ("parameter_bytes", "flops_per_example", "step_seconds"):
-        if given.get(name) is not None and isinstance(charged, Workload | str):
-            told = "allowed: without charge_for, which says it already"
-            raise UserError(f"{name}: {given[name]!r}; {told}")
-    for name in ("parameter_bytes", "flops_per_example"):
-        value = getattr(asked, name)
-        if value is not None and not (is_finite(value) and value >= 0.0):
-            raise UserError(f"{name}: {value!r}; allowed: a number from 0")
-    if asked.flops_per_example is None:
+    if step_s not in ("measure", "count") and not (is_finite(step_s) and step_s >= 0.0):
+        told = "allowed: 'measure', 'count' or seconds, from 0"
+        raise UserError(f"step_seconds: {step_s!r}; {told}")
+    figures = find_changed(table, "parameter_bytes", "flops_per_example", "step_seconds")
+    if figures and isinstance(charged, Workload | str):
+        told = "allowed: without charge_for, which says it already"
+        raise UserError(f"{figures[0]}: {getattr(table, figures[0])!r}; {told}")
+    if table.flops_per_example is None:
         return
-    if "step_seconds" in given:
-        raise UserError(f"step_seconds: {asked.step_seconds!r}; allowed: without flops_per_example")
+    if "step_seconds" in figures:
+        raise UserError(f"step_seconds: {step_s!r}; allowed: without flops_per_example")
     if all(device.achieved_flops_per_s is None for device in machine.devices.values()):
         told = f"no device of cluster {machine.name!r} has achieved_flops_per_s"
         raise UserError(f"flops_per_example: {told}; allowed: step_seconds")

@@ -20,9 +20,10 @@ from harness.judge.bounds import SHARES
 from harness.modules.buffers import deploy
 from harness.modules.gradient_rules import GradientRules
 from harness.modules.network import OWN_LOSS, Drawing, Metric, ModuleNetwork
-from harness.modules.partition import measure_skew
+from harness.modules.partition import measure_skew, partition_of
 from harness.modules.problem import Arrays, Problem
-from harness.modules.reading import RandomExamples
+from harness.modules.reading import RandomExamples, arrays_of
+from harness.modules.settings import ModuleTable, check_module
 from harness.modules.trees import unwrap
 from harness.networks.contract import Minibatch, State
 from harness.replay.replica_states import to_array
@@ -30,7 +31,7 @@ from harness.runs.config import Pieces, TrainingConfig
 from harness.runs.digests import digest_of_code, from_outside
 from harness.simulator import Workload
 from harness.simulator.protocols.contract import TimingProtocol
-from harness.tasks.contract import EvaluationResult
+from harness.tasks.contract import EvaluationResult, Place
 from harness.tasks.order import (
     ContinuousOrder,
     Examples,
@@ -263,6 +264,45 @@ class ModuleMinibatches(Minibatches):
             return super().gather(keys)
         rows, passes = self.order.rows_of(keys), self.order.passes_of(keys)
         return self._examples.ask(rows, passes, self._seed)
+
+
+def problem_of(
+    table: ModuleTable, source: Mapping[str, Any] | None = None, place: Place | None = None
+) -> Problem:
+    """Module, loss, data and metrics of what a user says.
+
+    Args:
+        table: with the objects themselves.
+        source: plain JSON values to make the problem again, if a run file names it.
+        place: the run file, for messages.
+
+    Raises:
+        UserError: a mistake in one of them.
+    """
+    check_module(table)
+    train = arrays_of(table.data, "data")
+    if not isinstance(table.dev, float | int):
+        dev = arrays_of(table.dev, "dev")
+    elif 0.0 < table.dev < 1.0:
+        train, dev = train.split(table.dev)
+    else:
+        raise UserError(f"dev: {table.dev}; allowed: a share between 0 and 1, or data")
+    test = None if table.test is None else arrays_of(table.test, "test")
+    metrics = metrics_of(table.metric, train, table.loss)
+    return Problem(
+        table.model,
+        table.loss,
+        train,
+        dev,
+        test,
+        metrics,
+        source,
+        place,
+        maximise=is_maximised(table.maximise, metrics),
+        partition=partition_of(table.partition),
+        buffers=table.buffers,
+        autocast=table.autocast,
+    )
 
 
 HELD_OUT = 2000
@@ -507,7 +547,7 @@ MAXIMISED = "accuracy"
 """The metric of ours of which more is better."""
 
 
-def is_maximised(asked: Any, metrics: Mapping[str, Metric]) -> bool:
+def is_maximised(asked: bool | None, metrics: Mapping[str, Metric]) -> bool:
     """Whether more of the first metric is better.
 
     Args:
@@ -515,13 +555,11 @@ def is_maximised(asked: Any, metrics: Mapping[str, Metric]) -> bool:
         metrics: metrics by name.
 
     Raises:
-        UserError: no bool; or the loss decides, which training makes less.
+        UserError: the loss decides, which training makes less.
     """
     first = next(iter(metrics), LOSS)
     if asked is None:
         return first == MAXIMISED and metrics[first] is right
-    if not isinstance(asked, bool):
-        raise UserError(f"maximise: {asked!r}; allowed: True or False")
     if asked and first == LOSS:
         raise UserError("maximise: training makes the loss less; allowed: with a metric")
     return asked

@@ -35,7 +35,7 @@ from harness.base.errors import UserError
 from harness.base.registry import load
 from harness.base.settings import limits_of
 from harness.grid.grid import Runner
-from harness.modules.application import ModuleTable
+from harness.modules.settings import ModuleTable
 from harness.modules.task import ModuleConfig
 from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
 from harness.rollouts.losses import Loss

@@ -14,7 +14,7 @@ from torch.nn import functional
 import lagbench
 from harness.algorithms.catalogue import AsyncSgd
 from harness.cli import main
-from harness.modules.experiment import USUAL
+from harness.modules.settings import USUAL
 from harness.runs.device import resolve
 from tests.modules import points
 
@@ -221,18 +221,6 @@ def test_numbers_that_are_not_finite_are_remarked_on(name, train, caplog):
 def test_a_module_that_expects_such_numbers_is_trained(train):
     model = nn.Sequential(Zeroed(), module())
     assert train(model, data=(spoilt(X, 17, 3), LABELS)).runs[0].status == "done"
-
-
-def test_a_schedule_that_changes_with_steps_only_is_remarked_on(train, caplog):
-    with caplog.at_level("INFO", "lagbench"):
-        for schedule in (lambda t: 0.99**t, lambda t: min(1.0, t / 500)):
-            train(schedule=schedule)
-        for schedule in (lambda t: 1 - t, lambda t: 0.1**t, lambda t: 1.0, "cosine"):
-            train(schedule=schedule)
-    found = [line for line in caplog.messages if line.startswith("schedule: ")]
-    assert [line.partition(" over training")[0] for line in found] == [
-        f"schedule: the function is {span}" for span in ("0.99 to 1", "0 to 0.00198")
-    ]
 
 
 def test_numbers_of_numpy_are_those_of_python(train):

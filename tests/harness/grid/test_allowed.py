@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch import nn
@@ -17,11 +14,10 @@ from harness.modules.allowed import (
     check_kind,
     check_lists,
     check_number,
-    check_settings,
     check_whole,
     pair_of,
 )
-from harness.modules.experiment import USUAL, cluster_of
+from harness.modules.experiment import Experiment, cluster_of
 from harness.modules.network import Parameters
 from harness.modules.optimizers import optimizer_of
 from harness.runs.methods import Method, method_of
@@ -33,7 +29,9 @@ SCHEDULER = torch.optim.lr_scheduler.ExponentialLR
 
 
 def settings(**given):
-    check_settings(nn.Linear(2, 2), nn.functional.mse_loss, SimpleNamespace(**{**USUAL, **given}))
+    parts = nn.Linear(2, 2), nn.functional.mse_loss, (torch.zeros(4, 2), torch.zeros(4, 2))
+    with Experiment(*parts, "k20m-server", given):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -88,8 +86,8 @@ def test_a_wrong_argument_is_named_with_its_value_and_what_is_allowed(call, told
     assert str(refused.value).isprintable()
 
 
-def test_what_is_allowed_is_not_refused():
-    settings(schedule=lambda rate: Constant(rate / 2), store=Path("a"), optimizer="adamw")
+def test_what_is_allowed_is_not_refused(tmp_path):
+    settings(schedule=lambda rate: Constant(rate / 2), store=tmp_path, optimizer="adamw")
     check_lists(("async", AsyncSgd()), range(1, 3))
     assert pair_of("between", [1, 2.5]) == (1, 2.5)
     protocol = Averaging(2)
@@ -97,6 +95,6 @@ def test_what_is_allowed_is_not_refused():
     assert Parameters.from_module(nn.Linear(2, 2).half()).count == 6
     assert Parameters.from_module(nn.Linear(2, 2).bfloat16()).count == 6
     for asked in (OPTIMIZER, torch.optim.SGD):
-        settings(optimizer=asked)
+        settings(optimizer=asked, store=tmp_path)
         assert optimizer_of(asked).descent == PLAIN
     assert optimizer_of(OPTIMIZER).rate == 0.1

@@ -16,8 +16,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from harness.base.files import cluster_file
 from harness.modules import step_time
 from harness.modules.problem import Arrays, Problem
+from harness.modules.settings import ModuleTable
 from harness.modules.step_counts import Counts, StepCounter
-from harness.modules.step_time import Charge, StepConfig, StepMeasurement, count_step
+from harness.modules.step_time import StepConfig, StepMeasurement, charge, count_step
 from harness.simulator import Cluster, Device, Simulation, WorkerGroup, Workload, load_cluster
 from harness.simulator.cluster import OPERATOR_S, catalogue
 from harness.store import Store
@@ -30,6 +31,10 @@ def problem(*layers: int) -> Problem:
         parts += [nn.Linear(below, above), nn.ReLU()]
     arrays = Arrays(torch.randn(16, layers[0]), torch.randint(layers[-1], (16,)))
     return Problem(nn.Sequential(*parts[:-1]), cross_entropy, arrays, arrays, None, {})
+
+
+def table(**given: Any) -> ModuleTable:
+    return ModuleTable(model=None, loss=None, data=None, minibatch=8, **given)
 
 
 def cluster_of(**device: Any) -> Cluster:
@@ -101,7 +106,7 @@ def test_a_quicker_card_does_not_launch_more_quickly():
     times = {name: device.minibatch_s(work) for name, device in catalogue().items()}
     assert min(times.values()) >= small.operators * OPERATOR_S
     machine = load_cluster(cluster_file("k20m-server"))
-    _, charged = Charge().apply(problem(6, 12, 3), 8, machine)
+    _, charged = charge(table(), problem(6, 12, 3), machine)
     seconds = machine.devices["K20m"].minibatch_s(charged)
     assert seconds >= small.operators * OPERATOR_S > 50e-6
 
@@ -134,34 +139,35 @@ def test_devices_without_rates_are_not_measured_for():
         raise AssertionError("measured, and thrown away")
 
     told: list[str] = []
-    charge, given = Charge(step_seconds="measure"), (problem(6, 12, 3), 8)
-    _, work = charge.apply(*given, cluster_of(launch_s=0.02), measure=measure, say=told.append)
-    assert work == Workload(8, 0.0, 4.0 * given[0].parameters().count)
+    given, machine = problem(6, 12, 3), cluster_of(launch_s=0.02)
+    asked = table(step_seconds="measure")
+    _, work = charge(asked, given, machine, measure=measure, say=told.append)
+    assert work == Workload(8, 0.0, 4.0 * given.parameters().count)
     assert told == ["cluster 'one': devices without a rate; a step takes launch_s"]
 
 
 @pytest.mark.parametrize(
-    ("charge", "device", "told"),
+    ("given", "device", "told"),
     [
-        (Charge(), {"achieved_flops_per_s": 1e9}, "devices.card: has no memory_bytes_per_s"),
-        (Charge(None, None, 1e3), {"achieved_flops_per_s": 1e12}, "a step takes 0.008 µs; its"),
-        (Charge(step_seconds=1e-6), {}, "a step takes 1 µs; its launches take 3 µs for a"),
+        ({}, {"achieved_flops_per_s": 1e9}, "devices.card: has no memory_bytes_per_s"),
+        ({"flops_per_example": 1e3}, {"achieved_flops_per_s": 1e12}, "a step takes 0.008 µs; its"),
+        ({"step_seconds": 1e-6}, {}, "a step takes 1 µs; its launches take 3 µs for a"),
     ],
 )
-def test_a_doubtful_cost_is_said(charge, device, told):
+def test_a_doubtful_cost_is_said(given, device, told):
     lines: list[str] = []
-    charge.apply(problem(6, 12, 3), 8, cluster_of(**device), say=lines.append)
+    charge(table(**given), problem(6, 12, 3), cluster_of(**device), say=lines.append)
     assert told in "\n".join(lines)
     known = {"achieved_flops_per_s": 1e9, "memory_bytes_per_s": 1e9}
     lines.clear()
-    Charge().apply(problem(6, 12, 3), 8, cluster_of(**known), say=lines.append)
+    charge(table(), problem(6, 12, 3), cluster_of(**known), say=lines.append)
     assert not lines
 
 
 def test_microbatches_are_steps_of_their_own():
     machine, given = cluster_of(achieved_flops_per_s=1e9), problem(6, 12, 3)
-    _, whole = Charge().apply(given, 8, machine)
-    _, parts = Charge(accumulate=4).apply(given, 8, machine)
+    _, whole = charge(table(), given, machine)
+    _, parts = charge(table(), given, machine, accumulate=4)
     assert parts.operators == 4 * whole.operators
     assert (parts.minibatch_frames, parts.flops_per_frame) == (8, whole.flops_per_frame)
     assert parts.moved_bytes == 4 * count_step(given, 2).moved_bytes > whole.moved_bytes

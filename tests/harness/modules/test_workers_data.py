@@ -365,21 +365,6 @@ def test_other_values_are_refused_by_name(asked, tmp_path):
         )
 
 
-def halves(worker, workers):
-    return torch.randn(10, 6), LABELS[:10]
-
-
-@pytest.mark.parametrize("data", [[(torch.randn(50, 6), LABELS[:50])] * 3, halves])
-def test_data_given_by_worker_are_refused_with_a_word_of_partition(data, tmp_path):
-    with pytest.raises(UserError, match=r"^data: .* with partition=; allowed there: 'iid'"):
-        lagbench.train(
-            *(nn.Linear(6, 4), nn.functional.cross_entropy, data),
-            cluster=CLUSTER,
-            rate=0.1,
-            store=tmp_path,
-        )
-
-
 def test_a_search_for_the_rate_needs_data_that_all_share():
     with pytest.raises(UserError, match="no search for the rate with a partition"):
         configured(schedule=Search(0.01))

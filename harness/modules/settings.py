@@ -1,0 +1,147 @@
+"""What one says of a module, in ``[task]`` of a run file and in a call of `import lagbench`."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, dataclass, fields
+from typing import Any
+
+from torch import nn
+
+from harness.algorithms.schedules import Constant
+from harness.base.errors import UserError
+from harness.base.files import DEFAULT_STORE
+from harness.base.settings import Spec, setting
+from harness.modules.buffers import Rule
+from harness.modules.network import OWN_LOSS
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleTable(Spec):
+    """Keys of ``[task]`` with ``is = "module"``: a user's module, its loss and its data.
+
+    In a run file, names have the form ``my_module:name``; the module is beside the run file or
+    installed. In a call of `import lagbench`, these are the objects.
+
+    Args:
+        model: a `torch.nn.Module`, from whose parameters every run starts; or a function that
+            makes one, called for each seed.
+        loss: a function of outputs and targets: one number for a minibatch; ``"model"`` for the
+            ``loss`` of the model's outputs.
+        data: training data: a pair of arrays, a map-style dataset, a `DataLoader`, or a function
+            without arguments that returns one.
+        test: test data of the same kinds, reported on and used for nothing else.
+        dev: development data of the same kinds, or the share of the training data held out for it:
+            they decide on learning rates and on times to a target.
+        metric: ``"error"``, ``"accuracy"``, ``"mse"``, ``"mae"``, ``"loss"``, or a function of
+            outputs and targets, one number for a minibatch; of several the first decides.
+        maximise: whether more of the metric is better; without it only ``"accuracy"`` is.
+        charge_for: workload that is timed in place of the trained module's: another module, which
+            takes the same examples; ``"cluster"`` for the ``[workload]`` of the cluster's file; in
+            a call also a `Workload`.
+        parameter_bytes: bytes of a copy of the parameters, in place of the module's own.
+        flops_per_example: operations of a step for each example, in place of ``step_seconds``.
+        step_seconds: seconds of a step on every device; or ``"count"``: the operators of the step,
+            its memory traffic and its arithmetic, for each of which a device has a rate. In a call
+            also ``"measure"``, which corrects these by the time of a step here.
+        minibatch: examples in a worker's minibatch.
+        partition: the workers' data: ``"iid"``, ``"by_label"``, ``"dirichlet:ALPHA"``, or a
+            function of targets, number of workers and random generator, to each one's rows.
+        buffers: buffers of trained models, where training changes some, as BatchNorm's running
+            statistics, of which each worker has its own: ``"mean"`` over workers, those of the
+            ``"first"`` one, or ``"local"``: each worker's own, and scores are means over workers.
+        autocast: ``"bfloat16"``: `torch.autocast` to it in forward passes and losses of training.
+    """
+
+    model: Any
+    loss: Any
+    data: Any
+    test: Any = None
+    dev: Any | float = 0.1
+    metric: Any = None
+    maximise: bool | None = None
+    charge_for: Any = None
+    parameter_bytes: float | None = setting(None, at_least=0.0)
+    flops_per_example: float | None = setting(None, at_least=0.0)
+    step_seconds: Any | float = "count"
+    minibatch: int = setting(32, at_least=1)
+    partition: Any = "iid"
+    buffers: Rule = "mean"
+    autocast: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(ModuleTable):
+    """Arguments of a call of `import lagbench`; the class's own defaults hold.
+
+    Args:
+        step_seconds: see `ModuleTable`.
+        passes: passes over the training data, the same for every number of workers.
+        evaluations: evaluations on the development data in each pass.
+        seeds: number of seeds, or a list of them; a seed sets data order, timing and initial
+            parameters (of a model that is made by a function).
+        guess: the first learning rate that is tried.
+        optimizer: makes a worker's steps from its gradients: ``"sgd"``, ``"momentum"``,
+            ``"nesterov"``, ``"adam"``, ``"adamw"``, ``"muon"``, ``"ngsgd"`` (natural gradient of
+            linear and convolutional layers), a `LocalOptimizer`, a `NaturalGradient`, or one of
+            ``torch.optim`` as an object, a class or a function that makes one. Each worker has its
+            own state. None for the algorithm's own, which is mostly ``"sgd"``.
+        clip: largest norm of a worker's gradient, as in ``torch.nn.utils.clip_grad_norm_``.
+        weight_decay: multiple of the parameters that is added to each gradient after clipping;
+            ``"adamw"``, ``"muon"`` and ``"ngsgd"`` decay beside the gradient.
+        accumulate: equal parts of each minibatch that are computed one after the other.
+        schedule: learning rate over training: ``"cosine"``, ``"linear"`` (both with a warm-up),
+            ``"warmup"``, ``"steps"``, ``"constant"``; a function from the share of training done,
+            in [0, 1), to a factor; or a `Schedule`, or a function that makes one from a learning
+            rate, e.g. ``lambda r: lagbench.Cosine(r, warmup=0.1)``.
+        target: error of the reported time to target.
+        device: device that trains here: ``"cpu"``, ``"cuda"`` or ``"auto"``.
+        store: folder of the store.
+        jobs: runs at a time: this process and others beside it, or jobs of ``submit``.
+        submit: executor of the runs in place of processes here: ``"slurm"``, ``"local"``,
+            ``"dask"``, ``"ray"``, or ``"MODULE:FUNCTION"``, a function that returns an executor.
+        runs_per_job: runs that a job of ``submit`` executes, one after the other.
+    """
+
+    step_seconds: Any | float = "measure"
+    passes: int = setting(5, at_least=1)
+    evaluations: int = setting(10, at_least=1)
+    seeds: Any = 3
+    guess: float = setting(0.1, above=0.0)
+    optimizer: Any = None
+    clip: float | None = setting(None, above=0.0)
+    weight_decay: float = setting(0.0, at_least=0.0)
+    accumulate: int = setting(1, at_least=1)
+    schedule: Any = Constant
+    target: float | None = setting(None)
+    device: Any = "cpu"
+    store: Any = DEFAULT_STORE
+    jobs: int = setting(1, at_least=1)
+    submit: str | None = None
+    runs_per_job: int = setting(1, at_least=1)
+
+
+USUAL: dict[str, Any] = {
+    entry.name: entry.default for entry in fields(Settings) if entry.default is not MISSING
+}
+"""Default of each setting, as declared in `Settings`."""
+
+
+def check_module(table: ModuleTable) -> None:
+    """Reject a model or loss that are none.
+
+    Raises:
+        UserError: see there.
+    """
+    model, loss = table.model, table.loss
+    if not callable(model):
+        told = "allowed: a torch.nn.Module, or a function that makes one"
+        raise UserError(f"model: {type(model).__name__}; {told}")
+    if isinstance(loss, type):
+        name = loss.__name__
+        raise UserError(f"loss: {name} is a class; allowed: an object of it, e.g. {name}()")
+    has_parameters = isinstance(loss, nn.Module) and next(loss.parameters(), None) is not None
+    if has_parameters and not isinstance(model, nn.Module):
+        raise UserError("model, loss: the loss is a module; allowed: the model comes first")
+    if not (callable(loss) or loss == OWN_LOSS):
+        told = "allowed: a function, or 'model' for its own"
+        raise UserError(f"loss: a {type(loss).__name__}; {told}")
