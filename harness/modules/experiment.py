@@ -176,7 +176,7 @@ class Experiment:
     def _make_runner(self) -> Runner:
         """The runner: this process and further jobs; exceptions of runs propagate to the user."""
         asked = self.settings
-        submit = asked.submit and Submission(asked.submit, asked.runs_per_job)
+        submit = Submission(asked.submit, asked.runs_per_job) if asked.submit else None
         return Runner(self._store, asked.jobs, submit, here=True, keeps_faults=False)
 
     @property

@@ -304,6 +304,6 @@ def use_seed(seed: int) -> Generator[None]:
         random.seed(seed)
         yield
     finally:
-        torch.set_rng_state(torch.from_numpy(of_torch))
+        torch.set_rng_state(torch.as_tensor(of_torch))
         np.random.set_state(of_numpy)
         random.setstate(of_python)
