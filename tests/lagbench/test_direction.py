@@ -67,7 +67,7 @@ def test_the_direction_is_in_the_identity_only_where_it_is_set(usual):
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({"maximise": "yes"}, "maximise: 'yes'; allowed: True or False"),
+        ({"maximise": "yes"}, "^maximise: 'yes' is not allowed"),
         ({"maximise": True, "metric": "loss"}, "maximise: training makes the loss less"),
     ],
 )

@@ -160,7 +160,7 @@ def test_a_name_of_other_libraries_is_told_as_it_is_called_here(call, name, here
         ({"algorithm": Forgetful()}, "algorithm: fold of Forgetful leaves version 0, not 1; allow"),
         ({"cluster": {"workers": 4}}, "cluster: {'workers': 4}; allowed: a lagbench.Cluster, a"),
         ({"cluster": None}, "cluster: None; allowed: a lagbench.Cluster, a TOML file, or a name"),
-        ({"dev": 0}, "dev: 0; allowed: a share between 0 and 1, or data"),
+        ({"dev": 0}, "dev: 0.0; allowed: a share between 0 and 1, or data"),
         ({"device": "gpu"}, "device: unknown 'gpu' (did you mean 'cpu'?); allowed: auto, cpu"),
         ({"device": 3}, "device: 3; allowed: 'cpu', 'cuda' or 'auto'"),
         ({"workers": "4"}, "workers: '4'; allowed: a whole number from 1"),
