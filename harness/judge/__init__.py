@@ -41,7 +41,6 @@ from harness.judge.statistics import (
     ratio_ci,
 )
 from harness.judge.utterances import (
-    bootstrap_rate_ci,
     rate_ci,
     rate_difference_ci,
     rate_ratio_ci,
@@ -61,7 +60,6 @@ __all__ = [
     "Sample",
     "Verdict",
     "all_of",
-    "bootstrap_rate_ci",
     "bounded_difference_ci",
     "finds",
     "holm",

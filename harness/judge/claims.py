@@ -20,7 +20,6 @@ from harness.judge.statistics import ALPHA, errors_from
 
 Here = Literal["holds", "fails", "unclear", "mixed"]
 """What runs show of a statement; ``mixed`` if frame and recognition errors disagree."""
-ANSWERS: tuple[Here, ...] = get_args(Here)
 Verdict = Literal["reproduced", "holds here", "unclear", "mixed", "fails here", "contradicted"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 

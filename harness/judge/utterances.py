@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.judge.interval import Interval, Matrix, Sample, Statistic
-from harness.judge.statistics import LEVEL, Array, interval_of
+from harness.judge.statistics import Array, interval_of
 
 Counts = npt.NDArray[np.number[Any]]
 
@@ -74,29 +74,6 @@ def seed_rates(errors: Counts, lengths: Counts) -> Array:
         lengths: [U] or [S, U].
     """
     return _check_counts(errors, lengths).sum(axis=1) / np.asarray(lengths, np.float64).sum(axis=-1)
-
-
-def bootstrap_rate_ci(
-    errors: Counts, lengths: Counts, rng: np.random.Generator, resamples: int = 2000
-) -> Interval:
-    """One system's rate with a percentile bootstrap interval over utterances.
-
-    Says nothing about other seeds: for tables of one trained model only.
-
-    Args:
-        errors: errors per utterance, [U].
-        lengths: reference length per utterance, [U].
-        rng: a named stream, so that the interval is the same every time.
-        resamples: number of resampled test sets.
-    """
-    counts = _check_counts(errors[None], lengths)[0]
-    rate = float(counts.sum() / lengths.sum())
-    if len(counts) < 2:
-        return Interval(rate)
-    weights = rng.multinomial(len(counts), np.full(len(counts), 1 / len(counts)), resamples)
-    rates = (weights @ counts) / np.maximum(weights @ lengths, 1)
-    low, high = np.quantile(rates, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Interval(rate, float(low), float(high))
 
 
 def _interval(statistic: Statistic, lengths: Counts, *columns: Counts) -> Interval:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from harness.judge.parts import LOOKS, Quantity, claim_of
 from harness.judge.results import Claim
 from harness.judge.statistics import mean_ci
 from harness.speech.frames import RunConfig
-from reproductions.command import PAPERS
 from reproductions.paper import Paper, Subject
 from reproductions.reproduce import Request, reproduce
 
@@ -46,9 +44,3 @@ def test_looks_count_at_their_scale_alone(tmp_path: Path, scale: str, after: str
     (judged,) = results.claims
     assert (judged.here, judged.corrected) == ("holds", after)
     assert results.provenance.get(LOOKS, 1) == (2 if scale == "smoke" else 1)
-
-
-@pytest.mark.parametrize("module", PAPERS.values())
-def test_looks_are_of_scales_that_there_are(module: str) -> None:
-    declared: Paper = import_module(module).PAPER
-    assert set(declared.looks) <= set(declared.seeds)

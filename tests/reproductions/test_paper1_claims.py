@@ -294,12 +294,3 @@ def test_speedup_is_judged_over_one_worker_and_shown_over_one_card(book):
 def test_the_switch_must_happen_within_the_pass_for_every_seed(book, epochs, verdict):
     runs = [book.run({"switch": {} if e is None else {e: 1.0}}) for e in epochs]
     assert decided(claims.switch(SUBJECT, {"one_pass": runs})) == verdict
-
-
-def test_every_claim_of_the_paper_is_declared_once():
-    ids = [maker.id for maker in claims.CLAIMS]
-    assert sorted(ids) == sorted({
-        "p1.search-best", "p1.hand-early", "p1.flat-after-one-pass", "p1.adapt-slow",
-        "p1.chunk-size", "p1.one-pass-close", "p1.time-factor", "p1.average-helps",
-        "p1.first-epoch", "p1.speedup-4", "p1.switch", "p1.noise-harder",
-    })  # fmt: skip

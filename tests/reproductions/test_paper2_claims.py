@@ -307,11 +307,3 @@ def test_every_table_has_the_papers_rows_and_a_figure_for_each(book):
     printed = {(row.label, row.column): row.paper for row in first}
     assert printed["SWB", "8 GPUs"] == 15.1
     assert printed["CallHome", "2 GPUs"] is None
-
-
-def test_every_claim_of_the_paper_is_declared_once():
-    assert sorted(maker.id for maker in claims.CLAIMS) == sorted({
-        "p2.ng-crucial", "p2.small-loss", "p2.rbm-helps", "p2.rbm-more-when-parallel",
-        "p2.frequency", "p2.minibatch", "p2.schedules-close", "p2.speedup-16", "p2.speedup-32",
-        "p2.speedup-16-every-20", "p2.equivalence", "p2.lr-scaling",
-    })  # fmt: skip

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from harness.store import Run, Store
 from harness.store.schema import WORD_ERRORS, Outcome
 from reproductions.paper import Subject
-from reproductions.paper3_async_mmi import PAPER, claims, exhibits, quantities
+from reproductions.paper3_async_mmi import claims, quantities
 from reproductions.paper3_async_mmi import claims as staleness
 from reproductions.paper3_async_mmi import exhibits as beyond
 from reproductions.paper3_async_mmi.experiments import (
@@ -408,21 +408,14 @@ def of_scale(scale):
     return experiments.experiments(Subject(scale, corpus, 11, "cpu"), 11)
 
 
-def test_every_exhibit_and_claim_needs_settings_that_every_scale_has():
-    makers = (*PAPER.exhibits, *PAPER.claims)
-    needed = {name for maker in makers for name in maker.needs}
-    for scale, preset in PRESETS.items():
-        assert needed == set(of_scale(scale))
+def test_every_scale_sweeps_as_many_intervals():
+    for preset in PRESETS.values():
         assert {len(each) for each in preset.fetch.values()} == {INTERVALS}
         assert preset.fetch.keys() == SWEEPS.keys()
 
 
 def test_the_cells_of_the_law_have_names_of_their_own():
     assert len({cell.name for cell in CELLS}) == len(CELLS)
-
-
-def test_it_is_judged_on_seeds_that_served_nothing_before():
-    assert PAPER.seeds_of("laptop", 3) == (1004, 1005, 1006)
 
 
 @pytest.mark.parametrize("scale", PRESETS)
@@ -439,18 +432,6 @@ def test_overnight_meets_what_claims_presume_of_its_design():
     assert 50 * preset.slots / 10_000 <= claims.CONDITIONS.named["in-slots"].rule.high
     assert preset.passes * preset.evaluations >= 16
     assert found["ten"].start.targets is not None
-
-
-def test_ids_are_those_of_the_list():
-    assert [maker.id for maker in exhibits.EXHIBITS if not maker.id.endswith("-wer")] == [
-        f"p3.{name}" for name in
-        ("fig1", "fig2", "fig3", "shuffling", "fig4", "fig5", "fig6", "fig7", "table1")
-    ]  # fmt: skip
-    assert [maker.id.removeprefix("p3.") for maker in claims.CLAIMS] == [
-        "mmi-gain", "opposing", "not-realignment", "shuffle-order", "replicas-faster",
-        "replicas-as-good", "staleness-50", "async-rate", "fetch-tolerance", "fetch-all-layers",
-        "fetch-no-silence", "cancel", "step-cost", "all-layers", "tangent",
-    ]  # fmt: skip
 
 
 def test_a_large_loop_of_words_is_searched_and_a_small_one_summed():

@@ -14,7 +14,6 @@ from harness.rollouts.losses import Decoupled, Naive
 from harness.store import Store
 from reproductions.command import main
 from reproductions.paper import NO_CORPUS, Subject, corpus_without_speech
-from reproductions.paper4_async_rl import PAPER
 from reproductions.paper4_async_rl.experiments import (
     ETAS,
     FOLDER,
@@ -71,11 +70,6 @@ def test_a_searched_rate_is_of_a_cell_and_an_equal_one_makes_the_same_run(config
             assert own.rate == rate_of(loss, eta, True)
             same = identity(kept.to_dict()) == identity(own.to_dict())
             assert same == (own.rate == KEPT)
-
-
-def test_what_is_needed_is_what_is_configured(configs):
-    for maker in (*PAPER.exhibits, *PAPER.claims):
-        assert set(maker.needs) <= configs.keys(), maker.id
 
 
 def test_printed_figures_as_shares_and_ratios():

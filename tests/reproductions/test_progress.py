@@ -31,7 +31,7 @@ def test_a_run_is_called_by_its_own_seed_and_not_by_that_which_asks(monkeypatch,
             "unseeded": config(),
             "unasked": config(),
         },
-        registration=lambda scale: None,
+        registration=None,
     )
     subject: Any = SimpleNamespace(scale="smoke", replicate=lambda _: None)
     request = reproduce.Request((2001, 2002), (), 1, None, tmp_path)
@@ -56,7 +56,7 @@ def test_a_run_whose_timeline_is_drawn_and_absent_is_made_again(monkeypatch, tmp
     config: Any = SimpleNamespace(to_dict=lambda: {})
     paper: Any = SimpleNamespace(
         experiments=lambda *_: dict.fromkeys(("first", "every", "none"), config),
-        registration=lambda scale: None,
+        registration=None,
     )
     subject: Any = SimpleNamespace(scale="smoke", replicate=lambda _: None)
     makers: list[Maker[Any, Any]] = [

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.acoustics.scoring import Edits, edits, word_errors
-from harness.base.seeds import stream
-from harness.judge import bootstrap_rate_ci, rate_ci
+from harness.judge import rate_ci
 
 SENTENCES = st.lists(st.sampled_from("abc"), max_size=6)
 
@@ -64,7 +63,6 @@ def test_counts_of_a_set_go_into_the_judges_intervals():
     assert found.lengths.tolist() == [2, 1, 3]
     assert found.rate == 0.5
     assert rate_ci(found.errors[None], found.lengths).estimate == 0.5
-    assert bootstrap_rate_ci(found.errors, found.lengths, stream(0, "b")).estimate == 0.5
 
 
 def test_every_reference_needs_its_hypothesis():

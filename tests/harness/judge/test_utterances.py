@@ -5,9 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from harness.base.seeds import stream
 from harness.judge import (
-    bootstrap_rate_ci,
     mean_ci,
     rate_ci,
     rate_difference_ci,
@@ -84,15 +82,6 @@ def test_identical_systems_differ_by_exactly_nothing():
     assert rate_difference_ci(errors, errors, lengths).ci95 == (0, 0)
 
 
-def test_a_bootstrap_is_the_same_every_time_and_agrees_with_the_binomial():
-    rng = np.random.default_rng(6)
-    errors, lengths = (rng.random(2000) < 0.2).astype(int), np.ones(2000, int)
-    one, two = (bootstrap_rate_ci(errors, lengths, stream(0, "ci"), 1000) for _ in range(2))
-    assert one == two
-    half = 1.96 * math.sqrt(one.estimate * (1 - one.estimate) / 2000)
-    assert one.high - one.low == pytest.approx(2 * half, rel=0.1)
-
-
 @pytest.mark.parametrize(
     ("errors", "lengths"), [((2, 3), (4,)), ((0, 3), (3,)), ((2, 0), (0,)), ((3,), (3,))]
 )
@@ -106,9 +95,3 @@ def test_utterances_of_one_rate_do_not_widen_it_however_their_lengths_differ():
     rates = np.array([0.1, 0.2, 0.4])
     found = rate_ci(rates[:, None] * lengths, lengths)
     assert found.ci95 == pytest.approx(mean_ci(rates).ci95, rel=1e-12)
-
-
-def test_a_bootstrap_divides_by_the_length_of_what_it_drew():
-    lengths = np.array([10, 20, 40, 80])
-    found = bootstrap_rate_ci(lengths // 10, lengths, stream(1, "bootstrap"))
-    assert found.ci95 == (0.1, 0.1)

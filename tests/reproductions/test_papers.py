@@ -1,0 +1,31 @@
+"""Every paper at every scale: what exhibits and claims need is configured and can be named."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+from data_synth.corpus import Corpus
+from harness.base.seeds import identity
+from reproductions.command import PAPERS
+from reproductions.paper import Paper, Subject
+from tests.stand_in import stand_in
+
+
+def load(name: str, scale: str, seed: int) -> Corpus:
+    del name, scale, seed
+    return stand_in("large")
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_what_is_needed_is_configured_at_every_scale(name):
+    paper: Paper = import_module(PAPERS[name]).PAPER
+    makers = (*paper.exhibits, *paper.claims)
+    assert len({maker.id for maker in makers}) == len(makers)
+    assert set(paper.looks) <= set(paper.seeds)
+    for scale in paper.seeds:
+        subject = Subject(scale, stand_in(paper.corpus), 11, "cpu", load=load)
+        configs = paper.experiments(subject, 11)
+        assert {need for maker in makers for need in maker.needs} <= configs.keys()
+        assert all(len(identity(config.to_dict())) == 64 for config in configs.values())
