@@ -1,7 +1,7 @@
 """The `lagbench` command: finds the subcommand, runs it, and returns an exit code.
 
 A subcommand is a module with ``configure(parser)`` and ``run(arguments) -> exit code``. Only the
-requested one is imported, and it imports heavy packages in ``run``, so that ``--help`` is fast.
+requested one is imported, and it imports torch in ``run``, so that ``--help`` is fast.
 
 ``--help`` ends with examples (`EXAMPLES`), lines that can be typed as they are.
 """
