@@ -46,7 +46,7 @@ def test_every_line_names_something_with_words_of_its_own(path):
 def test_a_function_says_something_of_each_argument(path):
     told = inspect.getdoc(named(path)) or ""
     arguments = told.partition("\nArgs:\n")[2]
-    for name in inspect.signature(named(path)).parameters:
+    for name in inspect.signature(inspect.unwrap(named(path))).parameters:
         assert re.search(rf"^    {name}: \S", arguments, re.MULTILINE), name
 
 
