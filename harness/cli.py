@@ -247,7 +247,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "lagbench advise": ("async-averaged --budget 60", "async-averaged --machines wide-area-10"),
     "lagbench calibrate": ("--out my.toml --workers 8",),
     "lagbench reproduce": ("paper1 --scale smoke", "paper1 --only table2,fig3 --seeds 5 --jobs 2"),
-    "lagbench report": ("reports/out/paper1/laptop", "--site pages"),
+    "lagbench report": ("reports/out/paper1/laptop",),
     "harness.train": ("async-averaged --processes 5",),
     "reproductions": ("paper1 --scale smoke",),
 }

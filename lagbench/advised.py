@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.commands import advice_text
 from harness.judge.answer import rank_rows
-from harness.judge.comparison import Row, describe_program
+from harness.judge.comparison import Row
 from harness.search.advice import AdviceOutcome
 from harness.store import Run
 
@@ -53,10 +53,10 @@ class Advice:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values: advice, candidates, and the plan with its digest."""
-        return advice_text.as_dict(self.found)
+        return advice_text.answer_of(self.found).to_dict()
 
     def report(self, out: str | Path) -> list[Path]:
-        """Write ``index.html``, ``advice.md`` and ``advice.json``, which name the runs.
+        """Write ``index.html``, its table as CSV, learning curves, and all values as JSON.
 
         Args:
             out: the folder, made if it is missing.
@@ -64,11 +64,10 @@ class Advice:
         Returns:
             Paths of the files.
         """
-        program = {**describe_program("lagbench"), "command": self.call}
-        return advice_text.write_advice(self.found, Path(out), program)
+        return advice_text.answer_of(self.found).write(Path(out), self.call)
 
     def __str__(self) -> str:
-        return "\n".join(advice_text.lines(self.found))
+        return str(advice_text.answer_of(self.found))
 
     def _repr_html_(self) -> str:
-        return advice_text.as_html(self.found)
+        return advice_text.answer_of(self.found).to_html()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,12 @@ from torch import nn
 
 from harness.base.errors import UserError
 from harness.judge import direction
-from harness.judge.answer import answer
 from harness.judge.break_point import Tolerance
-from harness.judge.comparison import Row, Table, describe_program
+from harness.judge.comparison import Row, Table
 from harness.modules.trained import describe_module, load_into
 from harness.search.rates import TUNING_SEEDS
 from harness.store import Cell, Run
 from reports import comparison, tolerance
-from reports.answer_page import summary
 
 
 @dataclass(frozen=True)
@@ -106,26 +104,22 @@ class Result:
         Returns:
             Paths of the files.
         """
-        # Names of the cells, so that the report lists the hashes of each cell's runs.
-        named = {f"{row.cell.method}, {row.cell.workers}": row.cell for row in self.rows}
-        provenance = _describe_provenance(named, self.call)
         model = describe_module(self.untrained(self.runs[0].config["seed"]))
-        return comparison.write(self.table, Path(out), provenance, model)
+        return comparison.answer_of(self.table, model).write(Path(out), self.call)
 
     def to_dict(self) -> dict[str, Any]:
         """Answer, target and rows as JSON values, None for what does not exist.
 
         ``pandas.DataFrame(result.to_dict()["rows"])`` is the table as a data frame.
         """
-        return comparison.as_dict(self.table)
+        return comparison.answer_of(self.table).to_dict()
 
     def __str__(self) -> str:
-        return "\n".join(comparison.lines(self.table))
+        return str(comparison.answer_of(self.table))
 
     def _repr_html_(self) -> str:
         """Answer and table in a notebook."""
-        rows, notes = list(comparison.cells_with_factors(self.table)), comparison.feet(self.table)
-        return "".join(summary(answer(self.table), rows, list(notes)))
+        return comparison.answer_of(self.table).to_html()
 
 
 @dataclass(frozen=True)
@@ -164,27 +158,18 @@ class Tolerated:
         Returns:
             Paths of the files.
         """
-        named = {f"{self.found.what} {each.value:g}": each.cell for each in self.found.points}
-        provenance = _describe_provenance(named, self.call)
-        return tolerance.write_tolerance(self.found, Path(out), provenance)
+        return tolerance.answer_of(self.found).write(Path(out), self.call)
 
     def __str__(self) -> str:
-        return "\n".join(tolerance.lines_of_tolerance(self.found))
+        return str(tolerance.answer_of(self.found))
 
     def to_dict(self) -> dict[str, Any]:
         """Break point and points as JSON values, None for what does not exist.
 
         ``pandas.DataFrame(result.to_dict()["points"])`` is the table as a data frame.
         """
-        found = tolerance.as_json_of_tolerance(self.found, {})
-        return {name: value for name, value in found.items() if name != "provenance"}
+        return tolerance.answer_of(self.found).to_dict()
 
     def _repr_html_(self) -> str:
         """Break point and points in a notebook."""
-        told = [f"{each}." for each in tolerance.describe_tolerance(self.found)]
-        return "".join(summary(told, list(tolerance.cells_of_tolerance(self.found)), []))
-
-
-def _describe_provenance(cells: Mapping[str, Cell], call: str) -> dict[str, Any]:
-    runs = {name: [run.hash for run in cell.runs] for name, cell in cells.items()}
-    return {**describe_program("lagbench"), "command": call, "runs": runs}
+        return tolerance.answer_of(self.found).to_html()

@@ -9,6 +9,10 @@ if TYPE_CHECKING:
     from harness.judge.results import Results
 
 
+PUBLISHED = Path(__file__).parent / "published"
+"""Published results: all of them in a clone, those of laptop scale in an installed package."""
+
+
 def build(out: Path, results: Results | None = None) -> None:
     """Make the report of a reproduction in ``out``.
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from harness.base.errors import UserError
 from harness.base.log import LOG
@@ -13,19 +15,8 @@ from harness.judge import Exhibit, Results, read_results, write_results
 from harness.simulator.timeline_file import load_timeline, save_timeline
 from harness.store.files import writable_folder, write_bytes
 from harness.store.schema import TIMELINE
-from reports import (
-    figures,
-    gantt,
-    pdf,
-    provenance,
-    reference_terms,
-    summary,
-    tables,
-    verdict_notes,
-)
-from reports.page.page import page
-from reports.pdf import document
-from reports.provenance import source_digests
+from reports import figures, gantt, provenance, reference_terms, render, tables, written
+from reports.document import document
 
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -33,24 +24,35 @@ ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 def assemble(out: Path, results: Results | None = None) -> None:
     """See ``reports.build``."""
     path = out / "results.json"
-    found = printable(_read_stored(path) if results is None else results)
+    content = printable(_read_stored(path) if results is None else results)
     if results is not None:
         _keep_timelines(results, out)
     for folder in ("figures", "tables"):
         writable_folder(out / folder, "report")
-    drawn = with_files(found, out)
-    if results is not None or drawn != found:
+    drawn = with_files(content, out)
+    if results is not None or drawn != content:
         write_results(path, drawn)
     runs = provenance.lines(drawn, out)
     write_bytes(out / provenance.RUNS_CSV, provenance.runs_to_csv(runs).encode())
-    reasons, found = verdict_notes.read_reasons(out, drawn), summary.read_summary(out, drawn)
-    told = document(drawn, runs, reasons, found, summary.read_terms(out))
-    write_bytes(out / "report.html", page(drawn, runs, told, out))
-    if pdf.has_typst():
-        more = {"sources": source_digests(out)}
-        write_bytes(out / "report.pdf", pdf.compile_pdf({**told, **more}, out))
+    reasons, summary = written.read_reasons(out, drawn), written.read_summary(out, drawn)
+    data = document(drawn, runs, reasons, summary, written.read_terms(out))
+    data["sources"] = provenance.source_digests(out)
+    write_bytes(out / "report.html", render.render_html(with_pictures(data, out)).encode())
+    if render.has_typst():
+        write_bytes(out / "report.pdf", render.compile_pdf(data, out))
     else:
         LOG.warning(f"{out / 'report.pdf'}: not made, typst is not installed")
+
+
+def with_pictures(data: Mapping[str, Any], out: Path) -> dict[str, Any]:
+    """The data of a report with the figures themselves, as a page has them."""
+    exhibits = [
+        each | {"svg": render.inline((out / each["image"]).read_text("utf-8"), each["id"])}
+        if each["image"]
+        else each
+        for each in data["exhibits"]
+    ]
+    return {**data, "exhibits": exhibits}
 
 
 def _read_stored(path: Path) -> Results:
@@ -89,8 +91,6 @@ def _write(exhibit: Exhibit, out: Path, said: reference_terms.Words) -> tuple[st
     }
     if exhibit.rows:
         contents[f"tables/{exhibit.id}.csv"] = tables.to_csv(exhibit).encode()
-    if exhibit.rows and not exhibit.draw:
-        contents[f"tables/{exhibit.id}.tex"] = tables.to_latex(exhibit, said.noun).encode()
     for name, content in contents.items():
         write_bytes(out / name, content)
     return tuple(contents)

@@ -4,13 +4,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.base.settings import format_count, format_seconds
@@ -28,8 +24,8 @@ from harness.judge.bounds import geometric_ci
 from harness.judge.charge import charge_line
 from harness.judge.comparison import Row, Table
 from harness.judge.interval import Interval
-from harness.store import files as atomic
-from reports.answer_page import Picture, build_page
+from harness.store import Cell
+from reports.answers import Answer, Picture
 from reports.learning_curves import curves_figure, has_methods, rates_figure
 from reports.style import (
     COLOURS,
@@ -38,9 +34,7 @@ from reports.style import (
     MUTED,
     cycle,
     empty_figure,
-    render_figure,
     set_log_scale,
-    use_style,
 )
 
 if TYPE_CHECKING:
@@ -50,69 +44,44 @@ if TYPE_CHECKING:
 HEIGHT_IN = 3.0
 
 
-def write(table: Table, out: Path, provenance: Mapping[str, Any], model: str = "") -> list[Path]:
-    """Write ``index.html``, ``table.csv``, ``comparison.svg`` and ``.png``, ``results.json``.
+def answer_of(table: Table, model: str = "") -> Answer:
+    """The answer of a comparison.
 
     Args:
-        table: the rows.
-        out: the folder, made if it is missing.
-        provenance: commit, versions and hashes of the runs, for ``results.json``.
-        model: what was trained, in words, for the page.
-
-    Raises:
-        UserError: the folder cannot be written.
+        table: at least one row.
+        model: what was trained, in words.
     """
-    atomic.writable_folder(out, "report")
-    with use_style():
-        pictures = {form: render_figure(figure(table), form) for form in ("svg", "png")}
-    files = {
-        "index.html": as_page(table, pictures["svg"], provenance, model).encode(),
-        "table.csv": as_csv(table).encode(),
-        **{f"comparison.{form}": content for form, content in pictures.items()},
-        "results.json": (json.dumps(as_json(table, provenance), indent=2) + "\n").encode(),
-    }
-    for name, content in files.items():
-        atomic.write_bytes(out / name, content)
-    return [out / name for name in files]
+    methods = list(dict.fromkeys(row.cell.method for row in table.rows))
+    sentences, charged = answer(table), charge_line([row.cell for row in table.rows])
+    data: dict[str, Any] = {"answer": " ".join(sentences), "judged": table.judged}
+    data |= {"target": table.target, "target_is": table.reason, "charged": charged}
+    if table.impossible:
+        data["impossible"] = [asdict(each) for each in table.impossible]
+    return Answer(
+        title=f"Comparison of {', '.join(methods)}" if len(methods) > 1 else methods[0],
+        sentences=sentences,
+        table=[*cells(table)],
+        notes=[*feet(table)],
+        data=data,
+        name="rows",
+        records=[record(table, row) for row in table.rows],
+        runs=hashes_of(row.cell for row in table.rows),
+        pictures=lambda: _pictures(table),
+        setting=describe_setting(table, model),
+    )
 
 
-# -- text ------------------------------------------------------------------------------------
+def hashes_of(cells: Iterable[Cell]) -> dict[str, list[str]]:
+    """Hashes of the runs of each cell, by its algorithm and number of workers."""
+    return {f"{cell.method}, {cell.workers}": [run.hash for run in cell.runs] for cell in cells}
 
 
-def lines(table: Table) -> Iterator[str]:
-    """The answer and the table, for a terminal."""
-    yield from (*answer(table), "")
-    rows = list(cells(table))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        padded = [row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row, widths, strict=True))]
-        del padded[1]
-        yield "  ".join(padded).rstrip()
-    yield from feet(table)
-
-
-def as_csv(table: Table) -> str:
-    """One line a cell, numbers in full."""
-    text = io.StringIO()
-    records = [record(table, row) for row in table.rows]
-    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue()
-
-
-def as_dict(table: Table) -> dict[str, Any]:
-    """Answer, target and rows as JSON values; numbers that are not finite are None."""
-    rows = [{k: _finite_or_none(v) for k, v in record(table, row).items()} for row in table.rows]
-    head = {"answer": " ".join(answer(table)), "judged": table.judged, "target": table.target}
-    head |= {"target_is": table.reason, "charged": charge_line([r.cell for r in table.rows])}
-    impossible = [asdict(each) for each in table.impossible]
-    return {**head, "rows": rows, **({"impossible": impossible} if impossible else {})}
-
-
-def as_json(table: Table, provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, with schema and provenance."""
-    return {"schema": 1, **as_dict(table), "provenance": dict(provenance)}
+def _pictures(table: Table) -> Iterator[Picture]:
+    yield Picture("curves", "Learning curves", curves_figure(table), _caption_curves(table))
+    overview = figure(table), _caption_overview(table)
+    yield Picture("comparison", "By number of workers", *overview)
+    if (drawn := rates_figure(table)) is not None:
+        yield Picture("rates", "Learning rates that were tried", drawn, CAPTION_RATES)
 
 
 def feet(table: Table) -> Iterator[str]:
@@ -263,38 +232,6 @@ def _three(name: str, found: Interval | None) -> dict[str, float]:
     return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
 
 
-def _finite_or_none(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-# -- page --------------------------------------------------------------------------------------
-
-
-def as_page(table: Table, overview: bytes, provenance: Mapping[str, Any], model: str = "") -> str:
-    """The page of a comparison.
-
-    Args:
-        table: the rows.
-        overview: error and time by workers, as SVG.
-        provenance: commit, versions, command and hashes of the runs.
-        model: what was trained, in words.
-    """
-    with use_style():
-        curves = render_figure(curves_figure(table), "svg")
-        drawn = rates_figure(table)
-        rates = None if drawn is None else render_figure(drawn, "svg")
-    pictures = [
-        Picture("Learning curves", curves, _caption_curves(table)),
-        Picture("By number of workers", overview, _caption_overview(table)),
-    ]
-    if rates is not None:
-        pictures.append(Picture("Learning rates that were tried", rates, CAPTION_RATES))
-    methods = list(dict.fromkeys(row.cell.method for row in table.rows))
-    title = f"Comparison of {', '.join(methods)}" if len(methods) > 1 else methods[0]
-    rows, notes = list(cells_with_factors(table)), [describe_setting(table, model), *feet(table)]
-    return build_page(title, answer(table), rows, notes, pictures, provenance)
-
-
 CAPTION_RATES = (
     "Mean over two tuning seeds, which are not among the reported ones; bands reach from the lower"
     " to the higher of the two. A ring marks the rate that the table uses. It may lie above the"
@@ -339,26 +276,6 @@ def describe_setting(table: Table, model: str = "") -> str:
 
 def _time(table: Table) -> str:
     return "simulated seconds" + ("" if table.target is None else " to the target")
-
-
-def cells_with_factors(table: Table) -> Iterator[list[str]]:
-    """The table of `cells`, with the factors of the speed-ups."""
-    head, *rows = cells(table)
-    if table.reference is None or len(table.rows) == 1:
-        yield from (head, *rows)
-        return
-    yield [*head, "ratio of steps/s", "ratio of passes"]
-    for shown, row in zip(rows, rank_rows(table), strict=True):
-        yield [*shown, *_factors(row)]
-
-
-def _factors(row: Row) -> list[str]:
-    if row.speedup is None:
-        return ["-", "-"]
-    return [
-        f"{format_times(found.estimate)}{format_range(found, format_times)}"
-        for found in (row.speedup.steps, row.speedup.passes)
-    ]
 
 
 # -- picture ---------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ import numpy as np
 
 from harness.judge import Exhibit, Results, Row
 from harness.judge.curve import Curve, Law, Trend
-from reports import numbers, style, verdict_notes
+from reports import numbers, style
+from reports.claims import format_band
 from reports.style import COLOURS, DASHES, INK, MUTED
 
 HEIGHT_IN = 3.3
@@ -49,8 +50,7 @@ def summarise(exhibit: Exhibit, statement: str) -> str:
     curve = exhibit.curve
     assert curve is not None
     told = _tell_progress(exhibit, curve) if curve.missing else _tell_value(exhibit, curve)
-    changed = f" Changed after its runs: {why}." if (why := curve.changed_after_runs) else ""
-    return f"“{statement}”, followed over {curve.grows} on seeds of its own{told}{changed}"
+    return f"“{statement}”, followed over {curve.grows} on seeds of its own{told}"
 
 
 def _tell_value(exhibit: Exhibit, curve: Curve) -> str:
@@ -78,7 +78,7 @@ def _tell_trend(curve: Curve, trend: Trend) -> str:
 
 
 def _answer(curve: Curve, trend: Trend, law: Law) -> str:
-    band, held = verdict_notes.band(curve.band), law.held_out
+    band, held = format_band(curve.band), law.held_out
     if trend.word != "unclear":
         return f"{trend.word.removesuffix(' the band')} the band ({band})"
     if held is None:
@@ -127,64 +127,6 @@ def _tell_ratios(exhibit: Exhibit, label: str) -> str:
 
 def _join(items: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(items[:-1]), *items[-1:])))
-
-
-HEAD = ("claim", "over", "ratio at each size (seeds)", "at the paper's size", "paper",
-        "largest size, foretold from the others", "answer", "core-hours")  # fmt: skip
-"""Columns of `list_trends`."""
-
-
-def list_trends(exhibit: Exhibit) -> list[tuple[str, ...]]:
-    """A row for each ratio of a curve, with the columns of `HEAD`."""
-    curve = exhibit.curve
-    assert curve is not None
-    seeds = _seeds_at(exhibit)
-    left = [size for size in curve.missing if size not in seeds]
-    absent = f"; not run: {_with_unit(_join(left), curve.unit)}" if left else ""
-    partial = "not all is run" if curve.missing else ""
-    changed = f"changed after its runs: {why}" if (why := curve.changed_after_runs) else ""
-    hours = "" if curve.core_hours is None else numbers.format_fixed(curve.core_hours, 1)
-    return [
-        (
-            f"{curve.claim}, {trend.label}",
-            curve.grows,
-            f"{_tell_sizes(exhibit, curve, trend.label)}{absent}",
-            _tell_law(curve, trend.law),
-            "" if trend.paper is None else numbers.format_number(trend.paper),
-            _tell_check(curve, trend.law),
-            "; ".join(filter(None, (trend.word, partial, changed))),
-            hours,
-        )
-        for trend in curve.trends
-    ]
-
-
-def _tell_sizes(exhibit: Exhibit, curve: Curve, label: str) -> str:
-    return ", ".join(
-        f"{_with_unit(row.column, curve.unit)}: {numbers.format_fixed(row.measured, 2)} "
-        f"({len(row.sample.values)})"
-        for row in exhibit.rows
-        if row.label == label and row.measured is not None and row.sample is not None
-    )
-
-
-def _tell_law(curve: Curve, law: Law | None) -> str:
-    if law is None or law.value is None:
-        return ""
-    ratio = numbers.format_measured(law.value, law.ci95)
-    return (
-        f"{_with_unit(curve.paper_size, curve.unit)}: {ratio} "
-        f"({numbers.interval(law.value, law.ci95)})"
-    )
-
-
-def _tell_check(curve: Curve, law: Law | None) -> str:
-    if law is None or (held := law.held_out) is None:
-        return ""
-    ratio, ends = held.predicted, held.ci95
-    foretold = f"{numbers.format_measured(ratio, ends)} ({numbers.interval(ratio, ends)})"
-    measured = numbers.format_fixed(held.measured or 0.0, 2)
-    return f"{_with_unit(held.at, curve.unit)}: {foretold}, measured {measured}"
 
 
 def rows_of_laws(curve: Curve) -> tuple[Row, ...]:

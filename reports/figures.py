@@ -11,7 +11,7 @@ An exhibit declares how it is drawn::
     "draw": {"as": "messages", "workers": 4, "messages": […]}
     "draw": {"as": "slots"}              slots | architecture
 
-``"headline": True`` puts a figure on the first page of the site. See ``gantt`` for the other keys
+See ``gantt`` for the other keys
 of timelines. Drawn here are an exhibit's rows as curves, bars or a histogram, messages between
 workers, slots of a minibatch (from which utterance each is filled), and the architecture of paper
 3.

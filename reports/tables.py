@@ -1,10 +1,10 @@
-"""An exhibit's rows as a grid to print, as CSV to compute with, and as LaTeX to set."""
+"""An exhibit's rows as a grid to print, and as CSV to compute with."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,8 +70,7 @@ def grid(rows: Collection[Row], marked: Collection[str] = ()) -> Grid:
     }
     repeated, remark = _remark(rows)
     cells = {
-        (row.label, _head(row)): _cell(row, places[row.label], marked, repeated) | {"row": place}
-        for place, row in enumerate(rows)
+        (row.label, _head(row)): _cell(row, places[row.label], marked, repeated) for row in rows
     }
     turned = {(column, label): cell for (label, column), cell in cells.items()}
     listed = {(f"{label} · {column}", ""): cell for (label, column), cell in cells.items()}
@@ -92,34 +91,6 @@ def to_csv(exhibit: Exhibit) -> str:
         numeric = [row.paper, row.measured, low, high]
         writer.writerow([row.label, row.column, *numeric, " ".join(row.runs)])
     return text.getvalue()
-
-
-def to_latex(exhibit: Exhibit, noun: str = "paper") -> str:
-    """The table as LaTeX for a user's own paper, with the rules of the package booktabs.
-
-    Args:
-        exhibit: with the rows to set.
-        noun: name of their reference.
-    """
-    made = grid(exhibit.rows)
-    spans = [2 if paper else 1 for paper in made.printed]
-    heads = [
-        rf"\multicolumn{{{span}}}{{c}}{{{_latex(name)}}}"
-        for name, span in zip(made.columns, spans, strict=True)
-    ]
-    below = [[noun, "measured"] if paper else ["measured"] for paper in made.printed]
-    lines = [
-        rf"% {exhibit.id}: needs \usepackage{{booktabs}}",
-        rf"\begin{{tabular}}{{l{'r' * sum(spans)}}}",
-        r"\toprule",
-        _line(["", *heads]),
-        *([_line(["", *(name for names in below for name in names)])] if any(made.printed) else []),
-        r"\midrule",
-        *(_line([_latex(label), *_latex_cells(made, row)]) for label, row in made.rows),
-        r"\bottomrule",
-        r"\end{tabular}",
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def _build_grid(cells: dict[tuple[str, str], Cell], remark: str) -> Grid:
@@ -158,29 +129,3 @@ def _cell(row: Row, places: int, marked: Collection[str], repeated: str) -> Cell
         "spread": "" if spread == repeated else spread,
         "flag": any(run in marked for run in row.runs),
     }
-
-
-def _latex_cells(made: Grid, row: Sequence[Cell | None]) -> list[str]:
-    texts: list[str] = []
-    for cell, paper in zip(row, made.printed, strict=True):
-        found = cell or {"paper": "", "measured": "", "spread": ""}
-        texts += [_latex(found["paper"])] if paper else []
-        texts.append(_latex(f"{found['measured']} {found['spread']}".strip()))
-    return texts
-
-
-def _line(cells: Sequence[str]) -> str:
-    return " & ".join(cells) + r" \\"
-
-
-LATEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
-    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "−": "$-$", "±": r"$\pm$", "≤": r"$\le$", "≥": r"$\ge$", "×": r"$\times$", "·": r"$\cdot$",
-    "–": "--", "\u202f": r"\,",
-}  # fmt: skip
-"""Escapes of characters that LaTeX reads as markup or cannot set without a package."""
-
-
-def _latex(text: str) -> str:
-    return "".join(LATEX.get(sign, sign) for sign in text)

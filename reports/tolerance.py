@@ -1,60 +1,47 @@
 # matplotlib's keyword arguments have no types:
 # pyright: reportUnknownMemberType=false
-"""Output of searches for break points: the tolerance curve as a table, a page, CSV and a figure."""
+"""Output of searches for break points: the tolerance curve as sentences, a table and a figure."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.judge.break_point import Point, Tolerance
 from harness.judge.charge import charge_line
-from harness.store import files as atomic
-from reports.answer_page import Picture, build_page
-from reports.style import COLOURS, INK, MUTED, empty_figure, render_figure, use_style
+from reports.answers import Answer, Picture
+from reports.style import COLOURS, INK, MUTED, empty_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-TOLERANCE_HEAD = (
-    *("value", "rate", "error", "lowest", "highest", "ratio", "ratio_low", "ratio_high"),
-    *("broken", "decided", "needs", "seconds_to_target", "runs"),
-)
-
-TOLERANCE_HEIGHT_IN = 3.0
+HEIGHT_IN = 3.0
 
 
-def write_tolerance(found: Tolerance, out: Path, provenance: Mapping[str, Any]) -> list[Path]:
-    """Write ``index.html``, ``tolerance.csv``, ``tolerance.svg`` and ``.png``, ``results.json``.
-
-    Args:
-        found: the search.
-        out: the folder, made if it is missing.
-        provenance: commit, versions and hashes of the runs, for ``results.json``.
-
-    Raises:
-        UserError: the folder cannot be written.
-    """
-    atomic.writable_folder(out, "report")
-    with use_style():
-        pictures = {form: render_figure(tolerance_figure(found), form) for form in ("svg", "png")}
-    files = {
-        "index.html": as_page_of_tolerance(found, pictures["svg"], provenance).encode(),
-        "tolerance.csv": as_csv_of_tolerance(found).encode(),
-        **{f"tolerance.{form}": content for form, content in pictures.items()},
-        "results.json": (
-            json.dumps(as_json_of_tolerance(found, provenance), indent=2) + "\n"
-        ).encode(),
-    }
-    for name, content in files.items():
-        atomic.write_bytes(out / name, content)
-    return [out / name for name in files]
+def answer_of(search: Tolerance) -> Answer:
+    """The answer of a search for a break point."""
+    charged = charge_line([point.cell for point in search.points])
+    caption = "The error at the end and the simulated seconds to the margin, over all seeds."
+    return Answer(
+        title=f"Tolerance of {search.what}",
+        sentences=[*describe_tolerance(search)],
+        table=[*_cells(search)],
+        notes=[charged] if charged else [],
+        data={
+            **{"what": search.what, "margin": search.margin, "target": search.target},
+            **{"tolerated": search.tolerated, "broken": search.broken},
+            **{"interval": search.interval, "charged": charged},
+        },
+        name="points",
+        records=[_record_of_point(search, point) for point in search.points],
+        runs={
+            f"{search.what} {point.value:g}": [run.hash for run in point.cell.runs]
+            for point in search.points
+        },
+        pictures=lambda: [Picture("tolerance", "Tolerance curve", draw(search), caption)],
+    )
 
 
 # -- text ------------------------------------------------------------------------------------
@@ -97,66 +84,7 @@ def _describe_interval(found: Tolerance, margin: str) -> str:
     return f"at no value that was tried is it sure (95%) whether the error is {within}"
 
 
-def lines_of_tolerance(found: Tolerance) -> Iterator[str]:
-    """The tolerated value and the measured points for a terminal."""
-    yield from describe_tolerance(found)
-    for row in cells_of_tolerance(found):
-        yield "  ".join(
-            cell.rjust(width) for cell, width in zip(row, (12, 9, 24, 24, 9), strict=True)
-        )
-    if charged := _charge(found):
-        yield charged
-
-
-def as_page_of_tolerance(found: Tolerance, drawn: bytes, provenance: Mapping[str, Any]) -> str:
-    """The same as one HTML page.
-
-    Args:
-        found: the search.
-        drawn: the tolerance curve, as SVG.
-        provenance: commit, versions, command and hashes of the runs.
-    """
-    caption = "The error at the end and the simulated seconds to the margin, over all seeds."
-    return build_page(
-        f"Tolerance of {found.what}",
-        [f"{each}." for each in describe_tolerance(found)],
-        list(cells_of_tolerance(found)),
-        [charged] if (charged := _charge(found)) else [],
-        [Picture("Tolerance curve", drawn, caption)],
-        provenance,
-    )
-
-
-def as_csv_of_tolerance(found: Tolerance) -> str:
-    """One line a point, numbers in full."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(TOLERANCE_HEAD)
-    writer.writerows(_record_of_point(found, point).values() for point in found.points)
-    return text.getvalue()
-
-
-def as_json_of_tolerance(found: Tolerance, provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON values; numbers that are not finite are null."""
-    points = [
-        {k: _finite_or_none(v) for k, v in _record_of_point(found, p).items()} for p in found.points
-    ]
-    head = {"schema": 1, "what": found.what, "margin": found.margin, "target": found.target}
-    edges = {"tolerated": found.tolerated, "broken": _finite_or_none(found.broken)}
-    edges |= {"interval": [_finite_or_none(end) for end in found.interval]}
-    edges |= {"charged": _charge(found)}
-    return {**head, **edges, "points": points, "provenance": dict(provenance)}
-
-
-def _finite_or_none(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _charge(found: Tolerance) -> str:
-    return charge_line([point.cell for point in found.points])
-
-
-def cells_of_tolerance(found: Tolerance) -> Iterator[list[str]]:
+def _cells(found: Tolerance) -> Iterator[list[str]]:
     """The table's head and rows as text."""
     yield [found.what, "rate", "error (seeds)", "ratio, 95%", ""]
     for point in found.points:
@@ -177,21 +105,23 @@ def _record_of_point(found: Tolerance, point: Point) -> dict[str, Any]:
     ratio = point.ratio
     three = (math.nan,) * 3 if ratio is None else (ratio.estimate, ratio.low, ratio.high)
     seconds = found.seconds(point)
-    values = (
-        *(point.value, point.cell.rate, _mean(point), min(point.errors), max(point.errors)),
-        *(*three, point.broken, point.decided, "" if point.need is None else str(point.need)),
-        sum(seconds) / len(seconds),
-        " ".join(run.hash[:12] for run in point.cell.runs),
-    )
-    return dict(zip(TOLERANCE_HEAD, values, strict=True))
+    return {
+        **{"value": point.value, "rate": point.cell.rate, "error": _mean(point)},
+        **{"lowest": min(point.errors), "highest": max(point.errors)},
+        **dict(zip(("ratio", "ratio_low", "ratio_high"), three, strict=True)),
+        **{"broken": point.broken, "decided": point.decided},
+        "needs": "" if point.need is None else str(point.need),
+        "seconds_to_target": sum(seconds) / len(seconds),
+        "runs": " ".join(run.hash[:12] for run in point.cell.runs),
+    }
 
 
 # -- picture ---------------------------------------------------------------------------------
 
 
-def tolerance_figure(found: Tolerance) -> Figure:
+def draw(found: Tolerance) -> Figure:
     """Two panels over the varied quantity: the error, and simulated seconds to the target."""
-    drawn = empty_figure(TOLERANCE_HEIGHT_IN)
+    drawn = empty_figure(HEIGHT_IN)
     errors, times = drawn.subplots(1, 2)
     ordered = sorted(found.points, key=lambda point: point.value)
     _curve(errors, found, [(p.value, p.errors) for p in ordered])

@@ -33,8 +33,7 @@ from harness.judge.results import Exhibit, Results
 from harness.store import Run, Store
 from harness.store.archive import ARCHIVE, read_archive, write_archive
 from harness.store.files import write_bytes
-from reports import provenance
-from reports.site import FROM
+from reports import PUBLISHED, provenance
 from reproductions.paper import (
     Arms,
     Finished,
@@ -82,7 +81,7 @@ def reproduce_curve(paper: Paper, scaling: Scaling, means: Means) -> Results:
     moment = comparison.describe_program("")["git"]
     under = {"commit": moment, REGISTRATION: scaling.registration.digest}
     store = means.store.under(under)
-    read_published(FROM / paper.id / scaling.scale, store)
+    read_published(PUBLISHED / paper.id / scaling.scale, store)
     try:
         execute_missing(scaling, replace(means, store=store))
     finally:
@@ -151,7 +150,7 @@ def publish_curve(scaling: Scaling, out: Path, there: Path) -> int:
     return len(runs)
 
 
-def find_curves(paper: Paper, scale: str, store: Store, folder: Path = FROM) -> list[Exhibit]:
+def find_curves(paper: Paper, scale: str, store: Store, folder: Path = PUBLISHED) -> list[Exhibit]:
     """The curves of a paper as far as they are run: from the store, else as published.
 
     Args:
@@ -283,7 +282,7 @@ def main() -> int:
         raise name_error("paper", asked.paper, papers)
     paper: Paper = papers[asked.paper].load()
     for scaling in paper.curves:
-        there = FROM / paper.id / scaling.scale
+        there = PUBLISHED / paper.id / scaling.scale
         print(f"{there}: {publish_curve(scaling, asked.out, there)} runs of {scaling.id}")
     return EXIT_DONE
 

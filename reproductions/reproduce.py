@@ -22,15 +22,15 @@ from harness.judge.results import Claim, Exhibit, Results
 from harness.store import Run, Store
 from harness.store.schema import TIMELINE
 from harness.tasks.contract import Configuration
-from reports.site import FROM
+from reports import PUBLISHED
 from reproductions.curve_runs import find_curves
 from reproductions.paper import NO_CORPUS, Paper, Subject
 from reproductions.registered import REGISTRATION
 
-PUBLISHED = "From the published report:"
+TAKEN = "From the published report:"
 """Begins the note of an exhibit that a report takes from the published one."""
-SEARCHED = f"{PUBLISHED} this search was not run again, which --search does."
-REQUESTED = f"{PUBLISHED} its runs were not made again, which --all does."
+SEARCHED = f"{TAKEN} this search was not run again, which --search does."
+REQUESTED = f"{TAKEN} its runs were not made again, which --all does."
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def find_published(
     paper: Paper,
     subject: Subject,
     makers: Sequence[Maker[Subject, Exhibit]],
-    folder: Path = FROM,
+    folder: Path = PUBLISHED,
 ) -> tuple[Exhibit, ...]:
     """The published exhibits of makers at the scale and on the kind of corpus.
 

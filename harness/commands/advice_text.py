@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from harness.base.settings import format_count, format_seconds
@@ -19,11 +17,10 @@ from harness.judge.answer import (
 )
 from harness.judge.break_point import compare_errors
 from harness.judge.comparison import Row, Table, build_table, speedup
-from harness.search.advice import AdviceOutcome
-from harness.store import files as atomic
-from reports.answer_page import Picture, build_page, summary
+from harness.search.advice import AdviceOutcome, Trial
+from reports.answers import Answer, Picture
+from reports.comparison import hashes_of
 from reports.learning_curves import curves_figure
-from reports.style import render_figure, use_style
 
 HEAD = ("algorithm", "workers", "rate", "passes", "minibatch", "to target", "")
 
@@ -104,19 +101,6 @@ def _describe_search(found: AdviceOutcome) -> str:
     return f"{told}; {cost} (plan {found.plan.digest[:12]})."
 
 
-def lines(found: AdviceOutcome) -> Iterator[str]:
-    """The advice and a table of all candidates, for a terminal."""
-    yield from describe_advice(found)
-    yield ""
-    rows = [HEAD, *_cells(found)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
-    for row in rows:
-        first, last = row[0].ljust(widths[0]), row[-1]
-        middle = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)][1:-1]
-        yield "  ".join([first, *middle, last]).rstrip()
-    yield from _feet(found)
-
-
 def _feet(found: AdviceOutcome) -> Iterator[str]:
     """The lines below the table: what cannot be trained."""
     for each in found.plan.impossible:
@@ -154,79 +138,33 @@ def _short(seconds: float) -> str:
     return format_seconds(float(f"{seconds:.3g}"))
 
 
-def write_advice(found: AdviceOutcome, out: Path, program: Mapping[str, Any]) -> list[Path]:
-    """Write ``index.html``, ``advice.md`` and ``advice.json``, which name the runs.
-
-    Args:
-        found: the search.
-        out: the folder, made if it is missing.
-        program: commit, versions and command, see `describe_program`.
-
-    Raises:
-        UserError: the folder cannot be written.
-    """
-    atomic.writable_folder(out, "report")
-    runs = {f"{c.method}, {c.workers}": [run.hash for run in c.runs] for c in found.cells}
-    provenance = {**program, "runs": runs}
-    told = {**as_dict(found), "provenance": provenance}
-    files = {
-        "index.html": as_page(found, provenance),
-        "advice.md": as_markdown(found),
-        "advice.json": json.dumps(told, indent=2) + "\n",
-    }
-    for name, text in files.items():
-        atomic.write_bytes(out / name, text.encode())
-    return [out / name for name in files]
-
-
-def as_markdown(found: AdviceOutcome) -> str:
-    """The advice and the table of all candidates."""
-    rows = [HEAD, *_cells(found)]
-    head, *body = (f"| {' | '.join(row)} |" for row in rows)
-    told = ["# Advice", "", *describe_advice(found), "", head, "|---" * len(HEAD) + "|", *body]
-    return "\n".join([*told, ""])
-
-
-def as_html(found: AdviceOutcome) -> str:
-    """The same for a notebook."""
-    return "".join(summary([*describe_advice(found)], [HEAD, *_cells(found)], [*_feet(found)]))
-
-
-def as_page(found: AdviceOutcome, provenance: Mapping[str, Any]) -> str:
-    """The same as one HTML page, with the curves of what was trained in full.
-
-    Args:
-        found: the search.
-        provenance: commit, versions, command and hashes of the runs.
-    """
+def answer_of(found: AdviceOutcome) -> Answer:
+    """The advice, with all candidates and the curves of what was trained in full."""
     table = build_advice_table(found)
-    with use_style():
-        curves = render_figure(curves_figure(table), "svg")
-    pictures = [Picture("Learning curves", curves, CURVES)]
-    rows = [HEAD, *_cells(found)]
-    return build_page(
-        "Advice", [*describe_advice(found)], rows, [*_feet(found)], pictures, provenance
+    best, sentences = rank_rows(table)[0], [*describe_advice(found)]
+    return Answer(
+        title="Advice",
+        sentences=sentences,
+        table=[HEAD, *_cells(found)],
+        notes=[*_feet(found)],
+        data={
+            **{"advice": " ".join(sentences), "algorithm": best.cell.method},
+            **{"workers": best.cell.workers, "rate": best.cell.rate, "target": found.target},
+            **{"target_is": found.reason, "reached": best.is_earned},
+            "target_s": None if best.target_s is None else best.target_s.estimate,
+            **{"trainings": found.trainings, "full_length_trainings": found.cost},
+            **{"plan": found.plan.to_dict(), "digest": found.plan.digest},
+        },
+        name="candidates",
+        records=[_record(trial) for trial in found.trials],
+        runs=hashes_of(found.cells),
+        pictures=lambda: [Picture("curves", "Learning curves", curves_figure(table), CURVES)],
     )
 
 
-def as_dict(found: AdviceOutcome) -> dict[str, Any]:
-    """JSON values: the advice, all candidates, the plan and its digest."""
-    best = rank_rows(build_advice_table(found))[0]
-    trials = [
-        {
-            **{"algorithm": t.candidate.method.label, "workers": t.candidate.workers},
-            **{"rate": t.rate if t.passes else None, "passes": t.passes, "fate": t.fate},
-            "seconds": t.seconds if math.isfinite(t.seconds) else None,
-            "minibatch_s": t.candidate.step_s,
-        }
-        for t in found.trials
-    ]
-    seconds = None if best.target_s is None else best.target_s.estimate
+def _record(trial: Trial) -> dict[str, Any]:
     return {
-        **{"schema": 1, "advice": " ".join(describe_advice(found))},
-        **{"algorithm": best.cell.method, "workers": best.cell.workers, "rate": best.cell.rate},
-        **{"target": found.target, "target_is": found.reason, "target_s": seconds},
-        **{"reached": best.is_earned, "candidates": trials},
-        **{"trainings": found.trainings, "full_length_trainings": found.cost},
-        **{"plan": found.plan.to_dict(), "digest": found.plan.digest},
+        **{"algorithm": trial.candidate.method.label, "workers": trial.candidate.workers},
+        **{"rate": trial.rate if trial.passes else None, "passes": trial.passes},
+        **{"fate": trial.fate, "seconds": trial.seconds, "minibatch_s": trial.candidate.step_s},
     }

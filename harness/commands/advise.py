@@ -58,7 +58,6 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.base.errors import EXIT_DONE
     from harness.commands import advice_text
     from harness.grid.grid import Runner
-    from harness.judge.comparison import describe_program
     from harness.runs.idle import idle_lines
     from harness.search.advice import AdviceSearch, expand, make_plan, worker_counts
     from harness.simulator import load_cluster
@@ -82,8 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(line, file=sys.stderr, flush=True)
     with Runner(store, arguments.jobs, argument_types.submission_of(arguments)) as runner:
         found = AdviceSearch(plan, grid, runner).run()
-    advice_text.write_advice(found, arguments.out, describe_program("lagbench"))
-    for line in advice_text.lines(found):
-        print(line)
+    answer = advice_text.answer_of(found)
+    answer.write(arguments.out)
+    print(answer)
     print(f"{arguments.out / 'index.html'}")
     return EXIT_DONE

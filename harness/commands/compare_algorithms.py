@@ -31,7 +31,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Run all configurations that the store lacks, print the table, and write it with a plot."""
     from harness.base.errors import EXIT_DONE
     from harness.grid.grid import Runner
-    from harness.judge import comparison as provenance
     from harness.judge.comparison import build_table
     from harness.runs.idle import idle_lines
     from harness.store import Store
@@ -53,11 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
     with Runner(store, arguments.jobs, submit) as runner:
         cells = grid.run(runner)
     table = build_table(cells, impossible=grid.impossible)
-    runs = {f"{c.method}, {c.workers}": [run.hash for run in c.runs] for c in cells}
-    told = {**provenance.describe_program("lagbench"), "runs": runs}
-    comparison.write(table, arguments.out, told, _describe_model(base))
-    for line in comparison.lines(table):
-        print(line)
+    answer = comparison.answer_of(table, _describe_model(base))
+    answer.write(arguments.out)
+    print(answer)
     print(f"{arguments.out / 'index.html'}")
     return EXIT_DONE
 

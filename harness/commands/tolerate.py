@@ -65,13 +65,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     from harness.base.errors import EXIT_DONE
     from harness.grid.grid import Runner
-    from harness.judge import comparison
     from harness.runs.idle import idle_lines
     from harness.search.break_search import Search, ToleranceSearch
     from harness.search.knobs import knob_of
     from harness.store import Store
     from harness.store.files import writable_folder
-    from reports import tolerance as pages
+    from reports.tolerance import answer_of
 
     knob = knob_of(arguments.what)
     ends = zip((arguments.low, arguments.high), knob.usual, strict=True)
@@ -105,11 +104,8 @@ def run(arguments: argparse.Namespace) -> int:
             return grid.run(runner, tally)
 
         found = ToleranceSearch(search, grid_at, run_grid, arguments.jobs).find()
-    hashes = {f"{found.what} {p.value:g}": [r.hash for r in p.cell.runs] for p in found.points}
-    pages.write_tolerance(
-        found, arguments.out, {**comparison.describe_program("lagbench"), "runs": hashes}
-    )
-    for line in pages.lines_of_tolerance(found):
-        print(line)
+    answer = answer_of(found)
+    answer.write(arguments.out)
+    print(answer)
     print(f"{arguments.out / 'index.html'}")
     return EXIT_DONE

@@ -183,8 +183,8 @@ class Claim:
             that of all; None where the paper prints none.
         p_value: p-value of ``here``.
         corrected: ``here`` after a correction over all claims of the paper.
-        reasons: the reasons why it does not bear on the paper; empty if it does. They follow from
-            ``undetermined``, ``conditions`` and, for an unclear answer, ``power``.
+        reasons: names of the fields that say why it does not bear on the paper: ``undetermined``,
+            ``conditions`` and, for an unclear answer, ``power``; empty if it does.
         bears: whether the answer bears on the paper.
         verdict: both answers in a word: ``reproduced``, ``holds here``, ``unclear``, ``mixed``,
             ``fails here`` or ``contradicted``.
@@ -215,10 +215,11 @@ class Claim:
 
     def __post_init__(self) -> None:
         _tidy(self)
-        weak = _too_weak(self.power) if self.here == "unclear" else ""
-        reasons = (self.undetermined, *_format_unmet(self.conditions), weak)
+        is_weak = self.here == "unclear" and self.power is not None and self.power < ENOUGH
+        is_unmet = not all(each.holds for each in self.conditions)
+        reasons = {"undetermined": self.undetermined, "conditions": is_unmet, "power": is_weak}
         # frozen dataclasses refuse assignment; object.__setattr__ bypasses that
-        object.__setattr__(self, "reasons", tuple(filter(None, reasons)))
+        object.__setattr__(self, "reasons", tuple(name for name, is_so in reasons.items() if is_so))
         object.__setattr__(self, "bears", not self.reasons)
         object.__setattr__(self, "verdict", verdict_of(self.here, self.bears))
 
@@ -228,30 +229,8 @@ class Claim:
         return self.here in ("holds", "fails")
 
 
-def _format_unmet(conditions: Sequence[Condition]) -> list[str]:
-    """Sentences on the conditions that do not hold or could not be computed."""
-    unknown = [each.what for each in conditions if each.measured is None]
-    failed = [each.what for each in conditions if not each.holds and each.measured is not None]
-    return [
-        f"{said}: {'; '.join(which)}."
-        for said, which in (
-            ("Conditions of the paper do not hold here", failed),
-            ("Conditions of the paper are unknown here", unknown),
-        )
-        if which
-    ]
-
-
 ENOUGH = 0.5
 """An unclear claim with a power below this does not bear on the paper."""
-
-
-def _too_weak(chance: float | None) -> str:
-    """Sentence on a power that is too low for a test; empty if it is enough or unknown."""
-    if chance is None or chance >= ENOUGH:
-        return ""
-    percent = math.floor(100 * chance)  # never rounded up to what would be enough
-    return f"If the stated figure is true, the chance of finding that it holds is only {percent}%."
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,7 @@ def fig3(subject: Subject, runs: Runs) -> Exhibit:
         "Frame error on the development set: asynchronous SGD and asynchronous ASGD",
         tuple(rows),
         axes={"x": "epochs through the training set", "y": "frame error (%)"},
-        draw={"as": "curves", "against": LABELS["multi_pass"], "headline": True},
+        draw={"as": "curves", "against": LABELS["multi_pass"]},
         paper_label="Figure 3",
         note=f"The paper's curves survive only as text. {AS_FAR}",
     )

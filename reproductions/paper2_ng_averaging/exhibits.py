@@ -82,7 +82,7 @@ def fig2(subject: Subject, runs: Runs) -> Exhibit:
         "p2.fig2", "figure", "Speed-up of model averaging, predicted from 1, 2 and 4 GPUs",
         tuple(rows), axes={"x": "GPUs", "y": "speed-up"},
         draw={"as": "curves", "x_scale": "log", "y_scale": "log", "x_ticks": list(GPUS),
-              "y_ticks": [1, 2, 4, 8, 16], "headline": True},
+              "y_ticks": [1, 2, 4, 8, 16]},
         paper_label="Figure 2",
         note="The free figures of the simulated cluster are fitted to the authors' timings on 1, "
         "2 and 4 GPUs; 8, 16 and 32 are predicted. The paper's curve survives only as text.",

@@ -170,8 +170,7 @@ def _replicas_figure(
     ]
     return Exhibit(
         id_, "figure", title, tuple(rows), axes={"x": "simulated time (h)", "y": unit},
-        draw={"as": "curves", "x_scale": "log", "against": LABELS["one"],
-              "headline": metric == WORD_ERROR},
+        draw={"as": "curves", "x_scale": "log", "against": LABELS["one"]},
         paper_label="Figure 4", note=note,
     )  # fmt: skip
 

@@ -256,8 +256,7 @@ def desk(tmp_path, capsys, monkeypatch) -> Desk:
     monkeypatch.setattr(Runner, "run", run)
     monkeypatch.setattr(cli, "parser_of", cache(cli.parser_of))
     monkeypatch.setattr("harness.judge.comparison.describe_program", lambda *_: {})  # asks git
-    monkeypatch.setattr("reports.comparison.write", lambda *_: [])
-    monkeypatch.setattr("reports.tolerance.write_tolerance", lambda *_: [])
+    monkeypatch.setattr("reports.answers.Answer.write", lambda *_: [])
     monkeypatch.setattr(task, "load_corpus", cache(task.load_corpus))
     return made
 

@@ -82,7 +82,7 @@ LIGHT: list[tuple[str, str]] = [
     ("reproduce paper1 --shard 3/2", "'3/2' is not allowed; allowed: I/N with I from 1 to N"),
     ("reproduce paper1 --corpus nosuch", "error: corpus: unknown 'nosuch'"),
     ("reproduce paper1 --device gpu", "--device: unknown 'gpu'"),
-    ("report", "report: needs the --out folder of a reproduction, or --site DIR"),
+    ("report", "the following arguments are required: folder"),
     ("report empty", "report: 'empty' holds no results.json; allowed: a folder with one"),
     ("calibrate", "the following arguments are required: --out"),
     ("calibrate --out cluster.toml", "--out cluster.toml: exists already; allowed: a new file"),

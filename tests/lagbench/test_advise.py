@@ -55,8 +55,7 @@ def test_advice_names_what_to_run_and_the_runs_say_the_same(usual, tmp_path, cap
     assert str(found).startswith(f"{found.algorithm} with {found.workers} worker")
     assert "<table>" in found._repr_html_()
     files = {path.name: path for path in found.report(tmp_path / "out")}
-    assert json.loads(files["advice.json"].read_text(encoding="utf-8"))["plan"] == told["plan"]
-    assert "| algorithm |" in files["advice.md"].read_text(encoding="utf-8")
+    assert json.loads(files["results.json"].read_text(encoding="utf-8"))["plan"] == told["plan"]
     assert {run.config["seed"] for run in found.runs}.isdisjoint(TUNING_SEEDS)
     before = len([*usual["store"].iterdir()])
     again = lagbench.advise(*asked, machines=machines(tmp_path, 1e-4), workers=[2], **usual)

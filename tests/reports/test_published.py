@@ -11,7 +11,7 @@ import pytest
 from harness.judge import read_results
 from harness.store import Store, schema, verify_run
 from harness.store.archive import ARCHIVE, read_archive
-from reports import provenance, verdict_notes
+from reports import provenance, written
 from reports.provenance import cited_runs, source_digests
 
 PUBLISHED = Path("reports/published")
@@ -62,8 +62,8 @@ def test_runs_reasons_and_timelines_are_published_with_the_results(folder):
     results = read_results(folder / "results.json")
     found = {line.hash for line in provenance.runs_from_csv(folder / provenance.RUNS_CSV)}
     assert cited_runs(results) <= found
-    to_explain = {claim.id for claim in results.claims if verdict_notes.needs_reason(claim)}
-    assert verdict_notes.read_reasons(folder, results).keys() >= to_explain
+    to_explain = {claim.id for claim in results.claims if written.needs_reason(claim)}
+    assert written.read_reasons(folder, results).keys() >= to_explain
     for exhibit in results.exhibits:
         assert "file" not in exhibit.draw or (folder / exhibit.draw["file"]).is_file()
 

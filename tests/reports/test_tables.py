@@ -6,7 +6,7 @@ import io
 import pytest
 
 from harness.judge import Exhibit, Row
-from reports.tables import HEADER, NO_INTERVAL, NO_SPREAD, SOME_SPREAD, grid, to_csv, to_latex
+from reports.tables import HEADER, NO_INTERVAL, NO_SPREAD, SOME_SPREAD, grid, to_csv
 
 
 def rows_of(labels, columns):
@@ -87,15 +87,6 @@ def test_where_chance_enters_some_figures_the_others_are_told_once():
 def test_an_unknown_interval_beside_a_known_one_is_told_in_its_cell():
     found = grid([Row("a", "x", None, 2.0, None), Row("a", "y", None, 2.0, (1.0, 3.0))])
     assert [cell["spread"] for cell in found.rows[0][1]] == ["no interval", "± 1.0"]
-
-
-def test_latex_has_the_printed_figures_and_escapes_what_is_markup():
-    rows = (Row("a_b & 5%", "x", 1.5, -2.0, (-3.0, -1.0)), Row("a_b & 5%", "y", None, 3.0, None))
-    text = to_latex(Exhibit("e", "table", "t", rows))
-    assert r"\begin{tabular}{lrrr}" in text
-    assert r" & \multicolumn{2}{c}{x} & \multicolumn{1}{c}{y} \\" + "\n" in text
-    assert r"a\_b \& 5\% & 1.5 & $-$2.0 $\pm$ 1.0 & 3.000 no interval \\" + "\n" in text
-    assert text.count(r"\\" + "\n") == 3
 
 
 def test_csv_holds_every_digit_and_quotes_what_needs_it():

@@ -6,16 +6,18 @@ import json
 
 import typst
 
-from reports.pdf import TEMPLATE, _setting
+from reports.render import TEMPLATE, typst_options
 
 
 def pictured(data, root, ppi):
     """The pages as PNG files, ``ppi`` pixels an inch."""
-    made = typst.compile(TEMPLATE.read_bytes(), format="png", ppi=ppi, **_setting(data, root))
-    return made if isinstance(made, list) else [made]  # a list where there are several
+    options = typst_options(data, root)
+    pages = typst.compile(TEMPLATE.read_bytes(), format="png", ppi=ppi, **options)
+    return pages if isinstance(pages, list) else [pages]  # a list where there are several
 
 
 def labelled(data, root, label):
     """The ids that the document carries under ``label``: ``"claim"`` or ``"exhibit"``."""
-    found = typst.query(TEMPLATE.read_bytes(), f"<{label}>", field="value", **_setting(data, root))
-    return json.loads(found)
+    options = typst_options(data, root)
+    ids = typst.query(TEMPLATE.read_bytes(), f"<{label}>", field="value", **options)
+    return json.loads(ids)

@@ -19,7 +19,7 @@ def test_the_break_point_of_a_run_file_is_bracketed_and_found_again_without_trai
     words = ["tolerate", str(path), *FEW, "--to", "16", "--margin", "0.03", "--out", str(out)]
     assert cli.main(words) == 0
     first = capsys.readouterr()
-    rows = list(csv.DictReader((out / "tolerance.csv").open(encoding="utf-8")))
+    rows = list(csv.DictReader((out / "table.csv").open(encoding="utf-8")))
     told = json.loads((out / "results.json").read_text(encoding="utf-8"))
     broken = {float(row["value"]): row["broken"] == "True" for row in rows}
     assert list(broken) == [1.0, 4.0, 16.0]

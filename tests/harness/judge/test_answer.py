@@ -193,17 +193,17 @@ def test_nothing_learned_is_no_target():
         "There is no target to compare times by (with 1 worker nothing was learned)"
         in (answer(table)[0])
     )
-    assert "no better than at the start" in "\n".join(comparison.lines(table))
+    assert "no better than at the start" in str(comparison.answer_of(table))
 
 
 def test_one_cell_has_no_target_of_its_own():
     table = build_table([cell_of("a", 4, [falling(1.0, 2.0)] * 3)])
-    lines = list(comparison.lines(table))
+    lines = str(comparison.answer_of(table)).splitlines()
 
     assert table.target is None
     assert lines[0].startswith("a with 4 workers: error 0.1 (0.095 to 0.11) after 5 passes, 5 s of")
     assert not any("to target" in line for line in lines)
-    assert "target_s" not in comparison.as_csv(table).splitlines()[0]
+    assert "target_s" not in comparison.answer_of(table).records[0]
 
 
 def test_a_target_that_is_met_before_training_is_said_to_be():
@@ -225,7 +225,7 @@ def test_a_run_that_takes_no_time_reaches_its_target_by_training():
     curves = [[(0.0, 0.0, 0.9), (5.0, 0.0, 0.1)]] * 2
     table = build_table([cell_of("a", n, curves) for n in (1, 2)], 0.2)
 
-    assert "met before training" not in "\n".join(comparison.lines(table))
+    assert "met before training" not in str(comparison.answer_of(table))
     assert "0 s" in list(comparison.cells(table))[1]
 
 
@@ -263,6 +263,6 @@ def test_a_cell_that_cannot_be_trained_is_a_line():
     table = build_table(cells, 0.2, [Impossible("averaging:10", 8, "workers: 8; allowed: 4")])
 
     assert "averaging:10, 8 workers: not possible: workers: 8; allowed: 4" in (
-        comparison.lines(table)
+        str(comparison.answer_of(table)).splitlines()
     )
-    assert comparison.as_dict(table)["impossible"][0]["workers"] == 8
+    assert comparison.answer_of(table).to_dict()["impossible"][0]["workers"] == 8

@@ -28,7 +28,7 @@ def test_a_claim_whose_condition_does_not_hold_has_its_answer_and_does_not_bear(
     unmet = Precondition("averages a run", Interval.exact(64.0), rule_at_least(2000.0))
     found = claim(CLEAR, presumes=[unmet])
     assert not found.bears
-    assert "averages a run" in " ".join(found.reasons)
+    assert found.reasons == ("conditions",)
     assert [c.holds for c in found.conditions] == [False]
     assert claim(CLEAR).here == "holds"
 
@@ -37,11 +37,11 @@ def test_a_precondition_of_runs_that_did_not_end_is_unknown_and_not_denied():
     unknown = Precondition("readings", Interval(math.nan), rule_at_least(10.0))
     found = claim(CLEAR, presumes=[unknown])
     assert not found.bears
-    assert found.reasons == ("Conditions of the paper are unknown here: readings.",)
+    assert found.reasons == ("conditions",)
 
 
 def test_what_the_paper_leaves_open_comes_before_everything():
-    assert claim(CLEAR, undetermined="No machine is named.").reasons == ("No machine is named.",)
+    assert claim(CLEAR, undetermined="No machine is named.").reasons == ("undetermined",)
 
 
 def test_one_seed_cannot_test_a_size_that_the_paper_gives():

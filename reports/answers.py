@@ -1,0 +1,153 @@
+"""An answer to a question about training: printed, shown in a notebook, and written with its data.
+
+Comparisons, searches for break points and advice are answered in one form.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from harness.judge import comparison
+from harness.store import files
+from reports.render import inline, render_html
+from reports.style import render_figure, use_style
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Answer", "Picture"]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of an answer.
+
+    Attributes:
+        name: of its files.
+        title: heading above it.
+        figure: as drawn.
+        caption: what is drawn, below it.
+    """
+
+    name: str
+    title: str
+    figure: Figure
+    caption: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Sentences, a table, and figures.
+
+    Attributes:
+        title: of its page.
+        sentences: the answer; the first sentence is set large.
+        table: head and rows as text.
+        notes: lines below the table.
+        data: JSON values of the answer; numbers may be not finite.
+        name: key of the records among the data.
+        records: rows by column, with numbers in full.
+        runs: hashes of the runs by name.
+        pictures: draws the figures.
+        setting: what was run, for the page.
+    """
+
+    title: str
+    sentences: Sequence[str]
+    table: Sequence[Sequence[str]]
+    notes: Sequence[str]
+    data: Mapping[str, Any]
+    name: str
+    records: Sequence[Mapping[str, Any]]
+    runs: Mapping[str, Sequence[str]]
+    pictures: Callable[[], Iterable[Picture]]
+    setting: str = ""
+
+    def __str__(self) -> str:
+        widths = [max(map(len, column)) for column in zip(*self.table, strict=True)]
+        rows = (
+            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
+            for row in self.table
+        )
+        return "\n".join([*self.sentences, "", *rows, *self.notes])
+
+    def to_html(self) -> str:
+        """Sentences and table for a notebook."""
+        shown = {"sentences": self.sentences, "rows": self.table, "notes": self.notes}
+        return render_html(shown, "answer.html")
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values; numbers that are not finite are None."""
+        records = [{k: finite_or_none(v) for k, v in row.items()} for row in self.records]
+        return {k: finite_or_none(v) for k, v in self.data.items()} | {self.name: records}
+
+    def write(self, out: Path, command: str = "") -> list[Path]:
+        """Write ``index.html``, ``table.csv``, each figure as SVG and PNG, and ``results.json``.
+
+        Args:
+            out: the folder, made if it is missing.
+            command: what made it; if empty, the command of this process.
+
+        Raises:
+            UserError: the folder cannot be written.
+        """
+        files.writable_folder(out, "report")
+        provenance = comparison.describe_program("lagbench") | {"runs": dict(self.runs)}
+        provenance |= {"command": command} if command else {}
+        with use_style():
+            pictures = [*self.pictures()]
+            drawn = {
+                f"{picture.name}.{form}": render_figure(picture.figure, form)
+                for picture in pictures
+                for form in ("svg", "png")
+            }
+        results = {"schema": 1, **self.to_dict(), "provenance": provenance}
+        contents = {
+            "index.html": self._page(pictures, drawn, provenance).encode(),
+            "table.csv": self._csv().encode(),
+            **drawn,
+            "results.json": (json.dumps(results, indent=2) + "\n").encode(),
+        }
+        for name, content in contents.items():
+            files.write_bytes(out / name, content)
+        return [out / name for name in contents]
+
+    def _page(
+        self,
+        pictures: Sequence[Picture],
+        drawn: Mapping[str, bytes],
+        provenance: Mapping[str, Any],
+    ) -> str:
+        versions = ", ".join(f"{name} {text}" for name, text in provenance["versions"].items())
+        facts = (("command", provenance["command"]), ("commit", provenance["git"]))
+        hashes = [(name, " ".join(h[:12] for h in run)) for name, run in self.runs.items()]
+        figures = [
+            {"id": each.name, "label": each.title, "note": each.caption,
+             "svg": inline(drawn[f"{each.name}.svg"].decode(), each.name)}
+            for each in pictures
+        ]  # fmt: skip
+        page = {"title": self.title, "sentences": self.sentences, "rows": self.table}
+        page |= {"notes": [*filter(None, [self.setting]), *self.notes], "exhibits": figures}
+        where = {"facts": [*facts, ("versions", versions)], "hashes": hashes}
+        return render_html({**page, "provenance": where})
+
+    def _csv(self) -> str:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(self.records[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.records)
+        return text.getvalue()
+
+
+def finite_or_none(value: Any) -> Any:
+    """A value for JSON, which has no number that is not finite."""
+    if isinstance(value, tuple | list):
+        return [finite_or_none(each) for each in cast(Sequence[Any], value)]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

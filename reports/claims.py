@@ -1,0 +1,173 @@
+"""Claims as data to print: their quantities, why an answer does not bear, and notes.
+
+The templates of the page and of the PDF print these rows; sentences on a verdict are made here and
+nowhere else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+from harness.judge import Claim, Condition, Part
+from harness.judge.results import Bounds
+from reports import numbers
+from reports.reference_terms import Words
+
+__all__ = ["draw_part", "explain_bearing", "find_deciding", "format_band", "row_of_claim"]
+
+Data = dict[str, Any]
+UNBOUNDED = (None, None)
+
+PICTURE = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 100 12" width="100" height="12">{}</svg>'
+)
+EDGE = 8.0
+"""Room on either side of what a picture shows, of its width of 100."""
+
+
+def row_of_claim(claim: Claim, words: Words, reason: str = "", bad: Collection[str] = ()) -> Data:
+    """What is printed of a claim whose logarithms are factors.
+
+    Args:
+        claim: with its verdict.
+        words: terms for its reference.
+        reason: why it was not reproduced, as written beside its results.
+        bad: hashes of runs that diverged or failed.
+    """
+    deciding, bad_runs = find_deciding(claim), len(set(claim.runs) & set(bad))
+    return {
+        "id": claim.id,
+        "statement": claim.statement.rstrip("."),
+        "where": claim.where,
+        "statistic": claim.statistic,
+        "verdict": claim.verdict,
+        "cannot_fail": bool(claim.cannot_fail),
+        "flag": bad_runs > 0,
+        "why": explain_bearing(claim, words),
+        "notes": list(filter(None, [reason, *_notes(claim), claim.note, tell_bad_runs(bad_runs)])),
+        "parts": [_row_of_part(part) | {"decides": part in deciding} for part in parts_of(claim)],
+    }
+
+
+def parts_of(claim: Claim) -> tuple[Part, ...]:
+    """The quantities of a claim; one without parts is its own only quantity."""
+    return claim.parts or (Part("", claim.paper, claim.measured, claim.ci95, claim.here),)
+
+
+def find_deciding(claim: Claim) -> list[Part]:
+    """The quantity that decides a claim; of a mixed one, one that holds and one that fails."""
+    judged = [part for part in parts_of(claim) if part.here is not None] or [*parts_of(claim)]
+    wanted = ("holds", "fails") if claim.here == "mixed" else (claim.here,)
+    parts = [next((part for part in judged if part.here == here), None) for here in wanted]
+    return [part for part in parts if part is not None] or judged[:1]
+
+
+def explain_bearing(claim: Claim, words: Words) -> list[str]:
+    """Why an answer does not bear on its reference: a sentence for each of its ``reasons``."""
+    unmet = [
+        each.unmet or f"{each.what}: {'not measured' if each.measured is None else 'not met'}"
+        for each in claim.conditions
+        if not each.holds
+    ]
+    sentences = {
+        "undetermined": claim.undetermined,
+        "conditions": f"Conditions that do not hold here: {'; '.join(unmet)}.",
+        "power": f"Too few seeds: if {words.the} is right, such runs show it with a chance of "
+        f"{_format_chance(claim.power)}.",
+    }
+    return [sentences[reason] for reason in claim.reasons]
+
+
+def tell_bad_runs(count: int) -> str:
+    """Explanation of the dagger beside a figure; empty without such runs."""
+    return f"† Rests on {count} run{'s' * (count != 1)} that diverged or failed." if count else ""
+
+
+def format_band(ends: Bounds | None) -> str:
+    """The band of a quantity, with at most four digits.
+
+    Example:
+        >>> format_band((None, 1.08)), format_band((5.0, 8.0)), format_band((0.0, None))
+        ('at most 1.08', '5 to 8', 'at least 0')
+    """
+    low, high = (
+        None if end is None else numbers.format_number(float(f"{end:.4g}"))
+        for end in ends or UNBOUNDED
+    )
+    if low is None or high is None:
+        return f"at least {low}" if low else f"at most {high}" if high else ""
+    return f"{low} to {high}"
+
+
+def _notes(claim: Claim) -> list[str]:
+    notes = [_tell_condition(each) for each in claim.conditions]
+    if claim.cannot_fail:
+        notes.append(f"Cannot fail: {claim.cannot_fail.rstrip('.')}.")
+    if claim.here == "unclear" and "fails" in {part.here for part in claim.parts}:
+        notes.append("A quantity alone fails, but not after the correction for their number.")
+    if claim.corrected not in (None, claim.here):
+        notes.append(f"After the correction for the number of claims: {claim.corrected}.")
+    return notes
+
+
+def _tell_condition(condition: Condition) -> str:
+    value, half = condition.measured, numbers.half_width(condition.ci95)
+    if value is not None and half == 0 and float(value).is_integer():
+        figure = numbers.format_fixed(value, 0)
+    else:
+        figure = numbers.format_measured(value, condition.ci95)
+    figure += f" ({numbers.interval(value, condition.ci95)})" if half else ""
+    answer = "holds" if condition.holds else "unknown" if value is None else "does not hold"
+    return f"Condition, {condition.what}: {figure}; {format_band(condition.band)}: {answer}."
+
+
+def _row_of_part(part: Part) -> Data:
+    has_figure = isinstance(part.paper, int | float)
+    return {
+        "label": part.label,
+        "paper": numbers.format_number(float(f"{part.paper:.4g}")) if has_figure else "",
+        "needed": part.paper if isinstance(part.paper, str) else format_band(part.band),
+        "measured": numbers.format_measured(part.measured, part.ci95),
+        "interval": numbers.interval(part.measured, part.ci95),
+        "here": part.here or "",
+        "power": "" if part.power is None else _format_chance(part.power),
+        "picture": draw_part(part),
+    }
+
+
+def _format_chance(chance: float | None) -> str:
+    """A power, rounded down: one just below a threshold does not read as reaching it."""
+    if chance is None or chance == 1:
+        return "" if chance is None else "100%"
+    return "> 99%" if chance > 0.99 else f"{math.floor(100 * chance)}%"
+
+
+def draw_part(part: Part) -> str:
+    """Band, interval, value and the reference's value of a quantity on one line, as SVG.
+
+    Each quantity has a scale of its own. Empty where there is nothing to compare.
+    """
+    band, ci95 = part.band or UNBOUNDED, part.ci95 or UNBOUNDED
+    paper = float(part.paper) if isinstance(part.paper, int | float) else None
+    values = [v for v in (*band, *ci95, part.measured, paper) if v is not None]
+    if part.measured is None or part.band is None or None in ci95 or max(values) <= min(values):
+        return ""
+
+    def place(value: float | None, otherwise: float = 0.0) -> float:
+        if value is None:
+            return otherwise
+        share = (value - min(values)) / (max(values) - min(values))
+        return round(EDGE + (100.0 - 2 * EDGE) * share, 2)
+
+    left, right = place(band[0]), place(band[1], 100.0)
+    shapes = [
+        f'<rect x="{left}" y="1" width="{right - left:.2f}" height="10" fill="#d9dee3"/>',
+        f'<path d="M{place(ci95[0])} 6H{place(ci95[1])}" stroke="#0072b2" stroke-width="1.8"/>',
+        f'<circle cx="{place(part.measured)}" cy="6" r="2.6" fill="#0072b2"/>',
+    ]
+    if paper is not None:
+        diamond = f"M{place(paper)} 2.2l3.8 3.8l-3.8 3.8l-3.8 -3.8z"
+        shapes.append(f'<path d="{diamond}" fill="#fff" stroke="#222" stroke-width="1.1"/>')
+    return PICTURE.format("".join(shapes))

@@ -1,0 +1,201 @@
+"""A report as plain data, which the templates of the page and of the PDF print."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from harness.base.seeds import SHORT
+from harness.judge import Exhibit, Results
+from harness.judge.claims import VERDICTS
+from harness.judge.parts import LOOKS
+from reports import extrapolation, figures, provenance, reference_terms, tables, written
+from reports.claims import row_of_claim, tell_bad_runs
+from reports.factors import with_factors
+from reports.provenance import BAD, Line, cited_runs, find_failures, settings_of, wall_time
+from reports.reference_terms import Words
+
+__all__ = ["corpus_of", "document"]
+
+Data = dict[str, Any]
+
+ALIKE = re.compile(r"–(\d+)(?:–\1\b)+")
+"""Two layers or more of one size."""
+
+MEANINGS = (
+    ("reproduced, contradicted", "the runs agree, or disagree, with {}"),
+    (
+        "holds here, fails here",
+        "likewise, but no evidence about {}: a condition of its regime is not met, or a setting "
+        "not printed",
+    ),
+    ("unclear", "our range has values for it and against it"),
+    ("mixed", "two measures, or two readings of the statement, disagree"),
+    ("cannot fail", "true by construction, so no evidence"),
+)
+"""The verdicts and the mark beside them, with ``{}`` for the reference."""
+
+PICTURES = (
+    "Pictures, each on a scale of its own: grey, where a quantity must lie for {0} to hold; blue, "
+    "ours with its 95% interval; diamond, {0}'s. A claim is told by the quantity that decides it."
+)
+
+
+def document(
+    results: Results,
+    runs: Sequence[Line],
+    reasons: Mapping[str, str] | None = None,
+    summary: str = "",
+    terms: str = "",
+) -> Data:
+    """Everything that the templates print.
+
+    Args:
+        results: claims and exhibits; figures must have been entered in ``files``.
+        runs: lines about the runs behind them.
+        reasons: claim id -> why it was not reproduced, from ``reasons.toml``.
+        summary: what was found, in two sentences; made of the claims if empty.
+        terms: the paper's own words, explained.
+    """
+    results = with_factors(results)
+    bad = {run.hash for run in runs if run.status in BAD}
+    reference, words = results.provenance.get("reference", {}), reference_terms.words_of(results)
+    name, scale = results.paper, results.scale
+    counts = Counter(claim.verdict for claim in results.claims)
+    return {
+        "kicker": f"{name} · {words.done} with lagbench, a simulator of parallel training · "
+        f"{scale} scale",
+        "running": f"{name}, {scale} scale, corpus {results.corpus}",
+        "words": asdict(words) | {"the": words.the},
+        "title": f"{words.title} {reference.get('title', name)}".strip(),
+        "by": f"{words.by}{reference['authors']}" if reference.get("authors") else "",
+        "sentences": [summary or written.summarise(results)],
+        "facts": _what_was_run(results, len(cited_runs(results))),
+        "cautions": list(filter(None, (words.caution(scale), _tell_failures(results, runs)))),
+        "tally": [(verdict, counts[verdict]) for verdict in VERDICTS],
+        "meanings": [(word, meaning.format(words.the)) for word, meaning in MEANINGS],
+        "pictures": PICTURES.format(words.the),
+        "reads": words.reads,
+        "correction": _describe_correction(results),
+        "claims": [
+            row_of_claim(claim, words, (reasons or {}).get(claim.id, ""), bad)
+            for claim in results.claims
+        ],
+        "curves": extrapolation.sentences(results),
+        "terms": terms,
+        "exhibits": [
+            _exhibit(each, bad, words) for each in extrapolation.with_curves_first(results.exhibits)
+        ],
+        "provenance": provenance.where_from(results) | {"runs": _describe_runs(runs)},
+    }
+
+
+def _what_was_run(results: Results, runs: int) -> list[tuple[str, str]]:
+    """Facts of the first page, as (name, value)."""
+    facts = results.provenance
+    differing = {
+        each["what"]: ALIKE.sub(_count_layers, f"{each['here']} (paper: {each['paper']})")
+        for each in facts.get("differences", [])
+    }
+    rows = [
+        *((what, differing.get(what, "")) for what in ("training speech", "network", "policy")),
+        ("corpus", corpus_of(results)),
+        ("seeds", _format_seeds(results.seeds)),
+        ("device", str(facts.get("device", ""))),
+        ("runs", str(runs)),
+        ("time", wall_time(facts)),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+def _count_layers(layers: re.Match[str]) -> str:
+    """Layers of one size, counted, as in 429–7×2048–355."""
+    return f"–{layers[0].count('–')}×{layers[1]}"
+
+
+def corpus_of(results: Results) -> str:
+    """The corpus, and whether seeds share it; the name alone where the results do not record it."""
+    corpora = results.provenance.get("corpora")
+    if not corpora:
+        return results.corpus
+    if "recorded" in corpora:
+        return f"{results.corpus}, recorded, the same for all seeds"
+    return f"{results.corpus}, synthetic, another for each seed"
+
+
+def _format_seeds(seeds: Sequence[int]) -> str:
+    """The seeds; the first and the last of many that follow one another."""
+    if len(seeds) > 2 and list(seeds) == list(range(seeds[0], seeds[-1] + 1)):
+        return f"{seeds[0]} to {seeds[-1]}"
+    return ", ".join(map(str, seeds))
+
+
+def _tell_failures(results: Results, runs: Sequence[Line]) -> str:
+    """Sentence about failed and diverged runs, by setting where it is known, else by hash."""
+    facts = results.provenance
+    bad, names = find_failures(facts, runs), settings_of(facts.get("settings", {}))
+    counts = Counter((names.get(run.hash, run.hash[:SHORT]), run.status) for run in bad)
+    settings = "; ".join(f"{name}: {count} {status}" for (name, status), count in counts.items())
+    return (
+        f"{len(bad)} run{'s' * (len(bad) > 1)} did not end well. {settings}. Figures that rest on "
+        "them carry †."
+        if bad
+        else ""
+    )
+
+
+def _describe_correction(results: Results) -> str:
+    """How many answers stay after the correction for the number of claims."""
+    decided = [claim for claim in results.claims if claim.decided and not claim.cannot_fail]
+    if not decided or all(claim.corrected is None for claim in results.claims):
+        return ""
+    kept, looks = sum(c.corrected == c.here for c in decided), results.provenance.get(LOOKS, 1)
+    often = f" and for the {looks} looks at them while seeds were added" if looks > 1 else ""
+    return (
+        f"Of the {len(decided)} answers that hold or fail, and could have been others, {kept} stay "
+        f"after a correction for the number of claims (Holm's){often}."
+    )
+
+
+def _describe_runs(runs: Sequence[Line]) -> str:
+    """Sentence with the number of runs and the file that lists them."""
+    listed = [run for run in runs if run.hash]
+    if not listed:
+        return ""
+    absent = sum(run.status == provenance.UNKNOWN for run in listed)
+    return (
+        f"{len(listed)} run{'s' * (len(listed) != 1)} in {provenance.RUNS_CSV}, one a line: its "
+        "setting, hash, seed, how it ended, and every key of its configuration that sets it apart. "
+        "The hashes behind one figure are in tables/*.csv."
+        + (f" {absent} cited runs are not stored." if absent else "")
+    )
+
+
+def _exhibit(exhibit: Exhibit, bad: Collection[str], words: Words) -> Data:
+    image = next((file for file in exhibit.files if file.endswith(".svg")), "")
+    curve = exhibit.curve
+    rows = exhibit.rows if curve is None else extrapolation.rows_of_laws(curve)
+    table = tables.grid(rows, bad) if rows and (not image or curve is not None) else None
+    is_absent = not image and "file" in exhibit.draw
+    notes = (
+        exhibit.note,
+        "" if curve is None else extrapolation.describe_laws(curve),
+        figures.caption(exhibit) if image else "",
+        table.remark if table else "",
+        tell_bad_runs(len({run for row in exhibit.rows for run in row.runs if run in bad})),
+        f"Not drawn: {exhibit.draw['file']} is not beside these results." if is_absent else "",
+    )
+    return {
+        "id": exhibit.id,
+        "label": exhibit.paper_label or exhibit.id,
+        "title": exhibit.title,
+        "note": " ".join(filter(None, notes)),
+        "image": image,
+        "csv": next((file for file in exhibit.files if file.endswith(".csv")), ""),
+        "table": None if table is None else asdict(table) | {
+            "against": words.noun, "ours": "measured" if curve is None else "by the law",
+        },
+    }  # fmt: skip

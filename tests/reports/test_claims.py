@@ -1,0 +1,158 @@
+"""Claims as data to print, and written words that must fit their verdicts."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+
+import pytest
+
+from harness.base.errors import UserError
+from harness.judge import ABOVE, BELOW, Interval, Results, mean_ci, rule_at_least, rule_at_most
+from harness.judge.claims import Rule
+from harness.judge.parts import Precondition, Quantity, claim_of
+from reports import build
+from reports.claims import draw_part, explain_bearing, find_deciding, row_of_claim
+from reports.factors import with_factors
+from reports.reference_terms import PAPER
+from reports.written import read_reasons, read_summary, summarise
+
+HIGH, LOW, WIDE = (
+    mean_ci(values) for values in ([1.0, 1.1, 0.9], [-1.0, -1.1, -0.9], [1.0, -2.0, 0.5])
+)
+
+
+def claim(*quantities, **choices):
+    return claim_of("p.c", "It holds", "Table 1", "ratio; above 0", quantities, (), **choices)
+
+
+def row(*quantities, **choices):
+    return row_of_claim(claim(*quantities, **choices), PAPER)
+
+
+def test_the_quantity_that_decides_a_claim():
+    a, b, shown = (Quantity(*each) for each in (("a", None, HIGH, ABOVE), ("b", None, LOW, ABOVE),
+                                                ("c", None, LOW)))  # fmt: skip
+    assert [part.label for part in find_deciding(claim(a, b, shown))] == ["b"]
+    assert [part.label for part in find_deciding(claim(shown, a))] == ["a"]
+    mixed = claim(replace(b, measure="words"), replace(a, measure="frames"))
+    assert [part.label for part in find_deciding(mixed)] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("printed", "rule", "shown"),
+    [
+        ("above 0", ABOVE, ("", "above 0")),
+        (1.0, rule_at_least(0.5), ("1", "at least 0.5")),
+        (1.0, Rule(1 / 3, 900.0), ("1", "0.3333 to 900")),
+        (None, rule_at_most(0.15), ("", "at most 0.15")),
+    ],
+)
+def test_the_papers_figure_and_what_is_needed(printed, rule, shown):
+    (part,) = row(Quantity("", printed, HIGH, rule))["parts"]
+    assert (part["paper"], part["needed"]) == shown
+
+
+def test_every_reason_why_an_answer_does_not_bear_has_a_sentence():
+    condition = Precondition(
+        "averages", Interval.exact(64), rule_at_least(300), unmet="only {value:.3g} averages"
+    )
+    unknown = Precondition("readings", Interval(math.nan), rule_at_least(1))
+    weak = claim(
+        Quantity("", 1.0, WIDE, ABOVE, 0.1), presumes=[condition, unknown], undetermined="Open."
+    )
+    assert weak.reasons == ("undetermined", "conditions", "power")
+    told = explain_bearing(weak, PAPER)
+    assert told[0] == "Open."
+    assert "only 64 averages; readings: not measured" in told[1]
+    assert f"{math.floor(100 * (weak.power or 0))}%" in told[2]
+    assert explain_bearing(claim(Quantity("", None, HIGH, ABOVE)), PAPER) == []
+
+
+def test_notes_have_conditions_and_what_the_correction_changes():
+    count = Precondition("averages", Interval.exact(640.0), rule_at_least(300))
+    noted = claim(Quantity("", None, HIGH, ABOVE), presumes=[count], cannot_fail="an identity.")
+    data = row_of_claim(replace(noted, corrected="unclear"), PAPER, "A reason.")
+    assert data["notes"] == [
+        "A reason.",
+        "Condition, averages: 640; at least 300: holds.",
+        "Cannot fail: an identity.",
+        "After the correction for the number of claims: unclear.",
+    ]
+    assert data["cannot_fail"]
+
+
+def test_logarithms_are_printed_as_factors_with_the_same_answer():
+    quantity = Quantity("", "above 0", mean_ci([1.0, 1.1, 0.9]), ABOVE, is_log2=True)
+    results = Results("p", "laptop", "c", (), {}, (), (claim(quantity),))
+    (part,) = row_of_claim(with_factors(results).claims[0], PAPER)["parts"]
+    assert (part["needed"], part["measured"], part["here"]) == ("above 1", "2.00", "holds")
+
+
+def test_a_picture_has_band_interval_and_the_papers_value_in_their_order():
+    part = claim(Quantity("", 0.5, mean_ci([1.2, 1.25, 1.23]), rule_at_most(1.0))).parts[0]
+    picture = draw_part(part)
+    left, width = map(float, re.findall(r'rect x="([\d.]+)" y="1" width="([\d.]+)"', picture)[0])
+    low, high = map(float, re.findall(r"M([\d.]+) 6H([\d.]+)", picture)[0])
+    (value,) = map(float, re.findall(r'cx="([\d.]+)"', picture))
+    (paper,) = map(float, re.findall(r"M([\d.]+) 2.2l", picture))
+    assert left == 0.0 < paper < width < low < value < high < 100.0
+    assert draw_part(replace(part, band=None)) == ""
+
+
+def results_of(folder, text, verdict="contradicted"):
+    (folder / "summary.toml").write_text(f'found = "{text}"\n[verdicts]\n"p.c" = "{verdict}"\n')
+    quantity = Quantity("words", 1.0, mean_ci([1.2, 1.25, 1.23]), rule_at_most(1.0))
+    return Results("p", "laptop", "c", (), {}, (), (claim(quantity),))
+
+
+def test_written_sentences_take_their_figures_from_the_results(tmp_path):
+    results = results_of(tmp_path, "{p.c/words:~} more, {p.c/words} times.")
+    assert read_summary(tmp_path, results) == "23% more, 1.23 times."
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict", "named"),
+    [
+        ("x", "reproduced", "'reproduced'; measured: 'contradicted'"),
+        ("{p.c/frames}", "contradicted", "frames"),
+        ("{p.d/words}", "contradicted", "p.d"),
+    ],
+)
+def test_sentences_that_no_longer_fit_are_refused(tmp_path, text, verdict, named):
+    with pytest.raises(UserError, match=named):
+        read_summary(tmp_path, results_of(tmp_path, text, verdict))
+
+
+def test_without_written_sentences_they_are_made_of_the_claims():
+    good, bad = claim(Quantity("", None, HIGH, ABOVE)), claim(Quantity("", None, LOW, ABOVE))
+    results = Results("p", "laptop", "c", (), {}, (), (bad, good))
+    assert summarise(results).count("“It holds”") == 2
+
+
+@pytest.mark.parametrize(
+    ("reasons", "named"),
+    [
+        ("", "p.c: missing"),
+        ('["p.c"]\nverdict = "unclear"\nwhy = "x"', "'unclear'; measured: 'contradicted'"),
+        ('["p.c"]\nverdict = "contradicted"\nwhy = "x"\n["p.d"]\nverdict = "x"\nwhy = "x"', "p.d"),
+    ],
+)
+def test_a_reason_for_another_verdict_or_a_missing_one_is_refused(tmp_path, reasons, named):
+    bad = claim(Quantity("", None, LOW, rule_at_least(0.0)))
+    results = Results("p", "laptop", "c", (), {}, (), (bad,))
+    assert read_reasons(tmp_path, results) == {}
+    (tmp_path / "reasons.toml").write_text(reasons)
+    with pytest.raises(UserError, match=named):
+        read_reasons(tmp_path, results)
+
+
+def test_reasons_must_fit_a_report_that_is_built(out):
+    (out / "reasons.toml").write_text('["p1.switch"]\nverdict = "unclear"\nwhy = "x"\n')
+    with pytest.raises(UserError, match=r"reasons\.toml"):
+        build(out)
+
+
+def test_below_zero_is_the_papers_word():
+    assert row(Quantity("", "below 0", LOW, BELOW))["parts"][0]["needed"] == "below 0"
