@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.commands import advice_text
-from harness.judge.answer import rank_rows
 from harness.judge.comparison import Row
 from harness.search.advice import AdviceOutcome
 from harness.store import Run
+from reports.sentences import rank_rows
 
 
 @dataclass(frozen=True)

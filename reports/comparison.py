@@ -10,7 +10,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from harness.base.settings import format_count, format_seconds
-from harness.judge.answer import (
+from harness.judge.bounds import geometric_ci
+from harness.judge.comparison import Row, Table
+from harness.judge.interval import Interval
+from harness.store import Cell
+from reports.answers import Answer, Picture
+from reports.charge import charge_line
+from reports.learning_curves import curves_figure, has_methods, rates_figure
+from reports.sentences import (
     answer,
     find_headline,
     format_error,
@@ -20,13 +27,6 @@ from harness.judge.answer import (
     format_workers,
     rank_rows,
 )
-from harness.judge.bounds import geometric_ci
-from harness.judge.charge import charge_line
-from harness.judge.comparison import Row, Table
-from harness.judge.interval import Interval
-from harness.store import Cell
-from reports.answers import Answer, Picture
-from reports.learning_curves import curves_figure, has_methods, rates_figure
 from reports.style import (
     COLOURS,
     DASHES,

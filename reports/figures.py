@@ -5,14 +5,14 @@
 An exhibit declares how it is drawn::
 
     "axes": {"x": "epoch", "y": "frame error (%)"},
-    "draw": {"as": "curves"}             curves | bars | histogram
+    "draw": {"as": "curves"}             curves | bars
     "draw": {"as": "curves", "against": "search"}   differences to one of them, paired by seed
     "draw": {"as": "timeline", "file": "timelines/fig1.parquet"}
     "draw": {"as": "messages", "workers": 4, "messages": […]}
     "draw": {"as": "slots"}              slots | architecture
 
 See ``gantt`` for the other keys
-of timelines. Drawn here are an exhibit's rows as curves, bars or a histogram, messages between
+of timelines. Drawn here are an exhibit's rows as curves or bars, messages between
 workers, slots of a minibatch (from which utterance each is filled), and the architecture of paper
 3.
 """
@@ -166,16 +166,6 @@ def bars(axes: Axes, exhibit: Exhibit) -> None:
         axes.plot(x, printed, "D", mfc="white", mec=INK, mew=1.1, ms=5.5, zorder=4)
     axes.set_xticks(range(len(groups)), [str(group) for group in groups])
     axes.grid(visible=False, axis="x")
-
-
-def histogram(axes: Axes, exhibit: Exhibit) -> None:
-    """Filled steps: a row's column is the middle of its bin, its figure the count."""
-    for index, (label, rows) in enumerate(group_by_label(exhibit.rows).items()):
-        x, y = _xs(exhibit, rows), _numbers([row.measured for row in rows])
-        colour = cycle(COLOURS, index)
-        axes.fill_between(x, np.nan_to_num(y), step="mid", color=colour, alpha=0.25, lw=0)
-        axes.step(x, y, where="mid", color=colour, ls=cycle(DASHES, index), label=label)
-    axes.set_ylim(bottom=0)
 
 
 def group_by_label(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -438,13 +428,12 @@ def slots(axes: Axes, exhibit: Exhibit) -> None:
 SERIES: dict[str, Callable[[Axes, Exhibit], None]] = {
     "curves": curves,
     "bars": bars,
-    "histogram": histogram,
     "messages": messages,
     "slots": slots,
     "architecture": architecture,
 }
 
-WITH_LEGEND = ("curves", "bars", "histogram")
+WITH_LEGEND = ("curves", "bars")
 
 FORMS = ("svg", "png")
 

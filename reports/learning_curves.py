@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness.judge.answer import find_headline, format_workers
-from harness.judge.answer import label as name_row
 from harness.judge.comparison import Row, Table
 from harness.judge.direction import as_error
+from reports.sentences import find_headline, format_workers
+from reports.sentences import label as name_row
 from reports.style import COLOURS, DASHES, INK, MARKERS, cycle, empty_figure, set_log_scale
 
 if TYPE_CHECKING:

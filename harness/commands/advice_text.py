@@ -7,7 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from harness.base.settings import format_count, format_seconds
-from harness.judge.answer import (
+from harness.judge.break_point import compare_errors
+from harness.judge.comparison import Row, Table, build_table, speedup
+from harness.search.advice import AdviceOutcome, Trial
+from reports.answers import Answer, Picture
+from reports.comparison import hashes_of
+from reports.learning_curves import curves_figure
+from reports.sentences import (
     format_range,
     format_target,
     format_times,
@@ -15,12 +21,6 @@ from harness.judge.answer import (
     is_decided,
     rank_rows,
 )
-from harness.judge.break_point import compare_errors
-from harness.judge.comparison import Row, Table, build_table, speedup
-from harness.search.advice import AdviceOutcome, Trial
-from reports.answers import Answer, Picture
-from reports.comparison import hashes_of
-from reports.learning_curves import curves_figure
 
 HEAD = ("algorithm", "workers", "rate", "passes", "minibatch", "to target", "")
 

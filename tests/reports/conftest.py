@@ -195,7 +195,7 @@ def exhibits(hashes):
             "Staleness of 4 workers",
             tuple(shares),
             axes={"x": "staleness (folds)", "y": "contributions"},
-            draw={"as": "histogram"},
+            draw={"as": "bars"},
         ),
     )
 

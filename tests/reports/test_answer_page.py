@@ -10,14 +10,14 @@ from markupsafe import escape
 from torch import nn
 
 import lagbench
-from harness.judge.answer import answer
 from harness.judge.comparison import Impossible, build_table
 from lagbench.result import Result
 from lagbench.stopping import describe_call
 from reports import comparison
 from reports.learning_curves import curves_figure, rates_figure
-from tests.harness.judge.test_answer import cell_of, falling, table_of
+from reports.sentences import answer
 from tests.reports.test_page import Elements
+from tests.reports.test_sentences import cell_of, falling, table_of
 
 
 def searched():

@@ -19,7 +19,7 @@ CURVES = Exhibit(
 )
 
 
-@pytest.mark.parametrize("kind", ["curves", "bars", "histogram"])
+@pytest.mark.parametrize("kind", ["curves", "bars"])
 def test_a_figure_is_the_same_bytes_every_time(kind, tmp_path):
     exhibit = replace(CURVES, draw={"as": kind})
     once, again = figures.draw(exhibit, tmp_path), figures.draw(exhibit, tmp_path)
@@ -85,7 +85,7 @@ def seeded(labels, xs, apart=1.0):
     )
 
 
-@pytest.mark.parametrize("kind", ["curves", "bars", "histogram"])
+@pytest.mark.parametrize("kind", ["curves", "bars"])
 def test_no_legend_lies_on_the_data(kind):
     exhibit = replace(CURVES, rows=seeded(["a long name of a curve " * 2, "b"], range(5)))
     with style.canvas() as (figure, axes):

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from harness.judge.answer import answer, rank_rows
 from harness.judge.comparison import Impossible, Table, build_table
 from harness.store import Cell, Run
 from harness.store.files import columns_of
 from harness.store.schema import TIMELINE
 from reports import comparison
+from reports.sentences import answer, rank_rows
 
 Curve = Sequence[tuple[float, float, float]]
 """Passes, simulated seconds and value of each evaluation."""
