@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -54,8 +54,9 @@ def compile_pdf(data: Mapping[str, Any], root: Path) -> bytes:
     """
     import typst
 
-    options = typst_options(data, root) | {"timestamp": 0}  # a report tells its dates itself
-    return typst.compile(TEMPLATE.read_bytes(), format="pdf", **options)
+    options, moment = typst_options(data, root), 0  # a report tells its dates itself
+    pdf = typst.compile(TEMPLATE.read_bytes(), format="pdf", timestamp=moment, **options)
+    return cast(bytes, pdf)  # a list where a page is a file
 
 
 def typst_options(data: Mapping[str, Any], root: Path) -> dict[str, Any]:
