@@ -55,8 +55,9 @@ def compile_pdf(data: Mapping[str, Any], root: Path) -> bytes:
     import typst
 
     options, moment = typst_options(data, root), 0  # a report tells its dates itself
-    pdf = typst.compile(TEMPLATE.read_bytes(), format="pdf", timestamp=moment, **options)
-    return cast(bytes, pdf)  # a list where a page is a file
+    return cast(  # a list where a page is a file
+        bytes, typst.compile(TEMPLATE.read_bytes(), format="pdf", timestamp=moment, **options)
+    )
 
 
 def typst_options(data: Mapping[str, Any], root: Path) -> dict[str, Any]:

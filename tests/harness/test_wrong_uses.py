@@ -87,7 +87,6 @@ LIGHT: list[tuple[str, str]] = [
     ("calibrate", "the following arguments are required: --out"),
     ("calibrate --out cluster.toml", "--out cluster.toml: exists already; allowed: a new file"),
     ("validate --all", "unrecognized arguments: --all"),
-    ("bench --nosuch", "unrecognized arguments: --nosuch"),
 ]
 """Words of a command line, and what the line says; none of these needs torch."""
 
