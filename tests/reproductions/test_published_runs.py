@@ -11,15 +11,15 @@ from harness.judge.builders import build_claim
 from harness.judge.parts import LOOKS, correct_verdicts
 from harness.store import Store
 from harness.store.archive import ARCHIVE, read_archive
+from reports import PUBLISHED
 from reproductions.command import PAPERS
-from reproductions.curve_runs import FROM
 from reproductions.paper import Paper, Subject
 from tests.stand_in import stand_in
 
 
 @pytest.mark.parametrize("name", ["paper1", "paper2", "paper3"])
 def test_verdicts_come_out_of_archived_runs(name, tmp_path):
-    folder, store = FROM / name / "overnight", Store(tmp_path)
+    folder, store = PUBLISHED / name / "overnight", Store(tmp_path)
     read_archive(folder / ARCHIVE, store)
     results = read_results(folder / "results.json")
     runs = {
