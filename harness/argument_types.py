@@ -15,7 +15,7 @@ from harness.runs.device import known_device
 from harness.store import folder_of_run
 
 if TYPE_CHECKING:
-    from harness.grid.carriers import Submission
+    from harness.grid.executors import Submission
 
 __all__ = [
     "add_carriers",
@@ -87,7 +87,7 @@ def submission_of(arguments: Namespace) -> Submission | None:
         raise UserError(f"--runs-per-job {arguments.runs_per_job}: {told}")
     if arguments.submit is None:
         return None
-    from harness.grid.carriers import Submission, check
+    from harness.grid.executors import Submission, check
 
     check(arguments.submit)
     return Submission(arguments.submit, arguments.runs_per_job)

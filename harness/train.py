@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from harness import argument_types
-from harness.base.errors import EXIT_RUN_FAILED, ProcessDied, UserError
+from harness.base.errors import EXIT_RUN_FAILED, UserError
 from harness.base.files import DEFAULT_STORE, describe_choices, run_file
 from harness.cli import Parser, exit_code, run_process
 from harness.kernels import notice
@@ -27,6 +27,9 @@ from harness.processes.console import GOES_ON, SECRET, say
 NEEDED = ("harness.processes.rank_main", "harness.kernels.preload", "pyarrow.parquet")
 """Modules that every process of a group imports."""
 POLL_S = 0.2
+
+UNKNOWN = 255
+"""Exit code that `multiprocessing` reports for a process if its fork server died first."""
 
 
 def parser() -> Parser:
@@ -126,9 +129,6 @@ def _start(processes: int, restarts: int, words: Sequence[str]) -> int:
         processes: number of processes, with the server.
         restarts: number of restarts of dead workers in all, while the server lives.
         words: the command line.
-
-    Raises:
-        ProcessDied: the server was stopped, or the processes' fork server died.
     """
     from harness.base import forks
 
@@ -149,21 +149,19 @@ def _start(processes: int, restarts: int, words: Sequence[str]) -> int:
             process = context.Process(
                 target=_member, args=(words, {**group, "RANK": str(rank)}, served)
             )
-            with forks.guard_start():
+            with forks.block_interrupts():
                 process.start()
-                group_of.append(process)
+            group_of.append(process)
             return process
 
-        with forks.kill_stopped() as stopped:
-            try:
-                server, *workers = [start_process(rank) for rank in range(processes)]
-                code = _supervise(server, workers, start_process, restarts)
-            finally:
-                forks.end(group_of)
-    if server.pid in stopped.killed:
-        raise ProcessDied(f"the server {forks.STOPPED}")
-    if code < 0:
-        say(f"error: the server was killed (signal {-code}); {GOES_ON}")
+        try:
+            server, *workers = [start_process(rank) for rank in range(processes)]
+            code = _supervise(server, workers, start_process, restarts)
+        finally:
+            forks.end(group_of)
+    if code < 0 or code == UNKNOWN:
+        signal_ = f" (signal {-code})" if code < 0 else ""
+        say(f"error: the server was killed{signal_}; {GOES_ON}")
         return EXIT_RUN_FAILED
     return code
 
@@ -195,16 +193,11 @@ def _supervise(
         workers: the others, by rank; restarted ones replace the dead in place.
         started: starts the process of a rank.
         restarts: number of restarts of dead workers in all.
-
-    Raises:
-        ProcessDied: the fork server has died.
     """
     from harness.base import forks
 
     while server.is_alive():
         server.join(POLL_S)
-        if forks.UNKNOWN in (server.exitcode, *(worker.exitcode for worker in workers)):
-            raise ProcessDied(forks.KILLED)  # the fork server, and so all of them
         for place, worker in enumerate(workers):
             if restarts and server.is_alive() and worker.exitcode:
                 workers[place], restarts = started(place + 1), restarts - 1

@@ -46,8 +46,8 @@ from harness.algorithms.share_schedules import Cosine, Linear, Steps, Warmup
 from harness.base.errors import UserError
 from harness.base.files import DEFAULT_STORE
 from harness.base.log import LOG
+from harness.grid.display import Tally
 from harness.grid.grid import Runner
-from harness.grid.tally import Tally
 from harness.judge.comparison import build_table
 from harness.modules import trained
 from harness.modules.allowed import (
@@ -424,7 +424,7 @@ def rollouts(
         UserError: a mistake, in one line that says what is allowed.
     """
     # when needed: a program that trains no policy does without a dozen modules
-    from harness.grid.display import run_named
+    from harness.grid.grid import run_named
     from harness.rollouts.own import configure
     from lagbench.rollout_result import RolloutResult
 
@@ -432,7 +432,7 @@ def rollouts(
     config = configure(*asked, cluster_of(cluster), protocol, further)
     configs = {seed: replace(config, seed=seed) for seed in seeds_of(seeds)}
     folder = writable_folder(Path(store), "store")
-    with Runner(Store(folder), 1, here=True, keeps_faults=False) as runner:
+    with Runner(Store(folder), 1, keeps_faults=False) as runner:
         found = run_named(runner, configs, lambda seed: f"rollouts, seed {seed}")
     return RolloutResult(list(found.values()), config)
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import reports
 from harness.base.seeds import identity
-from harness.grid.carriers import Submission
-from harness.grid.display import execute_named
+from harness.grid.executors import Submission
+from harness.grid.grid import execute_named
 from harness.judge import comparison, read_results
 from harness.judge.builders import ASKED, Maker, Runs, build_claim, build_exhibit, divergence_hashes
 from harness.judge.parts import LOOKS, correct_verdicts

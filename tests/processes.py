@@ -111,7 +111,7 @@ def _become(
     leads: bool,
 ) -> None:
     """In the fork: do what ``python WORDS`` does, for as long as who wants it lives."""
-    forks.set_parent_death_signal()
+    forks.die_with_parent()
     if leads:
         os.setsid()
     os.chdir(folder)

@@ -11,7 +11,7 @@ from harness.base.files import describe_choices, run_file
 from harness.commands import overrides
 
 if TYPE_CHECKING:
-    from harness.grid.tally import Tally
+    from harness.grid.display import Tally
     from harness.runs.config import TrainingConfig
     from harness.search.comparison import Grid
     from harness.store import Cell

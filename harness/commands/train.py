@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_on_processes(arguments)
     if arguments.paced:
         raise UserError("--paced: for real processes; allowed: with --processes N")
-    from harness.grid.display import execute_named
+    from harness.grid.grid import execute_named
     from harness.runs.idle import idle_lines
     from harness.store import Store
     from harness.store.files import writable_folder

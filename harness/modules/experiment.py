@@ -23,10 +23,10 @@ from harness.algorithms.torch_optimizers import Grouped
 from harness.base.errors import RAISED, UserError, describe_raised
 from harness.base.files import cluster_file
 from harness.base.log import LOG
-from harness.grid.carriers import Parcel, Submission
-from harness.grid.carriers import check as check_carrier
+from harness.grid.display import Tally
+from harness.grid.executors import Parcel, Submission
+from harness.grid.executors import check as check_executor
 from harness.grid.grid import Runner
-from harness.grid.tally import Tally
 from harness.judge.comparison import Impossible
 from harness.modules.allowed import (
     check_kind,
@@ -125,7 +125,7 @@ class Experiment:
         check_kind("store", asked.store, (str, Path), "a folder")
         check_kind("device", asked.device, (str, torch.device), "'cpu', 'cuda' or 'auto'")
         if asked.submit is not None:
-            check_carrier(asked.submit, "submit")
+            check_executor(asked.submit, "submit")
         seeds_of(asked.seeds)
         partition_of(asked.partition)
         check_share(asked.schedule)
@@ -174,10 +174,10 @@ class Experiment:
         self._runner.__exit__()
 
     def _make_runner(self) -> Runner:
-        """The runner: this process and further jobs; exceptions of runs propagate to the user."""
+        """The runner; exceptions of runs propagate to the user."""
         asked = self.settings
         submit = Submission(asked.submit, asked.runs_per_job) if asked.submit else None
-        return Runner(self._store, asked.jobs, submit, here=True, keeps_faults=False)
+        return Runner(self._store, asked.jobs, submit, keeps_faults=False)
 
     @property
     def seeds(self) -> list[int]:

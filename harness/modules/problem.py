@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from harness.base.errors import RAISED, UserError, describe_raised
 from harness.base.seeds import stream, stream_key
-from harness.grid.carriers import Parcel
+from harness.grid.executors import Parcel
 from harness.judge.direction import BETTER, MORE
 from harness.modules.buffers import Rule
 from harness.modules.gradient_rules import NO_RULES, GradientRules

@@ -34,10 +34,9 @@ def show_progress(name: str) -> Generator[Watch]:
     """
     # Imported here, as these modules load torch: an error before training appears at once.
     from harness.grid.display import Display
-    from harness.grid.grid import Report
 
-    with Display({name: name}) as display:
-        yield lambda progress: display.show(Report(0, 1, {name: replace(progress, run=name)}))
+    with Display({name: name}, {name: 1.0}) as display:
+        yield lambda progress: display.hear(replace(progress, run=name))
 
 
 def print_result(found: Run, who: str) -> int:

@@ -24,9 +24,8 @@ from harness.base.errors import UserError
 from harness.base.log import LOG
 from harness.base.seeds import identity
 from harness.base.settings import format_count
-from harness.grid.display import run_named
-from harness.grid.grid import Runner
-from harness.grid.tally import Span, Tally
+from harness.grid.display import Span, Tally
+from harness.grid.grid import Runner, run_named
 from harness.judge.comparison import IMPROVEMENT, Impossible, reach
 from harness.judge.direction import as_error
 from harness.runs.config import TrainingConfig

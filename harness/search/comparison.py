@@ -9,9 +9,8 @@ from typing import Any
 
 from harness.base.errors import UserError
 from harness.base.log import LOG
-from harness.grid.display import run_named
-from harness.grid.grid import Runner
-from harness.grid.tally import Span, Tally
+from harness.grid.display import Span, Tally
+from harness.grid.grid import Runner, run_named
 from harness.judge.comparison import Impossible
 from harness.runs.config import TrainingConfig
 from harness.runs.methods import Method

@@ -16,7 +16,7 @@ from data_synth import load_corpus
 from harness import argument_types
 from harness.base.errors import EXIT_DONE
 from harness.cli import Parser, exit_code, run_process
-from harness.grid.display import execute_named
+from harness.grid.grid import execute_named
 from harness.kernels import notice
 from harness.search.search import FACTOR, climb, follow, lowest
 from harness.store import Run

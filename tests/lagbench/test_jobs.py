@@ -19,7 +19,7 @@ from torch.nn import functional
 
 import lagbench
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.grid import carriers, processes
+from harness.grid.executors import Parcel
 from harness.modules.settings import USUAL
 from tests.modules import mlp, points
 from tests.processes import PATIENCE_S, Started
@@ -32,12 +32,6 @@ device = "card"
 [devices.card]
 launch_s = 0.01
 """
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other processes begin as soon as there is work for them."""
-    monkeypatch.setattr(processes, "LATEST_S", 0.0)
 
 
 @pytest.fixture
@@ -67,12 +61,12 @@ def test_two_processes_search_the_same_rates_and_give_the_same_runs(tmp_path, us
     folder = str(tmp_path)
 
     def wrong(outputs, targets):
-        """Says which processes have runs; those of two wait for each other once."""
+        """Says which processes have runs; this one alone, then two that wait for each other."""
         if len(targets) <= usual["minibatch"]:  # it is tried before other processes have begun
             return (outputs.argmax(1) != targets).double().mean()
         (Path(folder) / f"process-{os.getpid()}").touch()
         end_s = time.monotonic() + PATIENCE_S
-        while Path(folder, "two").exists() and len([*Path(folder).glob("process-*")]) < 2:
+        while Path(folder, "two").exists() and len([*Path(folder).glob("process-*")]) < 3:
             assert time.monotonic() < end_s
             time.sleep(0.01)
         return (outputs.argmax(1) != targets).double().mean()
@@ -92,7 +86,7 @@ def test_two_processes_search_the_same_rates_and_give_the_same_runs(tmp_path, us
     assert figures(found[1]) == figures(found[2])
     assert str(found[1]) == str(found[2])
     assert names(tmp_path / "store-1") == names(tmp_path / "store-2")
-    assert len([*tmp_path.glob("process-*")]) == 2
+    assert len([*tmp_path.glob("process-*")]) == 3  # this one, and two beside it
 
 
 def of_threads(jobs: int) -> ThreadPoolExecutor:
@@ -156,9 +150,7 @@ import sys
 import lagbench
 from torch import nn
 from tests.modules import points
-from harness.grid import processes
 
-processes.LATEST_S = 0.0
 print("the script runs", flush=True)
 
 class Own(nn.Linear):
@@ -195,7 +187,7 @@ def test_a_problem_is_unpacked_once_and_brings_its_digests(usual, tmp_path) -> N
     with Experiment(*asked, usual["cluster"], {**given, "store": tmp_path / "s"}) as experiment:
         config = experiment.first("async", 2)
     plain = config.to_dict()
-    packed = [pickle.dumps(carriers.Parcel(config)) for _ in range(2)]
+    packed = [pickle.dumps(Parcel(config)) for _ in range(2)]
     found = [pickle.loads(data).content for data in packed]
     assert found[0].problem is found[1].problem is not config.problem
     assert found[0].problem.to_identity() == config.problem.to_identity()

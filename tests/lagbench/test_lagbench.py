@@ -19,7 +19,6 @@ from torch.utils.data import DataLoader, TensorDataset
 import lagbench
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.compression import Compressed, TopK
-from harness.base import forks
 from harness.base.errors import ProcessDied
 from harness.modules.experiment import Experiment
 from harness.search.rates import TUNING_SEEDS
@@ -459,7 +458,7 @@ def test_ctrl_c_ends_a_call_in_a_short_traceback_that_says_where_the_work_is(
 
 def test_a_killed_process_ends_a_call_as_other_errors_do(usual, monkeypatch):
     def killed(*_, **__):
-        raise ProcessDied(forks.KILLED)
+        raise ProcessDied("1 of 2 runs lost 4 jobs each, killed")
 
     monkeypatch.setattr(Experiment, "run", killed)
     with pytest.raises(lagbench.UserError, match=r"killed.*the same call resumes") as ended:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from harness.base.seeds import identity
-from harness.grid.grid import execute
+from harness.grid.grid import Runner
 from harness.simulator import load_cluster
+from harness.store import Store
 from reproductions.paper2_ng_averaging.checks import AllReduceConfig
 
 CLUSTERS = Path(__file__).parents[2] / "reproductions" / "clusters"
@@ -17,7 +18,7 @@ SIZE = 8.0e6
 @pytest.fixture
 def messages(tmp_path):
     config = AllReduceConfig(load_cluster(CLUSTERS / "stampede.toml"), 4, "rabenseifner", SIZE)
-    return execute([config], tmp_path, 1, lambda report: None)[identity(config.to_dict())]
+    return Runner(Store(tmp_path), 1).run([config])[identity(config.to_dict())]
 
 
 def test_every_worker_sends_what_an_all_reduce_needs_at_least(messages):

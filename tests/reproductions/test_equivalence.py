@@ -6,7 +6,8 @@ import pytest
 
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging, OuterNesterov
 from harness.base.seeds import identity
-from harness.grid.grid import execute
+from harness.grid.grid import Runner
+from harness.store import Store
 from reproductions.paper2_ng_averaging.checks import EquivalenceConfig
 
 CONFIG = EquivalenceConfig(
@@ -18,7 +19,7 @@ CONFIG = EquivalenceConfig(
 @pytest.fixture
 def ends(tmp_path):
     def run(config):
-        found = execute([config], tmp_path, 1, lambda report: None)
+        found = Runner(Store(tmp_path), 1).run([config])
         return found[identity(config.to_dict())].summary
 
     return run

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import io
 import logging
-import pickle
 import subprocess
 import sys
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from harness.base.log import LOG
-from harness.grid import grid
-from harness.grid.grid import RemainingTime
-from harness.store import Store
 
 
 @pytest.fixture(autouse=True)
-def restored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LOG, "handlers", [*LOG.handlers])
-    monkeypatch.setattr(LOG, "level", LOG.level)
+def restored() -> Iterator[None]:
+    level, handlers = LOG.level, [*LOG.handlers]
+    yield
+    LOG.setLevel(level)
+    LOG.handlers = handlers
 
 
 def test_a_line_is_written_as_it_is_to_what_is_the_standard_error_by_then(capsys) -> None:
@@ -50,22 +48,3 @@ LOG.info("once")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("once\n", "")
-
-
-def test_a_line_of_a_grids_process_goes_where_the_asking_process_says(
-    tmp_path, monkeypatch, capsys
-) -> None:
-    monkeypatch.setattr("harness.kernels.notice._told", None)
-    news: list[Any] = []
-    ours = LOG.handlers
-    grid._begin(news.append)  # as in a process of a grid
-    LOG.warning("run %s: made again", "abc")
-    LOG.handlers = ours
-    assert capsys.readouterr().err == ""
-    left = RemainingTime({}, {}, processes=1)
-    board = grid._Board((), set(), Store(tmp_path), left, lambda report: None)
-    board.hear(pickle.loads(pickle.dumps(news[0])))
-    assert capsys.readouterr().err == "run abc: made again\n"
-    LOG.setLevel(logging.ERROR)
-    board.hear(news[0])
-    assert capsys.readouterr().err == ""

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from harness.base.errors import UserError
 from harness.base.registry import Entry
 from harness.base.seeds import identity
 from harness.cli import main, parser_of
-from harness.grid.grid import Runner
 from harness.processes.rank_main import check_protocol
 from harness.runs.file import load_run
 from harness.simulator import Averaging, Fault, ParameterServer, Simulation, load_protocol
@@ -237,7 +235,6 @@ def test_algorithms_by_name_train_in_the_protocol_of_the_file_or_are_said_not_to
     own = '[protocol]\nis = "relay"\nturn = 10\n'
     path.write_text(f'import = ["relay"]\n{path.read_text()}{own}', encoding="utf-8")
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr("harness.grid.grid.Runner", partial(Runner, here=True))  # starts no process
     expected = load_run(path).config  # of the algorithm that is named "async"
     for words, runs, lines in [
         ("compare-algorithms --algorithms sync", 1, ["no effect: protocol ("]),

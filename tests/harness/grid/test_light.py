@@ -9,7 +9,6 @@ import pytest
 
 from harness.base.seeds import identity
 from harness.grid import grid
-from harness.grid.carriers import Parcel
 from harness.store import Store, schema
 
 
@@ -32,8 +31,7 @@ def _fail(config: Faulty, store: Store) -> Any:
 
 
 def execute(store: Store) -> None:
-    run = Parcel((identity(Faulty().to_dict()), Faulty()))
-    assert grid._execute(run, store=store, keeps_faults=True) is None
+    grid.execute_run(Faulty(), store, True, lambda progress: None)
 
 
 @pytest.fixture

@@ -12,14 +12,9 @@ import numba
 import pytest
 
 from harness import cli, train
-from harness.base.log import LOG
-from harness.grid import grid
-from harness.grid.display import Display
-from harness.grid.grid import RemainingTime
 from harness.kernels import notice
 from harness.processes import rank_main, rendezvous
 from harness.processes import rendezvous as rejoining
-from harness.store import Store
 
 CLUSTER = Path(__file__).parents[3] / "reproductions" / "clusters" / "k20m-server.toml"
 LINE = r"compiling, once on this machine: harness\.simulator\.[\w.]+ \.\.\. \d+\.\d s"
@@ -69,26 +64,6 @@ def compiled():
         return kernel(1) - 2
 
     return compiles, f"{__name__}.compiled.<locals>.compiles.<locals>.<lambda>"
-
-
-def test_a_display_says_what_the_processes_of_its_grid_compile(
-    monkeypatch, capsys, compiled, tmp_path
-):
-    heard, display, ours = list[grid.News](), Display({}), LOG.handlers
-    grid._begin(heard.append)
-    LOG.handlers = ours  # it is no process of a grid
-    compiled[0]()
-    left = RemainingTime(dict.fromkeys("ab", ("", "")), dict.fromkeys("ab", 0.0), processes=2)
-    board = grid._Board(("a", "b"), {"a", "b"}, Store(tmp_path), left, lambda report: None)
-    board.show = display.show
-    board.hear(heard[0])
-    monkeypatch.setattr(display, "_last", 0.0)  # lines that are not live come seldom
-    board.hear(heard[1])
-    assert len(heard) == 2
-    assert capsys.readouterr().err.splitlines() == [
-        f"[0 of 2 runs finished; compiling, once on this machine: {compiled[1]}]",
-        "[0 of 2 runs finished]",
-    ]
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -255,7 +255,8 @@ def test_a_metric_of_ones_own_judges(write: Written, tmp_path: Path) -> None:
     run = config.execute(Store(tmp_path / "store"), seen.append)
     last = run.summary["dev_share_wrong/iterate"]
     assert seen[-1].measured == f"share wrong {last:.6g}"
-    line = Display({run.hash: "mine"})._line(seen[-1])
+    (shown := Display({run.hash: "mine"}, {run.hash: 1.0})).hear(seen[-1])
+    (line,) = shown._lines()
     assert line == f"mine 2.0/2 passes, share wrong {last:.6g}"
 
 

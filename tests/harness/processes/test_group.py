@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from harness.base import forks
-from harness.base.errors import EXIT_BAD_INPUT, ProcessDied, UserError
+from harness.base.errors import EXIT_BAD_INPUT, UserError
 from harness.processes import rendezvous
 from harness.processes import transport as world_module
 from harness.processes.messages import FrameHeader, Kind, line_to, pack_header, unpack_header
@@ -171,66 +168,6 @@ def test_a_process_that_dies_is_started_again_as_often_as_was_asked(tmp_path: Pa
 
 def test_a_group_is_started_waited_for_and_ends_with_its_servers_exit_code(tmp_path: Path) -> None:
     assert _start(3, 0, [str(tmp_path / "missing.toml")]) == EXIT_BAD_INPUT
-
-
-@pytest.fixture
-def group_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[BaseProcess]]:
-    """Has the next group consist of processes that do other things, by rank; returns them."""
-
-    def instead(*codes: str) -> list[BaseProcess]:
-        found = [context.Process(target=exec, args=(code, {})) for code in codes]
-        left = iter(found)
-        replaced = SimpleNamespace(Process=lambda **_: next(left))
-        monkeypatch.setattr(forks, "context", lambda *_: replaced)
-        return found
-
-    context = forks.context()
-    return instead
-
-
-STOPS = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
-WAITS = """
-import os, time
-from harness.base import forks
-while not (os.path.exists({name!r}) and (pid := open({name!r}).read())):
-    time.sleep(0.01)
-while not forks._is_stopped(int(pid)):
-    time.sleep(0.01)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="found in /proc")
-def test_a_worker_that_is_stopped_is_not_waited_for(
-    group_of: Callable[..., list[BaseProcess]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(forks, "ENDING_S", 0.1)
-    name = str(tmp_path / "pid")
-    tells = f"import os; open({name!r}, 'w').write(str(os.getpid())); "
-    _, worker = group_of(WAITS.format(name=name), tells + STOPS)
-    assert _start(2, 0, []) == 0
-    worker.join(60.0)
-    assert worker.exitcode == -signal.SIGKILL
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="found in /proc")
-def test_a_server_that_is_stopped_ends_the_run(
-    group_of: Callable[..., list[BaseProcess]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(forks, "LOOK_EVERY_S", 0.01)
-    server, _ = group_of(STOPS, "")
-    late = threading.Timer(60.0, lambda: os.kill(server.pid, signal.SIGCONT))  # rather than hang
-    late.start()
-    with pytest.raises(ProcessDied, match="the server was stopped"):
-        _start(2, 0, [])
-    late.cancel()
-
-
-def test_a_group_whose_fork_server_has_died_ends(
-    group_of: Callable[..., list[BaseProcess]],
-) -> None:
-    group_of("import time; time.sleep(60)", f"import os; os._exit({forks.UNKNOWN})")
-    with pytest.raises(ProcessDied, match=forks.KILLED):
-        _start(2, 0, [])
 
 
 def test_what_a_group_needs_is_there_to_be_imported_once() -> None:

@@ -15,7 +15,6 @@ from harness.base.errors import UserError
 from harness.base.seeds import identity
 from harness.cli import exit_code, main
 from harness.grid import grid
-from harness.grid.carriers import Parcel
 from harness.store import Store
 from harness.store.files import write_columns
 from harness.training import loop
@@ -107,9 +106,6 @@ class Config:
         return CONFIG
 
 
-RUN = Parcel((identity(CONFIG), Config()))
-
-
 def too_much_for_torch():
     torch.empty(2**48)
 
@@ -122,7 +118,7 @@ def too_much_for_numpy():
 def test_want_of_memory_is_one_line_and_no_result_of_a_run(tmp_path, monkeypatch, capsys, asks):
     monkeypatch.setattr(Config, "execute", lambda config, store, watch: asks(), raising=False)
     with pytest.raises(UserError, match="out of memory; allowed: what fits"):
-        grid._execute(RUN, store=Store(tmp_path), keeps_faults=True)
+        grid.execute_run(Config(), Store(tmp_path), True, lambda progress: None)
     assert not Store(tmp_path).has(identity(CONFIG))
     assert exit_code(asks) == 2
     assert (
@@ -147,5 +143,5 @@ def test_a_refusal_is_no_result_of_a_run(tmp_path, monkeypatch, error):
 
     monkeypatch.setattr(Config, "execute", refused, raising=False)
     with pytest.raises(UserError, match="a/b: No space left on device; after a repair"):
-        grid._execute(RUN, store=Store(tmp_path), keeps_faults=True)
+        grid.execute_run(Config(), Store(tmp_path), True, lambda progress: None)
     assert not Store(tmp_path).has(identity(CONFIG))
