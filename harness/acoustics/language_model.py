@@ -1,6 +1,6 @@
 """N-gram language models, ARPA files and pronunciations.
 
-N-gram models are estimated from text. Both smoothings are interpolated, so both are back-off
+N-gram models are estimated from text, with interpolated smoothing, so they are back-off
 models in the ARPA sense: with h' the history h without its oldest word,
 
     p(w | h) = p*(w | h)          where the n-gram (h, w) was seen,
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -37,10 +37,6 @@ Ngram = tuple[str, ...]
 
 Counts = Mapping[Ngram, Mapping[str, int]]
 """History -> word -> count; the histories of one order have one length."""
-
-Smoothing = Literal["kneser-ney", "witten-bell"]
-
-SMOOTHINGS: tuple[Smoothing, ...] = ("kneser-ney", "witten-bell")
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +95,6 @@ def train(
     text: Iterable[Sequence[str]],
     order: int = 2,
     *,
-    smoothing: Smoothing = "kneser-ney",
     vocabulary: Iterable[str] | None = None,
 ) -> LanguageModel:
     """Estimate an n-gram model from sentences.
@@ -107,40 +102,35 @@ def train(
     Unigrams are interpolated with the uniform distribution over the vocabulary, ``</s>`` and
     ``<unk>``, so that each of these has a positive probability after any history.
 
-    - ``"kneser-ney"`` (Kneser and Ney 1995, interpolated as in Chen and Goodman 1998,
-      section 2.7): p(w|h) = max(c(hw) - D, 0) / c(h) + b(h) p(w|h'), with
-      b(h) = D N(h) / c(h), N(h) the distinct followers of h and D = n1 / (n1 + 2 n2) of
-      each order (0.5 if the text has no n-gram seen once, or none seen twice). Below the
-      highest order c counts distinct words in front, except after ``<s>``.
-    - ``"witten-bell"`` (Witten and Bell 1991): p(w|h) = (c(hw) + N(h) p(w|h')) /
-      (c(h) + N(h)).
+    Kneser and Ney (1995), interpolated as in Chen and Goodman (1998, section 2.7): p(w|h) =
+    max(c(hw) - D, 0) / c(h) + b(h) p(w|h'), with b(h) = D N(h) / c(h), N(h) the distinct
+    followers of h and D = n1 / (n1 + 2 n2) of each order (0.5 if the text has no n-gram seen once,
+    or none seen twice). Below the highest order c counts distinct words in front, except after
+    ``<s>``.
 
     Args:
         text: sentences, each a sequence of words.
         order: 1 for unigrams, 2 for bigrams, and so on.
-        smoothing: one of the two above.
         vocabulary: words of the model; others count as ``<unk>``. All words of the text if
             left out.
 
     Raises:
-        ValueError: there is no text, the order is not positive, the smoothing is unknown or
-            a word is one of the marks.
+        ValueError: there is no text, the order is not positive, or a word is one of the
+            marks.
 
     Example:
-        >>> model = train([("yes", "no"), ("no",)], order=1, smoothing="witten-bell")
+        >>> model = train([("yes", "no"), ("no",)], order=1)
         >>> model.words
         ('no', 'yes')
     """
-    if order < 1 or smoothing not in SMOOTHINGS:
-        raise ValueError(f"order {order}, smoothing {smoothing!r}; allowed: ≥ 1, {SMOOTHINGS}")
+    if order < 1:
+        raise ValueError(f"order {order}; allowed: ≥ 1")
     sentences = [tuple(words) for words in text]
     words = sorted({w for s in sentences for w in s} if vocabulary is None else set(vocabulary))
     if set(words) & set(MARKS) or not sentences:
         raise ValueError(f"no text, or one of {', '.join(MARKS)} as a word")
-    counts = _counts(sentences, set(words), order)
-    if smoothing == "kneser-ney":
-        counts = _continuations(counts)
-    return _interpolate(counts, (*words, END, UNKNOWN), smoothing)
+    counts = _continuations(_counts(sentences, set(words), order))
+    return _interpolate(counts, (*words, END, UNKNOWN))
 
 
 def _counts(sentences: Sequence[Ngram], words: set[str], order: int) -> list[Counts]:
@@ -173,19 +163,17 @@ def _discount(counts: Counts) -> float:
     return seen[1] / (seen[1] + 2 * seen[2]) if seen[1] and seen[2] else 0.5
 
 
-def _interpolate(counts: list[Counts], vocabulary: Ngram, smoothing: Smoothing) -> LanguageModel:
+def _interpolate(counts: list[Counts], vocabulary: Ngram) -> LanguageModel:
     """Interpolate every order with the one below it, from the uniform distribution upwards."""
     probs: dict[Ngram, float] = {(): 1.0}
     log_probs: dict[Ngram, float] = {(BEGIN,): -math.inf}
     backoffs: dict[Ngram, float] = {}
     for n, table in enumerate(counts):
-        discount = _discount(table) if smoothing == "kneser-ney" else 0.0
+        discount = _discount(table)
         lower, probs = probs, {}
         for history, followers in table.items():
             total, kinds = sum(followers.values()), len(followers)
-            if smoothing == "witten-bell":
-                total += kinds
-            weight = (discount or 1.0) * kinds / total
+            weight = discount * kinds / total
             if history:
                 backoffs[history] = math.log(weight)
             for word in followers if n else vocabulary:

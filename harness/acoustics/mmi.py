@@ -10,9 +10,7 @@ The reference's paths are among the denominator's, so F ≤ 0. Rows of o sum to 
 gradient of -Σ o log p(s|x) at the logits is -o itself: whole rows may be left out, single
 entries may not. Gradients here are ascent directions.
 
-Beside MMI: boosted MMI (Povey et al. 2008), which counts a path as e^b likelier for each frame
-in which its state is not the reference's; state-level minimum Bayes risk (``accuracy``); and
-MMI's numerator alone, paper 3's control, whose rows of o sum to κ.
+Beside MMI: its numerator alone, paper 3's control, whose rows of o sum to κ.
 
 The numerator is the reference's best alignment, or the sum over all its alignments.
 
@@ -46,7 +44,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.acoustics.accuracy import Accuracies, accuracies, lattice_accuracies
 from harness.acoustics.compiling import kernel
 from harness.acoustics.decoder import EVERYTHING, Beam, decode, lattice
 from harness.acoustics.graph import Graph, decoding_graph, transcript_graph
@@ -57,13 +54,11 @@ from harness.base.errors import UserError, name_error
 from harness.base.settings import find_changed
 from harness.networks.feedforward import Dnn, Layout, Visit
 
-Kind = Literal["mmi", "bmmi", "smbr", "numerator"]
+Kind = Literal["mmi", "numerator"]
 
 Paths = Literal["lattice", "graph"]
 
 Numerator = Literal["alignment", "sum"]
-
-Lost = Literal["reject", "skip", "add"]
 
 Trouble = Literal[
     "no frames",  # an utterance without frames
@@ -87,20 +82,15 @@ class Criterion:
     """Settings of the criterion that sequence training maximises.
 
     Args:
-        kind: ``"mmi"``, ``"bmmi"``, ``"smbr"``, or ``"numerator"`` for MMI without denominator.
+        kind: ``"mmi"``, or ``"numerator"`` for MMI without denominator.
         kappa: κ, the acoustic scale; the gradient carries it.
         denominator: ``"lattice"``, made on the fly, or the whole ``"graph"``.
         beam: limits of the search for lattices.
         numerator: the reference's best ``"alignment"``, or the ``"sum"`` over all of them.
-            Minimum Bayes risk and boosting compare states with the best one either way.
         reject_below: ε: a frame is rejected if the denominator gives the numerator's state a
             smaller occupancy (paper 3: 0.001). At least half of a summed numerator must lie on
-            states at or above ε. Minimum Bayes risk has no logarithm and rejects nothing.
+            states at or above ε.
         cancel_below: τ: a frame is left out if Σ_s |o_t(s)| / κ is smaller.
-        lost: treatment of utterances whose lattice lacks the reference: ``"reject"`` only the
-            frames that ε rejects (paper 3), ``"skip"`` the utterance, or ``"add"`` the
-            reference's paths to the denominator.
-        boost: b of boosted MMI, in nats per frame.
     """
 
     kind: Kind = "mmi"
@@ -110,27 +100,23 @@ class Criterion:
     numerator: Numerator = "alignment"
     reject_below: float = 1e-3
     cancel_below: float = 2e-3
-    lost: Lost = "reject"
-    boost: float = 0.5
 
     def __post_init__(self) -> None:
-        choices = {"kind": Kind, "denominator": Paths, "numerator": Numerator, "lost": Lost}
+        choices = {"kind": Kind, "denominator": Paths, "numerator": Numerator}
         for name, allowed in choices.items():
             if getattr(self, name) not in get_args(allowed):
                 raise name_error(f"criterion: {name}", getattr(self, name), get_args(allowed))
         if not self.kappa > 0:
             raise UserError(f"criterion: kappa: {self.kappa}; allowed: above 0")
-        for name in ("reject_below", "cancel_below", "boost"):
+        for name in ("reject_below", "cancel_below"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise UserError(f"criterion: {name}: {getattr(self, name)}; allowed: 0 or more")
 
     def idle(self) -> Iterator[tuple[str, str]]:
         """Settings without effect because of another setting, each with the reason."""
-        if self.kind != "bmmi":
-            yield from ((name, f"kind is {self.kind!r}") for name in find_changed(self, "boost"))
         if self.denominator == "graph":
             why = "denominator is 'graph', which loses no path"
-            yield from ((name, why) for name in find_changed(self, "beam", "lost"))
+            yield from ((name, why) for name in find_changed(self, "beam"))
 
     @property
     def mass(self) -> float:
@@ -146,9 +132,8 @@ class Outer:
     """The outer gradient of one utterance.
 
     Attributes:
-        value: F in nats; expected accuracy in frames for minimum Bayes risk; log Z_num for the
-            numerator alone. NaN where nothing could be computed; above 0 for MMI only where
-            the lattice lost the reference.
+        value: F in nats; log Z_num for the numerator alone. NaN where nothing could be computed;
+            above 0 for MMI only where the lattice lost the reference.
         gradient: float64 [T, K], ascent direction; rows that are not kept are 0.
         kept: bool [T], whether a frame has a gradient.
         rejected, cancelled: numbers of frames left out by ε, and of the others by τ.
@@ -178,14 +163,7 @@ class _NumeratorSums(NamedTuple):
 
     log_z: float
     gamma: np.ndarray
-    best: Alignment | None
     summed: bool
-
-    @property
-    def path(self) -> Alignment:
-        """The best path, found by ``_compute_numerator`` for criteria that compare states."""
-        assert self.best is not None
-        return self.best
 
 
 class SequenceCriterion:
@@ -221,7 +199,6 @@ class SequenceCriterion:
         self,
         log_posteriors: np.ndarray,
         reference: Sequence[str],
-        alignment: Alignment | None = None,
         paths: Denominator | None = None,
     ) -> Outer:
         """Value and outer gradient of one utterance, with its `Trouble` if any.
@@ -229,7 +206,6 @@ class SequenceCriterion:
         Args:
             log_posteriors: float [T, K], log p(s|x_t).
             reference: words of the transcript.
-            alignment: the numerator's path; None to search for it.
             paths: the denominator's paths, with any scores; None to search for them.
         """
         scores, words = self.scores(log_posteriors), tuple(reference)
@@ -237,16 +213,16 @@ class SequenceCriterion:
         if trouble:
             return _nothing(scores, trouble)
         # Numerator and denominator sum over the same frames: exponentiate the scores once.
-        shares = likelihoods(scores) if self._sums_twice(alignment) else None
-        said = self._compute_numerator(words, scores, alignment, shares)
+        rules = self.criterion
+        is_exact = rules.numerator == "sum" and rules.denominator == "graph"
+        shares = likelihoods(scores) if is_exact else None
+        said = self._compute_numerator(words, scores, shares)
         if said is None or said.log_z == -math.inf:
             return _nothing(scores, "unreachable")
-        if self.criterion.kind == "numerator":
+        if rules.kind == "numerator":
             kept = np.ones(len(scores), np.bool_)
-            return Outer(said.log_z, self.criterion.kappa * said.gamma, kept)
+            return Outer(said.log_z, rules.kappa * said.gamma, kept)
         competing = paths.rescore(scores) if paths else self._competing(scores, shares)
-        if self.criterion.kind == "smbr":
-            return self._risk(competing, said)
         return self._information(competing, words, said)
 
     def competing(self, log_posteriors: np.ndarray) -> Denominator:
@@ -264,50 +240,24 @@ class SequenceCriterion:
             return "not finite"
         return "out of lexicon" if self.references.unsayable(words) else None
 
-    def _sums_twice(self, given: Alignment | None) -> bool:
-        rules = self.criterion
-        return (rules.numerator, rules.denominator, given) == ("sum", "graph", None)
-
     def _compute_numerator(
-        self, words: Words, scores: np.ndarray, given: Alignment | None, shares: Shares | None
+        self, words: Words, scores: np.ndarray, shares: Shares | None
     ) -> _NumeratorSums | None:
-        best, summed = given, self.criterion.numerator == "sum" and given is None
-        if best is None and (not summed or self.criterion.kind in ("smbr", "bmmi")):
-            best = self.references.align(words, scores)
-            if best is None:
-                return None
-        if summed or best is None:
-            return _NumeratorSums(*self.references.sum(words, scores, shares), best, True)
+        if self.criterion.numerator == "sum":
+            return _NumeratorSums(*self.references.sum(words, scores, shares), summed=True)
+        best = self.references.align(words, scores)
+        if best is None:
+            return None
         gamma = best.occupancies(scores.shape[1])
-        return _NumeratorSums(best.log_weight(scores), gamma, best, False)
-
-    def _risk(self, competing: Denominator, said: _NumeratorSums) -> Outer:
-        found = competing.accuracies(said.path.targets)
-        if found.log_z == -math.inf:
-            return _nothing(found.gamma, "no end")
-        if not _is_finite(found.log_z, found.derivative):
-            return _nothing(found.gamma, "not finite")
-        alive = np.abs(found.derivative).sum(axis=1) >= self.criterion.cancel_below
-        gradient = self.criterion.kappa * np.where(alive[:, None], found.derivative, 0.0)
-        return _outer(found.expected, gradient, np.zeros_like(alive), alive)
+        return _NumeratorSums(best.log_weight(scores), gamma, summed=False)
 
     def _information(self, competing: Denominator, words: Words, said: _NumeratorSums) -> Outer:
-        boost = None
-        if self.criterion.kind == "bmmi":
-            boost = self.criterion.boost * (1.0 - said.path.occupancies(said.gamma.shape[1]))
-        log_den, gamma_den = competing.occupancies(boost)
+        log_den, gamma_den = competing.occupancies()
         if log_den == -math.inf:
             return _nothing(said.gamma, "no end")
         if not _is_finite(log_den, gamma_den):
             return _nothing(said.gamma, "not finite")
         said, lost = _match_numerator(competing, words, said, log_den)
-        if lost and self.criterion.lost == "skip":
-            return _nothing(said.gamma, "lost", said.log_z - log_den)
-        # "add": a mixture of both sets of paths, each weighted by its share of the joint Z
-        if lost and self.criterion.lost == "add":
-            log_all = float(np.logaddexp(log_den, said.log_z))
-            share = math.exp(said.log_z - log_all)
-            log_den, gamma_den = log_all, (1 - share) * gamma_den + share * said.gamma
         rules = self.criterion
         gradient, rejected, alive = _weigh_frames(
             said.gamma, gamma_den, rules.reject_below, rules.cancel_below, rules.kappa
@@ -472,15 +422,9 @@ class WholeGraph:
     scores: np.ndarray
     shares: Shares | None = None
 
-    def occupancies(self, boost: np.ndarray | None = None) -> tuple[float, np.ndarray]:
-        """Log Z and γ [T, K]; ``boost`` [T, K] is added to the scores."""
-        if boost is None:
-            return occupancies(self.graph, self.scores, self.shares)
-        return occupancies(self.graph, self.scores + boost)
-
-    def accuracies(self, targets: np.ndarray) -> Accuracies:
-        """Expected state accuracy against ``targets`` [T]."""
-        return accuracies(self.graph, self.scores, targets)
+    def occupancies(self) -> tuple[float, np.ndarray]:
+        """Log Z and γ [T, K]."""
+        return occupancies(self.graph, self.scores, self.shares)
 
     def rescore(self, scores: np.ndarray) -> WholeGraph:
         """The same paths with other ``scores`` [T, K]."""
@@ -494,14 +438,9 @@ class OnTheFly:
     lattice: Lattice
     n_targets: int
 
-    def occupancies(self, boost: np.ndarray | None = None) -> tuple[float, np.ndarray]:
-        """Log Z and γ [T, K]; ``boost`` [T, K] is added to the arcs' scores."""
-        found = self.lattice if boost is None else boost_lattice(self.lattice, boost)
-        return posteriors(found, self.n_targets)
-
-    def accuracies(self, targets: np.ndarray) -> Accuracies:
-        """Expected state accuracy against ``targets`` [T]."""
-        return lattice_accuracies(self.lattice, targets, self.n_targets)
+    def occupancies(self) -> tuple[float, np.ndarray]:
+        """Log Z and γ [T, K]."""
+        return posteriors(self.lattice, self.n_targets)
 
     def reference(self, words: tuple[str, ...]) -> tuple[float, np.ndarray]:
         """Log Z and γ [T, K] of the paths with exactly ``words``; -inf if there is none."""
@@ -509,8 +448,7 @@ class OnTheFly:
 
     def rescore(self, scores: np.ndarray) -> OnTheFly:
         """The same paths, without a new search, with other ``scores`` [T, K]."""
-        weighed = replace(self.lattice, score=self.lattice.graph.weight[self.lattice.arc])
-        return replace(self, lattice=boost_lattice(weighed, scores))
+        return replace(self, lattice=_rescore(self.lattice, scores))
 
 
 Denominator = WholeGraph | OnTheFly
@@ -532,14 +470,14 @@ def denominator(
     return OnTheFly(lattice(graph, scores, beam), scores.shape[1])
 
 
-def boost_lattice(found: Lattice, boost: np.ndarray) -> Lattice:
-    """The same paths with ``boost[t, s]`` nats added where target s is entered in frame t."""
+def _rescore(found: Lattice, scores: np.ndarray) -> Lattice:
+    """The same paths with other ``scores`` [T, K] where targets are entered."""
     entered = found.node[found.to]
     gain = np.zeros(len(entered))
     state = entered < found.graph.states
     frame = found.layer[found.to[state]] - 1
-    gain[state] = boost[frame, found.graph.target[entered[state]]]
-    return replace(found, score=found.score + gain)
+    gain[state] = scores[frame, found.graph.target[entered[state]]]
+    return replace(found, score=found.graph.weight[found.arc] + gain)
 
 
 @dataclass(frozen=True, eq=False)
@@ -559,10 +497,6 @@ class Auxiliary:
         """A(θ; θ') from log p_θ(s|x_t), float [T, K]; finite wherever θ' gives no -inf."""
         moved = np.asarray(log_posteriors, np.float64) - self.log_posteriors
         return self.outer.value + float((self.outer.gradient * moved).sum())
-
-    def slope(self) -> np.ndarray:
-        """∂A/∂log p, float64 [T, K], the same at every θ."""
-        return self.outer.gradient
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,16 +18,12 @@ from torch import Tensor
 
 from data_synth.corpus import Corpus, Utterances, frame_edges
 from harness.acoustics import language_model
-from harness.acoustics.batched_mmi import BatchedCriterion, Outers
 from harness.acoustics.hmm import stay_probabilities
 from harness.acoustics.language_model import Lexicon, word_of
 from harness.acoustics.mmi import Outer, References, SequenceCriterion
 from harness.base.seeds import stream
 from harness.networks.feedforward import Dnn, Layout
 from harness.tasks.order import Examples
-
-TOGETHER = 64
-"""Largest number of utterances in a batch on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +77,6 @@ class DecodeStats(NamedTuple):
         """Statistics of an utterance's outer gradient."""
         counts = (outer.used, outer.rejected, outer.cancelled)
         return cls(utterance, outer.frames, outer.value, *counts, outer.trouble)
-
-    @classmethod
-    def from_batch(cls, utterance: int, batch: Outers, i: int) -> DecodeStats:
-        """Statistics of an utterance, the ``i``-th of a batch."""
-        counts = (int(batch.kept[i].sum()), int(batch.rejected[i]), int(batch.cancelled[i]))
-        frames, value = int(batch.lengths[i]), float(batch.value[i])
-        return cls(utterance, frames, value, *counts, batch.trouble[i])
 
 
 TOLD = 20
@@ -173,10 +162,9 @@ class DecodeResult:
 
 @dataclass(frozen=True)
 class Decoder:
-    """Decodes training utterances: one by one on a CPU, in batches on a GPU.
+    """Decodes training utterances.
 
     Args:
-        device: ``"cpu"`` or ``"cuda"``.
         every_frame: whether rejected and cancelled frames enter minibatches too.
         halves: the network.
         frames: the corpus on its device.
@@ -184,7 +172,6 @@ class Decoder:
         criterion: computes outer gradients.
     """
 
-    device: str
     every_frame: bool
     halves: Halves
     frames: Examples
@@ -194,15 +181,7 @@ class Decoder:
     @torch.no_grad()
     def decode(self, models: Sequence[Tensor], utterances: Sequence[int]) -> list[DecodeResult]:
         """Decode each utterance with parameters ``[P']`` of its own."""
-        if self.device == "cpu":
-            return [self._decode_one(m, u) for m, u in zip(models, utterances, strict=True)]
-        return [
-            decoded
-            for at in range(0, len(utterances), TOGETHER)
-            for decoded in self.decode_batch(
-                models[at : at + TOGETHER], utterances[at : at + TOGETHER]
-            )
-        ]
+        return [self._decode_one(m, u) for m, u in zip(models, utterances, strict=True)]
 
     def _decode_one(self, model: Tensor, utterance: int) -> DecodeResult:
         first, length = int(self.train.start[utterance]), int(self.train.frames[utterance])
@@ -211,38 +190,8 @@ class Decoder:
         posteriors = log_posteriors(self.halves.net, model, x)
         found = self.criterion.outer(posteriors, self.train.words[utterance])
         entering = torch.as_tensor(self._entering(found.kept))
-        outer = torch.as_tensor(found.gradient).to(model.dtype)
+        outer = torch.as_tensor(found.gradient).to(model)
         return DecodeResult(x[entering], outer[entering], DecodeStats.from_outer(utterance, found))
-
-    def decode_batch(
-        self, models: Sequence[Tensor], utterances: Sequence[int]
-    ) -> list[DecodeResult]:
-        """Decode utterances as one batch, padded to the longest one."""
-        stack, chosen = torch.stack(list(models)), np.asarray(utterances)
-        lengths = self.train.frames[chosen]
-        within = np.minimum(np.arange(int(lengths.max())), lengths[:, None] - 1)
-        rows = torch.as_tensor(self.train.start[chosen][:, None] + within).to(stack.device)
-        flat = self.halves.inputs(self.frames.gather(rows).x.flatten(0, 1))
-        x = flat.view(*rows.shape, *flat.shape[1:])
-        posteriors = torch.log_softmax(self.halves.net.logits(stack, x).double(), 2)
-        words = [self.train.words[u] for u in utterances]
-        found = self._batched.outers(posteriors, lengths.tolist(), words)
-        decoded: list[DecodeResult] = []
-        for i, length in enumerate(lengths.tolist()):
-            entering = torch.as_tensor(self._entering(found.kept[i, :length])).to(x.device)
-            outer = found.gradient[i, :length][entering].to(stack.dtype)
-            decoded.append(
-                DecodeResult(
-                    x[i, :length][entering],
-                    outer,
-                    DecodeStats.from_batch(int(utterances[i]), found, i),
-                )
-            )
-        return decoded
-
-    @cached_property
-    def _batched(self) -> BatchedCriterion:
-        return BatchedCriterion(self.criterion, self.device)
 
     def _entering(self, kept: np.ndarray) -> np.ndarray:
         """Indices of the frames that enter minibatches, from the mask ``kept [T]``."""

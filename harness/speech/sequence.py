@@ -327,7 +327,7 @@ class Setup:
         frames, train = frames_of(corpus, config.device), corpus.split("train")
         criterion = SequenceCriterion(config.criterion, references_of(corpus), log_prior(corpus))
         every = config.frames == "all"
-        decoder = Decoder(config.device, every, halves, frames, train, criterion)
+        decoder = Decoder(every, halves, frames, train, criterion)
         loss = inner_loss(config, corpus, halves)
         return cls(net, halves, part, loss, frames, train, criterion, decoder)
 

@@ -190,9 +190,8 @@ class SequenceTraining(Training[SequenceExecutor]):
 
     def _describe_divergence(self) -> str:
         kind, rows = self.config.criterion.kind, self.writer.rows()
-        unit = "of the frames right" if kind == "smbr" else "nats a frame"
         return describe_divergence(
-            STAGES[kind], self.moment(), rows, "held_out_criterion", self.rate, unit
+            STAGES[kind], self.moment(), rows, "held_out_criterion", self.rate, "nats a frame"
         )
 
     def attachments(self) -> dict[str, Arrays | bytes]:
@@ -218,15 +217,12 @@ class SequenceTraining(Training[SequenceExecutor]):
 def has_collapsed(kind: str, start: float, value: float) -> bool:
     """Whether a criterion has fallen far below its value at ``start``, or is not finite.
 
-    For minimum Bayes risk: below half the accuracy. For (boosted) MMI, which is at most 0: below
-    twice the start. Neither is noise. No bound is known for the numerator alone, or for MMI above
-    0, where lattices lost the reference.
+    For MMI, which is at most 0: below twice the start, which is no noise. No bound is known for the
+    numerator alone, or for MMI above 0, where lattices lost the reference.
     """
     if not math.isfinite(value):
         return True
-    if kind == "smbr":
-        return value < 0.5 * start
-    return kind in ("mmi", "bmmi") and start < 0 and value < 2.0 * start
+    return kind == "mmi" and start < 0 and value < 2.0 * start
 
 
 def train_sequence(

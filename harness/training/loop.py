@@ -344,8 +344,6 @@ def _digest(arrays: Mapping[str, np.ndarray], facts: str) -> str:
 
 STAGES = {
     "mmi": "MMI",
-    "bmmi": "boosted MMI",
-    "smbr": "minimum Bayes risk",
     "numerator": "training without a denominator",
 }
 """Criteria of sequence training in words, by their setting."""

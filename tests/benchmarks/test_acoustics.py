@@ -19,7 +19,7 @@ BEAM = Beam(10.0, 5000, 6.0)
 SIZES = {50: (6, 120), 1000: (9, 500)}
 """States a word and targets, by the number of words."""
 
-CRITERIA = [("mmi", "graph", 2.2), ("smbr", "graph", 6.0), ("mmi", "lattice", 10.0)]
+DENOMINATORS = [("graph", 2.2), ("lattice", 10.0)]
 
 
 @cache
@@ -108,10 +108,10 @@ def test_sums_over_the_whole_graph_over_decoding(compare, words):
     )
 
 
-@pytest.mark.parametrize(("kind", "denominator", "bound"), CRITERIA)
-def test_outer_gradients_over_the_sums_of_an_utterance(compare, kind, denominator, bound):
+@pytest.mark.parametrize(("denominator", "bound"), DENOMINATORS)
+def test_outer_gradients_over_the_sums_of_an_utterance(compare, denominator, bound):
     _, scores, references, sentence = task_of(50)
-    criterion = Criterion(kind, 0.5, denominator, BEAM, "sum")
+    criterion = Criterion("mmi", 0.5, denominator, BEAM, "sum")
     single = SequenceCriterion(criterion, references, np.full(scores.shape[1], -5.0))
     assert np.isfinite(single.outer(scores, sentence).value)
     plain = sums.occupancies.__wrapped__ if hasattr(sums.occupancies, "__wrapped__") else None

@@ -46,7 +46,6 @@ TESTS = (
     "tests/harness/networks/test_dnn.py",
     "tests/harness/acoustics/test_rbm.py",
     "tests/harness/acoustics/test_forward_backward.py",
-    "tests/harness/acoustics/test_batched_mmi.py",
     "tests/harness/acoustics/test_mmi.py",
     "tests/harness/acoustics/test_lattice.py",
     "tests/harness/acoustics/test_decoder.py",

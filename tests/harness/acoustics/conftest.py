@@ -117,7 +117,7 @@ def every_path(model, lexicon, scores):
 
 
 def make_task(order, silence=(), frames=4, seed=0):
-    model = train(TEXT, order, smoothing="witten-bell")
+    model = train(TEXT, order)
     draw = stream(seed, "tiny task", order, frames)
     lexicon = Lexicon(SAID, silence, silence_prob=0.3, stay=draw.uniform(0.2, 0.8, TARGETS))
     scores = 2 * draw.normal(size=(frames, TARGETS))

@@ -8,7 +8,6 @@ from tests import processes
 
 SUMS = """
 import numpy as np
-from harness.acoustics.accuracy import accuracies
 from harness.acoustics.sums import occupancies
 from harness.acoustics.graph import decoding_graph
 from harness.acoustics.language_model import Lexicon
@@ -19,9 +18,7 @@ chains = {f"w{i:03d}": (tuple(draw.integers(0, 60, 9).tolist()),) for i in range
 graph = decoding_graph(train([tuple(chains)], 1), Lexicon(chains, (0,)))
 scores = draw.normal(size=(60, 60))
 log_z, gamma = occupancies(graph, scores)
-found = accuracies(graph, scores, np.zeros(60, np.int64))
 print(log_z.hex(), gamma.tobytes().hex())
-print(found.expected.hex(), found.derivative.tobytes().hex())
 """
 
 

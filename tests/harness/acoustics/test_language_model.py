@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.acoustics.language_model import BEGIN, END, SMOOTHINGS, UNKNOWN, train
+from harness.acoustics.language_model import BEGIN, END, UNKNOWN, train
 
 TEXT = ("a b a", "a c", "b a b a c", "c c a b", "a b c", "b", "d a")
 SENTENCES = [tuple(line.split()) for line in TEXT]
@@ -24,16 +24,6 @@ def count(gram):
     return sum(
         said[i : i + n] == gram for said in padded() for i in range(len(said) - n + 1) if i + n > 1
     )
-
-
-def witten_bell(word, history):
-    """The recursion as printed by Witten and Bell, on counts found by scanning the text."""
-    below = witten_bell(word, history[1:]) if history else 1 / len(WORDS)
-    counts = [count((*history, w)) for w in WORDS]
-    kinds = sum(c > 0 for c in counts)
-    if not kinds:
-        return below
-    return (count((*history, word)) + kinds * below) / (sum(counts) + kinds)
 
 
 def kneser_ney(word, history, order):
@@ -72,15 +62,6 @@ def histories(order):
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])
-def test_witten_bell_is_its_recursion_on_scanned_counts(order):
-    model = train(SENTENCES, order, smoothing="witten-bell")
-    for history in histories(order):
-        for word in WORDS:
-            expected = math.log(witten_bell(word, history))
-            assert model.log_prob(word, history) == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.parametrize("order", [1, 2, 3])
 def test_kneser_ney_is_its_equations_on_scanned_counts(order):
     model = train(SENTENCES, order)
     for history in histories(order):
@@ -93,10 +74,9 @@ def test_kneser_ney_is_its_equations_on_scanned_counts(order):
 @given(
     st.lists(st.lists(st.sampled_from("abcde"), max_size=6), min_size=1, max_size=12),
     st.integers(1, 4),
-    st.sampled_from(SMOOTHINGS),
 )
-def test_after_every_history_the_probabilities_sum_to_one(text, order, smoothing):
-    model = train(text, order, smoothing=smoothing)
+def test_after_every_history_the_probabilities_sum_to_one(text, order):
+    model = train(text, order)
     for history in {(), *model.backoffs}:
         total = sum(math.exp(model.log_prob(w, history)) for w in (*model.words, END, UNKNOWN))
         assert total == pytest.approx(1.0, abs=1e-12)
@@ -122,14 +102,14 @@ def test_only_the_last_words_of_a_history_count():
 
 
 def test_perplexity_of_equally_likely_words_is_their_number():
-    model = train([("a",)], 1, smoothing="witten-bell", vocabulary=("a",))
-    # c(a) = c(</s>) = 1, so both have (1 + 2/3) / 4 and <unk> has (2/3) / 4.
-    assert perplexity(model, [("a",)]) == pytest.approx(4 / (1 + 2 / 3), rel=1e-14)
+    model = train([("a",)], 1, vocabulary=("a",))
+    # c(a) = c(</s>) = 1 and D = 1/2, so both have 1/4 + 1/6 and <unk> has 1/6.
+    assert perplexity(model, [("a",)]) == pytest.approx(2.4, rel=1e-14)
 
 
 def test_longer_histories_predict_the_text_they_were_trained_on_better():
     text = SENTENCES * 5
-    perplexities = [perplexity(train(text, n, smoothing="witten-bell"), text) for n in (1, 2, 3)]
+    perplexities = [perplexity(train(text, n), text) for n in (1, 2, 3)]
     assert perplexities == sorted(perplexities, reverse=True)
 
 

@@ -11,6 +11,7 @@ from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
 
+from harness.acoustics.decoder import Beam
 from harness.acoustics.mmi import Criterion
 from harness.acoustics.rbm import WideRandom
 from harness.algorithms.async_sgd import AsyncSgd
@@ -235,8 +236,7 @@ def test_settings_of_a_run_that_change_nothing_are_named(configure, sequence):
     assert "tested_models" not in named(configure(tested_models="deployed"))
     assert "algorithm.k" in named(configure(algorithm=AsyncSgd(k=2.0)))
     assert "algorithm.k" not in named(configure(algorithm=AsyncSgd("memory_of_one", k=2.0)))
-    assert "criterion.boost" in named(sequence(criterion=Criterion(boost=2.0)))
-    assert "criterion.boost" not in named(sequence(criterion=Criterion("bmmi", boost=2.0)))
+    assert "criterion.beam" in named(sequence(criterion=Criterion(beam=Beam(3.0))))
     stepwise = {"fetch_s": 0.5, "waiting": 2, "shards": 2}
     assert set(stepwise) <= set(named(sequence(**stepwise, shuffling="full")))
     assert not set(stepwise) & set(named(sequence(**stepwise, shuffling="none")))

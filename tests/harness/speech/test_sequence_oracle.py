@@ -15,7 +15,7 @@ from harness.algorithms.stale import DelayCompensated, StalenessAware
 from harness.base.seeds import stream
 from harness.networks.feedforward import Dnn, Layout
 from harness.simulator.timeline_file import load_timeline
-from harness.speech.decoding import Decoder, Halves, log_posteriors, orders, references_of
+from harness.speech.decoding import log_posteriors, orders, references_of
 from harness.speech.evaluation import log_prior
 from harness.speech.frames import Frames
 from harness.speech.task import final_model
@@ -205,24 +205,3 @@ def test_full_shuffling_decodes_a_pass_with_the_parameters_it_begins_with(
     decode = timeline.spans.where(timeline.spans.kind == timeline.kinds.index("decode"))
     assert decode.start_s.tolist() == [0.0]
     assert decode.end_s[0] > 0.0
-
-
-@pytest.mark.parametrize("layers", ["all", "last"])
-def test_utterances_decoded_as_a_batch_give_what_each_gives_alone(
-    layers, sequence, corpus, finished
-):
-    criterion = Criterion(kappa=0.1, cancel_below=0.1)
-    config = sequence(layers=layers, criterion=criterion)
-    model = initial_of(config, corpus, finished)
-    halves, part = Halves.split(Dnn(LAYOUT, "relu"), model, layers)
-    single = Naive(config, corpus).criterion
-    train, frames = corpus.split("train"), Frames.from_corpus(corpus, "cpu")
-    decoder = Decoder("cpu", False, halves, frames, train, single)
-    models, utterances = [part * (1 + 0.1 * k) for k in range(4)], [3, 17, 5, 11]
-    alone, batch = decoder.decode(models, utterances), decoder.decode_batch(models, utterances)
-    for a, b in zip(alone, batch, strict=True):
-        torch.testing.assert_close(a.x, b.x, rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(a.outer, b.outer, rtol=1e-5, atol=1e-6)
-        assert a.seen._replace(value=0.0) == b.seen._replace(value=0.0)
-        assert a.seen.value == pytest.approx(b.seen.value, rel=1e-5)
-    assert 0 < sum(len(a.x) for a in alone) < train.frames[utterances].sum()
