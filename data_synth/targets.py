@@ -1,11 +1,10 @@
-"""Targets from transcripts alone: monophones, then tied states in context, then a network.
+"""Targets from transcripts alone: monophones, then tied states in context.
 
 1. Flat start: a sentence's states share its loud frames equally, silence has the quiet ends and
    pauses; one Gaussian a state, and several for silence.
 2. Viterbi training of monophones (``rounds``), their mixtures growing meanwhile.
 3. Statistics of every state in its contexts; a tree ties them (``tree``).
 4. Viterbi training of the tied states (``tied_rounds``).
-5. If asked, realignment with a network trained on the targets of 4.
 
 Models learn from ``train`` only; the other splits are aligned with what was learned.
 """
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from data_synth.align import Aligner, Alignment, Mixtures, equal_parts, refit
-from data_synth.corpus import Corpus, Utterances, join, splice_index
+from data_synth.corpus import Corpus, Utterances, join
 from data_synth.tree import (
     SILENCE,
     Tree,
@@ -53,7 +52,6 @@ class Effort:
         leaves: tied states wanted, silence's included; 0 stays with monophones.
         least_frames: frames every tied state has in training.
         components: Gaussians a state at most, for speech of many voices.
-        network_epochs: epochs of the network that realigns at the end; 0 for none.
     """
 
     states: int = 3
@@ -62,7 +60,6 @@ class Effort:
     leaves: int = 300
     least_frames: int = 100
     components: int = 8
-    network_epochs: int = 0
 
 
 @dataclass(frozen=True)
@@ -310,7 +307,7 @@ def from_transcripts(
     aligner = Aligner(expand_lexicon(speech.pronunciations, tree), silence_of(tree))
     found = aligner.align_all(speech.utterances, mixture_scores(speech, model))
     kept = _drop_failed(name, speech.utterances, found, skip, progress)
-    corpus = Corpus(
+    return Corpus(
         name=name,
         features=speech.rows(kept),
         targets=found.targets,
@@ -321,9 +318,6 @@ def from_transcripts(
         tree=tree,
         **card,
     )
-    if effort.network_epochs:
-        corpus = realign_with_network(corpus, effort.network_epochs, progress)
-    return corpus
 
 
 def _drop_failed(
@@ -337,32 +331,6 @@ def _drop_failed(
             raise UserError(f"{said}; they are left out with --skip-bad")
         progress(f"{said}: left out")
     return utterances.take(np.setdiff1d(np.arange(len(utterances)), lost))
-
-
-def realign_with_network(corpus: Corpus, epochs: int, progress: Callable[[str], None]) -> Corpus:
-    """The corpus with the targets a network of its own prefers: log posterior − log prior."""
-    from data_synth.validate import Effort as Training
-    from data_synth.validate import train_network
-
-    training = Training(epochs=epochs)
-    network = train_network(corpus, [training.units] * training.layers, training, seed=0)
-    train = corpus.split("train")
-    seen = np.bincount(
-        corpus.targets[train.start[0] : train.start[0] + train.total_frames],
-        minlength=corpus.n_targets,
-    )
-    log_prior = np.log((seen + 1.0) / (seen + 1.0).sum())
-    index = {int(s): i for i, s in enumerate(corpus.utterances.start)}
-
-    def scores(start: int, rows: int) -> np.ndarray:
-        own = corpus.utterances.take(np.array([index[start]]))
-        return network(splice_index(own, corpus.context)).numpy().astype(np.float64) - log_prior
-
-    aligner = Aligner(corpus.lexicon, corpus.silence)
-    found = aligner.align_all(corpus.utterances, scores)
-    moved = float((found.targets != corpus.targets).mean())
-    progress(f"network: {moved:.1%} of targets moved")
-    return replace(corpus, targets=found.targets, stored_fingerprint=None)
 
 
 def realign_corpus(

@@ -123,16 +123,13 @@ def _alignment_options(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--tied-rounds", type=int, default=4, help="number of realignments with tied states"
     )
-    verb.add_argument(
-        "--network-epochs", type=int, default=0, help="realign with a network at the end"
-    )
     verb.add_argument("--skip-bad", action="store_true", help="leave out bad utterances, counted")
 
 
 def _effort(arguments: argparse.Namespace) -> Effort:
     from data_synth.targets import Effort
 
-    least = {"leaves": 0, "rounds": 1, "tied_rounds": 1, "network_epochs": 0}
+    least = {"leaves": 0, "rounds": 1, "tied_rounds": 1}
     given = {name: getattr(arguments, name) for name in least}
     for name, value in given.items():
         if value < least[name]:

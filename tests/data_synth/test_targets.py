@@ -114,16 +114,6 @@ def test_the_same_transcripts_give_the_same_targets(clear, found):
     assert again.fingerprint == found.fingerprint
 
 
-def test_a_network_realigns_to_the_same_words(clear):
-    brief = replace(EFFORT, leaves=0, rounds=2, network_epochs=1)
-    lines = []
-    made = realign_corpus(clear, brief, lines.append)
-    assert lines[-1].startswith("network: ")
-    assert made.n_targets == 1 + 3 * 8
-    visits = made.targets[np.flatnonzero(np.diff(made.targets, prepend=-1))]
-    assert set(visits.tolist()) <= set(range(25))
-
-
 def short(clear):
     """The corpus with its first training utterance cut to two frames."""
     u = clear.utterances
