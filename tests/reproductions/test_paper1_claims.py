@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
-from harness.store import Run, Store
-from harness.store.schema import WORD_ERRORS
+from harness.store import Run
 from reproductions.paper1_async_asgd import claims
 from reproductions.paper1_async_asgd.experiments import CHUNK_HOURS, chunk_name
 from tests.reproductions.book import decided
+from tests.reproductions.by_hand import RunsByHand
 
 DEV = "dev_frame_error"
 SUBJECT: Any = SimpleNamespace(
     scale="smoke", corpus=SimpleNamespace(tests=("clean", "noise")), device="cpu"
 )
-UTTERANCES = 400
 
 
-class Book:
-    """Writes runs that never trained."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.store, self.count = folder, Store(folder / "runs"), 0
+class Book(RunsByHand):
+    """Runs of paper 1; virtual time is 100 s an epoch."""
 
     def run(
         self,
@@ -36,36 +30,18 @@ class Book:
         summary: dict[str, float] | None = None,
         rates: dict[str, float] | None = None,
     ) -> Run:
-        """A finished run.
-
-        Args:
-            curves: metric -> epoch -> value; virtual time is 100 s an epoch.
-            summary: its summary.
-            rates: ``test/candidate/stage`` -> error rate on one-word utterances.
-        """
-        self.count += 1
-        with self.store.begin({"number": self.count}) as writer:
-            for name, points in (curves or {}).items():
-                for epoch, value in points.items():
-                    writer.log(name, value, fold=0, time_s=100.0 * epoch, epoch=epoch)
-            if rates is not None:
-                # One seed's errors are shifted against another's, as real ones would be.
-                arrays = {
-                    key: np.roll(np.arange(UTTERANCES) < rate * UTTERANCES, self.count)
-                    for key, rate in rates.items()
-                }
-                lengths = {f"{test}/lengths": np.ones(UTTERANCES, np.int64) for test in
-                           ("clean", "noise")}  # fmt: skip
-                path = self.folder / "errors"
-                save_file({**{k: a.astype(np.int64) for k, a in arrays.items()}, **lengths}, path)
-                writer.attach(WORD_ERRORS, path)
-            writer.finish("done", summary or {})
-        return self.store.load(writer.hash)
+        """A run with curves, metric -> epoch -> value, and error rates."""
+        rows = [
+            (name, value, epoch, 100.0 * epoch)
+            for name, points in (curves or {}).items()
+            for epoch, value in points.items()
+        ]
+        return self.finish(summary or {}, rows, rates)
 
 
 @pytest.fixture
 def book(tmp_path) -> Book:
-    return Book(tmp_path)
+    return Book(tmp_path, 400)
 
 
 def averaged(book: Book, *ends: dict[float, float]) -> list[Run]:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from harness.judge.utterances import rate_difference_ci
-from harness.store import Run, Store
-from harness.store.schema import WORD_ERRORS
+from harness.store import Run
 from reproductions.paper2_ng_averaging import claims, errors, exhibits
 from reproductions.paper2_ng_averaging import claims as speedups
 from reproductions.paper2_ng_averaging import law as law_exhibits
@@ -20,10 +16,10 @@ from reproductions.paper2_ng_averaging.errors import true_value
 from reproductions.paper2_ng_averaging.experiments import SHARES, STEPS, cell, serial
 from reproductions.paper2_ng_averaging.law import Law
 from tests.reproductions.book import decided
+from tests.reproductions.by_hand import RunsByHand
 
 TESTS = ("swb", "callhome")
 SUBJECT: Any = SimpleNamespace(scale="smoke", corpus=SimpleNamespace(tests=TESTS), device="cpu")
-UTTERANCES = 500
 PASSES = 3
 FALLING = Law(0.15, 0.8, 0.6)
 """What averaging costs in runs made by hand."""
@@ -31,11 +27,8 @@ STEP = 0.03
 """A run made by hand on one worker has a hundred errors a set, so ratios are steps of 0.01."""
 
 
-class Book:
-    """Writes runs that never trained."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.store, self.count = folder, Store(folder / "runs"), 0
+class Book(RunsByHand):
+    """Runs of paper 2."""
 
     def run(
         self,
@@ -44,28 +37,17 @@ class Book:
         folds: int = 640,
         last: int = PASSES,
     ) -> Run:
-        """A run with this rate of errors on one-word utterances after its last pass.
-
-        After the passes before, everything was wrong.
-        """
-        self.count += 1
+        """A run with this rate of errors after its last pass; before it, everything was wrong."""
         rates = rate if isinstance(rate, dict) else dict.fromkeys(TESTS, rate)
-        with self.store.begin({"number": self.count, "workers": workers}) as writer:
-            arrays = {f"{test}/lengths": np.ones(UTTERANCES, np.int64) for test in TESTS}
-            for test in TESTS:
-                for stage in range(last):
-                    wrong = np.arange(UTTERANCES) < (
-                        rates[test] * UTTERANCES if stage == last - 1 else UTTERANCES
-                    )
-                    key = f"{test}/iterate/{stage}"
-                    # One seed's errors are shifted against another's, as real ones would be.
-                    arrays[key] = np.roll(wrong, self.count % 3).astype(np.int64)
-            save_file(arrays, path := self.folder / "errors")
-            writer.attach(WORD_ERRORS, path)
-            frames = {f"{t}_frame_error/iterate": rates[t] + 1e-4 * (self.count % 3) for t in TESTS}
-            summary = {"passes": last, "virtual_s": 100.0, "folds": folds}
-            writer.finish("done", {**summary, **frames})
-        return self.store.load(writer.hash)
+        stages = {
+            f"{test}/iterate/{stage}": rates[test] if stage == last - 1 else 1.0
+            for test in TESTS
+            for stage in range(last)
+        }
+        shift = 1e-4 * ((self.count + 1) % 3)
+        frames = {f"{test}_frame_error/iterate": rates[test] + shift for test in TESTS}
+        summary = {"passes": last, "virtual_s": 100.0, "folds": folds, **frames}
+        return self.finish(summary, rates=stages, config={"workers": workers}, turns=3)
 
     def runs(self, **rates: float | dict[str, float]) -> dict[str, list[Run]]:
         """Three seeds of every setting."""
@@ -88,19 +70,15 @@ class Book:
 
     def timed(self, **seconds: float) -> dict[str, list[Run]]:
         """Three seeds of every timing setting."""
-        found: dict[str, list[Run]] = {}
-        for name, virtual_s in seconds.items():
-            for _ in range(3):
-                self.count += 1
-                with self.store.begin({"number": self.count}) as writer:
-                    writer.finish("done", {"virtual_s": virtual_s})
-                found.setdefault(name, []).append(self.store.load(writer.hash))
-        return found
+        return {
+            name: [self.finish({"virtual_s": virtual_s}) for _ in range(3)]
+            for name, virtual_s in seconds.items()
+        }
 
 
 @pytest.fixture
 def book(tmp_path) -> Book:
-    return Book(tmp_path)
+    return Book(tmp_path, 500)
 
 
 def test_ng_crucial_compares_relative_losses(book):

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
-from harness.store import Run, Store
-from harness.store.schema import WORD_ERRORS, Outcome
+from harness.store import Run
+from harness.store.schema import Outcome
 from reproductions.paper import Subject
 from reproductions.paper3_async_mmi import claims, quantities
 from reproductions.paper3_async_mmi import claims as staleness
@@ -31,9 +29,9 @@ from reproductions.paper3_async_mmi.experiments import (
     fetch_s,
 )
 from tests.reproductions.book import decided
+from tests.reproductions.by_hand import RunsByHand
 
 experiments = import_module("reproductions.paper3_async_mmi.experiments")
-UTTERANCES = 600
 SUBJECT: Any = SimpleNamespace(
     scale="laptop",
     corpus=SimpleNamespace(
@@ -47,11 +45,8 @@ SUBJECT: Any = SimpleNamespace(
 PRESET = PRESETS["laptop"]
 
 
-class Book:
-    """Writes runs that never trained."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.store, self.count = folder, Store(folder / "runs"), 0
+class Book(RunsByHand):
+    """Runs of paper 3."""
 
     def run(
         self,
@@ -74,28 +69,18 @@ class Book:
             forced: whether its start was trained on forced alignments.
             metrics: further metrics, read at the end.
         """
-        self.count += 1
-        config = {"number": self.count, "passes": 1, "slots": 8, "replicas": 50}
-        config |= {"fetch_s": 60.0, "seed": 0, "rate": RATE}
-        config["start"] = {"targets": {"is": "ForcedAlignment"}} if forced else {}
-        with self.store.begin(config) as writer:
-            for i, value in enumerate(criterion):
-                at = i / max(1, len(criterion) - 1)
-                writer.log(quantities.CRITERION, value, fold=i, time_s=pass_s * at, epoch=at)
-            for name, value in metrics.items():
-                writer.log(name.replace("__", "/"), value, fold=9, time_s=pass_s, epoch=1.0)
-            if error is not None:
-                wrong = np.roll(np.arange(UTTERANCES) < error * UTTERANCES, self.count)
-                arrays = {
-                    "test/iterate/1": wrong.astype(np.int64),
-                    "test/lengths": np.ones(UTTERANCES, np.int64),
-                }
-                save_file(arrays, path := self.folder / "errors")
-                writer.attach(WORD_ERRORS, path)
-            writer.finish(
-                status, {"folds": 100, "epochs": 1.0, "virtual_s": pass_s, **(summary or {})}
-            )
-        return self.store.load(writer.hash)
+        start = {"targets": {"is": "ForcedAlignment"}} if forced else {}
+        config = {"passes": 1, "slots": 8, "replicas": 50, "fetch_s": 60.0, "seed": 0}
+        config |= {"rate": RATE, "start": start}
+        epochs = np.linspace(0.0, 1.0, len(criterion)).tolist()
+        rows = [
+            (quantities.CRITERION, value, epoch, pass_s * epoch)
+            for value, epoch in zip(criterion, epochs, strict=True)
+        ]
+        rows += [(name.replace("__", "/"), value, 1.0, pass_s) for name, value in metrics.items()]
+        rates = None if error is None else {"test/iterate/1": error}
+        results = {"folds": 100, "epochs": 1.0, "virtual_s": pass_s, **(summary or {})}
+        return self.finish(results, rows, rates, config, status)
 
     def three(self, **choices: Any) -> list[Run]:
         """Three seeds that agree, but for a hair."""
@@ -104,7 +89,7 @@ class Book:
 
 @pytest.fixture
 def book(tmp_path) -> Book:
-    return Book(tmp_path)
+    return Book(tmp_path, 600)
 
 
 def spread(values, seed):
