@@ -15,7 +15,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Collection, Generator, Iterable
 from contextlib import contextmanager
@@ -31,7 +30,6 @@ __all__ = [
     "end",
     "hide_main",
     "ignore",
-    "interrupt_on_signals",
     "join",
     "listen",
 ]
@@ -151,22 +149,3 @@ def _interrupt(*_: object) -> None:
         if signal.getsignal(number) == _interrupt:
             signal.signal(number, _ignore_signal)
     raise KeyboardInterrupt
-
-
-@contextmanager
-def interrupt_on_signals() -> Generator[None]:
-    """`listen` within the block; afterwards the handlers of before. Does nothing in other threads.
-
-    Does nothing either in a process that listens already.
-    """
-    here = threading.current_thread() is threading.main_thread()
-    before = {number: signal.getsignal(number) for number in ENDING} if here else {}
-    if not here or _interrupt in before.values():
-        yield
-        return
-    listen()
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -155,22 +155,16 @@ def add_digest(record: Mapping[str, Any]) -> dict[str, Any]:
     return {**record, SEAL: identity(record)}
 
 
-def check_digest(record: Mapping[str, Any], needs_seal: bool = False) -> dict[str, Any]:
+def check_digest(record: Mapping[str, Any]) -> dict[str, Any]:
     """Check the digest of a record, and return the record without it.
-
-    Args:
-        record: record as it was read.
-        needs_seal: reject a record without a digest; otherwise one of schema 1, which had none, is
-            accepted.
 
     Raises:
         ValueError: the digest does not match, or is missing.
     """
-    said = {key: value for key, value in record.items() if key != SEAL}
-    is_older = SEAL not in record and record.get("schema", 1) == 1
-    if (needs_seal or not is_older) and record.get(SEAL) != identity(said):
+    values = {key: value for key, value in record.items() if key != SEAL}
+    if record.get(SEAL) != identity(values):
         raise ValueError("it does not match its digest")
-    return said
+    return values
 
 
 def find_damaged(

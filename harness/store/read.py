@@ -61,7 +61,7 @@ class Run:
         summary: name to value; NaN where the value was not finite.
         note: one sentence, often empty.
         dir: the run's folder.
-        digests: SHA-256 of every file of results, by name; none where the run has none.
+        digests: SHA-256 of every file of results, by name; none of an unfinished run.
     """
 
     hash: str
@@ -110,8 +110,7 @@ class Run:
         path = self.dir / name
         if self.without([name]):
             raise UserError(f"run {self.hash[:SHORT]}: light, its {name} is not in {self.dir}")
-        is_its = not self.digests or name in self.digests or name in schema.RESERVED
-        if not (path.is_file() and is_its):
+        if not (path.is_file() and (name in self.digests or name in schema.RESERVED)):
             raise UserError(f"run {self.hash[:12]}: no file {name!r}")
         if name not in self._whole and files.find_damaged(self.dir, self._digest(name)):
             raise UserError(f"{path}: damaged, not as written; asked for, the run is made again")
@@ -121,8 +120,7 @@ class Run:
     def damaged(self) -> list[str]:
         """Names of a finished run's files that are missing or not as they were written.
 
-        The large files of a light run (`schema.LARGE`) may be missing, and the provenance of a run
-        without digests.
+        The large files of a light run (`schema.LARGE`) may be missing.
         """
         if self.status in ("unfinished", "damaged"):
             return []
@@ -174,8 +172,8 @@ class Run:
         path = self.dir / schema.PROVENANCE
         if not (self.digests or path.exists()):
             return {}
-        moment = read_record(path, needs_seal=bool(self.digests))
-        if moment.get("hash", self.hash) != self.hash:  # older files have no hash
+        moment = read_record(path)
+        if moment.get("hash", self.hash) != self.hash:  # published ones may have none
             raise UserError(f"{path}: damaged, it is another run's")
         return moment
 
@@ -211,7 +209,6 @@ def _run_from_record(folder: Path, record: Mapping[str, Any]) -> Run:
                 f"of another run, {str(record['hash'])[:SHORT]}; the folder's name is not its hash"
             )
             raise UserError(f"{folder / schema.RUN}: {told}")
-        files = record["files"]
         return Run(
             hash=record["hash"],
             config=record["config"],
@@ -219,7 +216,7 @@ def _run_from_record(folder: Path, record: Mapping[str, Any]) -> Run:
             summary=schema.nan_for_none(record["summary"]),
             note=record["note"],
             dir=folder,
-            digests=cast(dict[str, str], files) if isinstance(files, dict) else {},
+            digests=record["files"],
         )
     except KeyError as error:
         raise UserError(f"{folder / schema.RUN}: damaged, key {error} is missing") from None
@@ -237,18 +234,14 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def read_record(path: Path, needs_seal: bool = False) -> dict[str, Any]:
+def read_record(path: Path) -> dict[str, Any]:
     """Read a JSON object and check its digest.
-
-    Args:
-        path: path of the file.
-        needs_seal: see `check_digest`.
 
     Raises:
         UserError: the file cannot be read, or is not as it was written.
     """
     try:
-        return files.check_digest(read_json(path), needs_seal)
+        return files.check_digest(read_json(path))
     except ValueError as error:
         raise UserError(f"{path}: damaged, {error}") from None
 

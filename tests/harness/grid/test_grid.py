@@ -193,12 +193,10 @@ def test_an_idle_process_that_was_killed_is_replaced():
 
 INTERRUPTED = """
 import sys, time
-from harness.cli import exit_code
-from harness.base.forks import interrupt_on_signals
+from harness.cli import exit_code, run_process
 from harness.grid.executors import ProcessExecutor
 from harness.grid.grid import Runner
 
-@interrupt_on_signals()
 def run():
     executor = ProcessExecutor((), print)
     futures = [executor.submit(time.sleep, 600) for _ in range(2)]
@@ -209,7 +207,7 @@ def run():
     finally:
         executor.shutdown()
 
-sys.exit(exit_code(run))
+sys.exit(run_process(lambda: exit_code(run)))
 """
 
 

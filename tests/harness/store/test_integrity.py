@@ -175,16 +175,6 @@ def test_a_damaged_configuration_is_written_again(tmp_path):
     assert json.loads((folder / "config.json").read_text()) == CONFIG
 
 
-def test_a_run_of_before_there_were_digests_is_believed(tmp_path):
-    run = Store(tmp_path).obtain(CONFIG, execute)
-    path = run.dir / "run.json"
-    record = json.loads(path.read_text())
-    del record["sha256"]
-    path.write_text(json.dumps(record | {"schema": 1, "files": sorted(record["files"])}))
-    assert Store(tmp_path).has(run.hash)
-    assert Store(tmp_path).load(run.hash).metrics["value"].tolist() == [1.0, 0.5, 1 / 3]
-
-
 def test_a_damaged_configuration_of_a_finished_run_is_written_again_and_nothing_else(tmp_path):
     store = Store(tmp_path)
     run = store.obtain({"seed": 0}, lambda writer: writer.finish())
