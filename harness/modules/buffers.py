@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-import torch
 from torch import Tensor, nn
 
 from harness.algorithms.contract import concat_rows
@@ -75,17 +74,32 @@ class Buffers:
         return module.get_buffer(own)
 
 
-def find_changed_buffers(module: nn.Module, before: Mapping[str, Tensor]) -> tuple[str, ...]:
-    """Names of the buffers of all submodules of which one has changed.
+Versions = Mapping[str, tuple[Tensor, int]]
+"""Each buffer of a module by name, with its number of writes so far."""
+
+
+def get_versions(module: nn.Module) -> Versions:
+    """The versions of a module's buffers now."""
+    return {name: (buffer, buffer._version) for name, buffer in module.named_buffers()}
+
+
+def find_changed_buffers(module: nn.Module, before: Versions) -> tuple[str, ...]:
+    """Names of the buffers of all submodules of which one was written or replaced.
+
+    Values tell less: an average of the weights that starts from them is first written unchanged.
 
     Args:
         module: the module.
-        before: copies of all its buffers at an earlier time.
+        before: the versions of all its buffers at an earlier time.
     """
-    named = dict(module.named_buffers())
-    changed = {name for name, now in named.items() if not torch.equal(now, before[name])}
+    now = get_versions(module)
+    changed = {
+        name
+        for name, (buffer, version) in now.items()
+        if name not in before or buffer is not before[name][0] or version != before[name][1]
+    }
     owners = {name.rpartition(".")[0] for name in changed}
-    return tuple(name for name in named if name.rpartition(".")[0] in owners)
+    return tuple(name for name in now if name.rpartition(".")[0] in owners)
 
 
 def deploy(states: Mapping[int, State], fresh: State, rule: Rule) -> State:

@@ -33,7 +33,7 @@ from torch.func import functional_call, grad_and_value, vmap
 
 from harness.base.errors import RAISED, UserError, describe_raised
 from harness.base.settings import format_count
-from harness.modules.buffers import Buffers, find_changed_buffers
+from harness.modules.buffers import Buffers, find_changed_buffers, get_versions
 from harness.modules.gradient_rules import NO_RULES, GradientRules
 from harness.modules.trees import Call, Parts, Value, join, map_tensors, unwrap
 from harness.natural_gradient.layer_hooks import Affine, LayerHook, Reduction, is_affine
@@ -393,18 +393,28 @@ _unflattened = cast(
 
 
 def copy_module(module: nn.Module) -> nn.Module:
-    """A deep copy of a module.
+    """A deep copy of a module, with the attributes of its parameters.
 
     Raises:
-        UserError: the module holds something that cannot be copied.
+        UserError: the module holds something that cannot be copied, or a hook of a parameter.
     """
+    for name, parameter in module.named_parameters():
+        hooks = parameter._backward_hooks, getattr(parameter, "_post_accumulate_grad_hooks", None)
+        if any(hooks):
+            told = f"the parameter {name!r} has a hook, which copies and checkpoints do not keep"
+            raise UserError(f"model: {told}; allowed: the same in forward, or a parametrization")
+    # Tensors that are computed from others, such as a pruned weight, refuse to be copied.
+    held = [value for each in module.modules() for value in vars(each).values()]
+    computed = [t for t in held if isinstance(t, Tensor) and t.grad_fn is not None]
     try:
-        return copy.deepcopy(module)
+        copied = copy.deepcopy(module, {id(t): t.detach().clone() for t in computed})
     except Exception as error:  # of whatever the user's module holds
         told = f"cannot be copied ({describe_raised(error)})"
-        raise UserError(
-            f"model: {told}; allowed: what holds no lock, open file or generator"
-        ) from error
+        allowed = "allowed: what holds no lock, open file, generator or result of a computation"
+        raise UserError(f"model: {told}; {allowed}") from error
+    for old, new in zip(module.parameters(), copied.parameters(), strict=True):
+        vars(new).update(vars(old))
+    return copied
 
 
 def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -509,7 +519,7 @@ def _run_module(
         UserError: see `inspect_module`.
     """
     Parameters.from_module(module)
-    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    before, parameters = get_versions(module), _copy_parameters(module)
     known = state_of_generator(x.device)
     call = Call.from_module(module, needs_labels=loss is own_loss)
     with preserve_generators(), torch.enable_grad():
@@ -523,12 +533,21 @@ def _run_module(
         raise UserError(f"loss: {told}; allowed: one number for a minibatch, a tensor of shape []")
     if not found.requires_grad:
         raise UserError("loss: does not depend on the model's parameters; nothing can be trained")
+    for name, (value, version) in _copy_parameters(module).items():
+        if version != parameters[name][1] or not torch.equal(value, parameters[name][0]):
+            told = f"forward writes the parameter {name!r}, which the server's would overwrite"
+            raise UserError(f"model: {told}; allowed: what the optimizer alone writes")
     changing, once = find_changed_buffers(module, before), float(found.detach())
     if isinstance(outputs, Tensor):
         summed = _is_summed(loss, outputs, unwrap(targets), once)
     else:
         summed = not drawn and _doubles(module, loss, x, targets, call, once)
     return drawn, "sum" if summed else "mean", changing
+
+
+def _copy_parameters(module: nn.Module) -> dict[str, tuple[Tensor, int]]:
+    """Values of all parameters, each with its number of writes so far."""
+    return {n: (p.detach().clone(), p._version) for n, p in module.named_parameters()}
 
 
 @torch.no_grad()

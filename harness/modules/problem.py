@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, cast
 
 import numpy as np
@@ -24,6 +24,7 @@ from harness.grid.executors import Parcel
 from harness.judge.direction import BETTER, MORE
 from harness.modules.buffers import Rule
 from harness.modules.gradient_rules import NO_RULES, GradientRules
+from harness.modules.hidden_state import refuse_hidden_state
 from harness.modules.network import (
     OWN_LOSS,
     AskedLoss,
@@ -196,6 +197,9 @@ class Problem(HasIdentity):
                     scored = {"loss": self.loss, **self.metrics}
                     parts = _to_device(module, device), scored, first.x, first.y, call
                     try_metrics(*parts, data=name)
+            metrics = {f"metric: {name}": metric for name, metric in self.metrics.items()}
+            held = {"model": _to_device(module, device), "loss": self.loss, **metrics}
+            refuse_hidden_state(held, partial(_call_parts, call, some))
         return found
 
     def _is_batchable(self, minibatch: int, device: str) -> bool:
@@ -277,6 +281,29 @@ def read_autocast(asked: object) -> torch.dtype | None:
     if asked not in (None, torch.bfloat16, "bfloat16"):
         raise UserError(f"autocast: {asked!r}; allowed: None, 'bfloat16' or torch.bfloat16")
     return None if asked is None else torch.bfloat16
+
+
+def _call_parts(call: Call, examples: Arrays, parts: Mapping[str, Any], other: bool) -> None:
+    """Call model, loss and metrics once, as training and evaluation do.
+
+    Args:
+        call: the way the model is called.
+        examples: a minibatch.
+        parts: the model, the loss and the metrics, changed.
+        other: whether to repeat half of the examples in place of the rest.
+    """
+    some = examples.take(np.arange(len(examples)) // 2) if other else examples
+    module: nn.Module = parts["model"]
+    modes = [(each, each.training) for each in module.modules()]
+    with preserve_generators(), torch.enable_grad():
+        parts["loss"](call.run(module, some.x, some.y), unwrap(some.y)).backward()
+    module.zero_grad()
+    with preserve_generators(), torch.no_grad():
+        outputs = call.run(module.eval(), some.x, some.y)
+        for metric in list(parts.values())[2:]:
+            metric(outputs, unwrap(some.y))
+    for each, mode in modes:
+        each.training = mode
 
 
 def _to_device(module: nn.Module, device: str) -> nn.Module:

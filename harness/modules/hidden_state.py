@@ -1,0 +1,336 @@
+"""State of a user's model, loss and metrics that is neither a parameter nor a buffer.
+
+Attributes, closures and globals are one for all simulated workers and no part of a checkpoint, so
+a result must not depend on what a call leaves in them. `refuse_hidden_state` calls copies a few
+times and compares. What is written anew before it is read (a stored activation), only appended to
+(a log), or computed once from no data (a cached mask) is harmless and stays.
+"""
+
+from __future__ import annotations
+
+import copy
+import dis
+import functools
+import hashlib
+import operator
+import random
+from collections.abc import Callable, Iterator, Mapping
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
+from typing import Any, NoReturn, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from harness.base.errors import UserError
+from harness.modules.network import copy_module
+
+NOT_STATE = frozenset(vars(nn.Module()))
+"""Attributes of every module: its parameters, buffers, submodules, hooks and mode."""
+
+ADVICE = {
+    "model": "a buffer: self.register_buffer(name, tensor), written in place",
+    "loss": "a function of outputs and targets alone; what it keeps is a buffer of the model",
+    "metric": "a function of outputs and targets alone",
+}
+"""What to do instead, by the part that holds the state."""
+
+DATA: tuple[Any, ...] = (int, float, Tensor, np.ndarray, list, dict)
+"""Attributes of a class that are taken for data."""
+
+Place = tuple[str, Callable[[], Any], Callable[[Any], None]]
+"""A variable: its name, and functions that read and write it."""
+
+Frozen = tuple[Any, Any]
+"""A value as a hashable description, with and without identities of its tensors."""
+
+
+def refuse_hidden_state(
+    parts: Mapping[str, Any], call: Callable[[Mapping[str, Any], bool], None]
+) -> None:
+    """Refuse what keeps state between calls outside of parameters and buffers.
+
+    Args:
+        parts: model, loss and metrics by the name that messages have for them.
+        call: calls the parts once; with True on other data of the same shapes.
+
+    Raises:
+        UserError: one of the parts does.
+    """
+    for name, part in parts.items():
+        if name != "model" and any(map(_has_parameters, _owners(part))):
+            told = "has parameters of its own, which would not be trained"
+            raise UserError(f"{name}: {told}; allowed: parameters of the model, with loss='model'")
+    copied = _copy(parts)
+    before = _freeze_all(copied)
+    call(copied, False)
+    once = _freeze_all(copied)
+    written = [key for key, value in once.items() if before.get(key, value)[0] != value[0]]
+    written += once.keys() - before.keys()  # attributes that the call has made
+    if not written:
+        return
+    call(copied, False)
+    twice = _freeze_all(copied)
+    other = _copy(parts)
+    call(other, True)
+    elsewhere = _freeze_all(other)
+    kept = {
+        key
+        for key in written
+        if twice[key][0] != once[key][0] or elsewhere.get(key, (0, 0))[1] != once[key][1]
+    }
+    if kept and (read := _find_read(_copy(parts), kept, call)):
+        part, name = read
+        told = f"{part}: {name!r} changes from call to call, and is neither parameter nor buffer"
+        shared = "simulated workers would share it, a resumed run would lose it"
+        raise UserError(f"{told}: {shared}; allowed: {ADVICE[part.partition(':')[0]]}")
+
+
+def _find_read(
+    parts: Mapping[str, Any],
+    kept: set[tuple[str, str]],
+    call: Callable[[Mapping[str, Any], bool], None],
+) -> tuple[str, str] | None:
+    """The variable among ``kept`` that a call reads before it writes it, if one does."""
+    places = [
+        ((part, place[0]), place)
+        for part, value in parts.items()
+        for place in _places(value, is_loss=part != "model")
+    ]
+    values = [(place, place[1]()) for key, place in places if key in kept]
+    for (name, _, write), _value in values:
+        write(_Unread(name))
+    try:
+        call(parts, False)
+    except _ReadError as error:
+        return next(key for key in sorted(kept) if key[1] == str(error))
+    except Exception:  # by an operation that does not ask the value: torch's own, say
+        return min(kept)
+    finally:
+        for (_, _, write), value in values:
+            write(value)
+    return None
+
+
+class _ReadError(Exception):
+    """A variable was read; the message is its name."""
+
+
+class _Unread:
+    """Stands in for a value, and raises `_ReadError` when it is used; it can be logged to."""
+
+    def __init__(self, name: str) -> None:
+        self.__dict__["name"] = name
+
+    def append(self, *_: object) -> None:
+        """Take what is logged."""
+
+    add = extend = appendleft = __setitem__ = append
+
+    @classmethod
+    def __torch_function__(cls, *_: object) -> NoReturn:
+        raise RuntimeError
+
+    def _read(self, *_: object) -> NoReturn:
+        raise _ReadError(self.__dict__["name"])
+
+    __getattr__ = __bool__ = __len__ = __iter__ = __next__ = __getitem__ = __call__ = _read
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = _read
+    __rtruediv__ = __floordiv__ = __mod__ = __pow__ = __rpow__ = __matmul__ = __neg__ = _read
+    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = _read  # pyright: ignore[reportAssignmentType]
+    __int__ = __float__ = __index__ = __array__ = __or__ = __and__ = __xor__ = __enter__ = _read
+    __hash__ = object.__hash__
+
+
+def _owners(part: Any) -> Iterator[Any]:
+    """A callable and the objects that it is bound to."""
+    yield part
+    if isinstance(part, MethodType):
+        yield part.__self__
+    elif isinstance(part, functools.partial):
+        yield from _owners(cast(Any, part).func)
+    elif isinstance(part, FunctionType):
+        yield from (c.cell_contents for c in part.__closure__ or () if _is_full(c))
+
+
+def _has_parameters(value: Any) -> bool:
+    return isinstance(value, nn.Module) and any(p.requires_grad for p in value.parameters())
+
+
+def _copy(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies of the parts; a function is itself."""
+    copied: dict[str, Any] = {}
+    for name, part in parts.items():
+        try:
+            copied[name] = copy_module(part) if name == "model" else copy.deepcopy(part)
+        except UserError:
+            raise
+        except Exception:  # of whatever a user's object holds
+            copied[name] = part
+    return copied
+
+
+def _freeze_all(parts: Mapping[str, Any]) -> dict[tuple[str, str], Frozen]:
+    """Every variable of the parts as it is now, by part and name."""
+    model: nn.Module = parts["model"]
+    known = set(map(id, (*model.modules(), *model.parameters(), *model.buffers())))
+    kept: list[Any] = []
+    frozen: dict[tuple[str, str], Frozen] = {}
+    for part, value in parts.items():
+        for name, read, _ in _places(value, is_loss=part != "model"):
+            frozen[part, name] = (
+                _Freezer(known, kept, identities=True).freeze(read()),
+                _Freezer(known, kept, identities=False).freeze(read()),
+            )
+    return frozen
+
+
+def _places(part: Any, *, is_loss: bool = True) -> Iterator[Place]:
+    """The variables that calls of a part can write: attributes, closures and globals.
+
+    Args:
+        part: model, loss or metric.
+        is_loss: whether buffers are among them: only those of the model are carried.
+    """
+    if isinstance(part, nn.Module):
+        named = cast("Iterator[tuple[str, nn.Module]]", part.named_modules())
+        for prefix, module in named:
+            variables = vars(module)
+            held = [(variables, name) for name in variables.keys() - NOT_STATE]
+            if is_loss:
+                held += [(variables["_buffers"], name) for name in variables["_buffers"]]
+            for owner, name in held:
+                yield _attribute(owner, name, f"{prefix}.{name}" if prefix else name)
+            yield from _of_class(type(module))
+    elif isinstance(part, MethodType):
+        yield from _places(part.__self__)
+        yield from _of_function(cast(FunctionType, part.__func__))
+    elif isinstance(part, functools.partial):
+        yield from _places(cast(Any, part).func)
+        for name in part.keywords:
+            yield _attribute(part.keywords, name, name)
+        yield "an argument of partial", lambda: part.args, lambda _: None
+    elif isinstance(part, FunctionType):
+        yield from _of_function(part)
+    elif not isinstance(part, type | BuiltinFunctionType | str):
+        for name in list(getattr(part, "__dict__", {})):
+            yield _attribute(vars(part), name, name)
+        yield from _of_class(cast("type[Any]", type(part)))
+
+
+def _attribute(variables: Any, name: str, shown: str) -> Place:
+    return shown, lambda: variables[name], functools.partial(operator.setitem, variables, name)
+
+
+def _of_class(kind: type) -> Iterator[Place]:
+    """Data in a user's class, and what its functions write of closures and globals."""
+    for base in kind.__mro__:
+        if _is_library(base):
+            continue
+        for name, value in list(vars(base).items()):
+            if isinstance(value, FunctionType):
+                yield from _of_function(value)
+            elif not name.startswith("__") and isinstance(
+                value, int | float | Tensor | list | dict
+            ):
+                write = functools.partial(setattr, base, name)
+                yield f"{base.__name__}.{name}", functools.partial(getattr, base, name), write
+
+
+def _of_function(function: FunctionType) -> Iterator[Place]:
+    """Attributes and closure of a function, and the globals that it assigns."""
+    if _is_library(function):
+        return
+    for name in vars(function):
+        yield _attribute(vars(function), name, f"{function.__name__}.{name}")
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    for name, cell in cells:
+        if _is_full(cell) and not isinstance(cell.cell_contents, FunctionType | type | nn.Module):
+            write = functools.partial(setattr, cell, "cell_contents")
+            yield name, functools.partial(getattr, cell, "cell_contents"), write
+    for step in dis.get_instructions(function.__code__):
+        if step.opname == "STORE_GLOBAL" and step.argval in function.__globals__:
+            yield _attribute(function.__globals__, step.argval, step.argval)
+
+
+def _is_library(code: type | FunctionType) -> bool:
+    """Whether code is of this package or of the libraries below it, which keep no state here."""
+    return str(code.__module__).split(".")[0] in {"torch", "builtins", "numpy", "harness"}
+
+
+def _is_full(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not None or True
+    except ValueError:
+        return False
+
+
+class _Freezer:
+    """Describes values so that equal ones have equal descriptions.
+
+    Args:
+        known: ids of registered modules, parameters and buffers, which are no hidden state.
+        kept: keeps tensors alive, so that no other gets their id.
+        identities: whether tensors differ that are equal but were written or made anew.
+    """
+
+    def __init__(self, known: set[int], kept: list[Any], *, identities: bool) -> None:
+        self._seen, self._kept, self._identities = set(known), kept, identities
+
+    def freeze(self, value: Any) -> Any:
+        """A hashable description of a value."""
+        kind = type(value).__name__
+        if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+            return kind, repr(value)
+        if id(value) in self._seen:
+            return "seen"
+        self._seen.add(id(value))
+        self._kept.append(value)
+        if isinstance(value, Tensor):
+            return kind, self._freeze_tensor(value)
+        if isinstance(value, np.ndarray):
+            array = cast(Any, value)
+            if array.dtype == object:
+                return kind, tuple(map(self.freeze, array.ravel().tolist()))
+            return kind, array.shape, _digest(array)
+        if isinstance(value, torch.Generator):
+            return kind, self.freeze(value.get_state().numpy())
+        if isinstance(value, random.Random):
+            return kind, hash(value.getstate())
+        if isinstance(value, np.random.Generator | np.random.RandomState):
+            generator: Any = value
+            state = generator.bit_generator.state if hasattr(value, "bit_generator") else None
+            return kind, self.freeze(state or generator.get_state())
+        if isinstance(value, Mapping):
+            items = cast("Mapping[Any, Any]", value).items()
+            return kind, tuple((self.freeze(key), self.freeze(each)) for key, each in items)
+        if isinstance(value, list | tuple | set | frozenset) or kind == "deque":
+            return kind, tuple(map(self.freeze, cast("Any", value)))
+        if isinstance(value, type | ModuleType | FunctionType | MethodType):
+            return kind
+        module = cast("type[Any]", type(value)).__module__
+        if not isinstance(value, nn.Module) and module.startswith("torch."):
+            return kind
+        if hasattr(value, "__dict__"):
+            return kind, self.freeze(dict(vars(value)))
+        return kind, repr(value) if module == "itertools" else _length(value)
+
+    def _freeze_tensor(self, tensor: Tensor) -> Any:
+        content = tensor.detach()
+        if content.layout == torch.strided and content.device.type != "meta":
+            digest = _digest(content.cpu().contiguous().flatten().view(torch.uint8).numpy())
+        else:
+            digest = ""
+        content = tuple(tensor.shape), str(tensor.dtype), digest
+        return (*content, id(tensor), tensor._version) if self._identities else content
+
+
+def _digest(array: np.ndarray) -> str:
+    return hashlib.sha256(array.tobytes()).hexdigest()
+
+
+def _length(value: Any) -> int:
+    try:
+        return operator.length_hint(value)
+    except TypeError:
+        return 0

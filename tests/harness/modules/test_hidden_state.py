@@ -1,0 +1,323 @@
+"""What a user's model, loss and metrics hold besides parameters and buffers is refused or kept."""
+
+from __future__ import annotations
+
+import functools
+import re
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils import prune
+
+import lagbench
+from harness.base.errors import UserError
+from harness.modules.network import copy_module
+from harness.modules.problem import Arrays, Problem
+
+X = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
+Y = X.sum(1, keepdim=True)
+CALLS = 0
+
+
+class Base(nn.Module):
+    """A layer, and one attribute more."""
+
+    def __init__(self, value: object = None) -> None:
+        super().__init__()
+        self.inner, self.value = nn.Linear(4, 1), value
+
+
+class Counting(Base):
+    def forward(self, x):
+        self.value += 1
+        return self.inner(x) * self.value
+
+
+class InAList(Base):
+    def forward(self, x):
+        self.value[0] = self.value[0] + 1
+        return self.inner(x) * self.value[0]
+
+
+class Carried(Base):
+    """A state that starts as None, such as a recurrent one."""
+
+    def forward(self, x):
+        h = torch.zeros(1) if self.value is None else self.value
+        out = self.inner(x) + h
+        self.value = out.mean().detach()
+        return out
+
+
+class Written(Base):
+    """A tensor that is no buffer, written with what it holds at first."""
+
+    def forward(self, x):
+        self.value.lerp_(self.inner.weight.detach(), 0.1)
+        return self.inner(x)
+
+
+class FromFirstData(Base):
+    def forward(self, x):
+        if self.value is None:
+            self.value = x.std(0)
+        return self.inner(x / self.value)
+
+
+class OwnGenerator(Base):
+    def forward(self, x):
+        return self.inner(x) * float(self.value.normal(1.0, 0.1))
+
+
+class OfItsClass(Base):
+    count = 0
+
+    def forward(self, x):
+        type(self).count += 1
+        return self.inner(x) * self.count
+
+
+class InEvaluation(Base):
+    def forward(self, x):
+        self.value = self.value if self.training else self.value + 1
+        return self.inner(x) * self.value
+
+
+def written():
+    module = Written()
+    module.value = module.inner.weight.detach().clone()
+    return module
+
+
+REFUSED = {
+    "count": lambda: Counting(0),
+    "tensor": lambda: Counting(torch.zeros(())),
+    "list": lambda: InAList([1.0]),
+    "array": lambda: InAList(np.ones(1)),
+    "None at first": Carried,
+    "an equal value": written,
+    "first data": FromFirstData,
+    "generator": lambda: OwnGenerator(np.random.default_rng(0)),
+    "class": OfItsClass,
+    "submodule": lambda: nn.Sequential(nn.Linear(4, 4), Counting(0)),
+    "evaluation": lambda: InEvaluation(0),
+}
+
+
+def inspect(model, loss=functional.mse_loss, metrics=None):
+    arrays = Arrays(X, Y)
+    return Problem(model, loss, arrays, arrays, None, metrics or {}).inspect(16, "cpu")
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_state_outside_of_buffers_is_refused(kind):
+    with pytest.raises(UserError, match=r"model: '.*' changes from call to call.*register_buffer"):
+        inspect(REFUSED[kind]())
+
+
+class Storing(Base):
+    def forward(self, x):
+        self.value = self.inner(x)
+        return self.value
+
+
+class Logging(Base):
+    def forward(self, x):
+        self.value.append(len(x))
+        return self.inner(x)
+
+
+class Caching(Base):
+    def forward(self, x):
+        if self.value is None:
+            self.value = torch.ones(x.shape[1])
+        return self.inner(x * self.value)
+
+
+@pytest.mark.parametrize("model", [Storing(), Logging([]), Caching(), nn.LSTM(4, 1)])
+def test_what_no_later_call_depends_on_is_taken(model):
+    def loss(outputs, targets):
+        return functional.mse_loss(outputs[0] if isinstance(outputs, tuple) else outputs, targets)
+
+    inspect(model, loss)
+
+
+def counting_global(outputs, targets):
+    global CALLS
+    CALLS += 1
+    return functional.mse_loss(outputs, targets) * CALLS
+
+
+def counting_closure():
+    count = 0
+
+    def loss(outputs, targets):
+        nonlocal count
+        count += 1
+        return functional.mse_loss(outputs, targets) * count
+
+    return loss
+
+
+def counting_attribute(outputs, targets):
+    counting_attribute.calls += 1
+    return functional.mse_loss(outputs, targets) * counting_attribute.calls
+
+
+counting_attribute.calls = 0
+
+
+class Counted:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, outputs, targets, weight=1.0):
+        self.calls += 1
+        return functional.mse_loss(outputs, targets) * self.calls * weight
+
+
+class Centred(nn.Module):
+    """A loss with a buffer that it writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(1))
+
+    def forward(self, outputs, targets):
+        self.centre.lerp_(outputs.detach().mean(0), 0.1)
+        return functional.mse_loss(outputs - self.centre, targets)
+
+
+LOSSES = {
+    "CALLS": lambda: counting_global,
+    "count": counting_closure,
+    "counting_attribute.calls": lambda: counting_attribute,
+    "calls": Counted,
+    "centre": Centred,
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_or_metric_that_keeps_a_state_is_refused(name):
+    model, told = nn.Linear(4, 1), f"{re.escape(repr(name))} changes from call to call"
+    with pytest.raises(UserError, match=f"^loss: {told}.*a buffer of the model"):
+        inspect(model, LOSSES[name]())
+    with pytest.raises(UserError, match=f"^metric: own: {told}.*outputs and targets alone"):
+        inspect(model, metrics={"own": LOSSES[name]()})
+    if name == "calls":
+        with pytest.raises(UserError, match=told):
+            inspect(model, functools.partial(Counted(), weight=2.0))
+
+
+def test_parameters_of_a_loss_are_refused():
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, outputs, targets):
+            return functional.mse_loss(self.scale * outputs, targets)
+
+    model = nn.Linear(4, 1)
+    with pytest.raises(UserError, match="loss: has parameters of its own"):
+        inspect(model, Scaled())
+    with pytest.raises(UserError, match="loss: has parameters of its own"):
+        inspect(model, functools.partial(Scaled()))
+    inspect(model, Scaled().requires_grad_(False))
+
+
+class Averaged(nn.Module):
+    """The weights' moving average in a buffer that equals them at first."""
+
+    def __init__(self, *, replaced: bool = False) -> None:
+        super().__init__()
+        self.inner, self.replaced = nn.Linear(4, 1), replaced
+        self.register_buffer("shadow", self.inner.weight.detach().clone())
+
+    def forward(self, x):
+        if not self.training:
+            return x @ self.shadow.T + self.inner.bias
+        if self.replaced:
+            self.shadow = self.shadow.lerp(self.inner.weight.detach(), 0.1)
+        else:
+            self.shadow.lerp_(self.inner.weight.detach(), 0.1)
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_an_average_of_the_weights_is_a_plain_loops(tmp_path, replaced):
+    model = Averaged(replaced=replaced)
+    found = train(tmp_path, model).model()
+    for _ in range(8):
+        step(model)
+    torch.testing.assert_close(found.state_dict(), model.state_dict())
+
+
+def train(store, model, **settings):
+    """Eight steps on all examples at once."""
+    return lagbench.train(
+        model,
+        functional.mse_loss,
+        (X, Y),
+        **{"dev": (X, Y), "metric": "mse", "cluster": "k20m-server", "workers": 1},
+        **{"rate": 0.01, "minibatch": 64, "passes": 8, "seeds": 1, "step_seconds": 0.01},
+        store=store,
+        **settings,
+    )
+
+
+def step(model):
+    functional.mse_loss(model(X), Y).backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.01 * parameter.grad
+            parameter.grad = None
+
+
+def pruned():
+    module = nn.Linear(4, 1)
+    prune.random_unstructured(module, "weight", 0.5)
+    return module
+
+
+def normed():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return nn.utils.weight_norm(nn.Linear(4, 1))
+
+
+@pytest.mark.parametrize("make", [pruned, normed], ids=["pruned", "weight_norm"])
+def test_weights_computed_before_each_forward_are_trained_as_in_a_plain_loop(tmp_path, make):
+    model = make()
+    found = train(tmp_path, model).model()
+    for _ in range(8):
+        step(model)
+    torch.testing.assert_close(found.state_dict(), model.state_dict())
+
+
+@pytest.mark.parametrize("hook", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_of_parameters_are_refused(hook):
+    model = nn.Linear(4, 1)
+    getattr(model.weight, hook)(lambda _: None)
+    with pytest.raises(UserError, match="the parameter 'weight' has a hook"):
+        inspect(model)
+
+
+def test_attributes_of_parameters_are_copied():
+    model = nn.Linear(4, 1)
+    model.weight.mask = torch.ones(4)
+    assert torch.equal(copy_module(model).weight.mask, torch.ones(4))
+
+
+def test_a_forward_that_writes_parameters_is_refused():
+    class Clipping(Base):
+        def forward(self, x):
+            self.inner.weight.data.clamp_(-0.1, 0.1)
+            return self.inner(x)
+
+    with pytest.raises(UserError, match=r"forward writes the parameter 'inner\.weight'"):
+        inspect(Clipping())
