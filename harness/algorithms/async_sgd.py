@@ -22,18 +22,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import (
-    Algorithm,
-    Fold,
-    FoldsInARow,
-    LocalWork,
-    Repeating,
-    Server,
-    Turns,
-    fold_one_by_one,
-)
+from harness.algorithms.contract import Algorithm, Fold, LocalWork, Server
 from harness.algorithms.descent import PLAIN, Descent, local_direction
-from harness.algorithms.folding import is_fit_for_blocks, step_and_average, step_and_draw
 from harness.algorithms.share_schedules import rates_of
 from harness.base.settings import find_changed, setting
 
@@ -41,7 +31,7 @@ Scaling = Literal["plain", "memory_of_one"]
 
 
 @dataclass(frozen=True)
-class AsyncSgd(FoldsInARow, Repeating):
+class AsyncSgd(Algorithm):
     """``theta <- theta - rate * g``, whatever g's staleness.
 
     Args:
@@ -92,36 +82,6 @@ class AsyncSgd(FoldsInARow, Repeating):
             self._step(server.model, contribution, fold.rate)
         server.version += 1
 
-    def fold_turns(self, server: Server, turns: Turns, rate: float) -> None:
-        """`fold_one_by_one`, equal to the bit, in one pass over memory if `can_fold_in_blocks`."""
-        if not self.can_fold_in_blocks(server.model):
-            fold_one_by_one(self, server, turns, rate)
-            return
-        step_and_average(server.model, None, turns, rate, ())
-        server.version += len(turns.order)
-
-    @property
-    def repeats(self) -> bool:
-        """Whether steps are plain."""
-        return self.scaling == "plain"
-
-    def numbers(self, server: Server, rate: float) -> tuple[float, ...]:
-        """The learning rate."""
-        server.version += 1  # here, since `fold_from` is replayed without the host
-        return (rate,)
-
-    def fold_from(
-        self, server: Server, before: Tensor, contributions: Tensor, numbers: Tensor
-    ) -> None:
-        """Take one step along each of ``contributions [W, P]``."""
-        for contribution in contributions:
-            torch.addcmul(before, contribution, numbers[0], value=-1.0, out=server.model)
-            before = server.model
-
-    def can_fold_in_blocks(self, model: Tensor) -> bool:
-        """Whether ``fold_turns`` may go block by block over ``model [P]``."""
-        return self.scaling == "plain" and is_fit_for_blocks(model)
-
     def _step(self, model: Tensor, gradient: Tensor, rate: float) -> None:
         if self.scaling == "plain":
             model.sub_(gradient, alpha=rate)
@@ -131,7 +91,7 @@ class AsyncSgd(FoldsInARow, Repeating):
 
 
 @dataclass(frozen=True)
-class AveragedSgd(FoldsInARow, Repeating):
+class AveragedSgd(Algorithm):
     """The running average of iterates, and from a switch on the average of all iterates.
 
     Until the switch: ``average <- (1 - eta) average + eta theta``. From it on, with n
@@ -166,30 +126,6 @@ class AveragedSgd(FoldsInARow, Repeating):
         """Move theta, then update the average."""
         self.descent.fold(server, fold)
         server.vectors["average"].lerp_(server.model, self._weight(server))
-
-    def fold_turns(self, server: Server, turns: Turns, rate: float) -> None:
-        """`fold_one_by_one`, equal to the bit, in one pass over memory if the descent allows it."""
-        if not self.descent.can_fold_in_blocks(server.model):
-            fold_one_by_one(self, server, turns, rate)
-            return
-        weights = [self._weight(server) for _ in turns.order]
-        step_and_average(server.model, server.vectors["average"], turns, rate, weights)
-        server.version += len(turns.order)
-
-    @property
-    def repeats(self) -> bool:
-        """Whether the descent does."""
-        return self.descent.repeats
-
-    def numbers(self, server: Server, rate: float) -> tuple[float, ...]:
-        """The learning rate, and the iterate's weight in the average."""
-        return (*self.descent.numbers(server, rate), self._weight(server))
-
-    def fold_from(
-        self, server: Server, before: Tensor, contributions: Tensor, numbers: Tensor
-    ) -> None:
-        """Move theta and update the average, as one operation."""
-        step_and_draw(before, contributions, numbers, server.model, server.vectors["average"])
 
     def _weight(self, server: Server) -> float:
         """The next iterate's weight in the average; after the switch this counts the iterate."""

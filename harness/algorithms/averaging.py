@@ -22,7 +22,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from harness.algorithms.contract import Algorithm, Fold, LocalWork, Repeating, Server
+from harness.algorithms.contract import Algorithm, Fold, LocalWork, Server
 from harness.algorithms.descent import PLAIN, Descent, Restart, local_direction, local_steps
 from harness.algorithms.share_schedules import StepRates, rates_of
 from harness.base.settings import find_changed, setting
@@ -147,7 +147,7 @@ BEFORE = "before"
 
 
 @dataclass(frozen=True)
-class ModelAveraging(Repeating):
+class ModelAveraging(Algorithm):
     """``theta <- mean(theta_w)`` over the workers' parameters theta_w after their local steps.
 
     With one local step of plain SGD a fold equals one step along the mean gradient. In overlapped
@@ -192,31 +192,9 @@ class ModelAveraging(Repeating):
         mean = torch.mean(fold.contributions, 0)
         if any(fold.staleness):  # add displacements, not models, to the present model
             mean += server.model - _mean_start_model(server, fold.staleness)
-        self._move(server, mean)
-        server.version += 1
-
-    @property
-    def repeats(self) -> bool:
-        """Whether workers have no memory."""
-        return self.descent == PLAIN
-
-    def numbers(self, server: Server, rate: float) -> tuple[float, ...]:
-        """No numbers."""
-        del rate
-        server.version += 1
-        return ()
-
-    def fold_from(
-        self, server: Server, before: Tensor, contributions: Tensor, numbers: Tensor
-    ) -> None:
-        """Move the model to the mean of ``contributions [W, P]``, by the outer step."""
-        del numbers
-        server.model.copy_(before)
-        self._move(server, torch.mean(contributions, 0))
-
-    def _move(self, server: Server, mean: Tensor) -> None:
         server.tensors[BEFORE].copy_(server.model)
         self.outer.step(server, mean)
+        server.version += 1
 
 
 def _mean_start_model(server: Server, staleness: Sequence[int]) -> Tensor:

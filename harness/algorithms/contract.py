@@ -4,19 +4,9 @@ An algorithm is two functions, `Algorithm.contribute` and `Algorithm.fold`, and 
 they change. It receives tensors, their staleness and the learning rate of a schedule; never time,
 ranks or transports. So one object runs on a simulated cluster and on a real one.
 
-`FoldsInARow` executes several folds, with the reads between them, in one pass over memory. A fold,
-an average and a read each pass over all parameters, and memory is slow: at 1.3 million parameters
-three passes per fold cost a seventh of the gradient. Where the update of parameter i depends on
-entries i only, consecutive folds may be executed block by block, with the block in the first-level
-cache (`folding`). That changes the order of memory accesses but no bit of the result.
-
 `Memories` joins the memories of several workers, so that their contributions form one batch.
 
-`Repeating` algorithms launch the same device operations at every contribution and fold. These can
-be captured once as a CUDA graph and replayed. Values that the host computes in between (learning
-rates, weights of an average) are then read from a tensor that is filled beforehand.
-
-Shape letters: W contributions of a fold, P parameters, B frames, S slots, Q numbers of a fold.
+Shape letters: W contributions of a fold, P parameters, B frames, S slots.
 """
 
 from __future__ import annotations
@@ -191,11 +181,6 @@ class Algorithm(ABC):
         return self
 
     @property
-    def repeats(self) -> bool:
-        """Whether all folds launch the same device operations; see `Repeating`."""
-        return False
-
-    @property
     def sent(self) -> float:
         """Size of a message, to or from the server, as a share of all parameters."""
         return 1.0
@@ -270,71 +255,6 @@ def check_losses(algorithm: Algorithm, losses: Tensor, workers: int) -> None:
         told = f"contribute of {type(algorithm).__name__} returns shape {list(losses.shape)}"
         allowed = f"the loss of each of {workers} workers, with contributions in work.out"
         raise UserError(f"algorithm: {told}; allowed: {allowed}")
-
-
-SMALL = 2**16
-"""Number of parameters that fit a core's own cache, where blocks do not speed up a single fold."""
-
-
-class Turn(NamedTuple):
-    """One fold, and the slots that read the resulting version.
-
-    Args:
-        entering: slots of the contributions.
-        staleness: of each contribution.
-        readers: slots of the replicas that receive a copy of the model.
-        workers: worker index of each contribution.
-        weights: number of minibatches behind each contribution.
-    """
-
-    entering: list[int]
-    staleness: list[int]
-    readers: list[int]
-    workers: Sequence[int] = ()
-    weights: Sequence[float] = ()
-
-
-@dataclass(frozen=True)
-class Turns:
-    """Consecutive folds, with the rows they read and write.
-
-    Args:
-        contributions: ``[S, P]``; a row is not needed after its fold.
-        replicas: ``[S, P]``; may be the same tensor: a model then overwrites a contribution that
-            has been folded.
-        order: the folds in their order.
-    """
-
-    contributions: Tensor
-    replicas: Tensor
-    order: Sequence[Turn]
-
-
-class FoldsInARow(Algorithm):
-    """An algorithm with a faster implementation of `fold_one_by_one`, equal to the bit."""
-
-    @abstractmethod
-    def fold_turns(self, server: Server, turns: Turns, rate: float) -> None:
-        """Execute all folds and reads of ``turns``."""
-        ...
-
-
-def fold_turns(algorithm: Algorithm, server: Server, turns: Turns, rate: float) -> None:
-    """Execute consecutive folds and the reads between them, by the algorithm's fastest way."""
-    lone = len(turns.order) == 1 and server.model.numel() <= SMALL
-    if isinstance(algorithm, FoldsInARow) and not lone:
-        algorithm.fold_turns(server, turns, rate)
-    else:
-        fold_one_by_one(algorithm, server, turns, rate)
-
-
-def fold_one_by_one(algorithm: Algorithm, server: Server, turns: Turns, rate: float) -> None:
-    """Execute each fold in turn, then copy the model to its readers: the reference semantics."""
-    for entering, staleness, readers, workers, weights in turns.order:
-        contributions = rows(turns.contributions, entering)
-        algorithm.fold(server, Fold(contributions, staleness, rate, workers, weights))
-        for slot in readers:
-            turns.replicas[slot].copy_(server.model)
 
 
 def rows(stack: Tensor, slots: Sequence[int]) -> Tensor:
@@ -436,32 +356,3 @@ def concat_rows(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         name: torch.cat([part[name] for part in parts]) if first.dim() else first
         for name, first in parts[0].items()
     }
-
-
-class Repeating(Algorithm):
-    """An algorithm with folds that a CUDA graph can capture: they read numbers from a tensor."""
-
-    @property
-    @abstractmethod
-    def repeats(self) -> bool:
-        """Whether it can with these settings: no memories, no data-dependent operations."""
-        ...
-
-    @abstractmethod
-    def numbers(self, server: Server, rate: float) -> tuple[float, ...]:
-        """The Q numbers of the next fold; the server counts that fold as done."""
-        ...
-
-    @abstractmethod
-    def fold_from(
-        self, server: Server, before: Tensor, contributions: Tensor, numbers: Tensor
-    ) -> None:
-        """`fold` from the model ``before [P]`` to the server's, without counting the fold.
-
-        Args:
-            server: its vectors are changed in place; its model is written and not read.
-            before: may be the server's model itself.
-            contributions: ``[W, P]``; those of a round have staleness 0.
-            numbers: ``[Q]``, in the model's precision.
-        """
-        ...

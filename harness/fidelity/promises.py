@@ -18,10 +18,6 @@ from harness.algorithms.contract import (
     LocalWork,
     Memory,
     Server,
-    Turn,
-    Turns,
-    fold_one_by_one,
-    fold_turns,
 )
 from harness.base.errors import UserError
 from harness.networks.contract import Minibatch
@@ -181,21 +177,6 @@ def _check_stale(algorithm: Algorithm) -> str:
     return _check_repeat(algorithm, stalest) or _check_resume(algorithm, stalest)
 
 
-def _check_blocks(algorithm: Algorithm) -> str:
-    model, memory = _model(), Memory()
-    out = torch.cat([_contribute(algorithm, model, memory, step) for step in range(FOLDS)])
-    each = len(out) // FOLDS
-    slots = [list(range(k * each, (k + 1) * each)) for k in range(FOLDS)]
-    orders = [Turn(s, [0] * each, s[:1], list(range(each)), [1.0] * each) for s in slots]
-    found: list[tuple[Server, Tensor]] = []
-    for way in (fold_turns, fold_one_by_one):
-        server, replicas = algorithm.start(model), torch.zeros_like(out)
-        way(algorithm.on(_network()), server, Turns(out.clone(), replicas, orders), RATE)
-        found.append((server, replicas))
-    (one, ours), (other, theirs) = found
-    return _difference(one, other) or ("" if torch.equal(ours, theirs) else "the reads differ")
-
-
 def _check_own_state(algorithm: Algorithm) -> str:
     before = pickle.dumps(algorithm)
     alone = _TrainingState.start(algorithm).advance(FOLDS)
@@ -247,7 +228,6 @@ PROMISES: dict[str, Callable[[Algorithm], str]] = {
     "stale folds of unequal weights give the same bytes, also after a checkpoint": _check_stale,
     "captured and restored state resumes with the same bytes": _check_resume,
     "a timeline without staleness gives the bytes of serial training": _check_serial,
-    "folds in a block give the bytes of single folds": _check_blocks,
     "all state is in the server or in workers' memories": _check_own_state,
 }
 """Check of each promise: a function that returns the violation in words, or an empty string."""

@@ -90,16 +90,6 @@ class LayeredNetwork(Network, Protocol):
         ...
 
 
-@runtime_checkable
-class RepeatingNetwork(Network, Protocol):
-    """One whose gradient asks a device for the same operations each time: they can be recorded."""
-
-    @property
-    def copy_type(self) -> torch.dtype | None:
-        """The type of copies of the model that gradients need no more than; None for its own."""
-        ...
-
-
 State = dict[str, Tensor]
 """State of replicas by name, each tensor with a row for each replica: ``[W, ...]``."""
 
@@ -119,10 +109,6 @@ class StatefulNetwork(Network, Protocol):
 
 def upload(values: Tensor, device: torch.device) -> Tensor:
     """The values on a device, without a copy if they are there already."""
+    pinned = device.type == "cuda" and not values.is_cuda
     # The host need not wait: PyTorch keeps the pinned memory until the copy is done.
-    return pin_for_device(values, device).to(device, non_blocking=True)
-
-
-def pin_for_device(values: Tensor, device: torch.device) -> Tensor:
-    """The values in pinned memory if ``device`` is a GPU; others unchanged."""
-    return values.pin_memory() if device.type == "cuda" and not values.is_cuda else values
+    return (values.pin_memory() if pinned else values).to(device, non_blocking=True)

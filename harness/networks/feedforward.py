@@ -56,11 +56,6 @@ class Dnn:
     activation: Activation = "sigmoid"
     precision: Precision = "float32"
 
-    @property
-    def copy_type(self) -> torch.dtype | None:
-        """See `RepeatingNetwork`: factors of products are cast anyway."""
-        return torch.bfloat16 if self.precision == "bf16" else None
-
     def logits(self, stack: Tensor, x: Tensor) -> Tensor:
         """Outputs ``[R, B, K]`` of R replicas for frames ``[R, B, D]`` or shared ``[B, D]``."""
         hidden = x if x.dim() == 3 else x.expand(stack.shape[0], *x.shape)

@@ -2,8 +2,7 @@
 
 A contribution is determined when its worker reads the model. It is computed only when a fold needs
 it, as one batch with all contributions that have been read and not computed, over a stack of
-replicas. Folds are postponed likewise, until another operation needs their result: consecutive
-folds are executed together, with the reads between them.
+replicas.
 
 A server that fails is restored from its state at a past version. Version numbers never decrease:
 after a restart at version v, version v has the model of the restored version. Workers that have
@@ -26,14 +25,12 @@ from torch import Tensor
 
 from harness.algorithms.contract import (
     Algorithm,
+    Fold,
     LocalWork,
     Memories,
     Memory,
     Server,
-    Turn,
-    Turns,
     check_losses,
-    fold_turns,
     is_contiguous,
     rows,
 )
@@ -201,10 +198,6 @@ class Checkpoints:
         self._forget(min(self._keep, default=None))
         return {version: time_s for version, _, time_s in reversed(rows)}
 
-    def has_work_at(self, version: int) -> bool:
-        """Whether the plan saves or restores at a version."""
-        return version in self._keep or version in self._restore
-
     def save_or_restore(self, server: Server) -> None:
         """Restore the server if it fails at its present version, and save it if that is planned.
 
@@ -359,38 +352,36 @@ class StaleReplay:
         self._read(reads.pop((self.server.version, False), ()))
         self._come_back(failed, reads)
         self._show()
-        waiting: list[Turn] = []
         for fold, entering in _folds(segment):
-            version = self.server.version + len(waiting)
-            if fold != version:
-                raise ValueError(f"fold {fold} meets version {version}")
+            if fold != self.server.version:
+                raise ValueError(f"fold {fold} meets version {self.server.version}")
             slots = [self.in_flight[key] for key, *_ in entering]
             # A worker's later contribution may come first, where messages are lost: the earlier
             # one is computed, and then this one.
             while any(read.slot in slots for read in self.pending):
-                self._fold(waiting, rate)
                 self._compute(slots, rate)
             self.states.fold([key for key, *_ in entering])
             for key, *_ in entering:
                 del self.in_flight[key]
-            waiting.append(
-                Turn(
-                    slots,
-                    # Versions since the read, and restarts: each restores an older model.
-                    staleness=[
-                        fold - version + self.server.restarts - self.restarts.pop(key)
-                        for key, version, _ in entering
-                    ],
-                    readers=self._admit(reads.pop((fold + 1, False), ()), fold + 1),
-                    workers=[worker for (worker, _), *_ in entering],
-                    weights=[float(steps) for *_, steps in entering],
+            # Versions since the read, and restarts: each restores an older model.
+            staleness = [
+                fold - version + self.server.restarts - self.restarts.pop(key)
+                for key, version, _ in entering
+            ]
+            workers = [worker for (worker, _), *_ in entering]
+            weights = [float(steps) for *_, steps in entering]
+            self._fold(
+                Fold(
+                    rows(self.contributions, slots),
+                    staleness,
+                    self.rates.fold_rate(rate, fold),
+                    workers,
+                    weights,
                 )
             )
-            if self._is_shown(fold + 1) or self.checkpoints.has_work_at(fold + 1):
-                self._fold(waiting, rate)
-                self._come_back(failed, reads)
-                self._show()
-        self._fold(waiting, rate)
+            self._read(reads.pop((fold + 1, False), ()))
+            self._come_back(failed, reads)
+            self._show()
 
     def _read(self, readers: Iterable[tuple[Key, int]]) -> None:
         """Admit contributions that read the present model, and copy it to their slots."""
@@ -455,11 +446,6 @@ class StaleReplay:
             "loss": self.loss,
         }
 
-    def _is_shown(self, version: int) -> bool:
-        """Whether `_show` uses a version of the model; for subclasses."""
-        del version
-        return False
-
     def _show(self) -> None:
         """Use the present version of the model; for subclasses."""
 
@@ -486,39 +472,17 @@ class StaleReplay:
             slots.append(slot)
         return slots
 
-    def _fold(self, waiting: list[Turn], rate: float) -> None:
-        """Execute the postponed folds and the reads after each.
+    def _fold(self, fold: Fold) -> None:
+        """Fold contributions into the server.
 
-        If every contribution in flight has read after one of these folds, the stacks hold no other
-        data that is needed: models overwrite the contributions, which saves a third of the memory
-        traffic, and the stacks are exchanged.
+        Raises:
+            UserError: the algorithm does not add one version.
         """
-        if not waiting:
-            return
-        read = {slot for turn in waiting for slot in turn.readers}
-        change_places = read.issuperset(self.in_flight.values())
-        replicas = self.contributions if change_places else self.replicas
-        wanted = self.server.version + len(waiting)
-        for each, turns in self._group_by_rate(waiting, rate):
-            fold_turns(
-                self.algorithm, self.server, Turns(self.contributions, replicas, turns), each
-            )
-        if self.server.version != wanted:
+        version = self.server.version + 1
+        self.algorithm.fold(self.server, fold)
+        if self.server.version != version:
             told = f"fold of {type(self.algorithm).__name__} leaves version {self.server.version}"
-            raise UserError(f"algorithm: {told}, not {wanted}; allowed: server.version += 1 in it")
-        if change_places:
-            self.replicas, self.contributions = self.contributions, self.replicas
-        waiting.clear()
-
-    def _group_by_rate(
-        self, waiting: list[Turn], rate: float
-    ) -> Iterator[tuple[float, list[Turn]]]:
-        """Postponed folds with their learning rate; together if it is the same for all."""
-        if not self.rates.vary:
-            yield rate, waiting
-            return
-        for version, turn in enumerate(waiting, self.server.version):
-            yield self.rates.fold_rate(rate, version), [turn]
+            raise UserError(f"algorithm: {told}, not {version}; allowed: server.version += 1 in it")
 
     def _compute(self, entering: Sequence[int], rate: float) -> None:
         """Compute pending contributions: one batch for each number of local steps, and each rate.

@@ -78,9 +78,6 @@ class SequenceReplay(StaleReplay):
         if self._due:
             raise ValueError(f"decoders read versions {sorted(self._due)} that have gone by")
 
-    def _is_shown(self, version: int) -> bool:
-        return version in self._due
-
     def _show(self) -> None:
         for worker in self._due.pop(self.server.version, ()):
             self.decoders[worker].copy_(self.server.model)

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Generic, TypeVar, cast
+from typing import Generic, TypeVar
 
 import numpy as np
 from torch import Tensor
 
-from harness.algorithms.contract import Repeating, Server, start_server
+from harness.algorithms.contract import Server, start_server
 from harness.algorithms.share_schedules import Rates
 from harness.base.errors import UserError
-from harness.networks.contract import Network, RepeatingNetwork, State
+from harness.networks.contract import Network, State
 from harness.replay import fold_replay as resume
-from harness.replay.block_replay import BlockReplay
 from harness.replay.fold_replay import Arrays, Facts, StaleReplay
 from harness.replay.sharded_replay import ShardedReplay
 from harness.runs.config import Data, TrainingConfig
@@ -26,10 +25,7 @@ from harness.simulator import LOST, Simulation, Timeline
 from harness.simulator.timeline import IN_FLIGHT, Contributions, Spans
 from harness.tasks.order import Key, Minibatches
 
-Replay = TypeVar("Replay", bound=StaleReplay | ShardedReplay | BlockReplay)
-
-IN_BLOCKS = ("cuda",)
-"""Devices on which folds are launched in blocks; a CPU has no launch cost to save."""
+Replay = TypeVar("Replay", bound=StaleReplay | ShardedReplay)
 
 
 class OnSimulation(Generic[Replay]):
@@ -50,10 +46,10 @@ class OnSimulation(Generic[Replay]):
 
     def states(self) -> Mapping[int, State]:
         """See `StatefulExecutor`."""
-        return {} if isinstance(self.replay, BlockReplay) else self.replay.states.known
+        return self.replay.states.known
 
 
-class SimulationExecutor(OnSimulation[StaleReplay | ShardedReplay | BlockReplay]):
+class SimulationExecutor(OnSimulation[StaleReplay | ShardedReplay]):
     """Executes folds on a simulated cluster; see `FrameExecutor`.
 
     Args:
@@ -158,30 +154,14 @@ def _replay(
     model: Tensor,
     minibatches: Minibatches,
     rates: Rates,
-) -> StaleReplay | ShardedReplay | BlockReplay:
+) -> StaleReplay | ShardedReplay:
     algorithm, server = config.algorithm, start_server(config.algorithm, model)
-    if isinstance(network, RepeatingNetwork) and is_blockwise(config):
-        stack = None if config.rounds else network.copy_type
-        repeating = cast(Repeating, algorithm)  # as it `repeats`
-        return BlockReplay(repeating, network, server, minibatches.fetch, stack or model.dtype)
     parts = algorithm, network, server, minibatches.fetch
     if config.shards > 1:
         return ShardedReplay(*parts, config.shards, rates)
     # A worker that rejoins rounds keeps its own memory, so workers are computed one by one.
     alone = config.may_be_lost
     return StaleReplay(*parts, slots=config.handing.under_way, alone=alone, rates=rates)
-
-
-def is_blockwise(config: TrainingConfig[Any]) -> bool:
-    """Whether all folds of a run are alike, so that its device can launch them in blocks."""
-    handing = config.handing
-    # A recorded block has one learning rate for its local steps.
-    if not config.algorithm.repeats or config.schedule.varies:
-        return False
-    unlike = config.cluster.faults or handing.missed or config.shards > 1
-    # Rounds that overlap have stale contributions; folds of several minibatches, local steps.
-    plain = handing.under_way == config.workers if handing.rounds else handing.a_fold == 1
-    return config.device in IN_BLOCKS and plain and not unlike
 
 
 class TimelineExecutor:

@@ -301,21 +301,6 @@ def load(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
         return None
 
 
-def last_rows(folder: Path) -> dict[str, Any]:
-    """The last measurements in a checkpoint by name, with fold, time and epoch; {} without one.
-
-    Reads no tensor, and may be called while the run is in progress.
-    """
-    try:
-        with cast(Any, safe_open)(folder / NAME, framework="numpy") as file:
-            facts = json.loads(file.metadata()["facts"])
-        rows = facts["rows"]
-        at = {key: rows[-1][key] for key in ("fold", "time_s", "epoch")} if rows else {}
-        return {**at, **{row["name"]: row["value"] for row in rows}}
-    except (SafetensorError, KeyError, ValueError, OSError):
-        return {}
-
-
 def folds(folder: Path) -> int:
     """Number of folds in a checkpoint's timeline; 0 without a checkpoint. Reads no tensor."""
     try:

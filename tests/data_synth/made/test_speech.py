@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from data_synth.continuous import Maker
-from data_synth.made.speech import AT_ONCE, Speech
+from data_synth.made.speech import Speech
 from data_synth.presets import PRESETS, recipe
 from harness.base.seeds import stream
 from harness.networks.feedforward import Dnn, Layout, random_parameters
@@ -17,12 +17,9 @@ from harness.speech.frames import Frames
 from tests.data_synth.made.hour import digest
 from tests.data_synth.test_text import entropy_bits, law_of
 from tests.logical_device import DEVICE, LogicalDevice
-from tests.traffic import Traffic
 
 MANY = 400
 """Utterances that distributions are compared on."""
-BANDWIDTH, LAUNCH_S, AIM = 4.3e12, 4e-6, 3e6
-"""Of a data-centre GPU: bytes a second, seconds a launch; frames a second that are wanted."""
 
 
 @pytest.fixture(scope="module")
@@ -169,14 +166,3 @@ def test_a_device_makes_it_without_help(maker):
         Speech(maker, "train", str(DEVICE)).make(np.arange(3))
     assert not device.counts.mixes
     assert len({at.split(" at ")[1] for at in device.counts.round_trips}) == 1  # their lengths
-
-
-def test_traffic_and_launches_leave_a_gpu_time_to_train(maker):
-    speech = Speech(maker, "train")
-    speech.make(np.arange(1))  # its tables
-    with Traffic() as traffic:
-        made = speech.piece(np.arange(AT_ONCE["cuda"]))
-    frames = len(made.targets)
-    assert traffic.operations == 1602
-    assert 100e3 < traffic.bytes / frames < 105e3
-    assert frames / (traffic.bytes / BANDWIDTH + traffic.operations * LAUNCH_S) > AIM

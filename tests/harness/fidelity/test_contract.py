@@ -71,14 +71,6 @@ class Sharing(AsyncSgd):
 
 
 @dataclass(frozen=True)
-class Hurrying(AsyncSgd):
-    """Several folds in a row are not what they are one by one."""
-
-    def fold_turns(self, server, turns, rate):
-        super().fold_turns(server, turns, 2.0 * rate)
-
-
-@dataclass(frozen=True)
 class Weighing(AsyncSgd):
     """Divides what is already a mean by its minibatches once more."""
 
@@ -93,7 +85,6 @@ class Weighing(AsyncSgd):
         (Guessing(), "the same folds give the same bytes"),
         (Jittering(), "stale folds"),
         (Sharing(), "every fold adds one version"),
-        (Hurrying(), "folds in a block"),
         (Weighing(), "serial training"),
     ],
 )

@@ -21,7 +21,7 @@ from harness.kernels.cache import identity
 from numba.core.registry import CPUDispatcher
 
 for name in ("simulator.simulation", "acoustics.decoder", "acoustics.lattice", "acoustics.scoring",
-             "acoustics.hmm", "acoustics.mmi", "algorithms.folding"):
+             "acoustics.hmm", "acoustics.mmi"):
     import_module("harness." + name)
 found = {f"{k.__module__}.{k.__qualname__}": identity(k)
          for k in gc.get_objects() if isinstance(k, CPUDispatcher) and "harness." in k.__module__}

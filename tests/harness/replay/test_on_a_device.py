@@ -1,4 +1,4 @@
-"""What a block of folds would ask of a device, counted where there is none."""
+"""What folds would ask of a device, counted where there is none."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def waits_of_updates(counts: Counts) -> int:
 def test_the_host_waits_for_no_value_and_mixes_nothing(name):
     algorithm = ALGORITHMS[name]
     folds, skipped = (2, 3) if algorithm.rounds else (6, 8)  # a round has 16 minibatches
-    counts, _ = replayed(algorithm, folds, skipped)
+    counts = replayed(algorithm, folds, skipped)
     assert not counts.mixes
     assert not counts.uploads
     assert counts.round_trips.total() == waits_of_updates(counts)
@@ -127,7 +127,7 @@ def forgets_the_device(server, contributions):
     "fault", [looks_at_a_value, branches, goes_through_the_host, picks_by_a_mask]
 )
 def test_a_planted_round_trip_is_counted(fault):
-    counts, _ = replayed(Planted(fault), folds=3)
+    counts = replayed(Planted(fault), folds=3)
     assert counts.round_trips.total() == 3
     assert not counts.mixes
 
@@ -142,19 +142,19 @@ def writes_from_the_host(server, contributions):
 
 @pytest.mark.parametrize("fault", [gives_from_ordinary_memory, writes_from_the_host])
 def test_a_planted_upload_is_counted(fault):
-    counts, _ = replayed(Planted(fault), folds=3)
+    counts = replayed(Planted(fault), folds=3)
     assert counts.uploads.total() == 3
     assert not counts.round_trips
 
 
 @pytest.mark.parametrize("fault", [indexes_from_the_host, forgets_the_device])
 def test_a_planted_mix_is_counted(fault):
-    assert replayed(Planted(fault), folds=3)[0].mixes.total() >= 3
+    assert replayed(Planted(fault), folds=3).mixes.total() >= 3
 
 
 def test_layers_apart_ask_for_more_than_layers_together():
     both = "natural", "natural, layers apart"
-    joint, apart = (replayed(ALGORITHMS[name], 1, skipped=3)[0] for name in both)
+    joint, apart = (replayed(ALGORITHMS[name], 1, skipped=3) for name in both)
     assert joint.launches.total() < apart.launches.total()
 
 

@@ -20,7 +20,6 @@ from harness.speech import frames as made
 from harness.speech.frames import Blocks, Frames, MadeFrames, frames_of, shuffling_of
 from harness.store import Store
 from harness.tasks.order import InBlocks, Order, Partition
-from harness.training import executors
 from harness.training.run import train
 
 UTTERANCES, BLOCK = 26, 4
@@ -106,16 +105,11 @@ def test_speech_that_does_not_fit_is_only_shuffled_in_blocks(corpus, monkeypatch
         frames_of(corpus, "cpu", "full")
 
 
-@pytest.mark.parametrize(
-    ("rounds", "in_blocks"),
-    [(False, ()), (True, ()), (False, ("cpu",)), (True, ("cpu",))],
-    ids=["asynchronous", "rounds", "asynchronous, folds in blocks", "rounds, folds in blocks"],
-)
+@pytest.mark.parametrize("rounds", [False, True], ids=["asynchronous", "rounds"])
 def test_a_run_learns_the_same_bits_as_on_stored_speech(
-    configure, corpus, stored, rounds, in_blocks, monkeypatch, tmp_path
+    configure, corpus, stored, rounds, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(made, "ROOM", 1000)
-    monkeypatch.setattr(executors, "IN_BLOCKS", in_blocks)
     choices = {"algorithm": ModelAveraging(), "protocol": Averaging(2)} if rounds else {}
     config = configure(
         shuffling="in blocks", corpus="voice", fingerprint=corpus.fingerprint, workers=2,
