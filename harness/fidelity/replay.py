@@ -14,7 +14,6 @@ from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariable
 
 from harness.base.errors import UserError
 from harness.base.registry import load_plugins
-from harness.runs.config import REPLAYED
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Run, Store, folder_of_run
 from harness.store.schema import MODEL, TIMELINE
@@ -58,7 +57,7 @@ def config_of(run: Run) -> TaskConfig:
     """
     for group in ("algorithms", "protocols"):
         load_plugins(group)
-    table = {k: v for k, v in run.config.items() if k not in (EXECUTED, REPLAYED)}
+    table = {k: v for k, v in run.config.items() if k != EXECUTED}
     where = f"{run.dir}/config.json"
     return application_of(table, where).restore(run, table, where)
 

@@ -155,8 +155,7 @@ def vectors_of(server: Server) -> dict[str, torch.Tensor]:
 def state_of(server: Server) -> dict[str, torch.Tensor]:
     """The vectors that a failing server restores: all but its past."""
     vectors = {f"vector/{name}": vector for name, vector in server.vectors.items()}
-    # Named for momenta, the first tensors of servers: existing checkpoints have this prefix.
-    tensors = {f"momentum/{name}": vector for name, vector in server.tensors.items()}
+    tensors = {f"tensor/{name}": vector for name, vector in server.tensors.items()}
     return {"model": server.model, **vectors, **tensors}
 
 
@@ -275,7 +274,7 @@ class Pending(NamedTuple):
     steps: int
     slot: int
     key: Key
-    version: int = 0
+    version: int
 
 
 @dataclass
@@ -423,10 +422,9 @@ class StaleReplay:
         reinstate_vectors(self._stacks(), arrays)
         self.in_flight = {(worker, step): slot for worker, step, slot in facts["in_flight"]}
         self.restarts = dict(zip(self.in_flight, facts["in_flight_restarts"], strict=True))
-        # Former checkpoints have no versions; their runs have one rate for all.
         self.pending = [
-            Pending(steps, slot, (worker, step), *version)
-            for steps, slot, (worker, step), *version in facts["pending"]
+            Pending(steps, slot, (worker, step), version)
+            for steps, slot, (worker, step), version in facts["pending"]
         ]
         self.batches = facts["batches"]
         self.checkpoints = Checkpoints.from_arrays(arrays, facts["checkpoints"])

@@ -37,12 +37,6 @@ from harness.simulator.timeline import inner_lag
 from harness.tasks.contract import Reads, TaskConfig
 from harness.tasks.order import Examples, Laid, Minibatches, Order, Partition, Shuffling
 
-REPLAYED = "replay"
-"""Key of an identity for the version of the replay that trained the run."""
-
-REPLAY = 2
-"""Version in the identity of runs that earlier versions trained wrongly, so that they run again."""
-
 Tested = Literal["every pass", "first pass", "at the end", "never"]
 
 Models = Literal["all", "deployed"]
@@ -405,20 +399,7 @@ class TrainingConfig(TaskConfig, Generic[Data]):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, canonical: what the run's identity hashes."""
-        return plain(self) | ({REPLAYED: REPLAY} if self._was_replayed_wrongly else {})
-
-    @property
-    def _was_replayed_wrongly(self) -> bool:
-        """Whether earlier versions may have trained a run of these settings to other parameters.
-
-        Overlapped rounds mixed up the memories of workers; a failed server addressed its state by
-        version; a contribution that overtook a lost one was folded before it was computed. The
-        condition is broad: some runs that were right are run again too.
-        """
-        kinds = {fault.kind for fault in self.cluster.faults}
-        overtaken = "message" in kinds and not self.algorithm.remembers
-        several = self.handing.under_way > self.workers
-        return "server" in kinds or (several and (self.rounds or overtaken))
+        return plain(self)
 
 
 def plain(value: object) -> Any:

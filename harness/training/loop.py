@@ -104,7 +104,7 @@ CHECKPOINT_EVERY_S = 5.0
 CHECKPOINT_SHARE = 0.02
 """Largest share of the time spent on checkpoints; the interval grows with the time of one."""
 
-LAYOUT = 9
+LAYOUT = 10
 """Version of the checkpoint's content; a checkpoint of another version is not resumed from.
 
 The fields of a simulation's state are part of it: `tests/harness/training/test_layout.py`.
@@ -251,8 +251,8 @@ class Training(ABC, Generic[Executing]):
         if found is None:
             return
         arrays, facts = found
-        run = self.writer.hash  # checkpoints of older versions do not name their run
-        if facts.get("layout") != LAYOUT or facts.get("run", run) != run:
+        run = self.writer.hash
+        if facts.get("layout") != LAYOUT or facts["run"] != run:
             whose = "version" if facts.get("layout") != LAYOUT else "run"
             told = f"another {whose}'s checkpoint; the run begins again"
             LOG.warning(f"{self.writer.checkpoint}: {told}")

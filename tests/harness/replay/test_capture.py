@@ -35,7 +35,7 @@ def replay(value: float) -> StaleReplay:
 def test_a_replay_is_taken_up_with_all_that_is_under_way():
     ours, again = replay(1.0), replay(50.0)
     ours.in_flight, ours.restarts = {(0, 4): 1, (2, 3): 0}, {(0, 4): 2, (2, 3): 0}
-    ours.pending = [Pending(2, 1, (0, 4))]
+    ours.pending = [Pending(2, 1, (0, 4), 7)]
     ours.memories = Memories(
         {
             3: Memory({"basis": torch.tensor([[5.0]]), "steps": torch.tensor(7.0)}, new_pass=False),
