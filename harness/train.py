@@ -22,7 +22,8 @@ from harness.base.errors import EXIT_RUN_FAILED, UserError
 from harness.base.files import DEFAULT_STORE, describe_choices, run_file
 from harness.cli import Parser, exit_code, run_process
 from harness.kernels import notice
-from harness.processes.console import GOES_ON, SECRET, say
+from harness.processes.group import GOES_ON, LISTENING, SECRET, say
+from harness.runs.device import resolve
 
 NEEDED = ("harness.processes.rank_main", "harness.kernels.preload", "pyarrow.parquet")
 """Modules that every process of a group imports."""
@@ -54,14 +55,7 @@ def parser() -> Parser:
         default=0,
         help="with --processes: total number of restarts of failed workers (0)",
     )
-    p.add_argument(
-        "--backend",
-        default="gloo",
-        help="communication library for synchronous averaging: gloo, nccl or mpi (gloo)",
-    )
-    p.add_argument(
-        "--device", help="device of the processes: auto, cpu or cuda (cpu; cuda with nccl)"
-    )
+    p.add_argument("--device", help="device of the workers and the server: auto, cpu or cuda (cpu)")
     return p
 
 
@@ -73,26 +67,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(asked: argparse.Namespace, words: Sequence[str]) -> int:
     _check(asked)
-    if asked.processes is not None and "RANK" not in os.environ:
+    if asked.processes is not None:
         return _start(asked.processes, asked.restarts, words)
     return _take_part(asked)
 
 
 def _check(asked: argparse.Namespace) -> None:
-    """Check the options, and resolve the device.
+    """Check the options.
 
     Raises:
         UserError: an option that is not allowed.
     """
-    if asked.backend != "gloo":
-        from harness.processes.rendezvous import check
-
-        check(asked.backend)
     if asked.device is not None:
-        from harness.processes.rendezvous import device_of
-
-        asked.device = device_of(asked.backend, asked.device)
-    if asked.processes is not None and "RANK" not in os.environ:
+        resolve(asked.device)
+    if asked.processes is not None:
         if not 2 <= asked.processes <= 1000:
             raise UserError(f"--processes {asked.processes}: allowed: 2 to 1000")
         if not 0 <= asked.restarts <= 1000:
@@ -105,21 +93,12 @@ def _take_part(asked: argparse.Namespace) -> int:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     import torch
 
-    from harness.processes.messages import SERVER_RANK
-    from harness.processes.rank_main import serve, take_part
-    from harness.processes.rendezvous import is_joining_late, join, leave, read_env_int
+    from harness.processes.rank_main import run_rank
 
     torch.set_num_threads(1)
-    try:
-        if is_joining_late():
-            return take_part(asked, read_env_int("RANK"), late=True)
-        rank, ranks = join()
-        if rank != SERVER_RANK:
-            return take_part(asked, rank)
+    if os.environ.get("RANK", "0") == "0":
         notice.announce()  # by the server alone: all ranks compile the same at the same time
-        return serve(asked, ranks)
-    finally:
-        leave()
+    return run_rank(asked)
 
 
 def _start(processes: int, restarts: int, words: Sequence[str]) -> int:
@@ -140,6 +119,7 @@ def _start(processes: int, restarts: int, words: Sequence[str]) -> int:
             "MASTER_PORT": str(listening.getsockname()[1]),
             "WORLD_SIZE": str(processes),
             SECRET: os.environ.get(SECRET) or secrets.token_hex(32),
+            "TORCHELASTIC_USE_AGENT_STORE": str(False),
         }
 
         group_of: list[BaseProcess] = []
@@ -169,15 +149,14 @@ def _start(processes: int, restarts: int, words: Sequence[str]) -> int:
 def _member(
     words: Sequence[str], environment: Mapping[str, str], listening: socket.socket | None
 ) -> None:
-    """Run as one process of a group; rank 0 receives the listening socket of the store."""
+    """Run as one process of a group; rank 0 receives the socket that listens for it."""
     from harness.base import forks
-    from harness.processes.rendezvous import LISTENING
 
     forks.die_with_parent()
     os.environ |= environment
     if listening is not None:
         os.environ[LISTENING] = str(listening.detach())
-    _end(main(words))
+    _end(exit_code(lambda: _take_part(parser().parse_args(words)), f"interrupted; {GOES_ON}"))
 
 
 def _supervise(

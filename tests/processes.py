@@ -20,7 +20,7 @@ from subprocess import CompletedProcess
 from types import ModuleType
 
 from harness.base import forks
-from harness.processes.rendezvous import LISTENING
+from harness.processes.group import LISTENING
 
 PATIENCE_S = 600.0
 """What hangs fails after this; what is slow, on a machine with much to do, does not."""
@@ -32,7 +32,7 @@ class Started:
     Args:
         words: of the command line, without ``python``.
         environment: of the process; this one's where none is given.
-        listening: a socket for the store of a group, where the process is its server.
+        listening: a socket at the address of a group, where the process is its server.
         leads: whether the process leads a session of its own, so that signals reach it alone.
     """
 

@@ -9,10 +9,10 @@ repetitions.
 
 from __future__ import annotations
 
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -29,8 +29,8 @@ from harness.algorithms.contract import Fold
 from harness.base import forks
 from harness.base.seeds import stream
 from harness.networks.feedforward import Dnn, Layout, denormals_flushed, random_parameters
-from harness.processes.messages import FrameHeader, Kind, receive, reuse_buffer, send
-from harness.processes.transport import PeerConnection, Socket
+from harness.processes.group import SERVER_RANK, Group
+from harness.processes.transport import Header, Hub, Kind, Link, fill
 from harness.simulator import Workload
 
 RESAMPLES = 300
@@ -309,33 +309,36 @@ def _as_rank(work: Work, meeting: str, rank: int, ranks: int) -> list[Measuremen
 
 
 def _copies(sizes: Sequence[int], repeats: int, rank: int) -> list[Measurement]:
-    messages, line = {size: torch.zeros(size // 4) for size in sizes}, _line_to_peer(rank)
-    return [
-        Measurement(
-            (1.0, size),
-            _time_repeats(partial(_exchange_message, message, rank, line), repeats) / 2.0,
-        )
-        for size, message in messages.items()
-    ]
-
-
-def _line_to_peer(rank: int) -> PeerConnection:
-    """Connect two processes as those of a run are."""
+    messages = {size: torch.zeros(size // 4) for size in sizes}
     port = torch.zeros(1, dtype=torch.int64)
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port[0] = listening.getsockname()[1]
-        dist.broadcast(port, 0)  # pyright: ignore[reportUnknownMemberType]
-        if rank == 0:
-            return PeerConnection(Socket(listening.accept()[0]))
-    return PeerConnection(Socket(socket.create_connection(("127.0.0.1", int(port)))))
+    group = Group(rank, 2, "127.0.0.1", 0)
+    hub = Hub(group) if rank == SERVER_RANK else None
+    if hub is not None:
+        port[0] = hub.port
+    dist.broadcast(port, 0)  # pyright: ignore[reportUnknownMemberType]
+    with closing(hub or Link(group._replace(port=int(port)))) as end:
+        if isinstance(end, Hub):
+            end.meet()
+        return [
+            Measurement(
+                (1.0, size),
+                _time_repeats(partial(_exchange_message, message, end), repeats) / 2.0,
+            )
+            for size, message in messages.items()
+        ]
 
 
-def _exchange_message(message: torch.Tensor, rank: int, line: PeerConnection) -> None:
-    for sends in (rank == 0, rank == 1):
-        if sends:
-            send(FrameHeader(Kind.PIECE), line, message)
-        else:
-            receive(line, FrameHeader, reuse_buffer(message))
+def _exchange_message(message: torch.Tensor, end: Hub | Link) -> None:
+    """Send a message between server and worker, as those of a run do, and back."""
+    if isinstance(end, Hub):
+        end.send(0, Header(Kind.WORK), message)
+        answer = end.receive()
+        assert answer is not None
+        assert answer.header is not None
+        fill(message, answer.header, answer.body)
+    else:
+        fill(message, *end.receive())
+        end.send(Header(Kind.DONE), message)
 
 
 def _reductions(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ from harness.fidelity.replay import config_of, load_finished_run
 from harness.processes.recorder import PAUSE
 from harness.runs.config import SEARCH
 from harness.simulator import Cluster, Spans, Timeline
-from harness.simulator.timeline import Lag
+from harness.simulator.timeline import Lag, inner_lag
 from harness.simulator.timeline_file import load_timeline
 from harness.store.schema import TIMELINE
-from harness.tasks.contract import EXECUTED, Reads
+from harness.tasks.contract import EXECUTED
 
 LEAST_FOLDS = 50
 """Fewest folds in the steady part of a timeline."""
@@ -34,12 +34,11 @@ class Behaviour:
 
     Attributes:
         throughput_per_s: folds per second while all workers work.
-        lags: staleness and lag by the name of the read: ``inner`` while all workers work, the
-            others over the whole run.
+        lag: staleness and lag while all workers work.
     """
 
     throughput_per_s: float
-    lags: Mapping[str, Lag]
+    lag: Lag
 
 
 @dataclass(frozen=True)
@@ -62,22 +61,19 @@ class Comparison:
 
     @property
     def staleness_error(self) -> float:
-        """Relative error of the predicted mean staleness since the inner read.
+        """Relative error of the predicted mean staleness.
 
         Infinite if 0 was recorded and another mean predicted.
         """
-        there, ours = (b.lags["inner"].staleness for b in (self.recorded, self.predicted))
-        return _difference(float(there.mean()), float(ours.mean()))
+        recorded, predicted = self.recorded.lag.staleness, self.predicted.lag.staleness
+        return _difference(float(recorded.mean()), float(predicted.mean()))
 
-    def staleness_distance(self, name: str = "inner") -> float:
-        """Kolmogorov–Smirnov distance of the two distributions of staleness.
-
-        Args:
-            name: name of the read.
-        """
-        there, ours = (b.lags[name].staleness for b in (self.recorded, self.predicted))
-        found: Any = ks_2samp(there, ours, method="asymp")  # scipy says no types
-        return float(found.statistic)
+    @property
+    def staleness_distance(self) -> float:
+        """Kolmogorov–Smirnov distance of the two distributions of staleness."""
+        recorded, predicted = self.recorded.lag.staleness, self.predicted.lag.staleness
+        test: Any = ks_2samp(recorded, predicted, method="asymp")  # scipy says no types
+        return float(test.statistic)
 
 
 def compare_to_prediction(
@@ -99,15 +95,15 @@ def compare_to_prediction(
     pieces = application.pieces(config, application.load(config, say))
     timeline = load_timeline(run.path(TIMELINE))
     predicted = application.time_again(config.with_cluster(cluster), pieces, run, timeline)
-    there, ours = (behaviour(each, config.reads()) for each in (timeline, predicted))
-    return Comparison(there, ours, run.config.get(EXECUTED, {}).get("paced") is False)
+    recorded, simulated = behaviour(timeline), behaviour(predicted)
+    return Comparison(recorded, simulated, run.config.get(EXECUTED, {}).get("paced") is False)
 
 
-def behaviour(timeline: Timeline, reads: Reads) -> Behaviour:
+def behaviour(timeline: Timeline) -> Behaviour:
     """Measure the behaviour of a timeline.
 
     All workers are taken to work except in the first and last folds, three per worker.
-    Contributions in flight during a pause are left out of the inner lag, too.
+    Contributions in flight during a pause are left out of the lag, too.
 
     Raises:
         UserError: too few folds are left.
@@ -123,9 +119,8 @@ def behaviour(timeline: Timeline, reads: Reads) -> Behaviour:
     at_work = remove_pauses(timeline)
     times = at_work.folds.time_s
     rate = (folds - 2 * edge) / (times[-edge - 1] - times[edge - 1])
-    lags = {name: read(at_work) for name, read in reads.items()}
-    staleness, lag_s = lags["inner"]
-    return Behaviour(float(rate), {**lags, "inner": Lag(staleness[steady], lag_s[steady])})
+    staleness, lag_s = inner_lag(at_work)
+    return Behaviour(float(rate), Lag(staleness[steady], lag_s[steady]))
 
 
 def remove_pauses(timeline: Timeline) -> Timeline:
@@ -162,20 +157,14 @@ def format_comparison(found: Comparison) -> Iterator[str]:
         yield "(--paced waits for the cluster; lagbench calibrate describes this machine)"
     yield f"{'':24}{'recorded':>12}{'predicted':>12}{'difference':>12}"
     yield _row("folds a second", there.throughput_per_s, ours.throughput_per_s)
-    for name in there.lags:
-        figures, predicted = (_figures(name, b.lags[name]) for b in (there, ours))
-        yield from (_row(label, figures[label], predicted[label]) for label in figures)
-        label = "staleness" if name == "inner" else name
-        distance = found.staleness_distance(name)
-        yield f"{label + ', KS distance':24}{'':24}{distance:12.3f}"
+    figures, predicted = _figures(there.lag), _figures(ours.lag)
+    yield from (_row(label, figures[label], predicted[label]) for label in figures)
+    yield f"{'staleness, KS distance':24}{'':24}{found.staleness_distance:12.3f}"
 
 
-def _figures(name: str, lag: Lag) -> dict[str, float]:
-    staleness = float(lag.staleness.mean())
-    if name != "inner":
-        return {f"mean {name} staleness": staleness, f"mean {name} lag, s": float(lag.lag_s.mean())}
+def _figures(lag: Lag) -> dict[str, float]:
     quantiles = {f"lag, {q:.0%} quantile, s": float(np.quantile(lag.lag_s, q)) for q in QUANTILES}
-    return {"mean staleness": staleness, **quantiles}
+    return {"mean staleness": float(lag.staleness.mean()), **quantiles}
 
 
 def _row(label: str, recorded: float, predicted: float) -> str:

@@ -144,9 +144,9 @@ def markdown(found: Mapping[str, Comparison]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|---|"
     for name, one in found.items():
         there, ours = one.recorded, one.predicted
-        staleness = [b.lags["inner"].staleness.mean() for b in (there, ours)]
+        staleness = [b.lag.staleness.mean() for b in (there, ours)]
         yield (
             f"| {name} | {there.throughput_per_s:.2f} | {ours.throughput_per_s:.2f} |"
             f" {one.throughput_error:+.1%} | {staleness[0]:.3f} | {staleness[1]:.3f} |"
-            f" {one.staleness_error:+.1%} | {one.staleness_distance():.3f} |"
+            f" {one.staleness_error:+.1%} | {one.staleness_distance:.3f} |"
         )

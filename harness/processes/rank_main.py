@@ -3,72 +3,156 @@
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Generator
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
+import torch
 from torch import Tensor
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.base.seeds import identity
-from harness.processes.console import GOES_ON, print_result, say, show_progress
-from harness.processes.messages import ServerGone
-from harness.processes.rendezvous import (
-    DONE,
-    GLOO,
-    admission_to,
-    announce_run,
-    assign_device,
-    await_run,
-    check_same_run,
-    come_back,
-    device_of,
-    require_gloo,
-)
-from harness.processes.rounds import Rounds, work_in_rounds
+from harness.processes.group import GOES_ON, LISTENING, SECRET, SERVER_RANK, Group, say
+from harness.processes.rounds import Rounds
 from harness.processes.server import NoWorkersLeft, ServerExecutor
-from harness.processes.transport import CLOSED
-from harness.processes.worker import Contributor, Pacing, work
+from harness.processes.transport import (
+    CLOSED,
+    CONNECTED_WITHIN_S,
+    Header,
+    Hub,
+    Kind,
+    Link,
+    ServerGone,
+)
+from harness.processes.worker import Contributor, Pacing, clock_offset_s, work
 from harness.runs.config import TrainingConfig
+from harness.runs.device import resolve
 from harness.runs.file import RunFile, load_application, load_run
 from harness.simulator import load_protocols
 from harness.store import Run, Store
 from harness.store.files import writable_folder
-from harness.tasks.contract import Say, TaskConfig
+from harness.tasks.contract import Say
 from harness.tasks.order import Minibatches
 from harness.training.run import FoldApplication, identity_config, train
+
+if TYPE_CHECKING:
+    from harness.tasks.contract import Watch
 
 Read = RunFile[TrainingConfig[Any]]
 
 Served = ServerExecutor | Rounds
 
+DONE = "done"
+"""Announced in place of a run's identity if the store has the run already."""
+
+LOCAL_NAMES = ("LOCAL_RANK", "SLURM_LOCALID"), ("GROUP_RANK", "SLURM_NODEID")
+"""Variables of torchrun and Slurm: a process's index on its machine, and the machine's index."""
+
+
+def run_rank(asked: argparse.Namespace) -> int:
+    """Run as the process of the group that the environment describes; returns the exit code.
+
+    Raises:
+        UserError: a mistake in the environment or in the run file.
+    """
+    group = Group.from_environment()
+    if group.rank != SERVER_RANK:
+        with closing(Link(_locate_server(group))) as server:
+            return _take_part(asked, group.rank, server)
+    with closing(_listen(group)) as hub:
+        return _serve(asked, group.ranks, hub)
+
+
+# -- where the server is ----------------------------------------------------------------------
+
+
+def _listen(group: Group) -> Hub:
+    """Listen as the server: at the environment's port, or at any where torchrun's store has it."""
+    if (store := _torchrun_store()) is None:
+        listening = os.environ.pop(LISTENING, None)
+        return Hub(group, None if listening is None else int(listening))
+    hub = Hub(group._replace(port=0))
+    store.set(_port_key(), str(hub.port))
+    return hub
+
+
+def _locate_server(group: Group) -> Group:
+    """The group with the port that its server listens at.
+
+    Raises:
+        UserError: the server has published none in time.
+    """
+    if (store := _torchrun_store()) is None:
+        return group
+    try:
+        return group._replace(port=int(store.get(_port_key())))
+    except (RuntimeError, ValueError) as error:
+        told = f"the server has not said within {CONNECTED_WITHIN_S:g} s where it listens"
+        raise UserError(f"environment: RANK={group.rank}: {told}") from error
+
+
+def _torchrun_store() -> TCPStore | None:
+    """The key-value store that torchrun serves at the port of the environment; None without it.
+
+    Nobody has to trust it: whoever puts another port there has not the server's key.
+
+    Raises:
+        UserError: it does not answer.
+    """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True):
+        return None
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    patience = timedelta(seconds=CONNECTED_WITHIN_S)
+    try:
+        return TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=patience)
+    except RuntimeError as error:
+        told = f"torchrun's store does not answer at {host}:{port}"
+        raise UserError(f"environment: {told}") from error
+
+
+def _port_key() -> str:
+    """Key of the server's port; torchrun's store outlives a single attempt."""
+    return f"lagbench/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/port"
+
+
 # -- rank 0 ---------------------------------------------------------------------------------
 
 
-def serve(asked: argparse.Namespace, ranks: int) -> int:
-    """Run rank 0: read the file, load the data, train, and dismiss the other ranks.
-
-    Args:
-        asked: the command line of `harness.train`.
-        ranks: number of processes.
+def _serve(asked: argparse.Namespace, ranks: int, hub: Hub) -> int:
+    """Run rank 0: meet the others, read the file, load the data, train, and dismiss them.
 
     Raises:
         UserError: a mistake in the file, or a setting that real processes do not support.
     """
-    device = asked.device or device_of(asked.backend)
-    run = _read(asked, device, say)
-    _check(run.config, asked, ranks)
+    for worker in sorted(hub.meet()):
+        told = f"has not connected within {CONNECTED_WITHIN_S:g} s"
+        say(f"rank {worker + 1} (worker {worker}) {told}{_describe_strangers(hub)}")
+    run = _read(asked, say)
+    check(run.config, asked, ranks)
     writable_folder(asked.out, "--out")
     try:
-        found = _train_or_load(run, asked)
-    except NoWorkersLeft:
-        say(f"error: no {run.config.application.worker} is left; {GOES_ON}")
+        stored = _train_or_load(run, asked, hub)
+    except NoWorkersLeft as error:
+        say(f"error: {error}; {GOES_ON}")
         return EXIT_RUN_FAILED
-    who = f"{asked.file.stem}, seed {run.config.seed}"
-    return print_result(found, who)
+    print(*stored.lines(), sep="\n")
+    if stored.status == "done":
+        return EXIT_DONE
+    say(stored.ending(f"{asked.file.stem}, seed {run.config.seed}"))
+    return EXIT_RUN_FAILED
 
 
-def _read(asked: argparse.Namespace, device: str, progress: Say = lambda line: None) -> Read:
+def _describe_strangers(hub: Hub) -> str:
+    told = f"; a process with another {SECRET}, RANK or WORLD_SIZE was refused"
+    return told if hub.strangers else ""
+
+
+def _read(asked: argparse.Namespace, progress: Say = lambda line: None) -> Read:
     """Read the run of a file.
 
     Raises:
@@ -76,10 +160,11 @@ def _read(asked: argparse.Namespace, device: str, progress: Say = lambda line: N
     """
     if reason := load_application(asked.file).simulated:
         raise UserError(f"{asked.file}: processes: {reason}; allowed: lagbench train")
+    device = "cpu" if asked.device is None else resolve(asked.device)
     return load_run(asked.file, TrainingConfig, seed=asked.seed, device=device, progress=progress)
 
 
-def _train_or_load(run: Read, asked: argparse.Namespace) -> Run:
+def _train_or_load(run: Read, asked: argparse.Namespace, hub: Hub) -> Run:
     """Load the finished run from the store, or train it on all processes."""
     served: list[Served] = []
 
@@ -87,28 +172,31 @@ def _train_or_load(run: Read, asked: argparse.Namespace) -> Run:
         config: TrainingConfig[Any], data: Any, model: Tensor, minibatches: Minibatches
     ) -> Served:
         # Called only when the store lacks the run: until then the other ranks wait.
-        announce_run(_identity(config, asked))
+        hub.late = not config.rounds
+        hub.announce(_identity(config, asked))
         placed = replace(config, algorithm=config.algorithm.on(config.network(data)))
-        served.append(_executor(placed, model, minibatches, asked))
+        kind = Rounds if config.rounds else ServerExecutor
+        pace = Pacing.from_config(config, asked.paced)
+        served.append(kind(placed, model, minibatches, hub, pace, say))
         return served[-1]
 
-    store, how = Store(asked.out), _execution_facts(asked)
-    with show_progress(asked.file.stem) as watch:
-        found = train(run.config, run.data, store, watch, start_executor, how)
+    with _show_progress(asked.file.stem) as watch:
+        store, facts = Store(asked.out), _execution_facts(asked)
+        stored = train(run.config, run.data, store, watch, start_executor, facts)
     for executor in served:
         executor.close()
     if not served:  # the store had the run
-        announce_run(DONE)
-    return found
+        hub.announce(DONE)
+    return stored
 
 
-def _executor(
-    config: TrainingConfig[Any], model: Tensor, minibatches: Minibatches, asked: argparse.Namespace
-) -> Served:
-    if config.rounds:
-        return Rounds(config, model, minibatches, say=say, backend=asked.backend)
-    pace = Pacing.from_config(config, asked.paced)
-    return ServerExecutor(config, model, minibatches, pace, say, admission_to(1))
+@contextmanager
+def _show_progress(name: str) -> Generator[Watch]:
+    """Show the progress of a run; yields the function that takes each `Progress`."""
+    from harness.grid.display import Display
+
+    with Display({name: name}, {name: 1.0}) as display:
+        yield lambda progress: display.hear(replace(progress, run=name))
 
 
 # -- checks of the settings -----------------------------------------------------------------
@@ -116,23 +204,20 @@ def _executor(
 
 def _execution_facts(asked: argparse.Namespace) -> dict[str, object]:
     """Facts of the execution that enter the run's identity, which a simulated run lacks."""
-    executed: dict[str, object] = {"by": "processes", "paced": asked.paced}
-    return executed | ({} if asked.backend == GLOO else {"backend": asked.backend})
+    return {"by": "processes", "paced": asked.paced}
 
 
-def _identity(config: TaskConfig, asked: argparse.Namespace) -> str:
+def _identity(config: TrainingConfig[Any], asked: argparse.Namespace) -> str:
     """Identity of a run, equal on all its processes."""
     return identity(identity_config(config, _execution_facts(asked)))
 
 
-def _check(config: TrainingConfig[Any], asked: argparse.Namespace, ranks: int) -> None:
+def check(config: TrainingConfig[Any], asked: argparse.Namespace, ranks: int) -> None:
     """Reject settings that real processes do not support.
 
     Raises:
         UserError: one is set.
     """
-    if not config.rounds:
-        require_gloo(asked.backend)
     check_protocol(config, asked.file)
     if config.has_replica_state:
         told = "its buffers change in training, and servers do not receive them"
@@ -142,8 +227,6 @@ def _check(config: TrainingConfig[Any], asked: argparse.Namespace, ranks: int) -
         raise UserError(f"--restarts {asked.restarts}: {told}; allowed with {name}: 0")
     if asked.restarts and config.rounds:
         raise UserError(f"--restarts {asked.restarts}: workers cannot rejoin rounds; allowed: 0")
-    if config.shards > 1:
-        raise UserError(f"{asked.file}: shards: {config.shards} is simulated only; allowed here: 1")
     if config.workers != ranks - 1:
         raise UserError(
             f"{asked.file}: workers: {config.workers} is not allowed;"
@@ -174,56 +257,57 @@ def check_protocol(config: TrainingConfig[Any], file: Path) -> None:
 # -- the other ranks ------------------------------------------------------------------------
 
 
-def take_part(asked: argparse.Namespace, rank: int, *, late: bool = False) -> int:
+def _take_part(asked: argparse.Namespace, rank: int, server: Link) -> int:
     """Run any rank but 0, once the server has announced the run.
 
-    Args:
-        asked: the command line of `harness.train`.
-        rank: rank of this process.
-        late: whether the run has begun already, so that this worker rejoins it.
-
     Raises:
-        UserError: this process has another run than the server, or may not rejoin.
+        UserError: this process has another run than the server, or may not take part.
     """
     try:
-        at_work = await_run(late=late)
-    except RuntimeError:  # the server has printed the reason
+        header, body = server.receive()
+    except ServerGone:  # it has printed the reason
         return EXIT_RUN_FAILED
-    if at_work == DONE:
+    at_work = bytes(body).decode(errors="replace")
+    if header.kind is not Kind.RUN or at_work == DONE:
         return EXIT_DONE
-    device = asked.device or device_of(asked.backend)
-    assign_device(device, asked.backend, rank)  # before any tensor is put on the device
-    run = _read(asked, device)
-    check_same_run(at_work, _identity(run.config, asked), asked.file)
+    if asked.device is not None and resolve(asked.device) == "cuda":
+        _choose_gpu(rank)  # before any tensor is put on it
+    run = _read(asked)
+    if (own := _identity(run.config, asked)) != at_work:
+        raise UserError(
+            f"{asked.file}: run {own} is not allowed; allowed: {at_work}, as the server has it"
+            " (the same file, corpus and options for every process)"
+        )
     try:
-        return _take_part(run.config, run.data, rank, asked, late)
-    except ServerGone as gone:
-        why = "is gone" if str(gone) in ("", CLOSED) else str(gone)
+        _work(run, rank, asked, server)
+    except ServerGone as error:
+        why = "is gone" if str(error) == CLOSED else str(error)
         say(f"error: worker {rank - 1}: the server {why}; {GOES_ON}")
         return EXIT_RUN_FAILED
-
-
-def _take_part(
-    config: TrainingConfig[Any], data: Any, rank: int, asked: argparse.Namespace, late: bool
-) -> int:
-    """Run a worker."""
-    if late and config.rounds:
-        raise UserError(
-            f"RANK={rank}: the run has already begun;"
-            " only workers of an asynchronous run can join it"
-        )
-    if late:
-        come_back(rank, 1)
-    application = cast("FoldApplication[Any, Any]", config.application)
-    with application.computing(config):
-        _work(config, data, rank, asked)
     return EXIT_DONE
 
 
-def _work(config: TrainingConfig[Any], data: Any, rank: int, asked: argparse.Namespace) -> None:
-    """Run the loop of a worker until the server sends `Kind.STOP`."""
-    pace = Pacing.from_config(config, asked.paced)
-    if config.rounds:
-        work_in_rounds(config, data, rank, pace, asked.backend)
-    else:
-        work(Contributor(config, data, rank - 1, pace))
+def _work(run: Read, rank: int, asked: argparse.Namespace, server: Link) -> None:
+    """Run the loop of a worker."""
+    config = run.config
+    application = cast("FoldApplication[Any, Any]", config.application)
+    with application.computing(config):
+        pace = Pacing.from_config(config, asked.paced)
+        offset_s = clock_offset_s(server)
+        if offset_s is None:
+            return
+        contributor = Contributor(config, run.data, rank - 1, pace, offset_s)
+        server.send(Header(Kind.READY))
+        work(contributor, server)
+
+
+def _choose_gpu(rank: int) -> None:
+    """Select the GPU of this process; processes share GPUs if there are too few."""
+    # Under torchrun and under srun ranks are counted on each machine; the server, which is on
+    # the first one, needs no GPU.
+    local, machine = (
+        next((os.environ[name] for name in names if name in os.environ), None)
+        for names in LOCAL_NAMES
+    )
+    number = int(local or rank) - (int(machine or 0) == 0)
+    torch.cuda.set_device(number % torch.cuda.device_count())

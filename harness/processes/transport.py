@@ -1,527 +1,514 @@
-"""Transport between processes: TCP connections, numbered messages, heartbeats, and a clock.
+"""Messages between the server and the workers of a run, over ZeroMQ.
 
-Handshake: both ends of a new TCP connection prove that they know the run's secret, by a digest
-over two nonces, one of each end, so an earlier exchange cannot be replayed. If no secret is set,
-the key is empty, and the handshake finds mistakes only.
+The server has one socket (ROUTER) at the address of the run, each worker one (DEALER) that connects
+to it. CURVE encrypts and authenticates every message: the key pair of each process follows from the
+run's secret, its job and the rank; the server accepts the keys of its workers alone, a worker that
+of the server, so whoever relays a connection sees ciphertext. ZeroMQ delivers messages whole, once
+and in order, or the connection ends. Its heartbeats come from a thread that computing does not
+hold up, so a process that is stopped can be told from one that is busy.
 
-Messages: a `Connection` carries bytes; a `PeerConnection` frames and numbers messages, and closes
-when one is missing, repeated or truncated. Each message arrives once and complete, or the
-connection ends. Every process sends a heartbeat on all its connections every `BEAT_EVERY_S`, also
-while it computes, so that a stopped process can be distinguished from a busy one.
-
-Runtime: time, threads and connections of a process. This module alone uses the real ones; tests
-substitute virtual time and an adversary that controls every connection, and the code that runs on
-them is the same.
+`Hub` is the server's end of all connections, `Link` a worker's. Tests put virtual time and an
+adversary in place of both, below `Connections`.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hmac
-import os
+import math
 import secrets
-import select
-import socket
-import sys
-import termios
+import struct
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from struct import Struct
-from typing import NamedTuple, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from enum import IntEnum
+from typing import NamedTuple
 
-from harness.processes.console import SECRET
+import torch
+import zmq
+from torch import Tensor
+from zmq.utils import z85
 
-BEAT_EVERY_S = 2.0
+from harness.base.errors import UserError
+from harness.processes.group import SECRET, SERVER_RANK, Group
+
+HEARTBEAT_S = 2.0
 
 SILENT_AFTER_S = 20.0
-"""Seconds without a byte after which a peer counts as dead. A computation that lets no other
-thread of its process run must be shorter."""
+"""Seconds without a sign of life after which a process counts as dead. A message must have arrived
+within them."""
 
-HEADER_BYTES = 256
-"""Size of every header; bytes after its fields are zero."""
+CONNECTED_WITHIN_S = 60.0
+"""Seconds that processes wait for each other at the start."""
+
+DELIVERED_WITHIN_S = 10.0
+"""Seconds that an ending process waits for the delivery of its last messages."""
+
+QUEUED = 8
+"""Most unread messages of one process; further ones wait at their sender."""
+
+IO_THREADS = 4
+"""Threads that encrypt, some 250 MB/s each; a connection has one of them."""
 
 CLOSED = "is gone: its connection closed"
 
-SILENT = f"is silent: no heartbeat for {SILENT_AFTER_S:.0f} s"
 
-MARK = Struct("<8sQ")
-"""Mark before every message and heartbeat, after a header and after a body: `MESSAGE` or `BEAT`,
-and the number of the message; in a heartbeat, that of the last message sent."""
+class Kind(IntEnum):
+    """Kind of a message; the comments name sender, receiver and content."""
 
-MESSAGE, BEAT = b"lagbench", b"lagbeats"
-
-
-class PeerGone(RuntimeError):  # noqa: N818 (what happened)
-    """The connection to a peer has ended; the message is the reason."""
-
-
-class Connection(Protocol):
-    """An ordered stream of bytes to one peer and back."""
-
-    def send(self, *parts: bytes | memoryview) -> None:
-        """Send all parts.
-
-        Raises:
-            OSError: it is closed; `TimeoutError` if the peer neither reads nor sends for too long.
-        """
-        ...
-
-    def receive(self, into: memoryview) -> None:
-        """Fill a buffer; waits for its bytes.
-
-        Raises:
-            OSError: it is closed; `TimeoutError` if no byte comes for too long.
-        """
-        ...
-
-    def has_room(self) -> bool:
-        """Whether a few bytes can be sent without waiting for the peer."""
-        ...
-
-    def close(self) -> None:
-        """Close it; calls that wait on it raise OSError, here and at the peer."""
-        ...
+    HELLO = 1  # Worker to server: the number of processes that it knows of
+    REFUSED = 2  # Server to worker: it takes no part; the body says why
+    RUN = 3  # Server to worker: the run that begins, by its identity
+    CLOCK = 4  # Worker to server and back: ``began_s`` on the server's clock
+    READY = 5  # Worker to server: it can compute
+    WORK = 6  # Server to worker: minibatches, and the model
+    DONE = 7  # Worker to server: the contribution
+    RECALL = 8  # Server to worker: request of its memory
+    MEMORY = 9  # Worker to server: its memory. Server to worker: that of a checkpoint
+    STOP = 10  # Server to worker: the run is over
 
 
-class PeerConnection:
-    """Numbered messages to one peer and back, with heartbeats between them.
-
-    A message is ``mark header mark``, or ``mark header mark body mark``; a heartbeat is one mark.
-
-    Args:
-        connection: carries the bytes.
-    """
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection, self._sending = connection, threading.Lock()
-        self._sent = self._heard = 0  # numbers of the last message in each direction
-
-    def send(self, words: bytes, body: memoryview | None = None) -> None:
-        """Send a header of `HEADER_BYTES`, and its body if there is one.
-
-        Raises:
-            PeerGone: the peer is gone.
-        """
-        with self._sending:
-            self._sent += 1
-            mark = MARK.pack(MESSAGE, self._sent)
-            try:
-                self._connection.send(mark + words + mark, *(() if body is None else (body, mark)))
-            except OSError as error:
-                raise self._end_as_gone(error) from error
-
-    def send_heartbeat(self) -> None:
-        """Send a heartbeat, unless a message is being sent, which serves as one."""
-        if not self._sending.acquire(blocking=False):
-            return
-        try:
-            # One thread beats on all connections: a peer that does not read must not block it.
-            if self._connection.has_room():
-                self._connection.send(MARK.pack(BEAT, self._sent))
-        except OSError:  # the reading thread reports the end
-            self.end()
-        finally:
-            self._sending.release()
-
-    def header(self) -> bytearray:
-        """Wait for the next message, and receive its header, `HEADER_BYTES` long.
-
-        Raises:
-            PeerGone: the peer is gone.
-            MalformedMessage: the bytes are no message, not the next one, or truncated.
-        """
-        kind, number = self._mark()
-        # A heartbeat with a higher number than the last message shows that a message was lost.
-        while kind == BEAT and number == self._heard:
-            kind, number = self._mark()
-        if kind not in (MESSAGE, BEAT):
-            raise MalformedMessage("not a message of lagbench")
-        if kind == BEAT or number != self._heard + 1:
-            raise MalformedMessage(f"message {number}, where {self._heard + 1} is due")
-        self._heard = number
-        words = bytearray(HEADER_BYTES)
-        self._fill(memoryview(words))
-        self._check_end()
-        return words
-
-    def body(self, into: memoryview) -> None:
-        """Receive the body that follows a header.
-
-        Raises:
-            PeerGone: the peer is gone.
-            MalformedMessage: the body was shorter or longer.
-        """
-        self._fill(into)
-        self._check_end()
-
-    def _check_end(self) -> None:
-        if self._mark() != (MESSAGE, self._heard):
-            raise MalformedMessage("a message that does not end where it should")
-
-    def end(self) -> None:
-        """Close the connection; the peer's next call on it fails."""
-        self._connection.close()
-
-    def _mark(self) -> tuple[bytes, int]:
-        words = bytearray(MARK.size)
-        self._fill(memoryview(words))
-        return MARK.unpack(words)
-
-    def _fill(self, into: memoryview) -> None:
-        try:
-            self._connection.receive(into)
-        except OSError as error:
-            raise self._end_as_gone(error) from error
-
-    def _end_as_gone(self, error: OSError) -> PeerGone:
-        self.end()
-        return PeerGone(SILENT if isinstance(error, TimeoutError) else CLOSED)
-
-
-INTRODUCED_WITHIN_S = 10.0
-"""Seconds within which the handshake of a new connection has to be complete."""
-
-AT_THE_DOOR = 64
-"""Most handshakes at a time; further connections wait to be accepted."""
-
-NONCE = PROOF = 32
-
-WHO = Struct("<8sqqq")
-"""Greeting of a connection: `WORD`, and the fields of `PeerInfo`."""
-
-WORD = b"lagbench"
-
-
-class HandshakeFailed(ConnectionError):  # noqa: N818 (what happened)
-    """The peer does not know the run's secret, wants another rank, or is another program."""
-
-
-class PeerInfo(NamedTuple):
-    """Greeting of a new connection.
+class Header(NamedTuple):
+    """Fields of every message.
 
     Attributes:
-        rank: rank of the process that connects.
-        wants: rank that it wants to reach.
-        late: whether it rejoins a run that has begun without it.
+        kind: kind of the message.
+        step, steps: number of the first minibatch, and number of minibatches.
+        stage, before: stage of the run, and the steps of all stages before it.
+        version: version of the model that is sent, or that a contribution was computed from.
+        rate: learning rate of local steps, before the schedule's factor.
+        loss: summed over the contribution's examples; not finite if the run diverges.
+        began_s, ended_s: start and end of the computation, on the server's clock.
     """
 
-    rank: int
-    wants: int
-    late: bool
+    kind: Kind
+    step: int = 0
+    steps: int = 0
+    stage: int = 0
+    before: int = 0
+    version: int = 0
+    rate: float = 0.0
+    loss: float = 0.0
+    began_s: float = 0.0
+    ended_s: float = 0.0
 
 
-class Socket:
-    """A `Connection` over TCP.
+LAYOUT = struct.Struct("<6q4d")
 
-    Args:
-        connected: the socket.
-        patience_s: seconds without a byte after which calls raise `TimeoutError`.
+KINDS = frozenset(Kind)
+
+Body = bytes | memoryview
+
+
+class Message(NamedTuple):
+    """A message of a worker, or the end of its connection.
 
     Attributes:
-        ended: whether this process has closed it.
+        worker: index of the worker.
+        header: None if its connection has ended.
+        body: bytes of its tensor, or of a text.
+        reason: why the connection has ended.
     """
 
-    def __init__(self, connected: socket.socket, patience_s: float = SILENT_AFTER_S) -> None:
-        self._socket, self._read, self.ended = connected, 0, False
-        self.be_patient(patience_s)
-        # Headers are small and awaited: TCP must not hold them back to fill a packet.
-        with suppress(OSError):  # a pair of sockets in one process has no such option
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._room = select.poll()
-        self._room.register(connected, select.POLLOUT)
-
-    def be_patient(self, seconds: float) -> None:
-        """Set the seconds without a byte after which calls raise `TimeoutError`."""
-        self._socket.settimeout(seconds)
-
-    def send(self, *parts: bytes | memoryview) -> None:
-        """See `Connection`."""
-        for part in parts:
-            left = memoryview(part)
-            while left:
-                left = left[self._send_some(left) :]
-
-    def _send_some(self, words: memoryview) -> int:
-        """Send some bytes; returns their number. Waits for a busy peer that still sends bytes."""
-        while True:
-            heard = self._count_received()
-            try:
-                return self._socket.send(words)
-            except TimeoutError:
-                if self._count_received() == heard:  # no heartbeat either: the peer is dead
-                    raise
-
-    def _count_received(self) -> int:
-        """Number of bytes that have come from the peer, read or not."""
-        return self._read + self._query_socket(termios.FIONREAD)
-
-    def receive(self, into: memoryview) -> None:
-        """See `Connection`."""
-        while into:
-            count = self._socket.recv_into(into)
-            if not count:
-                raise ConnectionError("closed")
-            self._read += count
-            into = into[count:]
-
-    def has_room(self) -> bool:
-        """See `Connection`."""
-        return bool(self._room.poll(0))
-
-    def close(self) -> None:
-        """See `Connection`; the file descriptor stays open."""
-        # Another thread may wait on the descriptor: closed, its number could be another file's.
-        self.ended = True
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-
-    def unread(self) -> int:
-        """Number of sent bytes that the peer's machine has yet to acknowledge; 0 after a reset."""
-        with suppress(OSError):
-            self._socket.getpeername()  # fails after a reset, while the kernel's counter stays
-            return self._query_socket(termios.TIOCOUTQ)
-        return 0
-
-    def _query_socket(self, what: int) -> int:
-        """Read a counter of the socket by ioctl; 0 if it is closed."""
-        with suppress(OSError):
-            return int.from_bytes(fcntl.ioctl(self._socket, what, bytes(4)), sys.byteorder)
-        return 0
-
-
-def connect(where: tuple[str, int], who: PeerInfo) -> Socket:
-    """Connect to another process of the run.
-
-    Args:
-        where: host and port.
-        who: greeting of this process.
-
-    Raises:
-        OSError: no answer; `HandshakeFailed` if the process there is not of this run.
-    """
-    connected = socket.create_connection(where, INTRODUCED_WITHIN_S)
-    try:
-        made = Socket(connected, INTRODUCED_WITHIN_S)
-        _introduce(made, who, where)
-    except OSError:
-        connected.close()
-        raise
-    made.be_patient(SILENT_AFTER_S)
-    return made
-
-
-def _introduce(made: Socket, who: PeerInfo, where: tuple[str, int]) -> None:
-    """Send the greeting with this end's proof, and check the proof of the other end."""
-    end_s = current_runtime().now_s() + INTRODUCED_WITHIN_S
-    theirs, ours, said = _read(made, NONCE, end_s), secrets.token_bytes(NONCE), _pack_greeting(who)
-    made.send(ours + said + _proof(b"connects", theirs, ours, said))
-    if not hmac.compare_digest(_read(made, PROOF, end_s), _proof(b"accepts", theirs, ours, said)):
-        raise HandshakeFailed(f"the process at {where[0]}:{where[1]} has another {SECRET}")
-
-
-def accept(connected: socket.socket, own: int) -> tuple[PeerInfo, Socket]:
-    """Check the greeting of a new connection; returns it and the connection.
-
-    Args:
-        connected: the new socket.
-        own: rank of this process.
-
-    Raises:
-        OSError: no greeting; `HandshakeFailed` if the peer is not of this run.
-    """
-    made = Socket(connected, INTRODUCED_WITHIN_S)
-    ours = secrets.token_bytes(NONCE)
-    made.send(ours)
-    end_s = current_runtime().now_s() + INTRODUCED_WITHIN_S
-    theirs, said, proof = (_read(made, size, end_s) for size in (NONCE, WHO.size, PROOF))
-    word, rank, wants, late = WHO.unpack(said)
-    expected = _proof(b"connects", ours, theirs, said)
-    if word != WORD or wants != own or not hmac.compare_digest(proof, expected):
-        raise HandshakeFailed(f"a peer that has another {SECRET}, or wants another rank")
-    made.send(_proof(b"accepts", ours, theirs, said))
-    made.be_patient(SILENT_AFTER_S)
-    return PeerInfo(rank, wants, bool(late)), made
-
-
-def listen(host: str, own: int, enter: Callable[[PeerInfo, Socket], None]) -> tuple[str, int]:
-    """Accept connections from now on; returns host and port.
-
-    Args:
-        host: the only address to listen at.
-        own: rank of this process.
-        enter: called with each connection after its handshake, on a thread of its own. A
-            connection with a failed handshake is closed without a call.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.create_server((host, 0), family=family, backlog=1024)
-
-    room = threading.BoundedSemaphore(AT_THE_DOOR)
-
-    def admit(connected: socket.socket) -> None:
-        try:
-            enter(*accept(connected, own))
-        except OSError:
-            connected.close()
-        finally:
-            room.release()
-
-    def door() -> None:
-        while True:
-            room.acquire()
-            try:
-                connected, _ = listening.accept()
-            except OSError:  # e.g. no file descriptor is free: pending connections wait
-                room.release()
-                current_runtime().sleep(0.1)
-                continue
-            current_runtime().start(lambda connected=connected: admit(connected), "handshake")
-
-    current_runtime().start(door, "door")
-    return host, listening.getsockname()[1]
-
-
-def _read(made: Socket, count: int, end_s: float) -> bytes:
-    """Receive ``count`` bytes by the time ``end_s`` of this process's clock."""
-    words = bytearray(count)
-    for place in range(count):  # byte by byte, or slow bytes would renew the time that is left
-        made.be_patient(max(1e-3, end_s - current_runtime().now_s()))
-        made.receive(memoryview(words)[place : place + 1])
-    return bytes(words)
-
-
-def _pack_greeting(who: PeerInfo) -> bytes:
-    return WHO.pack(WORD, *who)
-
-
-def _proof(does: bytes, acceptor: bytes, connector: bytes, said: bytes) -> bytes:
-    """Digest that proves knowledge of the secret for this exchange.
-
-    The role ``does`` is in it, so that an acceptor's proof cannot be sent back as a connector's.
-    """
-    key = os.environ.get(SECRET, "").encode()
-    return hmac.digest(key, does + acceptor + connector + said, "sha256")
-
-
-class Changes(AbstractContextManager[object], Protocol):
-    """A condition variable, held by threads that change shared data and waited on by readers."""
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait for `notify_all`; False if ``timeout`` seconds pass before."""
-        ...
-
-    def notify_all(self) -> None:
-        """Wake all threads that wait."""
-        ...
-
-
-class Runtime(Protocol):
-    """Clock, threads and connections of one process.
-
-    Attributes:
-        lines: connections to the other processes, by rank.
-        late: rank and connection of each worker that rejoins; guarded by `late_arrivals`.
-    """
-
-    lines: dict[int, PeerConnection]
-    late: deque[tuple[int, PeerConnection]]
-
-    def now_s(self) -> float:
-        """Seconds on a clock that never goes back."""
-        ...
-
-    def sleep(self, seconds: float) -> None:
-        """Let time pass."""
-        ...
-
-    def start(self, target: Callable[[], None], name: str) -> None:
-        """Call a function on a thread that ends with the process."""
-        ...
-
-    def changes(self) -> Changes:
-        """Create a condition variable of this process."""
-        ...
-
-    def late_arrivals(self) -> Changes:
-        """The condition variable that guards ``late``."""
-        ...
-
-
-class Machine:
-    """The `Runtime` of a real process: monotonic clock, daemon threads, TCP connections."""
-
-    def __init__(self) -> None:
-        self.lines: dict[int, PeerConnection] = {}
-        self.late = deque[tuple[int, PeerConnection]]()
-        self._came_late = threading.Condition()
-
-    def now_s(self) -> float:
-        """See `Runtime`."""
-        return time.monotonic()
-
-    def sleep(self, seconds: float) -> None:
-        """See `Runtime`."""
-        time.sleep(seconds)
-
-    def start(self, target: Callable[[], None], name: str) -> None:
-        """See `Runtime`."""
-        threading.Thread(target=target, daemon=True, name=name).start()
-
-    def changes(self) -> Changes:
-        """See `Runtime`."""
-        return threading.Condition()
-
-    def late_arrivals(self) -> Changes:
-        """See `Runtime`."""
-        return self._came_late
-
-
-_world: Runtime = Machine()
-
-
-def current_runtime() -> Runtime:
-    """The runtime of this process."""
-    return _world
-
-
-@contextmanager
-def use_runtime(other: Runtime) -> Generator[None]:
-    """Use another runtime within a ``with`` block; for tests."""
-    global _world
-    before, _world = _world, other
-    try:
-        yield
-    finally:
-        _world = before
-
-
-def now_s() -> float:
-    """Seconds on this process's clock, which never goes back."""
-    return _world.now_s()
-
-
-def sleep_until(moment: float) -> None:
-    """Wait until a time of this process's clock, if it is still to come."""
-    left = moment - now_s()
-    if left > 0.0:
-        _world.sleep(left)
-
-
-def start_heartbeats() -> None:
-    """Send heartbeats on all connections of this process from now on, also on new ones."""
-    here = current_runtime()
-
-    def beats() -> None:
-        while True:
-            # Copies: other threads add connections meanwhile.
-            for line in [*here.lines.values(), *(line for _, line in list(here.late))]:
-                line.send_heartbeat()
-            here.sleep(BEAT_EVERY_S)
-
-    here.start(beats, "beats")
+    worker: int
+    header: Header | None
+    body: Body = b""
+    reason: str = ""
 
 
 class MalformedMessage(Exception):  # noqa: N818 (what happened)
     """A peer sent bytes that are no valid message."""
+
+
+class ServerGone(Exception):  # noqa: N818 (what happened)
+    """The connection to the server has ended, or it sent an invalid message; says which."""
+
+
+# -- the form of messages ---------------------------------------------------------------------
+
+
+def pack_header(header: Header) -> bytes:
+    """Encode a header."""
+    return LAYOUT.pack(*header)
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """Memory of a contiguous tensor in host memory, as bytes that can be read and written."""
+    words = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+    return memoryview(words)  # pyright: ignore[reportArgumentType] (arrays are buffers)
+
+
+def fill(tensor: Tensor, header: Header, body: Body) -> Tensor:
+    """Copy the body of a message into a contiguous tensor in host memory; returns it.
+
+    Raises:
+        MalformedMessage: the body has another size.
+    """
+    if len(body) != tensor.nbytes:
+        told = f"{len(body)} bytes, where {tensor.nbytes} are due"
+        raise MalformedMessage(f"{header.kind.name} with {told}")
+    bytes_of(tensor)[:] = body
+    return tensor
+
+
+def frames_of(header: Header, body: Tensor | None) -> tuple[bytes, Body]:
+    """The two frames of a message."""
+    return pack_header(header), b"" if body is None else bytes_of(body.cpu().contiguous())
+
+
+def read_frames(frames: Sequence[Body]) -> tuple[Header, Body]:
+    """Decode the frames of a message.
+
+    Raises:
+        MalformedMessage: they are none.
+    """
+    if len(frames) != 2 or len(frames[0]) != LAYOUT.size:
+        raise MalformedMessage("not a message of lagbench")
+    kind, *values = LAYOUT.unpack(frames[0])
+    if kind not in KINDS:
+        raise MalformedMessage("not a message of lagbench")
+    header = Header(Kind(kind), *values)
+    times = header.rate, header.began_s, header.ended_s
+    if min(header[1:6]) < 0 or not all(map(math.isfinite, times)):
+        raise MalformedMessage(f"{header.kind.name} with numbers that cannot be")
+    return header, frames[1]
+
+
+def read_orders(frames: Sequence[Body]) -> tuple[Header, Body]:
+    """Decode the frames of a message of the server.
+
+    Raises:
+        ServerGone: they are no message.
+        UserError: the server refuses this process.
+    """
+    try:
+        header, body = read_frames(frames)
+    except MalformedMessage as error:
+        raise ServerGone(f"sent garbage: {error}") from error
+    if header.kind is Kind.REFUSED:
+        raise UserError(bytes(body).decode(errors="replace"))
+    return header, body
+
+
+# -- sockets ----------------------------------------------------------------------------------
+
+
+def private_key(group: Group, rank: int) -> bytes:
+    """Private key of a process (Z85): a keyed digest of job and rank."""
+    said = f"lagbench {group.job} {rank}".encode()
+    return z85.encode(hmac.digest(group.secret.encode(), said, "sha256"))
+
+
+def public_key(group: Group, rank: int) -> bytes:
+    """Public key of a process (Z85)."""
+    return zmq.curve_public(private_key(group, rank))
+
+
+class _Monitored:
+    """A socket with the keys of a process, and what happens to its connections.
+
+    Args:
+        group: the group of processes.
+        rank: rank of this one.
+        kind: kind of the socket.
+    """
+
+    def __init__(self, group: Group, rank: int, kind: int) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(IO_THREADS)
+        self._socket = self._context.socket(kind)
+        options = {
+            zmq.CURVE_SECRETKEY: private_key(group, rank),
+            zmq.CURVE_PUBLICKEY: public_key(group, rank),
+            zmq.HEARTBEAT_IVL: int(1000 * HEARTBEAT_S),
+            zmq.HEARTBEAT_TIMEOUT: int(1000 * SILENT_AFTER_S),
+            zmq.LINGER: int(1000 * DELIVERED_WITHIN_S),
+            zmq.RCVHWM: QUEUED,
+            zmq.IPV6: int(":" in group.host),
+        }
+        for option, value in options.items():
+            self._socket.set(option, value)
+        # No more events than these: libzmq takes a message that was tampered with for one that is
+        # incomplete where it reports `EVENT_HANDSHAKE_FAILED_PROTOCOL`, and reads no further.
+        events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+        self._monitor = self._socket.get_monitor_socket(events)
+        self._poller = zmq.Poller()
+        for polled in (self._socket, self._monitor):
+            self._poller.register(polled, zmq.POLLIN)
+
+    def now_s(self) -> float:
+        """See `Connections`."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """See `Connections`."""
+        time.sleep(seconds)
+
+    def _wait(self, until_s: float) -> bool:
+        """Wait for a message or an event; False if none comes in time."""
+        left = until_s - self.now_s()
+        patience = None if left == math.inf else max(0, math.ceil(1000 * left))
+        return bool(self._poller.poll(patience))
+
+    def _events(self) -> Iterator[tuple[int, int]]:
+        """Events of connections up to now, each with the file descriptor that it is about."""
+        with suppress(zmq.Again):
+            while True:
+                words, _ = self._monitor.recv_multipart(zmq.NOBLOCK)
+                yield struct.unpack("=Hi", words)
+
+    def close(self) -> None:
+        """Close all connections, once the last messages are delivered or time is over."""
+        self._socket.disable_monitor()
+        self._monitor.close()
+        self._socket.close()
+        self._context.term()
+
+
+class Connections(ABC):
+    """The connections of a server, whatever carries them: who is let in, and who is not.
+
+    Args:
+        ranks: number of processes; the workers have the ranks from 1.
+
+    Attributes:
+        announced: identity of the run, for workers that connect from now on.
+        late: whether workers may connect from now on.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks, self.announced, self.late = ranks, "", True
+        # By worker: routing id of its connection, and what tells it from a later one.
+        self._places = dict[int, tuple[bytes, int]]()
+        self._ready = deque[Message]()
+
+    @abstractmethod
+    def now_s(self) -> float:
+        """Seconds on the server's clock, which never goes back."""
+
+    @abstractmethod
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+
+    @abstractmethod
+    def _carry(self, until_s: float) -> bool:
+        """Wait for something to arrive and take it in; False if nothing does in time."""
+
+    @abstractmethod
+    def _route(self, address: bytes, words: bytes, body: Body) -> None:
+        """Send a message to a routing id; nothing happens if it is gone."""
+
+    def connected(self) -> set[int]:
+        """The workers that have a connection."""
+        return set(self._places)
+
+    def receive(self, until_s: float = math.inf) -> Message | None:
+        """Wait for the next message, or end of a connection; None if none comes in time."""
+        while not self._ready:
+            if not self._carry(until_s):
+                return None
+        return self._ready.popleft()
+
+    def meet(self, within_s: float = CONNECTED_WITHIN_S) -> set[int]:
+        """Wait until all workers have connected or time is over; returns those that have not."""
+        end = self.now_s() + within_s
+        missing = set(range(self._ranks - 1))
+        while missing and (message := self.receive(end)) is not None:
+            missing.discard(message.worker)
+        return missing
+
+    def announce(self, run: str) -> None:
+        """Tell all workers, also those that connect later, which run begins."""
+        self.announced = run
+        for address, _ in self._places.values():
+            self._tell(address, Kind.RUN, run)
+
+    def send(self, worker: int, header: Header, body: Tensor | None = None) -> None:
+        """Send a message; nothing happens if the worker is gone, which `receive` tells."""
+        if worker in self._places:
+            self._route(self._places[worker][0], *frames_of(header, body))
+
+    def drop(self, worker: int, reason: str) -> None:
+        """End a connection and tell the worker why; `receive` says no more of it."""
+        if worker in self._places:
+            address, _ = self._places.pop(worker)
+            self._tell(address, Kind.REFUSED, f"worker {worker} {reason}")
+
+    def _end(self, number: int) -> bool:
+        """Note that the connection with this number has ended; whether it is a worker's."""
+        for worker, (_, own) in self._places.items():
+            if own == number:
+                del self._places[worker]
+                self._ready.append(Message(worker, None, reason=CLOSED))
+                return True
+        return False
+
+    def _take_in(self, worker: int, place: tuple[bytes, int], frames: Sequence[Body]) -> None:
+        """Note a message of a place, or admit the worker that greets with it."""
+        is_known = self._places.get(worker) == place
+        try:
+            header, body = read_frames(frames)
+        except MalformedMessage as error:
+            if is_known:
+                self.drop(worker, reason := f"sent garbage: {error}")
+                self._ready.append(Message(worker, None, reason=reason))
+            return
+        if header.kind is Kind.HELLO and not is_known:
+            self._greet(worker, place, header)
+        elif header.kind is Kind.CLOCK and is_known:
+            self.send(worker, header._replace(began_s=self.now_s()))
+        elif is_known:  # else of a connection that was given up
+            self._ready.append(Message(worker, header, body))
+
+    def _greet(self, worker: int, place: tuple[bytes, int], header: Header) -> None:
+        rank, refused = worker + 1, ""
+        if header.step != self._ranks:
+            refused = f"WORLD_SIZE={header.step}: allowed: {self._ranks}, as the server has it"
+        elif worker in self._places:
+            told = "in use by another process; allowed: that of a worker that is gone"
+            refused = f"RANK={rank}: {told}"
+        elif not self.late:
+            told = "the run has already begun; only workers of an asynchronous run can join it"
+            refused = f"RANK={rank}: {told}"
+        if refused:
+            self._tell(place[0], Kind.REFUSED, refused)
+            return
+        self._places[worker] = place
+        self._ready.append(Message(worker, header))
+        if self.announced:
+            self._tell(place[0], Kind.RUN, self.announced)
+
+    def _tell(self, address: bytes, kind: Kind, text: str) -> None:
+        self._route(address, pack_header(Header(kind)), text.encode())
+
+
+class Hub(_Monitored, Connections):
+    """The server's end of all connections, over ZeroMQ: see `Connections`.
+
+    Args:
+        group: the group of processes.
+        listening: file descriptor of a socket that listens at the group's address already.
+
+    Attributes:
+        port: where it listens.
+        strangers: number of connections that ended and were no worker's.
+
+    Raises:
+        UserError: the address cannot be listened at.
+    """
+
+    def __init__(self, group: Group, listening: int | None = None) -> None:
+        Connections.__init__(self, group.ranks)
+        _Monitored.__init__(self, group, SERVER_RANK, zmq.ROUTER)
+        self.strangers = 0
+        self._admit({public_key(group, rank): rank for rank in range(1, group.ranks)})
+        self._socket.set(zmq.CURVE_SERVER, 1)
+        self._socket.set(zmq.ROUTER_MANDATORY, 1)  # else a message to nobody is lost in silence
+        self._socket.set(zmq.HANDSHAKE_IVL, int(1000 * DELIVERED_WITHIN_S))
+        if listening is not None:
+            self._socket.set(zmq.USE_FD, listening)
+        try:
+            self._socket.bind(f"tcp://{group.url_host}:{group.port or '*'}")
+        except zmq.ZMQError as error:
+            where = f"MASTER_ADDR={group.host}, MASTER_PORT={group.port}"
+            told = f"cannot be listened at by rank 0: {error.strerror}"
+            raise UserError(f"environment: {where}: {told}") from error
+        self.port = int(self._socket.get_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
+
+    def _admit(self, ranks: Mapping[bytes, int]) -> None:
+        """Answer ZeroMQ's questions whether a key may connect (ZAP), on a thread."""
+        asked = self._context.socket(zmq.REP)
+        asked.bind("inproc://zeromq.zap.01")
+
+        def answer() -> None:
+            with asked, suppress(zmq.ContextTerminated):
+                while True:
+                    version, request, *_, key = asked.recv_multipart()
+                    rank = ranks.get(z85.encode(key)) if len(key) == 32 else None
+                    verdict = [b"400", b"", b""] if rank is None else [b"200", b"", b"%d" % rank]
+                    asked.send_multipart([version, request, *verdict, b""])
+
+        threading.Thread(target=answer, daemon=True, name="keys").start()
+
+    def _carry(self, until_s: float) -> bool:
+        """See `Connections`."""
+        if not self._wait(until_s):
+            return False
+        with suppress(zmq.Again):
+            for _ in range(QUEUED * self._ranks):  # however much a peer sends, ends are noted
+                address, *rest = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                # The key that the handshake has proved tells the rank, not what the message says.
+                worker, number = int(address.get("User-Id")) - 1, int(address.get(zmq.SRCFD))
+                if self._places.get(worker) != (place := (address.bytes, number)):
+                    self._note_ends()  # before a new connection that has the number of one of them
+                self._take_in(worker, place, [frame.buffer for frame in rest])
+        self._note_ends()
+        return True
+
+    def _note_ends(self) -> None:
+        for event, number in self._events():
+            if event == zmq.EVENT_DISCONNECTED:
+                self.strangers += not self._end(number)
+
+    def _route(self, address: bytes, words: bytes, body: Body) -> None:
+        """See `Connections`."""
+        with suppress(zmq.ZMQError):  # it is gone, which the monitor says too
+            self._socket.send_multipart([address, words, body], zmq.NOBLOCK)
+
+
+class Link(_Monitored):
+    """A worker's connection to the server.
+
+    Args:
+        group: the group of processes.
+
+    Raises:
+        UserError: no server answers in time, or it refuses this process.
+    """
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(group, group.rank, zmq.DEALER)
+        self._socket.set(zmq.CURVE_SERVERKEY, public_key(group, SERVER_RANK))
+        # Another one each time: the server may not have seen yet that a former one is gone.
+        self._socket.set(zmq.ROUTING_ID, b"%d " % group.rank + secrets.token_bytes(8))
+        self._socket.set(zmq.HANDSHAKE_IVL, 0)  # a server that still loads has time
+        self._socket.connect(f"tcp://{group.url_host}:{group.port}")
+        self._gone = False
+        self._greet(group)
+
+    def _greet(self, group: Group) -> None:
+        where, end = f"{group.host}:{group.port}", self.now_s() + CONNECTED_WITHIN_S
+        while self._wait(end):
+            for event, _ in self._events():
+                if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    self.send(Header(Kind.HELLO, group.ranks))
+                    return
+                if event == zmq.EVENT_DISCONNECTED:  # amid the handshake
+                    self._socket.set(zmq.LINGER, 0)
+                    told = f"has another {SECRET} (or none), or is of another job"
+                    raise UserError(f"environment: RANK={group.rank}: the server at {where} {told}")
+        self._socket.set(zmq.LINGER, 0)
+        told = f"within {CONNECTED_WITHIN_S:g} s"
+        raise UserError(f"environment: RANK={group.rank}: no server answers at {where} {told}")
+
+    def receive(self) -> tuple[Header, Body]:
+        """Wait for the next message.
+
+        Raises:
+            ServerGone: the connection has ended, or the message is invalid.
+            UserError: the server refuses this process.
+        """
+        while True:
+            with suppress(zmq.Again):
+                frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                return read_orders([frame.buffer for frame in frames])
+            if self._gone:  # all that it has sent before is read
+                self._socket.set(zmq.LINGER, 0)
+                raise ServerGone(CLOSED)
+            self._wait(math.inf)
+            self._gone = any(event == zmq.EVENT_DISCONNECTED for event, _ in self._events())
+
+    def send(self, header: Header, body: Tensor | None = None) -> None:
+        """Send a message."""
+        self._socket.send_multipart(frames_of(header, body))

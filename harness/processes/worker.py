@@ -1,37 +1,38 @@
-"""Workers of an asynchronous run on real processes, the run's clock, and pacing.
+"""Workers of a run on real processes, and pacing.
 
-A worker reads a model, computes and sends its contribution until the server stops it. The clock
-converts the monotonic clocks of all processes to seconds since the run began; pacing slows
-processes down to the cluster that the run names.
+A worker receives a model, computes and sends its contribution until the server stops it. It reports
+times on the server's clock, whose offset it measures. Pacing slows processes down to the cluster
+that the run names.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save  # pyright: ignore[reportUnknownVariableType]
 from torch import Tensor
 
 from harness.algorithms.contract import LocalWork, Memory
-from harness.processes.messages import (
-    NOTHING,
-    SERVER_RANK,
-    Address,
-    FrameHeader,
+from harness.processes.transport import (
+    Body,
     Header,
     Kind,
-    receive,
-    receive_order,
-    reuse_buffer,
-    send,
-    talking,
+    Link,
+    MalformedMessage,
+    ServerGone,
+    fill,
 )
-from harness.processes.transport import MalformedMessage, now_s, sleep_until
 from harness.runs.config import TrainingConfig
 from harness.simulator.costs import Costs, computation_s, costs_of, folding_s
 from harness.tasks.contract import TaskConfig
+
+QUESTIONS = 20
+"""Requests for the server's clock; the quickest answer has the smallest error."""
 
 
 class Contributor:
@@ -42,92 +43,155 @@ class Contributor:
         data: training data of its task.
         worker: index of the worker.
         pace: minimal durations of its computations.
+        offset_s: offset to add to this process's clock to get the server's.
 
     Attributes:
         received: buffer for the model that is read ``[P]``, in host memory.
         out: contribution ``[1, P]``, on the run's device.
-        rates: learning rates of the run.
+        memory: state that the worker keeps from one contribution to the next.
     """
 
-    def __init__(self, config: TrainingConfig[Any], data: Any, worker: int, pace: Pacing) -> None:
+    def __init__(
+        self,
+        config: TrainingConfig[Any],
+        data: Any,
+        worker: int,
+        pace: Pacing,
+        offset_s: float = 0.0,
+    ) -> None:
         self._net = config.network(data)
         self._minibatches = config.minibatches(data, config.examples(data))
-        self.rates = config.rates(self._minibatches)
+        self._rates = config.rates(self._minibatches)
         self.received = config.zeros(data)
         self.out = config.zeros(data).to(config.device).unsqueeze(0)
         self._config, self._worker, self._pace = config, worker, pace
-        self._count, self._memory = 0, Memory()
+        self._count, self._offset_s, self.memory = 0, offset_s, Memory()
 
-    def contribute(self, header: FrameHeader, model: Tensor) -> FrameHeader:
-        """Compute ``out`` from a model ``[P]``, which may be overwritten.
+    def contribute(self, header: Header) -> Header:
+        """Compute ``out`` from the model in ``received``, which may be overwritten.
 
         Args:
             header: the minibatches, their stage, the version of the model, and the learning rate
                 before the schedule's factor.
-            model: parameters to start from.
 
         Returns:
-            The same header with the start and end of the computation and the summed loss.
+            The header of the contribution: start and end of the computation, and the summed loss.
         """
-        began, data = now_s(), self._minibatches
+        began, data = time.monotonic(), self._minibatches
         # The server alone knows stages; a worker follows the header, also after a restart.
         if (header.stage, header.before) != (data.stage, data.before):
             data.begin(header.stage, header.before)
-            self._memory.new_pass = True
+            self.memory.new_pass = True
         steps = range(header.step, header.step + header.steps)
         minibatches = [data.fetch([(self._worker, step)]) for step in steps]
-        replica = model.to(self._config.device).unsqueeze(0)
-        rate = self.rates.step_rates(header.rate, header.version, header.steps)
+        replica = self.received.to(self._config.device).unsqueeze(0)
+        rate = self._rates.step_rates(header.rate, header.version, header.steps)
         with torch.no_grad():
             losses = self._config.algorithm.contribute(
-                LocalWork(self._net, replica, minibatches, self.out, rate, self._memory)
+                LocalWork(self._net, replica, minibatches, self.out, rate, self.memory)
             )
-        self._memory.new_pass = False
+        self.memory.new_pass = False
         loss = losses.sum(dtype=torch.float64).item()  # waits for the device, so before the clock
-        sleep_until(began + self._next_minimum_s(header.steps))
-        return replace(header, began_s=began, ended_s=now_s(), loss=loss)
+        time.sleep(max(0.0, began + self._next_minimum_s(header.steps) - time.monotonic()))
+        began_s, ended_s = began + self._offset_s, time.monotonic() + self._offset_s
+        return header._replace(kind=Kind.DONE, loss=loss, began_s=began_s, ended_s=ended_s)
 
-    def export_memory(self) -> Memory:
-        """State that the worker keeps from one contribution to the next."""
-        return self._memory
-
-    def restore_memory(self, memory: Memory, stage: int, before: int) -> None:
+    def restore(self, memory: Memory, stage: int, before: int) -> None:
         """Resume in the middle of a stage with the memory of a checkpoint.
 
         Args:
-            memory: see `export_memory`.
+            memory: see ``memory``.
             stage: index of the stage.
             before: steps of all stages before it.
         """
-        self._memory = memory
+        self.memory = memory
         self._minibatches.begin(stage, before)
 
     def _next_minimum_s(self, steps: int) -> float:
         """Minimal duration of the next minibatches, in seconds."""
-        first, self._count = self._count, self._count + steps
-        return sum(self._pace.compute_s(self._worker, n) for n in range(first, self._count))
+        start, self._count = self._count, self._count + steps
+        return sum(self._pace.compute_s(self._worker, n) for n in range(start, self._count))
 
 
-def work(contributor: Contributor) -> None:
-    """Contribute until the server sends `Kind.STOP`; the loop of ranks from 1.
+def work(contributor: Contributor, server: Link) -> None:
+    """Contribute until the server sends `Kind.STOP`.
 
     Args:
         contributor: computes the contributions.
+        server: sends the orders.
 
     Raises:
-        ServerGone: the server's connection closed.
+        ServerGone: its connection closed, or it sent an invalid message.
     """
     while True:
-        header, model = receive_order(SERVER_RANK, FrameHeader, reuse_buffer(contributor.received))
+        header, body = server.receive()
         if header.kind is Kind.STOP:
             return
-        done = contributor.contribute(header, model)
-        with talking():
-            send(replace(done, kind=Kind.DONE), SERVER_RANK, contributor.out[0])
+        try:
+            _obey(contributor, server, header, body)
+        except MalformedMessage as error:
+            raise ServerGone(f"sent garbage: {error}") from error
 
 
-QUESTIONS = 20
-"""Requests for a peer's clock; the quickest answer has the smallest error."""
+def _obey(contributor: Contributor, server: Link, header: Header, body: Body) -> None:
+    """Execute an order of the server.
+
+    Raises:
+        MalformedMessage: it is none.
+    """
+    if header.kind is Kind.WORK:
+        fill(contributor.received, header, body)
+        server.send(contributor.contribute(header), contributor.out[0])
+    elif header.kind is Kind.RECALL:
+        memory = contributor.memory
+        server.send(Header(Kind.MEMORY, steps=int(memory.new_pass)), memory_to_tensor(memory))
+    elif header.kind is Kind.MEMORY:
+        memory = memory_from_body(body, bool(header.steps), contributor.out.device)
+        contributor.restore(memory, header.stage, header.before)
+    else:
+        raise MalformedMessage(f"{header.kind.name} at the wrong time")
+
+
+def memory_to_tensor(memory: Memory) -> Tensor:
+    """Encode the tensors of a memory as bytes ``[n]``, in the format of safetensors."""
+    named = {name: tensor.contiguous() for name, tensor in memory.tensors.items()}
+    return torch.frombuffer(bytearray(save(named)), dtype=torch.uint8)
+
+
+def memory_from_body(body: Body, new_pass: bool, device: torch.device) -> Memory:
+    """Decode the bytes of `memory_to_tensor`.
+
+    Raises:
+        MalformedMessage: the bytes are no memory.
+    """
+    try:
+        named = load(bytes(body))
+    except SafetensorError as error:
+        raise MalformedMessage("no memory of a worker") from error
+    return Memory({name: tensor.to(device) for name, tensor in named.items()}, new_pass)
+
+
+def clock_offset_s(server: Link, now_s: Callable[[], float] = time.monotonic) -> float | None:
+    """Offset to add to this process's clock to get the server's; None if the run is over.
+
+    The server's reading is taken to lie halfway between request and answer: for the quickest of
+    `QUESTIONS` answers the error is at most half its round trip.
+
+    Raises:
+        ServerGone: its connection closed, or it sent no answer.
+    """
+    answers = list[tuple[float, float]]()
+    for _ in range(QUESTIONS):
+        asked = now_s()
+        server.send(Header(Kind.CLOCK))
+        header, _ = server.receive()
+        if header.kind is Kind.STOP:
+            return None
+        if header.kind is not Kind.CLOCK:
+            raise ServerGone(f"sent garbage: {header.kind.name} in place of the time")
+        now = now_s()
+        answers.append((now - asked, header.began_s - (now + asked) / 2.0))
+    return min(answers)[1]
 
 
 @dataclass(frozen=True)
@@ -156,81 +220,3 @@ class Pacing:
     def fold_s(self, worker: int, count: int) -> float:
         """Minimal duration of the fold of contribution number ``count`` of a worker, in seconds."""
         return 0.0 if self.costs is None else float(folding_s(self.costs, worker, count))
-
-
-Aside = Callable[[Any], None]
-
-
-def only_answers(header: Header) -> None:
-    """Reject any message but an answer; the default for `clock_offset`.
-
-    Raises:
-        MalformedMessage: always.
-    """
-    raise MalformedMessage(f"{header.kind.name} in place of the time")
-
-
-def clock_offset(address: Address, question: Header, aside: Aside) -> float:
-    """Offset to add to a peer's monotonic clock to get this process's, in seconds.
-
-    The peer's reading is taken to lie halfway between request and answer: for the quickest of
-    `QUESTIONS` answers the error is at most half its round trip.
-
-    Args:
-        address: address of the peer.
-        question: header of the request.
-        aside: receives the peer's other messages meanwhile.
-
-    Raises:
-        RuntimeError: the peer is gone.
-        MalformedMessage: the peer sent no valid message, or no answer.
-    """
-    answers = list[tuple[float, float]]()
-    for _ in range(QUESTIONS):
-        asked = now_s()
-        send(question, address)
-        # Other messages of the peer may come first; they are kept for the caller.
-        while (
-            answer := receive(address, type(question), reuse_buffer(NOTHING))[0]
-        ).kind != question.kind:
-            aside(answer)
-        now = now_s()
-        answers.append((now - asked, (now + asked) / 2.0 - answer.began_s))
-    return min(answers)[1]
-
-
-class Clock:
-    """Clock of a run: seconds since it began, and conversions from the clocks of its processes.
-
-    Args:
-        question: header of the requests for other processes' clocks.
-    """
-
-    def __init__(self, question: Header) -> None:
-        self._began, self._question = now_s(), question
-        self._offset: dict[int, float] = {}
-
-    @property
-    def now_s(self) -> float:
-        """Seconds since the run began."""
-        return self.to_run_time(now_s())
-
-    def to_run_time(self, moment: float) -> float:
-        """Convert a time of this process's monotonic clock to the run's clock."""
-        return moment - self._began
-
-    def ask(self, peer: int, address: Address, aside: Aside = only_answers) -> None:
-        """Measure the offset of a peer's clock; see `clock_offset`."""
-        self._offset[peer] = clock_offset(address, self._question, aside)
-
-    def peer_to_run_time(self, peer: int, moment: float) -> float:
-        """Convert a time of a peer's monotonic clock to the run's clock."""
-        return self.to_run_time(moment + self._offset[peer])
-
-    def sleep_until(self, moment_s: float) -> None:
-        """Wait until a time of the run's clock, if it is still to come."""
-        sleep_until(self._began + moment_s)
-
-    def go_on_at(self, now_s: float) -> None:
-        """Set the run's clock to the time of a checkpoint, from which the run resumes."""
-        self._began += self.now_s - now_s

@@ -240,9 +240,6 @@ class TrainingConfig(TaskConfig, Generic[Data]):
 
     def find_simulation_only(self) -> tuple[str, str] | None:
         """A setting without a counterpart on real processes: (key, mistake and allowed values)."""
-        if self.shards > 1 and self.schedule.varies:
-            told = f"{type(self.schedule).__name__} changes from fold to fold, which shards do not"
-            return "schedule", f"{told} follow on real processes; allowed there: shards = 1"
         return None
 
     def idle(self) -> Iterator[tuple[str, str]]:

@@ -328,14 +328,9 @@ class Setup:
         criterion = SequenceCriterion(config.criterion, references_of(corpus), log_prior(corpus))
         every = config.frames == "all"
         decoder = Decoder(every, halves, frames, train, criterion)
-        loss = inner_loss(config, corpus, halves)
+        frozen = () if config.update_silence else tuple(dict.fromkeys(corpus.silence))
+        loss = InnerLoss(halves.net, config.criterion.mass == 0.0, frozen)
         return cls(net, halves, part, loss, frames, train, criterion, decoder)
-
-
-def inner_loss(config: SequenceConfig, corpus: Corpus, halves: Halves) -> InnerLoss:
-    """Build the loss of the trainers."""
-    frozen = () if config.update_silence else tuple(dict.fromkeys(corpus.silence))
-    return InnerLoss(halves.net, config.criterion.mass == 0.0, frozen)
 
 
 class Step(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -34,9 +34,6 @@ SHARED = ("corpus", "scale", "corpus_seed", "cluster", "timed_layers")
 
 SAMPLE = 2000
 """Folds of the single-replica simulation that speed-ups are computed from."""
-
-KeptOf = Callable[[int], int]
-"""Function from a training utterance's index to the number of its frames that enter minibatches."""
 
 
 class SequenceApplication(Application[SequenceConfig, Corpus]):
@@ -96,7 +93,7 @@ class SequenceApplication(Application[SequenceConfig, Corpus]):
             raise UserError("shuffling: 'full' cannot be predicted; allowed: none, on the fly")
         if not config.passes:
             raise UserError("passes: 0 trains nothing; allowed: at least 1")
-        timeline = time_decoded(config, pieces, share_frames(pieces, share), most)
+        timeline = time_decoded(config, pieces, share, most)
         folds = len(timeline.folds)
         if not folds:
             raise UserError(f"frames kept: {share:.3g} of all fill no minibatch")
@@ -135,29 +132,23 @@ class SequenceApplication(Application[SequenceConfig, Corpus]):
 SEQUENCE = SequenceApplication()
 
 
-def share_frames(train: Utterances, share: float) -> KeptOf:
-    """Function that keeps a share of every utterance's frames, rounded to whole frames."""
-    counts = np.rint(share * train.frames).astype(np.int64)
-    return lambda utterance: int(counts[utterance])
-
-
 def time_decoded(
-    config: SequenceConfig, train: Utterances, kept_of: KeptOf, most: int = WITHOUT_LIMIT
+    config: SequenceConfig, train: Utterances, share: float, most: int = WITHOUT_LIMIT
 ) -> Timeline:
-    """Simulate the timeline of a run with given numbers of kept frames.
+    """Simulate the timeline of a run that keeps a share of every utterance's frames.
 
     Args:
         config: configuration of the run.
         train: the training utterances.
-        kept_of: called once for each utterance that is decoded, in the order of decoding.
+        share: the share, rounded to whole frames.
         most: largest number of folds to simulate.
     """
     simulation, order = config.simulation(train), config.orders(train)
+    kept = np.rint(share * train.frames).astype(np.int64)
     segments: list[Timeline] = []
     while True:
         segments.append(simulation.advance(folds=WITHOUT_LIMIT))
         begun = simulation.asked()
         if not len(begun.worker) or simulation.version >= most:
             return concat(segments)
-        utterances = order[begun.worker, begun.number].tolist()
-        simulation.answer(begun.worker, np.array([kept_of(u) for u in utterances]))
+        simulation.answer(begun.worker, kept[order[begun.worker, begun.number]])

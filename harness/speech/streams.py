@@ -363,8 +363,12 @@ class Batcher:
         entering = self.entering.get(worker, deque())
         while entering and entering[0].first_step == own:
             entry = entering.popleft()
-            self.enter(worker, entry.slot, self.decoded.pop(entry.utterance))
-        self.chosen[worker, step] = self.take(worker)
+            kept, place = Cursor(self.decoded.pop(entry.utterance)), self._place(worker)
+            if isinstance(place, deque):  # without shuffling at the end of the queue
+                place.append(kept)
+            else:
+                place[entry.slot] = kept
+        self.chosen[worker, step] = list(self._choose(worker))
         self.last_step = step
 
     def minibatch(self, keys: Sequence[Key]) -> Minibatch:
@@ -374,18 +378,6 @@ class Batcher:
             ``x [W, B, D]`` and, in place of targets, outer gradients ``[W, B, K]``.
         """
         return pad_minibatches([self.chosen.pop(key) for key in keys])
-
-    def enter(self, worker: int, slot: int, kept: KeptFrames) -> None:
-        """Put an utterance into a free slot, or without shuffling at the end of the queue."""
-        place = self._place(worker)
-        if isinstance(place, deque):
-            place.append(Cursor(kept))
-        else:
-            place[slot] = Cursor(kept)
-
-    def take(self, worker: int) -> list[Frame]:
-        """Remove the frames of a worker's next minibatch from its slots."""
-        return list(self._choose(worker))
 
     def _place(self, worker: int) -> deque[Cursor] | list[Cursor | None]:
         if worker not in self.current:

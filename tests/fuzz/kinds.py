@@ -9,10 +9,10 @@ import shutil
 import tarfile
 import wave
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import kaldiio
 import numpy as np
@@ -28,8 +28,15 @@ from data_synth.storage import load as load_corpus
 from data_synth.storage import save as save_corpus
 from harness.acoustics.language_model import read_arpa
 from harness.judge import read_results
-from harness.processes.messages import FrameHeader, Kind, pack_header, receive, reuse_buffer
-from harness.processes.transport import MalformedMessage, PeerConnection, PeerGone
+from harness.processes.transport import (
+    LAYOUT,
+    Header,
+    Kind,
+    MalformedMessage,
+    fill,
+    frames_of,
+    read_frames,
+)
 from harness.runs import file as run_file
 from harness.simulator import load_cluster
 from harness.simulator.timeline import Contributions, Folds, Timeline
@@ -197,44 +204,15 @@ def _unpacked(folder: Path) -> None:
         fetching.unpack(archive, source, place)
 
 
-class Words:
-    """A connection from which a file comes."""
-
-    def __init__(self, content: bytes) -> None:
-        self._left = memoryview(content)
-
-    def receive(self, into: memoryview) -> None:
-        if len(into) > len(self._left):
-            raise ConnectionError
-        into[:], self._left = self._left[: len(into)], self._left[len(into) :]
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
 def _messages(folder: Path) -> bytes:
-    said: list[bytes] = []
-
-    class Told(Words):
-        def send(self, *parts: bytes) -> None:
-            said.extend(map(bytes, parts))
-
-    line = PeerConnection(Told(b""))
-    body = memoryview(np.zeros(24, np.uint8))
-    line.send(pack_header(FrameHeader(Kind.DONE, 7), torch.zeros(6)), body)
-    line.send(pack_header(FrameHeader(Kind.PUSHED, 7)))
-    return b"".join(said)
+    return b"".join(frames_of(Header(Kind.DONE, 7), torch.zeros(6)))
 
 
 def _received(folder: Path) -> None:
     content = (folder / "words").read_bytes()
-    for of in (FrameHeader,):
-        line: Any = PeerConnection(Words(content))
-        try:
-            while True:
-                receive(line, of, reuse_buffer(torch.zeros(6)))
-        except (MalformedMessage, PeerGone):
-            pass
+    with suppress(MalformedMessage):
+        header, body = read_frames([content[: LAYOUT.size], content[LAYOUT.size :]])
+        fill(torch.zeros(6), header, body)
 
 
 def _results(folder: Path) -> bytes:

@@ -156,21 +156,23 @@ def run_sequence(corpus: Corpus, finished: Store) -> Callable[..., Run]:
 
 
 WAITS = """
-import os, sys, time
-from harness.processes import {module} as module
-from harness.processes.server import WorkerStatus
+import os, sys
+from harness.processes.server import ServerExecutor
+from harness.processes.transport import Kind
 from harness.train import main
 
-lose = module.{executor}._lose
+lose = ServerExecutor._lose
 
 
-def losing(self, *told):
-    lose(self, *told)
-    while WorkerStatus.BACK not in self.members._standing.values():
-        time.sleep(0.01)
+def losing(self, worker, why):
+    work, kept = lose(self, worker, why), []
+    while not kept or kept[-1].header is None or kept[-1].header.kind is not Kind.HELLO:
+        kept.append(self._peers.receive())
+    self._peers._ready.extend(kept)
+    return work
 
 
-module.{executor}._lose = losing
+ServerExecutor._lose = losing
 code = main()
 sys.stdout.flush()
 os._exit(code)
@@ -178,15 +180,11 @@ os._exit(code)
 
 
 @pytest.fixture
-def waiting_server(tmp_path: Path) -> Callable[[str, str], Path]:
+def waiting_server(tmp_path: Path) -> Path:
     """A server that, when a worker dies, waits until it knocks again."""
-
-    def script(module: str, executor: str) -> Path:
-        path = tmp_path / "waits.py"
-        path.write_text(WAITS.format(module=module, executor=executor), encoding="utf-8")
-        return path
-
-    return script
+    path = tmp_path / "waits.py"
+    path.write_text(WAITS, encoding="utf-8")
+    return path
 
 
 PAUSE = """

@@ -96,7 +96,7 @@ class ParameterServer(Spec, TimingProtocol):
 
     def simulated_only(self) -> tuple[str, str] | None:
         """Real workers push every contribution, and none waits for another."""
-        plain = ParameterServer(push_every=self.push_every, shards=self.shards)
+        plain = ParameterServer(push_every=self.push_every)
         for entry in fields(plain):
             here, allowed = getattr(self, entry.name), getattr(plain, entry.name)
             if here != allowed:

@@ -19,7 +19,7 @@ from harness.processes.recorder import Recorder, Work
 from harness.runs.config import Stage
 from harness.runs.file import load_run
 from harness.simulator import LOST, Timeline
-from harness.simulator.timeline import IN_FLIGHT, inner_lag
+from harness.simulator.timeline import IN_FLIGHT
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from harness.store.schema import TIMELINE
@@ -27,7 +27,6 @@ from harness.training.run import time_passes, train
 from tests.silence import silent
 
 RUNS = Path(__file__).parents[3] / "reproductions" / "runs"
-INNER = {"inner": inner_lag}
 
 
 def steady(folds: int, pause_s: float = 0.0) -> Timeline:
@@ -46,16 +45,16 @@ def steady(folds: int, pause_s: float = 0.0) -> Timeline:
 
 
 def test_throughput_staleness_and_lag_are_those_of_the_middle() -> None:
-    found = behaviour(steady(100), INNER)
+    found = behaviour(steady(100))
     assert found.throughput_per_s == 1.0
-    assert set(found.lags["inner"].staleness.tolist()) == {1}
-    assert set(found.lags["inner"].lag_s.tolist()) == {2.0}
+    assert set(found.lag.staleness.tolist()) == {1}
+    assert set(found.lag.lag_s.tolist()) == {2.0}
 
 
 def test_a_pause_of_the_server_counts_neither_as_work_nor_as_lag() -> None:
-    found = behaviour(steady(100, pause_s=30.0), INNER)
+    found = behaviour(steady(100, pause_s=30.0))
     assert found.throughput_per_s == pytest.approx(1.0)
-    assert found.lags["inner"].lag_s.max() == pytest.approx(2.0)
+    assert found.lag.lag_s.max() == pytest.approx(2.0)
 
 
 def test_a_simulated_run_of_two_stages_and_searches_is_what_is_predicted_of_it(
@@ -67,7 +66,7 @@ def test_a_simulated_run_of_two_stages_and_searches_is_what_is_predicted_of_it(
     run = train(config, asked.data, Store(tmp_path), silent)
     found = compare_to_prediction(run.dir)
     assert found.recorded.throughput_per_s == found.predicted.throughput_per_s
-    assert found.staleness_distance() == 0.0
+    assert found.staleness_distance == 0.0
     timeline = load_timeline(run.path(TIMELINE))
     said = time_passes(config, asked.data.split("train"), len(timeline.folds)).timeline
     assert said.sha256() == timeline.sha256()
@@ -75,7 +74,7 @@ def test_a_simulated_run_of_two_stages_and_searches_is_what_is_predicted_of_it(
 
 
 def test_a_record_that_was_not_paced_is_said_to_be_none() -> None:
-    found = Comparison(*2 * [behaviour(steady(100), INNER)])
+    found = Comparison(*2 * [behaviour(steady(100))])
     plain = list(format_comparison(found))
     told = list(format_comparison(replace(found, unpaced=True)))
     assert told[0] == "not paced: recorded is this machine's speed, predicted the cluster's"
@@ -84,7 +83,7 @@ def test_a_record_that_was_not_paced_is_said_to_be_none() -> None:
 
 def test_too_short_a_record_is_refused() -> None:
     with pytest.raises(UserError, match="40 folds; needed: 62"):
-        behaviour(steady(40), INNER)
+        behaviour(steady(40))
 
 
 def test_a_recorded_segment_tells_what_was_lost_and_what_is_under_way() -> None:

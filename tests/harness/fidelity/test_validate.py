@@ -28,15 +28,15 @@ def simulated(name: str, folder: Path) -> tuple[RunConfig, Timeline]:
 
 @pytest.mark.parametrize("name", REGIMES)
 def test_a_regime_is_as_fast_as_what_bounds_it(name: str, tmp_path: Path) -> None:
-    config, timeline = simulated(name, tmp_path)
+    _, timeline = simulated(name, tmp_path)
     bound, near = BOUNDS[name]
-    found = behaviour(timeline, config.reads()).throughput_per_s
+    found = behaviour(timeline).throughput_per_s
     assert found == pytest.approx(bound, rel=near)
 
 
 def test_a_table_has_a_row_for_each_regime(tmp_path: Path) -> None:
-    config, timeline = simulated("server-bound", tmp_path)
-    found = behaviour(timeline, config.reads())
+    _, timeline = simulated("server-bound", tmp_path)
+    found = behaviour(timeline)
     lines = list(markdown({"server-bound": Comparison(found, found)}))
     assert lines[2:] == ["| server-bound | 40.00 | 40.00 | +0.0% | 5.000 | 5.000 | +0.0% | 0.000 |"]
     assert len({line.count("|") for line in lines}) == 1

@@ -13,8 +13,7 @@ import pytest
 
 from harness import cli, train
 from harness.kernels import notice
-from harness.processes import rank_main, rendezvous
-from harness.processes import rendezvous as rejoining
+from harness.processes import rank_main
 
 CLUSTER = Path(__file__).parents[3] / "reproductions" / "clusters" / "k20m-server.toml"
 LINE = r"compiling, once on this machine: harness\.simulator\.[\w.]+ \.\.\. \d+\.\d s"
@@ -70,9 +69,8 @@ def compiled():
 def test_of_a_group_of_processes_the_server_says_what_is_compiled(
     rank, monkeypatch, capsys, compiled
 ):
-    monkeypatch.setattr(rejoining, "is_joining_late", lambda: False)
-    monkeypatch.setattr(rendezvous, "join", lambda: (rank, 3))
-    monkeypatch.setattr(rank_main, "serve" if rank == 0 else "take_part", compiled[0])
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setattr(rank_main, "run_rank", compiled[0])
     assert train.main(["async-averaged"]) == 0
     said = capsys.readouterr().err.splitlines()
     assert [line.rpartition(" ... ")[0] for line in said] == [

@@ -270,12 +270,12 @@ def test_no_search_of_rates_by_trial_and_an_unknown_rule_are_refused():
 
 
 def test_real_processes_refuse_buffers_that_change_in_words():
-    asked = SimpleNamespace(backend="gloo", file=Path("run.toml"), restarts=0)
+    asked = SimpleNamespace(file=Path("run.toml"), restarts=0)
     config = configured(problem_of(residual()))
     with pytest.raises(
         UserError, match=r"run.toml: model: its buffers change .* simulated cluster"
     ):
-        rank_main._check(config, asked, 3)
+        rank_main.check(config, asked, 3)
 
 
 def test_the_rule_is_said_once_and_jobs_give_the_same_bytes(tmp_path, capsys):

@@ -2,7 +2,7 @@
 
 ``python -m tests.harness.processes.schedules 10000`` tries so many schedules, of each
 kind as many, and prints the seeds that fail; ``… 10000 --from 5000`` begins elsewhere. Only what is
-computed is a stand-in, and the all-reduce of rounds.
+computed is a stand-in, and the sockets.
 """
 
 from __future__ import annotations
@@ -13,37 +13,33 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-import greenlet
+import pytest
 import torch
 from torch import Tensor
 
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.contract import LocalWork, Memory, Server
+from harness.algorithms.averaging import ModelAveraging
+from harness.algorithms.contract import Algorithm, Fold, LocalWork, Memory, Server
 from harness.algorithms.share_schedules import STEADY
 from harness.base.errors import UserError
-from harness.processes import rendezvous
-from harness.processes import worker as pace
-from harness.processes.messages import UNREAD, FrameHeader, Mailbox, ServerGone
-from harness.processes.rendezvous import Admission, come_back
+from harness.processes import worker as worker_module
+from harness.processes.rounds import Rounds
 from harness.processes.server import NoWorkersLeft, ServerExecutor
-from harness.processes.transport import PeerConnection, PeerInfo, start_heartbeats, use_runtime
-from harness.processes.worker import Pacing, work
+from harness.processes.transport import LAYOUT, Header, Kind, ServerGone
+from harness.processes.worker import Pacing, clock_offset_s, work
 from harness.replay.fold_replay import StaleReplay
-from harness.simulator import Timeline
-from tests.harness.processes.town import Here, Pipe, Place, Town, connect, in_process
+from harness.simulator import Averaging, Timeline
+from tests.harness.processes.town import Frames, Place, Town, TownHub, TownLink, Wire
 
-SIZE, FOLDS, A_SEGMENT, RATE = 6, 9, 3, 0.5
-ENDS_WITHIN_S = 600.0
+SIZE, FOLDS, A_SEGMENT, RATE, EVERY = 6, 9, 3, 0.5, 2
+ENDS_WITHIN_S = 6000.0
 """Virtual seconds after which whoever still waits, waits for ever."""
-ON_THE_WAY = 16_384
-"""Bytes that wait in one connection at most."""
 ATTEMPTS = 4
 """A run that ends early is gone on with; the last attempts are left alone."""
 
@@ -64,27 +60,49 @@ def minibatch_of(keys: Sequence[tuple[int, int]]) -> Tensor:
     return torch.tensor([[1.0 / (3 + step) + worker] for worker, step in keys])
 
 
-class Contributor:
-    """What a worker of a schedule computes with."""
+def descended(model: Tensor, velocity: Tensor, worker: int, step: int) -> tuple[Tensor, Tensor]:
+    """A model and a velocity after a worker's steps of a round, the first of this number."""
+    for each in range(step, step + EVERY):
+        velocity = 0.5 * velocity + 0.25 * model + minibatch_of([(worker, each)])[0]
+        model = model - RATE * velocity
+    return model, velocity
 
-    def __init__(self, worker: int, place: Place, seconds: Callable[[], float]) -> None:
+
+class Contributor:
+    """What a worker of a schedule computes with; in rounds it remembers a velocity."""
+
+    def __init__(
+        self, worker: int, place: Place, seconds: Callable[[], float], rounds: bool
+    ) -> None:
         self.received, self.out = torch.zeros(SIZE), torch.zeros(1, SIZE)
+        self.memory = Memory({"velocity": torch.zeros(SIZE)} if rounds else {})
         self._worker, self._place, self._seconds = worker, place, seconds
 
-    def contribute(self, header: FrameHeader, model: Tensor) -> FrameHeader:
+    def contribute(self, header: Header) -> Header:
         began = self._place.now_s()
         self._place.sleep(self._seconds())
-        minibatch = minibatch_of([(self._worker, header.step)])
-        read = model.clone().unsqueeze(0)
+        if velocity := self.memory.tensors:
+            self.out[0], velocity["velocity"] = descended(
+                self.received, velocity["velocity"], self._worker, header.step
+            )
+        else:
+            self._descend(header)
+        done = header._replace(kind=Kind.DONE, loss=1.0)
+        return done._replace(began_s=began, ended_s=self._place.now_s())
+
+    def _descend(self, header: Header) -> None:
+        minibatches: Any = [minibatch_of([(self._worker, header.step)])]
         network: Any = None
-        minibatches: Any = [minibatch]
+        read = self.received.clone().unsqueeze(0)
         work = LocalWork(network, read, minibatches, self.out, header.rate, Memory())
         StandIn().contribute(work)
-        return replace(header, began_s=began, ended_s=self._place.now_s(), loss=1.0)
+
+    def restore(self, memory: Memory, stage: int, before: int) -> None:
+        self.memory = memory
 
 
 MISCHIEF = (
-    "drop", "twice", "swap", "short", "cut", "delay", "kill sender", "kill receiver",
+    "drop", "twice", "another", "short", "cut", "delay", "kill sender", "kill receiver",
     "stop sender", "stop receiver",
 )  # fmt: skip
 """What the adversary does to a message, or to those at its ends."""
@@ -101,44 +119,46 @@ class Adversary:
     def __init__(self, draw: Random, acts: int) -> None:
         self._draw, self._count = draw, 0
         self._plan = {
-            int(2.0 ** draw.uniform(0.0, 9.0)): draw.choice(MISCHIEF) for _ in range(acts)
+            int(2.0 ** draw.uniform(0.0, 8.0)): draw.choice(MISCHIEF) for _ in range(acts)
         }
         self.done = list[str]()
 
-    def __call__(self, pipe: Pipe, message: bytes) -> list[bytes]:
+    def __call__(self, wire: Wire, source: Place, frames: Frames) -> list[Frames]:
         self._count += 1
-        held, pipe.held = pipe.held, []
         what = self._plan.get(self._count)
         if what is None:
-            return [message, *held]
-        self.done.append(f"{what}: message {self._count}, {pipe.source.name} to {pipe.target.name}")
-        return self._do(what, pipe, message) + held
+            return [frames]
+        kind = Kind(LAYOUT.unpack(frames[0])[0]).name
+        self.done.append(f"{what}: message {self._count}, {kind} of {source.name}")
+        return self._do(what, wire, source, frames)
 
-    def _do(self, what: str, pipe: Pipe, message: bytes) -> list[bytes]:
-        if what == "drop":
-            return []
+    def _do(self, what: str, wire: Wire, source: Place, frames: Frames) -> list[Frames]:
+        target = wire.worker if source is wire.server else wire.server
+        if what == "drop":  # of a peer that says nothing, but gives signs of life
+            return [] if source is wire.worker else [frames]
         if what == "twice":
-            return [message, message]
-        if what == "swap":
-            pipe.held = [message]
+            return [frames, frames]
+        if what == "another":
+            kind, step, *rest = LAYOUT.unpack(frames[0])
+            return [(LAYOUT.pack(kind, step + 1, *rest), frames[1])]
+        if what == "short":
+            place = self._draw.randrange(2)
+            part = frames[place][: self._draw.randrange(len(frames[place]) or 1)]
+            return [(part, frames[1]) if place == 0 else (frames[0], part)]
+        if what == "cut":
+            wire.end_at(source.now_s())
             return []
-        if what in ("short", "cut"):
-            if what == "cut":
-                pipe.close()
-            return [message[: self._draw.randrange(len(message))]]
         if what == "delay":
-            pipe.stall(self._draw.choice([0.1, 3.0, 15.0, 60.0]))
+            wire.stall(target, self._draw.choice([0.1, 3.0, 15.0, 60.0]))
         else:
-            self._strike(pipe.source if what.endswith("sender") else pipe.target, what)
-        return [message]
+            self._strike(source if what.endswith("sender") else target, what)
+        return [frames]
 
     def _strike(self, place: Place, what: str) -> None:
         if what.startswith("kill"):
             place.end()
         else:
-            place.town.changed = True
-            until = place.now_s() + self._draw.choice([1.0, 15.0, 40.0, math.inf])
-            place.asleep_until = max(place.asleep_until, until)
+            place.stop(self._draw.choice([1.0, 15.0, 40.0, math.inf]))
         place.end_if_killed()
 
 
@@ -171,21 +191,22 @@ class Schedule:
 
     Args:
         seed: of everything that happens.
-        shards: of the server.
         disturb: in place of the adversary, once it has begun.
     """
 
-    def __init__(
-        self, seed: int, shards: int = 1, disturb: Callable[[Schedule], None] | None = None
-    ) -> None:
-        self._draw, self.shards, self._disturb = Random(seed * 2 + shards), shards, disturb
+    kind: type[ServerExecutor | Rounds] = ServerExecutor
+    algorithm: Algorithm = StandIn()
+
+    def __init__(self, seed: int, disturb: Callable[[Schedule], None] | None = None) -> None:
+        self._draw, self._disturb = Random(seed), disturb
         self.workers = self._draw.randint(1, 3)
-        self.kept, self.outcome = Kept(), Outcome()
+        self.kept, self.outcome, self.handed = Kept(), Outcome(), 0
         self.finished: Server | None = None
+        self.rounds = self.kind is Rounds
+        handing = Averaging(EVERY).handing(self.workers) if self.rounds else None
         self.config: Any = SimpleNamespace(
-            algorithm=StandIn(), workers=self.workers, shards=shards, device="cpu",
-            handing=SimpleNamespace(a_fold=1), zeros=lambda data: torch.zeros(SIZE),
-            rates=lambda minibatches: STEADY,
+            algorithm=self.algorithm, workers=self.workers,
+            handing=handing or SimpleNamespace(a_fold=1), rates=lambda minibatches: STEADY,
         )  # fmt: skip
 
     def play(self) -> Outcome:
@@ -194,22 +215,16 @@ class Schedule:
         Raises:
             AssertionError: it does not.
         """
-        while self.finished is None:
-            self.outcome.attempts += 1
-            assert self.outcome.attempts <= ATTEMPTS, "it never ends"
-            acts = self._draw.randint(0, 4) if self.outcome.attempts < ATTEMPTS - 1 else 0
-            acts = 0 if self._disturb else acts
-            self._attempt(acts)
-        self._check_steps()
-        self._check_replay()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(worker_module, "QUESTIONS", 2)
+            while self.finished is None:
+                self.outcome.attempts += 1
+                assert self.outcome.attempts <= ATTEMPTS, "it never ends"
+                acts = self._draw.randint(0, 4) if self.outcome.attempts < ATTEMPTS - 1 else 0
+                self._attempt(0 if self._disturb else acts)
+        self.check_steps()
+        self.check_replay()
         return self.outcome
-
-    def _ranks(self) -> int:
-        return self.shards + self.workers
-
-    def _pairs(self, ranks: int) -> Iterator[tuple[int, int]]:
-        """Who has a line to whom, the lower rank first."""
-        return ((low, high) for low in range(self.shards) for high in range(low + 1, ranks))
 
     # -- one attempt ----------------------------------------------------------------------
 
@@ -218,129 +233,101 @@ class Schedule:
         adversary = Adversary(draw, acts)
         town = self.town = Town(adversary, lambda: draw.uniform(0.001, 0.05))
         self._seconds = lambda: draw.uniform(0.3, 2.0)
-        ranks = self._ranks()
-        self.places = [Place(town, f"rank {rank}") for rank in range(ranks)]
-        for low, high in self._pairs(ranks):
-            ours, theirs = connect(self.places[low], self.places[high])
-            self.places[low].lines[high], self.places[high].lines[low] = ours, theirs
+        self.places = [Place(town, f"rank {rank}") for rank in range(1 + self.workers)]
         self.all = list(self.places)
-        for rank, place in enumerate(self.places):
-            in_process(place, self._program(rank, place))
+        self.hub = TownHub(self.places[0], 1 + self.workers)
+        self.places[0].begin(self._serve)
+        for rank, place in enumerate(self.places[1:], 1):
+            place.begin(self._program(rank - 1, place))
         if self._disturb:
             self._disturb(self)
-        else:
-            self._comings(draw)
-        with use_runtime(Here()), self._reached():
-            town.run(ENDS_WITHIN_S, self._over)
+        elif not self.rounds:
+            self._restart_workers(draw)
+        town.run(ENDS_WITHIN_S, lambda: not self._waiting())
         self.outcome.did += adversary.done
-        waiting = [place.name for place in self.all if not self._is_over(place)]
-        assert not waiting, f"{', '.join(waiting)} for ever"
-        assert town.most_on_the_way <= ON_THE_WAY, f"{town.most_on_the_way} bytes on the way"
+        assert not self._waiting(), f"{', '.join(self._waiting())} for ever"
 
-    def _over(self) -> bool:
-        return all(self._is_over(place) for place in self.all)
+    def _waiting(self) -> list[str]:
+        """Who goes on."""
+        return [each.name for each in self.all if each.alive and each.asleep_until < math.inf]
 
-    def _is_over(self, place: Place) -> bool:
-        return not place.alive or place.asleep_until == math.inf
-
-    def _program(self, rank: int, place: Place, *, late: bool = False) -> Callable[[], None]:
-        worker = rank - self.shards
-
-        def serve() -> None:
-            start_heartbeats()
-            try:
-                self._serve()
-            except NoWorkersLeft as error:
-                self.outcome.told.append(repr(error))
-
+    def _program(self, worker: int, place: Place) -> Callable[[], None]:
         def take_part() -> None:
             try:
-                if late:
-                    come_back(rank, self.shards)
-                else:
-                    start_heartbeats()
-                work(Contributor(worker, place, self._seconds))
+                server = TownLink(place, self.hub, worker)
+                server.send(Header(Kind.HELLO, 1 + self.workers))
+                if server.receive()[0].kind is not Kind.RUN:
+                    return
+                if clock_offset_s(server, place.now_s) is not None:
+                    server.send(Header(Kind.READY))
+                    computes: Any = Contributor(worker, place, self._seconds, self.rounds)
+                    work(computes, server)
             except (ServerGone, UserError):
                 pass
 
-        return serve if rank == 0 else take_part
+        return take_part
 
     def _serve(self) -> None:
+        try:
+            self._train()
+        except NoWorkersLeft as error:
+            self.outcome.told.append(repr(error))
+
+    def _train(self) -> None:
+        hub, told = self.hub, self.outcome.told
+        for worker in hub.meet():
+            told.append(f"worker {worker} has not connected")
+        hub.late = not self.rounds
+        hub.announce("a run")
         minibatches: Any = SimpleNamespace(stage=0, before=0)
-        admission = Admission(self.shards)
-        parts = self.config, torch.zeros(SIZE), minibatches, Pacing(), self.outcome.told.append
-        server = ServerExecutor(*parts, admission)
+        server = self.kind(self.config, torch.zeros(SIZE), minibatches, hub, Pacing(), told.append)
         if self.kept.state is not None:
             server.reinstate(*self.kept.state)
-        segments, handed = list(self.kept.segments), self._count_from(server, self.kept.handed)
+        segments, self.handed = list(self.kept.segments), self.kept.handed
+        self._count_handed(server)
         while (left := FOLDS - server.server.version) > 0:
+            count = min(left, A_SEGMENT)
             goes_on = None if left <= A_SEGMENT else A_SEGMENT + self.workers
             segments.append(
-                server.advance(A_SEGMENT, drain=goes_on is None, handing_out=goes_on, rate=RATE)
+                server.advance(count, drain=goes_on is None, handing_out=goes_on, rate=RATE)
             )
-            self.kept = Kept(server.capture(), handed(), list(segments))
+            self.kept = Kept(server.capture(), self.handed, list(segments))
             self.places[0].sleep(0.5)  # an evaluation
-            self._check_mailbox(server.members.mailbox)
         server.close()
         self.finished = server.server
 
-    def _count_from(self, server: Any, handed: int) -> Callable[[], int]:
+    def _count_handed(self, server: Any) -> None:
         """Count what a server hands out from now on."""
-        hand_out, numbers = server.members.hand_out, [handed]
+        hand_out = server._hand_out
 
-        def counted(version: int) -> Any:
-            numbers.append(1)
-            return hand_out(version)
+        def counted(*told: Any) -> None:
+            self.handed += 1
+            hand_out(*told)
 
-        server.members.hand_out = counted
-        return lambda: sum(numbers)
+        server._hand_out = counted
 
     # -- who comes back -------------------------------------------------------------------
 
-    def _comings(self, draw: Random) -> None:
+    def _restart_workers(self, draw: Random) -> None:
         """Start workers again that have ended too early, now and then."""
         left = draw.randint(0, 3)
 
         def look() -> None:
             nonlocal left
-            for rank in range(self.shards, self.shards + self.workers):
+            for rank in range(1, 1 + self.workers):
                 if left and self.places[0].alive and not self.places[rank].alive:
                     left -= 1
                     self.places[rank] = place = Place(self.town, f"rank {rank} again")
                     self.all.append(place)
-                    in_process(place, self._program(rank, place, late=True))
+                    place.begin(self._program(rank - 1, place))
             if self.places[0].alive and self.places[0].asleep_until < math.inf:
                 self.town.at(self.town.now + draw.uniform(0.5, 10.0), look)
 
         self.town.at(draw.uniform(0.5, 10.0), look)
 
-    @contextmanager
-    def _reached(self) -> Iterator[None]:
-        """Who comes back finds the shards in this town."""
-
-        def reach(store: None, who: PeerInfo) -> PeerConnection:
-            here: Any = greenlet.getcurrent()
-            wanted = self.places[who.wants]
-            if not wanted.alive:
-                raise ConnectionError
-            ours, theirs = connect(here.place, wanted)
-            wanted.late.append((who.rank, theirs))
-            wanted.late_arrivals().notify_all()
-            return ours
-
-        before = rendezvous.reach, rendezvous.connect_to_store, pace.QUESTIONS
-        rendezvous.reach, rendezvous.connect_to_store, pace.QUESTIONS = reach, lambda: None, 2  # type: ignore[assignment]
-        try:
-            yield
-        finally:
-            rendezvous.reach, rendezvous.connect_to_store, pace.QUESTIONS = before
-
     # -- what must hold -------------------------------------------------------------------
 
-    def _check_mailbox(self, mailbox: Mailbox[FrameHeader]) -> None:
-        assert max(mailbox._unread.values(), default=0) <= UNREAD + 1
-
-    def _check_steps(self) -> None:
+    def check_steps(self) -> None:
         """Every minibatch is folded once; what was lost is on record, and was handed out again."""
         done = [step for segment in self.kept.segments for step in segment.folded().first_step]
         assert sorted(done) == list(range(FOLDS)), f"folded: {sorted(done)}"
@@ -348,30 +335,56 @@ class Schedule:
         handed = self.kept.handed
         assert handed == FOLDS + lost, f"{handed} handed out, {FOLDS} folded, {lost} lost"
 
-    def _check_replay(self) -> None:
+    def check_replay(self) -> None:
         """The record gives the same bits."""
         assert self.finished is not None
-        server, algorithm = Server(torch.zeros(SIZE)), StandIn()
-        parts: Any = algorithm, None, server, minibatch_of
+        server = Server(torch.zeros(SIZE))
+        parts: Any = self.algorithm, None, server, minibatch_of
         replay = StaleReplay(*parts, self.workers, alone=True)
         for segment in self.kept.segments:
             replay.run(segment, RATE)
         assert torch.equal(server.model, self.finished.model), "the replay is another model"
 
 
-def kinds() -> dict[str, Callable[[int], Schedule]]:
-    """What schedules there are, by whom the workers work with."""
-    from tests.harness.processes.rounds_scheduled import InRounds
+class InRounds(Schedule):
+    """A run in rounds with its deaths, to its end; nobody comes back but all."""
 
-    return {
-        "a server": Schedule,
-        "rounds": InRounds,
-    }
+    kind, algorithm = Rounds, ModelAveraging()
+
+    def check_steps(self) -> None:
+        """Every worker's part of every round is folded once, and nothing is lost between."""
+        rows = [segment.folded() for segment in self.kept.segments]
+        done = [
+            (int(fold), int(worker), int(step))
+            for each in rows
+            for fold, worker, step in zip(each.fold, each.worker, each.first_step, strict=True)
+        ]
+        expected = [(k, worker, k * EVERY) for k in range(FOLDS) for worker in range(self.workers)]
+        assert sorted(done) == expected, f"folded: {sorted(done)}"
+
+    def check_replay(self) -> None:
+        """The record gives the same bits."""
+        assert self.finished is not None
+        server = self.algorithm.start(torch.zeros(SIZE))
+        known = [torch.zeros(SIZE) for _ in range(self.workers)]
+        workers = range(self.workers)
+        for fold in range(FOLDS):
+            parts = list[Tensor]()
+            for worker in workers:
+                part, known[worker] = descended(server.model, known[worker], worker, fold * EVERY)
+                parts.append(part)
+            weights = [float(EVERY)] * len(parts)
+            rows = torch.stack(parts)
+            self.algorithm.fold(server, Fold(rows, [0] * len(parts), RATE, workers, weights))
+        assert torch.equal(server.model, self.finished.model), "the replay is another model"
+
+
+KINDS: dict[str, type[Schedule]] = {"a server": Schedule, "rounds": InRounds}
 
 
 def play(kind: str, seed: int) -> Outcome:
     """The schedule of a seed, to its end."""
-    return kinds()[kind](seed).play()
+    return KINDS[kind](seed).play()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -380,10 +393,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked.add_argument("schedules", type=int)
     asked.add_argument("--from", type=int, default=0, dest="first")
     options = asked.parse_args(arguments)
-    names, each = list(kinds()), -(-options.schedules // len(kinds()))
+    each = -(-options.schedules // len(KINDS))
     gc.freeze()  # torch and numba, which would be looked through again and again
     failed = 0
-    for kind in names:
+    for kind in KINDS:
         failed += _try(kind, range(options.first, options.first + each))
     return failed
 

@@ -1,32 +1,27 @@
-"""The store where processes meet, and how they are started."""
+"""What the environment says of a group, and how its processes are started."""
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
-import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
+import torch
 
 from harness.base import forks
-from harness.base.errors import EXIT_BAD_INPUT, UserError
-from harness.processes import rendezvous
-from harness.processes import transport as world_module
-from harness.processes.messages import FrameHeader, Kind, line_to, pack_header, unpack_header
-from harness.processes.rank_main import serve
-from harness.processes.rendezvous import announce_run, await_run, check_same_run, is_joining_late
-from harness.processes.transport import HEADER_BYTES, Machine, PeerConnection, Socket, use_runtime
+from harness.base.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError
+from harness.processes import rank_main, transport
+from harness.processes.group import SECRET, Group
+from harness.processes.rank_main import check
+from harness.runs.config import TrainingConfig
+from harness.runs.file import load_run
 from harness.train import NEEDED, _start, _supervise, main, parser
-from tests.run_files import OUTER_LOOP, ROUNDS, written
+from tests.processes import start
+from tests.run_files import ASYNCHRONOUS, OUTER_LOOP, ROUNDS, written
 
-worlds_of = threading.local()
-"""Of each thread of a test, in which world it is."""
 STARTED = """
 cd "$0"
 [ "$1" = 0 ] || { echo "$1" >> started; exit 1; }
@@ -34,124 +29,124 @@ until [ "$(wc -l < started)" -eq 3 ]; do sleep 0.05; done
 sleep 0.5
 """
 """FOLDER RANK: the server ends when another process was started three times."""
+GROUP = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29501", "RANK": "1", "WORLD_SIZE": "2"}
 
 
 @pytest.fixture
-def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """As the environment of a worker names it, bound for a store that may be served."""
-    with socket.create_server(("127.0.0.1", 0)) as bound:
-        free = bound.getsockname()[1]
-        named = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free)}
-        named |= {"RANK": "1", "WORLD_SIZE": "2", rendezvous.LISTENING: str(os.dup(bound.fileno()))}
-        for name, value in named.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    yield free
-    if unserved := os.environ.get(rendezvous.LISTENING):
-        os.close(int(unserved))
+def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """That of rank 1 of two."""
+    for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", SECRET):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in GROUP.items():
+        monkeypatch.setenv(name, value)
+    return monkeypatch
 
 
-def test_the_store_listens_where_it_was_told_to_and_nowhere_else(port: int) -> None:
-    store = rendezvous._serve_store()
-    socket.create_connection(("127.0.0.1", port), timeout=5.0).close()
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.2", port), timeout=5.0)
-    store.set("key", "value")
-    assert rendezvous.connect_to_store().get("key") == b"value"
-
-
-@pytest.fixture
-def worker(port: int) -> Iterator[Machine]:
-    """The world of rank 1, to which that of this test, rank 0, has a line."""
-    ours, theirs = Machine(), Machine()
-    here, there = socket.socketpair()
-    ours.lines[1], theirs.lines[0] = PeerConnection(Socket(here)), PeerConnection(Socket(there))
-    with use_runtime(ours):
-        yield theirs
-
-
-def test_workers_hear_which_run_begins_and_refuse_another(port: int, worker: Machine) -> None:
-    store = rendezvous._serve_store()
-    announce_run("a1b2")
-    with use_runtime(worker):
-        assert await_run() == "a1b2"
-        assert await_run(late=True) == "a1b2"
-    check_same_run("a1b2", "a1b2", Path("run.toml"))
-    with pytest.raises(UserError, match="run c3d4 is not allowed; allowed: a1b2"):
-        check_same_run("a1b2", "c3d4", Path("run.toml"))
-    assert store.check(["lagbench/0/begun"])
-
-
-@pytest.mark.parametrize("says", ["nothing", "garbage"])
-def test_a_server_that_ended_before_its_run_began_is_not_waited_for(
-    worker: Machine, says: str
-) -> None:
-    if says == "garbage":
-        line_to(1).send(bytes(HEADER_BYTES))
-    line_to(1).end()
-    with use_runtime(worker), pytest.raises(RuntimeError):
-        await_run()
-
-
-def test_three_processes_have_lines_to_each_other_and_what_was_said_arrives(
-    port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = rendezvous._serve_store()
-    worlds = [Machine() for _ in range(3)]
-
-    def meet(rank: int) -> None:
-        worlds_of.place = worlds[rank]
-        rendezvous._meet(store if rank == 0 else rendezvous.connect_to_store(), rank, 3)
-
-    real = world_module.current_runtime()  # that of the threads by which lines beat
-    monkeypatch.setattr(rendezvous, "current_runtime", lambda: worlds_of.place)
-    monkeypatch.setattr(world_module, "current_runtime", lambda: getattr(worlds_of, "place", real))
-    with ThreadPoolExecutor(3) as together:
-        list(together.map(meet, range(3)))
-    for rank, place in enumerate(worlds):
-        assert sorted(place.lines) == [other for other in range(3) if other != rank]
-        for other, line in place.lines.items():
-            line.send(pack_header(FrameHeader(Kind.DONE, 10 * rank + other)))
-    for rank, place in enumerate(worlds):
-        for other, line in place.lines.items():
-            header, _ = unpack_header(line.header(), FrameHeader)
-            assert header.step == 10 * other + rank
-
-
-@pytest.mark.parametrize(("name", "value"), [("MASTER_PORT", "abc"), ("RANK", "x")])
-def test_an_environment_that_says_nothing_is_one_line(
-    port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    tmp_path: Path, name: str, value: str,
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("MASTER_PORT", "abc", "1 to 65535"),
+        ("MASTER_PORT", "99999", "1 to 65535"),
+        ("RANK", "x", "0 to 1"),
+        ("RANK", "2", "0 to 1"),
+        ("RANK", "-1", "0 to 1"),
+        ("WORLD_SIZE", "1", "2 to 1001"),
+    ],
+)
+def test_an_environment_that_cannot_be_is_one_line(
+    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, name: str, value: str, allowed: str,
 ) -> None:  # fmt: skip
-    store = rendezvous._serve_store()
-    monkeypatch.setenv(name, value)
+    environment.setenv(name, value)
     assert main([str(written(tmp_path, ROUNDS))]) == EXIT_BAD_INPUT
     told = capsys.readouterr().err.splitlines()
-    assert told == [f"error: environment: {name}={value}: allowed: a whole number"]
-    del store
+    assert told == [f"error: environment: {name}={value}: allowed: {allowed}"]
 
 
-def test_a_server_that_never_answers_is_one_line(
-    port: int, monkeypatch: pytest.MonkeyPatch
+def test_an_address_that_is_none_and_a_variable_that_is_missing_are_one_line(
+    environment: pytest.MonkeyPatch,
 ) -> None:
-    def refused() -> None:
-        raise RuntimeError("timed out\nafter many lines")
-
-    monkeypatch.setattr(rendezvous, "connect_to_store", refused)
-    with pytest.raises(UserError, match=f":{port}$"):
-        is_joining_late()
-
-
-def test_nobody_is_started_again_in_rounds(tmp_path: Path) -> None:
-    asked = parser().parse_args([str(written(tmp_path, ROUNDS)), "--restarts", "1"])
-    with pytest.raises(UserError, match=r"--restarts 1: workers cannot rejoin rounds"):
-        serve(asked, 3)
+    environment.setenv("MASTER_ADDR", "no.such.host.invalid")
+    with pytest.raises(UserError, match=r"environment: MASTER_ADDR=no\.such\.host\.invalid: "):
+        Group.from_environment()
+    environment.delenv("RANK")
+    with pytest.raises(UserError, match="environment: RANK is missing; start with torchrun"):
+        Group.from_environment()
 
 
-def test_nobody_is_started_again_whose_memory_would_be_another(tmp_path: Path) -> None:
-    asked = parser().parse_args([str(written(tmp_path, OUTER_LOOP)), "--restarts", "1"])
-    with pytest.raises(UserError, match=r"--restarts 1: .*; allowed with DelayedNesterov: 0"):
-        serve(asked, 3)
+def test_where_no_server_answers_a_worker_ends_in_a_line(
+    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        environment.setenv("MASTER_PORT", str(port := bound.getsockname()[1]))
+    environment.setattr(transport, "CONNECTED_WITHIN_S", 0.2)
+    assert main([str(written(tmp_path, ROUNDS))]) == EXIT_BAD_INPUT
+    told = capsys.readouterr().err
+    where = f"127.0.0.1:{port} within 0.2 s"
+    assert told == f"error: environment: RANK=1: no server answers at {where}\n"
+
+
+def test_who_never_connects_is_named_and_the_others_go_on(
+    environment: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Rank 1 is another process, and rank 2 never comes."""
+    run = written(tmp_path, ASYNCHRONOUS, 0.001)
+    words = [str(run), "--out", str(tmp_path / "s")]
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        environment.setenv("MASTER_PORT", str(bound.getsockname()[1]))
+    environment.setenv("WORLD_SIZE", "3")
+    worker = start(["-m", "harness.train", *words])
+    environment.setenv("RANK", "0")
+    meet = transport.Connections.meet
+
+    def met(hub: transport.Hub) -> set[int]:
+        while 0 not in hub.connected():
+            meet(hub, 0.1)
+        return {1}
+
+    environment.setattr(transport.Connections, "meet", met)
+    assert main(words) == EXIT_DONE
+    assert "rank 2 (worker 1) has not connected within 60 s" in capsys.readouterr().err
+    assert worker.ended().returncode == EXIT_DONE
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_what_a_batch_system_says_does_not_disturb_a_group_of_its_own(
+    environment: pytest.MonkeyPatch, tmp_path: Path, rank: str
+) -> None:
+    environment.setenv("RANK", rank)
+    words = [str(written(tmp_path, ASYNCHRONOUS, 0.001)), "--out", str(tmp_path / "s")]
+    assert start(["-m", "harness.train", *words, "--processes", "3"]).ended().returncode == 0
+
+
+def test_under_srun_a_worker_takes_the_gpu_of_its_place_on_its_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[int] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    for local, machine in (("1", "0"), ("2", "0"), ("0", "1"), ("1", "1")):
+        monkeypatch.setenv("SLURM_LOCALID", local)
+        monkeypatch.setenv("SLURM_NODEID", machine)
+        rank_main._choose_gpu(5)
+    assert taken == [0, 1, 0, 1]
+
+
+def refuses(run: Path, *options: str) -> str:
+    """Why a run is refused."""
+    config = load_run(run, TrainingConfig).config
+    with pytest.raises(UserError) as refused:
+        check(config, parser().parse_args([str(run), *options]), 3)
+    return str(refused.value)
+
+
+def test_what_real_processes_do_not_have_is_refused(tmp_path: Path) -> None:
+    run = written(tmp_path, "shards = 2\n" + ASYNCHRONOUS)
+    assert "shards: 2 is simulated only; allowed here: 1" in refuses(run)
+    run = written(tmp_path, ROUNDS)
+    assert "--restarts 1: workers cannot rejoin rounds" in refuses(run, "--restarts", "1")
+    run = written(tmp_path, OUTER_LOOP)
+    assert "allowed with DelayedNesterov: 0" in refuses(run, "--restarts", "1")
 
 
 def test_a_process_that_dies_is_started_again_as_often_as_was_asked(tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ import math
 import pytest
 
 from harness.processes.transport import SILENT_AFTER_S
-from tests.harness.processes.schedules import Schedule, kinds, play
+from tests.harness.processes.schedules import KINDS, Schedule, play
 
 SCHEDULES = 20
 """Of each kind; thousands by ``python -m tests.harness.processes.schedules 10000``."""
 
 
-@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("kind", KINDS)
 def test_whatever_happens_each_contribution_is_folded_once_and_the_record_replays(
     kind: str,
 ) -> None:
@@ -31,9 +31,9 @@ def test_a_schedule_is_the_same_twice() -> None:
 def test_a_worker_that_stops_for_ever_is_done_without_in_seconds() -> None:
     def stop(schedule: Schedule) -> None:
         worker = schedule.places[1]
-        schedule.town.at(3.0, lambda: setattr(worker, "asleep_until", math.inf))
+        schedule.town.at(3.0, lambda: worker.stop(math.inf))
 
-    schedule = Schedule(4, disturb=stop)
+    schedule = Schedule(5, disturb=stop)
     assert schedule.workers > 1
     outcome = schedule.play()
     assert [line for line in outcome.told if line.startswith("worker 0 is ")]

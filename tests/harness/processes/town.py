@@ -1,8 +1,8 @@
 """A world in one thread: processes that take turns, virtual time, and an adversary on every line.
 
-Every process is a `Place`, the `Runtime` that the protocol's code lives in; its threads are
-greenlets. Nothing runs at the same time, and what happens next is drawn from one seed: a schedule
-can be told by its number.
+Every process is a `Place`, and its main thread a greenlet. Nothing runs at the same time, and what
+happens next is drawn from one seed: a schedule can be told by its number. `TownHub` and `TownLink`
+are in place of the sockets.
 """
 
 from __future__ import annotations
@@ -16,26 +16,23 @@ from itertools import count
 from typing import Any
 
 import greenlet
-import torch
+from torch import Tensor
 
-from harness.processes.transport import SILENT_AFTER_S, PeerConnection
+from harness.processes.transport import (
+    CLOSED,
+    SILENT_AFTER_S,
+    Body,
+    Connections,
+    Header,
+    ServerGone,
+    frames_of,
+    read_orders,
+)
 
-Meddler = Callable[["Pipe", bytes], list[bytes]]
+Frames = tuple[bytes, ...]
+
+Meddler = Callable[["Wire", "Place", Frames], list[Frames]]
 """What becomes of a message on its way; may also do something to its two ends."""
-
-
-def _keep_grad_mode(event: str, between: tuple[Any, Any]) -> None:
-    """Each greenlet has its own grad mode, as each thread has, and so has who runs the town.
-
-    Told of every switch, also of one to a greenlet that nobody wants any more and that leaves its
-    ``with torch.no_grad()`` as it is collected, wherever that is.
-    """
-    source, target = between
-    source.grad = torch.is_grad_enabled()
-    torch.set_grad_enabled(getattr(target, "grad", True))
-
-
-greenlet.settrace(_keep_grad_mode)
 
 
 class Town:
@@ -48,8 +45,7 @@ class Town:
 
     def __init__(self, meddle: Meddler, latency: Callable[[], float]) -> None:
         self.meddle, self.latency = meddle, latency
-        self.now = 0.0
-        self.most_on_the_way, self.changed = 0, False
+        self.now, self.changed = 0.0, False
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._number = count()
         self.hub = greenlet.getcurrent()
@@ -73,7 +69,7 @@ class Town:
 
 
 class Place:
-    """One process; see `Runtime`.
+    """One process.
 
     Args:
         town: where it is.
@@ -82,202 +78,189 @@ class Place:
 
     def __init__(self, town: Town, name: str) -> None:
         self.town, self.name = town, name
-        self.lines: dict[int, PeerConnection] = {}
-        self.late = deque[tuple[int, PeerConnection]]()
-        self._came_late = Changed(self)
-        self.connections: list[End] = []
+        self.wires: list[Wire] = []
+        self.arrived = deque[Any]()
         self.alive, self.asleep_until = True, 0.0
-        self.threads = 0
+        self._thread: Any = None
+        self._waits: object = None  # names the one event that may wake it
+        self._listens = False
 
     def now_s(self) -> float:
         return self.town.now
 
     def sleep(self, seconds: float) -> None:
-        me = greenlet.getcurrent()
-        self.town.at(self.town.now + seconds, lambda: self.resume(me))
+        self._pause(self.town.now + seconds)
+
+    def begin(self, program: Callable[[], None]) -> None:
+        """Run a program, with which the process ends."""
+
+        def main() -> None:
+            with suppress(greenlet.GreenletExit):
+                program()
+            self.end()
+
+        self._thread = greenlet.greenlet(main, parent=self.town.hub)
+        self._thread.place = self
+        self.town.at(self.town.now, lambda: self._wake(None))
+
+    def wait(self, until_s: float) -> bool:
+        """Wait until something has arrived; False if nothing does in time."""
+        while not self.arrived and self.town.now < until_s:
+            self._listens = True
+            self._pause(until_s)
+            self._listens = False
+        return bool(self.arrived)
+
+    def take(self, arrival: Any) -> None:
+        """Something arrives."""
+        self.arrived.append(arrival)
+        if self._listens:
+            waits = self._waits
+            self.town.at(self.town.now, lambda: self._wake(waits))
+
+    def _pause(self, until_s: float) -> None:
+        self._waits = waits = object()
+        if until_s < math.inf:
+            self.town.at(until_s, lambda: self._wake(waits))
         self.town.hub.switch()
 
-    def start(self, target: Callable[[], None], name: str) -> None:
-        self.threads += 1
-        made = greenlet.greenlet(target, parent=self.town.hub)
-        made.place = self
-        self.town.at(self.town.now, lambda: self.resume(made))
-
-    def changes(self) -> Changed:
-        return Changed(self)
-
-    def late_arrivals(self) -> Changed:
-        return self._came_late
-
-    def resume(self, thread: Any, *told: object) -> None:
-        """Let one of its threads go on, once the process is awake."""
-        if not self.alive or thread.dead:
+    def _wake(self, waits: object) -> None:
+        """Go on, once the process is awake."""
+        if not self.alive or self._thread.dead or waits is not self._waits:
             return
         if self.asleep_until > self.town.now:
             if self.asleep_until < math.inf:
-                self.town.at(self.asleep_until, lambda: self.resume(thread, *told))
+                self.town.at(self.asleep_until, lambda: self._wake(waits))
             return
-        thread.switch(*told)
+        self._waits = object()
+        self._thread.switch()
+
+    def stop(self, seconds: float) -> None:
+        """The process is stopped for so long; whoever hears nothing of it gives it up."""
+        self.town.changed = True
+        self.asleep_until = max(self.asleep_until, self.town.now + seconds)
+        if seconds >= SILENT_AFTER_S:
+            for wire in self.wires:
+                wire.end_at(self.town.now + SILENT_AFTER_S)
 
     def end_if_killed(self) -> None:
         """End here if this is the process that runs, and has been killed."""
-        if not self.alive and getattr(greenlet.getcurrent(), "place", None) is self:
+        if not self.alive and greenlet.getcurrent() is self._thread:
             raise greenlet.GreenletExit
 
     def end(self) -> None:
         """The process ends, or is killed: its connections close."""
         self.alive, self.town.changed = False, True
-        for each in self.connections:
-            each.close()
+        for wire in self.wires:
+            wire.end_at(self.town.now)
 
 
-class Here:
-    """The world of whoever asks."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(greenlet.getcurrent().place, name)
-
-
-class Changed:
-    """A condition variable: only one thread runs at a time, so it guards nothing."""
-
-    def __init__(self, place: Place) -> None:
-        self._place, self._waiting = place, list[Any]()
-
-    def __enter__(self) -> bool:
-        return True
-
-    def __exit__(self, *told: object) -> None:
-        return None
-
-    def wait(self, timeout: float | None = None) -> bool:
-        turn = [greenlet.getcurrent()]
-        self._waiting.append(turn)
-        if timeout is not None:
-            self._place.town.at(self._place.town.now + timeout, lambda: self._wake(turn, False))
-        return self._place.town.hub.switch()
-
-    def notify_all(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for turn in waiting:
-            self._place.town.at(self._place.town.now, lambda turn=turn: self._wake(turn, True))
-
-    def _wake(self, turn: list[Any], notified: bool) -> None:
-        if turn:
-            if not notified and turn in self._waiting:
-                self._waiting.remove(turn)
-            self._place.resume(turn.pop(), notified)
-
-
-class Pipe:
-    """One direction of a connection.
+class Wire:
+    """A connection: what is sent on it arrives in order, or it ends for both.
 
     Args:
-        source, target: the processes at its ends.
+        server, worker: the processes at its ends.
+        index: index of the worker.
+        number: what tells it from others.
     """
 
-    def __init__(self, source: Place, target: Place) -> None:
-        self.source, self.target, self.town = source, target, source.town
-        self.held: list[bytes] = []
-        self._bytes, self._closed = bytearray(), False
-        self._arrives, self._waits = 0.0, list[Any]()
+    def __init__(self, server: Place, worker: Place, index: int, number: int) -> None:
+        self.server, self.worker, self.town = server, worker, server.town
+        self.index, self.number, self.open = index, number, True
+        self._arrives = {server: 0.0, worker: 0.0}
+        for place in (server, worker):
+            place.wires.append(self)
 
-    def send(self, parts: tuple[bytes | memoryview, ...]) -> None:
-        if self._closed:
-            raise ConnectionError
-        message = b"".join(parts)
-        for words in self.town.meddle(self, message):
-            self._arrive(words)
+    def send(self, source: Place, frames: Frames) -> None:
+        target = self.worker if source is self.server else self.server
+        for each in self.town.meddle(self, source, frames):
+            # A process that was stopped goes on to where it waits next; it says so later.
+            said = max(self.town.now, source.asleep_until)
+            self._arrives[target] = max(self._arrives[target], said + self.town.latency())
+            if self._arrives[target] < math.inf:
+                self.town.at(self._arrives[target], lambda each=each: self._deliver(target, each))
 
-    def stall(self, seconds: float) -> None:
-        """Nothing arrives for so long."""
-        self._arrives = self.town.now + seconds
+    def stall(self, target: Place, seconds: float) -> None:
+        """Nothing arrives for so long; if that is too long, the connection ends."""
+        self._arrives[target] = self.town.now + seconds
+        if seconds >= SILENT_AFTER_S:
+            self.end_at(self.town.now + SILENT_AFTER_S)
 
-    def _arrive(self, words: bytes) -> None:
-        # A process that was stopped goes on to where it waits next; what it says is said later.
-        said = max(self.town.now, self.source.asleep_until)
-        self._arrives = max(self._arrives, said + self.town.latency())
-        if self._arrives < math.inf:
-            self.town.at(self._arrives, lambda: self._take(words))
+    def _deliver(self, target: Place, frames: Frames) -> None:
+        if self.open:
+            target.take((self, frames))
 
-    def _take(self, words: bytes) -> None:
-        if not self._closed:
-            self._bytes += words
-            self.town.most_on_the_way = max(self.town.most_on_the_way, len(self._bytes))
-            self._tell()
+    def end_at(self, moment: float) -> None:
+        """End the connection at a moment; what was sent before still arrives."""
+        for place in (self.server, self.worker):
+            last = max(moment, self._arrives[place] if self._arrives[place] < math.inf else 0.0)
+            self.town.at(last, lambda place=place: place.take((self, None)))
+        self.town.at(moment, self._shut)
 
-    def close(self) -> None:
-        """What was sent before still arrives; then nothing."""
-        self._arrives = max(self._arrives, self.town.now + self.town.latency())
-        self.town.at(self._arrives, self._end)
-
-    def _end(self) -> None:
-        self._closed = True
-        self._tell()
-
-    def _tell(self) -> None:
-        if self._waits:
-            thread = self._waits.pop()
-            self.target.resume(thread, True)
-
-    def receive(self, into: memoryview) -> None:
-        while len(self._bytes) < len(into):
-            if self._closed:
-                raise ConnectionError
-            before = len(self._bytes)
-            self._waits = waits = [greenlet.getcurrent()]
-            self.town.at(self.town.now + SILENT_AFTER_S, lambda waits=waits: self._give_up(waits))
-            if not self.town.hub.switch() and len(self._bytes) == before:
-                raise TimeoutError
-        into[:] = self._bytes[: len(into)]
-        del self._bytes[: len(into)]
-
-    def _give_up(self, waits: list[Any]) -> None:
-        if waits:
-            self.target.resume(waits.pop(), False)
+    def _shut(self) -> None:
+        last = [at for at in self._arrives.values() if at < math.inf]
+        self.town.at(max([self.town.now, *last]), lambda: setattr(self, "open", False))
 
 
-class End:
-    """One end of a connection: a `Connection`."""
+class TownHub(Connections):
+    """The server's end of all connections.
 
-    def __init__(self, sends: Pipe, receives: Pipe) -> None:
-        self._sends, self._receives = sends, receives
-        self._open = True
+    Args:
+        place: the server.
+        ranks: number of processes.
+    """
 
-    def send(self, *parts: bytes | memoryview) -> None:
-        if not self._open:
-            raise ConnectionError
-        self._sends.send(parts)
+    def __init__(self, place: Place, ranks: int) -> None:
+        super().__init__(ranks)
+        self.place, self._wires = place, dict[bytes, Wire]()
 
-    def receive(self, into: memoryview) -> None:
-        self._receives.receive(into)
+    def now_s(self) -> float:
+        return self.place.now_s()
 
-    def has_room(self) -> bool:
+    def sleep(self, seconds: float) -> None:
+        self.place.sleep(seconds)
+
+    def accept(self, worker: Place, index: int) -> Wire:
+        """A new connection of a worker."""
+        wire = Wire(self.place, worker, index, number := len(self._wires))
+        self._wires[b"%d" % number] = wire
+        if not self.place.alive or self.place.asleep_until == math.inf:
+            wire.end_at(self.place.now_s() + SILENT_AFTER_S)
+        return wire
+
+    def _carry(self, until_s: float) -> bool:
+        if not self.place.wait(until_s):
+            return False
+        wire, frames = self.place.arrived.popleft()
+        if frames is None:
+            self._end(wire.number)
+        else:
+            self._take_in(wire.index, (b"%d" % wire.number, wire.number), frames)
         return True
 
-    def close(self) -> None:
-        if self._open:
-            self._open = False
-            self._sends.close()
-            town = self._receives.town
-            town.at(town.now, self._receives._end)  # not at once: another thread runs here
+    def _route(self, address: bytes, words: bytes, body: Body) -> None:
+        self._wires[address].send(self.place, (words, bytes(body)))
 
 
-def connect(one: Place, other: Place) -> tuple[PeerConnection, PeerConnection]:
-    """Both ends of a new connection."""
-    there, back = Pipe(one, other), Pipe(other, one)
-    ends = End(there, back), End(back, there)
-    for place, end in zip((one, other), ends, strict=True):
-        place.connections.append(end)
-    return PeerConnection(ends[0]), PeerConnection(ends[1])
+class TownLink:
+    """A worker's connection to the server.
 
+    Args:
+        place: the worker.
+        hub: the server's end.
+        index: index of the worker.
+    """
 
-def in_process(place: Place, program: Callable[[], None]) -> None:
-    """Run a program as the main thread of a process, which ends with it."""
+    def __init__(self, place: Place, hub: TownHub, index: int) -> None:
+        self._place, self._wire = place, hub.accept(place, index)
 
-    def main() -> None:
-        with suppress(greenlet.GreenletExit):
-            program()
-        place.end()
+    def receive(self) -> tuple[Header, Body]:
+        self._place.wait(math.inf)
+        _, frames = self._place.arrived.popleft()
+        if frames is None:
+            raise ServerGone(CLOSED)
+        return read_orders(frames)
 
-    place.start(main, "main")
+    def send(self, header: Header, body: Tensor | None = None) -> None:
+        words, content = frames_of(header, body)
+        self._wire.send(self._place, (words, bytes(content)))
