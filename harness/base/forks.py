@@ -11,6 +11,7 @@ ignored.
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -32,7 +33,13 @@ __all__ = [
     "ignore",
     "join",
     "listen",
+    "set_parent_death_signal",
 ]
+
+SERVER = "harness.base.fork_server"
+"""The module that the fork server imports before all others."""
+
+PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
 ENDING_S = 10.0
 """Seconds that a process may take to end after SIGTERM, before it gets SIGKILL."""
@@ -53,7 +60,7 @@ def context(*modules: str) -> ForkServerContext | SpawnContext:
         return multiprocessing.get_context("spawn")
     forking = multiprocessing.get_context("forkserver")
     _imported.extend(modules)
-    forking.set_forkserver_preload(_imported)
+    forking.set_forkserver_preload([SERVER, *_imported])
     return forking
 
 
@@ -102,10 +109,21 @@ def join(processes: Iterable[BaseProcess], within_s: float) -> None:
         process.join(max(0.0, end_s - time.monotonic()))
 
 
+def set_parent_death_signal() -> None:
+    """Have the kernel kill this process as soon as the one that forked it has ended (on Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
 def die_with_parent() -> None:
-    """From now on, end this process as soon as its parent has ended, for whatever reason."""
+    """From now on, end this process as soon as its parent has ended, for whatever reason.
+
+    On Linux the kernel kills the fork server with the parent, and the forks with the fork server,
+    even in the middle of a computation; elsewhere a thread waits for the parent's end.
+    """
     parent = multiprocessing.parent_process()
     if parent is not None:
+        set_parent_death_signal()
         Thread(target=_follow, args=(parent,), daemon=True).start()
 
 

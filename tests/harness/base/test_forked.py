@@ -85,6 +85,8 @@ def sleepers() -> Iterator[list[BaseProcess]]:
     for each in both:
         each.start()
     os.kill(both[0].pid, signal.SIGSTOP)
+    while " T " not in Path(f"/proc/{both[0].pid}/stat").read_text():
+        time.sleep(0.001)
     yield both
     for each in both:
         each.kill()
