@@ -64,7 +64,7 @@ from harness.modules.partition import dirichlet
 from harness.modules.settings import USUAL, Settings
 from harness.natural_gradient import NaturalGradient
 from harness.networks.contract import Minibatch, Network
-from harness.runs.idle import idle_lines
+from harness.runs.idle import idle_lines, repeat_lines
 from harness.runs.methods import Asked, Method, method_of
 from harness.search.advice import expand, worker_counts
 from harness.search.break_search import Search, ToleranceSearch
@@ -363,7 +363,7 @@ def tolerate(
             experiment.with_cluster(machine).first(method, count) for machine, count in ends
         )
         knob.check_reach(least, most)
-        for line in idle_lines([least, most], knob.idle):
+        for line in repeat_lines([least, most]):
             experiment.say(line)
 
         fixed = experiment.rate_or_own(rate)
@@ -380,7 +380,11 @@ def tolerate(
             return turn(value)[0].run_grid(grid, tally)
 
         jobs = experiment.settings.jobs
-        return Tolerated(ToleranceSearch(search, grid_at, run, jobs).find())
+        found = ToleranceSearch(search, grid_at, run, jobs).find()
+        runs = [run for point in found.points for run in point.cell.runs]
+        for line in [f"no effect: {knob.idle}"] if knob.idle else idle_lines(runs):
+            experiment.say(line)
+        return Tolerated(found)
 
 
 @resumable

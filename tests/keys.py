@@ -136,7 +136,7 @@ def _is_timing_only(kind: type[Any]) -> bool:
 
 def entries_of(table: type[Any]) -> Iterator[Field[Any]]:
     """The fields of a class that are keys of run files."""
-    follows = _look_up(table, "follows", ("format",))
+    follows = _look_up(table, "follows", ())
     return (entry for entry in fields(cast(Any, table)) if entry.name not in follows)
 
 

@@ -21,82 +21,110 @@ device = "slow"
 launch_s = {launch_s}
 """
 ASYNCHRONOUS = """
-corpus = "parametric"
-hidden = [32]
 cluster = "cluster.toml"
 workers = 2
 evaluations = 4
+
+[task]
+is = "frames"
+corpus = "parametric"
+hidden = [32]
+
 [algorithm]
 is = "AveragedSgd"
+
 [schedule]
 is = "Halving"
 rate = 0.01
+
 [[stages]]
 minibatch = 32
 timed_minibatch = 32
 share = 0.1
 """
 OUTER_LOOP = """
-corpus = "parametric"
-hidden = [32]
 cluster = "cluster.toml"
 workers = 2
 evaluations = 4
+
+[task]
+is = "frames"
+corpus = "parametric"
+hidden = [32]
+
 [protocol]
 push_every = 4
+
 [algorithm]
 is = "DelayedNesterov"
 every = 2
 descent = { is = "AdamW" }
+
 [schedule]
 is = "Constant"
 rate = 0.004
+
 [[stages]]
 minibatch = 32
 timed_minibatch = 32
 share = 0.1
 """
 STREAMING = """
-corpus = "parametric"
-hidden = [32]
 cluster = "cluster.toml"
 workers = 2
 evaluations = 4
+
+[task]
+is = "frames"
+corpus = "parametric"
+hidden = [32]
+
 [protocol]
 every = 4
+
 [algorithm]
 is = "StreamingDiLoCo"
 fragments = 2
 mixing = 0.5
 descent = { is = "AdamW" }
+
 [schedule]
 is = "Constant"
 rate = 0.004
+
 [[stages]]
 minibatch = 32
 timed_minibatch = 32
 share = 0.1
 """
 ROUNDS = """
-corpus = "parametric"
-hidden = [32]
 cluster = "cluster.toml"
 workers = 2
 passes = 2
 evaluations = 2
+
+[task]
+is = "frames"
+corpus = "parametric"
+hidden = [32]
+
 [protocol]
 every = 5
+
 [algorithm]
 is = "ModelAveraging"
 restart = "pass"
 outer = { is = "BlockMomentum" }
+
 [algorithm.descent]
 inputs = { rank = 10, period = 4 }
 outputs = { rank = 10, period = 4 }
+
 [schedule]
 is = "Exponential"
 rate = 0.5
 passes = 2
+
 [[stages]]
 minibatch = 32
 timed_minibatch = 32

@@ -35,7 +35,7 @@ parameters.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple, get_args
@@ -51,7 +51,6 @@ from harness.acoustics.language_model import LanguageModel, Lexicon
 from harness.acoustics.lattice import Lattice, posteriors, reference_posteriors
 from harness.acoustics.sums import Shares, likelihoods, occupancies
 from harness.base.errors import UserError, name_error
-from harness.base.settings import find_changed
 from harness.networks.feedforward import Dnn, Layout, Visit
 
 Kind = Literal["mmi", "numerator"]
@@ -111,12 +110,6 @@ class Criterion:
         for name in ("reject_below", "cancel_below"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise UserError(f"criterion: {name}: {getattr(self, name)}; allowed: 0 or more")
-
-    def idle(self) -> Iterator[tuple[str, str]]:
-        """Settings without effect because of another setting, each with the reason."""
-        if self.denominator == "graph":
-            why = "denominator is 'graph', which loses no path"
-            yield from ((name, why) for name in find_changed(self, "beam"))
 
     @property
     def mass(self) -> float:

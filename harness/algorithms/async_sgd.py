@@ -15,7 +15,7 @@ of `Gradients` multiply the summed gradient, as in `AsyncSgd`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -25,7 +25,7 @@ from torch import Tensor
 from harness.algorithms.contract import Algorithm, Fold, LocalWork, Server
 from harness.algorithms.descent import PLAIN, Descent, local_direction
 from harness.algorithms.share_schedules import rates_of
-from harness.base.settings import find_changed, setting
+from harness.base.settings import setting
 
 Scaling = Literal["plain", "memory_of_one"]
 
@@ -51,11 +51,6 @@ class AsyncSgd(Algorithm):
 
     scaling: Scaling = "plain"
     k: float = 1.0
-
-    def idle(self) -> Iterator[tuple[str, str]]:
-        """Settings without effect because of another setting, each with the reason."""
-        if self.scaling == "plain":
-            yield from ((name, "scaling is 'plain'") for name in find_changed(self, "k"))
 
     def start(self, model: Tensor) -> Server:
         """A server that holds a copy of ``model [P]``."""

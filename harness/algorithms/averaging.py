@@ -15,7 +15,7 @@ P parameters.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -25,7 +25,7 @@ from torch import Tensor
 from harness.algorithms.contract import Algorithm, Fold, LocalWork, Server
 from harness.algorithms.descent import PLAIN, Descent, Restart, local_direction, local_steps
 from harness.algorithms.share_schedules import StepRates, rates_of
-from harness.base.settings import find_changed, setting
+from harness.base.settings import setting
 
 
 @dataclass(frozen=True)
@@ -229,11 +229,6 @@ class Easgd(Algorithm):
     alpha: float = setting(0.1, above=0.0, at_most=1.0)
     beta: float = setting(0.9, above=0.0, at_most=1.0)
     rounds: bool = False  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    def idle(self) -> Iterator[tuple[str, str]]:
-        """Settings without effect because of another setting, each with the reason."""
-        if not self.rounds:
-            yield from ((name, "rounds is false") for name in find_changed(self, "beta"))
 
     def start(self, model: Tensor) -> Server:
         """A server with a copy of ``model [P]`` as the centre."""

@@ -162,7 +162,7 @@ class Compressed(Algorithm):
     averaging: GradientAveraging | ModelAveraging = field(default_factory=GradientAveraging)
     coder: Coder = field(default_factory=TopK)
     feedback: bool = True
-    momentum: float = setting(0.0, at_least=0.0, at_most=1.0, added=True)
+    momentum: float = setting(0.0, at_least=0.0, at_most=1.0)
 
     def trouble(self, workers: int, under_way: int) -> tuple[str, str] | None:
         """A momentum correction of other messages than the largest entries of gradients."""

@@ -481,7 +481,7 @@ class Muon(LocalOptimizer):
     momentum: float = setting(0.95, at_least=0.0, at_most=1.0)
     iterations: int = setting(5, at_least=1, at_most=100)
     rest: AdamW = field(default_factory=AdamW)
-    decay: float = setting(0.0, at_least=0.0, added=True)
+    decay: float = setting(0.0, at_least=0.0)
 
     def start(self, replicas: Tensor) -> State:
         """Zero momentum, and the initial state of ``rest``."""

@@ -225,7 +225,7 @@ class Search(Schedule):
     rungs: int = setting(1, at_least=1)
     least_minibatches: int = setting(42, at_least=1)
     clear: float = setting(0.03, at_least=0.0)
-    whole_trials: bool = setting(False, added=True)
+    whole_trials: bool = setting(False)
 
     @property
     def searches(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from traceback import walk_tb
@@ -100,16 +100,13 @@ def describe_failure(error: BaseException) -> str | None:
     return None
 
 
-def name_error(
-    what: str, value: str, allowed: Iterable[str], called: Sequence[str] = ()
-) -> UserError:
+def name_error(what: str, value: str, allowed: Iterable[str]) -> UserError:
     """An error for a name that is not among the allowed ones, with the nearest one named.
 
     Args:
         what: option or key, e.g. ``"--scale"`` or ``"k20m.toml: key"``.
         value: the name that the user wrote.
         allowed: all valid names.
-        called: the valid names of this, if they are known.
 
     Example:
         >>> str(name_error("--scale", "lptop", ("smoke", "laptop")))
@@ -119,6 +116,5 @@ def name_error(
     begun = [name for name in names if value and name.startswith(value)]
     near = get_close_matches(value, names, n=1) or begun
     hint = f" (did you mean {near[0]!r}?)" if near else ""
-    hint = f" (called {' or '.join(map(repr, called))} here)" if called else hint
     shown = repr(value) if len(value) <= 60 else f"{value[:57]!r}..."
     return UserError(f"{what}: unknown {shown}{hint}; allowed: {', '.join(names)}")

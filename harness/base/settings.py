@@ -29,7 +29,7 @@ import stat
 import tomllib
 import types
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -43,7 +43,6 @@ __all__ = [
     "Spec",
     "build",
     "check_order",
-    "counts",
     "describe_allowed",
     "duration",
     "find_changed",
@@ -87,14 +86,12 @@ class Limits:
     Attributes:
         above, at_least, at_most: bounds of a number.
         one_of: the allowed strings.
-        added: whether the field is younger than identities: at its default it is left out of them.
     """
 
     above: float | None = None
     at_least: float | None = None
     at_most: float | None = None
     one_of: tuple[str, ...] | None = None
-    added: bool = False
 
     def describe(self) -> str:
         """The allowed values in words, e.g. ``a number above 0``."""
@@ -118,7 +115,6 @@ def setting(
     at_least: float | None = None,
     at_most: float | None = None,
     one_of: Sequence[str] | None = None,
-    added: bool = False,
 ) -> Any:
     """A dataclass field with limits; without a default the key is required.
 
@@ -128,10 +124,8 @@ def setting(
         at_least: numbers must not be less than this.
         at_most: numbers must not be greater than this.
         one_of: the allowed strings.
-        added: whether it came after configurations had identities: left out of them at its
-            default, so that those keep theirs.
     """
-    limits = Limits(above, at_least, at_most, None if one_of is None else tuple(one_of), added)
+    limits = Limits(above, at_least, at_most, None if one_of is None else tuple(one_of))
     return field(default=cast(Any, default), metadata={_LIMITS: limits})
 
 
@@ -160,14 +154,8 @@ class Spec:
         return None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dicts, lists, strings and numbers; equal specs give equal data.
-
-        A setting that was ``added`` is left out at its default.
-        """
-        named = {
-            entry.name: getattr(self, entry.name) for entry in fields(self) if counts(self, entry)
-        }
-        return {name: _plain(value) for name, value in named.items()}
+        """Plain dicts, lists, strings and numbers; equal specs give equal data."""
+        return {entry.name: _plain(getattr(self, entry.name)) for entry in fields(self)}
 
 
 def default_of(entry: Field[Any]) -> Any:
@@ -199,7 +187,13 @@ def load_toml(path: str | Path) -> dict[str, object]:
         raise UserError(f"{path}: not valid TOML: {str(error).splitlines()[0]}") from error
 
 
-def build(spec: type[_Built], table: object, where: str, key: str = "") -> _Built:
+def build(
+    spec: type[_Built],
+    table: object,
+    where: str,
+    key: str = "",
+    named: Callable[[str], str] = str,
+) -> _Built:
     """An instance of ``spec`` from a TOML table.
 
     Where a field may be one of several classes, the table's key ``is`` names which; without it,
@@ -210,6 +204,7 @@ def build(spec: type[_Built], table: object, where: str, key: str = "") -> _Buil
         table: a parsed TOML value; anything but a table is refused.
         where: the file or option, for messages.
         key: the dotted key of this table inside the file, empty at the top.
+        named: from the name of a field to that of its key in this table, for messages.
 
     Raises:
         UserError: any mistake, in one line.
@@ -225,9 +220,9 @@ def build(spec: type[_Built], table: object, where: str, key: str = "") -> _Buil
             raise name_error(f"{where}: {'key in ' + key if key else 'key'}", str(name), known)
     hints = _hints_of(spec)
     built = {
-        name: _value(entry, values, hints[name], where, _join(key, name))
+        name: _value(entry, values, hints[name], where, _join(key, named(name)))
         for name, entry in known.items()
-        if name in values or _refuse_missing(entry, where, _join(key, name), hints[name])
+        if name in values or _refuse_missing(entry, where, _join(key, named(name)), hints[name])
     }
     if issubclass(spec, Spec):
         _explain_trouble(spec, built, where, key)
@@ -437,11 +432,6 @@ def limits_of(entry: Field[Any]) -> Limits:
     return entry.metadata.get(_LIMITS, Limits())
 
 
-def counts(value: object, entry: Field[Any]) -> bool:
-    """Whether a field of the settings ``value`` is part of their identity."""
-    return not limits_of(entry).added or getattr(value, entry.name) != entry.default
-
-
 def _holds_specs(value: object) -> bool:
     """Whether a value is or contains a `Spec`, which has checked itself already."""
     if isinstance(value, Mapping):
@@ -600,23 +590,21 @@ GREATEST_DURATION_S = 1e9
 GREATEST_RATIO = 1e6
 
 
-def rate(default: object = None, *, added: bool = False) -> Any:
+def rate(default: object = None) -> Any:
     """A field in bytes or FLOP a second; the default None means infinitely fast."""
-    return setting(default, at_least=LEAST_RATE, at_most=GREATEST_RATE, added=added)
+    return setting(default, at_least=LEAST_RATE, at_most=GREATEST_RATE)
 
 
-def duration(default: object = 0.0, *, added: bool = False) -> Any:
+def duration(default: object = 0.0) -> Any:
     """A field in seconds, up to `GREATEST_DURATION_S` (some thirty years)."""
-    return setting(default, at_least=0.0, at_most=GREATEST_DURATION_S, added=added)
+    return setting(default, at_least=0.0, at_most=GREATEST_DURATION_S)
 
 
-def size(default: object = MISSING, *, added: bool = False) -> Any:
+def size(default: object = MISSING) -> Any:
     """A field in bytes or floating-point operations."""
-    return setting(default, at_least=0.0, at_most=GREATEST_SIZE, added=added)
+    return setting(default, at_least=0.0, at_most=GREATEST_SIZE)
 
 
-def ratio(
-    default: object = 1.0, *, at_least: float = 1.0 / GREATEST_RATIO, added: bool = False
-) -> Any:
+def ratio(default: object = 1.0, *, at_least: float = 1.0 / GREATEST_RATIO) -> Any:
     """A field for a dimensionless factor."""
-    return setting(default, at_least=at_least, at_most=GREATEST_RATIO, added=added)
+    return setting(default, at_least=at_least, at_most=GREATEST_RATIO)

@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.base.errors import EXIT_DONE
     from harness.commands import advice_text
     from harness.grid.grid import Runner
-    from harness.runs.idle import idle_lines
+    from harness.runs.idle import idle_lines, repeat_lines
     from harness.search.advice import AdviceSearch, expand, make_plan, worker_counts
     from harness.simulator import load_cluster
     from harness.store import Store
@@ -77,10 +77,12 @@ def run(arguments: argparse.Namespace) -> int:
     grid = grid.drop_impossible(lambda method, count: grid.configure(method, count, rate, seed))
     plan = make_plan(grid, arguments.target, arguments.budget)
     store = Store(writable_folder(arguments.out, "--out") / "runs")
-    for line in idle_lines([grid.configure(*pair, rate, seed) for pair in grid.pairs]):
+    for line in repeat_lines([grid.configure(*pair, rate, seed) for pair in grid.pairs]):
         print(line, file=sys.stderr, flush=True)
     with Runner(store, arguments.jobs, argument_types.submission_of(arguments)) as runner:
         found = AdviceSearch(plan, grid, runner).run()
+    for line in idle_lines(run for cell in found.cells for run in cell.runs):
+        print(line, file=sys.stderr, flush=True)
     answer = advice_text.answer_of(found)
     answer.write(arguments.out)
     print(answer)

@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     from harness.base.errors import EXIT_DONE
     from harness.grid.grid import Runner
     from harness.judge.comparison import build_table
-    from harness.runs.idle import idle_lines
+    from harness.runs.idle import idle_lines, repeat_lines
     from harness.store import Store
     from harness.store.files import writable_folder
     from reports import comparison
@@ -43,14 +43,16 @@ def run(arguments: argparse.Namespace) -> int:
     grid = overrides.grid_of(arguments, base, methods, overrides.numbers(arguments.workers))
     store = Store(writable_folder(arguments.out, "--out") / "runs")
     seed, rate = base.seed, base.schedule.rate
-    # At the file's rate, for lines about idle keys; a mistake in one is reported before any run.
+    # At the file's rate; a mistake in one is reported before any run.
     grid = grid.drop_impossible(lambda method, count: grid.configure(method, count, rate, seed))
     asked = [grid.configure(method, count, rate, seed) for method, count in grid.pairs]
     submit = argument_types.submission_of(arguments)
-    for line in idle_lines(asked):
+    for line in repeat_lines(asked):
         print(line, file=sys.stderr, flush=True)
     with Runner(store, arguments.jobs, submit) as runner:
         cells = grid.run(runner)
+    for line in idle_lines(run for cell in cells for run in cell.runs):
+        print(line, file=sys.stderr, flush=True)
     table = build_table(cells, impossible=grid.impossible)
     answer = comparison.answer_of(table, _describe_model(base))
     answer.write(arguments.out)

@@ -74,10 +74,11 @@ def _print_plan(arguments: argparse.Namespace, build_table: BuildTable) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     """Print the prediction of a run."""
     from harness.base.errors import EXIT_DONE, UserError
+    from harness.base.reads import Reads, watch
     from harness.fidelity.predict import prediction
     from harness.runs.file import load_run
-    from harness.runs.idle import idle_lines
     from harness.simulator import load_cluster
+    from harness.simulator.foresight import describe_idle, describe_repeats, load_bundled
 
     if arguments.out is not None:
         raise UserError(f"--out {arguments.out}: for a plan; {arguments.file} is a run")
@@ -88,10 +89,13 @@ def _run(arguments: argparse.Namespace) -> int:
     cluster = load_cluster(arguments.cluster) if arguments.cluster else None
     asked = load_run(arguments.file)
     config = asked.config.with_cluster(cluster, arguments.workers)
-    for line in idle_lines([config], used=config.application.timed_by):
+    for line in describe_repeats(config.cluster, config.count):
         print(line, file=sys.stderr)
     options = cluster, arguments.workers, arguments.target, arguments.kept
     pieces = config.application.pieces(config, asked.data)
-    for line in prediction(asked.config, pieces, *options):
-        print(line)
+    with watch(Reads(config.cluster, load_bundled(config.cluster.name))) as reads:
+        lines = [*prediction(asked.config, pieces, *options)]
+    print("\n".join(lines))
+    for line in describe_idle([reads.unread()]):
+        print(line, file=sys.stderr)
     return EXIT_DONE

@@ -9,14 +9,15 @@ import argparse
 import json
 import re
 import sys
-import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn, TextIO
 
 from harness.base.errors import EXIT_DONE, UserError
 from harness.base.files import cluster_file, describe_choices
+from harness.base.reads import Reads, watch
 from harness.base.settings import format_quantity
 from harness.cli import Parser
 from harness.commands import protocols
@@ -40,13 +41,12 @@ from harness.simulator import MOST_WORKERS, Cluster, Workload, bare_throughput_p
 from harness.simulator.cluster import LEAST_STEP_S
 from harness.simulator.foresight import (
     Effort,
+    describe_idle,
     describe_repeats,
     effort_of,
-    find_unused_keys,
-    leave_out_untouched,
+    load_bundled,
 )
 from harness.simulator.protocols.contract import TimingProtocol
-from harness.simulator.steady import history
 from harness.simulator.timeline_file import STANDARD, atomic_output, write_trace
 
 MOST_LAYERS, MOST_UNITS = 1000, 10**9
@@ -137,19 +137,21 @@ def _answer(arguments: argparse.Namespace, found: Sequence[Point]) -> None:
         return progress.begin(len(timings) + 1, name, unit, settled, first_s.get(count, 0.0))
 
     last: Row | None = None
+    unread: list[list[str]] = []
     for point, workload, counts in asked:
-        for row in rows(arguments, point, workload, counts, watch):
-            timings.append(row.timing)
-            last = row  # timelines are large: only the last is kept
+        with _watch_keys(point.cluster, protocols.protocol(arguments), unread):
+            for row in rows(arguments, point, workload, counts, watch):
+                timings.append(row.timing)
+                last = row  # timelines are large: only the last is kept
     assert last is not None
     simulation = last.simulation
-    _say(_idle(arguments, asked), out)
     if not arguments.sweep:
         bare_per_s = bare_throughput_per_s(simulation.cluster, simulation.workload)
         workload = simulation.workload if simulation.protocol.trains_minibatches else None
         _say(heading(simulation.cluster, workload, bare_per_s), out)
     _say(table(timings), out)
     _say(own_table(timings), out)
+    _say(describe_idle(unread), sys.stderr)
     _say([*_describe_repeats(asked), *warnings(timings), *_quick(asked)], sys.stderr)
     write_each(_writers(arguments, timings, last))
 
@@ -170,20 +172,16 @@ def _efforts(
         yield count, effort
 
 
-def _idle(
-    arguments: argparse.Namespace, asked: Iterable[tuple[Point, Workload, list[int]]]
-) -> list[str]:
-    """A line for each option, and each key of the cluster files, without effect."""
-    protocol = protocols.protocol(arguments)
-    found = {f"--{name.replace('_', '-')}": why for name, why in protocol.idle()}
-    for point, workload, counts in asked:
-        endless = (
-            arguments.folds is None and arguments.epochs is None and not history(point.cluster)
-        )
-        keys = find_unused_keys(point.cluster, protocol, workload, max(counts), endless)
-        found |= leave_out_untouched(point.cluster, keys)
-    lines = [f"no effect: {key} ({why})" for key, why in found.items()]
-    return [part for line in lines for part in textwrap.wrap(line, 80, subsequent_indent="  ")]
+@contextmanager
+def _watch_keys(
+    cluster: Cluster, protocol: TimingProtocol, unread: list[list[str]]
+) -> Generator[None]:
+    """Append the options and the keys of the cluster's file that nothing reads in the block."""
+    settings, machine = Reads(protocol), Reads(cluster, load_bundled(cluster.name))
+    with watch(settings), watch(machine):
+        yield
+    options = [f"--{name.replace('_', '-')}" for name in settings.unread()]
+    unread.append([*options, *machine.unread()])
 
 
 def _describe_repeats(asked: Iterable[tuple[Point, Workload, list[int]]]) -> list[str]:

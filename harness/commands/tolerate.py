@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from harness.base.errors import EXIT_DONE
     from harness.grid.grid import Runner
-    from harness.runs.idle import idle_lines
+    from harness.runs.idle import idle_lines, repeat_lines
     from harness.search.break_search import Search, ToleranceSearch
     from harness.search.knobs import knob_of
     from harness.store import Store
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     # Both ends are built before any run, so that a mistake is reported before training.
     ends = [turn(value).with_algorithm(*parts) for value in search.between]
     knob.check_reach(*ends)
-    for line in idle_lines(ends, knob.idle):
+    for line in repeat_lines(ends):
         print(line, file=sys.stderr, flush=True)
 
     submit = argument_types.submission_of(arguments)
@@ -104,6 +104,9 @@ def run(arguments: argparse.Namespace) -> int:
             return grid.run(runner, tally)
 
         found = ToleranceSearch(search, grid_at, run_grid, arguments.jobs).find()
+    runs = [run for point in found.points for run in point.cell.runs]
+    for line in [f"no effect: {knob.idle}"] if knob.idle else idle_lines(runs):
+        print(line, file=sys.stderr, flush=True)
     answer = answer_of(found)
     answer.write(arguments.out)
     print(answer)

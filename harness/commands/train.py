@@ -59,13 +59,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.paced:
         raise UserError("--paced: for real processes; allowed: with --processes N")
     from harness.grid.grid import execute_named
-    from harness.runs.idle import idle_lines
+    from harness.runs.idle import idle_lines, repeat_lines
     from harness.store import Store
     from harness.store.files import writable_folder
 
     configs, submit = _configs(arguments), argument_types.submission_of(arguments)
     store = Store(writable_folder(arguments.out, "--out"))
-    for line in idle_lines(configs.values()):
+    for line in repeat_lines(configs.values()):
         _say(line)
     found = execute_named(configs, str, store, jobs=arguments.jobs, submit=submit)
     for name, each in found.items():
@@ -75,6 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
     for name, each in found.items():
         if each.status == "done":
             print(_describe_end(name, configs[name], each))
+    for line in idle_lines(found.values()):
+        _say(line)
     lost = {name: each for name, each in found.items() if each.status != "done"}
     for name, each in lost.items():
         _say(each.ending(name))

@@ -17,7 +17,7 @@ from harness.base.registry import load_plugins
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Run, Store, folder_of_run
 from harness.store.schema import MODEL, TIMELINE
-from harness.tasks.contract import EXECUTED, Progress, TaskConfig, application_of
+from harness.tasks.contract import EXECUTED, Progress, TaskConfig, application_of_run
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def config_of(run: Run) -> TaskConfig:
         load_plugins(group)
     table = {k: v for k, v in run.config.items() if k != EXECUTED}
     where = f"{run.dir}/config.json"
-    return application_of(table, where).restore(run, table, where)
+    return application_of_run(table, where).restore(run, table, where)
 
 
 def replay_run(folder: Path, say: Callable[[str], None]) -> ReplayResult:

@@ -92,12 +92,14 @@ cv = {cv}
 """
 
 RUN = """
-corpus = "parametric"
-hidden = [32]
 cluster = "cluster.toml"
 workers = {workers}
 evaluations = 1
 {training}
+[task]
+is = "frames"
+corpus = "parametric"
+hidden = [32]
 [[stages]]
 minibatch = 32
 timed_minibatch = 32

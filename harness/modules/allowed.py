@@ -7,7 +7,6 @@ from typing import Any, cast
 
 from harness.base.errors import UserError, name_error
 from harness.modules.step_time import is_finite
-from harness.runs.synonyms import HERE
 
 
 def check_names(call: str, given: Collection[str], allowed: Collection[str]) -> None:
@@ -19,12 +18,11 @@ def check_names(call: str, given: Collection[str], allowed: Collection[str]) -> 
         allowed: names of all arguments.
 
     Raises:
-        UserError: a name is not allowed; what it is called here is named if known.
+        UserError: a name is not allowed.
     """
     for name in given:
         if name not in allowed:
-            called = [each for each in HERE.get(name, ()) if each in allowed]
-            raise name_error(call, name, allowed, called[:1])
+            raise name_error(call, name, allowed)
 
 
 LONGEST, ADDRESS = 80, " at 0x"

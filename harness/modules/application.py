@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -32,7 +32,7 @@ from harness.modules.task import ModuleConfig, ModuleTask, problem_of
 from harness.runs.config import plain
 from harness.runs.file import complete_protocol
 from harness.store import Run, RunWriter, Store
-from harness.tasks.contract import EXECUTED, Place, RunRequest, Say, Table
+from harness.tasks.contract import EXECUTED, TASK, RunRequest, Say, Table, key_in_file, name_keys
 from harness.training.run import FoldApplication
 
 SOURCE = "task.json"
@@ -42,10 +42,10 @@ SOURCE = "task.json"
 USUAL = {"passes": 5, "evaluations": 10, "seed": 0, "tested": "at the end"}
 """Defaults of further keys that a run file may omit."""
 
-FOLLOWS = ("problem", "work", "stages", "chunk", "format", "device")
+FOLLOWS = ("problem", "work", "stages", "chunk", "device")
 """Fields that are derived from the rest of a run file."""
 
-NO_FIELDS = ("code", "loss", "rounds", "buffers")
+NO_FIELDS = ("code", "loss", "buffers")
 """Keys of a stored configuration that are no fields; they only add to its identity."""
 
 
@@ -54,21 +54,16 @@ class Source:
     """The task table of a run file, and the folder of its modules.
 
     Args:
-        place: the file, for messages.
+        place: what precedes keys in messages.
         folder: folder of the file.
         asked: the task table.
         imports: modules that the file imports for their algorithms and protocols.
     """
 
-    place: Place
+    place: str
     folder: Path
     asked: ModuleTable
     imports: Sequence[str] = ()
-
-    @property
-    def where(self) -> str:
-        """The file, for messages."""
-        return self.place.path
 
     def find(self, key: str, name: Any) -> Any:
         """Import the object of a name ``my_module:name``.
@@ -78,7 +73,7 @@ class Source:
         """
         if not isinstance(name, str):
             raise UserError(f"{key}: {name!r} is not allowed; allowed: {OBJECT}")
-        return find_object(name, f"{self.where}: {key}", self.folder)
+        return find_object(name, self.place + key, self.folder)
 
     def load(self, key: str, name: Any) -> Any:
         """The data of a name; a function is called.
@@ -136,7 +131,7 @@ class Source:
             UserError: a mistake in one of them.
         """
         place = {"folder": str(self.folder.resolve()), "import": list(self.imports)}
-        with self.place.name_keys():
+        with name_keys(self.place):
             return problem_of(self.objects, {**place, "task": plain(self.asked)}, self.place)
 
 
@@ -150,24 +145,25 @@ class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
 
     def read(self, asked: RunRequest) -> tuple[ModuleConfig, Problem]:
         """See `Application`."""
-        asked.check_keys(self)
-        where, own = str(asked.path), self.own_keys
+        where, own = str(asked.path), {entry.name for entry in fields(ModuleTable)}
         task = {key: value for key, value in asked.table.items() if key in own}
         table = {key: value for key, value in asked.table.items() if key not in own}
-        said = build(ModuleTable, task, where)
-        source = Source(asked.place, asked.path.parent, said, asked.imports)
+        said = build(ModuleTable, task, where, TASK)
+        source = Source(asked.task, asked.path.parent, said, asked.imports)
         problem, machine = source.problem(), asked.cluster()
         found = problem.inspect(said.minibatch, asked.device)  # reports mistakes in its parts first
         if line := describe_buffers(found.changing, said.buffers):
             LOG.info(line)
-        with asked.place.name_keys():
+        with name_keys(asked.task):
             check_charge(source.objects, machine)
             cluster, work = charge(source.objects, problem, machine)
         cut = {"minibatch": said.minibatch, "timed_minibatch": said.minibatch}
         table |= {"cluster": cluster, "problem": problem, "work": work, "stages": [cut]}
         table |= {"chunk": 1.0, "device": asked.device}
         table.setdefault("protocol", {})  # as `lagbench.train` does, so that identities are equal
-        config = build(ModuleConfig, complete_protocol({**USUAL, **table}), where)
+        config = build(
+            ModuleConfig, complete_protocol({**USUAL, **table}), where, named=key_in_file
+        )
         sent = work.parameter_bytes * config.algorithm.sent
         return replace(config, work=replace(work, parameter_bytes=sent)), problem
 
@@ -209,7 +205,7 @@ class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
         place = f"in {folder}"
         import_modules(kept["import"], place, folder)
         said = build(ModuleTable, kept["task"], place)
-        source = Source(Place(place), folder, said, kept["import"])
+        source = Source(f"{place}: ", folder, said, kept["import"])
         plain = {k: v for k, v in table.items() if k not in NO_FIELDS}
         config = build(ModuleConfig, {**plain, "problem": source.problem()}, where)
         how = {EXECUTED: run.config[EXECUTED]} if EXECUTED in run.config else {}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from inspect import signature
@@ -54,7 +54,7 @@ from harness.modules.task import ModuleConfig, problem_of
 from harness.natural_gradient import NaturalGradient
 from harness.runs.config import Stage
 from harness.runs.device import resolve
-from harness.runs.idle import idle_lines
+from harness.runs.idle import idle_lines, repeat_lines
 from harness.runs.methods import (
     Asked,
     Method,
@@ -194,8 +194,15 @@ class Experiment:
 
     def run_grid(self, grid: Grid, tally: Tally | None = None) -> list[Cell]:
         """Run a grid of this experiment; see `run` and `Grid.run`."""
-        grid = self._prepare(grid)
-        return grid.run(self._runner, tally)
+        cells = self._prepare(grid).run(self._runner, tally)
+        self._say_idle(cells)
+        return cells
+
+    def _say_idle(self, cells: Iterable[Cell]) -> None:
+        """Name the keys without effect on any run; of a search for a value, its end does."""
+        if not self._turned:
+            for line in idle_lines(run for cell in cells for run in cell.runs):
+                self.say(line)
 
     def advise(
         self, grid: Grid, budget: float | None = None, exhaustive: bool = False
@@ -203,7 +210,9 @@ class Experiment:
         """Search the method and number of workers of a grid that reach the target first."""
         grid = self._prepare(grid)
         plan = make_plan(grid, self.settings.target, budget)
-        return AdviceSearch(plan, grid, self._runner, exhaustive).run()
+        found = AdviceSearch(plan, grid, self._runner, exhaustive).run()
+        self._say_idle(found.cells)
+        return found
 
     def _prepare(self, grid: Grid) -> Grid:
         """The grid without what cannot be trained; prints remarks before its runs."""
@@ -213,7 +222,7 @@ class Experiment:
         for line in self._remarks(grid.methods):
             self.say(line)
         if not self._turned:
-            for line in idle_lines([self._first(*pair) for pair in grid.pairs]):
+            for line in repeat_lines([self._first(*pair) for pair in grid.pairs]):
                 self.say(line)
         return grid
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any, cast
@@ -60,7 +60,7 @@ from harness.runs.digests import (
     digest_of_state,
     digest_of_tensor,
 )
-from harness.tasks.contract import Place
+from harness.tasks.contract import name_keys
 
 
 class Problem(HasIdentity):
@@ -77,7 +77,7 @@ class Problem(HasIdentity):
         metrics: metrics by name; the first one decides, without any the loss.
         source: plain JSON values to make the problem again, if a run file names it; not part of
             a run's identity.
-        place: the run file that names it, for messages.
+        place: what precedes keys in messages, of a run file.
         maximise: whether more of the first metric is better.
         partition: data that differ by worker; None for equal shares of the same data.
         buffers: buffers of trained models, if training changes any; see `Rule`.
@@ -93,7 +93,7 @@ class Problem(HasIdentity):
         test: Arrays | None,
         metrics: Mapping[str, Metric],
         source: Mapping[str, Any] | None = None,
-        place: Place | None = None,
+        place: str = "",
         *,
         maximise: bool = False,
         partition: Partitioning | None = None,
@@ -145,7 +145,7 @@ class Problem(HasIdentity):
 
     def name_keys(self) -> AbstractContextManager[None]:
         """A context in which errors name the run file, if the problem is from one."""
-        return nullcontext() if self.place is None else self.place.name_keys()
+        return name_keys(self.place)
 
     def initial(self, seed: int) -> Tensor:
         """The initial parameters ``[P]`` of a seed's runs."""

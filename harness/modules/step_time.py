@@ -32,9 +32,6 @@ from harness.simulator.cluster import LAUNCH_S, LEAST_STEP_S
 from harness.store import Run, RunWriter, Store
 from harness.tasks.contract import Configuration, Watch
 
-FORMAT = 2
-"""Version of the measurement: incremented when the same step is measured differently."""
-
 WARM, LEAST, LONGEST_S = 3, 10, 0.5
 """Warm-up steps; smallest number of timed steps; timed seconds after which timing ends."""
 
@@ -66,7 +63,7 @@ class StepConfig(Configuration):
         """Plain JSON values for the identity, including the processor's name."""
         known = self.problem.to_identity()
         step = {key: known[key] for key in ("model", "loss", "autocast") if key in known}
-        size = {"minibatch": self.minibatch, "device": self.device, "format": FORMAT}
+        size = {"minibatch": self.minibatch, "device": self.device}
         return {"is": "StepConfig", **step, **size, "machine": machine(self.device)}
 
     def execute(self, store: Store, watch: Watch) -> Run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar, Self, cast
@@ -15,7 +15,7 @@ from torch import Tensor
 from harness.algorithms.catalogue import Algorithm
 from harness.base.errors import UserError, name_error
 from harness.base.seeds import stream_key
-from harness.base.settings import find_changed, setting
+from harness.base.settings import setting
 from harness.judge.bounds import SHARES
 from harness.modules.buffers import deploy
 from harness.modules.gradient_rules import GradientRules
@@ -31,7 +31,7 @@ from harness.runs.config import Pieces, TrainingConfig
 from harness.runs.digests import digest_of_code, from_outside
 from harness.simulator import Workload
 from harness.simulator.protocols.contract import TimingProtocol
-from harness.tasks.contract import EvaluationResult, Place
+from harness.tasks.contract import EvaluationResult
 from harness.tasks.order import (
     ContinuousOrder,
     Examples,
@@ -43,14 +43,8 @@ from harness.tasks.order import (
     Shares,
 )
 
-FORMAT = 1
-"""Version of the results: incremented when the same configuration gives other bytes."""
-
 SUMMED = "summed over examples"
 """Value in the identity of a loss that sums over examples; its measurements are means."""
-
-UNBROKEN = "over the end of a pass"
-"""Value in the identity of rounds; earlier versions ended rounds with each pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +71,9 @@ class ModuleConfig(TrainingConfig[Problem]):
 
     problem: Problem
     work: Workload
-    format: int = FORMAT
-    clip: float | None = setting(None, above=0.0, added=True)
-    weight_decay: float = setting(0.0, at_least=0.0, added=True)
-    accumulate: int = setting(1, at_least=1, added=True)
+    clip: float | None = setting(None, above=0.0)
+    weight_decay: float = setting(0.0, at_least=0.0)
+    accumulate: int = setting(1, at_least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -107,7 +100,7 @@ class ModuleConfig(TrainingConfig[Problem]):
         further = {"code": self._code} if self._code else {}
         further |= {"loss": SUMMED} if summed else {}
         further |= {"buffers": self.problem.buffers} if found.changing else {}
-        return super().to_dict() | further | ({"rounds": UNBROKEN} if self.rounds else {})
+        return super().to_dict() | further
 
     @cached_property
     def _code(self) -> dict[str, str]:
@@ -115,19 +108,6 @@ class ModuleConfig(TrainingConfig[Problem]):
         parts = {"algorithm": self.algorithm, "protocol": self.protocol, "schedule": self.schedule}
         outside = {name: part for name, part in parts.items() if from_outside(part)}
         return {name: digest_of_code(part, name) for name, part in outside.items()}
-
-    def idle(self) -> Iterator[tuple[str, str]]:
-        """See `TaskConfig`."""
-        yield from super().idle()
-        if self.problem.buffers != "mean" and not self.has_replica_state:
-            key = "buffers" if self.problem.source is None else "task.buffers"
-            yield key, "training changes no buffer of the model"
-        if self.problem.test is None:
-            if self.tested not in ("every pass", "at the end"):  # the defaults of file and class
-                yield "tested", "there are no test data"
-            yield from (
-                (name, "there are no test data") for name in find_changed(self, "tested_models")
-            )
 
     @property
     def has_replica_state(self) -> bool:
@@ -267,14 +247,14 @@ class ModuleMinibatches(Minibatches):
 
 
 def problem_of(
-    table: ModuleTable, source: Mapping[str, Any] | None = None, place: Place | None = None
+    table: ModuleTable, source: Mapping[str, Any] | None = None, place: str = ""
 ) -> Problem:
     """Module, loss, data and metrics of what a user says.
 
     Args:
         table: with the objects themselves.
         source: plain JSON values to make the problem again, if a run file names it.
-        place: the run file, for messages.
+        place: what precedes keys in messages, of a run file.
 
     Raises:
         UserError: a mistake in one of them.

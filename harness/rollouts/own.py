@@ -365,5 +365,5 @@ NO_START = (
     "start: not with prompts of your own, whose right answers are not known; allowed: a policy that"
     " is trained already"
 )
-FIXED = {"cluster", "seed", "protocol", "policy", "problems", "format"}
+FIXED = {"cluster", "seed", "protocol", "policy", "problems"}
 """Fields of a configuration that are arguments of their own."""

@@ -30,13 +30,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from harness.base.errors import UserError
-from harness.base.settings import Spec, find_changed, setting
+from harness.base.settings import Spec, setting
 from harness.rollouts import event_state as events
 from harness.rollouts import measures
 from harness.rollouts.event_loop import run, tell
@@ -59,7 +59,6 @@ MOST_ROLLOUTS = 1 << 16
 MOST_ROWS = 1 << 17
 """Trained rollouts that one call of the kernel records at most, or those of one step."""
 MOST_S = 1e9
-UNREAD = "no token is read before it is decoded"
 
 
 @dataclass(frozen=True)
@@ -104,6 +103,7 @@ class Rollouts(Spec, TimingProtocol):
     name = "rollouts"
     can = frozenset({"questions"})
     unit = "rollouts"
+    way = "generators"
 
     asks: ClassVar[bool] = False
     """Whether lengths are asked for; set by `asking` on one object, and no part of an identity."""
@@ -167,29 +167,30 @@ class Rollouts(Spec, TimingProtocol):
         return given
 
     def _law(self, name: str, mean: float) -> Law:
-        code = LAW_CODES[getattr(self, f"{name}_law")]
-        return Law(mean, code, getattr(self, f"{name}_cv"))
+        law = getattr(self, f"{name}_law") if mean > 0.0 else "constant"
+        cv = 0.0 if law == "constant" else getattr(self, f"{name}_cv")
+        return Law(mean, LAW_CODES[law], cv)
 
     def _rules(self, costs: Costs) -> Rules:
         """The settings for the kernels."""
         return Rules(
             rule=RULES.index(self.rule),
             publish=PUBLICATIONS.index(self.publish),
-            allowed=self.eta,
+            allowed=0.0 if self.rule == "one-step" else self.eta,
             interval=self.interval,
             group=self.group,
             batch=self.batch,
             decode_s=self.decode_s,
             sequence_s=self.sequence_s,
             prefill_s=self.prefill_s,
-            prompt_tokens=self.prompt_tokens,
+            prompt_tokens=self.prompt_tokens if self.prefill_s > 0.0 else 0,
             scale=self.length_scale,
-            recompute=self.recompute,
+            recompute=self.publish == "in-flight" and self.prefill_s > 0.0 and self.recompute,
             step_s=self.steps * self.train_s,
             token_s=self.token_s,
             sync_s=costs.copy_s + costs.latency_s if self.sync_s is None else self.sync_s,
-            tokens=self._law("tokens", self.tokens),
-            most_tokens=self.most_tokens,
+            tokens=self._law("tokens", 0.0 if self.asks else self.tokens),
+            most_tokens=0 if self.asks else self.most_tokens,
             reward=self._law("reward", self.reward_s),
             environment=self._law("environment", self.environment_s),
             asks=self.asks,
@@ -202,12 +203,13 @@ class Rollouts(Spec, TimingProtocol):
 
     def _admission_limit(self) -> float:
         """Largest number of groups that the rule admits."""
-        bounds = {
-            "admission": (self.eta + 1) * self.batch,
-            "one-step": 2 * self.batch,
-            "backpressure": math.ceil(self.batch * (1 + self.eta) * self.interval),
-        }
-        return bounds.get(self.rule, math.inf)
+        if self.rule == "one-step":
+            return 2 * self.batch
+        if self.rule == "admission":
+            return (self.eta + 1) * self.batch
+        if self.rule == "backpressure":
+            return math.ceil(self.batch * (1 + self.eta) * self.interval)
+        return math.inf
 
     def start(self, cluster: Cluster, workers: int) -> State:
         """Initial state: generators and trainer idle, no group.
@@ -339,41 +341,6 @@ class Rollouts(Spec, TimingProtocol):
     def trace(self, timeline: Timeline) -> Iterator[dict[str, Any]]:
         """The trainer, the slots of the generators, and the number of waiting groups."""
         return measures.trace(timeline, self.slots)
-
-    def without_effect(self, cluster: Cluster, workers: int) -> Iterator[tuple[str, str]]:
-        """Keys of servers and minibatches, which the protocol's own settings replace."""
-        for name in ("server", "jitter", "stragglers"):
-            if getattr(cluster, name) != type(getattr(cluster, name))():
-                yield name, "generators and trainer take the seconds of the protocol's settings"
-        for name in find_changed(cluster.host, "memory_bytes_per_s"):
-            yield f"host.{name}", "a step of the trainer takes train_s and token_s"
-        names = [entry.name for entry in fields(cluster.link)] if self.sync_s is not None else []
-        for name in find_changed(cluster.link, "sharing", "duplex", *names):
-            yield f"link.{name}", "sync_s is given" if names else "one copy is sent at a time"
-        if workers == 1 and cluster.heterogeneity_cv > 0.0:
-            yield "heterogeneity_cv", "there is one generator"
-
-    def idle(self) -> Iterator[tuple[str, str]]:
-        """See `TimingProtocol`: settings that another one replaces or switches off."""
-        in_flight = self.publish == "in-flight"
-        reasons = {
-            "eta": "one-step trains on the batch before" * (self.rule == "one-step"),
-            "room": "the rule admits no more" * (self.room * self.batch >= self._admission_limit()),
-            "recompute": "" if in_flight else "only in-flight publication interrupts rollouts",
-            "prefill_s": "" if self.prompt_tokens or (in_flight and self.recompute) else UNREAD,
-        }
-        if self.prefill_s == 0.0:
-            reasons |= dict.fromkeys(("prompt_tokens", "recompute"), "prefill_s is 0")
-        for name in ("tokens", "reward", "environment"):
-            law, cv = f"{name}_law", f"{name}_cv"
-            if name != "tokens" and getattr(self, f"{name}_s") == 0.0:
-                reasons |= dict.fromkeys((law, cv), f"{name}_s is 0")
-            elif getattr(self, law) == "constant":
-                reasons[cv] = f"{law} is constant"
-            elif getattr(self, cv) == 0.0:
-                reasons[law] = f"{cv} is 0"
-        for name in find_changed(self, *(name for name, why in reasons.items() if why)):
-            yield name, reasons[name]
 
     def effort(self, cluster: Cluster, workers: int) -> UnitCosts:
         """See `TimingProtocol`; the pool of groups is counted with the workers."""

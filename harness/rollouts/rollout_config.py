@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 from harness.algorithms.descent import AdamW, LocalOptimizer
 from harness.base.errors import UserError
-from harness.base.settings import Spec, check_order, counts, find_changed, setting
+from harness.base.settings import Spec, check_order, setting
 from harness.rollouts.losses import Decoupled, Loss
 from harness.rollouts.problems import Addition, Problems
 from harness.rollouts.protocol import Rollouts
@@ -18,16 +17,7 @@ from harness.simulator import Cluster, Simulation, Workload
 from harness.simulator.timeline import inner_lag
 from harness.tasks.contract import Reads, TaskConfig
 
-__all__ = ["LENGTHS", "RolloutConfig", "WarmStart"]
-
-LENGTHS = ("tokens", "tokens_law", "tokens_cv", "most_tokens")
-"""Settings of the protocol that draw lengths where no policy determines them."""
-
-START = ("least", "most", "rate", "minibatch", "every", "measured")
-"""Settings of the supervised start without effect if it has no steps."""
-
-FORMAT = 1
-"""Version of the results; raised when the same configuration would give other bytes."""
+__all__ = ["RolloutConfig", "WarmStart"]
 
 
 @dataclass(frozen=True)
@@ -77,7 +67,6 @@ class StartConfig:
     problems: Problems
     start: WarmStart
     device: str
-    format: int = FORMAT
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the identity hashes."""
@@ -133,7 +122,6 @@ class RolloutConfig(TaskConfig):
     evaluations: int = setting(4, at_least=1, at_most=1_000_000)
     held_out: int = setting(500, at_least=1, at_most=1_000_000)
     start: WarmStart = field(default_factory=WarmStart)
-    format: int = FORMAT
 
     def __post_init__(self) -> None:
         if self.protocol.group < 2:
@@ -190,17 +178,6 @@ class RolloutConfig(TaskConfig):
         """See `TaskConfig`: from the version of a rollout's first token."""
         return {"inner": inner_lag}
 
-    def idle(self) -> Iterator[tuple[str, str]]:
-        """See `TaskConfig`."""
-        for name in find_changed(self.protocol, *LENGTHS):
-            yield f"protocol.{name}", "in training the policy determines the lengths"
-        if self.start.steps == 0:
-            for name in find_changed(self.start, *START):
-                yield f"start.{name}", "start.steps is 0"
-        clips = isinstance(self.loss, Decoupled) and self.loss.clip != Decoupled().clip
-        if clips and self.protocol.steps == 1:
-            yield "loss.clip", "with protocol.steps = 1 the clipped ratio is always 1"
-
     @property
     def start_config(self) -> StartConfig:
         """The run of the supervised start."""
@@ -208,5 +185,4 @@ class RolloutConfig(TaskConfig):
 
     def to_dict(self) -> dict[str, Any]:
         """Canonical plain JSON values, which the run's identity hashes."""
-        body = {f.name: plain(getattr(self, f.name)) for f in fields(self) if counts(self, f)}
-        return {"is": "RolloutConfig", **body}
+        return plain(self)

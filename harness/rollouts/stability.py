@@ -22,9 +22,6 @@ from harness.tasks.contract import Configuration, Progress, Watch
 
 __all__ = ["StabilityConfig"]
 
-FORMAT = 1
-"""Version of the figures: incremented when the same configuration gives other ones."""
-
 APART = 5 << 40
 """Number of the first prompt of a probe; training has those before, from 0."""
 
@@ -47,7 +44,6 @@ class StabilityConfig(Configuration):
     share: float = 0.5
     every: int = 4
     probe: int = 256
-    format: int = FORMAT
 
     @property
     def seed(self) -> int:
@@ -61,7 +57,7 @@ class StabilityConfig(Configuration):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""
-        names = ("share", "every", "probe", "format", "seed")
+        names = ("share", "every", "probe", "seed")
         told = {name: getattr(self, name) for name in names}
         return {"is": "StabilityConfig", **told, "training": self.training.to_dict()}
 

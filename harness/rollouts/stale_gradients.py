@@ -34,9 +34,6 @@ from harness.tasks.contract import Configuration, Progress, Watch
 
 __all__ = ["Groups", "StaleGradientConfig", "compare_gradients", "estimate_square_norm"]
 
-FORMAT = 1
-"""Version of the figures: incremented when the same configuration gives other ones."""
-
 APART = 3 << 40
 """Number of the first prompt that is measured with; training has those before, from 0."""
 
@@ -58,7 +55,6 @@ class StaleGradientConfig(Configuration):
     versions: tuple[int, ...]
     blocks: int
     groups: int
-    format: int = FORMAT
 
     @property
     def seed(self) -> int:
@@ -68,7 +64,7 @@ class StaleGradientConfig(Configuration):
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""
         told = {name: list(getattr(self, name)) for name in ("stalenesses", "versions")}
-        counts = {name: getattr(self, name) for name in ("blocks", "groups", "format", "seed")}
+        counts = {name: getattr(self, name) for name in ("blocks", "groups", "seed")}
         return {"is": "StaleGradientConfig", **told, **counts, "training": self.training.to_dict()}
 
     def execute(self, store: Store, watch: Watch) -> Run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from harness.base.settings import build, setting
 from harness.rollouts.own import NO_START, OwnProblems, policy_of, problems_of
 from harness.rollouts.problems import Addition, Problems
 from harness.rollouts.recorded_rollouts import RecordedRollouts, time_record
-from harness.rollouts.rollout_config import LENGTHS, RolloutConfig
+from harness.rollouts.rollout_config import RolloutConfig
 from harness.rollouts.sources import SmallTransformer
 from harness.rollouts.training import ROLLOUTS as RECORDED
 from harness.rollouts.training import train_rollouts
@@ -22,7 +22,16 @@ from harness.simulator.full_run import Whole, steady_rate
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Run, Store
 from harness.store.schema import TIMELINE
-from harness.tasks.contract import Application, RunRequest, Say, Table, Watch
+from harness.tasks.contract import (
+    TASK,
+    Application,
+    RunRequest,
+    Say,
+    Table,
+    Watch,
+    key_in_file,
+    name_keys,
+)
 
 __all__ = ["ROLLOUTS"]
 
@@ -54,20 +63,19 @@ class RolloutApplication(Application[RolloutConfig, Problems]):
     worker = "generator"
     usual = {"seed": 0}  # noqa: RUF012 (never written to)
     tables = (OwnTable,)
-    follows = ("format", "device")
-    timed_by = tuple(f"protocol.{name}" for name in LENGTHS)
+    follows = ("device",)
     simulated = "generators and trainer are simulated"
 
     def read(self, asked: RunRequest) -> tuple[RolloutConfig, Problems]:
         """See `Application`."""
-        asked.check_keys(self)
         table = {**self.usual, **asked.table}
-        own = {name: table.pop(name) for name in self.own_keys & table.keys()}
+        names = {entry.name for entry in fields(OwnTable)}
+        own = {name: table.pop(name) for name in names & table.keys()}
         table |= {"cluster": asked.cluster(), "device": asked.device}
         if own or any(isinstance(table.get(name), str) for name in ("policy", "problems")):
-            with asked.place.name_keys():
+            with name_keys(asked.task):
                 table |= _find_own(asked, own, table)
-        config = build(RolloutConfig, table, str(asked.path))
+        config = build(RolloutConfig, table, str(asked.path), named=key_in_file)
         return config, config.problems
 
     def restore(self, run: Run, table: Table, where: str) -> RolloutConfig:
@@ -132,12 +140,12 @@ def _find_own(asked: RunRequest, own: Table, table: Table) -> Table:
     Raises:
         UserError: a name is not found, or prompts without answers have a supervised start.
     """
-    said = build(OwnTable, own, str(asked.path))
+    said = build(OwnTable, own, str(asked.path), TASK)
 
     def find(key: str, name: object) -> Any:
         if not isinstance(name, str) or (key == "problems" and ":" not in name):
             return name
-        return find_object(name, f"{asked.path}: {key}", asked.path.parent)
+        return find_object(name, asked.task + key, asked.path.parent)
 
     policy: Any = table.get("policy", SmallTransformer())
     if isinstance(policy, str) or said.sampler:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from harness.base.errors import UserError, name_error
+from harness.base.errors import UserError
 from harness.base.files import describe_choices, find_bundled
 from harness.base.settings import KIND
-from harness.runs.synonyms import HERE
+from harness.tasks.contract import IMPORT, SHARED, TASK, Application
 
 __all__ = ["Change", "put"]
 
@@ -19,10 +19,13 @@ Change = tuple[tuple[str, ...], object]
 Table = dict[str, Any]
 
 
-def put(path: Path, table: Table, change: Change, top: Callable[[], Collection[str]]) -> None:
+def put(
+    path: Path, table: Table, change: Change, application: Callable[[], Application[Any, Any]]
+) -> None:
     """Set a key; missing tables are created. Whether the key is allowed is checked later.
 
-    The last part of a key is enough where the file has one such key in its tables. Another class
+    The last part of a key is enough for a key of ``[task]``, and where the file has one such key in
+    its tables. Another class
     (``is``) begins with its own defaults: the keys of the former one are dropped. A cluster file is
     looked for where the command is called, not beside the run file.
 
@@ -30,20 +33,19 @@ def put(path: Path, table: Table, change: Change, top: Callable[[], Collection[s
         path: the file, for messages.
         table: its content, changed in place.
         change: the key and its value.
-        top: gives the keys that are allowed at the top of the file.
+        application: gives the file's application.
 
     Raises:
         UserError: several tables have the key, a part of it is no table, a cluster file is not
-            there, or the key is the name that another library has for one of the file's.
+            there.
     """
     steps, value = change
-    if len(steps) == 1 and steps[0] not in table and steps[0] not in top():
-        found = list(_find(table, steps[0]))
+    if len(steps) == 1 and steps[0] not in table and steps[0] not in (TASK, IMPORT, *SHARED):
+        own = steps[0] in application().own_keys
+        found = [f"{TASK}.{steps[0]}"] if own else list(_find(table, steps[0]))
         if len(found) > 1:
             told = f"{steps[0]} is a key of several tables; allowed: one of {', '.join(found)}"
             raise UserError(f"{path}: {told}")
-        if not found:
-            _refuse_synonym(path, table, steps[0], top())
         steps = tuple(found[0].split(".")) if found else steps
     here: Any = table
     for step in steps[:-1]:
@@ -54,18 +56,6 @@ def put(path: Path, table: Table, change: Change, top: Callable[[], Collection[s
     if steps[-1] == KIND and inner.get(KIND) != value:
         inner.clear()
     inner[steps[-1]] = _locate(value, path) if steps[-1] == "cluster" else value
-
-
-def _refuse_synonym(path: Path, table: Table, key: str, top: Collection[str]) -> None:
-    """Reject the name that another library has for a key of the file.
-
-    Raises:
-        UserError: it is one.
-    """
-    names = HERE.get(key, ())
-    called = [each for name in names for each in ([name] if name in top else _find(table, name))]
-    if called:
-        raise name_error(f"{path}: key", key, top, called)
 
 
 def _only(value: Any) -> Any:

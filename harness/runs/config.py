@@ -22,7 +22,7 @@ from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.schedules import Schedule
 from harness.algorithms.share_schedules import STEADY, Rates
 from harness.base.errors import UserError
-from harness.base.settings import counts, setting
+from harness.base.settings import setting
 from harness.networks.contract import Network
 from harness.simulator import (
     Cluster,
@@ -132,11 +132,11 @@ class TrainingConfig(TaskConfig, Generic[Data]):
     workers: int = setting(at_least=1, at_most=1_000_000)
     seed: int = setting(at_least=0)
     device: str
-    protocol: TimingProtocol | None = setting(None, added=True)
-    tested: Tested = setting("every pass", added=True)
-    tested_models: Models = setting("all", added=True)
-    shards: int = setting(1, at_least=1, at_most=1000, added=True)
-    shuffling: Shuffling = setting("full", added=True)
+    protocol: TimingProtocol | None = setting(None)
+    tested: Tested = setting("every pass")
+    tested_models: Models = setting("all")
+    shards: int = setting(1, at_least=1, at_most=1000)
+    shuffling: Shuffling = setting("full")
 
     unit: ClassVar[str] = "frames"
     """The word for rows of training data, in messages."""
@@ -241,15 +241,6 @@ class TrainingConfig(TaskConfig, Generic[Data]):
     def find_simulation_only(self) -> tuple[str, str] | None:
         """A setting without a counterpart on real processes: (key, mistake and allowed values)."""
         return None
-
-    def idle(self) -> Iterator[tuple[str, str]]:
-        """See `TaskConfig`."""
-        if self.handing.own is not None and self.cluster.parallel.epoch_minibatches:
-            yield "parallel.epoch_minibatches", "a run's passes are its epochs"
-        if self.chunk != 1.0 and not self.schedule.searches:
-            yield "chunk", f"{type(self.schedule).__name__} searches for no rate"
-        if self.tested == "never" and self.tested_models != "all":
-            yield "tested_models", "tested is 'never'"
 
     @property
     def rounds(self) -> bool:
@@ -417,7 +408,7 @@ def plain(value: object) -> Any:
 
 def plain_fields(value: Any) -> dict[str, Any]:
     """The fields of a dataclass that are part of identities, as JSON values."""
-    return {f.name: plain(getattr(value, f.name)) for f in fields(value) if counts(value, f)}
+    return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
 
 
 SEARCH = "search"

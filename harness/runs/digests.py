@@ -15,7 +15,6 @@ import dis
 import functools
 import hashlib
 import inspect
-import json
 import sys
 import sysconfig
 import textwrap
@@ -34,7 +33,7 @@ STANDARD = Path(sysconfig.get_path("stdlib")).resolve()
 PACKAGES = {"site-packages", "dist-packages"}
 """Folders of installed packages, of any environment: one environment may use another's."""
 OWN = ("harness", "lagbench", "data_synth", "reports", "reproductions")
-"""Packages whose changes a configuration's ``FORMAT`` accounts for."""
+"""Packages whose code is no part of identities."""
 PLAIN = (str, int, float, bool, bytes, type(None), complex)
 ADDRESS = " at 0x"
 """Part of the default `repr`, which contains a memory address and differs by process."""
@@ -78,7 +77,7 @@ class _DigestError(Exception):
 
 
 def from_outside(value: object) -> bool:
-    """Whether an object is of a class outside our packages, so that no ``FORMAT`` covers it."""
+    """Whether an object is of a class outside our packages, whose code is a part of identities."""
     return value is not None and type(value).__module__.partition(".")[0] not in OWN
 
 
@@ -216,7 +215,6 @@ def _builtin(value: Any, seen: Seen) -> Iterator[str]:
     name = str(getattr(value, "__qualname__", value))
     if ADDRESS in name:
         raise _DigestError(value, "it has no name of its own")
-    where = former_module(where, name)
     yield f"builtin {where} {name} {_version(where)}"
     bound: object = getattr(value, "__self__", None)
     if isinstance(bound, Tensor | np.ndarray):
@@ -277,8 +275,7 @@ def _module(held: Mapping[str, Any], seen: Seen) -> Iterator[str]:
 
 def _class(kind: type, seen: Seen) -> Iterator[str]:
     if _is_installed(kind.__module__):
-        where = former_module(kind.__module__, kind.__qualname__)
-        yield f"class {where}.{kind.__qualname__} {_version(where)}"
+        yield f"class {kind.__module__}.{kind.__qualname__} {_version(kind.__module__)}"
         return
     yield f"class {kind.__qualname__}"
     source = _source(kind)
@@ -297,7 +294,7 @@ def _class(kind: type, seen: Seen) -> Iterator[str]:
 
 def _function(function: types.FunctionType, seen: Seen) -> Iterator[str]:
     if _is_installed(function.__module__):
-        where = former_module(function.__module__, function.__qualname__)
+        where = function.__module__
         yield f"function {where}.{function.__qualname__} {_version(where)}"
         return
     yield f"function {function.__qualname__}"
@@ -373,30 +370,6 @@ def _instructions(code: types.CodeType) -> str:
 
 
 # -- packages --------------------------------------------------------------------------------
-
-
-def former_module(module: str, name: str) -> str:
-    """The first module of a class or function of ours, from before it was moved.
-
-    Identities of a user's classes name our base classes with their modules, so a module that is
-    moved or merged keeps its first name in them.
-
-    Args:
-        module: the present module.
-        name: qualified name of the class or function.
-    """
-    return _former().get(module, {}).get(name.partition(".")[0], module)
-
-
-@functools.cache
-def _former() -> Mapping[str, Mapping[str, str]]:
-    """First modules, by present module and name."""
-    text = Path(__file__).with_name("former_modules.json").read_text(encoding="utf-8")
-    table: dict[str, dict[str, list[str]]] = json.loads(text)
-    return {
-        now: {name: first for first, names in rows.items() for name in names}
-        for now, rows in table.items()
-    }
 
 
 @functools.cache

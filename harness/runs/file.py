@@ -1,23 +1,20 @@
 """A run from a TOML file: the user's own cluster, data and algorithm.
 
-In table ``task``, the key ``is`` names the application; the table's further keys are the
-application's. The other keys are the fields of the configuration's class; a field that may be one
-of several classes is a table whose ``is`` names the class. Fields that follow from the rest are
-omitted. ``cluster`` is the name of a bundled cluster, or a file, relative to the run file. A file
-without ``task`` has the application's keys beside the others, and ``is`` may name the
-configuration's class; without it, the task is training on frames of speech.
+The key ``is`` of table ``task`` names the application; the table's further keys are those that the
+application alone has. The other keys stand at the top. A field that may be one of several classes
+is a table whose ``is`` names the class. Fields that follow from the rest are omitted. ``cluster``
+is the name of a bundled cluster, or a file, relative to the run file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from harness.algorithms.catalogue import Algorithm
-from harness.base.errors import UserError
+from harness.base.errors import UserError, name_error
 from harness.base.registry import import_modules, load_plugins
 from harness.base.settings import KIND, dataclasses_below, load_toml
 from harness.runs.changes import Change, put
@@ -25,6 +22,7 @@ from harness.simulator import Averaging, ParameterServer
 from harness.simulator.simulation import load_protocol
 from harness.tasks.contract import (
     IMPORT,
+    SHARED,
     TASK,
     Application,
     RunRequest,
@@ -80,57 +78,40 @@ def load_run(
     """
     table: Table = load_toml(path)
     for change in changes:
-        put(path, table, change, partial(_top_keys, path, table))
+        put(path, table, change, lambda: application_of(table, str(path)))
     imports = _import(path, table.pop(IMPORT, []))
     _import_protocol(path, table.get("protocol"))
     application = application_of(table, str(path))
     if not issubclass(application.config, spec):
-        raise UserError(f"{path}: {KIND}: not allowed; allowed: {spec.__name__}")
+        raise UserError(f"{path}: {TASK}.{KIND}: not allowed; allowed: a task of training")
+    task: Table = table.pop(TASK)
+    del task[KIND]
+    _check_keys(path, application, table, task)
     if seed is not None:
         table["seed"] = seed
-    own = _find_task_keys(application, table)
-    asked = RunRequest(path, _flat(path, table), device, progress, imports, own)
-    try:
-        config, data = application.read(asked)
-    except UserError as error:
-        if str(error).startswith(f"{path}: "):  # not with another file, such as the cluster's
-            raise UserError(asked.place.locate(str(error))) from error
-        raise
-    return RunFile(config, data)
+    return RunFile(*application.read(RunRequest(path, table | task, device, progress, imports)))
 
 
-def _find_task_keys(application: Application[Any, Any], table: Table) -> frozenset[str]:
-    """Keys of the table ``task``: those it has, and the application's own that the file omits.
-
-    Empty for a file without the table, which has them at the top.
-    """
-    task = table.get(TASK)
-    if not isinstance(task, dict):
-        return frozenset()
-    return (application.own_keys | cast(Table, task).keys()) - table.keys()
-
-
-def _flat(path: Path, table: Table) -> Table:
-    """Merge the keys of ``task`` with the others.
+def _check_keys(path: Path, application: Application[Any, Any], top: Table, task: Table) -> None:
+    """Reject keys that are unknown, derived from the rest, or not in their place.
 
     Raises:
-        UserError: a key is in both.
+        UserError: there is such a key.
     """
-    task = table.pop(TASK, {})
-    if not isinstance(task, dict):
-        raise UserError(f"{path}: {TASK}: {task!r} is not allowed; allowed: a table")
-    own = {key: value for key, value in cast(Table, task).items() if key != KIND}
-    for key in own:
-        if key in table:
-            raise UserError(f"{path}: {TASK}.{key}: is set outside of {TASK} too; allowed: once")
-    return {**table, **own}
-
-
-def _top_keys(path: Path, table: Table) -> set[str]:
-    """Keys that are allowed at the top of a file."""
-    application = application_of(table, str(path))
-    keys = {entry.name for entry in fields(application.config)}
-    return (keys | application.own_keys | {IMPORT, TASK}) - set(application.follows)
+    own, shared = application.own_keys, application.keys & SHARED
+    for name in [*top, *task]:
+        if name in application.follows:
+            raise UserError(f"{path}: {name}: not allowed; it follows from the rest")
+    for name in top:
+        if name in own:
+            raise UserError(f"{path}: {name}: not allowed here; allowed: in [{TASK}]")
+        if name not in shared:
+            raise name_error(f"{path}: key", name, shared | {TASK, IMPORT})
+    for name in task:
+        if name in shared:
+            raise UserError(f"{path}: {TASK}.{name}: not allowed here; allowed: above [{TASK}]")
+        if name not in own:
+            raise name_error(f"{path}: key in {TASK}", name, own)
 
 
 def _import(path: Path, names: object) -> list[str]:

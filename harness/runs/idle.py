@@ -1,65 +1,27 @@
-"""Settings of a run and keys of its cluster file without effect, as lines for the user."""
+"""Keys of runs without effect, and clusters with fewer workers than asked for, as lines."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import fields, is_dataclass
-from typing import Any, cast
+from collections.abc import Iterable
 
-from harness.simulator import Cluster
-from harness.simulator.foresight import (
-    describe_repeats,
-    find_unused_keys,
-    leave_out_untouched,
-)
+from harness.simulator.foresight import describe_idle, describe_repeats
+from harness.store import Run
+from harness.store.schema import UNREAD
 from harness.tasks.contract import TaskConfig
 
-Idle = Iterator[tuple[str, str]]
+__all__ = ["idle_lines", "repeat_lines"]
 
 
-def idle_lines(
-    configs: Iterable[TaskConfig], further: str = "", used: Collection[str] = ()
-) -> list[str]:
-    """A line for each key without effect on any of the runs, and for more workers than described.
-
-    Args:
-        configs: runs that are compared; a key with effect on one of them is not listed.
-        further: a key known to have no effect, and why; if given, it is listed alone.
-        used: keys that are not listed.
-    """
-    configs = list(configs)
+def repeat_lines(configs: Iterable[TaskConfig]) -> list[str]:
+    """A line if the largest of several runs has more workers than its cluster describes."""
     largest = max(configs, key=lambda config: config.count, default=None)
-    repeated = describe_repeats(largest.cluster, largest.count) if largest else []
-    if further:
-        return [*repeated, f"no effect: {further}"]
-    each = [dict(_idle(config)) for config in configs]
-    common = each[0] if each else {}
-    return repeated + [
-        f"no effect: {key} ({why})"
-        for key, why in common.items()
-        if key not in used and all(key in others for others in each[1:])
-    ]
+    return describe_repeats(largest.cluster, largest.count) if largest else []
 
 
-def _idle(config: TaskConfig) -> Idle:
-    """Dotted keys without effect on a run, and why."""
-    yield from leave_out_untouched(config.cluster, _find_idle_of_cluster(config))
-    yield from config.idle()
-    yield from _find_idle_in_tables(config)
+def idle_lines(runs: Iterable[Run]) -> list[str]:
+    """A line for each key that is not at its default and that none of several runs has read.
 
-
-def _find_idle_of_cluster(config: TaskConfig) -> Idle:
-    work = config.workload()
-    yield from find_unused_keys(config.cluster, config.timed, work, config.count)
-    if config.cluster.workload not in (None, work):
-        yield "workload", config.charge
-
-
-def _find_idle_in_tables(table: Any, before: str = "") -> Idle:
-    """Settings switched off by another setting of their table, in all tables below ``table``."""
-    for entry in fields(table):
-        inner, name = getattr(table, entry.name), f"{before}{entry.name}."
-        if is_dataclass(inner) and not isinstance(inner, Cluster):
-            if hasattr(inner, "idle") and not isinstance(inner, TaskConfig):
-                yield from ((name + key, why) for key, why in cast(Any, inner).idle())
-            yield from _find_idle_in_tables(inner, name)
+    Of a run that was resumed, or on real processes, this is not known; then there is none.
+    """
+    keys = [run.provenance.get(UNREAD) for run in runs if run.status == "done"]
+    return [] if None in keys else describe_idle([each for each in keys if each is not None])

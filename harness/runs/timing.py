@@ -19,9 +19,6 @@ from harness.simulator.timeline import outer_lag
 from harness.store import Run, RunWriter, Store
 from harness.tasks.contract import Configuration, Watch
 
-FORMAT = 1
-"""Version of the figures: incremented when the same configuration gives other ones."""
-
 
 @dataclass(frozen=True)
 class TimingConfig(Configuration):
@@ -43,7 +40,6 @@ class TimingConfig(Configuration):
     folds: int
     seed: int
     protocol: TimingProtocol = field(default=ParameterServer())
-    format: int = FORMAT
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""

@@ -45,9 +45,6 @@ from harness.search.search import (
 from harness.simulator import Simulation
 from harness.store import Cell, Run
 
-FORMAT = 1
-"""Version of a plan's rules: incremented when the same plan searches differently."""
-
 KEPT = 3
 """One in so many candidates is kept after each rung, whose trainings are so many times shorter."""
 
@@ -121,7 +118,7 @@ class Plan:
             **{"tuning_seeds": [*TUNING_SEEDS], "improvement": IMPROVEMENT},
         }
         return {
-            **{"is": "AdvicePlan", "format": FORMAT, "rules": rules},
+            **{"is": "AdvicePlan", "rules": rules},
             "candidates": [
                 {"name": each.name, "step_s": each.step_s, "run": self.configured[each.name]}
                 for each in (self.reference, *self.candidates)

@@ -234,9 +234,6 @@ def final_error(run: Run, judged: str) -> float:
     return as_error(run, float(run.summary[run.deployed(judged)]))
 
 
-BEST_RATE_FORMAT = 1
-"""Version of the results: incremented when the same configuration gives other bytes."""
-
 LOSS = "dev_loss/iterate"
 
 TRIED = "loss_at_the_end"
@@ -260,13 +257,12 @@ class BestRateConfig(Configuration):
     training: TrainingConfig[Any]
     guess: float = setting(above=0.0)
     most: int = setting(12, at_least=0, at_most=100)
-    format: int = BEST_RATE_FORMAT
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""
         training = _with_rate(self.training, self.guess).to_dict()
         search = {"guess": self.guess, "most": self.most, "factor": FACTOR}
-        return {"is": "BestRateConfig", "training": training, **search, "format": self.format}
+        return {"is": "BestRateConfig", "training": training, **search}
 
     def execute(self, store: Store, watch: Watch) -> Run:
         """See `Configuration`."""
@@ -357,9 +353,6 @@ def _losses(run: Run) -> tuple[float, float]:
     return float(losses[0]), float(losses[-1]) if run.status == "done" else math.inf
 
 
-LARGEST_RATE_FORMAT = 1
-"""Version of the results: incremented when the same configuration gives other bytes."""
-
 TOLD = ("outer_staleness_mean", "kept_frames")
 """Values of the run at the largest stable rate that the search's summary repeats."""
 
@@ -398,13 +391,12 @@ class LargestRateConfig(Configuration):
     lowest: float = setting(above=0.0)
     highest: float = setting(above=0.0)
     halvings: int = setting(at_least=1)
-    format: int = LARGEST_RATE_FORMAT
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""
         ends = {"lowest": self.lowest, "highest": self.highest, "halvings": self.halvings}
         training = self.with_rate(self.lowest).to_dict()
-        return {"is": "LargestRateConfig", "training": training, **ends, "format": self.format}
+        return {"is": "LargestRateConfig", "training": training, **ends}
 
     def execute(self, store: Store, watch: Watch) -> Run:
         """See `Configuration`."""

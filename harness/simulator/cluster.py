@@ -75,8 +75,8 @@ class WorkerGroup(Spec):
     count: int = setting(at_least=1, at_most=MOST_WORKERS)
     device: str = setting()
     speed: float = ratio()
-    up_bytes_per_s: float | None = rate(added=True)
-    down_bytes_per_s: float | None = rate(added=True)
+    up_bytes_per_s: float | None = rate()
+    down_bytes_per_s: float | None = rate()
 
     @property
     def has_link(self) -> bool:
@@ -208,9 +208,9 @@ class Parallel(Spec):
     average_s: float = duration()
     epoch_minibatches: int = setting(0, at_least=0, at_most=2**50)
     epoch_s: float = duration()
-    first_average_s: float = duration(added=True)
-    backward_share: float = setting(2 / 3, at_least=0.0, at_most=1.0, added=True)
-    overlap_slowdown: float = ratio(at_least=1.0, added=True)
+    first_average_s: float = duration()
+    backward_share: float = setting(2 / 3, at_least=0.0, at_most=1.0)
+    overlap_slowdown: float = ratio(at_least=1.0)
 
     def trouble(self) -> tuple[str, str] | None:
         """An epoch's cost needs a length of the epoch."""
@@ -309,9 +309,9 @@ class Cluster(Spec):
     heterogeneity_cv: float = setting(0.0, at_least=0.0, at_most=100.0)
     workload: Workload | None = setting(None)
     faults: tuple[Fault, ...] = ()
-    compression: Compression | None = setting(None, added=True)
-    checkpoints: Checkpoints | None = setting(None, added=True)
-    jobs: tuple[Job, ...] = setting((), added=True)
+    compression: Compression | None = setting(None)
+    checkpoints: Checkpoints | None = setting(None)
+    jobs: tuple[Job, ...] = setting(())
 
     @classmethod
     def of(
@@ -462,7 +462,7 @@ class Device(Spec):
     peak_flops_per_s: float | None = rate()
     memory_bytes_per_s: float | None = rate()
     source: str = setting("")
-    operator_s: float = duration(OPERATOR_S, added=True)
+    operator_s: float = duration(OPERATOR_S)
 
     def trouble(self) -> tuple[str, str] | None:
         """A rate that is missing from a partly described device, which is not infinitely fast."""
@@ -480,9 +480,10 @@ class Device(Spec):
     def minibatch_s(self, workload: Workload) -> float:
         """Seconds for one minibatch, without variation: launches, memory traffic, arithmetic."""
         rate = self.rate_flops_per_s(workload.minibatch_frames)
-        launches = max(self.launch_s, workload.operators * self.operator_s)
-        moving = workload.moved_bytes / (self.memory_bytes_per_s or math.inf)
-        return launches + moving + workload.minibatch_flops / rate
+        launched_s = workload.operators * self.operator_s if workload.operators else 0.0
+        memory = self.memory_bytes_per_s
+        moving_s = 0.0 if memory is None else workload.moved_bytes / memory
+        return max(self.launch_s, launched_s) + moving_s + workload.minibatch_flops / rate
 
     def is_too_quick(self, workload: Workload) -> bool:
         """Whether a minibatch without any launches takes less time than they would."""
@@ -538,8 +539,8 @@ class Workload(Spec):
     minibatch_frames: int = setting(at_least=1, at_most=2**40)
     flops_per_frame: float = size()
     parameter_bytes: float = size()
-    operators: float = size(0.0, added=True)
-    moved_bytes: float = size(0.0, added=True)
+    operators: float = size(0.0)
+    moved_bytes: float = size(0.0)
 
     @property
     def minibatch_flops(self) -> float:

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from harness.base.errors import UserError
 from harness.simulator import laws
-from harness.simulator.cluster import Cluster, Jitter, Workload
+from harness.simulator.cluster import Cluster, Jitter, Stragglers, Workload
 from harness.simulator.events import kernel, part
 from harness.simulator.faults import Faults, faults_of
 
 __all__ = [
     "Costs",
+    "Way",
     "bare_throughput_per_s",
     "compute_seconds",
     "copy_seconds",
     "costs_of",
     "own_links",
 ]
+
+
+Way = Literal["link", "network", "workers", "generators"]
+"""Routes of messages: to the server over ``[link]``, or over ``[network]`` if that has a table
+``server``; to the server over any ``[network]``; to other workers over any ``[network]``; over
+``[link]`` between workers and no server, neither of whose seconds are minibatches or folds."""
 
 
 class Costs(NamedTuple):
@@ -85,31 +92,46 @@ def copy_seconds(cluster: Cluster, size_bytes: float) -> float:
 
 def fold_seconds(cluster: Cluster, workload: Workload) -> float:
     """Seconds of one fold: its fixed time and its traffic through host memory."""
-    rate = cluster.host.memory_bytes_per_s
-    moved = cluster.server.fold_traffic * workload.parameter_bytes
-    return cluster.server.fold_s + (0.0 if rate is None else moved / rate)
+    rate, server = cluster.host.memory_bytes_per_s, cluster.server
+    moving = 0.0 if rate is None else server.fold_traffic * workload.parameter_bytes / rate
+    return server.fold_s + moving
 
 
-def costs_of(cluster: Cluster, workload: Workload, workers: int, seed: int) -> Costs:
+def costs_of(
+    cluster: Cluster, workload: Workload, workers: int, seed: int, way: Way = "link"
+) -> Costs:
     """All costs of a workload on the first ``workers`` workers of a cluster.
+
+    Keys without use for the protocol are not read, so that they are known to have no effect.
+
+    Args:
+        cluster: the machine.
+        workload: the job.
+        workers: number of workers.
+        seed: of the random durations.
+        way: the protocol's route of messages.
 
     Raises:
         UserError: the settings are so extreme that a duration is not a finite number.
     """
+    network, steps = cluster.network, way != "generators"
+    on_link = way in ("link", "generators") and (network is None or network.server is None)
+    jitter, odd = (cluster.jitter, cluster.stragglers) if steps else (Jitter(), Stragglers())
+    folds = cluster.server.jitter if way == "link" else Jitter()
     costs = Costs(
         compute_s=_compute_seconds(cluster, workload, workers, seed),
-        copy_s=float(copy_seconds(cluster, workload.parameter_bytes)),
-        latency_s=cluster.link.latency_s,
-        fold_s=fold_seconds(cluster, workload),
+        copy_s=float(copy_seconds(cluster, workload.parameter_bytes)) if on_link else 0.0,
+        latency_s=cluster.link.latency_s if on_link else 0.0,
+        fold_s=fold_seconds(cluster, workload) if way in ("link", "network") else 0.0,
         parameter_bytes=workload.parameter_bytes,
-        law=laws.LAW_CODES[cluster.jitter.law],
-        cv=cluster.jitter.cv,
-        values=_factors(cluster.jitter),
-        straggle_probability=cluster.stragglers.probability,
-        slowdown=cluster.stragglers.slowdown,
-        fold_law=laws.LAW_CODES[cluster.server.jitter.law],
-        fold_cv=cluster.server.jitter.cv,
-        fold_values=_factors(cluster.server.jitter),
+        law=laws.LAW_CODES[jitter.law],
+        cv=_cv(jitter),
+        values=_factors(jitter),
+        straggle_probability=odd.probability,
+        slowdown=odd.slowdown if odd.probability > 0.0 else 1.0,
+        fold_law=laws.LAW_CODES[folds.law],
+        fold_cv=_cv(folds),
+        fold_values=_factors(folds),
         jitter_key=laws.purpose_key(seed, "jitter"),
         straggler_key=laws.purpose_key(seed, "straggler"),
         fold_key=laws.purpose_key(seed, "fold"),
@@ -121,6 +143,10 @@ def costs_of(cluster: Cluster, workload: Workload, workers: int, seed: int) -> C
     if not np.isfinite(durations).all():
         raise UserError(f"cluster {cluster.name!r}: a duration overflows; rates are too small")
     return costs
+
+
+def _cv(jitter: Jitter) -> float:
+    return 0.0 if jitter.law in ("constant", "empirical") else jitter.cv
 
 
 def _factors(jitter: Jitter) -> np.ndarray:

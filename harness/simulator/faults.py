@@ -74,9 +74,9 @@ class Fault(Spec):
     probability: float = setting(0.0, at_least=0.0, at_most=0.99)
     retry_s: float | None = _interval()
     checkpoint_s: float | None = _interval()
-    down_law: str = setting("constant", one_of=DOWN_LAWS, added=True)
-    down_cv: float = setting(1.0, at_least=0.0, at_most=100.0, added=True)
-    notice_s: float = duration(added=True)
+    down_law: str = setting("constant", one_of=DOWN_LAWS)
+    down_cv: float = setting(1.0, at_least=0.0, at_most=100.0)
+    notice_s: float = duration()
 
     def trouble(self) -> tuple[str, str] | None:
         """Each kind needs its own keys."""
@@ -133,6 +133,9 @@ class Faults(NamedTuple):
     notice_s: Any
 
 
+NEVER_AWAY = Fault("death", at_s=(0.0,))
+
+
 def faults_of(faults: Sequence[Fault], workers: int, seed: int) -> Faults:
     """The processes of the first ``workers`` workers under a seed."""
     timed = [fault for fault in faults if fault.kind != "message"]
@@ -144,7 +147,10 @@ def faults_of(faults: Sequence[Fault], workers: int, seed: int) -> Faults:
         named = [0] if fault.kind == "server" else list(fault.workers) or slice(None)
         happens[place, [w for w in named if w < workers] if isinstance(named, list) else named] = 1
         at_s[place, : len(fault.at_s)] = fault.at_s
-    downs = [math.inf if fault.down_s is None else fault.down_s for fault in timed]
+    away = [fault if fault.kind != "late" else NEVER_AWAY for fault in timed]
+    downs = [math.inf if fault.down_s is None else fault.down_s for fault in away]
+    laws_down = [fault.down_law if fault.down_s else "constant" for fault in away]
+    varies = [law != "constant" for law in laws_down]
     return Faults(
         kind=np.array([KINDS.index(fault.kind) for fault in timed], np.int64),
         mean_s=np.array([fault.mean_s or 0.0 for fault in timed]),
@@ -155,11 +161,13 @@ def faults_of(faults: Sequence[Fault], workers: int, seed: int) -> Faults:
         message_key=laws.purpose_key(seed, "message"),
         probability=1.0 - math.prod(1.0 - fault.probability for fault in messages),
         retry_s=max((fault.retry_s or 0.0 for fault in messages), default=0.0),
-        checkpoint_s=min((f.checkpoint_s or math.inf for f in timed), default=math.inf),
-        down_law=np.array([laws.LAW_CODES[fault.down_law] for fault in timed], np.int64),
-        down_cv=np.array([fault.down_cv for fault in timed]),
+        checkpoint_s=min(
+            (f.checkpoint_s or math.inf for f in timed if f.kind == "server"), default=math.inf
+        ),
+        down_law=np.array([laws.LAW_CODES[law] for law in laws_down], np.int64),
+        down_cv=np.array([f.down_cv if v else 0.0 for f, v in zip(away, varies, strict=True)]),
         down_key=laws.purpose_key(seed, "down"),
-        notice_s=np.array([fault.notice_s for fault in timed]),
+        notice_s=np.array([fault.notice_s for fault in away]),
     )
 
 

@@ -67,7 +67,7 @@ def new_channels(link: Link, workers: int) -> Channels:
     capacity = workers if link.sharing == "fair" else 0
     return Channels(
         sharing=_CODES[link.sharing],
-        up=UP if link.duplex == "full" else DOWN,
+        up=UP if link.sharing == "none" or link.duplex == "full" else DOWN,
         channel=np.zeros(2, CHANNEL),
         fetches=new_queue(capacity),
         pushes=new_queue(capacity),

@@ -415,10 +415,10 @@ class Level(Spec):
     latency_s: float = duration()
     duplex: str = setting("full", one_of=("full", "half"))
     name: str = setting("")
-    down_bandwidth_bytes_per_s: float | None = rate_setting(added=True)
-    links: int = setting(1, at_least=1, at_most=10_000_000, added=True)
-    inside: bool = setting(False, added=True)
-    shaping: Shaping | None = setting(None, added=True)
+    down_bandwidth_bytes_per_s: float | None = rate_setting()
+    links: int = setting(1, at_least=1, at_most=10_000_000)
+    inside: bool = setting(False)
+    shaping: Shaping | None = setting(None)
 
     @property
     def away_bytes_per_s(self) -> float:
@@ -468,7 +468,7 @@ class Network(Spec):
     sending: str = setting("rendezvous", one_of=("rendezvous", "buffered"))
     core_bandwidth_bytes_per_s: float | None = rate_setting()
     server: Level | None = setting(None)
-    rails: bool = setting(False, added=True)
+    rails: bool = setting(False)
 
     def trouble(self) -> tuple[str, str] | None:
         """A level that divides links of the level below, or an inside one at the top."""
@@ -535,7 +535,9 @@ class Wiring(NamedTuple):
         return self.core == NO_LINK and bool((self.up != self.down)[:-1].all())
 
 
-def wire(network: Network, workers: int, shards: int = 0, own: Any = None) -> Wiring:
+def wire(
+    network: Network, workers: int, shards: int = 0, own: Any = None, alone: bool = True
+) -> Wiring:
     """Number the links for ``workers`` workers and ``shards`` shards.
 
     Args:
@@ -544,8 +546,10 @@ def wire(network: Network, workers: int, shards: int = 0, own: Any = None) -> Wi
         shards: number of shards.
         own: [2, N] bytes per second of the workers' own links, up and down, in place of those of
             the lowest level; nan for those of the level.
+        alone: whether no other job's messages are beside those of the workers.
     """
-    levels = [*network.levels, network.server or Level()]
+    server = network.server if shards else None
+    levels = [*network.levels, server or Level()]
     below = network.levels
     counts = [-(-workers // level.workers_per_link) * level.links for level in below] + [shards]
     up, down, rates = _number_links(levels, counts)
@@ -560,7 +564,7 @@ def wire(network: Network, workers: int, shards: int = 0, own: Any = None) -> Wi
     return Wiring(
         workers=workers,
         fair=network.sharing == "fair",
-        rendezvous=network.sending == "rendezvous",
+        rendezvous=not shards and alone and network.sending == "rendezvous",
         group=np.array([level.workers_per_link for level in network.levels], np.int64),
         up=np.array(up, np.int64),
         down=np.array(down, np.int64),
@@ -569,7 +573,7 @@ def wire(network: Network, workers: int, shards: int = 0, own: Any = None) -> Wi
         rate=rates,
         links=np.array([x.links for x in below if any(y.links > 1 for y in below)], np.int64),
         inside=np.array([x.inside for x in below if any(y.inside for y in below)], np.bool_),
-        rails=network.rails,
+        rails=not shards and network.rails,
     )
 
 

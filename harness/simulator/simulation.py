@@ -190,7 +190,7 @@ class Simulation:
     def change(self, workload: Workload) -> None:
         """Change the job of contributions read from now on; those in flight keep their costs."""
         self._workload = workload
-        self._costs = costs_of(self.cluster, workload, self.workers, self.seed)
+        self._costs = costs_of(self.cluster, workload, self.workers, self.seed, self.protocol.way)
 
     def begin_epoch(self, minibatches: int) -> None:
         """Begin an epoch of ``minibatches`` per worker, instead of the cluster's own length.

@@ -9,7 +9,7 @@ of a block's size, and each block is generated once per pass, or once in all if 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -19,20 +19,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data_synth import CAN_SKIP, is_folder, load_corpus
+from data_synth import CAN_SKIP, load_corpus
 from data_synth.corpus import Corpus, MakesSpeech, Utterances
 from harness.acoustics.rbm import Recipe, WideRandom
 from harness.base.errors import UserError
-from harness.base.settings import find_changed, setting
+from harness.base.settings import setting
 from harness.networks.contract import Minibatch, upload
 from harness.networks.feedforward import Activation, Dnn, Layout, Precision, check
 from harness.runs.config import (
-    HasIdentity,
     Pieces,
     Stage,
     TrainingConfig,
     plain,
-    plain_fields,
 )
 from harness.simulator import Workload
 from harness.store import Run, Store
@@ -40,8 +38,6 @@ from harness.tasks.contract import Configuration, Watch
 from harness.tasks.order import Shuffling, row_numbers
 
 __all__ = [
-    "ALIGNMENT_FORMAT",
-    "FORMAT",
     "Blocks",
     "ForcedAlignment",
     "Frames",
@@ -58,15 +54,9 @@ __all__ = [
     "splice_offsets",
 ]
 
-FORMAT = 4
-"""Version of the results; raised when the same configuration would give other bytes."""
-
-ALIGNMENT_FORMAT = 1
-"""Version of the results of an alignment."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig(TrainingConfig[Corpus], HasIdentity):
+class RunConfig(TrainingConfig[Corpus]):
     """One training on the frames of a corpus, on a simulated cluster.
 
     Args:
@@ -100,25 +90,12 @@ class RunConfig(TrainingConfig[Corpus], HasIdentity):
     activation: Activation
     initial: Recipe | WideRandom | None
     timed_layers: tuple[int, ...] = setting(at_least=1)
-    format: int = FORMAT
-    precision: Precision = setting("float32", added=True)
-    targets: ForcedAlignment | None = setting(None, added=True)
+    precision: Precision = setting("float32")
+    targets: ForcedAlignment | None = setting(None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check(self.precision, self.device)
-
-    def to_identity(self) -> dict[str, Any]:
-        """See `HasIdentity`: without the class, which identities of frame runs do not contain."""
-        return plain_fields(self)
-
-    def idle(self) -> Iterator[tuple[str, str]]:
-        """See `TaskConfig`."""
-        yield from super().idle()
-        yield from find_idle_of_folder(self)
-        if isinstance(self.initial, Recipe) and len(self.hidden) == 1:
-            for name in find_changed(self.initial, "bernoulli_rate", "bernoulli_epochs"):
-                yield f"initial.{name}", "the machine of the first hidden layer is Gaussian"
 
     def network(self, data: Corpus) -> Dnn:
         """The network to train."""
@@ -181,7 +158,6 @@ class ForcedAlignment(Configuration):
 
     network: RunConfig
     kappa: float = setting(above=0.0)
-    format: int = ALIGNMENT_FORMAT
 
     def to_dict(self) -> dict[str, Any]:
         """Canonical plain JSON values, which the alignment's identity hashes."""
@@ -356,14 +332,6 @@ def room_on(device: str) -> int:
     if device == "cpu":
         return ROOM
     return torch.cuda.mem_get_info(device)[1] // 2
-
-
-def find_idle_of_folder(config: NamesCorpus) -> Iterator[tuple[str, str]]:
-    """Settings without effect because the corpus is a folder, each with the reason."""
-    if is_folder(config.corpus):
-        for name, usual in (("scale", "smoke"), ("corpus_seed", 0)):
-            if getattr(config, name) != usual:
-                yield name, "the corpus is a folder's"
 
 
 class NamesCorpus(Protocol):

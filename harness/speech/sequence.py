@@ -6,8 +6,7 @@ server, the trainers and the decoders of a real one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
@@ -19,21 +18,18 @@ from data_synth.corpus import Corpus, Utterances
 from harness.acoustics.mmi import Criterion, InnerLoss, SequenceCriterion
 from harness.algorithms.async_sgd import AsyncSgd, Gradients
 from harness.base.errors import UserError, name_error
-from harness.base.settings import counts, find_changed, setting
+from harness.base.settings import setting
 from harness.networks.feedforward import Dnn
 from harness.runs.config import plain
 from harness.simulator import Cluster, ParameterServer, Simulation, Timeline, Workload
 from harness.simulator.timeline import inner_lag, outer_lag, pass_lag, push_lag
 from harness.speech.decoding import Decoder, DecodeStats, Halves, orders, references_of
 from harness.speech.evaluation import log_prior
-from harness.speech.frames import RunConfig, find_idle_of_folder, frames_of
+from harness.speech.frames import RunConfig, frames_of
 from harness.speech.protocol import Sequence
 from harness.tasks.contract import Reads, TaskConfig
 from harness.tasks.order import Examples
 from harness.training.loop import Executor
-
-FORMAT = 3
-"""Version of the results; raised when the same configuration would give other bytes."""
 
 SHUFFLINGS = ("none", "on the fly", "full")
 
@@ -68,13 +64,7 @@ class Plateau:
     least_gain: float = 0.02
     factor: float = 0.1
     most: int = 2
-    at: tuple[int, ...] = setting((), added=True, at_least=1)
-
-    def idle(self) -> Iterator[tuple[str, str]]:
-        """Settings without effect because of another setting, each with the reason."""
-        if self.at:
-            names = find_changed(self, "patience", "least_gain", "most")
-            yield from ((name, "at says when the rate falls") for name in names)
+    at: tuple[int, ...] = setting((), at_least=1)
 
     def rate(self, first: float, values: list[float]) -> float:
         """The learning rate after evaluations of the criterion, oldest first.
@@ -173,8 +163,7 @@ class SequenceConfig(TaskConfig):
     decode_cost: float = 1.875
     waiting: int = 1
     shards: int = 1
-    algorithm: AsyncSgd | Gradients = setting(AsyncSgd(), added=True)
-    format: int = FORMAT
+    algorithm: AsyncSgd | Gradients = setting(AsyncSgd())
 
     def __post_init__(self) -> None:
         allowed = {"shuffling": SHUFFLINGS, "layers": LAYERS, "frames": FRAMES}
@@ -217,18 +206,6 @@ class SequenceConfig(TaskConfig):
         elif self.decode_cost or self.passes == 1:  # else no pause in the timeline marks a pass
             outer = {"outer": pass_lag}
         return {"inner": inner_lag, **outer, "push": push_lag}
-
-    def idle(self) -> Iterator[tuple[str, str]]:
-        """See `TaskConfig`."""
-        yield from find_idle_of_folder(self)
-        for key, why in self.start.idle():
-            if key not in OF_THE_WHOLE:
-                yield f"start.{key}", why
-        if not self.test:
-            yield from ((name, "test is false") for name in find_changed(self, "order"))
-        if self.shuffling == "full":
-            why = "shuffling is 'full': all is decoded before it is trained on"
-            yield from ((name, why) for name in find_changed(self, *STEPWISE))
 
     def workload(self, number: int = 0) -> Workload:
         """See `TaskConfig`."""
@@ -277,8 +254,7 @@ class SequenceConfig(TaskConfig):
 
     def to_dict(self) -> dict[str, Any]:
         """Canonical plain JSON values, which the run's identity hashes."""
-        body = {f.name: plain(getattr(self, f.name)) for f in fields(self) if counts(self, f)}
-        return {"is": "SequenceConfig", **body, "start": self.start.to_dict()}
+        return plain(self)
 
 
 def _check_algorithm(algorithm: object, shards: int) -> None:

@@ -13,7 +13,6 @@ from harness.base.errors import UserError
 from harness.base.settings import build
 from harness.simulator import Timeline, concat
 from harness.simulator.full_run import Whole, steady_rate
-from harness.speech import sequence
 from harness.speech.frames import corpus_of
 from harness.speech.protocol import Sequence
 from harness.speech.sequence import SequenceConfig
@@ -27,7 +26,15 @@ from harness.speech.task import (
     read_corpus,
 )
 from harness.store import Run, Store
-from harness.tasks.contract import WITHOUT_LIMIT, Application, RunRequest, Say, Watch
+from harness.tasks.contract import (
+    TASK,
+    WITHOUT_LIMIT,
+    Application,
+    RunRequest,
+    Say,
+    Watch,
+    key_in_file,
+)
 
 SHARED = ("corpus", "scale", "corpus_seed", "cluster", "timed_layers")
 """Fields that a sequence training and its start share."""
@@ -51,19 +58,18 @@ class SequenceApplication(Application[SequenceConfig, Corpus]):
         Raises:
             UserError: ``start`` is missing, or sets a shared or derived key.
         """
-        asked.check_keys(self)
         asked = replace(asked, table={**self.usual, **asked.table})
         start: object = asked.table.get("start")
         if not isinstance(start, Mapping):
             told = "start: missing; needed: a table with the run it starts from"
-            raise UserError(f"{asked.path}: {told}")
+            raise UserError(asked.task + told)
         own = dict(cast(Mapping[str, Any], start))
-        asked.refuse([f"start.{name}" for name in (*FOLLOWS, *SHARED) if name in own])
+        asked.refuse([f"{TASK}.start.{name}" for name in (*FOLLOWS, *SHARED) if name in own])
         table, corpus = read_corpus(asked, own.get("hidden"))
         shared = {name: table[name] for name in (*SHARED, "fingerprint", "device")}
         begun = complete_frames({"seed": 0, **own, **shared})
-        table |= {"start": begun, "format": sequence.FORMAT}
-        return build(SequenceConfig, table, str(asked.path)), corpus
+        table["start"] = begun
+        return build(SequenceConfig, table, str(asked.path), named=key_in_file), corpus
 
     def load(self, config: SequenceConfig, say: Say) -> Corpus:
         """See `Application`."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -31,16 +31,16 @@ from harness.acoustics.mmi import Criterion, SequenceCriterion
 from harness.acoustics.rbm import Recipe, pretrain
 from harness.base.errors import UserError
 from harness.base.seeds import stream_key
-from harness.base.settings import build, counts, setting
+from harness.base.settings import build, setting
 from harness.networks.feedforward import Dnn, check_here, denormals_flushed, random_parameters
+from harness.runs.config import plain
 from harness.runs.file import complete_protocol
-from harness.speech import frames
 from harness.speech.decoding import log_posteriors, references_of
 from harness.speech.evaluation import FrameEvaluator, Scores, log_prior
 from harness.speech.frames import Blocks, ForcedAlignment, RunConfig, corpus_of, frames_of
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import MODEL, TARGETS
-from harness.tasks.contract import EvaluationResult, RunRequest, Say, Table, Watch
+from harness.tasks.contract import EvaluationResult, RunRequest, Say, Table, Watch, key_in_file
 from harness.tasks.order import Examples, Order, Shuffling
 from harness.training.run import FoldApplication, train
 
@@ -107,9 +107,6 @@ per minibatch, hours over 500 h of speech; and an interrupted pretraining starts
 
 SIGMOID_GAIN = 4.0
 
-FORMAT = 1
-"""Version of the results; raised when the same configuration would pretrain to other bytes."""
-
 
 @dataclass(frozen=True)
 class PretrainingConfig:
@@ -132,15 +129,12 @@ class PretrainingConfig:
     recipe: Recipe
     seed: int
     device: str
-    share: float = setting(1.0, added=True)
-    format: int = FORMAT
-    shuffling: Shuffling = setting("full", added=True)
+    share: float = setting(1.0)
+    shuffling: Shuffling = setting("full")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, which the run's identity hashes."""
-        counted = {entry.name for entry in fields(self) if counts(self, entry)}
-        plain = {name: value for name, value in asdict(self).items() if name in counted}
-        return {"is": "PretrainingConfig", "minibatch": MINIBATCH, **plain}
+        return {**plain(self), "minibatch": MINIBATCH}
 
 
 def final_model(run: Run) -> Tensor:
@@ -314,7 +308,7 @@ CORPUS = {"scale": "smoke", "corpus_seed": 0, "seed": 0}
 USUAL = {"activation": "sigmoid", "initial": None, "chunk": 1.0, "evaluations": 10, "passes": 1}
 """Defaults of further keys that a run file on frames may omit."""
 
-FOLLOWS = ("fingerprint", "device", "format")
+FOLLOWS = ("fingerprint", "device")
 """Fields that are derived from the rest of a run file."""
 
 
@@ -342,8 +336,8 @@ def read_corpus(asked: RunRequest, hidden: object) -> tuple[Table, Corpus]:
 
 
 def complete_frames(table: Table) -> Table:
-    """Complete the table of a run on frames with defaults, its protocol's class and its format."""
-    return complete_protocol({**USUAL, **table, "format": frames.FORMAT})
+    """Complete the table of a run on frames with defaults and its protocol's class."""
+    return complete_protocol({**USUAL, **table})
 
 
 class FramesApplication(FoldApplication[RunConfig, Corpus]):
@@ -355,10 +349,9 @@ class FramesApplication(FoldApplication[RunConfig, Corpus]):
 
     def read(self, asked: RunRequest) -> tuple[RunConfig, Corpus]:
         """See `Application`."""
-        asked.check_keys(self)
         asked = replace(asked, table={**CORPUS, **asked.table})
         table, corpus = read_corpus(asked, asked.table.get("hidden"))
-        return build(RunConfig, complete_frames(table), str(asked.path)), corpus
+        return build(RunConfig, complete_frames(table), str(asked.path), named=key_in_file), corpus
 
     def load(self, config: RunConfig, say: Say) -> Corpus:
         """See `Application`; the corpus has its own targets."""

@@ -26,6 +26,9 @@ LARGE = frozenset({TIMELINE, MODEL, STATE, TARGETS})
 """Files that a finished run may lack, which is then light; no metric or error is in them."""
 UNDER = "under"
 """Key of the provenance: facts of the program when the run was begun, see `Store.under`."""
+UNREAD = "unread"
+"""Key of the provenance: keys of the run's settings that are not at their defaults and that
+nothing read, see `harness.base.reads`."""
 RESERVED = frozenset({CONFIG, RUN, METRICS, PROVENANCE, CHECKPOINT})
 
 Outcome = Literal["done", "diverged", "failed"]

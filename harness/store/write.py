@@ -16,6 +16,7 @@ import numpy as np
 
 from harness.base.errors import UserError
 from harness.base.log import LOG
+from harness.base.reads import unread_keys
 from harness.base.seeds import SHORT, identity, plain
 from harness.store import files, schema
 from harness.store.claim import Claim
@@ -54,7 +55,7 @@ class RunWriter:
         self._digests: dict[str, str] = {}  # of what was attached, whatever the disk made of it
         self._started = datetime.now(UTC)
         self._clock_s, self._processor_s = time.monotonic(), time.process_time()
-        self._open = True
+        self._open, self._resumed = True, False
 
     def log(
         self,
@@ -96,7 +97,7 @@ class RunWriter:
 
     def restore_rows(self, rows: Sequence[MetricRow]) -> None:
         """Put back the rows of a checkpoint in place of those logged since."""
-        self._rows = [dict(row) for row in rows]
+        self._rows, self._resumed = [dict(row) for row in rows], True
 
     def attach(self, name: str, content: Path | bytes) -> Path:
         """Keep a file with the run, e.g. ``attach("timeline.parquet", path)``.
@@ -211,6 +212,7 @@ class RunWriter:
         return self._digests.get(name) or files.sha256_of(self.dir / name)
 
     def _provenance(self) -> dict[str, object]:
+        unread = unread_keys(self.hash)
         return {
             "schema": schema.SCHEMA,
             "hash": self.hash,
@@ -221,6 +223,7 @@ class RunWriter:
             "machine": f"{platform.system()} {platform.machine()}",
             "cores": os.cpu_count(),
             **({schema.UNDER: self._under} if self._under else {}),
+            **({} if unread is None or self._resumed else {schema.UNREAD: unread}),
         }
 
 

@@ -9,7 +9,6 @@ application.
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,12 +27,15 @@ from typing import (
 import numpy as np
 from torch import Tensor
 
+from harness.base import reads
 from harness.base.errors import UserError, name_error
 from harness.base.files import cluster_file
 from harness.base.registry import entries, load
+from harness.base.seeds import identity
 from harness.base.settings import KIND, build
 from harness.networks.contract import Network
 from harness.simulator import Cluster, Timeline, Workload, load_cluster
+from harness.simulator.foresight import load_bundled
 from harness.simulator.full_run import Whole
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.simulator.timeline import Lag
@@ -48,8 +50,13 @@ EXECUTED = "executed"
 TASK, IMPORT = "task", "import"
 """Keys of a run file common to all applications: the task's table, and modules to import."""
 
-DEFAULT = "frames"
-"""Name of the task of a run file without ``[task]``."""
+SHARED = frozenset(
+    {
+        *("cluster", "workers", "seed", "passes", "evaluations", "shards", "shuffling", "stages"),
+        *("algorithm", "schedule", "protocol", "chunk", "tested", "tested_models"),
+    }
+)
+"""Keys of a run file that stand at its top; those that a task alone has are in ``[task]``."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +136,13 @@ class TaskConfig(ABC):
         return float(self.passes)
 
     def execute(self, store: Store, watch: Watch) -> Run:
-        """See `Configuration`."""
-        return self.application.execute(self, store, watch)
+        """See `Configuration`; keys that nothing reads are written beside the run."""
+        watched = reads.Reads(self, load_bundled(self.cluster.name), identity(self.to_dict()))
+        work = self.cluster.workload
+        if work is not None and work.minibatch_flops == self.workload().minibatch_flops:
+            watched.use(work)  # where the run was configured
+        with reads.watch(watched):
+            return self.application.execute(self, store, watch)
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
@@ -177,10 +189,6 @@ class TaskConfig(ABC):
     def reads(self) -> Reads:
         """The kinds of reads that staleness is measured of; ``inner`` are the trainer's."""
 
-    @abstractmethod
-    def idle(self) -> Iterator[tuple[str, str]]:
-        """Keys of the run file without effect on this run, each with the reason."""
-
 
 Config = TypeVar("Config", bound=TaskConfig)
 Data = TypeVar("Data")
@@ -196,7 +204,6 @@ class Application(ABC, Generic[Config, Data]):
         usual: defaults of further keys that a run file may omit.
         tables: further classes whose fields are keys of its run files.
         follows: fields that are derived from the rest of a run file, and rejected in it.
-        timed_by: dotted keys without effect on training that a prediction of its time depends on.
         simulated: why its runs cannot use real processes; empty if they can.
     """
 
@@ -206,19 +213,19 @@ class Application(ABC, Generic[Config, Data]):
     usual: Mapping[str, Any] = {}
     tables: Sequence[type[Any]] = ()
     follows: Sequence[str] = ()
-    timed_by: Sequence[str] = ()
     simulated: str = ""
-
-    @property
-    def own_keys(self) -> frozenset[str]:
-        """Keys of its run files that are no fields of a configuration."""
-        return frozenset(entry.name for table in self.tables for entry in fields(table))
 
     @property
     def keys(self) -> frozenset[str]:
         """Every key of its run files."""
-        named = {entry.name for entry in fields(cast(Any, self.config))}
-        return (self.own_keys | named).difference(self.follows)
+        tables = (cast(Any, self.config), *self.tables)
+        named = {entry.name for table in tables for entry in fields(table)}
+        return frozenset(named.difference(self.follows))
+
+    @property
+    def own_keys(self) -> frozenset[str]:
+        """The keys of ``[task]``."""
+        return self.keys - SHARED
 
     @abstractmethod
     def read(self, asked: RunRequest) -> tuple[Config, Data]:
@@ -325,82 +332,58 @@ WITHOUT_LIMIT = 10**9
 
 
 def application_of(table: Mapping[str, object], where: str) -> Application[Any, Any]:
-    """The application of a run file, or of a stored run.
-
-    A file names its task in ``[task]``; a stored run, and a file of the former format, names the
-    class of its configuration.
+    """The application that a run file names in ``[task]``.
 
     Args:
         table: the parsed file.
         where: the file, for messages.
 
     Raises:
-        UserError: no application has the name.
+        UserError: the table or the name is missing, or no application has the name.
     """
     task = table.get(TASK)
-    if isinstance(task, Mapping):
-        keys = cast(Mapping[str, object], task)
-        if (named := keys.get(KIND)) is None:
-            return _default_application(keys, where)
-        if named not in entries("tasks"):
-            raise name_error(f"{where}: {TASK}.{KIND}", str(named), entries("tasks"))
-        return load("tasks", str(named))
-    if (named := table.get(KIND)) is None:
-        return load("tasks", DEFAULT)
-    # Loads every application, since only a loaded one knows its configuration's class.
-    applications = [load("tasks", name) for name in entries("tasks")]
-    for each in applications:
-        if each.config.__name__ == named:
-            return each
-    allowed = ", ".join(each.config.__name__ for each in applications)
-    raise UserError(f"{where}: {KIND}: {named!r} is not allowed; allowed: {allowed}")
+    if not isinstance(task, Mapping) or KIND not in task:
+        allowed = f"a table with {KIND} = one of {', '.join(entries('tasks'))}"
+        raise UserError(f"{where}: {TASK}: missing; needed: {allowed}")
+    named = str(cast(Mapping[str, object], task)[KIND])
+    if named not in entries("tasks"):
+        raise name_error(f"{where}: {TASK}.{KIND}", named, entries("tasks"))
+    return load("tasks", named)
 
 
-def _default_application(task: Mapping[str, object], where: str) -> Application[Any, Any]:
-    """The application of a table ``[task]`` that names none.
+def application_of_run(table: Mapping[str, object], where: str) -> Application[Any, Any]:
+    """The application of a stored run, from the class of its configuration.
 
     Raises:
-        UserError: a key of it belongs to another application alone.
+        UserError: no application has such a class.
     """
-    found = load("tasks", DEFAULT)
-    for name in entries("tasks"):
-        others = load("tasks", name).keys - found.keys
-        if key := next((key for key in task if key in others), None):
-            told = f"missing; needed: {KIND} = {name!r}, which has the key {key!r}"
-            raise UserError(f"{where}: {TASK}.{KIND}: {told}")
-    return found
+    # Loads every application, since only a loaded one knows its configuration's class.
+    found = {
+        each.config.__name__: each for each in (load("tasks", name) for name in entries("tasks"))
+    }
+    named = str(table.get(KIND))
+    if named not in found:
+        raise UserError(f"{where}: {KIND}: {named!r} is not allowed; allowed: {', '.join(found)}")
+    return found[named]
 
 
-@dataclass(frozen=True)
-class Place:
-    """The location of a run file's keys, for messages.
+def key_in_file(key: str) -> str:
+    """The dotted name of a configuration's key in a run file."""
+    return key if key in SHARED else f"{TASK}.{key}"
 
-    Args:
-        path: path of the file.
-        task: keys of its table ``[task]``.
+
+@contextmanager
+def name_keys(place: str) -> Generator[None]:
+    """Prefix an error that begins with a key by the place of the key, unless it has one.
+
+    Raises:
+        UserError: the error of the block, prefixed.
     """
-
-    path: str
-    task: frozenset[str] = frozenset()
-
-    def locate(self, told: str) -> str:
-        """Prefix a message that begins with a key by the file and the key's table."""
-        rest = told.removeprefix(f"{self.path}: ")
-        key = re.match(r"[\w-]*", rest)
-        table = f"{TASK}." if key is not None and key[0] in self.task else ""
-        return f"{self.path}: {table}{rest}"
-
-    @contextmanager
-    def name_keys(self) -> Generator[None]:
-        """Prefix an error that begins with a key by the file and the key's table.
-
-        Raises:
-            UserError: the error of the block, prefixed.
-        """
-        try:
-            yield
-        except UserError as error:
-            raise UserError(self.locate(str(error))) from error
+    try:
+        yield
+    except UserError as error:
+        file, told = place.partition(": ")[0], str(error)
+        raise UserError(told if told.startswith(file) else place + told) from error
 
 
 @dataclass(frozen=True)
@@ -413,7 +396,6 @@ class RunRequest:
         device: device that executes the run.
         say: receives progress while data are made.
         imports: modules that the file imports for their algorithms and protocols.
-        task: keys that belong into ``[task]``; none for a file without that table.
     """
 
     path: Path
@@ -421,30 +403,11 @@ class RunRequest:
     device: str
     say: Say
     imports: Sequence[str] = ()
-    task: frozenset[str] = frozenset()
 
     @property
-    def place(self) -> Place:
-        """The location of its keys, for messages."""
-        return Place(str(self.path), self.task)
-
-    def check_keys(self, application: Application[Any, Any]) -> None:
-        """Reject keys that are derived from the rest, and keys that the application does not have.
-
-        Raises:
-            UserError: there is such a key.
-        """
-        self.refuse([name for name in application.follows if name in self.table])
-        for name in self.table:
-            if name in self.task and name not in application.keys:
-                allowed = application.own_keys or application.keys
-                raise name_error(f"{self.path}: key in {TASK}", name, allowed)
-            if name not in application.keys | {KIND}:
-                raise name_error(f"{self.path}: key", name, self._top(application))
-
-    def _top(self, application: Application[Any, Any]) -> frozenset[str]:
-        """Keys that may stand at the top, but for those that belong into ``[task]``."""
-        return application.keys - self.task | {TASK, IMPORT}
+    def task(self) -> str:
+        """What precedes the keys of ``[task]`` in messages."""
+        return f"{self.path}: {TASK}."
 
     def refuse(self, names: Sequence[str]) -> None:
         """Reject keys that are derived from the rest of the file.
@@ -464,7 +427,7 @@ class RunRequest:
         value = self.table.get(key)
         if not isinstance(value, str):
             shown = "missing" if value is None else f"{value!r} is not a string"
-            raise UserError(f"{self.path}: {key}: {shown}; needed: a string")
+            raise UserError(f"{self.path}: {key_in_file(key)}: {shown}; needed: a string")
         return value
 
     def whole(self, key: str) -> int:
@@ -476,7 +439,7 @@ class RunRequest:
         value = self.table[key]
         if type(value) is not int or value < 0:
             told = f"{value!r} is not allowed; allowed: a whole number from 0"
-            raise UserError(f"{self.path}: {key}: {told}")
+            raise UserError(f"{self.path}: {key_in_file(key)}: {told}")
         return value
 
     def cluster(self) -> Cluster:

@@ -251,10 +251,8 @@ class Training(ABC, Generic[Executing]):
         if found is None:
             return
         arrays, facts = found
-        run = self.writer.hash
-        if facts.get("layout") != LAYOUT or facts["run"] != run:
-            whose = "version" if facts.get("layout") != LAYOUT else "run"
-            told = f"another {whose}'s checkpoint; the run begins again"
+        if (facts.get("layout"), facts.get("run")) != (LAYOUT, self.writer.hash):
+            told = "another version's or another run's checkpoint; the run begins again"
             LOG.warning(f"{self.writer.checkpoint}: {told}")
             return
         history = resume.part(arrays, "timeline/")

@@ -25,9 +25,6 @@ from harness.simulator.protocols.rounds import build_wiring
 from harness.store import Run, RunWriter, Store
 from harness.tasks.contract import Configuration, Watch
 
-ALL_REDUCE_FORMAT = 1
-"""Version of the format; raised when a configuration no longer gives the same messages."""
-
 MESSAGE = "message"
 """The metric that is logged once a message; its value is the message's size in bytes."""
 
@@ -47,7 +44,6 @@ class AllReduceConfig(Configuration):
     workers: int
     collective: str
     size_bytes: float
-    format: int = ALL_REDUCE_FORMAT
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""
@@ -76,9 +72,6 @@ def _simulate(config: AllReduceConfig, writer: RunWriter) -> None:
     writer.finish("done", {"messages": len(sent.rows), "last_arrival_s": sent.arrived_s.max()})
 
 
-EQUIVALENCE_FORMAT = 1
-"""Version of the format; raised when a configuration no longer gives the same figures."""
-
 HIDDEN_GAIN = 4.0
 """Gain of the initial parameters between hidden levels; suits the sigmoid."""
 
@@ -103,7 +96,6 @@ class EquivalenceConfig(Configuration):
     folds: int
     rate: float
     seed: int = 1
-    format: int = EQUIVALENCE_FORMAT
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""

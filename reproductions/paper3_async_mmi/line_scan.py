@@ -22,9 +22,6 @@ from harness.store import Run, RunWriter, Store
 from harness.store.schema import MODEL
 from harness.tasks.contract import Configuration, Progress, Watch
 
-FORMAT = 2
-"""Version of the format; raised when a configuration no longer gives the same bytes."""
-
 POINTS = tuple(np.round(np.linspace(-1.0, 2.0, 25), 6).tolist())
 
 STEP = 1e-4
@@ -44,7 +41,6 @@ class LineConfig(Configuration):
     training: SequenceConfig
     utterances: int = 40
     points: tuple[float, ...] = POINTS
-    format: int = FORMAT
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""
@@ -53,7 +49,6 @@ class LineConfig(Configuration):
             "is": "LineConfig",
             "training": self.training.to_dict(),
             **plain,
-            "format": self.format,
         }
 
     def execute(self, store: Store, watch: Watch) -> Run:

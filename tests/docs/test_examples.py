@@ -35,11 +35,13 @@ SHOWN = {
 """What a program prints, and a file that it writes; the others are run by their page."""
 
 SENTENCES = """
-corpus = "voice-search-small"
-hidden = [32]
 cluster = "k20m-server"
 workers = 1
 tested = "never"
+[task]
+is = "frames"
+corpus = "voice-search-small"
+hidden = [32]
 [algorithm]
 is = "AsyncSgd"
 [schedule]

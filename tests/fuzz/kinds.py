@@ -106,9 +106,8 @@ Transition-state 2: phone = Y hmm-state = 0 pdf = 1
  Transition-id = 3 p = 0.5 [self-loop]
 """
 RUN = """
-corpus = "smoke"
+task = { is = "frames", corpus = "smoke", hidden = [8] }
 cluster = "cluster.toml"
-hidden = [8]
 workers = 2
 stages = [{ minibatch = 8, timed_minibatch = 32, share = 0.1 }]
 algorithm = { is = "AsyncSgd" }

@@ -1,9 +1,8 @@
 """Every experiment of every paper keeps its name, as long as it computes the same.
 
-What a configuration computes may not change without its ``FORMAT``; and a name that changed means
-that stored runs are trained again. Either is meant, or it is a fault: who means it records anew,
-with ``python tests/golden/record.py --only identities tests/golden/identities.json``, and says
-why in the commit. First seeds stand for all.
+A name that changed means that stored runs are trained again. Who means it records anew, with
+``python tests/golden/record.py --only identities tests/golden/identities.json``, and says why in
+the commit. First seeds stand for all.
 """
 
 from __future__ import annotations

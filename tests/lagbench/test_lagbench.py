@@ -187,12 +187,12 @@ def test_time_is_charged_for_what_is_asked_and_the_answer_says_so(usual, cluster
     numbers, said = run(flops_per_example=1e6, parameter_bytes=1e4)
     assert numbers == pytest.approx(0.01 + 8e6 / 1e9 + 2 * 1e4 / 1e6)
     assert "time is charged for minibatches of 8e+06 operations and copies of 10 kB" in said
-    assert "no effect: workload (time is charged for the module" in capsys.readouterr().err
+    assert "no effect: cluster.workload" in capsys.readouterr().err
     for charged in ("cluster", lagbench.Workload(3, 1e7, 2e4)):
         numbers, said = run(charge_for=charged)
         assert numbers == pytest.approx(0.01 + 3e7 / 1e9 + 2 * 2e4 / 1e6)
         assert "operations and copies of 20 kB" in said
-    assert "no effect: workload" not in capsys.readouterr().err
+    assert "no effect: cluster.workload" not in capsys.readouterr().err
     timeline = lagbench.simulate(cluster, workers=1, folds=10)
     assert timeline.folds.time_s[-1] / 10 == pytest.approx(numbers)
     assert run(charge_for=big, step_seconds="count")[0] == run(big, step_seconds="count")[0]
@@ -277,7 +277,7 @@ def test_a_comparison_says_where_rows_trained_another_share(usual, tmp_path):
 def test_keys_of_the_cluster_without_effect_are_named(usual, cluster, capsys):
     cluster.write_text(f"{CLUSTER}[parallel]\nslowdown = 2.0\n", encoding="utf-8")
     asked = (mlp, functional.cross_entropy, points(80))
-    idle = "no effect: parallel.slowdown ("
+    idle = "no effect: cluster.parallel.slowdown\n"
     common = {"seeds": 1, **usual}
     lagbench.train(*asked, rate=0.1, **common)
     assert capsys.readouterr().err.count(idle) == 1

@@ -30,19 +30,17 @@ Of events at one instant, folds come before faults, faults before returns, retur
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from harness.base.errors import UserError
-from harness.base.settings import Spec, find_changed, setting
+from harness.base.settings import Spec, setting
 from harness.simulator.cluster import Cluster
 from harness.simulator.collectives import EXCHANGES, ROUND, AllReduce
 from harness.simulator.costs import Costs, computation_s
 from harness.simulator.events import kernel
-from harness.simulator.network import Network
 from harness.simulator.protocols.absences import (
     NOBODY,
     Absences,
@@ -133,7 +131,7 @@ class Averaging(Spec, TimingProtocol):
     every: int = setting(10, at_least=1, at_most=2**30)
     overlap: bool = setting(False)
     collective: str = setting("ring", one_of=tuple(EXCHANGES))
-    buckets: tuple[float, ...] = setting((), at_least=1.0, at_most=1e21, added=True)
+    buckets: tuple[float, ...] = setting((), at_least=1.0, at_most=1e21)
 
     def trouble(self) -> tuple[str, str] | None:
         """Buckets together with overlap: a worker waits for its buckets."""
@@ -161,14 +159,6 @@ class Averaging(Spec, TimingProtocol):
         """Number of rounds in one epoch of a cluster's data; 0 if there are no epochs."""
         each = math.ceil(cluster.parallel.epoch_minibatches / workers)
         return math.ceil(each / self.every)
-
-    def without_effect(self, cluster: Cluster, workers: int) -> Iterator[tuple[str, str]]:
-        """Keys that need buckets, and keys without effect on a ring."""
-        if not self.buckets:
-            for name in find_changed(cluster.parallel, "backward_share", "overlap_slowdown"):
-                yield f"parallel.{name}", "there are no --buckets"
-        if cluster.network is not None and self.collective in ROUND and not cluster.jobs:
-            yield from _find_idle_in_a_ring(cluster.network, workers)
 
     def effort(self, cluster: Cluster, workers: int) -> UnitCosts:
         """Costs of rounds and their messages; a full-duplex ring simulates these together."""
@@ -356,19 +346,6 @@ def count_messages(collective: str, workers: int, near: int) -> int:
     if collective == "two-level":
         return 2 * (near + workers // near - 2) * workers
     return 2 * math.ceil(math.log2(workers)) * workers
-
-
-def _find_idle_in_a_ring(network: Network, workers: int) -> Iterator[tuple[str, str]]:
-    """Keys without effect on a ring, where one message at a time leaves or enters a group."""
-    full = [level.duplex == "full" for level in network.levels]
-    is_below_core = any(level.workers_per_link >= workers for level in network.levels)
-    alone = is_below_core or network.core_bandwidth_bytes_per_s is None
-    if all(full) and alone and network.sharing != "fair":
-        yield "network.sharing", "round a ring no two messages share a full-duplex link"
-    for place, level in enumerate(network.levels):
-        if full[place] and level.links > 1 and (is_below_core or not network.rails):
-            why = "round a ring one message leaves a group at a time, and one enters it"
-            yield f"network.levels[{place}].links", why
 
 
 def _check(cluster: Cluster, rules: Averaging) -> None:

@@ -19,14 +19,13 @@ late can be drawn from the next round on. Of events at one instant, folds come b
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from harness.base.errors import UserError
-from harness.base.settings import Spec, duration, find_changed, setting
+from harness.base.settings import Spec, duration, setting
 from harness.simulator import laws
 from harness.simulator.cluster import Cluster
 from harness.simulator.costs import Costs, computation_s, own_links
@@ -133,12 +132,6 @@ class ClientSampling(Spec, TimingProtocol):
             allowed = f"at most sampled, which is {self.sampled}"
             return "needed", f"{self.needed} is not allowed; allowed: {allowed}"
         return None
-
-    def without_effect(self, cluster: Cluster, workers: int) -> Iterator[tuple[str, str]]:
-        """Costs of workers that send to each other, except the fixed time of an average."""
-        names = (entry.name for entry in fields(cluster.parallel) if entry.name != "average_s")
-        for name in find_changed(cluster.parallel, *names):
-            yield f"parallel.{name}", f"workers of {self.name} do not send to each other"
 
     def effort(self, cluster: Cluster, workers: int) -> UnitCosts:
         """See `TimingProtocol`; clients that are not drawn cost time, too."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from harness.base.errors import name_error
 from harness.simulator.cluster import Cluster
-from harness.simulator.costs import Costs
+from harness.simulator.costs import Costs, Way
 from harness.simulator.timeline import Contributions, Timeline
 from harness.simulator.timeline_file import trace_events
 
@@ -139,10 +139,6 @@ Ability = Literal[
 `begin_epoch`), with ``questions`` the simulation needs answers on the way (`asked`, `answer`).
 With ``processes`` real processes do the same, except for the settings of `simulated_only`; a
 subclass that lets other workers wait for each other leaves it out."""
-
-Way = Literal["link", "network", "workers"]
-"""Routes of messages: to the server over ``[link]``, or over ``[network]`` if that has a table
-``server``; to the server over any ``[network]``; to other workers over any ``[network]``."""
 
 
 class TimingProtocol(ABC):
@@ -290,18 +286,6 @@ class TimingProtocol(ABC):
         """The same for a server in so many shards, where it has a server that can be cut."""
         del shards
         return self
-
-    def without_effect(self, cluster: Cluster, workers: int) -> Iterator[tuple[str, str]]:
-        """Dotted keys of the cluster file without effect on its timelines, each with the reason.
-
-        Only those that its own settings determine: the caller knows those that follow from ``way``.
-        """
-        del cluster, workers
-        return iter(())
-
-    def idle(self) -> Iterator[tuple[str, str]]:
-        """Its own settings that another one leaves without effect, each with the reason."""
-        return iter(())
 
     def effort(self, cluster: Cluster, workers: int) -> UnitCosts:
         """Cost of its simulation; by default that of a parameter server."""

@@ -20,7 +20,6 @@ at its read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 from harness.base.errors import UserError
@@ -71,7 +70,7 @@ class ParameterServer(Spec, TimingProtocol):
     bound: int | None = setting(None, at_least=0, at_most=1_000_000_000)
     queue: int | None = setting(None, at_least=1, at_most=1_000_000_000)
     depth: int = setting(1, at_least=1, at_most=64)
-    shards: int = setting(1, at_least=1, at_most=10_000, added=True)
+    shards: int = setting(1, at_least=1, at_most=10_000)
 
     def handing(self, workers: int) -> Handing:
         """One counter hands out minibatches in the order of reads."""
@@ -190,16 +189,6 @@ class ParameterServer(Spec, TimingProtocol):
     def restorable(self, state: _State) -> int:
         """The version of the server's last checkpoint; a plain server never fails."""
         return int(state.clock[0]["version" if isinstance(state, PlainState) else "restored"])
-
-    def without_effect(self, cluster: Cluster, workers: int) -> Iterator[tuple[str, str]]:
-        """Half duplex of links that a single worker uses in one direction at a time."""
-        if cluster.network is None or not is_networked(cluster) or self.depth > 1:
-            return
-        for place, level in enumerate(cluster.network.levels):
-            alone = level.workers_per_link == level.links and not level.inside
-            if alone and level.duplex == "half":
-                why = "a worker does not fetch and push at once on a link of its own"
-                yield f"network.levels[{place}].duplex", why
 
 
 PLAIN = ParameterServer().rules

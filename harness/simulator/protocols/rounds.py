@@ -242,7 +242,8 @@ def network_of(cluster: Cluster) -> Network:
 
 def build_wiring(cluster: Cluster, workers: int) -> Wiring:
     """The links of `network_of` a cluster, numbered."""
-    return wire(network_of(cluster), workers, own=own_links(cluster, workers))
+    own = own_links(cluster, workers)
+    return wire(network_of(cluster), workers, own=own, alone=not cluster.jobs)
 
 
 def plan(state: State, costs: Costs, join_s: Any) -> None:
@@ -470,7 +471,7 @@ def new_neighbours(cluster: Cluster, network: Network, workers: int) -> Neighbou
         return Neighbours(*(np.zeros(0) for _ in Neighbours._fields))
     # The other jobs may have workers beyond those of the simulated job.
     count = max([workers, *(job.first + job.workers for job in jobs)])
-    wiring = wire(network, count, own=own_links(cluster, count))
+    wiring = wire(network, count, own=own_links(cluster, count), alone=False)
     rings = [ring_uses(wiring, job.first, job.workers) for job in jobs]
     computes = [_compute_s(cluster, job) + ring[1] for job, ring in zip(jobs, rings, strict=True)]
     own, latency_s = ring_uses(wiring, 0, workers)

@@ -585,14 +585,14 @@ def new_roads(cluster: Cluster, workers: int, depth: int, shards: int) -> Roads 
     """
     if cluster.network is None or cluster.network.server is None:
         return None
-    rate, pageable = cluster.host.staging_bytes_per_s, cluster.host.staging == "pageable"
+    rate = cluster.host.staging_bytes_per_s if cluster.host.staging == "pageable" else None
     slots, own = workers * depth, own_links(cluster, workers)
     return Roads(
         traffic=new_traffic(wire(cluster.network, workers, shards, own), slots),
         star=new_star(cluster.network, workers, shards, depth, own),
         size_bytes=np.zeros(slots),
         sent=np.zeros(slots, np.int64),
-        staging_bytes_per_s=rate if pageable and rate is not None else np.inf,
+        staging_bytes_per_s=rate if rate is not None else np.inf,
     )
 
 

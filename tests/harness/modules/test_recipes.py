@@ -345,10 +345,3 @@ def test_the_decay_of_an_optimizer_is_the_learning_rate_times_the_parameters(kin
 def test_a_minibatch_that_cannot_be_cut_is_one_line():
     with pytest.raises(UserError, match=r"^accumulate: 3; allowed: a divisor of minibatch, 8$"):
         configured(problem_of("perceptron"), accumulate=3)
-
-
-def test_rules_at_their_defaults_are_no_part_of_an_identity():
-    problem = problem_of("perceptron")
-    plain = configured(problem).to_dict()
-    assert not {"clip", "weight_decay", "accumulate"} & plain.keys()
-    assert configured(problem, clip=1.0).to_dict() == {**plain, "clip": 1.0}

@@ -10,12 +10,13 @@ from harness.base.errors import UserError
 from harness.base.files import run_file
 from harness.runs.changes import put
 from harness.runs.file import load_run
+from harness.speech.task import FRAMES
 
 FILE = Path("run.toml")
 
 
-def changed(table, key, value, top=("seed", "rate_of_all")):
-    put(FILE, table, (tuple(key.split(".")), value), lambda: top)
+def changed(table, key, value):
+    put(FILE, table, (tuple(key.split(".")), value), lambda: FRAMES)
     return table
 
 
@@ -26,6 +27,10 @@ def test_the_last_part_of_a_key_is_enough_where_one_table_has_it():
     assert changed(file, "schedule.rate", 0.3)["schedule"]["rate"] == 0.3
     assert changed(file, "seed", 4)["seed"] == 4
     assert changed(file, "nowhere", 1)["nowhere"] == 1  # refused with all allowed keys, later
+
+
+def test_a_key_of_the_task_is_put_there():
+    assert changed({}, "hidden", [8]) == {"task": {"hidden": [8]}}
 
 
 def test_a_key_at_the_top_comes_before_that_of_a_table():
@@ -59,17 +64,6 @@ def test_a_cluster_file_is_looked_for_where_one_stands(tmp_path, monkeypatch):
         UserError, match=r"cluster: no file 'other.toml' here or beside run.toml; a"
     ):
         changed({}, "cluster", "other.toml")
-
-
-@pytest.mark.parametrize(
-    ("key", "here"),
-    [("lr", "schedule.rate"), ("epochs", "passes"), ("batch_size", "stages.minibatch")],
-)
-def test_a_key_of_other_libraries_is_told_as_it_is_called_here(key, here):
-    file = {"schedule": {"rate": 0.1}, "stages": [{"minibatch": 32}]}
-    told = rf"run.toml: key: unknown '{key}' \(called '{here}' here\); allowed: passes, seed"
-    with pytest.raises(UserError, match=told):
-        changed(file, key, 1, top=("passes", "seed"))
 
 
 def test_a_bundled_run_takes_a_short_key_and_another_algorithm():

@@ -27,10 +27,12 @@ from tests.run_files import written
 EXAMPLES = Path(__file__).parents[3] / "reproductions" / "runs"
 CLUSTERS = Path(__file__).parents[3] / "reproductions" / "clusters"
 RUN = f"""
-corpus = "parametric"
-hidden = [8]
 cluster = "{CLUSTERS / "k20m-server.toml"}"
 workers = 2
+[task]
+is = "frames"
+corpus = "parametric"
+hidden = [8]
 [algorithm]
 is = "AsyncSgd"
 [schedule]
@@ -92,11 +94,17 @@ def test_local_steps_are_by_any_optimizer_and_natural_gradient_where_none_is_nam
         ("workers = 2", "workers = 0", "workers: 0 is not allowed; allowed: a whole number"),
         ("workers = 2", "workers = 2\nfingerprint = 'x'", "fingerprint: not allowed"),
         ("workers = 2", "workers = 2\nseed = 'x'", "seed: 'x' is not allowed"),
-        ("hidden = [8]", "hidden = [0]", "hidden[0]: 0 is not allowed"),
-        ("hidden = [8]", "hidden = 8", "hidden: 8 is not allowed"),
+        ("hidden = [8]", "", "task.hidden: missing; needed: a list"),
+        ("hidden = [8]", "hiden = [8]", "key in task: unknown 'hiden' (did you mean 'hidden'?)"),
+        ("hidden = [8]", "seed = 1", "task.seed: not allowed here; allowed: above [task]"),
+        ("workers = 2", "hidden = [8]", "hidden: not allowed here; allowed: in [task]"),
+        ('is = "frames"', "", "task: missing; needed: a table with is = one of "),
+        ('is = "frames"', 'is = "frame"', "task.is: unknown 'frame' (did you mean 'frames'?)"),
+        ("hidden = [8]", "hidden = [0]", "task.hidden[0]: 0 is not allowed"),
+        ("hidden = [8]", "hidden = 8", "task.hidden: 8 is not allowed"),
         ("minibatch = 16", "minibatch = 1.5", "stages[0].minibatch: 1.5 is not allowed"),
         ('"parametric"', '"paramtric"', "(did you mean 'parametric'?)"),
-        ('"parametric"', "3", "corpus: 3 is not a string"),
+        ('"parametric"', "3", "task.corpus: 3 is not a string"),
         ("k20m-server.toml", "k21m.toml", "k21m.toml: cannot read the file"),
     ],
 )

@@ -1,7 +1,7 @@
 """Timelines are equal bytes on every machine: what they were on one is pinned here.
 
 `tox -e portable` runs this file under other instruction sets and C libraries' code paths. A change
-of the simulator that is meant to give other timelines prints the new hashes, and raises `FORMAT`.
+of the simulator that is meant to give other timelines prints the new hashes.
 """
 
 from __future__ import annotations

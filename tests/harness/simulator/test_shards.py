@@ -162,8 +162,7 @@ def test_shards_share_the_folding(run):
     assert one / two == pytest.approx(2.0, rel=0.05)
 
 
-def test_one_shard_is_the_server_as_it_was_and_keeps_its_name(run):
-    assert "shards" not in ParameterServer(shards=1).to_dict()
+def test_one_shard_is_the_server_as_it_was(run):
     assert ParameterServer(shards=2).to_dict()["shards"] == 2
     timeline = run(sharing="fifo", shards=1).advance(folds=50)
     assert len(timeline.pieces) == 0

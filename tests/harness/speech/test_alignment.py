@@ -118,7 +118,3 @@ def test_a_network_that_diverged_aligns_nothing(configure, finished):
     )
     with pytest.raises(UserError, match=r"targets: .*diverged"):
         load_corpus_with_targets(config, finished, silent)
-
-
-def test_a_configuration_with_its_corpus_s_own_targets_keeps_its_name(configure):
-    assert "targets" not in configure().to_dict()

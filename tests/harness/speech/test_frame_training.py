@@ -241,9 +241,10 @@ def test_settings_of_one_seed_share_one_pretraining(configure, corpus, tmp_path)
     store = Store(tmp_path)
     for schedule in (Constant(0.02), Constant(0.03)):
         train(configure(initial=Recipe(), schedule=schedule), corpus, store, silent)
-    kinds = [run.config.get("is", "RunConfig") for run in store.runs()]
+    kinds = [run.config["is"] for run in store.runs()]
     assert sorted(kinds) == ["PretrainingConfig", "RunConfig", "RunConfig"]
-    first = [run.curve("dev_loss/iterate")[1][0] for run in store.runs() if "is" not in run.config]
+    trained = [run for run in store.runs() if run.config["is"] == "RunConfig"]
+    first = [run.curve("dev_loss/iterate")[1][0] for run in trained]
     assert first[0] == first[1]
 
 

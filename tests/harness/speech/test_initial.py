@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,11 +31,6 @@ def asked(configure, monkeypatch):
         return found[-1]
 
     return ask
-
-
-def test_a_share_of_the_data_counts_for_the_identity_and_the_whole_does_not():
-    assert "share" not in WHOLE.to_dict()
-    assert replace(WHOLE, share=0.5).to_dict() == {**WHOLE.to_dict(), "share": 0.5}
 
 
 def test_workers_in_rounds_pretrain_on_what_they_train_on(asked):

@@ -14,7 +14,8 @@ from harness.training.run import train
 from tests.silence import silent
 
 LAYOUTS = {"its own": lambda own: own, "another": lambda own: own + 1, "none": lambda own: None}
-RUNS = {"of another run": "0" * 64}
+RUNS = {"of another run": "0" * 64, "of a run that it does not say": None}
+TAKEN_UP = "its own"
 
 
 class Killed(BaseException):
@@ -63,4 +64,4 @@ def test_a_checkpoint_is_taken_up_only_if_its_layout_is_known_and_the_run_its_ow
     change(path, how)
     resumed = trained(config, corpus, store, silent)
     same = whole.path("metrics.parquet").read_bytes()
-    assert (resumed.path("metrics.parquet").read_bytes() == same) == (how != "its own")
+    assert (resumed.path("metrics.parquet").read_bytes() == same) == (how != TAKEN_UP)
