@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from harness.judge.comparison import Impossible, Table, build_table
+from harness.judge.comparison import Table, build_table
 from harness.store import Cell, Run
 from harness.store.files import columns_of
 from harness.store.schema import TIMELINE
@@ -77,67 +77,6 @@ def test_the_first_sentence_has_the_factors_and_the_interval():
     )
 
 
-@pytest.mark.parametrize(
-    ("seeds", "ends", "told"),
-    [
-        (1, (0.3, 0.1), "is 0.3 (worse again than the target) against 0.1."),
-        (1, (0.1, 0.15), "is 0.1 against 0.15."),
-        (2, (0.3, 0.1), "is 0.3 (worse again than the target) against 0.1, worse than that."),
-        (2, (0.1, 0.15), "is 0.1 against 0.15, better than that."),
-    ],
-)
-def test_the_ends_are_compared_where_seeds_can_tell_and_with_the_target(seeds, ends, told):
-    four, one = ([falling(v, 2.0, end)] * seeds for v, end in zip((4.0, 1.0), ends, strict=True))
-    found = answer(build_table([cell_of("a", 1, one), cell_of("a", 4, four)], 0.2))
-    assert found[1] == f"At the end of training, not at the target, its error {told}"
-
-
-def test_rows_that_miss_the_target_are_said_to_and_equal_ones_are_as_fast():
-    fast, missed = [falling(1.0, 2.0)] * 2, [[(0.0, 0.0, 0.9), (5.0, 5.0, 0.4)]] * 2
-    told = answer(build_table([cell_of("a", 4, fast), cell_of("b", 4, missed)], 0.2))
-    assert told[1] == "No other row reaches it."
-    told = answer(build_table([cell_of(name, 4, fast[:1]) for name in "ab"], 0.2))
-    assert told[1] == "Next is b, as fast."
-
-
-def test_rows_whose_ratio_may_be_1_cannot_be_told_apart():
-    one = [falling(1.0, p) for p in (2.0, 2.2, 1.9)]
-    four = [falling(1.0, p) for p in (1.6, 2.4, 1.7)]
-    told = " ".join(answer(build_table([cell_of("a", 1, one), cell_of("a", 4, four)], 0.2)))
-
-    assert "(95%: 0.74 to 1.6) than 1 worker to error 0.2, which cannot be told apart" in told
-    assert "more than 1 pay nothing that these seeds show" in told
-
-
-def test_more_workers_that_are_slower_pay_nothing():
-    cells = [cell_of("a", n, [falling(1.0 / n, p) for p in (2.0, 2.1)]) for n in (1, 2, 4)]
-    told = answer(build_table(cells, 0.2))
-
-    assert told[0] == "1 worker: fastest to error 0.2, in 2.05 s; more than 1 pay nothing."
-    assert told[1] == "Next is 2 workers, 2 times slower (2 to 2)."
-
-
-@pytest.mark.parametrize(
-    ("curves", "told"),
-    [
-        ([falling(1.0, 2.0), [(0.0, 0.0, 0.9), (5.0, 5.0, 0.4)]], "not every seed reaches it"),
-        ([[(0.0, 0.0, 0.9), (5.0, 5.0, 0.4)]] * 2, "it is not reached"),
-    ],
-)
-def test_more_workers_of_whom_a_seed_reaches_the_target_are_not_said_to_miss_it(curves, told):
-    cells = [cell_of("a", 1, [falling(1.0, p) for p in (2.0, 2.1)]), cell_of("a", 2, curves)]
-    assert answer(build_table(cells, 0.2))[0].endswith(f"; with more than 1 {told}.")
-
-
-def test_a_target_that_is_touched_at_the_end_is_warned_of():
-    late = [[(0.0, 0.0, 0.9), (4.6, 4.6, 0.19), (5.0, 5.0, 0.18)], falling(1.0, 2.0)]
-    early = [falling(4.0, 2.0), falling(4.0, 2.1)]
-    told = answer(build_table([cell_of("a", 1, late), cell_of("a", 4, early)], 0.2))
-    (warned,) = [each for each in told if "of the training" in each]
-    assert warned.startswith("1 worker reaches it only after 92% of the training, with one seed at")
-    assert not any("of the training" in each for each in answer(table_of()))
-
-
 def test_a_metric_of_the_user_s_that_rises_is_asked_for_its_direction():
     def told(judged, more=False, end=0.9):
         cell = cell_of("a", 1, [[(0.0, 0.0, 0.5), (5.0, 5.0, end)]] * 2, more=more)
@@ -150,14 +89,6 @@ def test_a_metric_of_the_user_s_that_rises_is_asked_for_its_direction():
     assert hint in told("dev_hits")
     for known in (told("dev_hits", more=True), told("dev_hits", end=0.4), told("dev_loss")):
         assert "maximise" not in known
-
-
-def test_one_seed_is_said_to_have_no_interval():
-    cells = [cell_of("a", n, [falling(n, 2.0)]) for n in (1, 2)]
-    told = answer(build_table(cells, 0.2))
-
-    assert "2 times faster than 1 worker to error 0.2, by 2 times the steps a second and" in told[0]
-    assert told[-1].startswith("One seed has no interval")
 
 
 def test_a_table_is_ordered_from_the_fastest_to_the_target():
@@ -206,14 +137,6 @@ def test_one_cell_has_no_target_of_its_own():
     assert "target_s" not in comparison.answer_of(table).records[0]
 
 
-def test_a_target_that_is_met_before_training_is_said_to_be():
-    cells = [cell_of("a", n, [falling(1.0, 2.0)] * 2) for n in (1, 2)]
-    table = build_table(cells, 0.95)
-
-    assert "met before training: give one below 0.9" in answer(table)[0]
-    assert "met before training" in list(comparison.cells(table))[1]
-
-
 def test_a_target_that_one_seed_meets_before_training_is_below_that_seed_s_start():
     curves = [falling(1.0, 2.0, start=start) for start in (0.9, 0.7)]
     table = build_table([cell_of("a", n, curves) for n in (1, 2)], 0.8)
@@ -239,30 +162,3 @@ def test_more_of_an_accuracy_is_better():
     assert "2 times faster (95%: 2 to 2) than 1 worker to error 0.8" in told[0]
     assert told[1].endswith("0.95 against 0.9, better than that.")
     assert "give one above 0.1" in answer(build_table(cells, 0.05))[0]
-
-
-def test_the_time_of_the_seeds_that_reached_a_target_is_told():
-    short = [(0.0, 0.0, 0.9), (5.0, 5.0, 0.5)]
-    cells = [cell_of("a", n, [falling(1.0, 2.0), falling(1.0, 2.0), short]) for n in (1, 2)]
-    table = build_table(cells, 0.2)
-
-    assert list(comparison.cells(table))[1][5] == "2 of 3 seeds, in 2 s"
-    assert answer(table)[0].startswith("No row reaches error 0.2 with every seed")
-
-
-def test_runs_that_diverge_are_told():
-    lost = [run_of(falling(1.0, 2.0), status="diverged")] * 2
-    table = build_table([Cell("a", 1, 9.0, tuple(lost), "dev_error")])
-
-    assert answer(table) == ["Every run diverged: a smaller rate is needed."]
-    assert "2 of 2 diverged" in list(comparison.cells(table))[1]
-
-
-def test_a_cell_that_cannot_be_trained_is_a_line():
-    cells = [cell_of("a", n, [falling(n, 2.0)] * 2) for n in (1, 2)]
-    table = build_table(cells, 0.2, [Impossible("averaging:10", 8, "workers: 8; allowed: 4")])
-
-    assert "averaging:10, 8 workers: not possible: workers: 8; allowed: 4" in (
-        str(comparison.answer_of(table)).splitlines()
-    )
-    assert comparison.answer_of(table).to_dict()["impossible"][0]["workers"] == 8

@@ -1,20 +1,13 @@
 """Inputs to `lagbench simulate` that are wrong, absurd or at the edge of what is allowed, by class.
 
-    python tests/harness/commands/bad_inputs.py
-
-runs each in a process of its own and says which took longest and which needed most memory. Many
-are allowed: then they are to be answered, and none may take long.
+Many are allowed: then they are to be answered, and none may take long.
 """
 
 from __future__ import annotations
 
 import os
-import resource
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[3]
@@ -249,56 +242,3 @@ def prepared(case: Case, folder: Path) -> list[str]:
     if not told:  # of numbers the long run is asked for, of all workers alone as it takes a while
         named.append("--workers=3" if case.name.startswith("number") else "--folds=50")
     return ["simulate", *(word.replace("DIR", str(folder)) for word in named)]
-
-
-def measured(case: Case) -> tuple[float, float, int]:
-    """Processor seconds, MB beyond those of the program, and the exit code of one case."""
-    from harness.cli import main
-
-    with TemporaryDirectory() as name:
-        arguments = prepared(case, Path(name))
-        read, write = os.pipe()
-        if (child := os.fork()) == 0:
-            null = os.open(os.devnull, os.O_RDWR)
-            for stream in (0, 1, 2):
-                os.dup2(null, stream)
-            before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-            try:
-                code = main(arguments)
-            except SystemExit as ended:
-                code = int(ended.code or 0)
-            except BaseException:
-                code = 99
-            spent_s = time.process_time() - began
-            more = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-            os.write(write, f"{spent_s} {more / 1024.0} {code}".encode())
-            os._exit(0)
-        os.waitpid(child, 0)
-        os.close(write)
-        spent_s, more, code = os.read(read, 200).decode().split() or ("inf", "inf", "99")
-        os.close(read)
-    return float(spent_s), float(more), int(code)
-
-
-def report() -> None:
-    """What the slowest and the largest case took."""
-    from harness.cli import main
-
-    with TemporaryDirectory() as name:  # everything is imported, and kernels loaded
-        case = Case("", PLAIN.encode(), ("--folds=50", "--plot=DIR/x.svg", "--trace=DIR/x"), None)
-        main(prepared(case, Path(name)))
-    found = {case.name: measured(case) for case in cases()}
-    codes = [code for _, _, code in found.values()]
-    print(
-        f"{len(found)} inputs: "
-        + ", ".join(f"{codes.count(c)} with {c}" for c in sorted(set(codes)))
-    )
-    for place, what in ((0, "s"), (1, "MB")):
-        worst = sorted(found, key=lambda name: -found[name][place])[:5]
-        print(*(f"{found[name][place]:8.2f} {what}  {name}" for name in worst), sep="\n")
-    print(*(name for name, it in found.items() if it[2] == 99), sep="\n")
-
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
-    report()

@@ -1,1 +1,0 @@
-"""`lagbench.advise` beside an exhaustive grid of the same candidates."""
