@@ -260,6 +260,9 @@ Reads = dict[tuple[int, bool], list[tuple[Key, int]]]
 """Contributions with their numbers of local steps, by the version read and whether the read came
 after a restart at that version."""
 
+Entering = tuple[int, list[tuple[Key, int, int]]]
+"""A fold, and its contributions with the version that each has read and its local steps."""
+
 
 class Pending(NamedTuple):
     """A contribution that was read and is not computed yet.
@@ -320,6 +323,7 @@ class StaleReplay:
     states: ReplicaStates = field(init=False)
     loss: Tensor = field(init=False)
     batches: int = 0
+    _overwriting: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.algorithm = self.algorithm.on(self.network)
@@ -351,14 +355,18 @@ class StaleReplay:
         self._read(reads.pop((self.server.version, False), ()))
         self._come_back(failed, reads)
         self._show()
-        for fold, entering in _folds(segment):
+        folds = list(_folds(segment))
+        for place, (fold, entering) in enumerate(folds):
             if fold != self.server.version:
                 raise ValueError(f"fold {fold} meets version {self.server.version}")
             slots = [self.in_flight[key] for key, *_ in entering]
-            # A worker's later contribution may come first, where messages are lost: the earlier
-            # one is computed, and then this one.
-            while any(read.slot in slots for read in self.pending):
-                self._compute(slots, rate)
+            if any(read.slot in slots for read in self.pending):
+                self._exchange()
+                # A worker's later contribution may come first, where messages are lost: the
+                # earlier one is computed, and then this one.
+                while any(read.slot in slots for read in self.pending):
+                    self._compute(slots, rate)
+                self._overwriting = self._are_all_due(folds, place)
             self.states.fold([key for key, *_ in entering])
             for key, *_ in entering:
                 del self.in_flight[key]
@@ -381,11 +389,39 @@ class StaleReplay:
             self._read(reads.pop((fold + 1, False), ()))
             self._come_back(failed, reads)
             self._show()
+        self._exchange()
 
     def _read(self, readers: Iterable[tuple[Key, int]]) -> None:
-        """Admit contributions that read the present model, and copy it to their slots."""
-        for slot in self._admit(readers, self.server.version):
-            self.replicas[slot].copy_(self.server.model)
+        """Assign a slot to every contribution that begins with the present model, and copy it."""
+        readers = list(readers)
+        if self.algorithm.rounds:  # slots in the order of workers: a round is computed in it
+            readers.sort()
+        stack = self.contributions if self._overwriting else self.replicas
+        free = iter(sorted(set(range(self.slots)).difference(self.in_flight.values())))
+        for (key, steps), slot in zip(readers, free, strict=False):
+            self.in_flight[key], self.restarts[key] = slot, self.server.restarts
+            self.pending.append(Pending(steps, slot, key, self.server.version))
+            stack[slot].copy_(self.server.model)
+
+    def _are_all_due(self, folds: Sequence[Entering], place: int) -> bool:
+        """Whether all contributions in flight enter from ``folds[place]`` on before another one.
+
+        Models may then overwrite folded contributions, which are still in the cache.
+        """
+        left = set(self.in_flight)
+        while left and place < len(folds):
+            keys = {key for key, *_ in folds[place][1]}
+            if not keys <= left:
+                return False
+            left -= keys
+            place += 1
+        return not left and not self.pending
+
+    def _exchange(self) -> None:
+        """Exchange the stacks if models have overwritten contributions."""
+        if self._overwriting:
+            self.replicas, self.contributions = self.contributions, self.replicas
+            self._overwriting = False
 
     def _come_back(self, failed: Mapping[int, float], reads: Reads) -> None:
         """Save or restore at the present version, and execute the reads that follow a restart."""
@@ -455,20 +491,6 @@ class StaleReplay:
         self.states.forget(keys)
         for key in keys & self.in_flight.keys():
             del self.in_flight[key], self.restarts[key]
-
-    def _admit(self, readers: Iterable[tuple[Key, int]], version: int) -> list[int]:
-        """Assign a slot to every contribution that begins by reading a version; returns them."""
-        readers = list(readers)
-        if self.algorithm.rounds:  # slots in the order of workers: a round is computed in it
-            readers.sort()
-        slots: list[int] = []
-        free = iter(sorted(set(range(self.slots)).difference(self.in_flight.values())))
-        for key, steps in readers:
-            slot = next(free)
-            self.in_flight[key], self.restarts[key] = slot, self.server.restarts
-            self.pending.append(Pending(steps, slot, key, version))
-            slots.append(slot)
-        return slots
 
     def _fold(self, fold: Fold) -> None:
         """Fold contributions into the server.
@@ -586,8 +608,8 @@ def _reads_by_version(
     return {v: [(key, steps) for _, key, steps in sorted(keys)] for v, keys in reads.items()}
 
 
-def _folds(segment: Timeline) -> Iterator[tuple[int, list[tuple[Key, int, int]]]]:
-    """Yield each fold with ``(key, read_version, steps)`` of its contributions, by worker."""
+def _folds(segment: Timeline) -> Iterator[Entering]:
+    """Yield each fold with its contributions, by worker."""
     table = segment.contributions
     every = zip(
         table.fold.tolist(),
