@@ -139,7 +139,7 @@ class Display:
 
             self._live = Live(console=Console(stderr=True), transient=True)
             self._live.__enter__()
-        self._show()
+            self._show()  # elsewhere the first line has the first progress
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:

@@ -316,7 +316,10 @@ class _Freezer:
         return kind, repr(value) if module == "itertools" else _length(value)
 
     def _freeze_tensor(self, tensor: Tensor) -> Any:
-        content = tensor.detach()
+        try:
+            content = tensor.detach()
+        except RuntimeError:  # of a call of `torch.func` that has ended; identity refuses it by name
+            return id(tensor)
         if content.layout == torch.strided and content.device.type != "meta":
             digest = _digest(content.cpu().contiguous().flatten().view(torch.uint8).numpy())
         else:

@@ -205,7 +205,7 @@ def test_time_is_charged_for_what_is_asked_and_the_answer_says_so(usual, cluster
         ({"charge_for": "mlp"}, "charge_for: 'mlp'; allowed: a torch.nn.Module, a Workload, or"),
         ({"charge_for": "cluster"}, "cluster 'two' has no .workload."),
         ({"parameter_bytes": -1}, "parameter_bytes: -1.0 is not allowed; allowed"),
-        ({"flops_per_example": True}, "flops_per_example: True is not allowed"),
+        ({"flops_per_example": True}, "flops_per_example: true is not allowed"),
         ({"flops_per_example": 1e6}, "no device of cluster 'two' has achieved_flops_per_s"),
         ({"flops_per_example": 1e6, "step_seconds": 0.1}, "step_seconds: 0.1; allowed: without f"),
         (

@@ -145,7 +145,8 @@ class Book:
             save_file(columns, folder / ROLLOUTS)
         save_file(dict(self._errors(rng, setting)), folder / WORD_ERRORS)
         summary = self._summary(rng, setting)
-        run = Run(folder.name, config, status, summary, "", folder)
+        digests = {path.name: "" for path in folder.iterdir()}
+        run = Run(folder.name, config, status, summary, "", folder, digests)
         vars(run).update(metrics=columns_of(rows), _whole={TIMELINE, WORD_ERRORS, ROLLOUTS})
         return run
 

@@ -86,7 +86,7 @@ def test_hand_early_looks_at_the_first_fifth_and_not_at_the_end_if_it_has_ten_re
     assert found.conditions[0].measured == 10.0
     assert found.conditions[0].holds
     assert (found.verdict, decided(found)) == ("holds here", "holds")
-    assert "no first rate of hand" in " ".join(found.reasons)
+    assert "undetermined" in found.reasons
 
 
 def test_flat_after_one_pass_leaves_the_first_tenth_of_the_pass_out(book):
@@ -157,7 +157,7 @@ def test_one_pass_close_presumes_that_doubling_the_data_hardly_moves_the_baselin
     assert all(each.holds for each in still.conditions)
     limited = claims.one_pass_close(SUBJECT, both(book, (0.2, 0.3), (0.4, 0.6), half=1.2))
     assert not limited.bears
-    assert "half the data" in " ".join(limited.reasons)
+    assert "conditions" in limited.reasons
 
 
 def test_noise_harder_reads_every_row(book):

@@ -250,7 +250,7 @@ def test_two_readings_of_the_same_timings_that_foretell_otherwise_are_no_test(bo
     )  # fmt: skip
     found = speedups.every_20(SUBJECT, runs)
     assert not found.bears
-    assert f"with which {100 / 8.9:.2f} are foretold" in " ".join(found.reasons)
+    assert "undetermined" in found.reasons
     assert found.measured == pytest.approx(100 / 9.9)
 
 

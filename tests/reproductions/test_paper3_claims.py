@@ -318,7 +318,7 @@ def test_what_silence_is_worth_is_told_and_not_judged(book):
     found = staleness.fetch_no_silence(SUBJECT, sweeps(book, 0.15, 0.1, 0.3))
     assert not found.bears
     assert found.measured == pytest.approx(1.0, abs=0.15)
-    assert "how much of the outer gradients lies on it" in " ".join(found.reasons)
+    assert "undetermined" in found.reasons
 
 
 def test_no_silence_is_to_bear_about_twice_the_interval(book):

@@ -243,7 +243,7 @@ def test_where_nothing_is_learnt_nothing_is_claimed():
         runs.of(cell(name, "SGD", 16), **ladder([0.1, 0.11, 0.12]))
     claim = claims.must_sweep(None, runs)
     assert not claim.bears
-    assert "share of the loss that SGD takes away" in " ".join(claim.reasons)
+    assert "conditions" in claim.reasons
 
 
 def test_clusters_are_shipped_ones_whose_staleness_scatters_about_the_mean():

@@ -49,7 +49,7 @@ def test_an_installed_algorithm_goes_by_the_name_of_its_class(tmp_path, capsys):
     (tmp_path / "installed_one.py").write_text(SOURCE.format(name="InstalledOne"), encoding="utf-8")
     installed(tmp_path, "algorithms", "one = installed_one:InstalledOne")
     assert cli.main(["check-algorithm", "InstalledOne"]) == 0
-    assert capsys.readouterr().out.count("kept") == 7
+    assert capsys.readouterr().out.count("kept") == 6
 
 
 def test_a_plugin_that_cannot_be_imported_is_one_line(tmp_path):

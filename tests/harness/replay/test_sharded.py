@@ -129,11 +129,10 @@ def test_slices_are_contiguous_and_as_equal_as_can_be() -> None:
     assert [len(part.vectors["average"]) for part in sharded.parts] == [3, 3, 4]
 
 
-def test_one_shard_keeps_its_name_and_shards_with_rounds_or_faults_are_refused(
+def test_shards_have_a_name_and_with_rounds_or_faults_are_refused(
     configure: Callable[..., Any], unequal: Cluster
 ) -> None:
     one = configure(shards=1).to_dict()
-    assert "shards" not in one
     assert configure(shards=2).timed == ParameterServer(shards=2)
     assert identity(configure(shards=2).to_dict()) != identity(one)
     failing = Cluster(

@@ -137,7 +137,10 @@ def result_of(folder, rewards, **figures):
     record = {"reward": np.array(rewards), "fate": np.array([0, 1, 1])}
     save_file({**record, "difficulty": np.array([2, 2, 3])}, folder / "rollouts.safetensors")
     seeds = [dict(zip(figures, row, strict=True)) for row in zip(*figures.values(), strict=True)]
-    runs = [Run("", {}, "done", summary, "", folder) for summary in seeds]
+    name = "rollouts.safetensors"
+    runs = [Run("", {}, "done", summary, "", folder, {name: ""}) for summary in seeds]
+    for stored in runs:
+        vars(stored)["_whole"] = {name}
     return RolloutResult(runs, replace(configure_ours(), held_out=20))
 
 

@@ -104,8 +104,8 @@ LAWS = st.lists(
 )
 
 
-# The bound is no guarantee: with laws (0.75, 1) and (0.453125, 1.5) of 0.025 s the advised candidate
-# takes 1.104 times as long. The same sixty examples are tried everywhere.
+# The bound is no guarantee: with laws (0.75, 1) and (0.453125, 1.5) of 0.025 s the advised
+# candidate takes 1.104 times as long. The same sixty examples are tried everywhere.
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(LAWS)
 def test_the_advised_candidate_is_nearly_as_fast_as_the_fastest_and_costs_less_than_the_grid(laws):

@@ -169,9 +169,3 @@ def test_what_does_not_go_with_buckets_is_refused(machine):
         Simulation(pageable, Averaging(1, buckets=(8.0,)), JOB)
     with pytest.raises(UserError, match=f"more than {MOST_BUCKETS}"):
         sizes((1.0,), MOST_BUCKETS + 1.0)
-
-
-def test_a_setting_that_was_added_is_no_part_of_an_identity_at_its_default():
-    assert "buckets" not in Averaging(3).to_dict()
-    assert Averaging(3, buckets=(8.0,)).to_dict()["buckets"] == [8.0]
-    assert set(Parallel().to_dict()) == {"slowdown", "average_s", "epoch_minibatches", "epoch_s"}

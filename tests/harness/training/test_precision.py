@@ -13,10 +13,6 @@ def nobody(progress):
     del progress
 
 
-def test_a_run_at_the_default_precision_is_the_run_it_was(configure):
-    assert "precision" not in configure().to_dict()
-
-
 def test_a_run_in_bfloat16_is_another_and_gives_the_same_bytes_again(configure, corpus, tmp_path):
     config = replace(configure(), precision="bf16")
     assert config.to_dict()["precision"] == "bf16"

@@ -19,7 +19,6 @@ from harness.algorithms.averaging import (
 from harness.algorithms.compression import Compressed, PowerSgd, TopK
 from harness.algorithms.schedules import Constant, Exponential, Halving, Search
 from harness.base.errors import UserError
-from harness.base.seeds import identity
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
 from harness.networks.feedforward import Dnn, Layout
 from harness.runs.config import Stage
@@ -244,18 +243,6 @@ def test_a_random_start_can_be_chosen_and_is_another_run(averaged, corpus, finis
     first = [run.curve("dev_loss/iterate")[1][0] for run in runs]
     assert runs[0].hash != runs[1].hash
     assert first[0] != first[1]
-
-
-def test_later_fields_count_only_where_they_are_used(configure, averaged):
-    plain = configure()
-    assert not {"protocol", "tested"} & plain.to_dict().keys()
-    assert averaged().to_dict()["protocol"] == {
-        "is": "Averaging",
-        "every": 3,
-        "overlap": False,
-        "collective": "ring",
-    }
-    assert identity(configure(tested="at the end").to_dict()) != identity(plain.to_dict())
 
 
 def test_settings_that_do_not_go_together_are_refused_in_one_line(configure, averaged):

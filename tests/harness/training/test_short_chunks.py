@@ -30,10 +30,3 @@ def test_a_last_chunk_shorter_than_a_trial_keeps_the_rate_and_costs_no_search(
                                for c in (config, whole))  # fmt: skip
     assert searches(every) == steps // chunk + 1
     assert searches(all_but_the_last) == steps // chunk
-
-
-def test_a_run_without_whole_trials_keeps_the_identity_it_had(configure):
-    lenient = configure(schedule=SEARCH).to_dict()["schedule"]
-    assert "whole_trials" not in lenient
-    strict = configure(schedule=replace(SEARCH, whole_trials=True)).to_dict()["schedule"]
-    assert strict == {**lenient, "whole_trials": True}

@@ -194,9 +194,3 @@ def test_an_epoch_begins_when_nothing_is_under_way():
     simulation.advance(folds=1, drain=True)
     simulation.begin_epoch(1)
     assert simulation.advance(folds=2).folded().steps.tolist() == [1] * 8
-
-
-def test_only_rounds_have_another_identity_for_it():
-    rounds = configured(100, 4, 8, 1, ModelAveraging(), Averaging(3))
-    assert "rounds" in rounds.to_dict()
-    assert "rounds" not in configured(100, 4, 8, 1, AsyncSgd()).to_dict()
