@@ -44,11 +44,12 @@ class Reads:
 
     def __init__(self, root: object, usual: object = None, name: str = "") -> None:
         self.root, self.usual, self.name = root, usual, name
-        self.tables = {id(table): table for table in _tables(root)}
+        self.tables: dict[int, Any] = {id(table): table for table in _tables(root)}
         self.waiting: dict[Key, set[int]] = {}
         for number, table in self.tables.items():
             for entry in fields(table):
-                self.waiting.setdefault((type(table), entry.name), set()).add(number)
+                key = cast("type[object]", type(table)), entry.name
+                self.waiting.setdefault(key, set()).add(number)
 
     def note(self, key: Key, table: object) -> None:
         """Note a read; that of a copy counts for the tables from which the value may be."""
@@ -80,10 +81,11 @@ class Reads:
         usual = self.usual if type(value) is type(self.usual) else usual
         parts = [*_items(value)]
         if id(value) in self.tables:
-            for entry in fields(value):
+            for entry in fields(cast(Any, value)):
                 own, dotted = vars(value)[entry.name], f"{key}.{entry.name}".removeprefix(".")
                 alike = type(usual) is type(value)
-                default = vars(usual)[entry.name] if alike else default_of(entry)
+                held = cast("dict[str, Any]", vars(usual)) if alike else {}
+                default = held[entry.name] if alike else default_of(entry)
                 if default is MISSING or own != default:
                     waits = self._waits(value, entry.name) and not self._is_read(own)
                     skipped = is_unread or (default is not MISSING and waits)
@@ -142,7 +144,7 @@ class _Wire:
             if self.kept is MISSING:
                 raise AttributeError(self.key[1])
             return self.kept
-        caller = sys._getframe(1)
+        caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
         code = caller.f_code
         if code.co_filename not in NO_USE and code.co_name not in GENERATED:
             described = _find_described(caller)
@@ -151,7 +153,7 @@ class _Wire:
                     reads.note(self.key, table)
             if not any(reads.waiting.get(self.key) for reads in _watched):
                 self.remove()
-        return vars(table)[self.key[1]]
+        return cast("dict[str, Any]", vars(table))[self.key[1]]
 
     def __set__(self, table: Any, value: object) -> None:
         vars(table)[self.key[1]] = value

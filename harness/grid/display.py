@@ -139,7 +139,8 @@ class Display:
 
             self._live = Live(console=Console(stderr=True), transient=True)
             self._live.__enter__()
-            self._show()  # elsewhere the first line has the first progress
+        if self._live or self._already:  # else the first plain line has the first progress
+            self._show()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:

@@ -318,7 +318,7 @@ class _Freezer:
     def _freeze_tensor(self, tensor: Tensor) -> Any:
         try:
             content = tensor.detach()
-        except RuntimeError:  # of a call of `torch.func` that has ended; identity refuses it by name
+        except RuntimeError:  # of an ended call of `torch.func`; identity refuses it by name
             return id(tensor)
         if content.layout == torch.strided and content.device.type != "meta":
             digest = _digest(content.cpu().contiguous().flatten().view(torch.uint8).numpy())
