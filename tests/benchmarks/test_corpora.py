@@ -21,7 +21,7 @@ def maker():
 def test_synthetic_sentences_over_drawing_their_noise(compare, maker):
     shape = maker.chunk("train", 0, 10).features.shape
     noise = lambda: stream(0, "benchmark noise").normal(size=(10, *shape))  # noqa: E731
-    compare(lambda: maker.chunk("train", 0, 10), noise, at_most=2.0)
+    compare(lambda: maker.chunk("train", 0, 10), noise, at_most=3.4)
 
 
 def test_plp_features_over_their_fourier_transforms(compare):
@@ -29,7 +29,7 @@ def test_plp_features_over_their_fourier_transforms(compare):
     windows = np.lib.stride_tricks.sliding_window_view(signal, 400)[::160]
     features = lambda: utterance_features(signal, 16_000, "plp")  # noqa: E731
     assert features().shape == (998, 39)
-    compare(features, lambda: np.fft.rfft(windows, 512), at_most=9.0)
+    compare(features, lambda: np.fft.rfft(windows, 512), at_most=14.0)
 
 
 def test_forced_alignment_over_numpys_pass_along_a_chain(compare, maker):
