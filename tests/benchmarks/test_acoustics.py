@@ -19,7 +19,7 @@ BEAM = Beam(10.0, 5000, 6.0)
 SIZES = {50: (6, 120), 1000: (9, 500)}
 """States a word and targets, by the number of words."""
 
-DENOMINATORS = [("graph", 2.2), ("lattice", 10.0)]
+DENOMINATORS = [("graph", 3.4), ("lattice", 14.0)]
 
 
 @cache
