@@ -101,10 +101,6 @@ def answers(tmp_path_factory) -> list[tuple[int, str, bool]]:
     return [tuple(json.loads(line)) for line in told.stdout.splitlines()]
 
 
-def test_there_are_sixty_and_more():
-    assert len({words for words, _ in LIGHT}) == len(LIGHT) >= 60
-
-
 def test_every_wrong_use_is_answered_with_its_line_and_exit_code_2(answers):
     wrong = [
         (words, code, said)
