@@ -70,6 +70,8 @@ def read_flac(path: Path, rate_hz: int) -> np.ndarray:
     wanted = f"a flac file, one channel, {rate_hz} Hz, is expected"
     try:
         with soundfile.SoundFile(str(path)) as file:
+            if file.format != "FLAC":  # of floating-point samples, int16 would be zeros
+                raise UserError(f"{path}: {file.format} of {file.subtype}; {wanted}")
             said, found = file.frames, (file.channels, file.samplerate)
             if said > LONGEST_S * rate_hz:  # so much is asked for before a sample is read
                 raise UserError(f"{path}: {said} samples; allowed: at most {LONGEST_S // 3600} h")
@@ -158,7 +160,7 @@ class Recipe:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 text.
+    """The lines of a UTF-8 text, which end with LF or CR LF alone, as they do for Kaldi.
 
     Raises:
         UserError: it cannot be read, or is not UTF-8; names the line.
@@ -168,7 +170,7 @@ def read_lines(path: Path) -> list[str]:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     try:
-        return raw.decode("utf-8-sig").splitlines()
+        return [line.removesuffix("\r") for line in raw.decode("utf-8-sig").split("\n")]
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         raise UserError(f"{path}: line {line} is not UTF-8 text ({error.reason})") from None
@@ -187,7 +189,7 @@ def features_of(
     strange = [w for w in recording.words if w not in entries]
     if strange:
         raise UserError(f"{recording.path}: word {strange[0]!r} has no pronunciation")
-    signal = READERS[recording.path.suffix](recording.path, recipe.rate_hz)
+    signal = READERS[recording.path.suffix.lower()](recording.path, recipe.rate_hz)
     static = FRONT_ENDS[recipe.front_end](signal, recipe.rate_hz)
     if not len(static):
         raise UserError(f"{recording.path}: shorter than one frame ({len(signal)} samples)")

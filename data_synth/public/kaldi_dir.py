@@ -18,9 +18,16 @@ import numpy as np
 
 from data_synth.corpus import Corpus
 from data_synth.features import with_deltas
-from data_synth.public.kaldi_files import has_sound, matrices, rate_of, read_lexicon, read_table
+from data_synth.public.kaldi_files import (
+    has_sound,
+    matrices,
+    rate_of,
+    read_lexicon,
+    read_table,
+    shift_of,
+)
 from data_synth.public.kaldi_targets import TargetReader, find_targets
-from data_synth.recorded import Recipe, Recording, Tally, normalise, table_of
+from data_synth.recorded import TOLD, Recipe, Recording, Tally, normalise, table_of
 from data_synth.targets import Speech, from_transcripts, silence_of
 from data_synth.tree import expand_lexicon
 from harness.acoustics.language_model import variants
@@ -97,9 +104,16 @@ class _Reader:
         self.targets: list[np.ndarray] = []
         self.total = 0
 
-    def read(self, folder: Folder, given: TargetReader | None) -> None:
+    def read(
+        self, folder: Folder, given: TargetReader | None, progress: Callable[[str], None]
+    ) -> None:
         features = matrices(folder.path, self.options.recipe.front_end)
         tables = {n: read_table(folder.path / n) for n in ("text", "utt2spk")}
+        named = tables["text"].keys() | tables["utt2spk"].keys()
+        if silent := sorted(named - features.keys()):
+            told = f"{len(silent)} of {len(named)} utterances have no recording or features"
+            names = ", ".join(silent[:TOLD])
+            progress(f"corpus kaldi: {folder.path}: {told}, and are left out: {names}, …")
         targets = None if given is None else given.of(folder.path)
         slopes = self.options.deltas or has_sound(folder.path)
         for key, made in sorted(features.items()):
@@ -165,15 +179,19 @@ def read(
         matrices(first, options.recipe.front_end)  # says what is needed before a lexicon is missed
     said = read_lexicon(lexicon)
     rate_hz = rate_of(first) if has_sound(first) else options.recipe.rate_hz
+    shifts = [shift_of(folder.path) for folder in folders]
+    if max(shifts) > 1.05 * min(shifts):
+        several = ", ".join(f"{shift:g}" for shift in shifts)
+        raise UserError(f"{first}: frame shifts of {several} s; allowed: one for all directories")
     states = options.recipe.effort.states
     given = None if options.realign else find_targets(first, said, states, rate_hz)
     reader = _Reader(variants(said), options)
     for folder in folders:
-        reader.read(folder, given)
+        reader.read(folder, given, progress)
     reader.tally.tell(reader.total, progress)
     if not reader.blocks:
         raise UserError(f"{folders[0].path}: no good utterance")
-    return _corpus(reader, folders, said, given, progress)
+    return replace(_corpus(reader, folders, said, given, progress), frame_shift_s=shifts[0])
 
 
 def _corpus(

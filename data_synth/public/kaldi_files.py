@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
-from data_synth.features import FRONT_ENDS
+from data_synth.features import FRONT_ENDS, SHIFT_S
 from data_synth.recorded import READERS, read_lines
 from data_synth.tree import SILENCE
 from harness.base.errors import UserError
@@ -35,7 +36,11 @@ __all__ = [
     "rate_of",
     "read_lexicon",
     "read_table",
+    "shift_of",
 ]
+
+OVERSHOOT_S = 0.5
+"""A segment that ends later than its recording by less is cut there, as by `extract-segments`."""
 
 PLACE = re.compile(
     r"(?P<file>.+?)(:(?P<offset>\d{1,18}))?"
@@ -189,7 +194,8 @@ def _pieces(folder: Path) -> dict[str, tuple[str, float, float]]:
     for key, rest in read_table(folder / "segments").items():
         try:
             recording, start, end = rest.split()
-            found[key] = table[recording], float(start), float(end)
+            until = float("inf") if float(end) == -1 else float(end)  # as in Kaldi
+            found[key] = table[recording], float(start), until
         except (ValueError, KeyError):
             told = "needed: UTTERANCE RECORDING START END, the recording one of wav.scp"
             raise UserError(f"{folder / 'segments'}: {key}: {told}") from None
@@ -214,6 +220,58 @@ def rate_of(folder: Path) -> int:
         raise UserError(f"{path}: cannot be read ({str(error).rpartition(': ')[2]})") from None
 
 
+FEW = 10
+"""Utterances that tell the shift of frames."""
+
+
+def shift_of(folder: Path) -> float:
+    """Seconds between frames: of the file ``frame_shift``, or else by durations of utterances.
+
+    Durations are those of ``utt2dur``, ``segments`` or recordings, over the frames, as in Kaldi's
+    ``get_frame_shift.sh``. `SHIFT_S` without any, and of features that are made here.
+
+    Raises:
+        UserError: no number above 0 stands there.
+    """
+    if has_sound(folder):
+        return SHIFT_S
+    path, features = folder / "frame_shift", read_table(folder / "feats.scp")
+    try:
+        if path.exists():
+            shift = float(" ".join(read_lines(path)))
+        else:
+            path = folder / "utt2dur"
+            seconds = _durations(folder, [*features][:FEW])
+            frames = sum(len(_load_matrix(features[key], folder)) for key in seconds)
+            shift = sum(seconds.values()) / frames if frames else SHIFT_S
+            if SHIFT_S < shift < 1.05 * SHIFT_S:  # as a window is longer than the shift
+                shift = SHIFT_S
+    except ValueError:
+        shift = 0.0
+    if not 0 < shift < 1:
+        raise UserError(f"{path}: not the seconds between frames; needed: a number from 0 to 1")
+    return shift
+
+
+def _durations(folder: Path, keys: Sequence[str]) -> dict[str, float]:
+    """Seconds of utterances, where they are known."""
+    import soundfile  # pyright: ignore[reportMissingTypeStubs]
+
+    found: dict[str, float] = {}
+    if (folder / "utt2dur").exists():
+        table = read_table(folder / "utt2dur")
+        found = {key: float(table[key]) for key in keys if key in table}
+    elif (folder / "wav.scp").exists():
+        pieces = _pieces(folder)
+        for key in keys:
+            with suppress(KeyError, UserError, RuntimeError):  # of a file that cannot be read
+                where, start, end = pieces[key]
+                whole = end == float("inf")
+                until = soundfile.info(str(_recording(where, folder))).duration if whole else end
+                found[key] = until - start
+    return found
+
+
 def _recording(where: str, folder: Path) -> Path:
     """The file of a line of ``wav.scp``, relative to the working directory or to ``folder``."""
     if where.endswith("|"):
@@ -222,7 +280,7 @@ def _recording(where: str, folder: Path) -> Path:
             " needed: .wav or .flac files, or feats.scp"
         )
     path = Path(where) if Path(where).exists() else folder / where
-    if path.suffix not in READERS:
+    if path.suffix.lower() not in READERS:
         raise UserError(f"{folder / 'wav.scp'}: {where!r}; allowed: {', '.join(READERS)} files")
     return path
 
@@ -231,8 +289,10 @@ def _compute_features(
     where: str, start_s: float, end_s: float, folder: Path, rate_hz: int, front_end: str
 ) -> np.ndarray:
     path = _recording(where, folder)
-    signal = READERS[path.suffix](path, rate_hz)
+    signal = READERS[path.suffix.lower()](path, rate_hz)
     last = len(signal) if end_s == float("inf") else round(end_s * rate_hz)
+    if len(signal) < last < len(signal) + OVERSHOOT_S * rate_hz:
+        last = len(signal)
     if not 0 <= start_s * rate_hz < last <= len(signal):
         told = f"segment from {start_s} to {end_s} s of {len(signal) / rate_hz:.2f} s"
         raise UserError(f"{path}: {told}")

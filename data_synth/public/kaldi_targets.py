@@ -21,7 +21,7 @@ import numpy as np
 
 from data_synth.align import equal_parts
 from data_synth.features import SHIFT_S
-from data_synth.public.kaldi_files import SILENCE_PHONES, archive, read_table
+from data_synth.public.kaldi_files import SILENCE_PHONES, archive, read_table, shift_of
 from data_synth.recorded import read_lines
 from data_synth.targets import monophones
 from data_synth.tree import SILENCE, Tree
@@ -234,19 +234,21 @@ def _numbers(words: Sequence[str], path: Path, line: int, expected: str) -> tupl
 
 
 def _targets_from_times(folder: Path, tree: Tree, rate_hz: int) -> Mapping[str, Targets]:
-    return {key: partial(spread, own, tree=tree) for key, own in _times(folder, rate_hz).items()}
+    times, shift_s = _times(folder, rate_hz), shift_of(folder)
+    return {key: partial(spread, own, tree=tree, shift_s=shift_s) for key, own in times.items()}
 
 
-def spread(times: Times, frames: int, tree: Tree) -> np.ndarray:
+def spread(times: Times, frames: int, tree: Tree, shift_s: float = SHIFT_S) -> np.ndarray:
     """Targets of frames from times of phones; silence where no phone is.
 
-    Frame t stands for the time from 10 t to 10 (t + 1) ms, as Kaldi's times do. A phone with fewer
-    frames than states has the first of these.
+    Frame t stands for the time from t to t + 1 shifts, as in Kaldi. A phone with fewer frames than
+    states has the first of these.
 
     Args:
         times: of the phones of an utterance, in their order.
         frames: of the utterance.
         tree: of phones without contexts.
+        shift_s: seconds from one frame to the next.
 
     Returns:
         int32 [frames].
@@ -255,7 +257,7 @@ def spread(times: Times, frames: int, tree: Tree) -> np.ndarray:
         UserError: an unknown phone, phones out of order, or times that go on after the frames.
     """
     states = [_states(phone, tree) for _, _, phone in times]
-    ends = [(round(start / SHIFT_S), round(end / SHIFT_S)) for start, end, _ in times]
+    ends = [(round(start / shift_s), round(end / shift_s)) for start, end, _ in times]
     if any(before[1] > after[0] for before, after in pairwise(ends)):
         raise UserError("phones whose times are out of order")
     if ends and ends[-1][1] > frames + LONGER:

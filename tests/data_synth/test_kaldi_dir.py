@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from data_synth.public import kaldi_dir as k
+from data_synth.public.kaldi_files import read_lexicon, read_table
 from data_synth.recorded import Recipe
 from data_synth.storage import load
 from data_synth.targets import Effort
@@ -280,6 +281,27 @@ def test_a_bad_table_is_one_line_and_exit_code_2(folder, tmp_path, capsys, name,
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("sign", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\r"])
+def test_only_line_feeds_end_a_line(folder, sign):
+    edit(folder / "text", lambda text: text.replace("ab ba", f"ab{sign}ba").replace("\n", "\r\n"))
+    edit(folder / "lexicon.txt", lambda text: text.replace("a b", f"a{sign}b"))
+    table = read_table(folder / "text")
+    assert len(table) == 20
+    assert table["s1-u01"].split() == ["ab", "ba"]
+    assert read_lexicon(folder / "lexicon.txt")["ab"] == ("a", "b")
+
+
+@pytest.mark.parametrize("name", ["feats.scp", "text", "utt2spk"])
+def test_utterances_without_features_are_counted_in_one_line(aligned, name):
+    folder, _ = aligned
+    edit(folder / name, lambda text: "".join(text.splitlines(keepends=True)[:17]))
+    lines = []
+    assert len(read(folder, skipping(), lines).utterances) == 17
+    is_silent = name == "feats.scp"
+    told = "3 of 20 utterances have no recording or features, and are left out: s0-u18, s1-u19, s2"
+    assert any(told in line for line in lines) == is_silent
 
 
 def test_a_missing_directory_is_one_line_and_exit_code_2(tmp_path, capsys):

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from kaldiio import load_scp, save_ark
 
 from data_synth.features import FRONT_ENDS, standardise, with_deltas
 from data_synth.public import kaldi_dir as k
@@ -130,6 +131,67 @@ def test_the_states_of_a_phone_share_its_frames_and_silence_has_what_no_phone_ha
     times = [(0.02, 0.05, "a"), (0.05, 0.11, "a"), (0.13, 0.14, "a")]
     assert spread(times, 16, tree).tolist() == [0, 1, 2, 3, 4, 2, 2, 3, 3, 4, 4, 0, 1, 2, 0, 1]
     assert spread([], 4, tree).tolist() == [0, 0, 1, 1]
+
+
+def by_file(folder, seconds):
+    (folder / "frame_shift").write_text("0.005\n")
+
+
+def by_durations(folder, seconds):
+    (folder / "utt2dur").write_text("".join(f"{key} {s}\n" for key, s in seconds.items()))
+
+
+def by_segments(folder, seconds):
+    (folder / "wav.scp").write_text("all all.sph |\n")
+    (folder / "segments").write_text("".join(f"{k} all 1 {1 + s}\n" for k, s in seconds.items()))
+
+
+def by_recordings(folder, seconds):
+    for key, length in seconds.items():
+        write_sound(folder / f"{key}.wav", round(100 * (length - 0.015)))
+    (folder / "wav.scp").write_text("".join(f"{key} {key}.wav\n" for key in seconds))
+
+
+@pytest.mark.parametrize("tell", [by_file, by_durations, by_segments, by_recordings])
+def test_times_of_phones_are_counted_in_the_features_own_frames(tmp_path, tell):
+    """Two frames every 10 ms have the phones that one has."""
+    folder = tmp_path / "fine"
+    pdfs = directory(folder)
+    matrices = load_scp(str(folder / "feats.scp"))
+    table = {key: np.repeat(matrices[key], 2, 0) for key in pdfs}
+    save_ark(str(folder / "feats.ark"), table, scp=str(folder / "feats.scp"))
+    tell(folder, {key: len(own) / 100 for key, own in pdfs.items()})
+    ctm(folder, pdfs)
+    made = read(folder, ONE_STATE)
+    for key, own in pdfs.items():
+        at = made.utterances.id.tolist().index(key)
+        start = made.utterances.start[at]
+        found = made.targets[start : start + made.utterances.frames[at]]
+        assert np.mean(found == np.repeat(own, 2)) > 0.95
+    assert made.frame_shift_s == pytest.approx(0.005, rel=0.02)
+
+
+def test_frame_shifts_that_cannot_be_or_differ_are_refused(tmp_path):
+    folders = [k.Folder(tmp_path / name, name) for name in ("train", "dev")]
+    for folder in folders:
+        directory(folder.path)
+    (folders[1].path / "frame_shift").write_text("0.005\n")
+    with pytest.raises(UserError, match=r"frame shifts of 0.01, 0.005 s; allowed: one"):
+        k.read(folders, folders[0].path / "lexicon.txt", ONE_STATE, print)
+    (folders[1].path / "frame_shift").write_text("10 ms\n")
+    with pytest.raises(UserError, match=r"dev/frame_shift: not the seconds between frames"):
+        k.read(folders, folders[0].path / "lexicon.txt", ONE_STATE, print)
+
+
+@pytest.mark.parametrize("further_s", [None, 0.004, 0.4])
+def test_segments_end_where_kaldi_ends_them(sound, further_s):
+    """At the end of the recording: with -1, and if they go on for less than half a second."""
+    folder, pdfs, _ = sound
+    whole = read(folder, ONE_STATE).fingerprint
+    seconds = {key: 0.015 + len(own) / 100 for key, own in pdfs.items()}
+    ends = {key: -1 if further_s is None else s + further_s for key, s in seconds.items()}
+    (folder / "segments").write_text("".join(f"{key} {key} 0 {end}\n" for key, end in ends.items()))
+    assert read(folder, ONE_STATE).fingerprint == whole
 
 
 def broken(folder, line):

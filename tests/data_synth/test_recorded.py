@@ -128,6 +128,12 @@ def test_text_that_is_not_utf8_is_named_with_its_line(with_lexicon, capsys, tmp_
     assert said.count("\n") == 1
 
 
+def store(path, kind, samples):
+    """Write half a second of another format than the suffix says."""
+    with path.open("wb") as file:
+        soundfile.write(file, np.full(RATE // 2, 0.1), RATE, format=kind, subtype=samples)
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -135,6 +141,9 @@ def test_text_that_is_not_utf8_is_named_with_its_line(with_lexicon, capsys, tmp_
         (lambda path: path.write_bytes(b""), "not a whole flac file"),
         (lambda path: sing(path, "abc", 0, rate=8000), "channels: 1, 8000 Hz; .* 16000 Hz"),
         (lambda path: path.unlink(), "not a whole flac file|cannot be read"),
+        (lambda path: store(path, "WAV", "FLOAT"), "WAV of FLOAT; a flac file"),
+        (lambda path: store(path, "AIFF", "PCM_16"), "AIFF of PCM_16; a flac file"),
+        (lambda path: store(path, "OGG", "VORBIS"), "OGG of VORBIS; a flac file"),
     ],
 )
 def test_a_bad_flac_is_refused(tmp_path, damage, message):
