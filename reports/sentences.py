@@ -18,9 +18,6 @@ from harness.judge.statistics import paired_difference_ci
 MOST_NAMED = 3
 """Number of rows that are named as equal to the fastest; of more, the rest is counted."""
 
-ERRORS = frozenset(("dev_error", "dev_loss", "dev_mse", "dev_mae"))
-"""Metrics of which less is better for everybody."""
-
 NEAR_END = 0.9
 """Share of training after which a target is touched rather than passed."""
 
@@ -37,7 +34,7 @@ def answer(table: Table) -> list[str]:
         return ["Every run diverged: a smaller rate is needed."]
     told = _single(table) if len(table.rows) == 1 else _several(table)
     seeds = max(len(row.cell.runs) for row in table.rows)
-    told = [*told, *_warn_of_the_end(table), *_hint_direction(table)]
+    told = [*told, *_warn_of_the_end(table)]
     return [*told, *([ALONE] if seeds == 1 else [])]
 
 
@@ -65,16 +62,6 @@ def _warn_of_the_end(table: Table) -> Iterator[str]:
             name, share = label(table, row), f"{max(shares):.0%}"
             told = f"{name} reaches it only after {share} of the training, with one seed at least"
             yield f"{told}: more passes would show whether its time holds."
-
-
-def _hint_direction(table: Table) -> Iterator[str]:
-    """A hint where a metric of the user's, taken as an error, rises in every row."""
-    if table.judged in ERRORS or is_maximised(table.rows[0].cell.runs[0]):
-        return
-    ends = [(row.start, row.error.estimate) for row in table.rows if row.error is not None]
-    if all(start is not None and start < end for start, end in ends):
-        told = "rises in training, and less of it counts as better"
-        yield f"{_metric(table)} {told}: if more is, maximise=True is needed."
 
 
 def rank_rows(table: Table) -> list[Row]:

@@ -14,11 +14,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from harness.base.errors import UserError
 from harness.judge.interval import Interval
 from harness.judge.statistics import mean_ci
-
-SHARES = frozenset({"dev_error", "dev_accuracy", "dev_frame_error"})
-"""Judged metrics that are shares of examples, between 0 and 1."""
 
 
 def share_ci(values: Sequence[float], weight: float = 0.0) -> Interval:
@@ -30,7 +28,8 @@ def share_ci(values: Sequence[float], weight: float = 0.0) -> Interval:
             since a set of examples tells no smaller difference.
 
     Raises:
-        ValueError: no value, or one outside 0 to 1.
+        UserError: a value outside 0 to 1.
+        ValueError: no value.
 
     Example:
         >>> found = share_ci([0.02, 0.05, 0.04])
@@ -38,7 +37,8 @@ def share_ci(values: Sequence[float], weight: float = 0.0) -> Interval:
         (0.0367, 0.0128, 0.1003)
     """
     if not all(0.0 <= value <= 1.0 for value in values):
-        raise ValueError(f"shares {values}; allowed: from 0 to 1")
+        told = ", ".join(f"{value:g}" for value in values)
+        raise UserError(f"share: the metric, declared a share, is {told}; allowed: from 0 to 1")
     found = _transform_mean(
         values, lambda p: math.log(p / (1.0 - p)), _logistic, lambda p: p * (1 - p)
     )
@@ -109,18 +109,18 @@ def paired_ratio_ci(a: Sequence[float], b: Sequence[float]) -> Interval:
     return geometric_ci([x / y for x, y in zip(a, b, strict=True)])
 
 
-def metric_ci(judged: str, values: Sequence[float], weight: float = 0.0) -> Interval:
+def metric_ci(is_share: bool, values: Sequence[float], weight: float = 0.0) -> Interval:
     """Mean of a metric, with an interval inside its range.
 
     The range of a share is 0 to 1. Another metric counts as positive where none of its values is
     negative; where one is, the interval is Student's t.
 
     Args:
-        judged: name of the metric, e.g. ``"dev_error"``.
+        is_share: whether the metric is one.
         values: one value a seed.
         weight: change of the metric by one example; 0 if there is no fixed one.
     """
-    if judged.replace("test_", "dev_", 1) in SHARES:
+    if is_share:
         return share_ci(values, weight)
     return positive_ci(values) if all(value >= 0.0 for value in values) else mean_ci(values)
 

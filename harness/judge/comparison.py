@@ -286,8 +286,8 @@ def _row(cell: Cell, target: float | None) -> Row:
     starts = [s for run in done if (s := value_before_training(run, judged)) is not None]
     return Row(
         cell,
-        error=metric_ci(judged, ends, cell.example_weight) if done else None,
-        test=metric_ci(test, [last(run, test) for run in done]) if is_tested else None,
+        error=metric_ci(cell.is_share, ends, cell.example_weight) if done else None,
+        test=metric_ci(cell.is_share, [last(run, test) for run in done]) if is_tested else None,
         seconds=positive_ci([float(run.summary["virtual_s"]) for run in done]) if done else None,
         target_s=geometric_ci(earned) if earned else None,
         reached=sum(math.isfinite(each.seconds) for each in reaches),

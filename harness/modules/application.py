@@ -28,7 +28,7 @@ from harness.modules.network import OWN_LOSS, preserve_generators
 from harness.modules.problem import Problem
 from harness.modules.settings import ModuleTable
 from harness.modules.step_time import charge, check_charge
-from harness.modules.task import ModuleConfig, ModuleTask, problem_of
+from harness.modules.task import ModuleConfig, ModuleTask, problem_of, remark_direction
 from harness.runs.config import plain
 from harness.runs.file import complete_protocol
 from harness.store import Run, RunWriter, Store
@@ -153,6 +153,8 @@ class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
         problem, machine = source.problem(), asked.cluster()
         found = problem.inspect(said.minibatch, asked.device)  # reports mistakes in its parts first
         if line := describe_buffers(found.changing, said.buffers):
+            LOG.info(line)
+        for line in remark_direction(said.maximise, problem.metrics):
             LOG.info(line)
         with name_keys(asked.task):
             check_charge(source.objects, machine)

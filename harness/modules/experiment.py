@@ -50,7 +50,7 @@ from harness.modules.recipe import (
 )
 from harness.modules.settings import Settings, check_module
 from harness.modules.step_time import StepConfig, StepMeasurement, charge, check_charge
-from harness.modules.task import ModuleConfig, problem_of
+from harness.modules.task import ModuleConfig, problem_of, remark_direction
 from harness.natural_gradient import NaturalGradient
 from harness.runs.config import Stage
 from harness.runs.device import resolve
@@ -232,6 +232,7 @@ class Experiment:
         found = problem.inspect(size, self.device)
         if line := describe_buffers(found.changing, self.settings.buffers):
             yield line
+        yield from remark_direction(self.settings.maximise, problem.metrics)
         if found.reduction == "sum":
             yield "loss: summed over a minibatch; what is reported of it is the mean over examples"
         descents = [getattr(method.algorithm, "descent", PLAIN) for method in methods]

@@ -79,6 +79,7 @@ class Problem(HasIdentity):
             a run's identity.
         place: what precedes keys in messages, of a run file.
         maximise: whether more of the first metric is better.
+        is_share: whether the first metric is a share, from 0 to 1.
         partition: data that differ by worker; None for equal shares of the same data.
         buffers: buffers of trained models, if training changes any; see `Rule`.
         autocast: ``"bfloat16"``: PyTorch casts to it in the forward passes of training.
@@ -96,12 +97,13 @@ class Problem(HasIdentity):
         place: str = "",
         *,
         maximise: bool = False,
+        is_share: bool = False,
         partition: Partitioning | None = None,
         buffers: Rule = "mean",
         autocast: object = None,
     ) -> None:
         self.autocast = read_autocast(autocast)
-        self.maximise, self.partition = maximise, partition
+        self.maximise, self.is_share, self.partition = maximise, is_share, partition
         self.buffers: Rule = buffers
         self.source, self.place = source, place
         self.model, self.metrics = model, metrics

@@ -34,7 +34,9 @@ class ModuleTable(Spec):
             they decide on learning rates and on times to a target.
         metric: ``"error"``, ``"accuracy"``, ``"mse"``, ``"mae"``, ``"loss"``, or a function of
             outputs and targets, one number for a minibatch; of several the first decides.
-        maximise: whether more of the metric is better; without it only ``"accuracy"`` is.
+        maximise: whether more of the metric is better; by default, of ``"accuracy"`` alone.
+        share: whether the metric is a share, from 0 to 1; by default, ``"error"`` and
+            ``"accuracy"`` are.
         charge_for: workload that is timed in place of the trained module's: another module, which
             takes the same examples; ``"cluster"`` for the ``[workload]`` of the cluster's file; in
             a call also a `Workload`.
@@ -59,6 +61,7 @@ class ModuleTable(Spec):
     dev: Any | float = 0.1
     metric: Any = None
     maximise: bool | None = None
+    share: bool | None = None
     charge_for: Any = None
     parameter_bytes: float | None = setting(None, at_least=0.0)
     flops_per_example: float | None = setting(None, at_least=0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar, Self, cast
@@ -16,7 +16,6 @@ from harness.algorithms.catalogue import Algorithm
 from harness.base.errors import UserError, name_error
 from harness.base.seeds import stream_key
 from harness.base.settings import setting
-from harness.judge.bounds import SHARES
 from harness.modules.buffers import deploy
 from harness.modules.gradient_rules import GradientRules
 from harness.modules.network import OWN_LOSS, Drawing, Metric, ModuleNetwork
@@ -199,12 +198,18 @@ class ModuleConfig(TrainingConfig[Problem]):
     @property
     def example_weight(self) -> float:
         """See `TaskConfig`; shares of right or wrong classes have one."""
-        return 1.0 / len(self.problem.dev) if self.judged in SHARES else 0.0
+        is_counted = is_ours(self.problem.metrics, SHARES)
+        return 1.0 / len(self.problem.dev) if is_counted else 0.0
+
+    @property
+    def is_share(self) -> bool:
+        """See `TaskConfig`."""
+        return self.problem.is_share
 
     def show(self, error: float) -> str:
-        """See `TaskConfig`; shares of classes in percent, other metrics as numbers."""
+        """See `TaskConfig`; shares in percent, other metrics as numbers."""
         value = -error if self.problem.maximise else error
-        return f"{value:.2%}" if self.judged in SHARES else f"{value:.6g}"
+        return f"{value:.2%}" if self.is_share else f"{value:.6g}"
 
     def stage_name(self, fold: int) -> str:
         """Name of the algorithm; before the first fold ``"its initial parameters"``."""
@@ -269,6 +274,10 @@ def problem_of(
         raise UserError(f"dev: {table.dev}; allowed: a share between 0 and 1, or data")
     test = None if table.test is None else arrays_of(table.test, "test")
     metrics = metrics_of(table.metric, train, table.loss)
+    first, meaning = next(iter(metrics), LOSS), (table.maximise, table.share)
+    if first in METRICS and not is_ours(metrics) and meaning == (None, None):
+        told = f"a function named {first!r}, as one of ours"
+        raise UserError(f"metric: {told}; allowed: another name, or maximise or share beside it")
     return Problem(
         table.model,
         table.loss,
@@ -279,6 +288,7 @@ def problem_of(
         source,
         place,
         maximise=is_maximised(table.maximise, metrics),
+        is_share=is_ours(metrics, SHARES) if table.share is None else table.share,
         partition=partition_of(table.partition),
         buffers=table.buffers,
         autocast=table.autocast,
@@ -523,24 +533,35 @@ METRICS: dict[str, Metric] = {
 }
 """Metrics by name."""
 
-MAXIMISED = "accuracy"
-"""The metric of ours of which more is better."""
+MAXIMISED, SHARES = ("accuracy",), ("error", "accuracy")
+"""Metrics of ours of which more is better, and those that are shares of examples."""
+
+
+def is_ours(metrics: Mapping[str, Metric], names: Sequence[str] = tuple(METRICS)) -> bool:
+    """Whether the first metric is one of ours with one of these names, not a user's function."""
+    first = next(iter(metrics), LOSS)
+    return first in names and metrics[first] is METRICS[first]
+
+
+def remark_direction(asked: bool | None, metrics: Mapping[str, Metric]) -> Iterator[str]:
+    """A line where less of a user's metric counts as better, and nobody has said so."""
+    if asked is None and metrics and not is_ours(metrics):
+        yield f"metric: less of {next(iter(metrics))!r} counts as better; for more: maximise=True"
 
 
 def is_maximised(asked: bool | None, metrics: Mapping[str, Metric]) -> bool:
     """Whether more of the first metric is better.
 
     Args:
-        asked: the setting ``maximise``; None where only `MAXIMISED` is.
+        asked: the setting ``maximise``; None where only `MAXIMISED` are.
         metrics: metrics by name.
 
     Raises:
         UserError: the loss decides, which training makes less.
     """
-    first = next(iter(metrics), LOSS)
     if asked is None:
-        return first == MAXIMISED and metrics[first] is right
-    if asked and first == LOSS:
+        return is_ours(metrics, MAXIMISED)
+    if asked and not metrics:
         raise UserError("maximise: training makes the loss less; allowed: with a metric")
     return asked
 
@@ -555,7 +576,7 @@ def metrics_of(asked: Any, train: Arrays, loss: object = None) -> dict[str, Metr
         loss: the setting ``loss``; a model's own decides alone, unless another metric is named.
 
     Raises:
-        UserError: an unknown name.
+        UserError: an unknown name, or one that two have.
     """
     if asked is None and loss == OWN_LOSS:
         return {}
@@ -563,17 +584,18 @@ def metrics_of(asked: Any, train: Arrays, loss: object = None) -> dict[str, Metr
         whole = isinstance(train.y, Tensor) and not train.y.is_floating_point()
         return {"error": wrong} if whole else {}
     several: list[Any] = [*asked] if isinstance(asked, list | tuple) else [asked]  # pyright: ignore[reportUnknownVariableType]
-    found: dict[str, Metric] = {}
-    for each in several:
-        if isinstance(each, str):
-            if each not in (*METRICS, LOSS):
-                raise name_error("metric", each, [*METRICS, LOSS])
-            if each != LOSS:
-                found[each] = METRICS[each]
-        elif callable(each):
-            found[getattr(each, "__name__", type(each).__name__)] = cast(Metric, each)
-        else:
-            raise UserError(f"metric: {each!r} is not allowed; allowed: a name or a function")
-    if LOSS in found:
-        raise UserError(f"metric: a function named {LOSS!r}; allowed: any other name")
-    return found
+    metrics: dict[str, Metric] = {}
+    for metric in several:
+        if not (isinstance(metric, str) or callable(metric)):
+            raise UserError(f"metric: {metric!r} is not allowed; allowed: a name or a function")
+        if isinstance(metric, str) and metric not in (*METRICS, LOSS):
+            raise name_error("metric", metric, [*METRICS, LOSS])
+        if metric == LOSS:
+            continue
+        is_name = isinstance(metric, str)
+        name = metric if is_name else getattr(metric, "__name__", type(metric).__name__)
+        if name in (LOSS, *metrics):
+            told = f"a function named {LOSS!r}" if name == LOSS else f"two named {name!r}"
+            raise UserError(f"metric: {told}; allowed: any other name")
+        metrics[name] = METRICS[name] if is_name else cast(Metric, metric)
+    return metrics

@@ -436,7 +436,7 @@ class AdviceSearch:
         config = tries[0][1]
         return Cell(
             candidate.method.label, candidate.workers, found.rate, tuple(runs), config.judged,
-            not found.inside, config.example_weight,
+            not found.inside, config.example_weight, config.is_share,
         )  # fmt: skip
 
     def _race(

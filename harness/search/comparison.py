@@ -201,8 +201,9 @@ class Grid:
         configs = [self.configure(method, workers, rate, seed) for seed in self.seeds]
         called = f"{method.label}, {_workers(workers)}, rate {rate:.3g}, seed"
         runs = yield [(f"{called} {config.seed}", config) for config in configs]
-        judged, weight = configs[0].judged, configs[0].example_weight
-        cell = Cell(method.label, workers, rate, tuple(runs), judged, example_weight=weight)
+        one = configs[0]
+        judged = one.judged, False, one.example_weight, one.is_share
+        cell = Cell(method.label, workers, rate, tuple(runs), *judged)
         return cell if found is None else replace(cell, edge=not found.inside, tried=found.tried)
 
     def _preset_rate(self, method: Method) -> float | None:

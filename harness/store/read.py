@@ -273,6 +273,7 @@ class Cell:
         judged: metric for comparisons, e.g. ``"dev_error"``.
         edge: whether ``rate`` is the best of a sweep and at its edge.
         example_weight: change of ``judged`` by one development example; 0 if there is no fixed one.
+        is_share: whether ``judged`` is a share, from 0 to 1.
         tried: final errors of the search by rate, one per development seed, infinite if it
             diverged; empty if the rate was given.
     """
@@ -284,4 +285,5 @@ class Cell:
     judged: str
     edge: bool = False
     example_weight: float = 0.0
+    is_share: bool = False
     tried: Mapping[float, Sequence[float]] = field(default_factory=dict[float, Sequence[float]])

@@ -176,6 +176,11 @@ class TaskConfig(ABC):
         """Change of the judged metric by one development example; 0 if there is no fixed one."""
         return 0.0
 
+    @property
+    def is_share(self) -> bool:
+        """Whether the judged metric is a share, from 0 to 1."""
+        return True
+
     def show(self, error: float) -> str:
         """Format an error of the judged metric for the user."""
         return f"{error:.2%}"

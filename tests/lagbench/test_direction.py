@@ -6,7 +6,10 @@ import pytest
 from torch.nn import functional
 
 import lagbench
+from harness.base.log import LOG
+from harness.judge.bounds import positive_ci, share_ci
 from harness.judge.direction import is_maximised
+from harness.modules.task import METRICS
 from harness.search.rates import TUNING_SEEDS
 from harness.search.search import final_error
 from tests.modules import mlp, points
@@ -64,11 +67,53 @@ def test_the_direction_is_in_the_identity_only_where_it_is_set(usual):
     assert more.config["problem"]["better"] == "more"
 
 
+def named(name):
+    def metric(outputs, targets):
+        return (outputs.argmax(1) != targets).double().mean() / 10
+
+    metric.__name__ = name
+    return metric
+
+
+def test_a_name_says_nothing_of_the_range_or_direction_of_a_metric(usual, caplog):
+    """A line says the direction that a metric has without `maximise`."""
+    rows, data = [], points()
+    LOG.addHandler(caplog.handler)
+    for name in ("error", "accuracy", "frame_error", "dev_error"):
+        declared = {"maximise": False} if name in METRICS else {}
+        settings = {"rate": 0.1, "seeds": 2, "metric": named(name), **usual, **declared}
+        rows += lagbench.train(mlp, functional.cross_entropy, data, **settings).rows
+        line = f"metric: less of {name!r} counts as better; for more: maximise=True"
+        assert (line in caplog.messages) == (not declared)
+    LOG.removeHandler(caplog.handler)
+
+    assert len({(row.error.low, row.error.high) for row in rows}) == 1
+    assert not any(row.cell.example_weight for row in rows)
+
+
+def test_a_share_is_one_because_it_is_declared_one(usual, caplog):
+    settings = {"rate": 0.1, "seeds": 2, "metric": named("costs"), "maximise": False, **usual}
+    data = points()
+    share, other = (
+        lagbench.train(mlp, functional.cross_entropy, data, share=is_share, **settings).rows[0]
+        for is_share in (True, None)
+    )
+
+    values = [run.summary["dev_costs/iterate"] for run in share.cell.runs]
+    assert share.error == share_ci(values) != other.error == positive_ci(values)
+    assert not [line for line in caplog.messages if "maximise" in line]
+
+
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
         ({"maximise": "yes"}, "^maximise: 'yes' is not allowed"),
         ({"maximise": True, "metric": "loss"}, "maximise: training makes the loss less"),
+        ({"metric": ["error", named("error")]}, "metric: two named 'error'; allowed: any other"),
+        ({"metric": [named("loss")]}, "metric: a function named 'loss'; allowed: any other"),
+        ({"metric": named("accuracy")}, "metric: a function named 'accuracy', as one of ours; al"),
+        ({"metric": [named("mse"), "error"]}, "metric: a function named 'mse', as one of ours"),
+        ({"share": 1}, "^share: 1 is not allowed"),
     ],
 )
 def test_a_wrong_direction_is_one_line(asked, told, usual):

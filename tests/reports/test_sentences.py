@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +41,7 @@ def falling(speed: float, passes: float, end: float = 0.1, start: float = 0.9) -
 
 def cell_of(method: str, workers: int, curves: Sequence[Curve], **further: bool) -> Cell:
     runs = tuple(run_of(curve, **further) for curve in curves)
-    return Cell(method, workers, 0.1, runs, "dev_error", example_weight=0.01)
+    return Cell(method, workers, 0.1, runs, "dev_error", example_weight=0.01, is_share=True)
 
 
 def table_of(target: float | None = 0.2) -> Table:
@@ -75,20 +74,6 @@ def test_the_first_sentence_has_the_factors_and_the_interval():
     assert told[1].startswith(
         "At the end of training, not at the target, its error is 0.1 against 0.1, less than one"
     )
-
-
-def test_a_metric_of_the_user_s_that_rises_is_asked_for_its_direction():
-    def told(judged, more=False, end=0.9):
-        cell = cell_of("a", 1, [[(0.0, 0.0, 0.5), (5.0, 5.0, end)]] * 2, more=more)
-        for run in cell.runs:
-            run.summary[f"{judged}/iterate"] = run.summary.pop("dev_error/iterate")
-            run.metrics["name"] = np.array([f"{judged}/iterate"] * 2)
-        return " ".join(answer(build_table([replace(cell, judged=judged)])))
-
-    hint = "hits rises in training, and less of it counts as better: if more is, maximise=True"
-    assert hint in told("dev_hits")
-    for known in (told("dev_hits", more=True), told("dev_hits", end=0.4), told("dev_loss")):
-        assert "maximise" not in known
 
 
 def test_a_table_is_ordered_from_the_fastest_to_the_target():

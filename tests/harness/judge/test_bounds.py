@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from harness.base.errors import UserError
 from harness.judge.bounds import (
     geometric_ci,
     metric_ci,
@@ -31,7 +32,7 @@ def test_an_interval_of_shares_lies_between_0_and_1_around_the_mean(values: list
 
 @given(positive)
 def test_intervals_of_positive_quantities_are_above_0_around_their_mean(values: list[float]):
-    for found in (positive_ci(values), geometric_ci(values), metric_ci("dev_mse", values)):
+    for found in (positive_ci(values), geometric_ci(values), metric_ci(False, values)):
         assert 0.0 <= found.low <= found.estimate <= found.high
     ratio = paired_ratio_ci(values, values[::-1])
     assert 0.0 <= ratio.low <= ratio.high
@@ -83,7 +84,7 @@ def test_one_seed_has_no_interval():
 
 
 def test_a_metric_with_negative_values_has_students_interval():
-    found = metric_ci("dev_reward", [-1.0, 0.0, 1.0])
+    found = metric_ci(False, [-1.0, 0.0, 1.0])
 
     assert found.high == pytest.approx(stats.t.ppf(0.975, 2) / math.sqrt(3))
     assert found.low == -found.high
@@ -99,6 +100,8 @@ def test_intervals_cover_the_mean_of_small_shares_nearly_as_often_as_they_say():
 
 
 def test_what_is_outside_its_range_is_no_share_or_ratio():
-    for function, values in ((share_ci, [1.1, 0.2]), (positive_ci, [-1.0]), (geometric_ci, [0.0])):
+    with pytest.raises(UserError, match=r"declared a share, is 1\.1, 0\.2; allowed: from 0"):
+        metric_ci(True, [1.1, 0.2])
+    for function, values in ((positive_ci, [-1.0]), (geometric_ci, [0.0])):
         with pytest.raises(ValueError, match="allowed"):
             function(values)
