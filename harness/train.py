@@ -129,7 +129,7 @@ def _start(processes: int, restarts: int, words: Sequence[str]) -> int:
             process = context.Process(
                 target=_member, args=(words, {**group, "RANK": str(rank)}, served)
             )
-            with forks.block_interrupts():
+            with forks.guard_start():
                 process.start()
             group_of.append(process)
             return process

@@ -24,11 +24,13 @@ from multiprocessing.process import BaseProcess
 from threading import Thread
 from types import ModuleType
 
+from harness.base.errors import ProcessDied
+
 __all__ = [
-    "block_interrupts",
     "context",
     "die_with_parent",
     "end",
+    "guard_start",
     "hide_main",
     "ignore",
     "join",
@@ -65,15 +67,20 @@ def context(*modules: str) -> ForkServerContext | SpawnContext:
 
 
 @contextmanager
-def block_interrupts() -> Generator[None]:
+def guard_start() -> Generator[None]:
     """Start processes that never receive Ctrl-C: the parent does, and ends them.
 
     This includes the fork server, which may start with the first of them.
+
+    Raises:
+        ProcessDied: the fork server, or the new process, was killed meanwhile.
     """
     # Children inherit the mask. A Ctrl-C that arrives meanwhile reaches the parent afterwards.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
+    except (EOFError, ConnectionError) as error:  # the pipe to the fork server is broken
+        raise ProcessDied("a process was killed from outside, e.g. for want of memory") from error
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 

@@ -187,7 +187,7 @@ class ProcessExecutor(Executor):
             if not (ended.cancelled() or isinstance(ended.exception(), BrokenExecutor)):
                 self._idle.append(pool)
 
-        with forks.block_interrupts(), forks.hide_main():
+        with forks.guard_start(), forks.hide_main():
             future = pool.submit(fn, *args, **kwargs)  # starts the process, the first time
         future.add_done_callback(take_back)
         return future

@@ -189,7 +189,7 @@ class Runner:
         calls = [(data, *given) for data in packed]
         try:
             return self._submit_calls(calls)
-        except BrokenExecutor:
+        except (BrokenExecutor, ProcessDied):
             self.__exit__()
             return self._submit_calls(calls)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from harness.base import forks
+from harness.base.errors import ProcessDied
 from tests.processes import run
 
 CLUSTER = Path(__file__).parents[3] / "reproductions" / "clusters" / "k20m-server.toml"
@@ -101,3 +102,9 @@ def test_processes_end_when_they_have_to_also_one_that_is_stopped(
     forks.join(sleepers, 60.0)
     assert sleepers[0].exitcode == -signal.SIGKILL
     assert sleepers[1].exitcode in (-signal.SIGTERM, -signal.SIGKILL)
+
+
+@pytest.mark.parametrize("error", [EOFError, BrokenPipeError, ConnectionResetError])
+def test_a_fork_server_that_is_killed_during_a_start_is_one_line(error):
+    with pytest.raises(ProcessDied, match="killed from outside"), forks.guard_start():
+        raise error
