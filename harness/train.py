@@ -176,6 +176,8 @@ def _supervise(
     from harness.base import forks
 
     while server.is_alive():
+        if all(worker.exitcode for worker in workers):  # they have failed for want of the server
+            forks.end([server], forks.ENDING_S)
         server.join(POLL_S)
         for place, worker in enumerate(workers):
             if restarts and server.is_alive() and worker.exitcode:

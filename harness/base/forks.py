@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 from collections.abc import Collection, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from threading import Thread
@@ -99,10 +99,13 @@ def hide_main() -> Generator[None]:
         sys.modules["__main__"] = main
 
 
-def end(processes: Collection[BaseProcess]) -> None:
-    """End processes by SIGTERM, then SIGKILL, the only signal that a stopped process acts on."""
+def end(processes: Collection[BaseProcess], within_s: float = 0.0) -> None:
+    """End processes that do not end by themselves in ``within_s`` seconds; SIGKILL comes last."""
+    join(processes, within_s)
     for process in processes:
         process.terminate()
+        with suppress(ProcessLookupError, TypeError):  # it has ended, or never begun
+            os.kill(process.pid, signal.SIGCONT)  # a stopped process acts on no SIGTERM
     join(processes, ENDING_S)
     for process in processes:
         process.kill()
