@@ -28,7 +28,7 @@ ROOMS = {
     "collectives": ("harness.simulator.collectives", "AllReduce.ends_s"),
     "data_synth": ("data_synth.continuous", "Maker.chunk"),
     "modules": ("harness.modules.network", "ModuleNetwork.gradient"),
-    "natural_gradient": ("harness.natural_gradient", "NaturalGradient.descend_all"),
+    "natural_gradient": ("harness.natural_gradient.batched_layers", "step_"),
     "networks": ("harness.networks.feedforward", "Dnn.gradient"),
     "reports": ("reports", "build"),
     "rollouts": ("harness.rollouts.protocol", "Rollouts.advance"),
@@ -53,10 +53,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if room := config.getoption("--plant"):
-        module, path = ROOMS[room]
-        *owners, name = path.split(".")
-        owner: Any = functools.reduce(getattr, owners, import_module(module))
+        owner, name = find_planted(room)
         setattr(owner, name, slow(getattr(owner, name)))
+
+
+def find_planted(room: str) -> tuple[Any, str]:
+    """The object that has the function to slow, and the function's name."""
+    module, path = ROOMS[room]
+    *owners, name = path.split(".")
+    return functools.reduce(getattr, owners, import_module(module)), name
 
 
 def slow(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.benchmarks.conftest import ROOMS, find_planted
+
 HELP = ("-m", "harness", "--help")
 TORCH = ("-c", "import torch")
 SIMULATOR = ("-c", "import harness.simulator")
@@ -32,3 +34,7 @@ def test_a_start_over_an_import(benchmark, note, ours, other, bound):
     rounds = 3 if benchmark.enabled else 1
     pairs = [(child_s(ours), child_s(other)) for _ in range(rounds)]
     note(min(one for one, _ in pairs) / min(two for _, two in pairs), bound)
+
+
+def test_what_is_planted_exists():
+    assert all(callable(getattr(*find_planted(room))) for room in ROOMS)
