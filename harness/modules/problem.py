@@ -330,8 +330,8 @@ class Arrays:
         return len(self.x)
 
     def __getitem__(self, some: slice) -> Arrays:
-        """Some of the examples, without a copy."""
-        return Arrays(self.x[some], self.y[some])
+        """A copy of some of the examples, as a module may write its inputs."""
+        return Arrays(self.x, self.y).map(lambda tensor: tensor[some].clone())
 
     @property
     def start(self) -> np.ndarray:

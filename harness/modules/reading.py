@@ -20,6 +20,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils import data as loading
 from torch.utils.data import DataLoader
 
 from harness.base.errors import RAISED, UserError, describe_raised
@@ -118,10 +119,18 @@ def _read_loader(loader: Any, what: str) -> Arrays:
     generators = [loader.generator, getattr(getattr(batches, "sampler", None), "generator", None)]
     states = [(each, each.get_state()) for each in generators if each is not None]
     _check_indexed(loader.dataset, what)
-    with use_seed(READING_SEED):  # of a loader that shuffles
-        rows = list(sampler if batches is None else chain.from_iterable(sampler))
+    passes: list[list[list[int]]] = []  # by batch
+    for number in range(2):
+        with use_seed(READING_SEED + number):  # of a loader that shuffles
+            passes.append([[batch] if batches is None else [*batch] for batch in sampler])
     for generator, state in states:
         generator.set_state(state)  # so that a second reading gives the same order
+    rows, again = (list(chain.from_iterable(batched)) for batched in passes)
+    spare = len(loader.dataset) - len(set(rows))  # fewer than a batch are dropped from its end
+    is_whole = len(set(rows)) == len(rows) and spare < max(map(len, passes[0]), default=1)
+    if again and not is_whole and sorted(rows) != sorted(again):
+        told = "the sampler draws other examples in each pass, and their order is read once"
+        raise UserError(f"{what}: {told}; allowed: each example once a pass, weights in the loss")
     return _read(loader.dataset, None if batches is None else collate, what, rows)
 
 
@@ -141,6 +150,7 @@ def _read(
         before = pickle.dumps(_states())
         arrays = _stack([_example(data[row], collate, what) for row in index.tolist()], what)
         draws = pickle.dumps(_states()) != before
+    _check_examples(data, index, collate, what)
     if not draws:
         return arrays
     told = "draws at random: each example is asked anew in each pass of training, with a seed"
@@ -148,7 +158,45 @@ def _read(
     return RandomExamples(arrays.x, arrays.y, data, index, collate)
 
 
+TORCHS_OWN = cast(Any, loading).default_collate, cast(Any, loading).default_convert
+"""What makes batches of a loader without a ``collate_fn``."""
+
+ASKED = 32
+"""Examples that are asked a second time."""
+
+
+def _check_examples(data: Any, index: np.ndarray, collate: Collate | None, what: str) -> None:
+    """Reject examples that one seed does not determine, or that depend on the rest of a batch.
+
+    Raises:
+        UserError: there are such examples.
+    """
+
+    def ask(rows: np.ndarray, seed: int = READING_SEED, batched: bool = False) -> str:
+        with use_seed(seed):
+            items = [data[row] for row in rows.tolist()]
+        with use_seed(seed):
+            if batched and collate is not None:
+                return _pair(collate(items), what).map(lambda tensor: tensor[0]).sha256
+            return "".join(_example(item, collate, what).sha256 for item in items)
+
+    some = index[:: -(-len(index) // ASKED)]
+    if ask(some) != ask(some):
+        told = "an example differs when it is asked again with an equal seed"
+        allowed = "draws by torch, numpy.random or random, not by a generator of its own"
+        raise UserError(f"{what}: {told}; allowed: {allowed}")
+    if collate in (None, *TORCHS_OWN) or len(index) < 3:
+        return
+    half = min(3, (len(index) - 1) // 2)  # of two batches that have the first example in common
+    one, other = index[: 1 + half], np.concatenate([index[:1], index[-half:]])
+    if any(ask(one, seed, batched=True) != ask(other, seed, batched=True) for seed in range(8)):
+        told = "collate_fn mixes examples, and is called with one at a time"
+        raise UserError(f"{what}: {told}; allowed: what makes each by itself")
+
+
 def _check_indexed(data: object, what: str) -> None:
+    if hasattr(data, "__array__"):
+        raise UserError(f"{what}: {type(data).__name__} without targets; {ALLOWED}")
     if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         told = f"{type(data).__name__} has no items by number, or no length; {ALLOWED}"
         raise UserError(f"{what}: {told}; of an iterable, a list of its examples")
@@ -216,11 +264,32 @@ LABEL = "label"
 
 
 def _tensor(value: Any, what: str) -> Tensor:
+    """The numbers of an array or of anything that converts to one, in a tensor of its own kind.
+
+    Raises:
+        UserError: it holds no numbers, masks some, or is no dense array in memory.
+    """
+    kind = type(value).__name__
+    if np.ma.is_masked(value) or hasattr(value, "get_mask"):
+        told = f"{kind} with masked values, which are no data"
+        raise UserError(f"{what}: {told}; allowed: none masked, e.g. after .filled(value)")
     try:
-        return torch.as_tensor(value)
+        if hasattr(value, "__array__") and not isinstance(value, Tensor):
+            value = np.asarray(value)
+            kind = f"{kind} of {value.dtype}"
+            # neither reversed nor in the other order of bytes, which torch does not read
+            value = value.astype(value.dtype.newbyteorder("="), order="C", copy=False)
+        tensor = torch.as_tensor(value).detach()
+        if tensor.dtype in (torch.uint16, torch.uint32):  # not all of torch's operations know these
+            tensor = tensor.long()
     except (TypeError, ValueError, RuntimeError) as error:
-        told = f"{type(value).__name__} holds no numbers; {ALLOWED}, without columns of text"
+        told = f"{kind} holds no numbers of torch; {ALLOWED}, without columns of text"
         raise UserError(f"{what}: {told}") from error
+    is_dense = tensor.layout is torch.strided and not (tensor.is_nested or tensor.is_quantized)
+    if not is_dense or tensor.is_meta or tensor.dtype is torch.uint64:
+        told = f"a tensor of {tensor.dtype} on {tensor.device.type}, layout {tensor.layout}"
+        raise UserError(f"{what}: {told}; allowed: dense ones, as of .to_dense(), without uint64")
+    return tensor.as_subclass(Tensor)
 
 
 # -- data sets that draw at random ---------------------------------------------------------------

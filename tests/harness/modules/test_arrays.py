@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -13,6 +14,7 @@ from torch.utils.data import (
     TensorDataset,
 )
 
+import lagbench
 from harness.base.errors import UserError
 from harness.modules.problem import Arrays
 from harness.modules.reading import arrays_of
@@ -154,3 +156,85 @@ def test_a_split_has_every_example_once_and_no_other_next_time():
     assert sorted([*parts[0].y.tolist(), *parts[1].y.tolist()]) == list(range(6))
     assert len(parts[1]) == 2
     assert parts[1].y.tolist() == Arrays(X, Y).split(0.3)[1].y.tolist()
+
+
+class Frame:
+    """Stands in for a table of another library, which converts to an array."""
+
+    shape = (6, 2)
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        return self.array
+
+
+PLAIN = X.numpy()
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        PLAIN[::-1][::-1],
+        PLAIN[::-1].copy()[::-1],
+        np.asfortranarray(PLAIN),
+        PLAIN.astype(">f4"),
+        PLAIN.astype(np.uint16),
+        PLAIN.astype(">u4"),
+        Frame(PLAIN.astype(">f8")[::-1].copy()[::-1]),
+        np.ma.masked_greater(PLAIN, 100.0),
+        torch.tensor(PLAIN, requires_grad=True),
+    ],
+)
+def test_numbers_are_taken_however_they_lie_in_memory(x):
+    assert torch.equal(arrays_of((x, Y), "data").x.float(), X)
+    examples = [(row, 1) for row in (x.array if isinstance(x, Frame) else x)]
+    assert torch.equal(arrays_of(examples, "data").x.float(), X)
+    assert not arrays_of((x, Y), "data").x.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        ((np.ma.masked_greater(PLAIN, 3.0), Y), "MaskedArray with masked values, which are no"),
+        ((X, np.ma.masked_equal(Y.numpy(), 3)), "MaskedArray with masked values, which are no"),
+        ([(np.ma.masked_less(row, 4.0), 1) for row in PLAIN], "MaskedArray with masked values"),
+        ((Frame(PLAIN.astype(object)), Y), "Frame of object holds no numbers"),
+        ((PLAIN.astype("M8[s]"), Y), r"ndarray of datetime64\[s\] holds no numbers"),
+        ((PLAIN.astype(np.uint64), Y), r"torch\.uint64 on cpu, layout torch\.strided"),
+        ((X.to_sparse(), Y), r"layout torch\.sparse_coo"),
+        ((X.to("meta"), Y), "a tensor of torch.float32 on meta"),
+        (Frame(PLAIN), "Frame without targets"),
+        (PLAIN, "ndarray without targets"),
+    ],
+)
+def test_what_is_no_array_of_numbers_is_refused_by_its_kind(data, told):
+    with pytest.raises(UserError, match=f"^data: .*{told}.*; allowed: "):
+        arrays_of(data, "data")
+
+
+class Halving(nn.Module):
+    """A module that writes its input in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.layer(x.mul_(0.5))
+
+
+def test_a_module_that_writes_its_inputs_leaves_the_data_as_they_are(tmp_path):
+    settings = {"rate": 1e-9, "step_seconds": 0.01, "seeds": 1, "passes": 2, "minibatch": 2}
+    x, y = X.clone(), Y % 2
+    run = lagbench.train(
+        *(Halving, nn.functional.cross_entropy, (x, y)),
+        **settings,
+        dev=(x, y),
+        metric="loss",
+        cluster="k20m-server",
+        store=tmp_path,
+    ).runs[0]
+    assert torch.equal(x, X)
+    assert np.ptp(run.curve("dev_loss/iterate")[1]) < 1e-6

@@ -10,7 +10,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+)
 
 import lagbench
 from harness.algorithms.async_sgd import AsyncSgd
@@ -159,14 +168,14 @@ def test_training_leaves_all_generators_alone(tmp_path):
 # -- what is asked anew --------------------------------------------------------------------------
 
 
-def test_a_data_set_that_draws_nothing_is_read_once(tmp_path):
+def test_a_data_set_that_draws_nothing_is_read_before_training(tmp_path):
     data = Plain()
     train = arrays_of(data, "data")
     assert type(train) is Arrays
     assert torch.equal(train.x, X)
-    assert data.asked == 60
+    asked = data.asked
     configured(replace_train(problem_of(), train)).execute(Store(tmp_path), silent)
-    assert data.asked == 60
+    assert data.asked == asked
 
 
 def replace_train(problem: Problem, train: Arrays) -> Problem:
@@ -257,6 +266,69 @@ def test_several_processes_give_the_bytes_of_one(tmp_path):
 
 
 # -- mistakes ------------------------------------------------------------------------------------
+
+
+class Generated(Plain):
+    """Draws with a generator of its own, now and then."""
+
+    def __init__(self, draw) -> None:
+        self.draw = draw
+
+    def __getitem__(self, i: int):
+        return X[i] * (1 if self.draw() < 0.5 else -1), int(Y[i])
+
+
+def collate_mixed(items):
+    x, y = default_collate(items)
+    return 0.7 * x + 0.3 * x[torch.randperm(len(x))], y
+
+
+def collate_centred(items):
+    x, y = default_collate(items)
+    return (x - x.mean(0) if len(x) > 1 else x), y
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (Generated(np.random.default_rng(0).random), "an example differs when it is asked again"),
+        (Generated(random.Random(0).random), "an example differs when it is asked again"),
+        (DataLoader(Generated(random.SystemRandom().random), 4), "an example differs when it is"),
+        (DataLoader(Plain(), 8, collate_fn=collate_mixed), "collate_fn mixes examples, and is"),
+        (DataLoader(Noisy(), 8, collate_fn=collate_centred), "collate_fn mixes examples, and is"),
+        (DataLoader(Plain(), 8, sampler=WeightedRandomSampler([1.0, 2.0] * 30, 60)), "sampler dra"),
+        (
+            DataLoader(Plain(), 8, sampler=RandomSampler(X, num_samples=30)),
+            "the sampler draws othe",
+        ),
+        (DataLoader(Plain(), batch_sampler=BatchSampler(RandomSampler(X, True), 8, True)), "sampl"),
+    ],
+)
+def test_draws_that_cannot_be_made_anew_are_refused_in_one_line(data, told):
+    with pytest.raises(UserError, match=f"^data: .*{told}.*; allowed: ") as refused:
+        arrays_of(data, "data")
+    assert "\n" not in str(refused.value)
+
+
+def collate_noisy(items):
+    x, y = default_collate(items)
+    return x + torch.randn(len(x), 1), y
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        DataLoader(Plain(), 8, collate_fn=collate_noisy),
+        DataLoader(Noisy(), 8, sampler=SubsetRandomSampler(range(5, 25))),
+        DataLoader(Noisy(), 8, sampler=[3, 3, 4]),
+        DataLoader(Noisy(), 7, shuffle=True, drop_last=True),
+    ],
+)
+def test_draws_of_collate_and_orders_of_the_same_examples_are_taken(loader):
+    train = arrays_of(loader, "data")
+    assert isinstance(train, RandomExamples)
+    rows = np.arange(3)[None]
+    assert (train.ask(rows, rows * 0, 0).x != train.ask(rows, rows * 0 + 1, 0).x).all()
 
 
 class Growing(Noisy):

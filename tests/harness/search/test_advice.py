@@ -47,6 +47,7 @@ class FakeConfig:
     passes: int = PASSES
     judged: str = "dev_loss"
     example_weight: float = 0.0
+    is_share: bool = False
 
 
 def run_of(config: FakeConfig):
