@@ -1,1 +1,0 @@
-"""Algorithms beyond the papers, compared on two shipped clusters: docs/algorithms.md."""
