@@ -29,9 +29,9 @@ import pyarrow.parquet as pq
 
 from data_synth.corpus import COLUMNS, Card, Corpus, Utterances, digest, join
 from data_synth.tree import tree_from
-from harness.base.errors import UserError
+from harness.base.errors import Damaged, UserError
 from harness.base.log import LOG
-from harness.store.files import sync
+from harness.store.files import exists, is_file, read_bytes, reading, sync
 
 FORMAT = 1
 
@@ -132,7 +132,7 @@ def new_folder(folder: Path, fill: Callable[[Path], None]) -> None:
         fill(hidden)
         for each in (*hidden.iterdir(), hidden):
             sync(each)
-        if not folder.exists():
+        if not exists(folder):
             hidden.replace(folder)
             sync(folder.parent)
     except OSError as error:
@@ -190,33 +190,47 @@ def load(folder: Path) -> Corpus:
         folder: of a saved corpus.
 
     Raises:
-        UserError: a file is missing, damaged or of another length than the others.
+        Damaged: a file is missing, damaged or of another length than the others.
+        UserError: the machine refuses to read it.
     """
     corpus = _open_corpus(folder)
     if corpus.computed_fingerprint() != corpus.stored_fingerprint:
-        raise UserError(f"{folder}: damaged, its content does not match its fingerprint")
+        raise Damaged(f"{folder}: damaged, its content does not match its fingerprint")
     return corpus
 
 
 def _open_corpus(folder: Path) -> Corpus:
     try:
-        card = json.loads((folder / "corpus.json").read_text())
+        card = json.loads(read_bytes(folder / "corpus.json"))
         corpus = Corpus(
-            features=np.load(folder / "features.npy", mmap_mode="r"),
-            targets=np.load(folder / "targets.npy", mmap_mode="r"),
-            utterances=_utterances(pq.read_table(folder / "utterances.parquet")),
+            features=_map_array(folder / "features.npy"),
+            targets=_map_array(folder / "targets.npy"),
+            utterances=_utterances(_read_table(folder / "utterances.parquet")),
             lm_text=_lm_text(folder / LM_TEXT, card.pop("lm_sentences", 0)),
             **_fields(card),
         )
     except Exception as error:  # whatever a damaged file makes numpy and pyarrow raise
-        raise UserError(f"{folder}: not a whole corpus ({_one_line(error)})") from None
+        if isinstance(error, MemoryError) or type(error) is UserError:  # the machine refuses
+            raise
+        raise Damaged(f"{folder}: not a whole corpus ({_one_line(error)})") from None
     frames = corpus.utterances.total_frames
     if not len(corpus.features) == len(corpus.targets) == frames:
-        raise UserError(
+        raise Damaged(
             f"{folder}: not a whole corpus (features.npy has {len(corpus.features)} frames, "
             f"targets.npy {len(corpus.targets)}, utterances.parquet {frames})"
         )
     return corpus
+
+
+def _map_array(path: Path) -> np.ndarray:
+    with reading(path):
+        if is_file(path):
+            return np.load(path, mmap_mode="r")
+    raise Damaged(f"{path.name}: missing")
+
+
+def _read_table(path: Path) -> pa.Table:
+    return pq.read_table(pa.BufferReader(read_bytes(path)))
 
 
 def _one_line(error: Exception) -> str:
@@ -246,7 +260,7 @@ def _utterances(table: pa.Table) -> Utterances:
 def _lm_text(path: Path, sentences: int) -> tuple[tuple[str, ...], ...]:
     if not sentences:
         return ()
-    text = tuple(map(tuple, pq.read_table(path)["words"].to_pylist()))
+    text = tuple(map(tuple, _read_table(path)["words"].to_pylist()))
     if len(text) != sentences:
         raise ValueError(f"{path.name} has {len(text)} sentences, corpus.json says {sentences}")
     return text
@@ -289,11 +303,11 @@ def load_or_make(folder: Path, make: Callable[[Path], None]) -> Corpus:
         folder: of the corpus.
         make: fills an empty folder with a corpus; if it fails nothing is kept.
     """
-    if not (folder / "corpus.json").exists():
+    if not exists(folder / "corpus.json"):
         new_folder(folder, make)
     try:
         return load(folder)
-    except UserError as error:
+    except Damaged as error:
         LOG.warning(f"{error}; it is made again")
         remove_folder(folder)
         new_folder(folder, make)

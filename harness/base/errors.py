@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from traceback import walk_tb
 
-from harness.base.printable import printable
+from harness.base.printable import one_line
 
 EXIT_DONE = 0
 
@@ -38,8 +38,15 @@ class UserError(Exception):
     """
 
     def __str__(self) -> str:
-        told = " ".join(printable(super().__str__()).splitlines())
+        told = one_line(super().__str__())
         return told if len(told) <= LONGEST else f"{told[: LONGEST // 2]} ... {told[-300:]}"
+
+
+class Damaged(UserError):  # noqa: N818 (what is wrong with a file)
+    """A file is missing, or is not as it was written: it may be made again.
+
+    What the machine refuses to read is not damaged: that is a plain `UserError`.
+    """
 
 
 class ProcessDied(Exception):  # noqa: N818 (what happened, not what was wrong)

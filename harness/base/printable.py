@@ -9,6 +9,9 @@ from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
+UNSEEN = "\ufffe\uffff\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+"""Noncharacters, and marks that show the letters after them in another order."""
+
 
 def printable(value: T) -> T:
     r"""Text, or data with texts in it, in which control characters are written as escapes.
@@ -23,6 +26,11 @@ def printable(value: T) -> T:
         one\x07 two {'labels': ['\\x1b[31m']}
     """
     return cast(T, _printable(value))
+
+
+def one_line(text: str) -> str:
+    """Text in one line, printable."""
+    return " ".join(printable(text).splitlines())
 
 
 def _printable(value: Any) -> Any:
@@ -43,7 +51,7 @@ def _printable(value: Any) -> Any:
 
 def _escape(character: str) -> str:
     """A character; its escape if it is a control, a lone surrogate or a noncharacter."""
-    is_none = unicodedata.category(character) in ("Cc", "Cs") or character in "\ufffe\uffff"
+    is_none = unicodedata.category(character) in ("Cc", "Cs") or character in UNSEEN
     if not is_none or character in "\n\t":
         return character
     return character.encode("unicode_escape").decode()

@@ -12,9 +12,11 @@ from typing import Any, cast
 
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.base.files import DEFAULT_STORE
+from harness.base.printable import one_line, printable
 from harness.base.seeds import SHORT, TUNING_SEEDS
 from harness.base.settings import format_seconds
 from harness.store import Run, Store, is_run, schema, verify_run
+from harness.store.files import list_folder
 from reports import provenance
 
 __all__ = ["configure", "run"]
@@ -23,6 +25,10 @@ HERE = (Path(DEFAULT_STORE), Path("reports/out"))
 """Stores of trainings, and the folder of reports, whose commands keep their runs beside them."""
 
 HEAD = ("run", "algorithm", "workers", "rate", "seed", "status", "result", "seconds")
+
+
+MOST_LETTERS = 500
+"""Longest text of a cell."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         _write_csv(every)
     else:
         for store, runs in stores.items():
-            print(f"{store.path}: {len(runs)} run{'' if len(runs) == 1 else 's'}")
+            print(one_line(f"{store.path}: {len(runs)} run{'' if len(runs) == 1 else 's'}"))
             for line in lines(runs, arguments.wide):
                 print(line)
     damaged = sum(run.status == "damaged" for run in every)
@@ -95,7 +101,7 @@ def _write_csv(runs: Sequence[Run]) -> None:
     writer.writerow(("hash", "status", *names, "note", "folder"))
     for run in runs:
         numbers = (run.summary.get(name, "") for name in names)
-        writer.writerow((run.hash, run.status, *numbers, run.note, run.dir))
+        writer.writerow(printable([run.hash, run.status, *numbers, run.note, str(run.dir)]))
 
 
 def lines(runs: Sequence[Run], wide: bool = False) -> Iterator[str]:
@@ -126,7 +132,8 @@ def _head(wide: bool) -> tuple[str, ...]:
 
 
 def _align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Rows as lines of columns of equal width."""
+    """Rows as lines of columns of equal width, whatever text a configuration holds."""
+    rows = [[one_line(cell)[:MOST_LETTERS] for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(map(str.ljust, row, widths)).rstrip()
@@ -156,7 +163,7 @@ def _place(run: Run) -> tuple[Any, ...]:
 
 def _cells(run: Run) -> tuple[str, ...]:
     """Values of `HEAD`; ``-`` for those that a run lacks."""
-    config, seconds, rate = run.config, run.summary.get("virtual_s"), _rate(run)
+    config, seconds, rate = run.config, _number(run, "virtual_s"), _rate(run)
     return (
         run.hash[:SHORT],
         _name(run),
@@ -165,7 +172,7 @@ def _cells(run: Run) -> tuple[str, ...]:
         str(config.get("seed", "-")),
         _status(run),
         _result(run),
-        "-" if seconds is None else format_seconds(float(seconds)),
+        "-" if seconds is None else format_seconds(seconds),
     )
 
 
@@ -181,7 +188,13 @@ def _rate(run: Run) -> float | None:
     """The learning rate of the summary, that at which the schedule begins, or the setting."""
     kept = run.config.get("rate")
     found = run.summary.get("rate", _part(run, "schedule").get("rate", kept))
-    return found if isinstance(found, int | float) else None
+    return float(found) if isinstance(found, int | float) else None
+
+
+def _number(run: Run, name: str) -> float | None:
+    """A number of the summary; None if it has none of that name."""
+    value = run.summary.get(name)
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _part(run: Run, name: str) -> dict[str, Any]:
@@ -192,7 +205,8 @@ def _part(run: Run, name: str) -> dict[str, Any]:
 
 def _result(run: Run) -> str:
     """The first measurement on development or test data, with its name."""
-    found = ((key, value) for key, value in run.summary.items() if key.startswith(("dev", "test")))
+    names = (key for key in run.summary if key.startswith(("dev", "test")))
+    found = ((key, value) for key in names if (value := _number(run, key)) is not None)
     key, value = next(found, ("", 0.0))
     return f"{key.partition('/')[0]} {value:.4g}" if key else "-"
 
@@ -207,7 +221,7 @@ def find_stores(folder: Path) -> list[Store]:
     Raises:
         UserError: there is none.
     """
-    found = [folder] if any(map(is_run, folder.glob("*"))) else []
+    found = [folder] if any(map(is_run, list_folder(folder))) else []
     found = found or sorted(path for path in folder.rglob("runs") if path.is_dir())
     if not found:
         raise UserError(

@@ -313,15 +313,15 @@ def execute_run(config: Configuration, store: Store, keeps_faults: bool, watch: 
     except Exception as error:
         if isinstance(error, UserError):
             raise
-        if not keeps_faults:
-            if failure := describe_failure(error):
-                raise UserError(failure) from error
-            raise
+        if not keeps_faults and (failure := describe_failure(error)):
+            raise UserError(failure) from error
         # Errors of this machine are no results: another one may finish the run.
         if isinstance(error, OSError):
             raise machine_error(error) from error
         if shortage := lacks_memory(error):
             raise shortage from error
+        if not keeps_faults:
+            raise
         traceback.print_exc()
         note = f"{type(error).__name__}: {error}"
         with suppress(AlreadyFinished), store.needing().begin(config.to_dict()) as writer:

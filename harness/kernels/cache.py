@@ -124,10 +124,16 @@ class KernelCache(_Cache):
 
 
 def _load(path: Path, target_context: Any) -> Any:
-    """The kernel stored in a file; an unusable file is deleted, with a warning on stderr."""
+    """The kernel stored in a file; a damaged file is deleted, with a warning on stderr.
+
+    Raises:
+        OSError: the machine refuses to read the file, or what the kernel needs.
+    """
     try:
         content = read(path)
         return content and CompileResult._rebuild(target_context, *pickle.loads(content))
+    except (OSError, MemoryError):
+        raise
     except Exception as error:  # any: the kernel can be compiled instead
         notice.complain(f"{path} is damaged ({error}); it is deleted and the kernel compiled again")
         with contextlib.suppress(OSError):
@@ -177,13 +183,16 @@ def read(path: Path) -> bytes | None:
 
     Raises:
         ValueError: the content does not match its digest.
+        OSError: the machine refuses to read the file, which this user may.
     """
     try:
         if hasattr(os, "getuid") and not _is_own(path.stat()):
             return None
         stored = path.read_bytes()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     length = hashlib.sha256().digest_size
     if stored[:length] != _digest(path, stored[length:]):
         raise ValueError("its content does not match its digest")

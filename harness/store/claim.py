@@ -135,7 +135,7 @@ class Claim:
 def is_claimed(folder: Path) -> bool:
     """Whether a process executes the run in a folder now, as far as is known."""
     path = folder / NAME
-    return path.exists() and not has_ended(_read(path).partition(" ")[0])
+    return files.exists(path) and not has_ended(_read(path).partition(" ")[0])
 
 
 def _look(path: Path) -> tuple[str, int] | None:

@@ -6,28 +6,98 @@
 A file is replaced atomically: a reader sees the old or the new one, never a part. Its content is
 synced to the disk before it takes its name, and its folder afterwards, so this also holds if the
 machine loses power. Digests of a run's files and records show that they are read as written.
+What the machine refuses to read (`reading`) is an error, and no file that is missing or damaged.
 Arrays are stored as safetensors, logged rows as a Parquet file.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariableType]
+from safetensors.numpy import load, save_file  # pyright: ignore[reportUnknownVariableType]
 
-from harness.base.errors import UserError, machine_error
+from harness.base.errors import Damaged, UserError, machine_error
 from harness.base.seeds import identity
+
+ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""Numbers of the system's errors that say that there is no such file; others say nothing of it."""
+
+
+@contextmanager
+def reading(path: Path) -> Generator[None]:
+    """Tell a file that is missing from one that the machine refuses to read.
+
+    Errors without a number are not the system's: a library raises them for what it cannot parse.
+
+    Raises:
+        Damaged: there is no such file.
+        UserError: the machine refuses; nothing is known of the file.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        if error.errno in ABSENT:
+            raise Damaged(f"{path}: missing") from error
+        raise machine_error(error, path) from error
+
+
+def exists(path: Path) -> bool:
+    """Whether there is such a file or folder; `Path.exists` is False for what is refused, too."""
+    with suppress(Damaged), reading(path):
+        return bool(path.stat())
+    return False
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file, and it is neither a folder, a pipe nor a device."""
+    with suppress(Damaged), reading(path):
+        return stat.S_ISREG(path.stat().st_mode)
+    return False
+
+
+def read_bytes(path: Path, most: float = math.inf) -> bytes:
+    """The content of a file.
+
+    Args:
+        path: path of the file.
+        most: largest number of bytes.
+
+    Raises:
+        Damaged: there is no such regular file, or it is larger.
+        UserError: the machine refuses to read it.
+    """
+    with reading(path):
+        status = path.stat()  # before it is opened: a pipe would block for ever
+        if stat.S_ISREG(status.st_mode) and status.st_size <= most:
+            return path.read_bytes()
+    raise Damaged(f"{path}: not a regular file of at most {most:g} bytes")
+
+
+def list_folder(path: Path) -> list[Path]:
+    """What is in a folder, by name; nothing if there is none (`Path.glob` hides what is refused).
+
+    Raises:
+        UserError: the machine refuses to list it.
+    """
+    with suppress(Damaged), reading(path):
+        return sorted(path.iterdir())
+    return []
+
 
 PREFIX = ".unfinished-"  # of temporary files; what a kill leaves behind carries it
 
@@ -146,7 +216,7 @@ def sha256_of(content: Path | bytes) -> str:
     """SHA-256 of bytes or of a file's content, as 64 hexadecimal digits."""
     if isinstance(content, bytes):
         return hashlib.sha256(content).hexdigest()
-    with content.open("rb") as file:
+    with reading(content), content.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -180,13 +250,13 @@ def find_damaged(
     asked = {
         name: known
         for name, known in digests.items()
-        if name not in may_lack or (folder / name).exists()
+        if name not in may_lack or exists(folder / name)
     }
     return [name for name, known in asked.items() if not _is(folder / name, known)]
 
 
 def _is(path: Path, known: str) -> bool:
-    return path.is_file() and sha256_of(path) == known
+    return is_file(path) and sha256_of(path) == known
 
 
 _NUMBER = re.compile(r"os error (\d+)")
@@ -209,6 +279,19 @@ def save_arrays(
             raise
         number = int(refused[1])
         raise OSError(number, os.strerror(number)) from error
+
+
+def load_arrays(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Read arrays by name, and the metadata, from the content of a file of `save_arrays`.
+
+    From its content, because safetensors takes any refusal to open a file for a missing one.
+
+    Raises:
+        SafetensorError, ValueError: the content is none.
+    """
+    arrays: dict[str, np.ndarray] = load(data)
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return arrays, header.get("__metadata__", {})
 
 
 MetricRow = dict[str, Any]
@@ -252,17 +335,20 @@ def read_columns(path: Path) -> Columns:
     """Read a file of ``write_columns``.
 
     Raises:
-        UserError: the file is damaged.
+        Damaged: the file is missing, or holds other columns.
+        UserError: the machine refuses to read it.
     """
     import pyarrow as pa
     from pyarrow.parquet import read_table
 
+    content = pa.BufferReader(read_bytes(path))
     try:
-        table = read_table(path)
-    except (pa.ArrowException, OSError) as error:
+        table = read_table(content)
+        columns = {
+            key: np.array(table.column(key).to_pylist(), TYPES.get(key, np.float64))
+            for key in dict.fromkeys((*TYPES, *table.column_names))
+        }
+    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
         first = str(error).splitlines()[0]
-        raise UserError(f"{path}: not a whole file of metrics ({first})") from None
-    return {
-        key: np.array(table.column(key).to_pylist(), TYPES.get(key, np.float64))
-        for key in table.column_names
-    }
+        raise Damaged(f"{path}: not a whole file of metrics ({first})") from None
+    return columns

@@ -13,7 +13,8 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from harness.base.errors import UserError
+from harness.base.errors import Damaged, UserError
+from harness.base.printable import one_line
 from harness.base.seeds import SHORT, identity
 from harness.store import files, schema
 from harness.store.files import Columns, columns_of, read_columns
@@ -24,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 def is_run(folder: Path) -> bool:
     """Whether a folder holds a run, finished or not, damaged or whole."""
-    return any((folder / name).exists() for name in (schema.CONFIG, schema.RUN))
+    return any(files.exists(folder / name) for name in (schema.CONFIG, schema.RUN))
 
 
 def is_named(folder: Path, config: object) -> bool:
@@ -42,7 +43,7 @@ def folder_of_run(folder: Path) -> Path:
     """
     if is_run(folder):
         return folder
-    runs = [each for each in folder.glob("*") if is_run(each)] if folder.is_dir() else []
+    runs = [each for each in files.list_folder(folder) if is_run(each)]
     if len(runs) == 1:
         return runs[0]
     told = f"{len(runs)} runs" if runs else "no run"
@@ -75,7 +76,7 @@ class Run:
     @cached_property
     def metrics(self) -> Columns:
         """Logged rows as columns ``name``, ``value``, ``fold``, ``time_s``, ``epoch``, and more."""
-        if schema.METRICS not in self.digests and not (self.dir / schema.METRICS).exists():
+        if schema.METRICS not in self.digests and not files.exists(self.dir / schema.METRICS):
             return columns_of([])
         return read_columns(self.path(schema.METRICS))
 
@@ -110,10 +111,10 @@ class Run:
         path = self.dir / name
         if self.without([name]):
             raise UserError(f"run {self.hash[:SHORT]}: light, its {name} is not in {self.dir}")
-        if not (path.is_file() and (name in self.digests or name in schema.RESERVED)):
+        if not (files.is_file(path) and (name in self.digests or name in schema.RESERVED)):
             raise UserError(f"run {self.hash[:12]}: no file {name!r}")
         if name not in self._whole and files.find_damaged(self.dir, self._digest(name)):
-            raise UserError(f"{path}: damaged, not as written; asked for, the run is made again")
+            raise Damaged(f"{path}: damaged, not as written; asked for, the run is made again")
         self._whole.add(name)
         return path
 
@@ -128,14 +129,14 @@ class Run:
         for name, read in ((schema.CONFIG, self._read_config), (schema.PROVENANCE, self._moment)):
             try:
                 read()
-            except UserError:
+            except Damaged:
                 lost.append(name)
         return lost
 
     def without(self, names: Iterable[str]) -> list[str]:
         """Large files among ``names`` that the run was written with and that are not here."""
         large = schema.LARGE.intersection(names, self.digests)
-        return sorted(name for name in large if not (self.dir / name).exists())
+        return sorted(name for name in large if not files.exists(self.dir / name))
 
     @cached_property
     def _whole(self) -> set[str]:
@@ -170,11 +171,14 @@ class Run:
 
     def _moment(self) -> dict[str, Any]:
         path = self.dir / schema.PROVENANCE
-        if not (self.digests or path.exists()):
+        if not (self.digests or files.exists(path)):
             return {}
         moment = read_record(path)
         if moment.get("hash", self.hash) != self.hash:  # published ones may have none
-            raise UserError(f"{path}: damaged, it is another run's")
+            raise Damaged(f"{path}: damaged, it is another run's")
+        for key, kind in schema.MOMENT.items():
+            if key in moment and not isinstance(moment[key], kind):
+                raise Damaged(f"{path}: damaged, {key}: of another type than the store writes")
         return moment
 
     def _read_config(self) -> dict[str, Any]:
@@ -186,12 +190,15 @@ def read_run(folder: Path) -> Run:
 
     A record is valid if it matches its digest, and its configuration's hash is the folder's name:
     a folder that was renamed or copied is not the run that its name says.
+
+    Raises:
+        UserError: the machine refuses to read it.
     """
     try:
-        if not (folder / schema.RUN).exists():
+        if not files.exists(folder / schema.RUN):
             return Run(folder.name, read_config(folder), "unfinished", {}, "", folder)
         return _run_from_record(folder, read_record(folder / schema.RUN))
-    except UserError as error:
+    except Damaged as error:
         return Run(folder.name, {}, "damaged", {}, str(error), folder)
 
 
@@ -203,34 +210,34 @@ def verify_run(run: Run) -> Run:
 
 
 def _run_from_record(folder: Path, record: Mapping[str, Any]) -> Run:
+    hash_ = record.get("hash")
+    if not (hash_ == folder.name and is_named(folder, record.get("config"))):
+        told = f"of another run, {str(hash_)[:SHORT]}; the folder's name is not its hash"
+        raise Damaged(f"{folder / schema.RUN}: {told}")
     try:
-        if not (record["hash"] == folder.name and is_named(folder, record["config"])):
-            told = (
-                f"of another run, {str(record['hash'])[:SHORT]}; the folder's name is not its hash"
-            )
-            raise UserError(f"{folder / schema.RUN}: {told}")
-        return Run(
-            hash=record["hash"],
-            config=record["config"],
-            status=record["status"],
-            summary=schema.nan_for_none(record["summary"]),
-            note=record["note"],
-            dir=folder,
-            digests=record["files"],
-        )
-    except KeyError as error:
-        raise UserError(f"{folder / schema.RUN}: damaged, key {error} is missing") from None
+        schema.check_record(record)
+    except ValueError as error:
+        raise Damaged(f"{folder / schema.RUN}: damaged, {error}") from None
+    return Run(
+        hash=folder.name,
+        config=record["config"],
+        status=record["status"],
+        summary=schema.nan_for_none(record["summary"]),
+        note=one_line(record["note"]),
+        dir=folder,
+        digests=record["files"],
+    )
 
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Read the configuration of the run in ``folder``.
 
     Raises:
-        UserError: its hash is not the folder's name.
+        Damaged: its hash is not the folder's name.
     """
     config = read_json(folder / schema.CONFIG)
     if not is_named(folder, config):
-        raise UserError(f"{folder / schema.CONFIG}: damaged, the folder's name is not its hash")
+        raise Damaged(f"{folder / schema.CONFIG}: damaged, the folder's name is not its hash")
     return config
 
 
@@ -238,26 +245,30 @@ def read_record(path: Path) -> dict[str, Any]:
     """Read a JSON object and check its digest.
 
     Raises:
-        UserError: the file cannot be read, or is not as it was written.
+        Damaged: the file is missing, or is not as it was written.
+        UserError: the machine refuses to read it.
     """
     try:
         return files.check_digest(read_json(path))
     except ValueError as error:
-        raise UserError(f"{path}: damaged, {error}") from None
+        raise Damaged(f"{path}: damaged, {error}") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read one JSON object.
 
     Raises:
-        UserError: the file cannot be read or does not hold an object.
+        Damaged: the file is missing, or does not hold an object, or one that is nested too deep.
+        UserError: the machine refuses to read it.
     """
+    content = files.read_bytes(path, schema.MOST_BYTES)
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as JSON ({error})") from None
+        value = json.loads(content)
+        schema.check_values(value)
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"{path}: cannot be read as JSON ({error})") from None
     if not isinstance(value, dict):
-        raise UserError(f"{path}: holds no JSON object")
+        raise Damaged(f"{path}: holds no JSON object")
     return cast(dict[str, Any], value)
 
 

@@ -9,7 +9,7 @@ from copy import copy
 from pathlib import Path
 from typing import Self
 
-from harness.base.errors import UserError
+from harness.base.errors import Damaged, UserError
 from harness.base.log import LOG
 from harness.base.seeds import SHORT, identity, plain
 from harness.store import files, schema
@@ -89,7 +89,7 @@ class Store:
 
     def _open_run(self, folder: Path, config: Mapping[str, object], claim: Claim) -> RunWriter:
         self._configure(folder, config)
-        if (folder / schema.RUN).exists():
+        if files.exists(folder / schema.RUN):
             run = verify_run(read_run(folder))
             if self._is_enough(run):
                 shutil.rmtree(folder / schema.CHECKPOINT, ignore_errors=True)
@@ -106,10 +106,10 @@ class Store:
 
     def _facts_of(self, folder: Path) -> Mapping[str, object]:
         """Facts under which the run was begun; written at once if it begins now."""
-        continues = (folder / schema.RUN).exists() or (folder / schema.CHECKPOINT).exists()
+        continues = any(map(files.exists, (folder / schema.RUN, folder / schema.CHECKPOINT)))
         path = folder / schema.PROVENANCE
         if continues:
-            with suppress(UserError):
+            with suppress(Damaged):
                 return read_record(path).get(schema.UNDER, {})
             return {}
         if self._under:
@@ -119,7 +119,7 @@ class Store:
 
     def _configure(self, folder: Path, config: Mapping[str, object]) -> None:
         """Write the configuration into the folder, unless it is there."""
-        with suppress(UserError):
+        with suppress(Damaged):
             read_config(folder)
             return
         files.write_json(folder / schema.CONFIG, plain(config))
@@ -141,7 +141,7 @@ class Store:
     def has(self, hash_: str) -> bool:
         """Whether the run is done or diverged, and all its files are as they were written."""
         folder = self.path / hash_
-        if not (folder / schema.RUN).exists():
+        if not files.exists(folder / schema.RUN):
             return False
         return self._is_enough(verify_run(read_run(folder)))
 
@@ -166,7 +166,7 @@ class Store:
         Raises:
             UserError: no such run, or several.
         """
-        folders = [self.path / hash_] if len(hash_) == 64 else sorted(self.path.glob(f"{hash_}*"))
+        folders = [self.path / hash_] if len(hash_) == 64 else self._folders(hash_)
         found = [folder for folder in folders if is_run(folder)]
         if len(found) != 1:
             count = "no run" if not found else f"{len(found)} runs"
@@ -176,4 +176,8 @@ class Store:
 
     def runs(self) -> list[Run]:
         """All runs, finished or not, by hash; their files are not verified (`verify_run`)."""
-        return [read_run(folder) for folder in sorted(filter(is_run, self.path.glob("*")))]
+        return [read_run(folder) for folder in filter(is_run, self._folders())]
+
+    def _folders(self, begin: str = "") -> list[Path]:
+        """Folders whose name begins so, in order."""
+        return [path for path in files.list_folder(self.path) if path.name.startswith(begin)]

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from harness.base.errors import UserError
+from harness.base.errors import Damaged, UserError
 from harness.base.log import LOG
 from harness.base.reads import unread_keys
 from harness.base.seeds import SHORT, identity, plain
@@ -127,7 +127,7 @@ class RunWriter:
     def _place_of(self, name: str) -> Path:
         """Path for an attached file of this name."""
         self._check_held()
-        if Path(name).name != name or name.startswith(".") or name in schema.RESERVED:
+        if not schema.is_file_name(name):
             raise ValueError(f"{name!r} cannot name an attached file")
         return self.dir / name
 
@@ -202,7 +202,7 @@ class RunWriter:
         """Warn if a light run that was executed again has other results than before."""
         try:
             before = read_record(self.dir / schema.RUN)
-        except UserError:  # there is none, or it has been damaged since
+        except Damaged:  # there is none, or it has been damaged since
             return
         if before != record:
             told = "made again with other results than it had, as another kind of processor may"

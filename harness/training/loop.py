@@ -20,13 +20,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
 from harness.algorithms.contract import Server
+from harness.base.errors import Damaged
 from harness.base.log import LOG
 from harness.networks.contract import State
 from harness.replay import fold_replay as resume
@@ -35,7 +36,15 @@ from harness.replay.replica_states import to_array
 from harness.simulator import Timeline, concat
 from harness.simulator.timeline_file import save_timeline
 from harness.store import RunWriter
-from harness.store.files import MetricRow, make_folder, replacing, save_arrays
+from harness.store.files import (
+    MetricRow,
+    exists,
+    load_arrays,
+    make_folder,
+    read_bytes,
+    replacing,
+    save_arrays,
+)
 from harness.store.schema import MODEL, TIMELINE, WORD_ERRORS, Outcome
 
 
@@ -285,33 +294,27 @@ def load(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
 
     A damaged checkpoint costs the work since the run began: the run starts again, with a warning,
     and computes the same bytes.
+
+    Raises:
+        UserError: the machine refuses to read it.
     """
     path = folder / NAME
-    if not path.exists():
+    if not exists(path):
         return None
     try:
-        arrays, metadata = _read(path)
+        arrays, metadata = load_arrays(read_bytes(path))
         if metadata["sha256"] != _digest(arrays, metadata["facts"]):
             raise ValueError("it does not match its digest")
         return arrays, json.loads(metadata["facts"])
-    except (SafetensorError, KeyError, ValueError, OSError) as error:
+    except (Damaged, SafetensorError, KeyError, ValueError) as error:
         LOG.warning(f"{path}: damaged ({error}); the run begins again")
         return None
 
 
 def folds(folder: Path) -> int:
-    """Number of folds in a checkpoint's timeline; 0 without a checkpoint. Reads no tensor."""
-    try:
-        with cast(Any, safe_open)(folder / NAME, framework="numpy") as file:
-            return int(file.get_slice(FOLDS).get_shape()[0])
-    except (SafetensorError, OSError):
-        return 0
-
-
-def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    with cast(Any, safe_open)(path, framework="numpy") as file:  # untyped
-        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return arrays, file.metadata() or {}
+    """Number of folds in a checkpoint's timeline; 0 without a checkpoint."""
+    found = load(folder)
+    return 0 if found is None else len(found[0].get(FOLDS, ()))
 
 
 def _digest(arrays: Mapping[str, np.ndarray], facts: str) -> str:
