@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.base.errors import UserError
+from harness.base.files import run_file
 from harness.runs.device import known_device
 from harness.store import folder_of_run
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "add_carriers",
+    "add_run_file",
     "count",
     "device",
     "run_folder",
@@ -66,6 +68,16 @@ def run_folder(text: str) -> Path:
         UserError: the folder holds no run.
     """
     return folder_of_run(Path(text))
+
+
+def add_run_file(parser: ArgumentParser) -> None:
+    """Declare the run file of a stored run: the run itself is data, and names no code."""
+    parser.add_argument(
+        "file",
+        nargs="?",
+        type=run_file,
+        help="the run file that it was trained from, for a run with code of your own",
+    )
 
 
 def add_carriers(parser: ArgumentParser) -> None:

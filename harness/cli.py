@@ -236,7 +236,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "async-averaged --processes 5 --paced",
     ),
     "lagbench tolerate": ("async-averaged", "async-averaged --what delay --to 0.5"),
-    "lagbench replay": ("lagbench-runs/HASH",),
+    "lagbench replay": ("lagbench-runs/HASH", "lagbench-runs/HASH run.toml"),
     "lagbench compare": ("lagbench-runs/HASH", "lagbench-runs/HASH --cluster k20m-server"),
     "lagbench validate": ("",),
     "lagbench predict": (

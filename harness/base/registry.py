@@ -12,8 +12,7 @@ registers them, because worker processes have to find the same names by themselv
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -36,7 +35,6 @@ __all__ = [
     "import_modules",
     "load",
     "load_plugins",
-    "undo_imports",
 ]
 
 Kind = Literal["tasks", "algorithms", "protocols", "corpora", "papers", "plans", "clusters", "runs"]
@@ -180,29 +178,3 @@ def find_object(name: str, where: str, folder: Path) -> Any:
             raise UserError(f"{where}: {name!r}: {module} has no {path!r}; allowed: {OBJECT}")
         found = getattr(found, part)
     return found
-
-
-@contextmanager
-def undo_imports(folder: Path) -> Generator[None]:
-    """Undo a block's imports from a folder if the block raises a `UserError`.
-
-    A module of the same name can then be imported from another folder.
-
-    Args:
-        folder: folder of the modules, as for `import_modules`. Packages installed below it stay
-            imported, because extension modules cannot be imported twice.
-
-    Raises:
-        UserError: the error of the block.
-    """
-    paths, before = [*sys.path], set(sys.modules)
-    try:
-        yield
-    except UserError:
-        sys.path[:] = paths
-        for name in sys.modules.keys() - before:
-            file = getattr(sys.modules[name], "__file__", None)  # None for a namespace package
-            top = folder.resolve() / name.partition(".")[0]
-            if file and any(Path(file).is_relative_to(own) for own in (top, f"{top}.py")):
-                del sys.modules[name]
-        raise

@@ -18,6 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=argument_types.run_folder,
         help="folder of the run, as printed by lagbench runs",
     )
+    argument_types.add_run_file(parser)
     parser.add_argument(
         "--cluster",
         type=cluster_file,
@@ -35,6 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(line, file=sys.stderr, flush=True)
 
     cluster = load_cluster(arguments.cluster) if arguments.cluster else None
-    for line in format_comparison(compare_to_prediction(arguments.folder, cluster, say)):
+    for line in format_comparison(
+        compare_to_prediction(arguments.folder, cluster, say, arguments.file)
+    ):
         print(line)
     return EXIT_DONE

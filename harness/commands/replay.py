@@ -17,6 +17,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=argument_types.run_folder,
         help="folder of the run, as printed by lagbench runs",
     )
+    argument_types.add_run_file(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -27,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    found = replay_run(arguments.folder, say)
+    found = replay_run(arguments.folder, say, arguments.file)
     print(f"{'folds':32} {found.folds}")
     print(f"{'parameters':32} {found.parameters}")
     print(f"{'recorded sha256':32} {found.recorded_sha256}")

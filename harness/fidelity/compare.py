@@ -13,7 +13,7 @@ from scipy.stats import (  # pyright: ignore[reportMissingTypeStubs]
 )
 
 from harness.base.errors import UserError
-from harness.fidelity.replay import config_of, load_finished_run
+from harness.fidelity.replay import config_of, load_finished_run, named_config
 from harness.processes.recorder import PAUSE
 from harness.runs.config import SEARCH
 from harness.simulator import Cluster, Spans, Timeline
@@ -77,7 +77,10 @@ class Comparison:
 
 
 def compare_to_prediction(
-    folder: Path, cluster: Cluster | None = None, say: Callable[[str], None] = lambda line: None
+    folder: Path,
+    cluster: Cluster | None = None,
+    say: Callable[[str], None] = lambda line: None,
+    file: Path | None = None,
 ) -> Comparison:
     """Simulate the cluster of a stored run, and compare the timelines.
 
@@ -85,12 +88,13 @@ def compare_to_prediction(
         folder: folder of the run.
         cluster: cluster to simulate; None for the run's own.
         say: prints a line when the corpus is generated.
+        file: run file that it was trained from, for a run with code of a user.
 
     Raises:
         UserError: no such run, a timeline that is too short, or a kind that is not simulated.
     """
     run = load_finished_run(folder)
-    config = config_of(run)
+    config = config_of(run, named_config(file))
     application = config.application
     pieces = application.pieces(config, application.load(config, say))
     timeline = load_timeline(run.path(TIMELINE))

@@ -104,6 +104,6 @@ def _load_run_of_task(folder: Path, config: TaskConfig) -> Run:
         UserError: there is no run, or it is of another task.
     """
     run = load_finished_run(folder)
-    if (found := config_of(run)).task != config.task:
+    if (found := config_of(run, config)).task != config.task:
         raise UserError(f"{folder}: trains {found.task}; allowed: a run that trains {config.task}")
     return run

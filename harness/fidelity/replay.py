@@ -14,6 +14,7 @@ from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariable
 
 from harness.base.errors import UserError
 from harness.base.registry import load_plugins
+from harness.runs.file import load_run
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Run, Store, folder_of_run
 from harness.store.schema import MODEL, TIMELINE
@@ -49,24 +50,38 @@ def load_finished_run(folder: Path) -> Run:
     return run
 
 
-def config_of(run: Run) -> TaskConfig:
-    """Restore the configuration of a stored training run.
+def config_of(run: Run, named: TaskConfig | None = None) -> TaskConfig:
+    """Restore the configuration of a stored training run, without importing what it names.
+
+    Args:
+        run: the run.
+        named: configuration of the run file that the user names, for a run with code of a user.
 
     Raises:
-        UserError: it is no training run of this program, or its code has changed.
+        UserError: it is no training run of this program, or of other code.
     """
     for group in ("algorithms", "protocols"):
         load_plugins(group)
     table = {k: v for k, v in run.config.items() if k != EXECUTED}
     where = f"{run.dir}/config.json"
-    return application_of_run(table, where).restore(run, table, where)
+    return application_of_run(table, where).restore(run, table, where, named)
 
 
-def replay_run(folder: Path, say: Callable[[str], None]) -> ReplayResult:
+def named_config(file: Path | None) -> TaskConfig | None:
+    """Configuration of the run file that the user names, whose code is imported."""
+    return None if file is None else load_run(file).config
+
+
+def replay_run(folder: Path, say: Callable[[str], None], file: Path | None = None) -> ReplayResult:
     """Execute a stored run again in its recorded order, and compare the parameters.
 
+    Args:
+        folder: folder of the run.
+        say: receives progress.
+        file: run file that it was trained from, for a run with code of a user.
+
     Raises:
-        UserError: no such run, or its corpus or timeline is missing.
+        UserError: no such run, its corpus or timeline is missing, or its code is not the file's.
     """
     run = load_finished_run(folder)
     theirs = load_file(run.path(MODEL))["model"]
@@ -75,15 +90,15 @@ def replay_run(folder: Path, say: Callable[[str], None]) -> ReplayResult:
     torch.set_num_threads(1)  # as in a run: the last bits depend on the number of threads
     try:
         with TemporaryDirectory() as scratch:
-            ours = load_file(_replay_into(run, Store(scratch), say).path(MODEL))["model"]
+            ours = load_file(_replay_into(run, Store(scratch), say, file).path(MODEL))["model"]
     finally:
         torch.set_num_threads(threads)
     difference = (ours - theirs).abs().max().item()
     return ReplayResult(folds, len(ours), _sha256(theirs), _sha256(ours), difference)
 
 
-def _replay_into(run: Run, store: Store, say: Callable[[str], None]) -> Run:
-    config = config_of(run)
+def _replay_into(run: Run, store: Store, say: Callable[[str], None], file: Path | None) -> Run:
+    config = config_of(run, named_config(file))
     data = config.application.load(config, say)
     return config.application.replay(config, data, run, store, partial(_tell, say))
 

@@ -1,14 +1,13 @@
 """A user's module as an application: run files that name it, real processes, replay.
 
 A run file names a module, its loss and its data as ``my_module:name``, imported from the file's
-folder or from installed packages. A stored run keeps those names, so that it can be replayed; its
-identity has the digests of code and data, so that a replay with other code is rejected.
+folder or from installed packages. A stored run is data: to replay it, the user names the run file
+again. The run's identity has the digests of code and data, so a file with others is rejected.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -20,7 +19,7 @@ from torch import nn
 
 from harness.base.errors import RAISED, UserError, describe_raised
 from harness.base.log import LOG
-from harness.base.registry import OBJECT, find_object, import_modules, undo_imports
+from harness.base.registry import OBJECT, find_object
 from harness.base.seeds import identity
 from harness.base.settings import build
 from harness.modules.buffers import describe_buffers
@@ -29,15 +28,19 @@ from harness.modules.problem import Problem
 from harness.modules.settings import ModuleTable
 from harness.modules.step_time import charge, check_charge
 from harness.modules.task import ModuleConfig, ModuleTask, problem_of, remark_direction
-from harness.runs.config import plain
 from harness.runs.file import complete_protocol
 from harness.store import Run, RunWriter, Store
-from harness.tasks.contract import EXECUTED, TASK, RunRequest, Say, Table, key_in_file, name_keys
+from harness.tasks.contract import (
+    EXECUTED,
+    TASK,
+    RunRequest,
+    Say,
+    Table,
+    TaskConfig,
+    key_in_file,
+    name_keys,
+)
 from harness.training.run import FoldApplication
-
-SOURCE = "task.json"
-"""Attached file of a run: the task table of its run file, and the file's folder."""
-
 
 USUAL = {"passes": 5, "evaluations": 10, "seed": 0, "tested": "at the end"}
 """Defaults of further keys that a run file may omit."""
@@ -57,13 +60,11 @@ class Source:
         place: what precedes keys in messages.
         folder: folder of the file.
         asked: the task table.
-        imports: modules that the file imports for their algorithms and protocols.
     """
 
     place: str
     folder: Path
     asked: ModuleTable
-    imports: Sequence[str] = ()
 
     def find(self, key: str, name: Any) -> Any:
         """Import the object of a name ``my_module:name``.
@@ -130,9 +131,8 @@ class Source:
         Raises:
             UserError: a mistake in one of them.
         """
-        place = {"folder": str(self.folder.resolve()), "import": list(self.imports)}
         with name_keys(self.place):
-            return problem_of(self.objects, {**place, "task": plain(self.asked)}, self.place)
+            return problem_of(self.objects, self.asked.model, self.place)
 
 
 class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
@@ -149,7 +149,7 @@ class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
         task = {key: value for key, value in asked.table.items() if key in own}
         table = {key: value for key, value in asked.table.items() if key not in own}
         said = build(ModuleTable, task, where, TASK)
-        source = Source(asked.task, asked.path.parent, said, asked.imports)
+        source = Source(asked.task, asked.path.parent, said)
         problem, machine = source.problem(), asked.cluster()
         found = problem.inspect(said.minibatch, asked.device)  # reports mistakes in its parts first
         if line := describe_buffers(found.changing, said.buffers):
@@ -174,55 +174,30 @@ class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
         del say
         return config.problem
 
-    def restore(self, run: Run, table: Table, where: str) -> ModuleConfig:
-        """See `Application`; module, loss and data are imported again, and have to be the same.
-
-        They are searched in the working folder, then in the run file's former folder, because a
-        project may have been moved or copied.
+    def restore(
+        self, run: Run, table: Table, where: str, named: TaskConfig | None = None
+    ) -> ModuleConfig:
+        """See `Application`; module, loss and data have to be the same.
 
         Raises:
-            UserError: the run was not made from a run file, or its code or data have changed.
+            UserError: no run file is named, or its code or data are not the run's.
         """
-        if not (run.dir / SOURCE).exists():
-            told = "trained by a program; allowed: a run of a run file"
-            raise UserError(f"{run.dir}: {told}")
-        kept = json.loads(run.path(SOURCE).read_text(encoding="utf-8"))
-        troubles: list[str] = []
-        for folder in dict.fromkeys((Path.cwd(), Path(kept["folder"]))):
-            try:
-                with undo_imports(folder):
-                    config = self._restore_from(folder, kept, run, table, where)
-            except UserError as error:
-                troubles.append(str(error))
-                continue
-            if troubles:
-                LOG.info("code and data: from %s", folder)
-            return config
-        raise UserError(f"{run.dir}: {'; '.join(troubles)}")
-
-    def _restore_from(
-        self, folder: Path, kept: Table, run: Run, table: Table, where: str
-    ) -> ModuleConfig:
-        """The configuration of a run with the code in ``folder``."""
-        place = f"in {folder}"
-        import_modules(kept["import"], place, folder)
-        said = build(ModuleTable, kept["task"], place)
-        source = Source(f"{place}: ", folder, said, kept["import"])
-        plain = {k: v for k, v in table.items() if k not in NO_FIELDS}
-        config = build(ModuleConfig, {**plain, "problem": source.problem()}, where)
+        if not isinstance(named, ModuleConfig):
+            told = "its module, loss and data are code; allowed: with the run file that names them"
+            raise UserError(f"{run.dir}: {told}, as lagbench replay {run.dir} run.toml")
+        own = {key: value for key, value in table.items() if key not in NO_FIELDS}
+        config = build(ModuleConfig, {**own, "problem": named.problem}, where)
         how = {EXECUTED: run.config[EXECUTED]} if EXECUTED in run.config else {}
         if identity(config.to_dict() | how) != run.hash:
-            told = "module, loss, data or algorithm are not those that it was trained with"
-            raise UserError(f"{place}: {told}")
+            told = "module, loss, data or algorithm are not those of the run file"
+            raise UserError(f"{run.dir}: {told}")
         return config
 
     def open(
         self, config: ModuleConfig, data: Problem, store: Store, writer: RunWriter
     ) -> ModuleTask:
-        """See `FoldApplication`; attaches the task table of the run file to the run."""
-        del store
-        if data.source is not None:
-            writer.attach(SOURCE, json.dumps(data.source, indent=1).encode())
+        """See `FoldApplication`."""
+        del data, store, writer
         return ModuleTask(config)
 
     @contextmanager

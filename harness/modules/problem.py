@@ -75,8 +75,7 @@ class Problem(HasIdentity):
         dev: development data: they decide on learning rates and on reaching a target.
         test: test data, reported only; None for none.
         metrics: metrics by name; the first one decides, without any the loss.
-        source: plain JSON values to make the problem again, if a run file names it; not part of
-            a run's identity.
+        called: name of the model in a run file.
         place: what precedes keys in messages, of a run file.
         maximise: whether more of the first metric is better.
         is_share: whether the first metric is a share, from 0 to 1.
@@ -93,7 +92,7 @@ class Problem(HasIdentity):
         dev: Arrays,
         test: Arrays | None,
         metrics: Mapping[str, Metric],
-        source: Mapping[str, Any] | None = None,
+        called: str = "",
         place: str = "",
         *,
         maximise: bool = False,
@@ -105,7 +104,7 @@ class Problem(HasIdentity):
         self.autocast = read_autocast(autocast)
         self.maximise, self.is_share, self.partition = maximise, is_share, partition
         self.buffers: Rule = buffers
-        self.source, self.place = source, place
+        self.called, self.place = called, place
         self.model, self.metrics = model, metrics
         self.loss: Loss = own_loss if loss == OWN_LOSS else loss
         self.train, self.dev, self.test = train, dev, test
@@ -137,9 +136,8 @@ class Problem(HasIdentity):
             try:
                 made = model()
             except RAISED as error:
-                name = getattr(model, "__qualname__", type(model).__qualname__)
-                called = name if self.source is None else self.source["task"]["model"]
-                raise UserError(f"model: {called} raised {describe_raised(error)}") from error
+                name = self.called or getattr(model, "__qualname__", type(model).__qualname__)
+                raise UserError(f"model: {name} raised {describe_raised(error)}") from error
         if not isinstance(made, nn.Module):
             told = f"gives a {type(made).__name__}"
             raise UserError(f"model: {told}; allowed: a torch.nn.Module, or what makes one")

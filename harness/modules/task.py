@@ -251,14 +251,12 @@ class ModuleMinibatches(Minibatches):
         return self._examples.ask(rows, passes, self._seed)
 
 
-def problem_of(
-    table: ModuleTable, source: Mapping[str, Any] | None = None, place: str = ""
-) -> Problem:
+def problem_of(table: ModuleTable, called: str = "", place: str = "") -> Problem:
     """Module, loss, data and metrics of what a user says.
 
     Args:
         table: with the objects themselves.
-        source: plain JSON values to make the problem again, if a run file names it.
+        called: name of the model in a run file.
         place: what precedes keys in messages, of a run file.
 
     Raises:
@@ -285,7 +283,7 @@ def problem_of(
         dev,
         test,
         metrics,
-        source,
+        called,
         place,
         maximise=is_maximised(table.maximise, metrics),
         is_share=is_ours(metrics, SHARES) if table.share is None else table.share,

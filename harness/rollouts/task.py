@@ -28,6 +28,7 @@ from harness.tasks.contract import (
     RunRequest,
     Say,
     Table,
+    TaskConfig,
     Watch,
     key_in_file,
     name_keys,
@@ -78,7 +79,9 @@ class RolloutApplication(Application[RolloutConfig, Problems]):
         config = build(RolloutConfig, table, str(asked.path), named=key_in_file)
         return config, config.problems
 
-    def restore(self, run: Run, table: Table, where: str) -> RolloutConfig:
+    def restore(
+        self, run: Run, table: Table, where: str, named: TaskConfig | None = None
+    ) -> RolloutConfig:
         """See `Application`.
 
         Raises:
@@ -87,7 +90,7 @@ class RolloutApplication(Application[RolloutConfig, Problems]):
         for name in ("policy", "problems"):
             if str(table.get(name, {}).get("is", "")).startswith("Own"):
                 raise UserError(f"{run.dir}: {name}: a user's own; allowed: one of lagbench")
-        return super().restore(run, table, where)
+        return super().restore(run, table, where, named)
 
     def load(self, config: RolloutConfig, say: Say) -> Problems:
         """See `Application`."""

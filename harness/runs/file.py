@@ -79,7 +79,7 @@ def load_run(
     table: Table = load_toml(path)
     for change in changes:
         put(path, table, change, lambda: application_of(table, str(path)))
-    imports = _import(path, table.pop(IMPORT, []))
+    _import(path, table.pop(IMPORT, []))
     _import_protocol(path, table.get("protocol"))
     application = application_of(table, str(path))
     if not issubclass(application.config, spec):
@@ -89,7 +89,7 @@ def load_run(
     _check_keys(path, application, table, task)
     if seed is not None:
         table["seed"] = seed
-    return RunFile(*application.read(RunRequest(path, table | task, device, progress, imports)))
+    return RunFile(*application.read(RunRequest(path, table | task, device, progress)))
 
 
 def _check_keys(path: Path, application: Application[Any, Any], top: Table, task: Table) -> None:
@@ -114,7 +114,7 @@ def _check_keys(path: Path, application: Application[Any, Any], top: Table, task
             raise name_error(f"{path}: key in {TASK}", name, own)
 
 
-def _import(path: Path, names: object) -> list[str]:
+def _import(path: Path, names: object) -> None:
     """Import the modules that the file names, and installed plugins."""
     # Classes are found as subclasses, so their modules have to be imported before the look-up.
     if not isinstance(names, list):
@@ -122,7 +122,6 @@ def _import(path: Path, names: object) -> list[str]:
     import_modules(cast(list[object], names), f"{path}: {IMPORT}", path.parent)
     for group in ("algorithms", "protocols"):
         load_plugins(group)
-    return cast(list[str], names)
 
 
 def _import_protocol(path: Path, table: object) -> None:

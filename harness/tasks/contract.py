@@ -248,18 +248,21 @@ class Application(ABC, Generic[Config, Data]):
             UserError: the data are missing, or differ from those the run was configured with.
         """
 
-    def restore(self, run: Run, table: Table, where: str) -> Config:
-        """Build the configuration of a stored run.
+    def restore(
+        self, run: Run, table: Table, where: str, named: TaskConfig | None = None
+    ) -> Config:
+        """Build the configuration of a stored run, which names no code.
 
         Args:
             run: the run.
             table: its stored configuration, without the key `EXECUTED`.
             where: the file it is from, for messages.
+            named: configuration of the run file that the user names for the run's code.
 
         Raises:
-            UserError: it is no configuration of this application.
+            UserError: it is no configuration of this application, or needs such a run file.
         """
-        del run
+        del run, named
         return build(cast(Any, self.config), table, where)
 
     @abstractmethod
@@ -400,14 +403,12 @@ class RunRequest:
         table: its keys, with those of ``[task]`` merged in.
         device: device that executes the run.
         say: receives progress while data are made.
-        imports: modules that the file imports for their algorithms and protocols.
     """
 
     path: Path
     table: Table
     device: str
     say: Say
-    imports: Sequence[str] = ()
 
     @property
     def task(self) -> str:

@@ -24,7 +24,7 @@ def test_a_replay_tells_the_largest_difference_whichever_way_it_is(
         runs.append(SimpleNamespace(dir=folder, config={}, path=folder.joinpath))
     save_timeline(Timeline(), tmp_path / "stored" / replaying.TIMELINE)
     monkeypatch.setattr(replaying, "load_finished_run", lambda folder: runs[0])
-    monkeypatch.setattr(replaying, "_replay_into", lambda run, store, say: runs[1])
+    monkeypatch.setattr(replaying, "_replay_into", lambda run, store, say, file: runs[1])
     found = replaying.replay_run(tmp_path / "stored", print)
     assert found.largest_difference == largest
     assert (found.recorded_sha256 == found.replayed_sha256) == (moved == 0.0)

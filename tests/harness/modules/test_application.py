@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -14,12 +15,14 @@ from safetensors.torch import load_file
 from harness import cli
 from harness.algorithms.compression import Compressed, Int8
 from harness.base.errors import UserError
+from harness.base.seeds import identity
 from harness.fidelity.predict import time_full_run
 from harness.fidelity.replay import config_of, load_finished_run, replay_run
 from harness.grid.display import Display
 from harness.runs.config import TrainingConfig
 from harness.runs.file import load_run
 from harness.store import Store
+from harness.store.files import add_digest
 from harness.store.schema import MODEL
 from harness.tasks.contract import Progress
 from harness.training import loop
@@ -170,65 +173,65 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
     ids=["asynchronous, dropout", "float64", "rounds with momentum, dropout"],
 )
 def test_real_processes_are_recorded_and_replay_to_the_same_bits(
-    write: Written, launch: Callable[..., Any], choices: dict[str, Any], ranks: int
+    write: Written, launch: Callable[..., Any], tmp_path: Path, choices: dict[str, Any], ranks: int
 ) -> None:
     running = launch(write(**choices), ranks)
     codes, told = running.ended()
     assert codes == [0] * ranks, told
-    found = replay_run(running.folder(), silent)
+    found = replay_run(running.folder(), silent, tmp_path / "run.toml")
     assert found.replayed_sha256 == found.recorded_sha256
     assert found.folds > 5
 
 
-def test_a_run_is_replayed_with_its_own_code_and_data_alone(write: Written, tmp_path: Path) -> None:
-    run = load_run(write()).config.execute(Store(tmp_path / "store"), silent)
-    assert config_of(load_finished_run(run.dir)).to_dict() == run.config
+def test_a_run_is_replayed_with_the_code_of_the_run_file_that_is_named_and_no_other(
+    write: Written, tmp_path: Path
+) -> None:
+    run = load_run(file := write()).config.execute(Store(tmp_path / "store"), silent)
+    assert replay_run(run.dir, silent, file).largest_difference == 0.0
     write(examples=1210)  # of another length too: bytecode of the same second and size is kept
     for name in [name for name in sys.modules if name.startswith("own_")]:
         del sys.modules[name]
-    with pytest.raises(UserError, match="are not those that it was trained with"):
-        replay_run(run.dir, silent)
-    (run.dir / "task.json").unlink()
-    with pytest.raises(UserError, match="trained by a program; allowed: a run of a run file"):
-        replay_run(run.dir, silent)
+    with pytest.raises(UserError, match="are not those of the run file"):
+        replay_run(run.dir, silent, file)
 
 
-def test_code_is_looked_for_in_the_working_folder_and_then_where_the_run_file_was(
-    write: Written,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+EVIL = (
+    "import pathlib\npathlib.Path({proof!r}).touch()\nmake_model = data = loss = lambda *_: None\n"
+)
+
+
+@pytest.mark.parametrize("command", ["replay", "compare"])
+def test_nothing_that_a_stored_run_names_is_imported(
+    write: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str,
     capsys: pytest.CaptureFixture[str],
-) -> None:
-    def restore_in(folder: Path) -> Any:
-        """As a process of its own would, which has imported nothing."""
-        for name in [name for name in sys.modules if name.startswith("own_")]:
-            del sys.modules[name]
-        monkeypatch.setattr(sys, "path", [*paths])
-        monkeypatch.chdir(folder)
-        return config_of(load_finished_run(run.dir))
-
-    def put(folder: Path, examples: int) -> None:
-        (folder / "own_size.py").write_text(f"EXAMPLES = {examples}\n", encoding="utf-8")
-
-    paths, copied, moved = [*sys.path], tmp_path / "copied", tmp_path / "moved"
-    path = write(examples="EXAMPLES")
+) -> None:  # fmt: skip
+    """Neither by a file beside it, nor by its configuration; nor is code from its folder."""
+    file = write(top="seed = 3\n", examples=1200)  # `compare` wants some folds
+    run = load_run(file).config.execute(Store(tmp_path / "store"), silent)
+    for name in [name for name in sys.modules if name.startswith("own_")]:
+        del sys.modules[name]
     (module,) = tmp_path.glob("own_*.py")
-    module.write_text(f"from own_size import EXAMPLES\n{module.read_text()}", encoding="utf-8")
-    put(tmp_path, 120)
-    run = load_run(path).config.execute(Store(tmp_path / "store"), silent)
-    for folder in (copied, moved):
-        folder.mkdir()
-        shutil.copy(module, folder)
-    put(copied, 1210)  # the same code with a helper of its own
-    assert restore_in(copied).to_dict() == run.config
-    assert capsys.readouterr().err == f"code and data: from {tmp_path}\n"
-    for each in (module, tmp_path / "own_size.py"):
-        each.replace(moved / each.name)
-    assert restore_in(moved).to_dict() == run.config
-    assert not capsys.readouterr().err
-    other, gone = f"in {copied}: module, .* are not those", f"in {tmp_path}: model: .* cannot"
-    with pytest.raises(UserError, match=f"{other} .*; {gone} be imported"):
-        restore_in(copied)
+    proof, code = tmp_path / "proof", module.stem
+    task = {key: f"{code}:{name}" for key, name in (("model", "make_model"), ("loss", "loss"))}
+    kept = {"folder": str(run.dir), "import": [code, "evil"], "task": task}
+    (run.dir / "task.json").write_text(json.dumps(kept))
+    for name in (code, "evil", "torch", "harness"):
+        (run.dir / f"{name}.py").write_text(EVIL.format(proof=str(proof)))
+    changes = {"algorithm": {"is": "evil:make_model"}, "import": ["evil"], "task": task}
+    record = json.loads((run.dir / "run.json").read_text())
+    config = {**run.config, **changes}
+    record |= {"config": config, "hash": identity(config)}
+    forged = tmp_path / "store" / identity(config)
+    shutil.copytree(run.dir, forged)
+    del record["sha256"]
+    (forged / "run.json").write_text(json.dumps(add_digest(record)))
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
+    for folder in (run.dir, forged):
+        monkeypatch.chdir(folder)
+        assert cli.main([command, str(folder)]) == 2
+        assert capsys.readouterr().err.splitlines()[-1].startswith("error: ")
+        assert (cli.main([command, str(folder), str(file)]) == 0) == (folder == run.dir)
+        assert not proof.exists()
 
 
 def test_what_is_charged_follows_the_file(write: Written) -> None:
@@ -267,19 +270,19 @@ def test_a_run_file_gives_workers_different_data(
     config = load_run(write(task=f'partition = "{asked}"\n')).config
     run = config.execute(Store(tmp_path / "store"), silent)
     assert run.summary["largest_share"] >= 54.0 >= run.summary["smallest_share"]
-    assert config_of(load_finished_run(run.dir)).to_dict() == run.config
+    assert config_of(load_finished_run(run.dir), config).to_dict() == run.config
     codes, told = launch(tmp_path / "run.toml", 3).ended()
     assert 2 in codes
     assert "task.partition: simulated only without rounds" in "".join(told)
 
 
 def test_real_workers_in_rounds_have_different_data_too(
-    write: Written, launch: Callable[..., Any]
+    write: Written, launch: Callable[..., Any], tmp_path: Path
 ) -> None:
     running = launch(write(training=ROUNDS, task='partition = "by_label"\n'), 3)
     codes, told = running.ended()
     assert codes == [0] * 3, told
-    found = replay_run(running.folder(), silent)
+    found = replay_run(running.folder(), silent, tmp_path / "run.toml")
     assert found.replayed_sha256 == found.recorded_sha256
 
 
