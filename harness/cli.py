@@ -13,6 +13,8 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from io import TextIOWrapper
+from pathlib import Path
 from typing import Any, NoReturn
 
 from harness.base import forks
@@ -23,6 +25,7 @@ from harness.base.errors import (
     EXIT_RUN_FAILED,
     ProcessDied,
     UserError,
+    fails_import,
     lacks_memory,
     machine_error,
     name_error,
@@ -149,7 +152,11 @@ def exit_code(run: Callable[[], int], interrupted: str = "interrupted") -> int:
         run: the command; returns its exit code.
         interrupted: message after Ctrl-C.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # None or another where it is closed or replaced
+            stream.reconfigure(errors="backslashreplace")  # a locale may lack a letter
     try:
+        _check_environment()
         return run()
     except UserError as error:
         return _refuse(error)
@@ -164,10 +171,24 @@ def exit_code(run: Callable[[], int], interrupted: str = "interrupted") -> int:
         return EXIT_DONE
     except OSError as error:
         return _refuse(machine_error(error))
-    except (MemoryError, RuntimeError) as error:
-        if (told := lacks_memory(error)) is None:
+    except Exception as error:
+        if (told := lacks_memory(error) or fails_import(error)) is None:
             raise
         return _refuse(told)
+
+
+def _check_environment() -> None:
+    """Refuse an environment in which no command works.
+
+    Raises:
+        UserError: the working folder is gone, or numba is told to compile nothing.
+    """
+    try:
+        Path.cwd()
+    except OSError as error:
+        told = f"cannot be found ({error.strerror}); allowed: a folder that exists"
+        raise UserError(f"working folder: {told}") from error
+    notice.check_environment()
 
 
 def _refuse(error: UserError) -> int:

@@ -22,7 +22,7 @@ from harness.base.errors import EXIT_RUN_FAILED, UserError
 from harness.base.files import DEFAULT_STORE, describe_choices, run_file
 from harness.cli import Parser, exit_code, run_process
 from harness.kernels import notice
-from harness.processes.group import GOES_ON, LISTENING, SECRET, say
+from harness.processes.group import GOES_ON, LISTENING, SECRET, allow_files, say
 from harness.runs.device import resolve
 
 NEEDED = ("harness.processes.rank_main", "harness.kernels.preload", "pyarrow.parquet")
@@ -111,6 +111,7 @@ def _start(processes: int, restarts: int, words: Sequence[str]) -> int:
     """
     from harness.base import forks
 
+    allow_files(processes)
     context = forks.context(*NEEDED)
     # Bound here and handed on: no other process can take the port before the server listens.
     with socket.create_server(("127.0.0.1", 0)) as listening:

@@ -77,7 +77,24 @@ def lacks_memory(error: BaseException) -> UserError | None:
     said = any(words in str(error) for words in ("can't allocate memory", "out of memory"))
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and said):
         return UserError("out of memory; allowed: what fits, e.g. fewer --jobs")
+    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+        return UserError("this machine starts no further thread; allowed: a higher ulimit -u")
     return None
+
+
+def fails_import(error: BaseException) -> UserError | None:
+    """The `UserError` for a library that this machine or the environment keeps from being imported.
+
+    That is an error beneath the top level of a module that is neither ours nor the main program.
+    """
+    modules = [
+        str(frame.f_globals.get("__name__")).partition(".")[0]
+        for frame, _ in walk_tb(error.__traceback__)
+        if frame.f_code.co_name == "<module>"
+    ]
+    if not modules or modules[-1] in OURS | {"__main__"}:
+        return None
+    return UserError(f"{modules[-1]} cannot be imported here: {describe_raised(error)}")
 
 
 OURS = {"lagbench", "harness", "reproductions", "data_synth", "reports"}

@@ -111,6 +111,7 @@ def _build_entrance(inner: Any) -> Any:
     return entrance
 
 
+notice.check_environment()
 notice.listen()
 
 

@@ -9,15 +9,26 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from harness.base.errors import UserError
 from harness.base.log import LOG
 
-__all__ = ["announce", "complain", "listen"]
+__all__ = ["announce", "check_environment", "complain", "listen"]
 
 Say = Callable[[str, float | None], None]
 """Callback: a kernel's name, and None when its compilation begins or its seconds when it ends."""
 
 _told: tuple[int, Say] | None = None
 """Process id and callback of the announcing process; its forks announce nothing."""
+
+
+def check_environment() -> None:
+    """Refuse an environment in which numba compiles nothing.
+
+    Raises:
+        UserError: it is one.
+    """
+    if os.environ.get(name := "NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+        raise UserError(f"environment: {name}={os.environ[name]}: allowed: 0, or without it")
 
 
 def announce(say: Say | None = None) -> None:

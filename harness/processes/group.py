@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 from typing import NamedTuple
 
@@ -21,6 +22,9 @@ SERVER_RANK = 0
 
 MOST = 1001
 """Most processes of a group."""
+
+FILES, FILES_A_PROCESS = 64, 4
+"""Open files that a server needs, and further ones for each process of its group."""
 
 GOES_ON = "the same command resumes from the last checkpoint"
 
@@ -65,6 +69,21 @@ class Group(NamedTuple):
         job = " ".join(os.environ.get(name, "") for name in names)
         host = _resolve(os.environ["MASTER_ADDR"])
         return cls(rank, ranks, host, port, os.environ.get(SECRET, ""), f"{port} {job}")
+
+
+def allow_files(ranks: int) -> None:
+    """Let this process open as many files as the connections of a group need.
+
+    Raises:
+        UserError: it may not.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = FILES + FILES_A_PROCESS * ranks
+    if 0 <= hard < needed:  # less than 0 for no limit
+        told = f"allowed with {ranks} processes: at least {needed} open files"
+        raise UserError(f"environment: ulimit -n {hard}: {told}")
+    if 0 <= soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
 def say(line: str) -> None:

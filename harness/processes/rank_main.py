@@ -17,7 +17,15 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.base.seeds import identity
-from harness.processes.group import GOES_ON, LISTENING, SECRET, SERVER_RANK, Group, say
+from harness.processes.group import (
+    GOES_ON,
+    LISTENING,
+    SECRET,
+    SERVER_RANK,
+    Group,
+    allow_files,
+    say,
+)
 from harness.processes.rounds import Rounds
 from harness.processes.server import NoWorkersLeft, ServerExecutor
 from harness.processes.transport import (
@@ -61,6 +69,7 @@ def run_rank(asked: argparse.Namespace) -> int:
         UserError: a mistake in the environment or in the run file.
     """
     group = Group.from_environment()
+    allow_files(group.ranks)
     if group.rank != SERVER_RANK:
         with closing(Link(_locate_server(group))) as server:
             return _take_part(asked, group.rank, server)

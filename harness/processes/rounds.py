@@ -13,7 +13,7 @@ import torch
 
 from harness.algorithms.contract import Fold
 from harness.processes.recorder import Work
-from harness.processes.server import NoWorkersLeft, OnProcesses
+from harness.processes.server import NOT_FINITE, NoWorkersLeft, OnProcesses, is_finite
 from harness.processes.transport import Header, Kind
 from harness.replay.fold_replay import Arrays, Facts, capture_server, part, reinstate_server
 from harness.runs.config import TrainingConfig
@@ -41,8 +41,8 @@ class Rounds(OnProcesses):
             self._lose(worker, "has not connected")
 
     def _lose(self, worker: int, why: str) -> Work | None:
-        super()._lose(worker, why)
-        raise NoWorkersLeft("a round needs all workers")
+        self._peers.drop(worker, why)
+        raise NoWorkersLeft(f"worker {worker} {why}; a round needs all workers")
 
     def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
         """See `FrameExecutor`; between rounds nothing is in flight.
@@ -67,12 +67,15 @@ class Rounds(OnProcesses):
             if message is not None and message.header is not None:
                 self._fill(self._rows[message.worker], message)
                 done[message.worker] = message.header
+        doubtful = [w for w in workers if not is_finite(done[w], self._rows[w])]
+        if 0 < len(doubtful) < self._workers:  # of all together it is believed: training diverges
+            self._lose(doubtful[0], f"{NOT_FINITE}, which those of the others are")
         own = self._rates.fold_rate(rate, version)
         weights = [float(self._every)] * self._workers
         rows = self._rows.to(self.server.model.device)
         self._algorithm.fold(self.server, Fold(rows, [0] * len(rows), own, workers, weights))
         works = [self.out.pop(worker) for worker in workers]
-        computed = [self._to_run_time(done[worker].ended_s) for worker in workers]
+        computed = [self._moments(done[work.worker], work)[1] for work in works]
         self.recorder.record_round(version, works, computed, [self.now_s] * self._workers)
         self.loss += sum(done[worker].loss for worker in workers)
         self._next += self._every

@@ -6,13 +6,16 @@ contributions and records a timeline on its own clock. A replay of the record gi
 parameters.
 
 A worker that dies, sends what was not asked for or does not answer is given up by name: its
-contribution is recorded as lost, and its minibatches go to another worker. A worker that comes
+contribution is recorded as lost, and its minibatches go to another worker. So is one that sends
+numbers that are not finite: that training diverges is believed of the last worker, and where there
+are several not of one alone. A worker that comes
 later, or again, receives work like the others. A server that dies resumes from its last checkpoint:
 contributions in flight at the checkpoint are recorded as lost and handed out again.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -41,6 +44,14 @@ FIRST_WITHIN_S = 1800.0
 
 WITHIN_S, TIMES_LONGER = 60.0, 20.0
 """Later answers may take so many seconds, or so many times as long as the longest so far."""
+
+
+NOT_FINITE = "sent numbers that are not finite"
+
+
+def is_finite(header: Header, contribution: Tensor) -> bool:
+    """Whether the loss and all numbers of a contribution are finite."""
+    return math.isfinite(header.loss) and bool(contribution.isfinite().all())
 
 
 class NoWorkersLeft(Exception):  # noqa: N818 (what happened)
@@ -147,12 +158,16 @@ class OnProcesses:
         """
         ends = [(self._end_s(awaited), worker) for worker, awaited in self._awaited.items()]
         end_s, worker = min(ends)
+        # First, or messages of others might keep one that is silent for ever.
+        if (now_s := self._peers.now_s()) >= end_s and not self._peers.hears(worker):
+            awaited = self._awaited[worker]
+            told = f"has not sent {_describe(awaited)} for {now_s - awaited.since_s:.0f} s"
+            self._lose(worker, told)
+            return None
         message = self._peers.receive(end_s)
         if message is None:
-            awaited = self._awaited[worker]
-            waited = self._peers.now_s() - awaited.since_s
-            self._lose(worker, f"has not sent {_describe(awaited)} for {waited:.0f} s")
-        elif message.header is None:
+            return None
+        if message.header is None:
             self._lose(message.worker, message.reason)
         elif message.header.kind is Kind.HELLO:
             self._await(message.worker, Kind.READY)
@@ -195,6 +210,12 @@ class OnProcesses:
             return False
         return True
 
+    def _moments(self, header: Header, work: Work) -> tuple[float, float]:
+        """Start and end of a worker's computation, between sending the model and now."""
+        began, ended = map(self._to_run_time, (header.began_s, header.ended_s))
+        began = min(max(began, work.read_time_s), self.now_s)
+        return began, min(max(ended, began), self.now_s)
+
     def _lose(self, worker: int, why: str) -> Work | None:
         """Give up a worker; returns its unfinished work."""
         self._peers.drop(worker, why)
@@ -218,6 +239,7 @@ class ServerExecutor(OnProcesses):
         self._steps = config.handing.a_fold
         # First minibatch never handed out, and those of lost contributions, which go first.
         self._next, self._again, self._folded = 0, deque[int](), Counter[int]()
+        self._not_finite = set[int]()  # workers that have sent such numbers
         super().__init__(config, *parts)
 
     def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
@@ -248,6 +270,9 @@ class ServerExecutor(OnProcesses):
         contribution = torch.empty_like(model, device="cpu")
         if header is None or not self._fill(contribution, message):
             return
+        if not (is_finite(header, contribution) or self._is_witnessed(worker)):
+            self._lose(worker, NOT_FINITE)
+            return
         work = self.out.pop(worker)
         staleness = self.server.version - work.read_version
         own = self._rates.fold_rate(rate, self.server.version)
@@ -259,10 +284,15 @@ class ServerExecutor(OnProcesses):
         self._peers.sleep(max(0.0, end - self.now_s))
         self._folded[worker] += 1
         self.loss += header.loss
-        fetched, computed = map(self._to_run_time, (header.began_s, header.ended_s))
-        moments = (fetched, computed, arrived, begun, self.now_s)
+        moments = (*self._moments(header, work), arrived, begun, self.now_s)
         self.recorder.record_fold(self.server.version - 1, work, moments_s=moments)
         self.free.append(worker)
+
+    def _is_witnessed(self, worker: int) -> bool:
+        """Whether the last worker says, and not alone of several, that training diverges."""
+        self._not_finite.add(worker)
+        is_last = len(self._peers.connected()) == 1
+        return is_last and len(self._not_finite) >= min(2, self._workers)
 
     def _lose(self, worker: int, why: str) -> Work | None:
         """Give up a worker, and record its unfinished work as lost."""

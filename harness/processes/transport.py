@@ -281,6 +281,7 @@ class Connections(ABC):
         self._ranks, self.announced, self.late = ranks, "", True
         # By worker: routing id of its connection, and what tells it from a later one.
         self._places = dict[int, tuple[bytes, int]]()
+        self._dropped = set[tuple[bytes, int]]()
         self._ready = deque[Message]()
 
     @abstractmethod
@@ -305,10 +306,15 @@ class Connections(ABC):
 
     def receive(self, until_s: float = math.inf) -> Message | None:
         """Wait for the next message, or end of a connection; None if none comes in time."""
-        while not self._ready:
-            if not self._carry(until_s):
-                return None
-        return self._ready.popleft()
+        # Not until nothing arrives: who asks for the time again and again would have no end.
+        while not self._ready and self._carry(until_s) and self.now_s() < until_s:
+            pass
+        return self._ready.popleft() if self._ready else None
+
+    def hears(self, worker: int) -> bool:
+        """Whether something of a worker has arrived that `receive` has not returned yet."""
+        self._carry(self.now_s())
+        return any(message.worker == worker for message in self._ready)
 
     def meet(self, within_s: float = CONNECTED_WITHIN_S) -> set[int]:
         """Wait until all workers have connected or time is over; returns those that have not."""
@@ -332,8 +338,8 @@ class Connections(ABC):
     def drop(self, worker: int, reason: str) -> None:
         """End a connection and tell the worker why; `receive` says no more of it."""
         if worker in self._places:
-            address, _ = self._places.pop(worker)
-            self._tell(address, Kind.REFUSED, f"worker {worker} {reason}")
+            self._dropped.add(place := self._places.pop(worker))
+            self._tell(place[0], Kind.REFUSED, f"worker {worker} {reason}")
 
     def _end(self, number: int) -> bool:
         """Note that the connection with this number has ended; whether it is a worker's."""
@@ -349,12 +355,14 @@ class Connections(ABC):
         is_known = self._places.get(worker) == place
         try:
             header, body = read_frames(frames)
+            if is_known and header.kind is Kind.HELLO:  # it would be waited for anew each time
+                raise MalformedMessage("HELLO, not asked for")
         except MalformedMessage as error:
             if is_known:
                 self.drop(worker, reason := f"sent garbage: {error}")
                 self._ready.append(Message(worker, None, reason=reason))
             return
-        if header.kind is Kind.HELLO and not is_known:
+        if header.kind is Kind.HELLO and place not in self._dropped:
             self._greet(worker, place, header)
         elif header.kind is Kind.CLOCK and is_known:
             self.send(worker, header._replace(began_s=self.now_s()))

@@ -169,8 +169,9 @@ class TrainingConfig(TaskConfig, Generic[Data]):
         self._check_protocol()
         if self.rounds and self.schedule.searches:
             raise UserError("schedule: a search needs the parameter server")
-        if self.rounds and len(self.stages) != 1:
-            raise UserError(f"stages: {len(self.stages)}; allowed with rounds: 1")
+        if not self.stages or (self.rounds and len(self.stages) != 1):
+            allowed = "allowed with rounds: 1" if self.rounds else "allowed: at least one"
+            raise UserError(f"stages: {len(self.stages)}; {allowed}")
         if self.rounds and self.shuffling not in ("full", "in blocks"):
             raise UserError(f"shuffling: {self.shuffling!r} is not allowed with rounds")
         kinds = {fault.kind for fault in self.cluster.faults}

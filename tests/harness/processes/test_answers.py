@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from harness.algorithms.async_sgd import AsyncSgd
+from harness.algorithms.averaging import ModelAveraging
 from harness.networks.feedforward import Dnn, Layout
 from harness.processes.rounds import Rounds
 from harness.processes.server import FIRST_WITHIN_S, WITHIN_S, NoWorkersLeft, ServerExecutor
-from harness.processes.transport import Connections, Header, Kind, frames_of
+from harness.processes.transport import Connections, Header, Kind, frames_of, read_frames
 from harness.processes.worker import Pacing
 from harness.simulator import Averaging
 from harness.speech.frames import RunConfig
@@ -36,9 +37,13 @@ class Script(Connections):
     def sleep(self, seconds: float) -> None:
         self.time_s += seconds
 
-    def says(self, worker: int, header: Header, size: int = SIZE, place: int = 0) -> None:
+    def says(
+        self, worker: int, header: Header, size: int = SIZE, place: int = 0, value: float = 1.0
+    ) -> None:
         """A message of a worker comes in, from one of its connections."""
         body = torch.ones(size) if header.kind is Kind.DONE else None
+        if body is not None:
+            body[-1] = value
         number = 10 * place + worker
         where, frames = (b"%d" % number, number), frames_of(header, body)
         self.coming.append(lambda: self._take_in(worker, where, frames))
@@ -200,8 +205,106 @@ def rounds(config: RunConfig) -> Any:
 def test_rounds_say_which_worker_is_gone_and_why(rounds: Any) -> None:
     talk = Talk(rounds, Rounds)
     talk.peers.says(2, Header(Kind.DONE, 5))
-    with pytest.raises(NoWorkersLeft, match="a round needs all workers"):
+    told = "worker 2 sent garbage: DONE 5, not asked for; a round needs all workers"
+    with pytest.raises(NoWorkersLeft, match=told):
         talk.folds(1)
-    assert talk.told == ["worker 2 sent garbage: DONE 5, not asked for; 2 left"]
-    with pytest.raises(NoWorkersLeft, match="a round needs all workers"):
+    with pytest.raises(NoWorkersLeft, match="worker 2 has not sent READY for 60 s; a round needs"):
         Talk(rounds, Rounds, ready=2)
+
+
+@pytest.mark.parametrize("kind", [Kind.CLOCK, Kind.HELLO], ids=lambda kind: kind.name)
+def test_who_talks_all_the_time_and_never_answers_is_given_up_in_time(
+    config: RunConfig, kind: Kind
+) -> None:
+    talk = Talk(config)
+    talk.done((0, 0), (1, 1), (0, 3), (1, 4))
+    until_s = 1.5 * WITHIN_S if kind is Kind.CLOCK else 5.0
+
+    def chatter() -> None:
+        talk.peers.time_s += 1.0
+        talk.peers._take_in(2, (b"2", 2), frames_of(Header(kind, 4), None))
+        if talk.peers.time_s < until_s:
+            talk.peers.coming.append(chatter)
+        else:
+            talk.done((0, 2))
+
+    talk.peers.coming.append(chatter)
+    talk.folds(5)
+    told = "sent garbage: HELLO, not asked for"
+    if kind is Kind.CLOCK:
+        told = f"has not sent DONE 2 for {WITHIN_S:.0f} s"
+    assert talk.told == [f"worker 2 {told}; 2 left"]
+
+
+def test_others_that_never_pause_do_not_keep_a_worker_that_is_silent(config: RunConfig) -> None:
+    talk = Talk(config)
+
+    def answer(address: bytes, words: bytes, body: Any) -> None:
+        header, _ = read_frames((words, b""))
+        if header.kind is Kind.WORK and address != b"2":
+            talk.peers.coming.append(lambda: talk.peers.sleep(0.5))
+            talk.peers.coming.append(lambda: None)
+            talk.done((int(address), header.step))
+
+    talk.peers._route = answer  # type: ignore[method-assign]
+    talk.server.advance(200, drain=False, handing_out=300, rate=1.0)
+    assert talk.told == [f"worker 2 has not sent DONE 2 for {WITHIN_S:.0f} s; 2 left"]
+
+
+@pytest.mark.parametrize("bad", ["a number", "the loss", "infinite"])
+def test_one_worker_alone_cannot_say_that_training_diverges(config: RunConfig, bad: str) -> None:
+    talk = Talk(config)
+    loss = math.nan if bad == "the loss" else 0.0
+    value = {"a number": math.nan, "infinite": -math.inf}.get(bad, 1.0)
+    talk.peers.says(1, Header(Kind.DONE, 1, loss=loss), value=value)
+    talk.done((0, 0), (2, 2), (0, 1))
+    timeline = talk.folds()
+    assert talk.told == ["worker 1 sent numbers that are not finite; 2 left"]
+    assert talk.server.server.model.tolist() == [-3.0] * SIZE
+    assert math.isfinite(talk.server.loss)
+    assert (len(timeline.lost()), sorted(timeline.folded().first_step.tolist())) == (1, [0, 1, 2])
+
+
+def test_the_last_worker_is_believed_that_training_diverges_if_another_said_so(
+    config: RunConfig,
+) -> None:
+    talk = Talk(config)
+    for worker, step in ((0, 0), (1, 1), (2, 2), (2, 0), (2, 1)):
+        talk.peers.says(worker, Header(Kind.DONE, step), value=math.nan)
+    talk.folds()
+    assert talk.server.server.model.isnan().any()
+    talk = Talk(config)
+    for worker in (0, 1):
+        talk.peers.ends(worker)
+    talk.peers.says(2, Header(Kind.DONE, 2), value=math.nan)
+    with pytest.raises(NoWorkersLeft):
+        talk.folds()
+    assert talk.told[-1] == "worker 2 sent numbers that are not finite; 0 left"
+    assert talk.server.server.model.tolist() == [0.0] * SIZE
+
+
+def test_in_rounds_one_worker_is_named_and_all_together_are_believed(rounds: Any) -> None:
+    rounds.algorithm = ModelAveraging()
+    for liars, ends in (((1,), True), ((0, 1, 2), False)):
+        talk = Talk(rounds, Rounds)
+        for worker in range(3):
+            value = math.nan if worker in liars else 1.0
+            talk.peers.says(worker, Header(Kind.DONE), value=value)
+        if ends:
+            with pytest.raises(NoWorkersLeft, match="worker 1 sent numbers that are not finite, "):
+                talk.folds(1)
+            assert talk.server.server.model.isfinite().all()
+        else:
+            talk.folds(1)
+            assert talk.server.server.model.isnan().any()
+
+
+def test_times_that_cannot_be_are_taken_to_lie_between_sending_and_receiving(
+    config: RunConfig,
+) -> None:
+    talk = Talk(config)
+    for worker, (began, ended) in enumerate([(-1e300, 1e300), (5e9, -5e9), (0.0, 0.0)]):
+        talk.peers.says(worker, Header(Kind.DONE, worker, began_s=began, ended_s=ended))
+    spans = talk.folds().spans
+    assert (spans.start_s >= 0.0).all()
+    assert (spans.end_s <= talk.server.now_s).all()
