@@ -104,37 +104,28 @@ def translate(
             return end.value
 
 
-def climb(
-    first: Sequence[int] = (0,),
-    together: bool = False,
-    reach: float = math.inf,
-    tries: float = MOST_TRIES,
-) -> Steps[int, float, dict[int, float]]:
-    """Climb a ladder of rungs until both neighbours of the best are worse.
+def climb(tries: float = MOST_TRIES) -> Steps[int, float, dict[int, float]]:
+    """Climb a ladder of rungs, from 0 on, until both neighbours of the best are worse.
 
     Of equal errors the lowest rung is the best; so while all errors are infinite, the search moves
     down.
 
     Args:
-        first: the rungs to begin with.
-        together: whether both neighbours are tried at once; else the lower one first.
-        reach: largest distance from rung 0.
         tries: number of tried rungs after which the search stops.
 
     Returns:
         Error by tried rung.
 
     Example:
-        >>> solve(climb((-1, 0, 1)), lambda rung: abs(rung - 1.0))
-        {-1: 2.0, 0: 1.0, 1: 0.0, 2: 1.0}
+        >>> solve(climb(), lambda rung: abs(rung - 1.0))
+        {0: 1.0, -1: 2.0, 1: 0.0, 2: 1.0}
     """
     errors: dict[int, float] = {}
-    wanted = [*first]
+    wanted = [0]
     while wanted and len(errors) < tries:
         errors |= zip(wanted, (yield wanted), strict=True)
         best = lowest(errors)
-        sides = [rung for rung in (best - 1, best + 1) if rung not in errors and abs(rung) <= reach]
-        wanted = sides if together else sides[:1]
+        wanted = [rung for rung in (best - 1, best + 1) if rung not in errors][:1]
     return errors
 
 
