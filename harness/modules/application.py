@@ -24,6 +24,7 @@ from harness.base.seeds import identity
 from harness.base.settings import build
 from harness.modules.buffers import describe_buffers
 from harness.modules.network import OWN_LOSS, preserve_generators
+from harness.modules.outputs import WHOLE
 from harness.modules.problem import Problem
 from harness.modules.settings import ModuleTable
 from harness.modules.step_time import charge, check_charge
@@ -166,6 +167,8 @@ class ModuleApplication(FoldApplication[ModuleConfig, Problem]):
         config = build(
             ModuleConfig, complete_protocol({**USUAL, **table}), where, named=key_in_file
         )
+        if config.accumulate > 1 and found.axes is None:
+            LOG.info(WHOLE)
         sent = work.parameter_bytes * config.algorithm.sent
         return replace(config, work=replace(work, parameter_bytes=sent)), problem
 

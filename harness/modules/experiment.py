@@ -37,6 +37,7 @@ from harness.modules.allowed import (
 from harness.modules.buffers import describe_buffers
 from harness.modules.network import AskedLoss, copy_module
 from harness.modules.optimizers import optimizer_of
+from harness.modules.outputs import WHOLE
 from harness.modules.partition import (
     partition_of,
 )
@@ -235,6 +236,8 @@ class Experiment:
         yield from remark_direction(self.settings.maximise, problem.metrics)
         if found.reduction == "sum":
             yield "loss: summed over a minibatch; what is reported of it is the mean over examples"
+        if self.settings.accumulate > 1 and found.axes is None:
+            yield WHOLE
         descents = [getattr(method.algorithm, "descent", PLAIN) for method in methods]
         if any(isinstance(each, NaturalGradient) and each != PLAIN for each in descents):
             count, others = problem.network(self.seeds[0], size, self.device).watchable()

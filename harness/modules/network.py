@@ -8,8 +8,8 @@ To an algorithm, a user's minibatch is *one* frame, whose loss is the value of t
 So a learning rate multiplies the gradient of that loss, whether it is a sum or a mean.
 
 `Parameters` is the layout of a module's parameters in a vector ``[P]``. `inspect_module` runs a
-module once to find out if it draws random numbers, and if replicas can be batched. Random numbers
-come from PyTorch's generators with a seed; the user's state of them is restored.
+module to find out if it draws random numbers, and if replicas can be batched. Random numbers come
+from the global generators with a seed; the user's state of them is restored.
 
 Shape letters in this package: W replicas, P parameters of one, B examples of a minibatch.
 """
@@ -17,34 +17,42 @@ Shape letters in this package: W replicas, P parameters of one, B examples of a 
 from __future__ import annotations
 
 import copy
+import math
+import pickle
+import random
 import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress
 from math import prod
 from typing import Any, Literal, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
+from torch.utils.checkpoint import (
+    checkpoint,  # pyright: ignore[reportUnknownVariableType]
+)
 
 from harness.base.errors import RAISED, UserError, describe_raised
 from harness.base.settings import format_count
 from harness.modules.buffers import Buffers, find_changed_buffers, get_versions
 from harness.modules.gradient_rules import NO_RULES, GradientRules
+from harness.modules.outputs import Axes, Classes, find_axes, find_classes, join_outputs
 from harness.modules.trees import Call, Parts, Value, join, map_tensors, unwrap
 from harness.natural_gradient.layer_hooks import Affine, LayerHook, Reduction, is_affine
 from harness.networks.contract import State
 
 Loss = Callable[[Any, Any], Tensor]
-"""``loss(outputs, targets)``: one number for a minibatch, a mean or sum over its examples."""
+"""``loss(outputs, targets)``: one number for a minibatch, or for a whole development set."""
 
 
 Metric = Callable[[Any, Any], Tensor]
-"""``metric(outputs, targets)``: one number, the mean over a minibatch; less is better."""
+"""``metric(outputs, targets)``: one number for a whole development set."""
 
 OWN_LOSS = "model"
 """Name of the loss that a model computes itself."""
@@ -95,6 +103,8 @@ class ModuleNetwork:
         together: from this number of replicas on, they are computed at once; None for never.
         is_batchable: asked when there are so many first: whether they can be.
         reduction: whether the loss is the mean or the sum over examples.
+        axes: dimensions along which outputs of microbatches are joined; None if they cannot be:
+            then a minibatch is computed whole.
         rules: microbatches, clipping and weight decay.
         changing: names of the buffers that training changes; each replica has its own.
         autocast: type that PyTorch casts to in forward passes and losses of gradients, if any.
@@ -108,6 +118,7 @@ class ModuleNetwork:
         together: int | None = None,
         is_batchable: Callable[[], bool] = lambda: True,
         reduction: Reduction = "mean",
+        axes: Axes | None = None,
         rules: GradientRules = NO_RULES,
         changing: Sequence[str] = (),
         autocast: torch.dtype | None = None,
@@ -119,6 +130,7 @@ class ModuleNetwork:
         self._state: State = {}
         self._autocast = autocast
         self.reduction: Reduction = reduction
+        self._axes = axes
         self.call = Call.from_module(self.module, needs_labels=loss is own_loss)
         self.parameters = Parameters.from_module(self.module)
         self._trained = list(trainable_parameters(self.module).values())
@@ -258,8 +270,28 @@ class ModuleNetwork:
         """The loss of a module's outputs for one minibatch."""
         if self._autocast is not None:
             with torch.autocast(x.device.type, self._autocast):
-                return self.loss(self.call.run(module, x, targets), unwrap(targets))
-        return self.loss(self.call.run(module, x, targets), unwrap(targets))
+                return self.loss(self._run_parts(module, x, targets), unwrap(targets))
+        return self.loss(self._run_parts(module, x, targets), unwrap(targets))
+
+    def _run_parts(self, module: nn.Module, x: Value, targets: Value) -> Any:
+        """The outputs for a minibatch, of its microbatches one after the other.
+
+        Activations of a microbatch are computed again when its gradient is, so that only outputs
+        are kept; but not where a second forward pass would change buffers once more.
+        """
+        parts = self.rules.accumulate
+        if parts == 1 or self._axes is None:
+            return self.call.run(module, x, targets)
+        size, outputs = len(x) // parts, list[Any]()
+        for k in range(parts):
+            part = slice(k * size, (k + 1) * size)
+            given = module, x[part], targets[part]
+            outputs.append(
+                self.call.run(*given)
+                if self.buffers.places
+                else checkpoint(self.call.run, *given, use_reentrant=False)
+            )
+        return join_outputs(outputs, self._axes)
 
     def _loss_at(self, parts: Sequence[Tensor], x: Parts, targets: Parts) -> Tensor:
         named = dict(zip(self.parameters.names, parts, strict=True))
@@ -294,20 +326,7 @@ class ModuleNetwork:
 
     def _go_back(self, module: nn.Module, x: Value, targets: Value) -> Tensor:
         """Add the gradient of the loss to those of the parameters; returns the loss."""
-        if (parts := self.rules.accumulate) > 1:
-            size = len(x) // parts
-            some = [slice(k * size, (k + 1) * size) for k in range(parts)]
-            share = 1.0 / parts if self.reduction == "mean" else 1.0
-            losses = [self._backpropagate(module, x[k], targets[k], share) for k in some]
-            return torch.stack(losses).sum()
-        return self._backpropagate(module, x, targets)
-
-    def _backpropagate(
-        self, module: nn.Module, x: Value, targets: Value, share: float = 1.0
-    ) -> Tensor:
         loss = self.loss_of(module, x, targets)
-        if share != 1.0:
-            loss = loss * share
         # `loss.backward()` without its checks, which take as long as several small layers.
         _run_backward(
             *((loss,), (torch.ones_like(loss),), False, False, self._inputs),
@@ -437,19 +456,28 @@ def flat(tensors: Sequence[Tensor]) -> Tensor:
 
 @contextmanager
 def preserve_generators() -> Generator[None]:
-    """Restore the state of PyTorch's generators at the end of the block."""
+    """Restore the global generators of `torch`, `numpy` and `random` at the end of the block."""
+    of_numpy, of_python = np.random.get_state(), random.getstate()
     with torch.random.fork_rng():  # pyright: ignore[reportUnknownMemberType]
-        yield
+        try:
+            yield
+        finally:
+            np.random.set_state(of_numpy)
+            random.setstate(of_python)
 
 
 def seed_generators(seed: int) -> None:
-    """Seed PyTorch's generators with ``seed``, of 63 bits."""
+    """Seed the global generators of `torch`, `numpy` and `random` with ``seed``, of 63 bits."""
     torch.manual_seed(seed)  # pyright: ignore[reportUnknownMemberType]
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
 
 
-def state_of_generator(device: torch.device) -> Tensor:
-    """State of the generator that modules on this device draw from."""
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+def state_of_generators(device: torch.device) -> bytes:
+    """State of the global generators that modules on this device draw from."""
+    on_gpu = device.type == "cuda"
+    of_torch = torch.cuda.get_rng_state(device) if on_gpu else torch.get_rng_state()
+    return pickle.dumps((of_torch.numpy(), np.random.get_state(), random.getstate()))
 
 
 ROWS, SMALL = 4, 2**16
@@ -477,12 +505,16 @@ class Inspection:
             for never.
         reduction: whether the loss is the mean or the sum over examples.
         changing: names of the buffers that training changes.
+        axes: dimensions along which outputs of parts of a minibatch are joined, if they can be.
+        classes: of outputs and targets; None if they are not for several classes.
     """
 
     draws: bool
     together: int | None
     reduction: Reduction = "mean"
     changing: tuple[str, ...] = ()
+    axes: Axes | None = None
+    classes: Classes | None = None
 
 
 def inspect_module(module: nn.Module, loss: Loss, x: Value, targets: Value) -> Inspection:
@@ -497,37 +529,31 @@ def inspect_module(module: nn.Module, loss: Loss, x: Value, targets: Value) -> I
     Raises:
         UserError: it fails, or its loss is not one number.
     """
-    draws, reduction, changing = _run_module(copy_module(module), loss, x, targets)
-    if draws or changing:  # several replicas at once would share their buffers
-        return Inspection(draws, None, reduction, changing)
+    found = _run_module(copy_module(module), loss, x, targets)
+    if found.draws or found.changing:  # several replicas at once would share their buffers
+        return found
     on_cpu = x.device.type == "cpu"
     if on_cpu and any(parameter.dim() > 2 for parameter in module.parameters()):
-        return Inspection(draws, None, reduction)  # convolutions are faster one by one on a CPU
-    least = AT_ONCE if on_cpu else AT_ONCE_ON_A_GPU
-    return Inspection(draws, least, reduction)
+        return found  # convolutions are faster one by one on a CPU
+    return replace(found, together=AT_ONCE if on_cpu else AT_ONCE_ON_A_GPU)
 
 
-def _run_module(
-    module: nn.Module, loss: Loss, x: Value, targets: Value
-) -> tuple[bool, Reduction, tuple[str, ...]]:
-    """Compute one loss.
-
-    Returns:
-        Whether random numbers were drawn, the loss's reduction, and the buffers that changed.
+def _run_module(module: nn.Module, loss: Loss, x: Value, targets: Value) -> Inspection:
+    """Compute one loss, and that of the examples repeated.
 
     Raises:
         UserError: see `inspect_module`.
     """
     Parameters.from_module(module)
     before, parameters = get_versions(module), _copy_parameters(module)
-    known = state_of_generator(x.device)
+    known = state_of_generators(x.device)
     call = Call.from_module(module, needs_labels=loss is own_loss)
     with preserve_generators(), torch.enable_grad():
         with _name_failure("model", len(x)):
             outputs = call.run(module, x, targets)
         with _name_failure("loss", len(x)):
             found: Any = loss(outputs, unwrap(targets))
-        drawn = not torch.equal(known, state_of_generator(x.device))
+        drawn = known != state_of_generators(x.device)
     if not torch.is_tensor(found) or found.dim() != 0 or not found.is_floating_point():
         told = _describe_shape(found)
         raise UserError(f"loss: {told}; allowed: one number for a minibatch, a tensor of shape []")
@@ -538,11 +564,11 @@ def _run_module(
             told = f"forward writes the parameter {name!r}, which the server's would overwrite"
             raise UserError(f"model: {told}; allowed: what the optimizer alone writes")
     changing, once = find_changed_buffers(module, before), float(found.detach())
-    if isinstance(outputs, Tensor):
-        summed = _is_summed(loss, outputs, unwrap(targets), once)
-    else:
-        summed = not drawn and _doubles(module, loss, x, targets, call, once)
-    return drawn, "sum" if summed else "mean", changing
+    with preserve_generators(), torch.no_grad():
+        axes, twice = _double(module, loss, x, targets, outputs, drawn=drawn)
+        classes = find_classes(loss, outputs, unwrap(targets))
+    summed = once != 0.0 and abs(twice - 2.0 * once) <= APART * abs(once)
+    return Inspection(drawn, None, "sum" if summed else "mean", changing, axes, classes)
 
 
 def _copy_parameters(module: nn.Module) -> dict[str, tuple[Tensor, int]]:
@@ -559,7 +585,7 @@ def try_metrics(
     call: Call,
     data: str | None = None,
 ) -> None:
-    """Evaluate all metrics once on one minibatch, to find mistakes before training.
+    """Evaluate all metrics once on some examples, to find mistakes before training.
 
     Args:
         module: the module, left unchanged.
@@ -575,21 +601,21 @@ def try_metrics(
     if not metrics:
         return
     with preserve_generators():
-        with _name_failure(data or "model", len(x)):
+        with _name_failure(data or "model", len(x), ""):
             outputs = call.run(copy_module(module).eval(), x, targets)
         for name, metric in metrics.items():
-            with _name_failure(data or f"metric: {name}", len(x)):
+            with _name_failure(data or f"metric: {name}", len(x), ""):
                 found: Any = metric(outputs, unwrap(targets))
             try:
                 float(found)
             except (TypeError, ValueError, RuntimeError) as error:
-                told = f"{name}: {_describe_shape(found)}; allowed: one number for a minibatch"
+                told = f"{name}: {_describe_shape(found)}; allowed: one number for a set"
                 raise UserError(f"metric: {told}") from error
 
 
 @contextmanager
-def _name_failure(part: str, count: int) -> Generator[None]:
-    """Report an error of the user's code on the first minibatch in one line.
+def _name_failure(part: str, count: int, of: str = "a minibatch of ") -> Generator[None]:
+    """Report an error of the user's code on its first examples in one line.
 
     Raises:
         UserError: the code raised an error.
@@ -601,7 +627,7 @@ def _name_failure(part: str, count: int) -> Generator[None]:
     except RAISED as error:
         line = describe_raised(error).partition("\n")[0]
         size = format_count(count, "example")
-        raise UserError(f"{part}: fails on a minibatch of {size}: {line}") from error
+        raise UserError(f"{part}: fails on {of}{size}: {line}") from error
 
 
 def _describe_shape(value: object) -> str:
@@ -609,31 +635,30 @@ def _describe_shape(value: object) -> str:
     return f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
-@torch.no_grad()
-def _is_summed(loss: Loss, outputs: object, targets: Parts, once: float) -> bool:
-    """Whether the loss doubles if every example is repeated: then it sums over examples."""
-    if not (isinstance(outputs, Tensor) and isinstance(targets, Tensor)):
-        return False
-    if outputs.shape[:1] != targets.shape[:1]:
-        return False
-    try:
-        twice = float(loss(torch.cat([outputs, outputs]), torch.cat([targets, targets])))
-    except Exception:  # a loss for one size of minibatches, taken as a mean
-        return False
-    return once != 0.0 and abs(twice - 2.0 * once) <= APART * abs(once)
+def _double(
+    module: nn.Module, loss: Loss, x: Value, targets: Value, outputs: Any, *, drawn: bool
+) -> tuple[Axes | None, float]:
+    """Repeat every example of a minibatch.
 
-
-@torch.no_grad()
-def _doubles(
-    module: nn.Module, loss: Loss, x: Value, targets: Value, call: Call, once: float
-) -> bool:
-    """Whether the loss of outputs that are no tensor doubles with every example repeated."""
-    twice = [join(torch.cat, [each, each]) for each in (x, targets)]
+    Returns:
+        The dimensions along which ``outputs`` are joined, and the loss of the doubled minibatch;
+        not a number if it is unknown.
+    """
+    xs, ys = (join(torch.cat, [each, each]) for each in (x, targets))
+    call = Call.from_module(module, needs_labels=loss is own_loss)
     try:
-        found = float(loss(call.run(module, *twice), unwrap(twice[1])))
-    except Exception:  # a module or loss for one size of minibatches
-        return False
-    return once != 0.0 and abs(found - 2.0 * once) <= APART * abs(once)
+        doubled = call.run(module, xs, ys)
+        axes = find_axes(outputs, doubled, compare=not drawn)
+        if drawn:
+            doubled = None if axes is None else join_outputs([outputs, outputs], axes)
+            again = find_axes(call.run(module.eval(), x, targets), call.run(module, xs, ys))
+            axes = None if again is None else axes
+    except Exception:  # of a module for one size of minibatches
+        return None, math.nan
+    try:
+        return axes, float(loss(doubled, unwrap(ys)))
+    except Exception:  # of a loss for one size of minibatches
+        return axes, math.nan
 
 
 def is_batchable(module: nn.Module, loss: Loss, x: Value, targets: Value) -> bool:

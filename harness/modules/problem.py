@@ -62,6 +62,9 @@ from harness.runs.digests import (
 )
 from harness.tasks.contract import name_keys
 
+TRIED = 256
+"""About this many examples, evenly spaced, try the metrics before training."""
+
 
 class Problem(HasIdentity):
     """A module, its loss, its data and its metrics.
@@ -186,20 +189,21 @@ class Problem(HasIdentity):
     def _inspect(self, minibatch: int, device: str) -> Inspection:
         module = self.module(0)
         floats = next(iter(trainable_parameters(module).values())).dtype
-        some = self.train[:minibatch].to(device, floats)
+        some = self.train.spread(minibatch)[:minibatch].to(device, floats)
+        scored = self.train.spread(TRIED)[:TRIED].to(device, floats)
         with self.name_keys():
             found = inspect_module(_to_device(module, device), self.loss, some.x, some.y)
             call = Call.from_module(module, needs_labels=self.loss is own_loss)
-            try_metrics(_to_device(module, device), self.metrics, some.x, some.y, call)
+            try_metrics(_to_device(module, device), self.metrics, scored.x, scored.y, call)
             for name, held in {"dev": self.dev, "test": self.test}.items():
                 if held is not None and _looks_else(held, self.train):
-                    first = held[:minibatch].to(device, floats)
-                    scored = {"loss": self.loss, **self.metrics}
-                    parts = _to_device(module, device), scored, first.x, first.y, call
+                    first = held.spread(TRIED).to(device, floats)
+                    both = {"loss": self.loss, **self.metrics}
+                    parts = _to_device(module, device), both, first.x, first.y, call
                     try_metrics(*parts, data=name)
             metrics = {f"metric: {name}": metric for name, metric in self.metrics.items()}
             held = {"model": _to_device(module, device), "loss": self.loss, **metrics}
-            refuse_hidden_state(held, partial(_call_parts, call, some))
+            refuse_hidden_state(held, partial(_call_parts, call, some, scored))
         return found
 
     def _is_batchable(self, minibatch: int, device: str) -> bool:
@@ -224,6 +228,7 @@ class Problem(HasIdentity):
             together=None if self.autocast else found.together,
             is_batchable=lambda: self._is_batchable(minibatch, device),
             reduction=found.reduction,
+            axes=found.axes,
             changing=found.changing,
             rules=rules,
             autocast=self.autocast,
@@ -283,25 +288,30 @@ def read_autocast(asked: object) -> torch.dtype | None:
     return None if asked is None else torch.bfloat16
 
 
-def _call_parts(call: Call, examples: Arrays, parts: Mapping[str, Any], other: bool) -> None:
+def _call_parts(
+    call: Call, examples: Arrays, scored: Arrays, parts: Mapping[str, Any], other: bool
+) -> None:
     """Call model, loss and metrics once, as training and evaluation do.
 
     Args:
         call: the way the model is called.
         examples: a minibatch.
+        scored: examples for the metrics.
         parts: the model, the loss and the metrics, changed.
         other: whether to repeat half of the examples in place of the rest.
     """
-    some = examples.take(np.arange(len(examples)) // 2) if other else examples
+    some = examples
+    if other:  # each second one twice, as a metric may need examples of all classes
+        some, scored = (e.take(np.arange(len(e)) // 2 * 2) for e in (examples, scored))
     module: nn.Module = parts["model"]
     modes = [(each, each.training) for each in module.modules()]
     with preserve_generators(), torch.enable_grad():
         parts["loss"](call.run(module, some.x, some.y), unwrap(some.y)).backward()
     module.zero_grad()
     with preserve_generators(), torch.no_grad():
-        outputs = call.run(module.eval(), some.x, some.y)
+        outputs = call.run(module.eval(), scored.x, scored.y)
         for metric in list(parts.values())[2:]:
-            metric(outputs, unwrap(some.y))
+            metric(outputs, unwrap(scored.y))
     for each, mode in modes:
         each.training = mode
 
@@ -367,6 +377,10 @@ class Arrays:
     def to(self, device: str, floats: torch.dtype) -> Arrays:
         """A copy on a device, with floating-point tensors in one precision."""
         return self.map(lambda t: (t.to(floats) if t.is_floating_point() else t).to(device))
+
+    def spread(self, count: int) -> Arrays:
+        """About ``count`` of the examples, evenly spaced; all if they are fewer."""
+        return self[:: max(1, len(self) // count)].map(lambda tensor: tensor.contiguous())
 
     def take(self, rows: np.ndarray) -> Arrays:
         """The examples of ``rows``, in that order."""

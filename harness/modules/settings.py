@@ -33,7 +33,7 @@ class ModuleTable(Spec):
         dev: development data of the same kinds, or the share of the training data held out for it:
             they decide on learning rates and on times to a target.
         metric: ``"error"``, ``"accuracy"``, ``"mse"``, ``"mae"``, ``"loss"``, or a function of
-            outputs and targets, one number for a minibatch; of several the first decides.
+            outputs and targets, one number for the whole set; of several the first decides.
         maximise: whether more of the metric is better; by default, of ``"accuracy"`` alone.
         share: whether the metric is a share, from 0 to 1; by default, ``"error"`` and
             ``"accuracy"`` are.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from harness.algorithms.catalogue import Algorithm
 from harness.base.errors import UserError, name_error
@@ -18,7 +19,16 @@ from harness.base.seeds import stream_key
 from harness.base.settings import setting
 from harness.modules.buffers import deploy
 from harness.modules.gradient_rules import GradientRules
-from harness.modules.network import OWN_LOSS, Drawing, Metric, ModuleNetwork
+from harness.modules.network import (
+    OWN_LOSS,
+    Drawing,
+    Inspection,
+    Metric,
+    ModuleNetwork,
+    preserve_generators,
+    seed_generators,
+)
+from harness.modules.outputs import Classes, class_axis, find_axes, join_outputs, logits_of
 from harness.modules.partition import measure_skew, partition_of
 from harness.modules.problem import Arrays, Problem
 from harness.modules.reading import RandomExamples, arrays_of
@@ -42,6 +52,9 @@ from harness.tasks.order import (
     Shares,
 )
 
+Metrics = Mapping[str, Metric]
+"""Metrics by name; the first one decides."""
+
 SUMMED = "summed over examples"
 """Value in the identity of a loss that sums over examples; its measurements are means."""
 
@@ -56,7 +69,7 @@ class ModuleConfig(TrainingConfig[Problem]):
         clip: largest norm of a worker's gradient over all parameters; None for no limit.
         weight_decay: multiple of the parameters that is added to a worker's gradient after
             clipping. The decay of `AdamW` and `Muon` is a setting of theirs.
-        accumulate: microbatches of a minibatch, whose gradients are added.
+        accumulate: microbatches of a minibatch, whose outputs are joined for its loss.
 
     Raises:
         UserError: settings that do not go together.
@@ -81,7 +94,7 @@ class ModuleConfig(TrainingConfig[Problem]):
             raise UserError(f"accumulate: {self.accumulate}; allowed: {told}")
         if not self.schedule.searches:
             return
-        found = self.problem.inspect(self._size, self.device)
+        found = self.inspection
         if found.draws or found.changing:
             what = "draws at random" if found.draws else "has running statistics"
             raise UserError(f"schedule: no search for the rate of a module that {what}")
@@ -92,9 +105,14 @@ class ModuleConfig(TrainingConfig[Problem]):
     def _size(self) -> int:
         return self.stage(0).minibatch
 
+    @property
+    def inspection(self) -> Inspection:
+        """Properties of the module and its loss."""
+        return self.problem.inspect(self._size, self.device)
+
     def to_dict(self) -> dict[str, Any]:
         """See `TrainingConfig`; adds digests of the user's code, and whether the loss is a sum."""
-        found = self.problem.inspect(self._size, self.device)
+        found = self.inspection
         summed = found.reduction == "sum"
         further = {"code": self._code} if self._code else {}
         further |= {"loss": SUMMED} if summed else {}
@@ -111,7 +129,7 @@ class ModuleConfig(TrainingConfig[Problem]):
     @property
     def has_replica_state(self) -> bool:
         """See `TrainingConfig`."""
-        return bool(self.problem.inspect(self._size, self.device).changing)
+        return bool(self.inspection.changing)
 
     def network(self, data: Problem) -> ModuleNetwork:
         """The network of the problem's module."""
@@ -199,12 +217,21 @@ class ModuleConfig(TrainingConfig[Problem]):
     def example_weight(self) -> float:
         """See `TaskConfig`; shares of right or wrong classes have one."""
         is_counted = is_ours(self.problem.metrics, SHARES)
-        return 1.0 / len(self.problem.dev) if is_counted else 0.0
+        return 1.0 / self.scored_examples if is_counted else 0.0
 
     @property
     def is_share(self) -> bool:
         """See `TaskConfig`."""
         return self.problem.is_share
+
+    @property
+    def scored_examples(self) -> int:
+        """Number of development examples with a target that the first metric counts."""
+        classes, targets = self.inspection.classes, self.problem.dev.y
+        is_counted = is_ours(self.problem.metrics, SHARES)
+        if not is_counted or classes is None or not isinstance(targets, Tensor):
+            return len(self.problem.dev)
+        return int(classes.counts(targets).view(len(targets), -1).any(1).sum())
 
     def show(self, error: float) -> str:
         """See `TaskConfig`; shares in percent, other metrics as numbers."""
@@ -311,7 +338,8 @@ class ModuleTask:
         self._start = self.problem.initial(config.seed).to(config.device)
         network = config.network(self.problem)
         self._fresh = network.fresh_state()
-        self._evaluator = ModuleEvaluator(network, self.problem)
+        scored = partial(ModuleEvaluator, network, self.problem, config.inspection.classes)
+        self._evaluator, self._losses = scored(self.problem.metrics), scored({})
         self._states: Callable[[], Mapping[int, State]] = dict
         self._train, self._dev, self._test = (
             part and part.to(config.device, self._start.dtype)
@@ -319,6 +347,24 @@ class ModuleTask:
         )
         assert self._train is not None
         self.minibatches = config.minibatches(self.problem, self._train)
+        self._check_evaluation()
+
+    def _check_evaluation(self) -> None:
+        """Refuse targets that do not count, and scores that differ from call to call.
+
+        Raises:
+            UserError: there are such.
+        """
+        if not self.config.scored_examples:
+            told = "no target is a class that the loss counts"
+            raise UserError(f"dev: {told}; allowed: one or more")
+        assert self._dev is not None
+        few = self._dev[:FEW]
+        once, again = (self._losses.scores(self._start, few, self._fresh).loss for _ in range(2))
+        if not math.isclose(once, again, rel_tol=SAME) and math.isfinite(once):
+            told = f"two evaluations of one model give {once:.6g} and {again:.6g}"
+            allowed = "draws from the global generators of torch, numpy or random alone"
+            raise UserError(f"loss: {told}; allowed: {allowed}")
 
     @property
     def network(self) -> ModuleNetwork:
@@ -357,8 +403,7 @@ class ModuleTask:
     def held_out_loss(self, model: Tensor) -> float:
         """See `Task`."""
         assert self._dev is not None
-        stride = max(1, len(self._dev) // HELD_OUT)
-        return self._evaluator.scores(model, self._dev[::stride], self._deploy_state()).loss
+        return self._losses.scores(model, self._dev.spread(HELD_OUT), self._deploy_state()).loss
 
     def tested(self, model: Tensor, name: str) -> EvaluationResult:
         """The same scores on the test set, if there is one."""
@@ -369,17 +414,23 @@ class ModuleTask:
 
 
 BLOCK = 1024
-"""Number of examples evaluated at once."""
+"""Number of examples whose outputs are computed at once, if those of several can be joined."""
+
+FEW, SAME = 16, 1e-4
+"""Development examples that are evaluated twice at first, and the difference that is rounding."""
+
+EVALUATION_SEED = 0
+"""Seed of all that model, loss and metrics draw in an evaluation, so that each draws the same."""
 
 LOSS = "loss"
 
 
 @dataclass(frozen=True)
 class ModuleScores:
-    """Scores on one set, means over its examples.
+    """Scores on one set.
 
     Attributes:
-        loss: the mean over examples, also of a loss that sums over them.
+        loss: that of the whole set; of a loss that sums over examples, the mean over them.
         further: metrics by name; the first one decides.
         maximise: whether more of the first metric is better.
     """
@@ -410,20 +461,24 @@ class ModuleEvaluator:
 
     Args:
         network: network of the module, put into evaluation mode.
-        problem: the problem, with loss and metrics.
+        problem: the problem, with its loss.
+        classes: the classes that our metrics count; None where there are none.
+        metrics: metrics by name.
     """
 
-    def __init__(self, network: ModuleNetwork, problem: Problem) -> None:
-        self._network = network
+    def __init__(
+        self, network: ModuleNetwork, problem: Problem, classes: Classes | None, metrics: Metrics
+    ) -> None:
+        self._network, self._classes = network, classes
         self._network.module.eval()
-        self._loss, self._metrics = problem.loss, dict(problem.metrics)
+        self._loss, self._metrics = problem.loss, metrics
         self._maximise = problem.maximise
 
     @torch.no_grad()
     def scores(
         self, model: Tensor, examples: Arrays, state: Mapping[str, Tensor] | None = None
     ) -> ModuleScores:
-        """Scores of ``model [P]`` on a data set, in blocks of `BLOCK` examples.
+        """Scores of ``model [P]`` on a data set as a whole.
 
         Args:
             model: parameters.
@@ -440,19 +495,36 @@ class ModuleEvaluator:
         return ModuleScores(sum(one.loss for one in each) / rows, further, self._maximise)
 
     def _scores(self, model: Tensor, examples: Arrays) -> ModuleScores:
-        module, total = (
-            self._network.bind_parameters(model),
-            dict.fromkeys([LOSS, *self._metrics], 0.0),
-        )
-        for begin in range(0, len(examples), BLOCK):
-            block = examples[begin : begin + BLOCK]
-            outputs, y = self._network.call.run(module, block.x, block.y), unwrap(block.y)
-            each = 1 if self._network.reduction == "sum" else len(block)
-            total[LOSS] += each * float(self._loss(outputs, y))
-            for name, metric in self._metrics.items():
-                total[name] += len(block) * float(metric(outputs, y))
-        means = {name: value / len(examples) for name, value in total.items()}
-        return ModuleScores(means.pop(LOSS), means, self._maximise)
+        module, targets = self._network.bind_parameters(model), unwrap(examples.y)
+        with preserve_generators():
+            seed_generators(EVALUATION_SEED)
+            outputs = self._run(module, examples)
+            loss = float(self._loss(outputs, targets))
+            further = {
+                name: float(metric(outputs, self._mark_ignored(metric, targets)))
+                for name, metric in self._metrics.items()
+            }
+        count = len(examples) if self._network.reduction == "sum" else 1
+        return ModuleScores(loss / count, further, self._maximise)
+
+    def _run(self, module: nn.Module, examples: Arrays) -> Any:
+        """The outputs for all examples: of blocks, joined, or of one call where they cannot be."""
+        run = self._network.call.run
+        if len(examples) > BLOCK:
+            few = examples.spread(3)
+            pair = [run(module, few.x[:size], few.y[:size]) for size in (2, 3)]
+            blocks = [examples[a : a + BLOCK] for a in range(0, len(examples), BLOCK)]
+            axes = find_axes(*pair)
+            with suppress(UserError):  # as where the length of sequences depends on the block
+                if axes is not None:
+                    return join_outputs([run(module, b.x, b.y) for b in blocks], axes)
+        return run(module, examples.x, examples.y)
+
+    def _mark_ignored(self, metric: Metric, targets: Any) -> Any:
+        """Targets as a metric gets them: for ours, those that the loss ignores are no class."""
+        if metric not in (wrong, right) or self._classes is None or not torch.is_tensor(targets):
+            return targets
+        return targets.long().where(self._classes.counts(targets), -1)
 
 
 def _tensors(outputs: Any, targets: Any, name: str) -> tuple[Tensor, Tensor]:
@@ -461,11 +533,7 @@ def _tensors(outputs: Any, targets: Any, name: str) -> tuple[Tensor, Tensor]:
     Raises:
         UserError: they are none.
     """
-    found: Any = outputs
-    if isinstance(outputs, Mapping):
-        found = cast("Mapping[str, Any]", outputs).get("logits")
-    elif not isinstance(outputs, Tensor):
-        found = getattr(outputs, "logits", None)
+    found = logits_of(outputs)
     kinds = type(cast(object, outputs)).__name__, type(targets).__name__
     for what, kind, each in zip(("outputs", "targets"), kinds, (found, targets), strict=True):
         if not isinstance(each, Tensor):
@@ -480,18 +548,19 @@ def _tensors(outputs: Any, targets: Any, name: str) -> tuple[Tensor, Tensor]:
 def wrong(outputs: Any, targets: Any) -> Tensor:
     """The share of targets that are not the class with the largest output.
 
+    Targets that are no class, such as -100, are not counted.
+
     Raises:
         UserError: the shapes are not those of outputs for several classes.
     """
     outputs, targets = _tensors(outputs, targets, "error")
-    shapes = (outputs.shape[:1] + outputs.shape[2:], outputs.shape[:-1])
-    if outputs.dim() < 2 or targets.shape not in shapes or outputs.numel() == targets.numel():
+    if (axis := class_axis(outputs, targets)) is None:
         told = f"outputs {list(outputs.shape)} for targets {list(targets.shape)}"
         raise UserError(
             f"metric: error: {told}; allowed: an output for each class, or another metric"
         )
-    classes = -1 if outputs.shape[:-1] == targets.shape else 1
-    return (outputs.argmax(classes) != targets).double().mean()
+    counted = Classes(outputs.shape[axis]).counts(targets)
+    return (outputs.argmax(axis) != targets)[counted].double().mean()
 
 
 def right(outputs: Any, targets: Any) -> Tensor:

@@ -313,7 +313,7 @@ def test_real_workers_in_rounds_have_different_data_too(
         (
             "minibatch = 8",
             'minibatch = 8\nmetric = "{module}:each_wrong"',
-            "task.metric: each_wrong: shape [8]; allowed: one number for a minibatch",
+            "task.metric: each_wrong: shape [108]; allowed: one number for a set",
         ),
         (
             "loss =",

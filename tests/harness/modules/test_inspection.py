@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 from harness.base.errors import UserError
-from harness.modules.network import AT_ONCE, Inspection, flat, inspect_module, is_batchable
+from harness.modules.network import AT_ONCE, flat, inspect_module, is_batchable
 from harness.modules.problem import Arrays, Problem
 from tests.modules import KINDS, cnn, images
 
@@ -26,13 +26,15 @@ class ByValue(nn.Module):
 
 def test_a_perceptron_is_computed_at_once_from_many_replicas_on():
     module = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 3))
-    assert inspect_module(module, functional.cross_entropy, X, Y) == Inspection(False, AT_ONCE)
+    found = inspect_module(module, functional.cross_entropy, X, Y)
+    assert (found.draws, found.together) == (False, AT_ONCE)
     assert is_batchable(module, functional.cross_entropy, X, Y)
 
 
 def test_dropout_is_seen_to_draw_and_is_computed_replica_by_replica():
     module = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.1))
-    assert inspect_module(module, functional.cross_entropy, X, Y) == Inspection(True, None)
+    found = inspect_module(module, functional.cross_entropy, X, Y)
+    assert (found.draws, found.together) == (True, None)
     assert not inspect_module(module.eval(), functional.cross_entropy, X, Y).draws
 
 
@@ -64,7 +66,7 @@ def test_running_statistics_are_named_and_computed_replica_by_replica():
     module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
     found = inspect_module(module, functional.cross_entropy, X, Y)
     names = ("1.running_mean", "1.running_var", "1.num_batches_tracked")
-    assert found == Inspection(False, None, changing=names)
+    assert (found.draws, found.together, found.changing) == (False, None, names)
     assert module[1].num_batches_tracked == 0
     without = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False))
     assert not inspect_module(without, functional.cross_entropy, X, Y).changing

@@ -247,9 +247,8 @@ def clipped_loop(config, made, *, clip=None, parts=1) -> nn.Module:
         for step in range(order.steps):
             rows = torch.as_tensor(order.rows_of([(0, step)])[0])
             optimizer.zero_grad()
-            for some in rows.chunk(parts):
-                loss = problem.loss(model(problem.train.x[some]), problem.train.y[some])
-                (loss / parts).backward()
+            outputs = torch.cat([model(problem.train.x[some]) for some in rows.chunk(parts)])
+            problem.loss(outputs, problem.train.y[rows]).backward()
             if clip is not None:
                 norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
                 clipped.append(bool(norm > clip))

@@ -1,0 +1,146 @@
+"""Outputs of a module for parts of a set of examples, joined to those of the whole set.
+
+The loss or a metric of joined outputs is that of the whole set, whatever it does with its examples.
+Outputs can be joined if each tensor in them has one dimension that grows with the examples, and if
+those of an example do not depend on the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from harness.base.errors import UserError
+
+Axes = Sequence[int | None]
+"""The dimension of the examples in each tensor of a module's outputs; None in place of a None."""
+
+WHOLE = "accumulate: outputs of parts cannot be joined, so minibatches are computed whole"
+"""A line for the user."""
+
+ROUNDING, TF32 = 0.7, 2.0**-10
+"""Power of the machine epsilon by which outputs of equal examples may differ in other company, and
+that epsilon where a GPU multiplies in TensorFloat-32."""
+
+
+def find_axes(outputs: Any, longer: Any, *, compare: bool = True) -> Axes | None:
+    """The dimensions along which a module's outputs are joined; None if they cannot be.
+
+    Args:
+        outputs: for some examples.
+        longer: for the same and further ones behind them.
+        compare: whether values are compared too, not only shapes; not those of random layers.
+    """
+    (parts, structure), (wholes, other) = tree_flatten(outputs), tree_flatten(longer)
+    if structure != other:
+        return None
+    axes: list[int | None] = []
+    for part, whole in zip(parts, wholes, strict=True):
+        if part is None and whole is None:
+            axes.append(None)
+            continue
+        if not (isinstance(part, Tensor) and isinstance(whole, Tensor)):
+            return None
+        grown = [a for a, size in enumerate(part.shape) if whole.shape[a : a + 1] != (size,)]
+        if part.dim() != whole.dim() or len(grown) != 1:
+            return None
+        if compare and not _are_equal(part, whole.narrow(grown[0], 0, part.shape[grown[0]])):
+            return None
+        axes.append(grown[0])
+    return axes
+
+
+def _are_equal(one: Tensor, other: Tensor) -> bool:
+    """Whether numbers are equal but for rounding."""
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    scale = float(one.nan_to_num().abs().max()) if one.numel() else 0.0
+    bound = torch.finfo(one.dtype).eps ** ROUNDING if one.device.type == "cpu" else TF32
+    return torch.allclose(one, other, rtol=0.0, atol=bound * scale, equal_nan=True)
+
+
+def join_outputs(parts: Sequence[Any], axes: Axes) -> Any:
+    """The outputs for all examples of several parts.
+
+    Raises:
+        UserError: further dimensions differ between parts.
+    """
+    columns = zip(*(tree_flatten(part)[0] for part in parts), strict=True)
+    try:
+        joined = [
+            None if axis is None else torch.cat(cast("tuple[Tensor, ...]", column), axis)
+            for column, axis in zip(columns, axes, strict=True)
+        ]
+    except RuntimeError as error:
+        told = "outputs of parts of a minibatch differ in shape"
+        raise UserError(f"accumulate: {told} ({error}); allowed: 1") from error
+    return tree_unflatten(joined, tree_flatten(parts[0])[1])
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The classes among a module's targets.
+
+    Attributes:
+        count: number of outputs for a target.
+        ignored: classes that the loss ignores as targets, such as that of padding.
+    """
+
+    count: int
+    ignored: tuple[int, ...] = ()
+
+    def counts(self, targets: Tensor) -> Tensor:
+        """Whether each target is a class, and one that the loss does not ignore."""
+        ignored = torch.tensor(self.ignored, dtype=torch.long, device=targets.device)
+        return (targets >= 0) & (targets < self.count) & ~torch.isin(targets.long(), ignored)
+
+
+def logits_of(outputs: Any) -> Any:
+    """Outputs that are a tensor, or those named ``logits``; None without."""
+    if isinstance(outputs, Mapping):
+        return cast("Mapping[str, Any]", outputs).get("logits")
+    return outputs if isinstance(outputs, Tensor) else getattr(outputs, "logits", None)
+
+
+def class_axis(outputs: Tensor, targets: Tensor) -> int | None:
+    """The dimension of the classes in outputs ``[N, C, ...]`` or ``[N, ..., C]``, if they have one.
+
+    Args:
+        outputs: of a module.
+        targets: ``[N, ...]``.
+    """
+    shapes = (outputs.shape[:1] + outputs.shape[2:], outputs.shape[:-1])
+    if outputs.dim() < 2 or targets.shape not in shapes or outputs.numel() == targets.numel():
+        return None
+    return -1 if outputs.shape[:-1] == targets.shape else 1
+
+
+def find_classes(loss: Any, outputs: Any, targets: Any) -> Classes | None:
+    """The classes of outputs and targets; None if these are not for several classes.
+
+    A target is ignored if equal outputs for all classes have no derivative at it.
+
+    Args:
+        loss: the loss function.
+        outputs: for a minibatch.
+        targets: of the minibatch.
+    """
+    logits = logits_of(outputs)
+    if not (isinstance(logits, Tensor) and isinstance(targets, Tensor)):
+        return None
+    if targets.is_floating_point() or (axis := class_axis(logits, targets)) is None:
+        return None
+    level = torch.zeros_like(logits, requires_grad=True)
+    try:
+        with torch.enable_grad():
+            (slope,) = torch.autograd.grad(loss(level, targets), level)
+    except Exception:  # of a loss that needs other outputs
+        return Classes(logits.shape[axis])
+    counts = slope.ne(0).any(axis)
+    ignored = set(map(int, targets[~counts])) - set(map(int, targets[counts]))
+    return Classes(logits.shape[axis], tuple(sorted(ignored)))
