@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, ClassVar, cast
 
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging
-from harness.algorithms.contract import Algorithm, Fold, LocalWork, Memory, Server
+from harness.algorithms.contract import Algorithm, Fold, LocalWork, Server
 from harness.base.settings import setting
 from harness.networks.contract import Network
 
@@ -187,7 +187,8 @@ class Compressed(Algorithm):
         network, replicas, _, out, _, memory = work
         mine = {n: t for n, t in memory.tensors.items() if n.startswith(OWN)}
         known = {name.removeprefix(OWN): tensor for name, tensor in mine.items()}
-        inner = Memory({n: t for n, t in memory.tensors.items() if n not in mine}, memory.new_pass)
+        theirs = {n: t for n, t in memory.tensors.items() if n not in mine}
+        inner = replace(memory, tensors=theirs)
         read = replicas.clone() if isinstance(self.averaging, ModelAveraging) else None
         losses = self.averaging.contribute(work._replace(memory=inner))
         wanted = out if read is None else read.sub_(out)

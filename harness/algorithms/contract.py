@@ -80,11 +80,15 @@ class Memory:
 
     Args:
         tensors: by name; the executor stores and restores them without reading them.
-        new_pass: whether this is the first contribution of a pass over the data.
+        new_pass: whether this is the first contribution of a pass over the data: of the worker's
+            reads since the pass began. The executor sets it.
+        in_flight: whether an earlier contribution of the worker was in flight at its read. The
+            executor sets it.
     """
 
     tensors: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     new_pass: bool = True
+    in_flight: bool = False
 
 
 class LocalWork(NamedTuple):
@@ -269,16 +273,14 @@ def is_contiguous(slots: Sequence[int]) -> bool:
     return len(slots) == 1 or list(slots) == list(range(slots[0], slots[0] + len(slots)))
 
 
-Kind = tuple[()] | tuple[bool, tuple[tuple[str, float], ...]]
+Kind = tuple[tuple[str, float], ...]
 """Properties that memories must share to be joined; an empty memory has none."""
 
 
 def kind_of(memory: Memory) -> Kind:
-    """The flag ``new_pass`` and the numbers of a memory, which have no row for each worker."""
-    if not memory.tensors:
-        return ()
-    numbers = ((name, t.item()) for name, t in sorted(memory.tensors.items()) if not t.dim())
-    return memory.new_pass, tuple(numbers)
+    """The names in a memory, and its numbers, which have no row for each worker."""
+    tensors = sorted(memory.tensors.items())
+    return tuple((name, 0.0 if tensor.dim() else tensor.item()) for name, tensor in tensors)
 
 
 class Memories:
@@ -320,11 +322,6 @@ class Memories:
             for worker in workers
         ]
 
-    def begin_pass(self) -> None:
-        """Mark every worker's next contribution as the first of a pass over the data."""
-        for memory in (self._joint, *self._each.values()):
-            memory.new_pass = True
-
     def split(self) -> dict[int, Memory]:
         """Split the joint memory into its workers' own; returns the memories by worker."""
         for place, worker in enumerate(self._batch):
@@ -332,7 +329,7 @@ class Memories:
             if len(self._batch) > 1:  # numbers are copied: each worker counts by itself again
                 own = rows_of(tensors, slice(place, place + 1))
                 tensors = {name: t if t.dim() else t.clone() for name, t in own.items()}
-            self._each[worker] = Memory(tensors, self._joint.new_pass)
+            self._each[worker] = Memory(tensors)
         self._batch, self._joint = (), Memory()
         return self._each
 
@@ -342,7 +339,7 @@ def _join(memories: Sequence[Memory]) -> Memory:
     first = memories[0]
     if len(memories) == 1:
         return first
-    return Memory(concat_rows([memory.tensors for memory in memories]), first.new_pass)
+    return Memory(concat_rows([memory.tensors for memory in memories]))
 
 
 def rows_of(tensors: Mapping[str, Tensor], few: slice) -> dict[str, Tensor]:

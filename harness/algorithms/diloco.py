@@ -167,7 +167,7 @@ class EagerDiLoCo(Algorithm):
 
     An outer step is linear in its gradients. So the model of worker m is the shared one, which has
     stepped along ``D(t - 1)``, plus an outer loop of the worker's own from zero along the rest. At
-    the beginning of a pass nothing is in flight, so a worker starts from the shared model alone.
+    A worker that has nothing in flight when it reads starts from the shared model alone.
 
     Args:
         workers: W, the number of workers of the run.
@@ -205,8 +205,8 @@ class EagerDiLoCo(Algorithm):
         """Take local steps from the worker's own model; writes their difference to ``out``."""
         network, replicas, minibatches, out, rate, memory = work
         known = memory.tensors
-        # Nothing is in flight at the beginning of a pass: the shared model contains every fold.
-        if memory.new_pass or LAST not in known:
+        # With nothing in flight, the shared model contains all that the worker has sent.
+        if not memory.in_flight or LAST not in known:
             known |= {name: torch.zeros_like(replicas) for name in (LAST, AHEAD, SPEED)}
         local = replicas.add_(known[AHEAD])
         out.copy_(local)

@@ -168,7 +168,8 @@ def _check_resume(algorithm: Algorithm, stalest: int = 0) -> str:
     arrays, facts = capture_server(half.advance(FOLDS // 2).server)
     kept, fresh.models = memory_to_arrays("memory/", half.memory), half.models
     reinstate_server(fresh.server, arrays, facts)
-    fresh.memory = memory_from_arrays(kept, "memory/", half.memory.new_pass, torch.device("cpu"))
+    fresh.memory = memory_from_arrays(kept, "memory/", torch.device("cpu"))
+    fresh.memory.new_pass = half.memory.new_pass
     return _difference(whole.server, fresh.advance(FOLDS - half.done).server)
 
 

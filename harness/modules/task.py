@@ -156,14 +156,13 @@ class ModuleConfig(TrainingConfig[Problem]):
     def order(self, stage: int, train: Pieces) -> Laid:
         """See `TrainingConfig`; rounds leave no examples out, nor do workers with own data."""
         _, own, a_fold, *_ = self.handing
-        cut = stage, self.passes, self.workers, own, a_fold
+        cut = stage, self.passes, self.stages_around(stage).stop, self.workers, own, a_fold
         if self.problem.partition is not None:
             shares = self.problem.shares(self.workers, self.seed)
             size = self.stage(stage).minibatch
             return ContinuousOrder(lambda times: Shares(self.seed, times, shares, size), *cut)
-        found = self.lay_out(stage, train)
         if not self.rounds:
-            return found
+            return super().order(stage, train)
         return ContinuousOrder(lambda number: self.lay_out(number, train), *cut)
 
     @property

@@ -109,7 +109,7 @@ def memory_to_arrays(prefix: str, memory: Memory) -> Arrays:
     }
 
 
-def memory_from_arrays(arrays: Arrays, prefix: str, new_pass: bool, device: torch.device) -> Memory:
+def memory_from_arrays(arrays: Arrays, prefix: str, device: torch.device) -> Memory:
     """Restore the memory of ``memory_to_arrays``."""
     tensors: dict[str, Tensor] = {}
     for name, array in part(arrays, prefix).items():
@@ -117,7 +117,7 @@ def memory_from_arrays(arrays: Arrays, prefix: str, new_pass: bool, device: torc
         tensors[name.removesuffix(BITS)] = (
             tensor.view(torch.bfloat16) if name.endswith(BITS) else tensor
         )
-    return Memory(tensors, new_pass)
+    return Memory(tensors)
 
 
 def capture_server(server: Server) -> tuple[Arrays, Facts]:
@@ -272,12 +272,18 @@ class Pending(NamedTuple):
         slot: place in the stacks of replicas and contributions.
         key: worker and first local step.
         version: version that was read.
+        rate: learning rate of local steps at the read, before the factors of the run's `Rates`.
+        passes: passes begun before the read.
+        in_flight: whether an earlier contribution of its worker was in flight at the read.
     """
 
     steps: int
     slot: int
     key: Key
     version: int
+    rate: float
+    passes: int
+    in_flight: bool
 
 
 @dataclass
@@ -300,6 +306,8 @@ class StaleReplay:
         restarts: number of server restarts before each contribution in flight was read.
         pending: contributions that were read and are not computed.
         memories: memory of each worker.
+        passes: number of passes that have begun.
+        latest: the pass of each worker's last computed contribution.
         states: state of each worker's replica besides its parameters.
         checkpoints: states that a failing server may restore.
         loss: loss of all computed contributions, summed over frames, in nats.
@@ -319,11 +327,14 @@ class StaleReplay:
     restarts: dict[Key, int] = field(default_factory=dict[Key, int])
     pending: list[Pending] = field(default_factory=list[Pending])
     memories: Memories = field(default_factory=Memories)
+    passes: int = 0
+    latest: dict[int, int] = field(default_factory=dict[int, int])
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     states: ReplicaStates = field(init=False)
     loss: Tensor = field(init=False)
     batches: int = 0
     _overwriting: bool = field(default=False, init=False)
+    _rate: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         self.algorithm = self.algorithm.on(self.network)
@@ -349,6 +360,7 @@ class StaleReplay:
         if len(segment.pieces):
             raise UserError("timeline: of a server in shards; allowed: a run with as many shards")
         self._forget(segment)
+        self._rate = rate
         failed = self.checkpoints.plan_segment(segment.restarts, restorable)
         reads = _reads_by_version(segment, self.in_flight, failed)
         # Reads of the version at which the segment begins; the others follow their folds.
@@ -365,7 +377,7 @@ class StaleReplay:
                 # A worker's later contribution may come first, where messages are lost: the
                 # earlier one is computed, and then this one.
                 while any(read.slot in slots for read in self.pending):
-                    self._compute(slots, rate)
+                    self._compute(dict(key for key, *_ in entering))
                 self._overwriting = self._are_all_due(folds, place)
             self.states.fold([key for key, *_ in entering])
             for key, *_ in entering:
@@ -397,10 +409,13 @@ class StaleReplay:
         if self.algorithm.rounds:  # slots in the order of workers: a round is computed in it
             readers.sort()
         stack = self.contributions if self._overwriting else self.replicas
+        busy = {worker for worker, _ in self.in_flight}
         free = iter(sorted(set(range(self.slots)).difference(self.in_flight.values())))
         for (key, steps), slot in zip(readers, free, strict=False):
             self.in_flight[key], self.restarts[key] = slot, self.server.restarts
-            self.pending.append(Pending(steps, slot, key, self.server.version))
+            when = self.server.version, self._rate, self.passes, key[0] in busy
+            self.pending.append(Pending(steps, slot, key, *when))
+            busy.add(key[0])
             stack[slot].copy_(self.server.model)
 
     def _are_all_due(self, folds: Sequence[Entering], place: int) -> bool:
@@ -431,8 +446,8 @@ class StaleReplay:
             self._read(reads.pop((version, True), ()))
 
     def begin_pass(self) -> None:
-        """Mark the next contribution of each worker as the first of a pass over the data."""
-        self.memories.begin_pass()
+        """Mark the next read of each worker as the first of a pass over the data."""
+        self.passes += 1
 
     def capture(self) -> tuple[Arrays, Facts]:
         """State for `reinstate`: server, stacks, checkpoints of the server, and memories."""
@@ -448,7 +463,9 @@ class StaleReplay:
             "pending": list(self.pending),
             "batches": self.batches,
             "checkpoints": self.checkpoints.facts(),
-            "new_passes": [[worker, m.new_pass] for worker, m in memories.items()],
+            "memories": list(memories),
+            "passes": self.passes,
+            "latest": list(self.latest.items()),
         }
         return arrays, facts
 
@@ -459,8 +476,8 @@ class StaleReplay:
         self.in_flight = {(worker, step): slot for worker, step, slot in facts["in_flight"]}
         self.restarts = dict(zip(self.in_flight, facts["in_flight_restarts"], strict=True))
         self.pending = [
-            Pending(steps, slot, (worker, step), version)
-            for steps, slot, (worker, step), version in facts["pending"]
+            Pending(steps, slot, (worker, step), *when)
+            for steps, slot, (worker, step), *when in facts["pending"]
         ]
         self.batches = facts["batches"]
         self.checkpoints = Checkpoints.from_arrays(arrays, facts["checkpoints"])
@@ -468,10 +485,11 @@ class StaleReplay:
         device = self.server.model.device
         self.memories = Memories(
             {
-                worker: memory_from_arrays(arrays, f"memories/{worker}/", new_pass, device)
-                for worker, new_pass in facts["new_passes"]
+                worker: memory_from_arrays(arrays, f"memories/{worker}/", device)
+                for worker in facts["memories"]
             }
         )
+        self.passes, self.latest = facts["passes"], dict(facts["latest"])
 
     def _stacks(self) -> dict[str, Tensor]:
         return {
@@ -504,23 +522,23 @@ class StaleReplay:
             told = f"fold of {type(self.algorithm).__name__} leaves version {self.server.version}"
             raise UserError(f"algorithm: {told}, not {version}; allowed: server.version += 1 in it")
 
-    def _compute(self, entering: Sequence[int], rate: float) -> None:
+    def _compute(self, entering: Mapping[int, int]) -> None:
         """Compute pending contributions: one batch for each number of local steps, and each rate.
 
         A worker's second pending contribution waits, as the first may change the worker's memory.
-        With ``alone`` only those in the slots ``entering`` this fold are computed: a contribution
-        that is lost later must not change a memory, or the result would depend on where segments
-        end.
+        With ``alone`` only those ``entering`` this fold (by worker, the first step) are computed,
+        after earlier ones of their workers: a contribution that is lost later must not change a
+        memory, or the result would depend on where segments end.
         """
         if self.alone:
-            due = [waiting for waiting in self.pending if waiting.slot in entering]
-            for waiting in due:
-                self._compute_batch(waiting.steps, [waiting], rate)
+            due = [own for own in self.pending if own.key[1] <= entering.get(own.key[0], -1)]
+            for waiting in sorted(due, key=lambda each: each.key[1]):
+                self._compute_batch([waiting])
             self.pending = [waiting for waiting in self.pending if waiting not in due]
             return
         if len(self.pending) == 1:  # a single one needs no grouping
             only, self.pending = self.pending, []
-            self._compute_batch(only[0].steps, only, rate)
+            self._compute_batch(only)
             return
         due, self.pending = _next_of_each(self.pending)
         # Rounds in the order of their workers, so that one round's joint memory is the next one's.
@@ -528,16 +546,19 @@ class StaleReplay:
         # Memories are joined into one batch only where their numbers and passes agree.
         kinds = self.memories.kinds([waiting.key[0] for waiting in due])
         alike = sorted(
-            (
-                (waiting.steps, kind, waiting.version * self.rates.vary, place)
-                for place, (waiting, kind) in enumerate(zip(due, kinds, strict=True))
-            )
+            (waiting.steps, kind, self._when(waiting), place)
+            for place, (waiting, kind) in enumerate(zip(due, kinds, strict=True))
         )
-        for (steps, *_), group in groupby(alike, lambda each: each[:3]):
-            self._compute_batch(steps, [due[place] for *_, place in group], rate)
+        for _, group in groupby(alike, lambda each: each[:3]):
+            self._compute_batch([due[place] for *_, place in group])
 
-    def _compute_batch(self, steps: int, batch: list[Pending], rate: float) -> None:
-        slots = [waiting.slot for waiting in batch]
+    def _when(self, waiting: Pending) -> tuple[int, float, bool, bool]:
+        """What a batch has in common: version if rates vary, rate, and flags of the memory."""
+        is_new = self.latest.get(waiting.key[0]) != waiting.passes
+        return waiting.version * self.rates.vary, waiting.rate, is_new, waiting.in_flight
+
+    def _compute_batch(self, batch: list[Pending]) -> None:
+        slots, steps = [waiting.slot for waiting in batch], batch[0].steps
         minibatches = [
             self.minibatch_of([(waiting.key[0], waiting.key[1] + k) for waiting in batch])
             for k in range(steps)
@@ -548,12 +569,13 @@ class StaleReplay:
             replicas, out = replicas.clone(), torch.empty_like(replicas)
         workers = [waiting.key[0] for waiting in batch]
         network, memory = self.states.bind(workers), self.memories.join(workers)
+        _, rate, memory.new_pass, memory.in_flight = self._when(batch[0])
         local = self.rates.step_rates(rate, batch[0].version, steps)
         losses = self.algorithm.contribute(
             LocalWork(network, replicas, minibatches, out, local, memory)
         )
         check_losses(self.algorithm, losses, len(batch))
-        memory.new_pass = False
+        self.latest |= dict.fromkeys(workers, batch[0].passes)
         self.states.send([waiting.key for waiting in batch])
         if self.alone or not is_contiguous(slots):
             self.contributions[torch.tensor(slots, device=out.device)] = out

@@ -186,8 +186,9 @@ class ShardedReplay:
         arrays |= self.states.capture()
         for worker, memory in self.memories.items():
             arrays |= memory_to_arrays(f"memories/{worker}/", memory)
-        new_passes = [[worker, m.new_pass] for worker, m in self.memories.items()]
-        return arrays, {**facts, "loss": self.loss.item(), "new_passes": new_passes}
+        new_passes = [worker for worker, memory in self.memories.items() if memory.new_pass]
+        memories = {"memories": list(self.memories), "new_passes": new_passes}
+        return arrays, {**facts, "loss": self.loss.item(), **memories}
 
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
         """Restore the state of `capture`."""
@@ -196,9 +197,11 @@ class ShardedReplay:
         self.states.reinstate(arrays)
         device = self.server.model.device
         self.memories = {
-            worker: memory_from_arrays(arrays, f"memories/{worker}/", new_pass, device)
-            for worker, new_pass in facts["new_passes"]
+            worker: memory_from_arrays(arrays, f"memories/{worker}/", device)
+            for worker in facts["memories"]
         }
+        for worker, memory in self.memories.items():
+            memory.new_pass = worker in facts["new_passes"]
 
 
 def _contributions(segment: Timeline, shards: int) -> list[_Contribution]:

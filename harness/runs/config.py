@@ -35,7 +35,15 @@ from harness.simulator import (
 from harness.simulator.protocols.contract import Handing, TimingProtocol
 from harness.simulator.timeline import inner_lag
 from harness.tasks.contract import Reads, TaskConfig
-from harness.tasks.order import Examples, Laid, Minibatches, Order, Partition, Shuffling
+from harness.tasks.order import (
+    Consecutive,
+    Examples,
+    Laid,
+    Minibatches,
+    Order,
+    Partition,
+    Shuffling,
+)
 
 Tested = Literal["every pass", "first pass", "at the end", "never"]
 
@@ -300,7 +308,29 @@ class TrainingConfig(TaskConfig, Generic[Data]):
         Raises:
             UserError: ``train``, or with averaging a worker's part of it, does not fill one fold.
         """
-        return self.lay_out(stage, train)
+        return Consecutive(
+            lambda number: self.lay_out(number, train), stage, self.stages_around(stage)
+        )
+
+    def waits_before(self, stage: int) -> bool:
+        """Whether nothing is in flight when a stage begins; else workers go on from the last one.
+
+        Workers are waited for where the minibatches change, where the schedule judges a pass or
+        tries learning rates, and with shards.
+        """
+        schedule = self.schedule
+        asks = schedule.judges_passes or schedule.searches or self.shards > 1
+        inside = 0 < stage < self.passes
+        return asks or not inside or self.stage(stage) != self.stage(stage - 1)
+
+    def stages_around(self, stage: int) -> range:
+        """The stages from the wait (`waits_before`) before ``stage``, or at it, to the next one."""
+        begin, end = stage, stage + 1
+        while not self.waits_before(begin):
+            begin -= 1
+        while not self.waits_before(end):
+            end += 1
+        return range(begin, end)
 
     def lay_out(self, stage: int, train: Pieces) -> Order | Partition:
         """The frames of a stage in order, without the last ones if they do not fill a fold.
@@ -355,7 +385,7 @@ class TrainingConfig(TaskConfig, Generic[Data]):
         return found
 
     def begin_stage(self, simulation: Simulation, stage: int, order: Laid) -> None:
-        """Begin a stage in a simulation in which nothing is in flight.
+        """Begin a stage in a simulation.
 
         A cluster's epochs are the run's passes: the cost of an epoch is charged once a pass.
 
@@ -482,11 +512,12 @@ class Boundaries:
     def segments(self, begun: int = 0) -> Iterator[Segment]:
         """The remaining segments of a stage after its first ``begun`` folds."""
         folds, chunk = self.order.folds, self.chunk_steps
+        last = folds + self.order.ahead(self.config.handing.under_way)
         chunks = set(range(0, folds, chunk)) if self.config.schedule.searches else set[int]()
         asked = self.evaluations.keys() | self.considerations.keys() | self.held_out_tests.keys()
         ends = chunks | asked | {folds}
         for end in sorted(step for step in ends if step > begun):
-            idle = next(step for step in sorted(chunks | {folds}) if step > begun)
+            idle = next(step for step in sorted(chunks | {last}) if step > begun)
             if self.config.shards > 1:
                 idle = end  # shards have one common version only when nothing is in flight
             yield Segment(begun, end, end == idle, None if end == idle else idle - begun)

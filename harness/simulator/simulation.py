@@ -195,14 +195,11 @@ class Simulation:
     def begin_epoch(self, minibatches: int) -> None:
         """Begin an epoch of ``minibatches`` per worker, instead of the cluster's own length.
 
-        The next round pays the epoch's cost, and the epoch's last round is shorter if needed.
-        Only protocols whose workers count their own minibatches have epochs.
-
-        Raises:
-            ValueError: a contribution is in flight.
+        Its first round pays the epoch's cost, and its last round is shorter if needed. It begins
+        with the next round; with overlap, with the one that has begun, whose length and cost are
+        still those of the last epoch. Only protocols whose workers count their own minibatches
+        have epochs.
         """
-        if not self.drained:
-            raise ValueError("an epoch cannot begin with contributions in flight")
         self.protocol.begin_epoch(self._state, minibatches)
 
     def advance(

@@ -81,17 +81,9 @@ class Order:
         return self._shuffled
 
     def rows(self, step: int) -> np.ndarray:
-        """The frames (row numbers, ``[B]``) of minibatch ``step``.
-
-        Steps wrap around at the end of the stage: more minibatches than it has are handed out if
-        contributions are lost.
-        """
-        first = self.minibatch * (step % self.steps)
+        """The frames (row numbers, ``[B]``) of minibatch ``step``."""
+        first = self.minibatch * step
         return self._shuffled[first : first + self.minibatch]
-
-    def passes_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
-        """The number of the pass of each row of `rows_of`: that of this stage."""
-        return np.full((len(keys), self.minibatch), self.stage)
 
     def rows_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
         """The frames (``[W, B]``) of minibatches named by (worker, step); the worker is ignored."""
@@ -243,17 +235,10 @@ class Partition:
         """Minibatches of each worker in the pass."""
         return self.folds * self.every
 
-    def passes_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
-        """The number of the pass of each row of `rows_of`: that of this stage."""
-        return np.full((len(keys), self.minibatch), self.stage)
-
     def rows_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
-        """The frames (row numbers, ``[W, B]``) of minibatches named by (worker, step).
-
-        Steps wrap around at the end of the pass: a round that is abandoned is handed out again.
-        """
+        """The frames (row numbers, ``[W, B]``) of minibatches named by (worker, step)."""
         size = self.minibatch
-        at = [(worker, size * (step % self.steps)) for worker, step in keys]
+        at = [(worker, size * step) for worker, step in keys]
         return np.stack([self._shuffled[worker][first : first + size] for worker, first in at])
 
     def sequence(self, worker: int) -> np.ndarray | InBlocks:
@@ -284,6 +269,91 @@ class Partition:
             return InBlocks(self.start[chosen], self.frames[chosen], named)
         rows = row_numbers(self.start[own], self.frames[own])
         return stream(self.seed, "frames of a worker", self.stage, worker).permutation(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Consecutive:
+    """The minibatches of a stage among others of equal minibatches, without a wait between them.
+
+    Steps beyond a stage belong to the next one, and earlier ones to the one before. The first stage
+    follows the last one: more minibatches than there are get handed out if contributions are lost.
+
+    Args:
+        order_of: from the number of a stage to its minibatches.
+        stage: number of this stage.
+        stages: numbers of the stages from one wait for all workers to the next.
+    """
+
+    order_of: Callable[[int], Order | Partition]
+    stage: int
+    stages: range
+
+    def __post_init__(self) -> None:
+        self._stage(self.stage)  # fails here if the data fill no fold
+
+    @property
+    def frames(self) -> np.ndarray:
+        """Length of each training utterance."""
+        return self._stage(self.stage).frames
+
+    @property
+    def minibatch(self) -> int:
+        """Frames in a minibatch."""
+        return self._stage(self.stage).minibatch
+
+    @property
+    def size(self) -> int:
+        """Number of frames of the stage, including those that fill no fold."""
+        return self._stage(self.stage).size
+
+    @property
+    def folds(self) -> int:
+        """Folds in the stage."""
+        return self._stage(self.stage).folds
+
+    @property
+    def steps(self) -> int:
+        """Minibatches of each counter in the stage."""
+        return self._stage(self.stage).steps
+
+    def ahead(self, enough: int) -> int:
+        """Folds of later stages before the next wait; any number from ``enough`` if so many."""
+        folds = 0
+        for stage in range(self.stage + 1, self.stages.stop):
+            if folds >= enough:
+                break
+            folds += self._stage(stage).folds
+        return folds
+
+    def rows_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
+        """The frames (``[W, B]``) of minibatches named by (worker, step)."""
+        found = [self._find(step) for _, step in keys]
+        rows = [
+            self._stage(stage).rows_of([(worker, step)])
+            for (worker, _), (stage, step) in zip(keys, found, strict=True)
+        ]
+        return rows[0] if len(rows) == 1 else np.concatenate(rows)
+
+    def passes_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
+        """The number of the pass of each row of `rows_of`: that of its stage."""
+        stages = [self._find(step)[0] for _, step in keys]
+        return np.repeat(np.array(stages)[:, None], self.minibatch, axis=1)
+
+    def _find(self, step: int) -> tuple[int, int]:
+        """The stage of a step that is counted from the beginning of this one, and its step."""
+        stage = self.stage
+        while step < 0:
+            stage -= 1
+            step += self._stage(stage).steps
+        while step >= (steps := self._stage(stage).steps):
+            step -= steps
+            stage = stage + 1 if stage + 1 in self.stages else self.stages.start
+        return stage, step
+
+    @cached_property
+    def _stage(self) -> Callable[[int], Order | Partition]:
+        """`order_of` with a cache: contributions in flight may be of neighbouring stages."""
+        return lru_cache(maxsize=3)(self.order_of)
 
 
 @dataclass(frozen=True, eq=False)
@@ -335,6 +405,7 @@ class ContinuousOrder:
             of times that a worker has gone through its share.
         stage: number of this pass, from 0.
         passes: P.
+        until: number of the next stage that begins with nothing in flight.
         workers: number of workers.
         own: minibatches of one worker in a round, if each worker counts its own; the last round of
             the last pass is shorter as needed. None if one counter hands out all minibatches.
@@ -344,6 +415,7 @@ class ContinuousOrder:
     pass_of: Callable[[int], Order | Partition | Shares]
     stage: int
     passes: int
+    until: int
     workers: int
     own: int | None
     a_fold: int
@@ -375,6 +447,11 @@ class ContinuousOrder:
             return self.folds * self._each
         whole = -(-self.passes * self.size // (self.workers * self.minibatch))
         return whole - self._rounds(self.stage) * self.own
+
+    def ahead(self, enough: int) -> int:
+        """Folds of later passes before the next wait for all workers."""
+        del enough
+        return self._rounds(self.until) - self._rounds(self.stage + 1)
 
     def rows_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
         """The examples (row numbers, ``[W, B]``) of minibatches named by (worker, step).
@@ -435,7 +512,7 @@ class ContinuousOrder:
         return lru_cache(maxsize=3 * self.workers)(sequence)
 
 
-Laid = Order | Partition | ContinuousOrder
+Laid = Consecutive | ContinuousOrder
 """The minibatches of one stage in their order."""
 
 

@@ -258,7 +258,7 @@ def slice_timeline(timeline: Timeline, first: int, end: int) -> Timeline:
     rows, folds = timeline.contributions, timeline.folds
     entering = (rows.fold >= first) & (rows.fold < end)
     # Read in this segment but folded later: in flight. Lost contributions change no parameter.
-    under_way = (rows.fold >= end) & (rows.read_version <= end) & (rows.fold != LOST)
+    under_way = (rows.fold >= end) & (rows.read_version < end) & (rows.fold != LOST)
     kept: Contributions = rows.where(entering | under_way)
     kept = replace(kept, fold=np.where(kept.fold >= end, IN_FLIGHT, kept.fold))
     inside = (folds.fold >= first) & (folds.fold < end)

@@ -95,7 +95,7 @@ class FrameExecutor(Executor, Protocol):
         ...
 
     def begin_stage(self) -> None:
-        """Begin the next stage, which the minibatches have begun; nothing is in flight."""
+        """Begin the next stage, which the minibatches have begun."""
         ...
 
 
@@ -113,7 +113,7 @@ CHECKPOINT_EVERY_S = 5.0
 CHECKPOINT_SHARE = 0.02
 """Largest share of the time spent on checkpoints; the interval grows with the time of one."""
 
-LAYOUT = 10
+LAYOUT = 11
 """Version of the checkpoint's content; a checkpoint of another version is not resumed from.
 
 The fields of a simulation's state are part of it: `tests/harness/training/test_layout.py`.

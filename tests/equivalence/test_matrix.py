@@ -147,7 +147,12 @@ def trained(config: Cell, alone: bool) -> tuple[Timeline, list[int], Tensor, boo
     if alone and not isinstance(made.replay, ShardedReplay):
         made.replay.alone = True
     drained = config.shards > 1
-    plan = [(7, True, None), (3, drained, None if drained else 9), (6, True, None)]
+    # A pass begins while contributions are in flight.
+    plan = [
+        (7, drained, None if drained else 16),
+        (3, drained, None if drained else 9),
+        (6, True, None),
+    ]
     parts, passes, folds = list[Timeline](), list[int](), 0
     for length, drain, most in plan:
         parts.append(made.advance(length, drain=drain, handing_out=most, rate=RATE))

@@ -1,6 +1,7 @@
 """A naive walk of a timeline: every version is kept, and every worker's memory under its name.
 
-Contributions are computed one at a time, at a copy of the model that was read. A server that fails
+Contributions are computed one at a time, at a copy of the model that was read, and those of one
+worker in the order in which it computed them, whenever they are folded. A server that fails
 is put back to a deep copy of what it was. Algorithms whose papers need the model that was read, or
 that count what waits in a buffer, are written out here with those at hand.
 """
@@ -116,7 +117,7 @@ class Walk:
         minibatch_of: the data of (worker, step).
         model: initial parameters ``[P]``.
         rate: of all folds.
-        passes: folds before which a pass begins.
+        passes: folds before which a pass begins; it begins for a worker with its next read.
     """
 
     def __init__(
@@ -131,23 +132,23 @@ class Walk:
         self.algorithm, self.network, self.minibatch_of = algorithm, network, minibatch_of
         self.start, self.rate, self.passes = model, rate, set(passes)
         self.memories: dict[int, Memory] = {}
+        self.begun: dict[int, int] = {}
 
-    def contribution(self, read: Tensor, worker: int, first: int, steps: int) -> Tensor:
-        """``[P]``, with the worker's own memory."""
+    def contribution(
+        self, read: Tensor, worker: int, first: int, steps: int, version: int, busy: bool
+    ) -> Tensor:
+        """``[P]``, with the worker's own memory; ``busy`` if it had another one in flight."""
         out = torch.empty_like(read).unsqueeze(0)
         minibatches = [self.minibatch_of([(worker, first + k)]) for k in range(steps)]
         memory = self.memories.setdefault(worker, Memory())
         replica = read.clone().unsqueeze(0)
+        passes = sum(begins <= version for begins in self.passes)
+        memory.new_pass = self.begun.get(worker) != passes
+        memory.in_flight, self.begun[worker] = busy, passes
         self.algorithm.contribute(
             LocalWork(self.network, replica, minibatches, out, self.rate, memory)
         )
-        memory.new_pass = False
         return out[0]
-
-    def begin_pass(self, fold: int) -> None:
-        if fold in self.passes:
-            for memory in self.memories.values():
-                memory.new_pass = True
 
     def around_a_server(self, timeline: Timeline) -> Tensor:
         """The last model of one server, or of rounds."""
@@ -155,19 +156,29 @@ class Walk:
         algorithm = self.algorithm.on(self.network)
         state: Any = Written(self.start.clone()) if written else algorithm.start(self.start)
         failures, rows = _failures(timeline), _rows(timeline)
+        # Of each worker: its contributions in the order of its computing, with their folds.
+        queues: dict[int, list[tuple[int, Row]]] = {}
+        for _, enters, row in sorted((row[1], k, row) for k in rows for row in rows[k]):
+            queues.setdefault(row[0], []).append((enters, row))
+        done: dict[tuple[int, int], tuple[Tensor, Tensor, bool]] = {}
         wanted = {restored for restored, _ in failures.values()}
         # Models by version, before and after the server failed at it; and states to go back to.
         before, after = [state.model.clone()], [state.model.clone()]
         kept = {0: copy.deepcopy(state)}
         for fold in range(len(timeline.folds)):
-            self.begin_pass(fold)
             arrivals = list[Arrival]()
-            for worker, first, steps, read, time_s in rows[fold]:
-                fresh = read in failures and time_s >= failures[read][1]
-                seen = (after if fresh else before)[read]
+            for worker, first, steps, read, _ in rows[fold]:
+                for _, (_, own, count, version, time_s) in queues[worker]:
+                    if own > first or (worker, own) in done:
+                        continue
+                    fresh = version in failures and time_s >= failures[version][1]
+                    seen = (after if fresh else before)[version]
+                    busy = any(f >= version and row[1] < own for f, row in queues[worker])
+                    made = self.contribution(seen, worker, own, count, version, busy)
+                    done[worker, own] = made, seen, fresh
+                made, seen, fresh = done[worker, first]
                 crossed = sum(read < v <= fold or (v == read and not fresh) for v in failures)
                 past = sum(v < read or (v == read and fresh) for v in failures)
-                made = self.contribution(seen, worker, first, steps)
                 stale = fold - read + crossed
                 arrivals.append(Arrival(made, seen, stale, worker, steps, read + past))
             if written:
@@ -210,7 +221,6 @@ class Walk:
             todo[SERVER - who][version] = (fold, read)
             reads.setdefault(fold, {})[SERVER - who] = read
         made: dict[int, Tensor] = {}
-        begun = set[int]()
         moved = True
         while moved:
             moved = False
@@ -220,12 +230,8 @@ class Walk:
                 if fold < 0 or not there:
                     continue
                 if fold not in made:
-                    for first in sorted(self.passes - begun):
-                        if fold >= first:
-                            self.begin_pass(first)
-                            begun.add(first)
                     seen = torch.cat([versions[s][reads[fold][s]] for s in range(shards)])
-                    made[fold] = self.contribution(seen, *keys[fold])
+                    made[fold] = self.contribution(seen, *keys[fold], fold, False)
                 piece, (worker, _, steps) = made[fold][slice(*cuts[shard])], keys[fold]
                 whose = [server.version - read], self.rate, [worker], [float(steps)]
                 self.algorithm.fold(server, Fold(piece.unsqueeze(0), *whose))
@@ -235,11 +241,14 @@ class Walk:
         return torch.cat([server.model for server in servers])
 
 
-def _rows(timeline: Timeline) -> dict[int, list[tuple[int, int, int, int, float]]]:
+Row = tuple[int, int, int, int, float]
+
+
+def _rows(timeline: Timeline) -> dict[int, list[Row]]:
     """(worker, first step, steps, version read, when) of what enters each fold, by worker."""
     table = timeline.folded()
     names = ("fold", "worker", "first_step", "steps", "read_version", "read_time_s")
-    found: dict[int, list[tuple[int, int, int, int, float]]] = {}
+    found: dict[int, list[Row]] = {}
     for fold, *row in zip(*(getattr(table, name).tolist() for name in names), strict=True):
         found.setdefault(fold, []).append(tuple(row))
     return {fold: sorted(rows) for fold, rows in found.items()}

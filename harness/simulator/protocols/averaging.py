@@ -153,7 +153,9 @@ class Averaging(Spec, TimingProtocol):
     def begin_epoch(self, state: State, minibatches: int) -> None:
         """See `TimingProtocol`; the epoch's last round may be shorter."""
         clock = state.clock[0]
-        clock["epoch_step"], clock["epoch_steps"] = clock["step"], minibatches
+        # With overlap the epoch's first round has begun before the last one of the epoch before.
+        first = state.tasks["first_step"][0] if clock["begun"] else clock["step"]
+        clock["epoch_step"], clock["epoch_steps"] = first, minibatches
 
     def epoch_folds(self, cluster: Cluster, workers: int) -> int:
         """Number of rounds in one epoch of a cluster's data; 0 if there are no epochs."""

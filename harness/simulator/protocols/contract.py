@@ -272,7 +272,7 @@ class TimingProtocol(ABC):
         """Begin an epoch of ``minibatches`` per worker, with ``epochs``.
 
         Args:
-            state: with nothing in flight; changed in place.
+            state: between two folds; changed in place.
             minibatches: of each worker until the next epoch begins.
         """
         del state, minibatches
