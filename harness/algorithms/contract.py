@@ -82,13 +82,13 @@ class Memory:
         tensors: by name; the executor stores and restores them without reading them.
         new_pass: whether this is the first contribution of a pass over the data: of the worker's
             reads since the pass began. The executor sets it.
-        in_flight: whether an earlier contribution of the worker was in flight at its read. The
-            executor sets it.
+        in_flight: of each worker, whether an earlier contribution of its own was in flight at its
+            read; empty if of none. The executor sets it.
     """
 
     tensors: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     new_pass: bool = True
-    in_flight: bool = False
+    in_flight: Sequence[bool] = ()
 
 
 class LocalWork(NamedTuple):

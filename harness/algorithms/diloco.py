@@ -205,9 +205,12 @@ class EagerDiLoCo(Algorithm):
         """Take local steps from the worker's own model; writes their difference to ``out``."""
         network, replicas, minibatches, out, rate, memory = work
         known = memory.tensors
-        # With nothing in flight, the shared model contains all that the worker has sent.
-        if not memory.in_flight or LAST not in known:
+        if LAST not in known:
             known |= {name: torch.zeros_like(replicas) for name in (LAST, AHEAD, SPEED)}
+        # With nothing in flight, the shared model contains all that the worker has sent.
+        for row, in_flight in enumerate(memory.in_flight or [False] * len(replicas)):
+            for name in (LAST, AHEAD, SPEED) if not in_flight else ():
+                known[name][row] = 0.0
         local = replicas.add_(known[AHEAD])
         out.copy_(local)
         losses = local_steps(self.descent, network, local, minibatches, rate, memory)

@@ -552,10 +552,10 @@ class StaleReplay:
         for _, group in groupby(alike, lambda each: each[:3]):
             self._compute_batch([due[place] for *_, place in group])
 
-    def _when(self, waiting: Pending) -> tuple[int, float, bool, bool]:
-        """What a batch has in common: version if rates vary, rate, and flags of the memory."""
+    def _when(self, waiting: Pending) -> tuple[int, float, bool]:
+        """What a batch has in common: version if rates vary, rate, and whether its pass is new."""
         is_new = self.latest.get(waiting.key[0]) != waiting.passes
-        return waiting.version * self.rates.vary, waiting.rate, is_new, waiting.in_flight
+        return waiting.version * self.rates.vary, waiting.rate, is_new
 
     def _compute_batch(self, batch: list[Pending]) -> None:
         slots, steps = [waiting.slot for waiting in batch], batch[0].steps
@@ -569,7 +569,8 @@ class StaleReplay:
             replicas, out = replicas.clone(), torch.empty_like(replicas)
         workers = [waiting.key[0] for waiting in batch]
         network, memory = self.states.bind(workers), self.memories.join(workers)
-        _, rate, memory.new_pass, memory.in_flight = self._when(batch[0])
+        _, rate, memory.new_pass = self._when(batch[0])
+        memory.in_flight = [waiting.in_flight for waiting in batch]
         local = self.rates.step_rates(rate, batch[0].version, steps)
         losses = self.algorithm.contribute(
             LocalWork(network, replicas, minibatches, out, local, memory)

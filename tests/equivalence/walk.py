@@ -144,7 +144,7 @@ class Walk:
         replica = read.clone().unsqueeze(0)
         passes = sum(begins <= version for begins in self.passes)
         memory.new_pass = self.begun.get(worker) != passes
-        memory.in_flight, self.begun[worker] = busy, passes
+        memory.in_flight, self.begun[worker] = [busy], passes
         self.algorithm.contribute(
             LocalWork(self.network, replica, minibatches, out, self.rate, memory)
         )

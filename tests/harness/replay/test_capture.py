@@ -35,11 +35,12 @@ def replay(value: float) -> StaleReplay:
 def test_a_replay_is_taken_up_with_all_that_is_under_way():
     ours, again = replay(1.0), replay(50.0)
     ours.in_flight, ours.restarts = {(0, 4): 1, (2, 3): 0}, {(0, 4): 2, (2, 3): 0}
-    ours.pending = [Pending(2, 1, (0, 4), 7)]
+    ours.pending = [Pending(2, 1, (0, 4), 7, 0.1, 1, True)]
+    ours.passes, ours.latest = 2, {3: 2, 1: 1}
     ours.memories = Memories(
         {
-            3: Memory({"basis": torch.tensor([[5.0]]), "steps": torch.tensor(7.0)}, new_pass=False),
-            1: Memory({"basis": torch.tensor([[2.0]]), "steps": torch.tensor(7.0)}, new_pass=False),
+            3: Memory({"basis": torch.tensor([[5.0]]), "steps": torch.tensor(7.0)}),
+            1: Memory({"basis": torch.tensor([[2.0]]), "steps": torch.tensor(7.0)}),
         }
     )
     joint = ours.memories.join([1, 3])
@@ -60,10 +61,7 @@ def test_a_replay_is_taken_up_with_all_that_is_under_way():
     memories = again.memories.split()
     assert {w: m.tensors["basis"].item() for w, m in memories.items()} == {1: 3.0, 3: 6.0}
     assert {w: m.tensors["steps"].item() for w, m in memories.items()} == {1: 7.0, 3: 7.0}
-    assert not any(memory.new_pass for memory in memories.values())
-    ours.begin_pass()
-    again.reinstate(*ours.capture())
-    assert all(memory.new_pass for memory in again.memories.split().values())
+    assert (again.passes, again.latest) == (2, {3: 2, 1: 1})
 
 
 def test_what_workers_around_a_server_in_shards_remember_is_taken_up_too():

@@ -185,12 +185,11 @@ def test_what_fills_no_round_in_a_pass_is_refused(tmp_path):
         config.execute(Store(tmp_path), silent)
 
 
-def test_an_epoch_begins_when_nothing_is_under_way():
-    simulation = Simulation(CLUSTER, Averaging(3), Workload(8, 0.0, 0.0), 4)
+@pytest.mark.parametrize("overlap", [False, True], ids=["", "overlap"])
+def test_an_epoch_begins_with_the_next_round_or_the_one_under_way(overlap):
+    simulation = Simulation(CLUSTER, Averaging(3, overlap=overlap), Workload(8, 0.0, 0.0), 4)
     simulation.begin_epoch(5)
-    assert simulation.advance(folds=3).folded().steps.tolist() == [3] * 4 + [2] * 4 + [3] * 4
-    with pytest.raises(ValueError, match="contributions in flight"):
-        simulation.begin_epoch(5)
-    simulation.advance(folds=1, drain=True)
-    simulation.begin_epoch(1)
-    assert simulation.advance(folds=2).folded().steps.tolist() == [1] * 8
+    assert simulation.advance(folds=2).folded().steps.tolist() == [3] * 4 + [2] * 4
+    simulation.begin_epoch(4)
+    steps = simulation.advance(folds=4).folded().steps
+    assert steps.tolist() == [3] * 4 + [1] * 4 + [3] * 4 + [1] * 4
