@@ -1,7 +1,7 @@
 """Training by folds, for any task: stages, chunks, schedules, and measuring at boundaries.
 
-Workers keep running during an evaluation; a rate search and the end of a stage wait until all
-workers are idle.
+Workers keep running during an evaluation and from one pass to the next. They are idle during a rate
+search, and between stages where `TrainingConfig.waits_before` says so.
 """
 
 from __future__ import annotations

@@ -10,11 +10,18 @@ import pytest
 import torch
 from torch import nn
 
-from harness.algorithms.async_sgd import AsyncSgd
-from harness.algorithms.averaging import GradientAveraging, ModelAveraging
-from harness.algorithms.contract import Algorithm
-from harness.algorithms.diloco import EagerDiLoCo
-from harness.algorithms.schedules import Constant
+from harness.algorithms.catalogue import (
+    Algorithm,
+    AsyncDescent,
+    AsyncSgd,
+    EagerDiLoCo,
+    ElasticDiLoCo,
+    FedBuff,
+    GradientAveraging,
+    ModelAveraging,
+    Momentum,
+)
+from harness.algorithms.schedules import Constant, Exponential, Halving, Search
 from harness.base.errors import UserError
 from harness.modules.problem import Arrays, Problem
 from harness.modules.task import ModuleConfig
@@ -24,7 +31,10 @@ from harness.simulator import (
     Cluster,
     Device,
     Fault,
+    Jitter,
     Parallel,
+    ParameterServer,
+    Server,
     Simulation,
     WorkerGroup,
     Workload,
@@ -33,6 +43,7 @@ from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from harness.tasks.order import Minibatches
+from harness.training.run import time_passes
 from tests.silence import silent
 
 STEP_S = 0.01
@@ -183,6 +194,59 @@ def test_what_fills_no_round_in_a_pass_is_refused(tmp_path):
         UserError, match="workers: 4 leave one of them 24 examples, and a round takes"
     ):
         config.execute(Store(tmp_path), silent)
+
+
+UNEQUAL = replace(CLUSTER, jitter=Jitter("gamma", 0.5), server=Server(1e-3))
+DEATHS = replace(UNEQUAL, faults=(Fault("death", mean_s=0.1, down_s=0.02),))
+WITHOUT_BARRIER = {
+    "async": (AsyncSgd(), None, UNEQUAL),
+    "deaths": (AsyncSgd(), None, DEATHS),
+    "pushes": (FedBuff(), ParameterServer(push_every=3), UNEQUAL),
+    "depth": (AsyncDescent(Momentum()), ParameterServer(depth=2, bound=2), UNEQUAL),
+    "elastic": (ElasticDiLoCo(), ParameterServer(push_every=2, queue=2), UNEQUAL),
+    "overlap": (EagerDiLoCo(4), Averaging(2, overlap=True), UNEQUAL),
+    "backups": (GradientAveraging(), BackupWorkers(backups=1), UNEQUAL),
+}
+
+
+@pytest.mark.parametrize("schedule", [Constant(1e-6), Exponential(1e-6, 0.1)], ids=repr)
+@pytest.mark.parametrize("case", WITHOUT_BARRIER)
+def test_a_pass_is_no_barrier(case, schedule):
+    """However many passes make up the same number of folds, and whatever is evaluated."""
+    algorithm, protocol, cluster = WITHOUT_BARRIER[case]
+    digests = set()
+    for passes, evaluations in ((1, 1), (5, 1), (5, 7)):
+        config = configured(480 // passes, 4, 8, passes, algorithm, protocol)
+        further = {"evaluations": evaluations, "schedule": schedule}
+        config = replace(config, cluster=cluster, **further)
+        digests.add(time_passes(config, config.problem.train).timeline.sha256())
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize(
+    ("further", "waits"),
+    [
+        ({}, False),
+        ({"schedule": Halving(1e-6)}, True),
+        ({"schedule": Search(1e-6)}, True),
+        ({"stages": (Stage(8, 8), Stage(4, 4))}, True),
+    ],
+    ids=repr,
+)
+def test_workers_wait_at_the_end_of_a_pass_where_training_needs_it(further, waits):
+    config = replace(configured(60, 4, 8, 2, AsyncSgd()), cluster=UNEQUAL, **further)
+    timeline = time_passes(config, config.problem.train).timeline
+    rows = timeline.folded()
+    crossing = (rows.read_version < 7) & (rows.fold >= 7)  # the first pass has 7
+    assert bool(crossing.any()) is not waits
+
+
+def test_minibatches_in_flight_at_the_end_of_a_pass_are_of_their_own_pass(asked, tmp_path):
+    config = configured(96, 4, 8, 3, AsyncSgd(), ParameterServer(push_every=2))
+    replace(config, cluster=UNEQUAL).execute(Store(tmp_path), silent)
+    steps = {step: rows for own in asked.values() for step, rows in own.items()}
+    assert len(steps) == 3 * 12
+    assert_passes(in_order(steps), set(range(96)))
 
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["", "overlap"])
