@@ -10,7 +10,7 @@ from harness.base import registry
 from harness.modules import step_time
 from tests.docs.pages import ROOT, blocks, printed, words
 
-PAGES = ["README.md", "docs/index.md", "docs/tutorial.md", "docs/results.md", "docs/gallery.md"]
+PAGES = ["README.md", "docs/index.md", "docs/tutorial.md", "docs/results.md"]
 PAGES += sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs/howto").glob("*.md"))
 TOLD = {"run", "not run", "file"}
 
