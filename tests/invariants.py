@@ -1,7 +1,7 @@
 """Rules that hold of every simulated timeline and every message, checked in every test.
 
 While a test runs, each part of a timeline that a `Simulation` gives in its process goes through
-`check_timeline`, and what an all-reduce, `transfer` or `travel` sends through `check_messages`.
+`check_timeline`, and what an all-reduce or `travel` sends through `check_messages`.
 Nothing here asks a kernel of the simulator for a time: `way_of` finds ways again, link by link.
 """
 
@@ -173,14 +173,12 @@ def _checked(request, monkeypatch):
     module = sys.modules.get("harness.simulator.simulation")
     if module is None or "benchmarks" in request.path.parts:
         return
-    from harness.simulator import collectives, network
+    from harness.simulator import collectives
     from harness.simulator.protocols import client_sampling
 
     simulation, all_reduce = module.Simulation, collectives.AllReduce
-    run, change, messages, transfer, travel = (
-        *(simulation._run, simulation.change),
-        *(all_reduce._run, network.transfer, client_sampling.travel),
-    )
+    run, change = simulation._run, simulation.change
+    messages, travel = all_reduce._run, client_sampling.travel
 
     def checked_run(self, limits, most):
         for part in run(self, limits, most):
@@ -201,13 +199,6 @@ def _checked(request, monkeypatch):
         check_messages(self.wiring, rows["source"], rows["target"], *found[1:4])
         return ends_s, found
 
-    def checked_transfer(wiring, sent_s, source, target, size_bytes):
-        arrived_s = transfer(wiring, sent_s, source, target, size_bytes)
-        if wiring.fair:  # else a message's start is not what is given
-            columns = (np.asarray(x, np.float64) for x in (size_bytes, sent_s, arrived_s))
-            check_messages(wiring, source, target, *columns)
-        return arrived_s
-
     def checked_travel(costs, traffic, heap, tasks, who, server, sizes, prepare_s):
         travel(costs, traffic, heap, tasks, who, server, sizes, prepare_s)
         if traffic.wiring.fair:
@@ -223,5 +214,4 @@ def _checked(request, monkeypatch):
     monkeypatch.setattr(simulation, "_run", checked_run)
     monkeypatch.setattr(simulation, "change", checked_change)
     monkeypatch.setattr(all_reduce, "_run", checked_messages)
-    monkeypatch.setattr(network, "transfer", checked_transfer)
     monkeypatch.setattr(client_sampling, "travel", checked_travel)

@@ -198,7 +198,7 @@ class ModuleNetwork:
         return len(self._affine), [name for place, name in names if place not in inside]
 
     def views_of(self, place: int, row: Tensor) -> tuple[Tensor, Tensor | None]:
-        """See `harness.natural_gradient.layer_hooks.WatchedNetwork`."""
+        """See `harness.natural_gradient.layer_hooks.HookableNetwork`."""
         views, (weight, *bias) = self.parameters.views(row), self._affine[place][1]
         return views[weight], views[bias[0]] if bias else None
 
@@ -225,7 +225,7 @@ class ModuleNetwork:
         out: Tensor,
         visit: Callable[[int], None],
     ) -> Tensor:
-        """See `harness.natural_gradient.layer_hooks.WatchedNetwork`."""
+        """See `harness.natural_gradient.layer_hooks.HookableNetwork`."""
         keys = x.keys if isinstance(x, Drawing) else [None] * len(stack)
         inputs, losses = x.x if isinstance(x, Drawing) else x, list[Tensor]()
         hooks = [w.module.register_forward_hook(w.watch, with_kwargs=True) for w in self.layers]

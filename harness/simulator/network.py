@@ -49,7 +49,6 @@ __all__ = [
     "reserve",
     "route",
     "start",
-    "transfer",
     "wire",
 ]
 
@@ -331,60 +330,6 @@ def depart(traffic: Traffic) -> int:
     if change_load(traffic, traffic.ways[slot], -1):
         traffic.counts[STALE] = 1
     return slot
-
-
-def transfer(wiring: Wiring, sent_s: Any, source: Any, target: Any, size_bytes: Any) -> np.ndarray:
-    """Arrivals of independent messages, each sent at its own time.
-
-    Args:
-        wiring: the network.
-        sent_s: [M] seconds.
-        source: [M] endpoints.
-        target: [M] endpoints.
-        size_bytes: [M].
-
-    Returns:
-        [M] seconds; of messages sent at one instant, the one listed first goes first.
-    """
-    sent = np.asarray(sent_s, np.float64)
-    order = np.argsort(sent, kind="stable")
-    arrived_s = np.zeros(len(sent))
-    ends = (np.asarray(source, np.int64), np.asarray(target, np.int64))
-    sizes = np.asarray(size_bytes, np.float64)
-    send_all(new_traffic(wiring, len(sent)), order, sent, *ends, sizes, arrived_s)
-    return arrived_s
-
-
-@kernel
-def send_all(
-    traffic: Traffic, order: Any, sent_s: Any, source: Any, target: Any, size: Any, arrived_s: Any
-) -> None:
-    """The kernel of `transfer`."""
-    now_s = 0.0
-    for who in order:
-        if not traffic.wiring.fair:
-            _, _, arrived_s[who] = reserve(
-                traffic, who, source[who], target[who], size[who], sent_s[who]
-            )
-            continue
-        now_s = departures_until(traffic, now_s, sent_s[who], arrived_s)
-        now_s = sent_s[who]
-        start(traffic, who, source[who], target[who], size[who], now_s)
-    if traffic.wiring.fair:
-        departures_until(traffic, now_s, np.inf, arrived_s)
-
-
-@kernel
-def departures_until(traffic: Traffic, now_s: float, end_s: float, arrived_s: Any) -> float:
-    """Let messages depart until ``end_s``; returns the time of the last departure."""
-    while traffic.counts[COUNT] > 0:
-        departs_s = next_departure_s(traffic, now_s)
-        if departs_s > end_s:
-            break
-        now_s = departs_s
-        slot = depart(traffic)
-        arrived_s[slot] = departs_s + traffic.flows[slot].latency_s
-    return now_s
 
 
 NO_LINK = -1

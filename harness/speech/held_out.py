@@ -29,7 +29,7 @@ class HoldoutScores:
     """Measures of a model on the held-out utterances.
 
     Attributes:
-        criterion: value per frame, in nats (accuracy per frame for minimum Bayes risk).
+        criterion: value per frame, in nats.
         frame_error: share of frames with a most probable target that is wrong.
         words: tuning of the acoustic scale with the criterion's own graph, with its word error;
             None if not requested.

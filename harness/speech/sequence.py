@@ -37,12 +37,6 @@ LAYERS = ("all", "last")
 
 FRAMES = ("kept", "all")
 
-STEPWISE = ("fetch_s", "waiting", "shards")
-"""Settings that need decoders beside the trainers: no effect if frames are shuffled fully."""
-
-OF_THE_WHOLE = ("parallel.epoch_minibatches", "scale", "corpus_seed")
-"""Keys that the run and its start share, reported once."""
-
 
 @dataclass(frozen=True)
 class Plateau:

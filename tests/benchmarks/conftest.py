@@ -1,7 +1,7 @@
 """Benchmarks: processor time of one computation over another's within one run, against a bound.
 
 ``tox -e bench`` measures (``--benchmark-enable``); in the suite each runs once, untimed. A bound
-holds on any processor: it is twice the ratio, or more, that was measured when it was written.
+holds on any processor: it is about twice the largest ratio that was measured.
 ``--plant ROOM`` slows one function of a room: a benchmark of that room must fail then.
 """
 

@@ -111,7 +111,7 @@ class Averaging(Spec, TimingProtocol):
     Attributes:
         every: minibatches between two averages.
         overlap: whether workers continue while their parameters are averaged.
-        collective: the all-reduce algorithm, e.g. ring or recursive-doubling, or ``gather`` for
+        collective: the all-reduce algorithm, such as ring or recursive-doubling, or ``gather`` for
             contributions that cannot be added up on their way.
         buckets: bytes of each bucket of gradients that is sent while others are computed, in
             order of computation; the last one named stands for all that follow. Without any,

@@ -8,7 +8,8 @@ import pytest
 from harness.base.errors import UserError
 from harness.base.settings import build
 from harness.simulator.collectives import AllReduce
-from harness.simulator.network import Level, Network, route, transfer, wire
+from harness.simulator.network import Level, Network, route, wire
+from tests.independent_messages import transfer
 
 
 def switched(workers=4, sharing="fair", **level):

@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.simulator.network import NO_LINK, Level, Network, route, transfer, wire
+from harness.simulator.network import NO_LINK, Level, Network, route, wire
+from tests.independent_messages import transfer
 
 PROGRAM = Path(__file__).with_name("simgrid_flows.py")
 NETWORKS = {

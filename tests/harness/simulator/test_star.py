@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.simulator.network import Level, Network, transfer, wire
+from harness.simulator.network import Level, Network, wire
 from harness.simulator.star import depart, join, layout_of, new_star, next_departure_s
+from tests.independent_messages import transfer
 
 TREES = {
     "the server's link": Network((), server=Level(1, 8.0)),
