@@ -47,4 +47,4 @@ def test_forced_alignment_over_numpys_pass_along_a_chain(compare, maker):
             best += row
 
     assert (align().targets == chunk.targets).all()
-    compare(align, chain, at_most=6.0)
+    compare(align, chain, at_most=4.0)
