@@ -291,7 +291,12 @@ class ModuleNetwork:
                 if self.buffers.places
                 else checkpoint(self.call.run, *given, use_reentrant=False)
             )
-        return join_outputs(outputs, self._axes)
+        try:
+            return join_outputs(outputs, self._axes)
+        except UserError:  # as where the length of sequences depends on the part
+            if self.buffers.places:
+                raise
+            return self.call.run(module, x, targets)
 
     def _loss_at(self, parts: Sequence[Tensor], x: Parts, targets: Parts) -> Tensor:
         named = dict(zip(self.parameters.names, parts, strict=True))
@@ -454,6 +459,9 @@ def flat(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat([each.detach().flatten() for each in tensors])
 
 
+CPU = torch.device("cpu")
+
+
 @contextmanager
 def preserve_generators() -> Generator[None]:
     """Restore the global generators of `torch`, `numpy` and `random` at the end of the block."""
@@ -473,8 +481,16 @@ def seed_generators(seed: int) -> None:
     random.seed(seed)
 
 
-def state_of_generators(device: torch.device) -> bytes:
-    """State of the global generators that modules on this device draw from."""
+@contextmanager
+def use_seed(seed: int) -> Generator[None]:
+    """Seed the global generators for the block, and restore them at its end."""
+    with preserve_generators():
+        seed_generators(seed)
+        yield
+
+
+def state_of_generators(device: torch.device = CPU) -> bytes:
+    """State of the global generators that code on this device draws from."""
     on_gpu = device.type == "cuda"
     of_torch = torch.cuda.get_rng_state(device) if on_gpu else torch.get_rng_state()
     return pickle.dumps((of_torch.numpy(), np.random.get_state(), random.getstate()))

@@ -39,9 +39,9 @@ from harness.modules.network import (
     is_batchable,
     own_loss,
     preserve_generators,
-    seed_generators,
     trainable_parameters,
     try_metrics,
+    use_seed,
 )
 from harness.modules.partition import Partitioning, describe_partition, split_rows
 from harness.modules.trees import (
@@ -134,8 +134,7 @@ class Problem(HasIdentity):
         return made
 
     def _make(self, model: Callable[[], Any], seed: int) -> nn.Module:
-        with preserve_generators():
-            seed_generators(stream_key(seed, "initialise") >> 65)
+        with use_seed(stream_key(seed, "initialise") >> 65):
             try:
                 made = model()
             except RAISED as error:

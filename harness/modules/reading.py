@@ -7,11 +7,8 @@ augmentation, is asked anew in each pass (`RandomExamples`).
 from __future__ import annotations
 
 import hashlib
-import pickle
-import random
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -26,6 +23,7 @@ from torch.utils.data import DataLoader
 from harness.base.errors import RAISED, UserError, describe_raised
 from harness.base.log import LOG
 from harness.base.seeds import stream_key
+from harness.modules.network import state_of_generators, use_seed
 from harness.modules.problem import Arrays
 from harness.modules.trees import LABELS, Tree, has_arrays, join, leaves, read_value, unwrap
 from harness.networks.contract import Minibatch
@@ -147,9 +145,9 @@ def _read(
     if not len(index):
         raise UserError(f"{what}: empty; {ALLOWED}")
     with use_seed(READING_SEED):
-        before = pickle.dumps(_states())
+        before = state_of_generators()
         arrays = _stack([_example(data[row], collate, what) for row in index.tolist()], what)
-        draws = pickle.dumps(_states()) != before
+        draws = state_of_generators() != before
     _check_examples(data, index, collate, what)
     if not draws:
         return arrays
@@ -356,23 +354,3 @@ class RandomExamples(Arrays):
             except RAISED as error:
                 told = f"example {row} in pass {number} raised {describe_raised(error)}"
                 raise UserError(f"data: {told}") from error
-
-
-def _states() -> tuple[Any, ...]:
-    """States of the global generators of `torch`, `numpy.random` and `random`."""
-    return torch.get_rng_state().numpy(), np.random.get_state(), random.getstate()
-
-
-@contextmanager
-def use_seed(seed: int) -> Generator[None]:
-    """Seed the three global generators with 63 bits for a block, and restore them afterwards."""
-    of_torch, of_numpy, of_python = _states()
-    try:
-        torch.default_generator.manual_seed(seed)
-        np.random.seed(seed % 2**32)
-        random.seed(seed)
-        yield
-    finally:
-        torch.set_rng_state(torch.as_tensor(of_torch))
-        np.random.set_state(of_numpy)
-        random.setstate(of_python)

@@ -25,8 +25,7 @@ from harness.modules.network import (
     Inspection,
     Metric,
     ModuleNetwork,
-    preserve_generators,
-    seed_generators,
+    use_seed,
 )
 from harness.modules.outputs import Classes, class_axis, find_axes, join_outputs, logits_of
 from harness.modules.partition import measure_skew, partition_of
@@ -495,8 +494,7 @@ class ModuleEvaluator:
 
     def _scores(self, model: Tensor, examples: Arrays) -> ModuleScores:
         module, targets = self._network.bind_parameters(model), unwrap(examples.y)
-        with preserve_generators():
-            seed_generators(EVALUATION_SEED)
+        with use_seed(EVALUATION_SEED):
             outputs = self._run(module, examples)
             loss = float(self._loss(outputs, targets))
             further = {

@@ -194,19 +194,18 @@ def test_activations_of_one_part_are_kept_at_a_time():
     assert before < SIZE * WIDE  # only inputs, outputs and what the loss keeps
 
 
-def test_outputs_whose_length_depends_on_the_part_are_refused_in_parts():
-    class Trimmed(TimeFirst):
-        def forward(self, x):
-            return self.out(x[:, : int(x[:, 0, 0].max().ceil().clamp(1, 4))])
-
+def test_parts_whose_outputs_have_other_lengths_are_computed_whole_unless_buffers_changed():
     x = ROWS.clone()
-    x[:, 0, 0] = torch.arange(SIZE) / 4
+    x[:, 0, 0] = torch.arange(SIZE) - 5
+    module, data = Trimmed(), Arrays(x, MARKS)
+    ours, *_ = gradient_of(module, trimmed_loss, data)
+    slopes = torch.autograd.grad(trimmed_loss(module(x), MARKS), list(module.parameters()))
+    assert torch.allclose(ours, flat(slopes), atol=1e-6)
 
-    def loss(outputs, targets):
-        return functional.cross_entropy(outputs.mT, targets[:, : outputs.shape[1]])
-
+    module.register_buffer("calls", torch.zeros(()))
+    module.register_forward_hook(lambda module, *_: module.calls.add_(1) and None)
     with pytest.raises(UserError, match=r"^accumulate: outputs of parts of a minibatch differ"):
-        gradient_of(Trimmed(), loss, Arrays(x, MARKS))
+        gradient_of(module, trimmed_loss, data)
 
 
 def test_what_cannot_be_joined_is_trained_whole_and_said(tmp_path, capsys):
