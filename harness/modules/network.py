@@ -287,9 +287,9 @@ class ModuleNetwork:
             part = slice(k * size, (k + 1) * size)
             given = module, x[part], targets[part]
             outputs.append(
-                self.call.run(*given)
+                self.call.run_on_copies(*given)
                 if self.buffers.places
-                else checkpoint(self.call.run, *given, use_reentrant=False)
+                else checkpoint(self.call.run_on_copies, *given, use_reentrant=False)
             )
         try:
             return join_outputs(outputs, self._axes)
@@ -566,7 +566,7 @@ def _run_module(module: nn.Module, loss: Loss, x: Value, targets: Value) -> Insp
     call = Call.from_module(module, needs_labels=loss is own_loss)
     with preserve_generators(), torch.enable_grad():
         with _name_failure("model", len(x)):
-            outputs = call.run(module, x, targets)
+            outputs = call.run_on_copies(module, x, targets)
         with _name_failure("loss", len(x)):
             found: Any = loss(outputs, unwrap(targets))
         drawn = known != state_of_generators(x.device)
@@ -618,7 +618,7 @@ def try_metrics(
         return
     with preserve_generators():
         with _name_failure(data or "model", len(x), ""):
-            outputs = call.run(copy_module(module).eval(), x, targets)
+            outputs = call.run_on_copies(copy_module(module).eval(), x, targets)
         for name, metric in metrics.items():
             with _name_failure(data or f"metric: {name}", len(x), ""):
                 found: Any = metric(outputs, unwrap(targets))
@@ -661,13 +661,13 @@ def _double(
         not a number if it is unknown.
     """
     xs, ys = (join(torch.cat, [each, each]) for each in (x, targets))
-    call = Call.from_module(module, needs_labels=loss is own_loss)
+    run = Call.from_module(module, needs_labels=loss is own_loss).run_on_copies
     try:
-        doubled = call.run(module, xs, ys)
+        doubled = run(module, xs, ys)
         axes = find_axes(outputs, doubled, compare=not drawn)
         if drawn:
             doubled = None if axes is None else join_outputs([outputs, outputs], axes)
-            again = find_axes(call.run(module.eval(), x, targets), call.run(module, xs, ys))
+            again = find_axes(run(module.eval(), x, targets), run(module, xs, ys))
             axes = None if again is None else axes
     except Exception:  # of a module for one size of minibatches
         return None, math.nan

@@ -305,10 +305,10 @@ def _call_parts(
     module: nn.Module = parts["model"]
     modes = [(each, each.training) for each in module.modules()]
     with preserve_generators(), torch.enable_grad():
-        parts["loss"](call.run(module, some.x, some.y), unwrap(some.y)).backward()
+        parts["loss"](call.run_on_copies(module, some.x, some.y), unwrap(some.y)).backward()
     module.zero_grad()
     with preserve_generators(), torch.no_grad():
-        outputs = call.run(module.eval(), scored.x, scored.y)
+        outputs = call.run_on_copies(module.eval(), scored.x, scored.y)
         for metric in list(parts.values())[2:]:
             metric(outputs, unwrap(scored.y))
     for each, mode in modes:

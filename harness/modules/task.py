@@ -506,15 +506,15 @@ class ModuleEvaluator:
 
     def _run(self, module: nn.Module, examples: Arrays) -> Any:
         """The outputs for all examples: of blocks, joined, or of one call where they cannot be."""
-        run = self._network.call.run
+        run = self._network.call.run_on_copies
         if len(examples) > BLOCK:
             few = examples.spread(3)
             pair = [run(module, few.x[:size], few.y[:size]) for size in (2, 3)]
-            blocks = [examples[a : a + BLOCK] for a in range(0, len(examples), BLOCK)]
-            axes = find_axes(*pair)
-            with suppress(UserError):  # as where the length of sequences depends on the block
-                if axes is not None:
-                    return join_outputs([run(module, b.x, b.y) for b in blocks], axes)
+            blocks = [slice(a, a + BLOCK) for a in range(0, len(examples), BLOCK)]
+            if (axes := find_axes(*pair)) is not None:
+                with suppress(UserError):  # as where the length of sequences depends on the block
+                    parts = [run(module, examples.x[b], examples.y[b]) for b in blocks]
+                    return join_outputs(parts, axes)
         return run(module, examples.x, examples.y)
 
     def _mark_ignored(self, metric: Metric, targets: Any) -> Any:

@@ -206,3 +206,7 @@ class Call:
         """The module's outputs for a minibatch."""
         args, named = self.arguments(unwrap(x), unwrap(targets))
         return module(*args, **named)
+
+    def run_on_copies(self, module: nn.Module, x: Value, targets: Value) -> Any:
+        """The outputs where inputs are needed once more, as a module may write them."""
+        return self.run(module, *(map_tensors(torch.clone, each) for each in (x, targets)))

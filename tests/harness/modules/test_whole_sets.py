@@ -208,6 +208,19 @@ def test_parts_whose_outputs_have_other_lengths_are_computed_whole_unless_buffer
         gradient_of(module, trimmed_loss, data)
 
 
+def test_a_module_that_writes_its_inputs_is_computed_twice_from_the_same():
+    class Halving(TimeFirst):
+        def forward(self, x):
+            return self.out(x.mul_(0.5))
+
+    module = Halving()
+    ours, value, _, seen = gradient_of(module, nn.CrossEntropyLoss(reduction="sum"), Arrays(X, Y))
+    loss = functional.cross_entropy(module(X.clone()), Y, reduction="sum")
+    assert seen.reduction == "sum"
+    assert value.item() == pytest.approx(loss.item(), rel=1e-6)
+    assert torch.allclose(ours, flat(torch.autograd.grad(loss, [*module.parameters()])), atol=1e-5)
+
+
 def test_what_cannot_be_joined_is_trained_whole_and_said(tmp_path, capsys):
     model, data = Own(), ({"x": X}, IGNORED)
     usual = {"rate": 0.1, "minibatch": 8, "passes": 1, "seeds": 1}
