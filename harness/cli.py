@@ -170,7 +170,7 @@ def exit_code(run: Callable[[], int], interrupted: str = "interrupted") -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
     except OSError as error:
-        return _refuse(machine_error(error))
+        return _refuse(fails_import(error) or machine_error(error))
     except Exception as error:
         if (told := lacks_memory(error) or fails_import(error)) is None:
             raise
