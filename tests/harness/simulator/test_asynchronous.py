@@ -1,31 +1,16 @@
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from harness.base.errors import UserError
-from harness.simulator import Jitter, ParameterServer, Simulation, concat
+from harness.simulator import Jitter, ParameterServer, Simulation
 from harness.simulator.faults import Fault
-from harness.simulator.timeline_file import load_timeline, save_timeline
-
-SPEC = importlib.util.spec_from_file_location("m", Path(__file__).parent / "simpy_server.py")
-simpy_server = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(simpy_server)
+from tests.harness.simulator import simpy_server
 
 EXPONENTIAL = Jitter("shifted-exponential", 1.0)
 LOGNORMAL = Jitter("lognormal", 0.3)
 BUSY = {"copy_s": 0.2, "latency_s": 0.01, "fold_s": 0.1, "jitter": LOGNORMAL}
-EVERYTHING = (
-    Fault("death", mean_s=20.0, down_s=3.0),
-    Fault("death", workers=(1,), at_s=(4.0, 5.0, 90.0), down_s=0.0),
-    Fault("preemption", mean_s=15.0, down_s=2.0),
-    Fault("late", workers=(2, 3), at_s=(7.5,)),
-    Fault("message", probability=0.2, retry_s=0.3),
-    Fault("server", at_s=(16.0, 44.0, 71.0), down_s=4.0, checkpoint_s=9.0),
-)
 
 
 @pytest.fixture
@@ -55,88 +40,6 @@ def test_bounded_staleness_is_simpys_bit_for_bit(cluster, unit_job, jitter, work
     assert sequence(timeline) == model.run(2000)
 
 
-@pytest.mark.parametrize("bound", [None, 1])
-@pytest.mark.parametrize("workers", [2, 6, 40])
-def test_a_workers_death_and_return_are_simpys_bit_for_bit(cluster, unit_job, workers, bound):
-    deaths = ((0, 7.77, 5.5), (1, 9.13, 0.25), (0, 31.3, 12.0))
-    faults = tuple(
-        Fault("death", workers=(who,), at_s=(at_s,), down_s=down_s) for who, at_s, down_s in deaths
-    )
-    machine = cluster(workers, copy_s=0.2, fold_s=0.7 / workers, jitter=LOGNORMAL, faults=faults)
-    simulation = Simulation(machine, ParameterServer(bound=bound), unit_job, workers, 3)
-    timeline = simulation.advance(folds=60 * workers)
-    model = simpy_server.Model(machine, unit_job, workers, 3, bound=bound, deaths=deaths)
-    assert sequence(timeline) == model.run(60 * workers)
-    assert len(timeline.lost()) == model.lost > 0
-
-
-@pytest.mark.parametrize("queue", [1, 2, 7])
-def test_a_server_with_few_places_is_simpys_bit_for_bit(cluster, unit_job, queue):
-    machine = cluster(12, copy_s=0.1, fold_s=0.2, jitter=EXPONENTIAL)
-    simulation = Simulation(machine, ParameterServer(queue=queue), unit_job, 12, 3)
-    model = simpy_server.Model(machine, unit_job, 12, 3, queue=queue)
-    assert sequence(simulation.advance(folds=1500)) == model.run(1500)
-
-
-SETTINGS = [
-    {},
-    {"bound": 1},
-    {"queue": 2},
-    {"depth": 3},
-    {"push_every": 2, "fetch_every": 6},
-    {"bound": 2, "queue": 1, "depth": 2, "fetch_every": 3},
-]
-
-
-@pytest.mark.parametrize("sharing", ["none", "fifo", "fair"])
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_every_read_is_folded_once_or_lost_once_or_in_flight(run, sharing, settings):
-    simulation = run(faults=EVERYTHING, sharing=sharing, **settings)
-    segments = [simulation.advance(folds=70), simulation.advance(seconds=40.0)]
-    segments.append(simulation.advance(folds=130))
-    whole = concat(segments)
-    rows = whole.contributions
-    steps = settings.get("push_every", 1)
-    assert sorted(rows.first_step.tolist()) == list(range(0, simulation.dispatched, steps))
-    assert set(rows.steps.tolist()) == {steps}
-    assert len(whole.folded()) == len(whole.folds) == simulation.version
-    assert whole.folded().fold.tolist() == list(range(simulation.version))
-    assert len(whole.lost()) > 0
-    assert len(whole.kept()) < len(whole.folded())
-    assert np.all(np.diff(whole.folds.time_s) >= 0.0)
-    assert np.all(whole.staleness() >= 0)
-    assert np.all(whole.lag_s() > 0.0)
-
-
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_segments_and_a_restore_change_nothing(run, settings):
-    parts, whole = (run(faults=EVERYTHING, **settings) for _ in range(2))
-    segments = [parts.advance(folds=folds) for folds in (1, 0, 60, 39)]
-    saved = parts.state()
-    parts = Simulation.restore(parts.cluster, parts.protocol, saved, workers=5)
-    segments.append(parts.advance(folds=200))
-    assert concat(segments).sha256() == whole.advance(folds=300).sha256()
-    assert len(concat(segments).restarts) > 0
-
-
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-@pytest.mark.parametrize("faults", [(), EVERYTHING], ids=["no faults", "faults"])
-def test_a_drained_segment_has_all_its_folds_and_leaves_nothing_under_way(run, settings, faults):
-    simulation = run(faults=faults, **settings)
-    for folds in (40, 1, 0, 77):
-        before = simulation.version
-        timeline = simulation.advance(folds=folds, drain=True)
-        assert simulation.version == before + folds
-        assert len(timeline.in_flight()) == 0
-        assert simulation.drained
-    simulation.advance(seconds=20.0, drain=True)
-    assert simulation.drained
-    drained_s = simulation.now_s
-    simulation.pause(100.0, "search")
-    later = simulation.advance(folds=30)
-    assert np.all(np.diff(later.folds.time_s, prepend=drained_s + 100.0) >= 0.0)
-
-
 @pytest.mark.parametrize("bound", [0, 1, 4])
 def test_nobody_begins_when_too_far_ahead_of_the_slowest(run, bound):
     timeline = run(workers=8, bound=bound, durations={"jitter": EXPONENTIAL}).advance(folds=3000)
@@ -147,12 +50,6 @@ def test_nobody_begins_when_too_far_ahead_of_the_slowest(run, bound):
             assert folds[reader] <= folds.min() + bound
         folds[worker] += 1
     assert timeline.staleness().max() <= 7 * (2 * bound + 1)
-
-
-def test_bound_zero_lets_all_workers_take_turns(run):
-    timeline = run(workers=6, bound=0).advance(folds=600)
-    rounds = timeline.folded().worker.reshape(100, 6)
-    assert all(sorted(turn) == list(range(6)) for turn in rounds.tolist())
 
 
 def test_contributions_of_several_steps_take_as_long_and_read_once(run):
@@ -255,14 +152,6 @@ def test_faults_strike_at_the_same_instants_whatever_the_protocol(run):
         return simulation._state.occurrences.tolist()
 
     assert losses() == losses(bound=0) == losses(depth=2)
-
-
-def test_a_timeline_with_losses_and_restarts_survives_the_file(run, tmp_path):
-    timeline = run(faults=EVERYTHING).advance(folds=300)
-    save_timeline(timeline, tmp_path / "t")
-    again = load_timeline(tmp_path / "t")
-    assert again.sha256() == timeline.sha256()
-    assert again.restarts.version.tolist() == timeline.restarts.version.tolist() != []
 
 
 @pytest.mark.parametrize(

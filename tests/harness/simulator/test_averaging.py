@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import simpy
 
 from harness.base.errors import UserError
-from harness.simulator import Jitter, Simulation, Workload, concat
+from harness.simulator import Jitter, Simulation, Workload
 from harness.simulator.cluster import Host, Parallel
 from harness.simulator.costs import computation_s, costs_of
 from harness.simulator.network import Level, Network
@@ -29,13 +27,6 @@ def averaging(cluster):
         return Simulation(built, Averaging(every, overlap, collective), JOB, workers, seed)
 
     return build
-
-
-def sequence(timeline):
-    """(time, worker, staleness) of every contribution."""
-    rows = timeline.folded()
-    times = timeline.folds.time_s[rows.fold - timeline.folds.fold[0]].tolist()
-    return list(zip(times, rows.worker.tolist(), timeline.staleness().tolist(), strict=True))
 
 
 def test_a_round_is_the_slowest_workers_minibatches_and_the_all_reduce(averaging):
@@ -134,83 +125,6 @@ def test_an_epochs_cost_needs_the_length_of_an_epoch():
         Parallel(epoch_s=1.0)
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-def test_nobody_does_two_things_at_once(averaging, overlap):
-    simulation = averaging(4, overlap=overlap, copy_s=0.3, jitter=EXPONENTIAL)
-    spans = simulation.advance(folds=200).spans
-    for lane in (-1, *range(4)):
-        mine = spans.worker == lane
-        order = np.argsort(spans.start_s[mine], kind="stable")
-        start_s, end_s = spans.start_s[mine][order], spans.end_s[mine][order]
-        assert (start_s[1:] >= end_s[:-1]).all()
-        assert (end_s > start_s).all()
-
-
-VARIANTS = pytest.mark.parametrize(
-    ("overlap", "collective"), [(False, "ring"), (True, "ring"), (True, "recursive-doubling")]
-)
-
-
-@VARIANTS
-def test_two_segments_are_what_one_of_their_sum_is(averaging, overlap, collective):
-    def fresh():
-        return averaging(3, overlap=overlap, collective=collective, copy_s=0.2, jitter=EXPONENTIAL)
-
-    whole = fresh().advance(folds=30)
-    simulation = fresh()
-    parts = [simulation.advance(folds=7), simulation.advance(seconds=3.5)]
-    parts.append(simulation.advance(folds=30 - simulation.version))
-    assert concat(parts).sha256() == whole.sha256()
-
-
-@VARIANTS
-@pytest.mark.parametrize("seconds", [0.0, 4.0, 11.7, 60.0])
-def test_a_restored_simulation_goes_on_as_if_never_interrupted(
-    averaging, overlap, collective, seconds
-):
-    machine = {
-        "overlap": overlap,
-        "collective": collective,
-        "copy_s": 0.2,
-        "jitter": EXPONENTIAL,
-        "seed": 4,
-    }
-    simulation = averaging(3, **machine)
-    simulation.advance(seconds=seconds)
-    again = Simulation.restore(
-        simulation.cluster, simulation.protocol, simulation.state(), 3, seed=4
-    )
-    assert again.advance(folds=20).sha256() == simulation.advance(folds=20).sha256()
-
-
-@pytest.mark.parametrize("overlap", [False, True])
-def test_draining_folds_what_was_begun_and_leaves_everyone_idle(averaging, overlap):
-    simulation = averaging(4, overlap=overlap, copy_s=0.2, jitter=LOGNORMAL)
-    simulation.advance(folds=3)
-    timeline = simulation.advance(folds=6, drain=True)
-    assert (simulation.drained, simulation.version, simulation.dispatched) == (True, 9, 9)
-    assert len(timeline.in_flight()) == 0
-    simulation.pause(2.0, "search")
-    timeline = simulation.advance(seconds=20.0, drain=True)
-    assert simulation.drained
-    assert simulation.version == simulation.dispatched
-    assert (timeline.folded().read_version[:4] == 9).all()
-
-
-@pytest.mark.parametrize("overlap", [False, True])
-def test_every_read_has_one_fold_or_is_in_flight(averaging, overlap):
-    simulation = averaging(3, every=4, overlap=overlap, copy_s=0.2, jitter=EXPONENTIAL)
-    simulation.advance(folds=10)
-    timeline = simulation.advance(seconds=33.3)
-    known = timeline.contributions
-    pairs = list(zip(known.worker.tolist(), known.first_step.tolist(), strict=True))
-    assert len(set(pairs)) == len(pairs)
-    assert (known.read_time_s <= simulation.now_s).all()
-    for worker in range(3):
-        steps = np.sort(known.first_step[known.worker == worker])
-        assert (np.diff(steps) == 4).all()
-
-
 def test_a_change_of_workload_holds_for_rounds_read_afterwards(averaging):
     simulation = averaging(2, every=1)
     simulation.advance(seconds=0.5)
@@ -230,86 +144,6 @@ def test_all_workers_share_one_link_where_the_cluster_has_only_one(averaging):
     own, shared = (averaging(4, every=1, copy_s=0.25, sharing=s) for s in ("none", "fair"))
     assert own.advance(folds=1).folds.time_s[0] == pytest.approx(1 + 6 * 0.5)
     assert shared.advance(folds=1).folds.time_s[0] == pytest.approx(1 + 6 * 0.5 * 4)
-
-
-def simpy_sequence(machine, workers, every, overlap, collective, folds, seed):
-    """Averaging as SimPy processes, with the durations drawn beforehand.
-
-    A worker's messages go to a port of its receiver that takes one at a time, once both are
-    there; a round of the all-reduce is over when a worker has sent and received.
-    """
-    costs, env = costs_of(machine, JOB, workers, seed), simpy.Environment()
-    latency_s, rate = machine.link.latency_s, machine.link.bandwidth_bytes_per_s
-    ports = [simpy.Resource(env) for _ in range(workers)]
-    there, got, done = {}, {}, {}
-    record, complete = [], {-1: env.event().succeed()}
-
-    def event_of(table, *key):
-        return table.setdefault(key, env.event())
-
-    def message(key, source, target, size):
-        yield event_of(there, "sender", *key) & event_of(there, "receiver", *key)
-        with ports[target].request() as turn:
-            yield turn
-            yield env.timeout(size / rate)
-        event_of(done, *key).succeed()
-        yield env.timeout(latency_s)
-        event_of(got, *key).succeed()
-
-    def partners(who, number):
-        if collective == "ring":
-            return (who + 1) % workers, (who - 1) % workers, JOB.parameter_bytes / workers
-        return who ^ (1 << number), who ^ (1 << number), JOB.parameter_bytes
-
-    def all_reduce(who, fold):
-        rounds = 2 * (workers - 1) if collective == "ring" else int(math.log2(workers))
-        for number in range(rounds):
-            target, source, size = partners(who, number)
-            out, into = (fold, number, who, target), (fold, number, source, who)
-            env.process(message(out, who, target, size))
-            event_of(there, "sender", *out).succeed()
-            event_of(there, "receiver", *into).succeed()
-            yield event_of(done, *out) & event_of(got, *into)
-        finished[fold] = finished.get(fold, 0) + 1
-        if finished[fold] == workers:
-            versions.append(env.now)
-            record.extend((env.now, w, fold - read[fold, w]) for w in range(workers))
-            complete[fold].succeed()
-
-    def worker(who):
-        step = 0
-        for fold in range(folds):
-            complete.setdefault(fold, env.event())
-            read[fold, who] = len(versions)
-            for _ in range(every):
-                yield env.timeout(computation_s(costs, who, step))
-                step += 1
-            if overlap:
-                yield complete[fold - 1]
-                env.process(all_reduce(who, fold))
-            else:
-                yield env.process(all_reduce(who, fold))
-                yield complete[fold]
-
-    finished, versions, read = {}, [], {}
-    for who in range(workers):
-        env.process(worker(who))
-    env.run()
-    return record
-
-
-@pytest.mark.parametrize("jitter", [EXPONENTIAL, LOGNORMAL], ids=lambda law: law.law)
-@pytest.mark.parametrize("overlap", [False, True])
-@pytest.mark.parametrize(
-    ("collective", "workers"),
-    [("ring", 2), ("ring", 5), ("ring", 16), ("recursive-doubling", 8), ("recursive-doubling", 16)],
-)
-def test_the_sequence_is_that_of_simpy_bit_for_bit(averaging, collective, workers, overlap, jitter):
-    simulation = averaging(
-        workers, 3, overlap, collective, 3, jitter=jitter, copy_s=0.05, latency_s=1e-3
-    )
-    expected = simpy_sequence(simulation.cluster, workers, 3, overlap, collective, 25, 3)
-    assert sequence(simulation.advance(folds=25)) == expected
 
 
 def test_with_a_barrier_nobody_goes_on_before_the_last_has_the_average(averaging):

@@ -1,4 +1,4 @@
-"""Federated rounds, against SimPy and by hand."""
+"""Federated rounds, by hand."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import simpy
 
 from harness.base.errors import UserError
 from harness.simulator import (
@@ -19,87 +18,10 @@ from harness.simulator import (
     Simulation,
     WorkerGroup,
     Workload,
-    laws,
 )
 from harness.simulator.cluster import Compression
-from harness.simulator.costs import computation_s, costs_of
 
 JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)
-
-
-class FederatedModel:
-    """Clients with links of their own, one server that folds one after the other.
-
-    Args:
-        cluster, workers, seed: as for a `Simulation`.
-        rules: of the protocol.
-        deaths: (worker, instant, seconds away) of each.
-    """
-
-    def __init__(self, cluster, workers, seed, rules, deaths=()):
-        self.env, self.costs = simpy.Environment(), costs_of(cluster, JOB, workers, seed)
-        self.rules, self.workers, self.steps = rules, workers, [0] * workers
-        level, group = cluster.network.levels[0], cluster.workers[0]
-        self.down = (group.down_bytes_per_s or level.bandwidth_bytes_per_s, level.latency_s)
-        self.up = (group.up_bytes_per_s or level.bandwidth_bytes_per_s, level.latency_s)
-        self.away, self.running, self.record, self.lost = {}, {}, [], []
-        for strike in deaths:
-            self.env.process(self.death(*strike))
-
-    def run(self, folds):
-        self.env.run(self.env.process(self.rounds(folds)))
-        return self.record
-
-    def death(self, who, at_s, down_s):
-        yield self.env.timeout(at_s)
-        self.away[who] = self.env.now + down_s
-        if who in self.running and self.running[who].is_alive:
-            self.running[who].interrupt()
-
-    def rounds(self, folds):
-        env, version, number = self.env, 0, 0
-        while version < folds:
-            there = [w for w in range(self.workers) if self.away.get(w, -1.0) <= env.now]
-            lots = {w: laws.uniforms(self.costs.sample_key, w, number, 0)[0] for w in there}
-            number += 1
-            self.server, self.folded = simpy.Resource(env), []
-            self.round = version
-            drawn = sorted(lots, key=lots.get)[: self.rules.sampled]
-            self.running = {w: env.process(self.client(w)) for w in sorted(drawn)}
-            self.open, self.enough = len(drawn), env.event()
-            deadline = env.timeout(self.rules.deadline_s or 1e9)
-            found = yield self.enough | deadline
-            if self.enough not in found and not self.folded:
-                yield self.enough  # waits for the first
-            self.running, self.enough = {}, env.event()
-            if self.folded:
-                version += 1
-                self.record.append((env.now, tuple(sorted(self.folded))))
-
-    def client(self, who):
-        env, mine = self.env, self.round
-        first, self.steps[who] = self.steps[who], self.steps[who] + self.rules.every
-        try:
-            yield env.timeout(JOB.parameter_bytes / self.down[0])
-            yield env.timeout(self.down[1])
-            for step in range(first, first + self.rules.every):
-                yield env.timeout(computation_s(self.costs, who, step))
-            yield env.timeout(JOB.parameter_bytes / self.up[0])
-            yield env.timeout(self.up[1])
-        except simpy.Interrupt:
-            self.lost.append((who, mine))
-            self.open -= 1
-            if self.open == len(self.folded) and not self.enough.triggered:
-                self.enough.succeed()
-            return
-        with self.server.request() as turn:
-            yield turn
-            yield env.timeout(self.costs.fold_s)
-        if mine == self.round and len(self.folded) < (self.rules.needed or self.open):
-            self.folded.append(who)
-            all_there = len(self.folded) in (self.rules.needed or self.open, self.open)
-            if all_there and not self.enough.triggered:
-                self.enough.succeed()
 
 
 @pytest.fixture
@@ -120,27 +42,6 @@ def folds_of(timeline):
         (time_s, tuple(rows.worker[rows.fold == fold].tolist()))
         for fold, time_s in zip(timeline.folds.fold, timeline.folds.time_s.tolist(), strict=True)
     ]
-
-
-@pytest.mark.parametrize(
-    "rules",
-    [
-        ClientSampling(5, every=3),
-        ClientSampling(8, needed=5, every=2),
-        ClientSampling(30, needed=20, every=1),
-    ],
-    ids=["all", "over-selected", "all that are there"],
-)
-@pytest.mark.parametrize("deaths", [(), ((3, 6.0, 9.0), (7, 6.5, 4.0), (1, 20.0, 2.0))])
-def test_rounds_are_those_of_simpy(machine, rules, deaths):
-    faults = [Fault("death", workers=(w,), at_s=(at,), down_s=down) for w, at, down in deaths]
-    built = machine(20, Jitter("gamma", 0.5), faults, fold_s=0.01, up_bytes_per_s=2.0)
-    model = FederatedModel(built, 20, 3, rules, deaths)
-    expected = model.run(15)
-    timeline = Simulation(built, rules, JOB, 20, 3).advance(folds=15)
-    found = folds_of(timeline)
-    assert [who for _, who in found] == [who for _, who in expected]
-    assert [t for t, _ in found] == pytest.approx([t for t, _ in expected], rel=1e-12)
 
 
 def test_a_round_is_a_download_minibatches_and_an_upload(machine):
@@ -225,20 +126,6 @@ def test_compressed_answers_are_smaller_and_the_model_is_not(machine):
     built = replace(machine(3), compression=Compression(0.25, 8.0, 16.0))
     timeline = Simulation(built, ClientSampling(1, every=1), JOB).advance(folds=1)
     assert timeline.folds.time_s[0] == 2.125 + 1.0 + 1.0 + 0.625 + 0.5
-
-
-@pytest.mark.parametrize("cut_s", [0.0, 3.3, 11.0])
-def test_a_restored_simulation_goes_on_as_if_never_interrupted(machine, cut_s):
-    faults = (Fault("death", mean_s=30.0, down_s=4.0),)
-    built, rules = machine(12, Jitter("gamma", 0.5), faults), ClientSampling(6, needed=4, every=2)
-    whole = Simulation(built, rules, JOB, seed=5)
-    expected = whole.advance(seconds=60.0)
-    first = Simulation(built, rules, JOB, seed=5)
-    begun = first.advance(seconds=cut_s)
-    second = Simulation.restore(built, rules, first.state(), seed=5)
-    rest = second.advance(seconds=60.0 - cut_s)
-    assert folds_of(begun) + folds_of(rest) == folds_of(expected)
-    assert second.now_s == pytest.approx(whole.now_s)
 
 
 def test_what_is_not_simulated_is_refused(machine):

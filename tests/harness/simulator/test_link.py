@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from fractions import Fraction
-
 import numpy as np
 import pytest
 
 from harness.simulator import Link
 from harness.simulator.link import DOWN, UP, finish, join, new_channels, occupy, soonest
+from tests.harness.simulator.fluid import departures_s
 
 
 def drain(channels, arrivals):
@@ -26,45 +25,26 @@ def fair(workers=16):
     return new_channels(Link(sharing="fair"), workers)
 
 
-def test_a_copy_alone_takes_its_own_time():
-    assert drain(fair(), [(0.5, 2.0)]) == [2.5]
-
-
-def test_two_equal_copies_at_once_take_twice_as_long():
-    assert drain(fair(), [(0.0, 1.0), (0.0, 1.0)]) == [2.0, 2.0]
-
-
-def test_a_copy_that_ends_early_gives_its_share_back():
-    assert drain(fair(), [(0.0, 1.0), (0.0, 3.0)]) == [2.0, 4.0]
-
-
-def test_a_copy_that_joins_late_slows_the_first_from_then_on():
-    assert drain(fair(), [(0.0, 2.0), (1.0, 2.0)]) == [3.0, 4.0]
-
-
-def brute_force(arrivals):
-    """Equal sharing in exact fractions, advancing from change to change."""
-    left = {who: Fraction(c) for who, (_, c) in enumerate(arrivals)}
-    ends, now = {}, Fraction(0)
-    while left:
-        active = [who for who in left if arrivals[who][0] <= now]
-        later = [Fraction(arrivals[who][0]) for who in left if arrivals[who][0] > now]
-        finishing = [now + left[who] * len(active) for who in active]
-        upcoming = min(later + finishing)
-        for who in active:
-            left[who] -= (upcoming - now) / len(active)
-        now = upcoming
-        for who in [who for who in active if left[who] == 0]:
-            ends[who] = now
-            del left[who]
-    return [float(ends[who]) for who in range(len(arrivals))]
+@pytest.mark.parametrize(
+    ("arrivals", "ends_s"),
+    [
+        ([(0.5, 2.0)], [2.5]),  # alone
+        ([(0.0, 1.0), (0.0, 1.0)], [2.0, 2.0]),
+        ([(0.0, 1.0), (0.0, 3.0)], [2.0, 4.0]),  # one ends early and gives its share back
+        ([(0.0, 2.0), (1.0, 2.0)], [3.0, 4.0]),  # one joins late
+    ],
+)
+def test_copies_on_a_fair_link_have_equal_shares(arrivals, ends_s):
+    assert drain(fair(), arrivals) == ends_s
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_fair_shares_equal_a_brute_force_calculation(seed):
     draw = np.random.default_rng(seed)
     arrivals = [(k / 8, c / 16) for k, c in draw.integers(1, 40, (12, 2)).tolist()]
-    assert drain(fair(), arrivals) == pytest.approx(brute_force(arrivals), rel=1e-12)
+    sent_s, sizes = zip(*arrivals, strict=True)
+    exact = map(float, departures_s(sent_s, [{"link": 1}] * len(sizes), sizes))
+    assert drain(fair(), arrivals) == pytest.approx(list(exact), rel=1e-12)
 
 
 def test_copies_queue_in_order_on_a_fifo_link():

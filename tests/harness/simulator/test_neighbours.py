@@ -114,19 +114,6 @@ def test_rates_are_max_min_fair_and_fill_a_link_of_everybody():
     assert fair_rates(np.zeros((1, 2)), np.ones(2)).tolist() == [np.inf]
 
 
-@pytest.mark.parametrize("cut_s", [0.0, 3.3, 9.9])
-def test_a_restored_simulation_goes_on_as_if_never_interrupted(cluster, cut_s):
-    other = job(0, 4, compute_s=2.3, size=5.0)
-    built = replace(cluster(8, jitter=Jitter("gamma", 0.5)), network=PORTS, jobs=(other,))
-    whole = Simulation(built, Averaging(1), JOB, 4).advance(seconds=60.0)
-    first = Simulation(built, Averaging(1), JOB, 4)
-    begun = first.advance(seconds=cut_s)
-    second = Simulation.restore(built, Averaging(1), first.state(), 4)
-    rest = second.advance(seconds=60.0 - cut_s)
-    both = [*begun.folds.time_s.tolist(), *rest.folds.time_s.tolist()]
-    assert both == whole.folds.time_s.tolist()
-
-
 def test_what_is_not_simulated_is_refused(cluster):
     built = replace(cluster(8), network=PORTS, jobs=(job(0, 2),))
     for rules in (Averaging(1, overlap=True), Averaging(1, collective="naive")):

@@ -9,6 +9,7 @@ from harness.base.errors import UserError
 from harness.base.settings import build
 from harness.simulator.collectives import AllReduce
 from harness.simulator.network import Level, Network, route, wire
+from tests.harness.simulator.fluid import departures_s
 from tests.independent_messages import transfer
 
 
@@ -28,21 +29,18 @@ def way(wiring, source, target):
     return links[links >= 0].tolist(), latency_s
 
 
-def test_two_equal_messages_on_a_fair_link_take_twice_as_long():
-    assert transfer(switched(), [0, 0], [0, 1], [2, 2], [1, 1]).tolist() == [2.0, 2.0]
-
-
-def test_a_message_that_ends_early_gives_its_share_back():
-    assert transfer(switched(), [0, 0], [0, 1], [2, 2], [1, 3]).tolist() == [2.0, 4.0]
-
-
-def test_a_message_that_starts_late_slows_the_first_from_then_on():
-    assert transfer(switched(), [0, 1], [0, 1], [2, 2], [2, 2]).tolist() == [3.0, 4.0]
-
-
-def test_on_a_fifo_link_one_message_follows_the_other():
-    fifo = switched(sharing="fifo")
-    assert transfer(fifo, [0, 0.5], [0, 1], [2, 2], [1, 3]).tolist() == [1.0, 4.0]
+@pytest.mark.parametrize(
+    ("sharing", "sent_s", "sizes", "arrived_s"),
+    [
+        ("fair", [0, 0], [1, 1], [2.0, 2.0]),
+        ("fair", [0, 0], [1, 3], [2.0, 4.0]),  # one ends early and gives its share back
+        ("fair", [0, 1], [2, 2], [3.0, 4.0]),  # one starts late
+        ("fifo", [0, 0.5], [1, 3], [1.0, 4.0]),  # one follows the other
+    ],
+)
+def test_two_messages_meet_on_the_link_of_their_receiver(sharing, sent_s, sizes, arrived_s):
+    wiring = switched(sharing=sharing)
+    assert transfer(wiring, sent_s, [0, 1], [2, 2], sizes).tolist() == arrived_s
 
 
 def test_messages_that_share_no_link_do_not_meet():
@@ -109,44 +107,6 @@ def test_a_way_leads_up_to_the_lowest_common_level_and_down():
     assert not switched(duplex="half").full_duplex
 
 
-def max_min(ways, capacity):
-    """Rates by progressive filling in exact fractions; ``ways`` by message."""
-    rates, room = {}, dict(capacity)
-    while len(rates) < len(ways):
-        open_ = {m: way for m, way in ways.items() if m not in rates}
-        shares = {
-            link: room[link] / sum(link in way for way in open_.values())
-            for link in room
-            if any(link in way for way in open_.values())
-        }
-        smallest = min(shares.values())
-        full = {link for link, share in shares.items() if share == smallest}
-        for message in [m for m, way in open_.items() if full & set(way)]:
-            rates[message] = smallest
-            for link in ways[message]:
-                room[link] -= smallest
-    return rates
-
-
-def brute_force(wiring, sent, source, target, size):
-    """Departures of all messages, from change to change, in exact fractions."""
-    capacity = {link: Fraction(rate) for link, rate in enumerate(wiring.rate.tolist())}
-    ways = {m: way(wiring, s, t)[0] for m, (s, t) in enumerate(zip(source, target, strict=True))}
-    left, now, ends = {m: Fraction(b) for m, b in enumerate(size)}, Fraction(0), {}
-    while left:
-        active = {m: ways[m] for m in left if sent[m] <= now}
-        rates = max_min(active, capacity)
-        later = [Fraction(sent[m]) for m in left if sent[m] > now]
-        until = min(later + [now + left[m] / rates[m] for m in active])
-        for m in active:
-            left[m] -= (until - now) * rates[m]
-        now = until
-        for m in [m for m in active if left[m] == 0]:
-            ends[m] = now + Fraction(way(wiring, source[m], target[m])[1])
-            del left[m]
-    return [float(ends[m]) for m in range(len(sent))]
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_fair_shares_equal_a_brute_force_calculation_in_fractions(seed):
     draw = np.random.default_rng(seed)
@@ -157,7 +117,10 @@ def test_fair_shares_equal_a_brute_force_calculation_in_fractions(seed):
     pairs = [draw.choice(10, 2, replace=False).tolist() for _ in range(14)]
     source, target = map(list, zip(*pairs, strict=True))
     size = (draw.integers(0, 40, 14) / 8).tolist()
-    exact = brute_force(wiring, sent, source, target, size)
+    ways, latencies_s = zip(*(way(wiring, *pair) for pair in pairs), strict=True)
+    rated = [{link: wiring.rate[link] for link in links} for links in ways]
+    departed_s = zip(departures_s(sent, rated, size), latencies_s, strict=True)
+    exact = [float(end_s + Fraction(latency_s)) for end_s, latency_s in departed_s]
     assert transfer(wiring, sent, source, target, size) == pytest.approx(exact, rel=1e-12)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,15 +19,11 @@ from harness.simulator import (
     Simulation,
     WorkerGroup,
     Workload,
-    concat,
 )
 from harness.simulator import star as star_module
 from harness.simulator.network import Level, Network
+from tests.harness.simulator import simpy_network
 from tests.theory.queueing import visits
-
-SPEC = importlib.util.spec_from_file_location("n", Path(__file__).parent / "simpy_network.py")
-simpy_network = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(simpy_network)
 
 JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)
 LOGNORMAL = Jitter("lognormal", 0.3)
@@ -95,14 +89,6 @@ def test_by_clocks_the_order_is_simpys_and_the_times_are_but_for_rounding(run, n
     found = sequence(simulation.advance(folds=100))
     assert [row[1:] for row in found] == [row[1:] for row in expected]
     assert [row[0] for row in found] == pytest.approx([row[0] for row in expected], rel=1e-12)
-
-
-@pytest.mark.usefixtures("general")
-@pytest.mark.parametrize("sharing", ["fifo", "fair"])
-def test_the_sequence_of_fifty_workers_is_simpys_too(run, sharing):
-    simulation = run(with_sharing(TOPOLOGIES["star"], sharing), 50)
-    model = simpy_network.NetworkedModel(simulation.cluster, JOB, 50, 3)
-    assert sequence(simulation.advance(folds=500)) == model.run(500)
 
 
 @pytest.mark.usefixtures("general")
@@ -202,61 +188,6 @@ def test_a_contribution_that_fetches_nothing_is_pushed_with_all_its_bytes(run, s
     assert (spans.end_s - spans.start_s)[pushes] == pytest.approx(8.0 / 40.0)
 
 
-EVERYTHING = (
-    Fault("death", mean_s=20.0, down_s=3.0),
-    Fault("preemption", mean_s=15.0, down_s=2.0),
-    Fault("late", workers=(2, 3), at_s=(7.5,)),
-    Fault("message", probability=0.2, retry_s=0.3),
-    Fault("server", at_s=(16.0, 44.0, 71.0), down_s=4.0, checkpoint_s=9.0),
-)
-SETTINGS = [
-    {"faults": EVERYTHING},
-    {"shards": 3},
-    {"shards": 2, "depth": 3},
-    {"depth": 2, "queue": 2, "bound": 2, "fetch_every": 3, "faults": EVERYTHING},
-]
-
-
-@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(s))
-@pytest.mark.parametrize("sharing", ["fifo", "fair"])
-def test_every_read_is_folded_once_or_lost_once_or_in_flight(run, settings, sharing):
-    simulation = run(with_sharing(TOPOLOGIES["nodes"], sharing), **settings)
-    segments = [simulation.advance(folds=170), simulation.advance(seconds=40.0)]
-    segments.append(simulation.advance(folds=130))
-    whole = concat(segments)
-    assert sorted(whole.contributions.first_step.tolist()) == list(range(simulation.dispatched))
-    assert whole.folded().fold.tolist() == list(range(simulation.version))
-    assert (len(whole.lost()) > 0) == ("faults" in settings)
-    assert np.all(np.diff(whole.folds.time_s) >= 0.0)
-    assert np.all(whole.staleness() >= 0)
-
-
-@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(s))
-@pytest.mark.parametrize("sharing", ["fifo", "fair"])
-def test_segments_and_a_restore_change_nothing(run, settings, sharing):
-    network = with_sharing(TOPOLOGIES["nodes"], sharing)
-    parts, whole = (run(network, **settings) for _ in range(2))
-    segments = [parts.advance(folds=folds) for folds in (1, 0, 60)]
-    segments.append(parts.advance(seconds=3.3))
-    parts = Simulation.restore(parts.cluster, parts.protocol, parts.state(), 8, 3)
-    segments.append(parts.advance(folds=300 - parts.version))
-    assert concat(segments).sha256() == whole.advance(folds=300).sha256()
-
-
-@pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: "-".join(s))
-@pytest.mark.parametrize("sharing", ["fifo", "fair"])
-def test_a_drained_segment_has_all_its_folds_and_leaves_nothing_under_way(run, settings, sharing):
-    simulation = run(with_sharing(TOPOLOGIES["star"], sharing), **settings)
-    for folds in (40, 1, 0, 77):
-        before = simulation.version
-        timeline = simulation.advance(folds=folds, drain=True)
-        assert simulation.version == before + folds
-        assert len(timeline.in_flight()) == 0
-        assert simulation.drained
-    simulation.pause(50.0, "search")
-    assert simulation.advance(folds=30).folds.time_s[0] > simulation.now_s - 100.0
-
-
 @pytest.mark.parametrize("sharing", ["fifo", "fair"])
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_littles_law_holds_on_every_queue(run, name, sharing):
@@ -280,12 +211,6 @@ def test_a_lost_message_is_sent_again_and_shares_the_links_again(run):
     lost = (np.diff(timeline.folds.time_s, prepend=0.0) - 1.5) / 10.25
     assert lost == pytest.approx(np.round(lost), abs=1e-9)
     assert lost.mean() == pytest.approx(1.0, abs=0.2)  # p / (1 - p) a contribution
-
-
-def test_a_saturated_server_link_limits_the_throughput(run):
-    simulation = run(star(None, 4.0, "fifo"), jitter=Jitter(), fold_s=0.0)
-    times_s = simulation.advance(folds=2000).folds.time_s
-    assert 1600 / (times_s[-1] - times_s[399]) == pytest.approx(4.0 / 8.0, rel=1e-3)
 
 
 @pytest.mark.parametrize("protocol", ["backup_workers", "sequence"])

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import random
-from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from harness.base.errors import UserError
 from harness.base.seeds import stream
 from harness.simulator import Device, Host, Jitter, Simulation, concat, load_cluster
-from harness.simulator.events import is_before, new_heap, pop, push
 from harness.simulator.faults import Fault
 
 GAMMA = Jitter("gamma", 0.5)
 BUSY = {"copy_s": 0.2, "fold_s": 0.1, "jitter": GAMMA}
-
-
-def test_staleness_is_counted_before_the_fold_so_that_zero_appears(simulate):
-    alone = simulate(1, copy_s=0.1, fold_s=0.1, jitter=GAMMA).advance(folds=500)
-    assert set(alone.staleness().tolist()) == {0}
-    several = simulate(3, jitter=Jitter("shifted-exponential", 1.0)).advance(folds=2000)
-    assert several.staleness().min() == 0
-    assert np.mean(several.staleness()) == pytest.approx(2.0, abs=0.01)
 
 
 def test_timing_draws_take_nothing_from_the_generators_of_training(simulate):
@@ -48,43 +36,6 @@ def test_the_global_generators_are_neither_seeded_nor_listened_to(simulate):
         random.seed(seed)
         assert random.random() == first
     assert len(traces) == 1
-
-
-def test_times_are_not_rounded_to_whole_seconds(simulate):
-    assert simulate(1, compute_s=0.1).advance(folds=3).folds.time_s.tolist() == [
-        0.1,
-        0.1 + 0.1,
-        0.1 + 0.1 + 0.1,
-    ]
-
-
-@pytest.mark.parametrize("sharing", ["none", "fifo", "fair"])
-def test_equal_times_are_ordered_by_rule_however_the_segments_are_cut(simulate, sharing):
-    """Eight equal workers do everything at the same instants."""
-    whole = simulate(8, copy_s=0.25, sharing=sharing).advance(folds=64)
-    parts = simulate(8, copy_s=0.25, sharing=sharing)
-    pieces = []
-    for folds in (1, 2, 3, 5, 8, 13, 32):
-        saved = parts.state()
-        parts = Simulation.restore(parts.cluster, "parameter_server", saved, 8)
-        pieces.append(parts.advance(folds=folds))
-    assert concat(pieces).sha256() == whole.sha256()
-    assert whole.folded().worker.tolist() == list(range(8)) * 8
-
-
-@given(st.lists(st.tuples(st.sampled_from([0.0, 0.5, 1.0]), st.integers(0, 4)), min_size=2))
-def test_the_heap_and_its_comparison_agree_on_one_total_order(pairs):
-    heap = new_heap(len(pairs))
-    for who, (time_s, priority) in enumerate(pairs):
-        push(heap, time_s, priority, who)
-    popped = []
-    while len(popped) < len(pairs):
-        event = heap.events[0].copy()
-        pop(heap)
-        popped.append(event)
-    for one, other in pairwise(popped):
-        assert is_before(one["time_s"], one["key"], other)
-        assert not is_before(other["time_s"], other["key"], one)
 
 
 def test_nothing_is_counted_in_a_class_so_simulations_do_not_leak_into_each_other(simulate):
@@ -169,15 +120,3 @@ def test_a_message_that_is_always_tried_again_costs_time_each_time(cluster, unit
     simulation = Simulation(machine, "parameter_server", unit_job, 3)
     assert len(simulation.advance(seconds=500.0).folds) > 0
     assert simulation.now_s == 500.0
-
-
-def test_what_was_pending_when_a_run_died_does_not_go_on_counting(simulate):
-    """A run that goes on from a saved state folds each contribution once, and no other."""
-    simulation = simulate(6, **BUSY)
-    before_ = simulation.advance(folds=50)
-    saved = simulation.state()
-    simulation.advance(folds=500)  # work that dies with the process
-    again = Simulation.restore(simulation.cluster, "parameter_server", saved, 6)
-    whole = concat([before_, again.advance(folds=50)])
-    assert sorted(whole.contributions.first_step.tolist()) == list(range(again.dispatched))
-    assert whole.sha256() == simulate(6, **BUSY).advance(folds=100).sha256()

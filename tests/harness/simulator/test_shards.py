@@ -1,19 +1,12 @@
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from harness.base.errors import UserError
 from harness.simulator import Jitter, ParameterServer, Simulation, concat
 from harness.simulator.faults import Fault
-from harness.simulator.timeline_file import load_timeline, save_segments
-
-SPEC = importlib.util.spec_from_file_location("m", Path(__file__).parent / "simpy_server.py")
-simpy_server = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(simpy_server)
+from tests.harness.simulator import simpy_server
 
 LOGNORMAL = Jitter("lognormal", 0.3)
 EXPONENTIAL = Jitter("shifted-exponential", 1.0)
@@ -122,18 +115,6 @@ def test_every_read_is_folded_once_by_every_shard(run, sharing, settings):
     assert (np.diff(in_order, axis=0) > 0.0).all()
     seen = (in_order[:, None, :] <= whole.folded().read_time_s[None, :, None]).sum(axis=0)
     assert (seen == read).all()
-
-
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_segments_a_restore_and_the_file_change_nothing(run, settings, tmp_path):
-    parts, whole = (run(**settings) for _ in range(2))
-    segments = [parts.advance(folds=folds) for folds in (1, 0, 60, 39)]
-    parts = Simulation.restore(parts.cluster, parts.protocol, parts.state(), workers=5, seed=3)
-    segments.append(parts.advance(folds=200))
-    together = whole.advance(folds=300)
-    assert concat(segments).sha256() == together.sha256()
-    assert save_segments(segments, tmp_path / "t") == together.sha256()
-    assert load_timeline(tmp_path / "t").pieces.version.tolist() == together.pieces.version.tolist()
 
 
 def test_a_long_segment_is_simulated_in_parts_that_add_up(run):

@@ -27,33 +27,6 @@ BUSY = {"copy_s": 0.2, "fold_s": 0.1, "jitter": LOGNORMAL}
 SHARING = pytest.mark.parametrize("sharing", ["none", "fifo", "fair"])
 
 
-@SHARING
-def test_segments_of_folds_add_up_to_one_long_segment(simulate, sharing):
-    parts = simulate(5, sharing=sharing, **BUSY)
-    segments = [parts.advance(folds=folds) for folds in (1, 0, 7, 100, 392)]
-    whole = simulate(5, sharing=sharing, **BUSY).advance(folds=500)
-    assert concat(segments).sha256() == whole.sha256()
-
-
-@SHARING
-def test_segments_of_time_add_up_to_one_long_segment(simulate, sharing):
-    parts, long = (simulate(5, sharing=sharing, **BUSY) for _ in range(2))
-    segments = [parts.advance(seconds=seconds) for seconds in (0.25, 16.0, 0.0, 3.75)]
-    whole = long.advance(seconds=20.0)
-    assert parts.now_s == long.now_s == 20.0
-    assert concat(segments).sha256() == whole.sha256()
-
-
-@SHARING
-def test_a_restored_simulation_goes_on_as_if_never_interrupted(simulate, sharing):
-    first = simulate(5, sharing=sharing, **BUSY)
-    first.advance(folds=123)
-    saved = first.state()
-    expected = first.advance(seconds=50.0).sha256()
-    again = Simulation.restore(first.cluster, "parameter_server", saved, workers=5)
-    assert again.advance(seconds=50.0).sha256() == expected
-
-
 def test_a_saved_state_is_plain_arrays_that_later_steps_do_not_touch(simulate):
     simulation = simulate(3, **BUSY)
     saved = simulation.state()
@@ -78,17 +51,6 @@ def test_a_state_that_another_version_wrote_is_refused_in_one_line(simulate):
         whole = {name: array for name, array in saved.items() if name != "state.events.time_s"}
         with pytest.raises(UserError, match="another version"):
             simulation.with_state(whole | other)
-
-
-def test_draining_folds_exactly_what_was_asked_for_and_leaves_everyone_idle(simulate):
-    simulation = simulate(4, **BUSY)
-    simulation.advance(folds=10)
-    assert not simulation.drained
-    timeline = simulation.advance(folds=21, drain=True)
-    assert simulation.drained
-    assert (simulation.version, simulation.dispatched) == (31, 31)
-    assert len(timeline.in_flight()) == 0
-    assert simulation.now_s == timeline.folds.time_s[-1]
 
 
 def test_draining_by_time_hands_out_nothing_after_it(simulate):

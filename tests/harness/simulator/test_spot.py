@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from harness.base.errors import UserError
-from harness.simulator import Averaging, ClientSampling, Fault, Jitter, Simulation, Workload
+from harness.simulator import Averaging, ClientSampling, Fault, Simulation, Workload
 from harness.simulator.cluster import Checkpoints
 from harness.simulator.faults import away_s, faults_of
 
@@ -52,31 +52,6 @@ def test_a_death_undoes_all_since_the_checkpoint_and_the_restart_takes_time(mach
     assert timeline.lost().worker.tolist() == [0, 1]
     steps = timeline.folded().first_step[::2].tolist()
     assert steps == [0, 1, 2, 2, 3, 4]
-
-
-def test_a_checkpoint_that_is_being_written_when_somebody_dies_is_none(machine):
-    built = machine(death(2.25, down_s=1.0), every_folds=2, write_s=0.5)
-    found, timeline = times_s(built, 3)
-    assert found == [1.0, 2.0, 4.25]
-    assert timeline.restarts.restored_version.tolist() == [0]
-
-
-def test_a_death_while_all_restart_begins_the_restart_anew(machine):
-    first, second = death(0.5, down_s=1.0), death(2.0, worker=1, down_s=1.0)
-    found, timeline = times_s(machine(first, second, every_folds=9, restart_s=4.0), 1)
-    assert found == [3.0 + 4.0 + 1.0]
-    assert timeline.restarts.time_s.tolist() == [7.0]
-
-
-def test_a_worker_that_is_to_leave_while_all_restart_saves_nothing_that_was_undone(machine):
-    """Nothing is saved; one fold, a death from 1.5 to 3 s; at 3.5 s another is to leave."""
-    leaves = Fault("preemption", workers=(1,), at_s=(3.5,), down_s=2.0)
-    saves = {"every_folds": 9, "write_s": 0.5, "restart_s": 1.0}
-    found, timeline = times_s(machine(death(1.5, down_s=1.5), leaves, **saves), 2)
-    assert found == [1.0, 4.0 + 2.0 + 1.0 + 1.0]
-    rows = timeline.restarts
-    assert (rows.time_s.tolist(), rows.version.tolist()) == ([4.0, 7.0], [1, 1])
-    assert rows.restored_version.tolist() == [0, 1]
 
 
 def test_whoever_is_told_of_its_death_leaves_a_checkpoint_behind(machine):
@@ -152,25 +127,6 @@ def test_a_time_down_that_varies_holds_with_a_parameter_server_too(machine):
     assert end_s == pytest.approx(0.5 + down_s + 1.0)
     timeline = Simulation(built, "parameter_server", JOB).advance(folds=1)
     assert timeline.folds.time_s.tolist() == [end_s]
-
-
-@pytest.mark.parametrize("cut_s", [0.0, 17.3, 40.0, 90.5])
-def test_a_restored_simulation_goes_on_as_if_never_interrupted(machine, cut_s):
-    deaths = Fault("death", mean_s=25.0, down_s=3.0, notice_s=1.5, down_law="gamma", down_cv=0.7)
-    late = Fault("death", workers=(1,), mean_s=40.0, down_s=2.0)
-    built = machine(deaths, late, workers=3, jitter=Jitter("gamma", 0.3), every_folds=4,
-                    write_s=0.5, restart_s=1.0)  # fmt: skip
-    whole = Simulation(built, Averaging(2), JOB)
-    expected = whole.advance(seconds=200.0)
-    first = Simulation(built, Averaging(2), JOB)
-    begun = first.advance(seconds=cut_s)
-    second = Simulation.restore(built, Averaging(2), first.state())
-    rest = second.advance(seconds=200.0 - cut_s)
-    both = [*begun.folds.time_s.tolist(), *rest.folds.time_s.tolist()]
-    assert both == expected.folds.time_s.tolist()
-    restarts = [*begun.restarts.time_s.tolist(), *rest.restarts.time_s.tolist()]
-    assert restarts == expected.restarts.time_s.tolist()
-    assert len(restarts) > 5
 
 
 def test_what_is_not_simulated_is_refused(machine):

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from fractions import Fraction
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,6 +7,7 @@ from hypothesis import strategies as st
 
 from harness.simulator.network import Level, Network, wire
 from harness.simulator.star import depart, join, layout_of, new_star, next_departure_s
+from tests.harness.simulator.fluid import departures_s
 from tests.independent_messages import transfer
 
 TREES = {
@@ -54,43 +53,9 @@ def links_of(network, own, worker, up):
         rate = level.bandwidth_bytes_per_s
         rate = rate if up else level.down_bandwidth_bytes_per_s or rate
         theirs = np.nan if own is None or height else own[0 if up else 1][worker]
-        rates[height, place, way] = Fraction(rate if np.isnan(theirs) else theirs)
+        rates[height, place, way] = rate if np.isnan(theirs) else theirs
     core = network.core_bandwidth_bytes_per_s
-    return rates | ({"core": Fraction(core)} if core else {})
-
-
-def max_min(ways):
-    """Rates by filling: all grow together until a link is full, then the others go on."""
-    room = {link: rate for way in ways.values() for link, rate in way.items()}
-    rates, waiting = {}, set(ways)
-    while waiting:
-        on = {link: [m for m in waiting if link in ways[m]] for link in room}
-        share, full = min((room[link] / len(on[link]), str(link)) for link in room if on[link])
-        stopped = [m for link in room if str(link) == full for m in on[link]]
-        for message in stopped:
-            rates[message] = share
-            waiting.discard(message)
-            for link in ways[message]:
-                room[link] -= share
-    return rates
-
-
-def exact(network, own, sent):
-    """Departures of (instant, worker, up, bytes), in fractions, from change to change."""
-    ways = [links_of(network, own, worker, up) for _, worker, up, _ in sent]
-    left = {place: Fraction(row[3]) for place, row in enumerate(sent)}
-    ends, now = {}, Fraction(0)
-    while left:
-        rates = max_min({m: ways[m] for m in left if sent[m][0] <= now})
-        later = [Fraction(sent[m][0]) for m in left if sent[m][0] > now]
-        upcoming = min(later + [now + left[m] / rate for m, rate in rates.items()])
-        for message, rate in rates.items():
-            left[message] -= rate * (upcoming - now)
-        now = upcoming
-        for message in [m for m in rates if left[m] == 0]:
-            ends[message] = float(now)
-            del left[message]
-    return [ends[m] for m in range(len(sent))]
+    return rates | ({"core": core} if core else {})
 
 
 def by_clocks(network, own, sent, depth=None):
@@ -120,7 +85,10 @@ def test_messages_depart_when_exact_fractions_say(name, groups, seed):
         (instant / 8, int(draw.integers(WORKERS)), bool(draw.integers(2)), 1.0 + size)
         for instant, size in rows
     )
-    assert by_clocks(network, own, sent) == pytest.approx(exact(network, own, sent), rel=1e-12)
+    sent_s, _, _, sizes = zip(*sent, strict=True)
+    ways = [links_of(network, own, worker, up) for _, worker, up, _ in sent]
+    expected = [float(end_s) for end_s in departures_s(sent_s, ways, sizes)]
+    assert by_clocks(network, own, sent) == pytest.approx(expected, rel=1e-12)
 
 
 RATES = st.sampled_from([0.5, 1.0, 2.0, 5.0])
