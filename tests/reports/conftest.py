@@ -33,11 +33,9 @@ TITLE = "Improving Training Time With Averaged SGD"
 
 def serial_server(workers=4, rounds=8, fetch=0.03, compute=0.05, push=0.03, fold=0.02):
     """A first-come-first-served server whose workers take slightly different times."""
-    free, version, ready = 0.0, 0, []
+    free, version, step = 0.0, 0, 0
     taken, spans, folds = [], [], []
-    for worker in range(workers):
-        ready.append((worker * 0.004, worker))
-    step = 0
+    ready = [(worker * 0.004, worker) for worker in range(workers)]
     for _ in range(workers * rounds):
         flights = []
         for start, worker in ready:
@@ -58,12 +56,8 @@ def serial_server(workers=4, rounds=8, fetch=0.03, compute=0.05, push=0.03, fold
         ]
         version, step = version + 1, step + 1
         ready.append((free, worker))
-    return Timeline(
-        Folds(np.arange(version), np.array(folds)),
-        typed(Contributions, taken),
-        typed(Spans, spans),
-        KINDS,
-    )
+    done = Folds(np.arange(version), np.array(folds))
+    return Timeline(done, typed(Contributions, taken), typed(Spans, spans), KINDS)
 
 
 def typed(table, rows):
@@ -80,12 +74,10 @@ def fill_store(store):
     for schedule in ("Hand", "Adapt", "Search"):
         for seed in SEEDS:
             config = {
-                "corpus": "fsdd",
-                "hidden": [128, 128, 128],
+                "corpus": "fsdd", "hidden": [128, 128, 128], "seed": seed,
                 "schedule": {"is": schedule, "first": 0.008},
                 "cluster": {"name": "k20m-server", "link": {"bandwidth_bytes": 6e9}},
-                "seed": seed,
-            }
+            }  # fmt: skip
             with store.begin(config) as writer:
                 writer.log("dev_frame_error", 0.5, fold=1, time_s=1.0, epoch=0.5)
                 writer.finish(summary={"dev_frame_error": 0.3 + 0.1 * rng.random()})
@@ -135,69 +127,45 @@ def exhibits(hashes):
         for n, paper, ours in ((1, 1, 1), (2, None, 1.9), (4, None, 3.6), (16, 9.3, 9.0))
     ]
     shares = [Row("contributions", lag, None, n) for lag, n in enumerate([2, 9, 40, 310, 45, 8])]
+    timeline = {"as": "timeline", "file": "timelines/fig1.parquet", "average": "average"}
+    logarithmic = {"as": "curves", "x_scale": "log", "x_ticks": [1, 2, 4, 8, 16]}
+
+    def figure(id_, title, rows, x, y, draw, label=""):
+        axes = {"x": x, "y": y}
+        return Exhibit(id_, "figure", title, tuple(rows), axes=axes, draw=draw, paper_label=label)
+
+    def table(id_, title, rows, label):
+        return Exhibit(id_, "table", title, tuple(rows), paper_label=label)
+
     return (
         Exhibit(
-            "p1.fig1",
-            "figure",
+            "p1.fig1", "figure",
             "Framework of asynchronous ASGD, drawn from a simulated timeline of 4 workers",
-            draw={
-                "as": "timeline",
-                "file": "timelines/fig1.parquet",
-                "average": "average",
-                "switch_fold": 20,
-            },
+            draw={**timeline, "switch_fold": 20}, paper_label="Figure 1",
             note="Each arrow runs from a read to the fold it ends in; the number is its staleness.",
-            paper_label="Figure 1",
         ),
-        Exhibit(
-            "p1.fig2",
-            "figure",
-            "Frame error against epochs for three learning rate schedules",
-            tuple(curve_rows(hashes)),
-            axes={"x": "epochs through the subset", "y": "frame error (%)"},
-            draw={"as": "curves"},
-            paper_label="Figure 2",
+        figure(
+            "p1.fig2", "Frame error against epochs for three learning rate schedules",
+            curve_rows(hashes), "epochs through the subset", "frame error (%)", {"as": "curves"},
+            "Figure 2",
         ),
-        Exhibit(
-            "p1.table1",
-            "table",
-            "Error rate (%) by chunk size",
-            tuple(chunk),
-            paper_label="Table 1",
+        table("p1.table1", "Error rate (%) by chunk size", chunk, "Table 1"),
+        table(
+            "p1.table2", "Error rate (%) on two test sets", table_rows(hashes, bad=True), "Table 2"
         ),
-        Exhibit(
-            "p1.table2",
-            "table",
-            "Error rate (%) on two test sets",
-            tuple(table_rows(hashes, bad=True)),
-            paper_label="Table 2",
+        figure(
+            "p2.fig2", "Speed-up against workers", speed, "workers", "speed-up (×)", logarithmic,
+            "Figure 2",
         ),
-        Exhibit(
-            "p2.fig2",
-            "figure",
-            "Speed-up against workers",
-            tuple(speed),
-            axes={"x": "workers", "y": "speed-up (×)"},
-            draw={"as": "curves", "x_scale": "log", "x_ticks": [1, 2, 4, 8, 16]},
-            paper_label="Figure 2",
+        figure(
+            "p1.bars", "Error rate on two test sets", table_rows(hashes), "test set", "error (%)",
+            {"as": "bars"},
         ),
-        Exhibit(
-            "p1.bars",
-            "figure",
-            "Error rate on two test sets",
-            tuple(table_rows(hashes)),
-            axes={"x": "test set", "y": "error (%)"},
-            draw={"as": "bars"},
+        figure(
+            "p1.staleness", "Staleness of 4 workers", shares, "staleness (folds)", "contributions",
+            {"as": "bars"},
         ),
-        Exhibit(
-            "p1.staleness",
-            "figure",
-            "Staleness of 4 workers",
-            tuple(shares),
-            axes={"x": "staleness (folds)", "y": "contributions"},
-            draw={"as": "bars"},
-        ),
-    )
+    )  # fmt: skip
 
 
 def claims(hashes):
@@ -206,66 +174,40 @@ def claims(hashes):
     close = mean_ci([1.02, 1.09])
     return (
         Claim(
-            "p1.search-best",
-            "The search schedule ends with the lowest frame error.",
+            "p1.search-best", "The search schedule ends with the lowest frame error.",
             "Section 4.1, Figure 2",
-            "final frame error, search minus the better of hand and adapt, below 0",
-            "holds",
-            below.estimate,
-            below.ci95,
-            BELOW.judge(below),
-            runs=runs,
+            "final frame error, search minus the better of hand and adapt, below 0", "holds",
+            below.estimate, below.ci95, BELOW.judge(below), runs=runs,
         ),
         Claim(
-            "p1.one-pass-close",
-            "One pass of averaged SGD comes close to many passes of SGD.",
-            "Section 4.3, Table 2",
-            "error rate, one pass over many; band at most 1.08",
-            None,
-            None,
-            None,
-            "unclear",
-            runs=runs,
+            "p1.one-pass-close", "One pass of averaged SGD comes close to many passes of SGD.",
+            "Section 4.3, Table 2", "error rate, one pass over many; band at most 1.08",
+            None, None, None, "unclear", runs=runs,
             parts=(
                 Part("clean", 1.034, close.estimate, close.ci95, "unclear"),
                 Part("noise", 1.044, 1.03, (1.01, 1.05), "holds"),
             ),
         ),
         Claim(
-            "p1.speedup-4",
-            "Four workers are 3.2 times as fast as one.",
-            "Section 1",
-            "simulated throughput, 4 workers over 1; within 10%",
-            3.2,
-            3.9,
-            (3.9, 3.9),
-            rule_near(3.2).judge(Interval.exact(3.9)),
-            runs=runs,
+            "p1.speedup-4", "Four workers are 3.2 times as fast as one.", "Section 1",
+            "simulated throughput, 4 workers over 1; within 10%", 3.2, 3.9, (3.9, 3.9),
+            rule_near(3.2).judge(Interval.exact(3.9)), runs=runs,
             note="No chance enters this simulation, so the interval has no width.",
         ),
         claim_of(
-            "p1.first-epoch",
-            "After the first epoch the averaged model is better.",
-            "Figure 3",
+            "p1.first-epoch", "After the first epoch the averaged model is better.", "Figure 3",
             "development frame error (%) at epoch 1, difference; below 0",
             [Quantity(f"{name}, ASGD − SGD", -1.5, below, BELOW, -1.5) for name in ("dev", "test")],
-            runs,
-            "A sentence for the reader.",
+            runs, "A sentence for the reader.",
             presumes=[Precondition(LONG, Interval.exact(64), rule_at_least(300))],
             cannot_fail="it is an identity.",
         ),
         Claim(
-            "p1.switch",
-            "The running average gives way to the full average.",
-            "Section 2.3",
-            "share of runs in which it happened",
-            "method",
-            1.0,
-            None,
-            "unclear",
+            "p1.switch", "The running average gives way to the full average.", "Section 2.3",
+            "share of runs in which it happened", "method", 1.0, None, "unclear",
             runs=(hashes["bad"],),
         ),
-    )
+    )  # fmt: skip
 
 
 def make_out(out, scale="laptop"):
@@ -273,28 +215,19 @@ def make_out(out, scale="laptop"):
     hashes = fill_store(Store(out / "runs"))
     (out / "timelines").mkdir()
     save_timeline(serial_server(), out / "timelines" / "fig1.parquet")
-    results = Results(
-        paper="paper1",
-        scale=scale,
-        corpus="fsdd",
-        seeds=SEEDS,
-        provenance={
-            "git": "0123abc",
-            "versions": {"lagbench": "0.1.0", "torch": "2.13.0", "numpy": "2.1.0"},
-            "device": "cpu, 2 cores",
-            "wall_s": 251.3,
-            "started": "2025-01-01T00:00:00+00:00",
-            "command": f"tox -e reproduce-paper1 -- --scale {scale} --corpus fsdd",
-            "cluster": "k20m-server.toml",
-            "reference": {"title": TITLE, "authors": "A. Author, B. Author"},
-            "differences": [
-                {"what": "hidden layers", "paper": "7 × 2048", "here": "3 × 128"},
-                {"what": "training speech", "paper": "500 h Mandarin", "here": "18 min digits"},
-            ],
-        },
-        exhibits=exhibits(hashes),
-        claims=claims(hashes),
-    )
+    provenance = {
+        "git": "0123abc",
+        "versions": {"lagbench": "0.1.0", "torch": "2.13.0", "numpy": "2.1.0"},
+        "device": "cpu, 2 cores", "wall_s": 251.3, "started": "2025-01-01T00:00:00+00:00",
+        "command": f"tox -e reproduce-paper1 -- --scale {scale} --corpus fsdd",
+        "cluster": "k20m-server.toml",
+        "reference": {"title": TITLE, "authors": "A. Author, B. Author"},
+        "differences": [
+            {"what": "hidden layers", "paper": "7 × 2048", "here": "3 × 128"},
+            {"what": "training speech", "paper": "500 h Mandarin", "here": "18 min digits"},
+        ],
+    }  # fmt: skip
+    results = Results("paper1", scale, "fsdd", SEEDS, provenance, exhibits(hashes), claims(hashes))
     write_results(out / "results.json", results)
     return out
 

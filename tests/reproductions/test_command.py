@@ -11,9 +11,9 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
-import torch
 
 from harness.store import Store
+from reproductions.command import main
 from tests.processes import PATIENCE_S, Started
 
 COMMAND = ["-m", "reproductions"]
@@ -141,31 +141,36 @@ BAD = {
     "no jobs": (["paper1", "--jobs", "0"], "whole number from 1 to 1000"),
     "a negative budget": (["paper1", "--budget", "-1"], "positive number of minutes"),
     "an endless budget": (["paper1", "--budget", "nan"], "positive number of minutes"),
+    "an output folder below a file": (["paper1", "--scale", "smoke", "--out", "file/o"], "--out: "),
+    "an output folder without a name": (["paper1", "--out", ""], "name of a folder"),
+    "a corpus that is absent": (
+        ["paper1", "--scale", "smoke", "--corpus", "fsdd"],
+        "LAGBENCH_CORP",
+    ),
+    "a device that is absent": (["paper1", "--device", "cuda"], "--device: cuda"),
 }
 
 
 @pytest.mark.parametrize("mistake", BAD)
-def test_bad_usage_is_one_clear_line_and_exit_code_2(mistake, cache, tmp_path):
+def test_bad_usage_is_one_clear_line_and_exit_code_2(mistake, tmp_path, monkeypatch, capsys):
     arguments, named = BAD[mistake]
-    done = run(cache, *arguments, "--out", tmp_path / "out")
-    assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert done.stderr.startswith("error: ")
-    assert named in done.stderr
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setenv("LAGBENCH_CORPORA", str(tmp_path / "none"))
+    monkeypatch.setenv("LAGBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    assert main(["--out", "out", *arguments]) == 2
+    told = capsys.readouterr().err
+    assert len(told.strip().splitlines()) == 1
+    assert told.startswith("error: ")
+    assert named in told
     assert not list(tmp_path.rglob("run.json"))
 
 
-def test_an_output_folder_that_cannot_be_written_is_refused(cache, tmp_path):
-    (tmp_path / "file").write_text("")
-    done = run(cache, "paper1", "--scale", "smoke", "--out", tmp_path / "file" / "out")
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: --out: ")
-
-
-def test_an_output_folder_without_a_name_is_refused(cache):
-    done = run(cache, "paper1", "--out", "")
-    assert done.returncode == 2
-    assert "name of a folder" in done.stderr
+def test_bad_usage_of_a_process_is_that_line_and_code(cache):
+    done = run(cache, "paper9")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("error: paper")
 
 
 def test_a_process_that_is_killed_costs_a_resume(cache, tmp_path):
@@ -178,19 +183,3 @@ def test_a_process_that_is_killed_costs_a_resume(cache, tmp_path):
     done = process.ended()
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
-
-
-def test_a_missing_corpus_is_refused_with_the_way_to_get_it(cache, tmp_path):
-    nowhere = {**environment(cache), "LAGBENCH_CORPORA": str(tmp_path / "none")}
-    command = [*COMMAND, "paper1", "--scale", "smoke", "--corpus", "fsdd", "--out", tmp_path / "o"]
-    done = Started(command, nowhere).ended()
-    assert done.returncode == 2
-    assert "LAGBENCH_CORPORA" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
-def test_cuda_where_there_is_none_is_refused(cache, tmp_path):
-    done = run(cache, "paper1", "--device", "cuda", "--out", tmp_path / "out")
-    assert done.returncode == 2
-    assert "--device: cuda" in done.stderr

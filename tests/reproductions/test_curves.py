@@ -263,15 +263,6 @@ def test_curve_runs_by_itself(scaling):
     assert paper(scaling).curve(("fig2",)) is None
 
 
-def test_missing_registration_is_told(scaling):
-    lost = replace(scaling, id="p9.other")
-    with pytest.raises(UserError, match=r"scaling\.p9\.other\.claim: missing"):
-        _ = lost.entries
-    nowhere = replace(scaling, registered=scaling.registered.with_name("other.toml"))
-    with pytest.raises(UserError, match=r"other\.toml: cannot be read"):
-        _ = nowhere.registration
-
-
 @pytest.mark.parametrize("declared", [PAPER1, PAPER2, PAPER3], ids=lambda paper: paper.id)
 def test_every_curve_is_registered_and_names_a_claim(declared):
     for curve in declared.curves:

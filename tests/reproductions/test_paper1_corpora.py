@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
-from data_synth.corpus import Corpus, Utterances
+from data_synth.corpus import Corpus
 from harness.speech import frames as corpora
-from harness.store import Run, Store
-from harness.store.schema import WORD_ERRORS
+from harness.store import Run
 from reproductions.paper import Subject
 from reproductions.paper1_async_asgd import claims, exhibits
 from reproductions.paper1_async_asgd.experiments import (
@@ -23,6 +21,8 @@ from reproductions.paper1_async_asgd.experiments import (
     differences,
     minibatch_of,
 )
+from tests.reproductions.by_hand import RunsByHand
+from tests.stand_in import utterances
 
 UTTERANCES = 50
 SETTINGS = ("one_pass", "multi_pass", "multi_pass_half", *map(chunk_name, CHUNK_HOURS[1:]))
@@ -30,18 +30,11 @@ SETTINGS = ("one_pass", "multi_pass", "multi_pass_half", *map(chunk_name, CHUNK_
 
 def corpus_of(name: str, tests: tuple[str, ...], test_speaker: str) -> Corpus:
     """Four utterances of ten frames a split; the words are characters of one state each."""
-    splits = ("train", "dev", *tests)
-    n = 4 * len(splits)
-    table = Utterances(
-        np.array([f"u{i}" for i in range(n)]),
-        np.array([test_speaker if split in tests else "s" for split in splits for _ in range(4)]),
-        np.array([split for split in splits for _ in range(4)]),
-        np.arange(n, dtype=np.int64) * 10,
-        np.full(n, 10, np.int64),
-        (("人",),) * n,
-    )
-    features = np.zeros((10 * n, 3), np.float32)
-    targets = np.zeros(10 * n, np.int32)
+    splits = [split for split in ("train", "dev", *tests) for _ in range(4)]
+    speakers = np.array([test_speaker if split in tests else "s" for split in splits])
+    table = replace(utterances(splits, 10, "人"), speaker=speakers)
+    features = np.zeros((table.total_frames, 3), np.float32)
+    targets = np.zeros(table.total_frames, np.int32)
     said = (("人", "人"),)
     return Corpus(name, features, targets, table, {"人": (0,)}, tests=tests, lm_text=said)
 
@@ -53,22 +46,17 @@ def one_test_set() -> Subject:
 @pytest.fixture
 def runs(tmp_path: Path) -> dict[str, list[Run]]:
     """Two seeds of every setting on a corpus whose only test set is ``test``."""
-    store, made = Store(tmp_path / "runs"), {}
+    book, made = RunsByHand(tmp_path, UTTERANCES), {}
     for number, name in enumerate(SETTINGS):
+        model = "iterate" if name.startswith("multi_pass") else "average"
         made[name] = []
         for seed in range(2):
-            with store.begin({"name": name, "seed": seed}) as writer:
-                wrong = (np.arange(UTTERANCES) < 5 + number + seed).astype(np.int64)
-                model = "iterate" if name.startswith("multi_pass") else "average"
-                errors = {f"test/{model}/0": wrong}
-                errors["test/lengths"] = np.ones(UTTERANCES, np.int64)
-                save_file(errors, tmp_path / "errors")
-                writer.attach(WORD_ERRORS, tmp_path / "errors")
-                share = float(wrong.mean()) / 2.0
-                writer.log(f"test_frame_error/{model}", share, fold=1, time_s=1.0, epoch=1.0)
-                losses = {"dev_loss/iterate": 1.5, "train_loss": 1.2 + 0.1 * seed}
-                writer.finish("done", {"passes": 1, "stopped": 1, **losses})
-            made[name].append(store.load(writer.hash))
+            wrong = 5 + number + seed
+            rows = [(f"test_frame_error/{model}", wrong / UTTERANCES / 2, 1.0, 1.0)]
+            rates = {f"test/{model}/0": (wrong - 0.5) / UTTERANCES}
+            losses = {"dev_loss/iterate": 1.5, "train_loss": 1.2 + 0.1 * seed}
+            summary = {"passes": 1, "stopped": 1, **losses}
+            made[name].append(book.finish(summary, rows, rates, turns=1))
     return made
 
 

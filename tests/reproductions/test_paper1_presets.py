@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from data_synth.corpus import Corpus, Utterances
+from data_synth.corpus import Corpus
 from harness.algorithms.schedules import Constant
 from harness.speech.frames import RunConfig
 from harness.store import Store
@@ -17,27 +17,15 @@ from harness.training.run import train
 from reproductions.paper import Subject
 from reproductions.paper1_async_asgd import PAPER
 from reproductions.paper1_async_asgd.experiments import REPORTED
+from tests.stand_in import noise_of
 
 INPUTS, TARGETS = REPORTED["paper"]["layers"][0], REPORTED["paper"]["layers"][-1]
-FRAMES = 24
 
 
 @pytest.fixture(scope="module")
 def corpus() -> Corpus:
     """One short utterance a split, as wide as the paper's: 39 features, 10,217 targets."""
-    splits = ("train", "dev", "clean", "noise")
-    n, draw = len(splits), np.random.default_rng(0)
-    table = Utterances(
-        np.array([f"u{i}" for i in range(n)]),
-        np.array(["s"] * n),
-        np.array(splits),
-        np.arange(n, dtype=np.int64) * FRAMES,
-        np.full(n, FRAMES, np.int64),
-        (("yes",),) * n,
-    )
-    features = draw.standard_normal((n * FRAMES, 39)).astype(np.float32)
-    targets = draw.choice([0, 1, TARGETS - 1], n * FRAMES).astype(np.int32)
-    return Corpus("tiny", features, targets, table, {"yes": (0, 1), "no": (TARGETS - 1,)})
+    return noise_of(("train", "dev", "clean", "noise"), 39, TARGETS)
 
 
 def test_the_paper_preset_has_the_papers_network_minibatches_and_shares(corpus):

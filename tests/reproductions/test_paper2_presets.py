@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from data_synth.corpus import Corpus, Utterances
+from data_synth.corpus import Corpus
 from harness.acoustics.rbm import WideRandom
 from harness.algorithms.averaging import ModelAveraging
 from harness.simulator import Averaging
@@ -19,28 +19,15 @@ from harness.training.run import train
 from reproductions.paper import Subject
 from reproductions.paper2_ng_averaging import PAPER
 from reproductions.paper2_ng_averaging.prediction import REPORTED
+from tests.stand_in import noise_of
 
 PRINTED = REPORTED["paper"]
-SCALES = ("smoke", "laptop", "gpu", "paper")
-FRAMES = 24
 
 
 @pytest.fixture(scope="module")
 def corpus() -> Corpus:
     """Short utterances, as wide as the paper's: 40 features, 8,806 targets."""
-    splits = ("train", "train", "dev", "swb", "callhome")
-    n, draw, last = len(splits), np.random.default_rng(0), PRINTED["layers"][-1] - 1
-    table = Utterances(
-        np.array([f"u{i}" for i in range(n)]),
-        np.array(["s"] * n),
-        np.array(splits),
-        np.arange(n, dtype=np.int64) * FRAMES,
-        np.full(n, FRAMES, np.int64),
-        (("yes",),) * n,
-    )
-    features = draw.standard_normal((n * FRAMES, 40)).astype(np.float32)
-    targets = draw.choice([0, 1, last], n * FRAMES).astype(np.int32)
-    return Corpus("tiny", features, targets, table, {"yes": (0, 1), "no": (last,)})
+    return noise_of(("train", "train", "dev", "swb", "callhome"), 40, PRINTED["layers"][-1])
 
 
 def experiments(scale: str, corpus: Corpus) -> dict[str, RunConfig]:
