@@ -1,8 +1,13 @@
-"""A corpus of five utterances, made of random numbers."""
+"""A corpus of five utterances, made of random numbers, and what tests of corpora share."""
 
 from __future__ import annotations
 
+import os
+import wave
+from pathlib import Path
+
 import numpy as np
+import pytest
 
 from data_synth.corpus import Corpus, Utterances, join
 from harness.base.seeds import stream
@@ -32,3 +37,29 @@ def small_corpus():
         lexicon={"one": (2, 3), "two": (3, 4)},
         silence=(0, 1),
     )
+
+
+def write_wav(path, samples, rate=8000):
+    """A file of whole numbers of 16 bits, one channel."""
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, rate, len(samples), "NONE", ""))
+        file.writeframes(np.asarray(samples).astype("<i2").tobytes())
+
+
+def recorded_digits():
+    """The folder of the recorded digits; skips where there is none."""
+    root = os.environ.get("LAGBENCH_CORPORA")
+    if not root or not (Path(root) / "fsdd" / "recordings").is_dir():
+        pytest.skip("recorded digits are absent: LAGBENCH_CORPORA names no folder with fsdd/")
+    return Path(root) / "fsdd" / "recordings"
+
+
+def check_noise(corpus):
+    """The noisy test set is the clean one, said by the same people, in another background."""
+    clean, noise = corpus.split("clean"), corpus.split("noise")
+    assert clean.words == noise.words
+    assert clean.speaker.tolist() == noise.speaker.tolist()
+    assert clean.frames.tolist() == noise.frames.tolist()
+    rows, there = (slice(u.start[0], u.start[0] + u.total_frames) for u in (clean, noise))
+    assert (corpus.targets[rows] == corpus.targets[there]).all()
+    assert (corpus.features[rows] != corpus.features[there]).mean() > 0.9

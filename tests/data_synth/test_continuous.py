@@ -12,7 +12,7 @@ from data_synth.presets import table
 from data_synth.storage import load, write_chunks
 from data_synth.tree import SILENCE
 from data_synth.validate import Effort
-from tests.processes import run
+from tests.data_synth.small import check_noise
 
 TINY = c.Recipe(
     train=12,
@@ -48,17 +48,6 @@ def tiny(tmp_path_factory):
 
 def test_the_bytes_do_not_depend_on_the_chunk_size(tiny, tmp_path):
     assert corpus(tmp_path / "threes", utterances=3).fingerprint == tiny.fingerprint
-
-
-def test_another_process_makes_the_same_bytes(tiny):
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import test_continuous as t;"
-        "from pathlib import Path; import tempfile;"
-        "print(t.corpus(Path(tempfile.mkdtemp()) / 'c').fingerprint)"
-    )
-    here = __file__.rpartition("/")[0]
-    answer = run(["-c", code, here])
-    assert answer.stdout.strip() == tiny.fingerprint
 
 
 def test_another_seed_makes_another_corpus(tiny, tmp_path):
@@ -114,12 +103,7 @@ def test_homophones_share_their_sounds_and_characters_are_chinese(tiny):
 
 
 def test_noise_is_the_clean_set_in_another_background(tiny):
-    clean, noise = tiny.split("clean"), tiny.split("noise")
-    assert clean.words == noise.words
-    assert (clean.speaker == noise.speaker).all()
-    rows, there = (slice(u.start[0], u.start[0] + u.total_frames) for u in (clean, noise))
-    assert (tiny.targets[rows] == tiny.targets[there]).all()
-    assert (tiny.features[rows] != tiny.features[there]).mean() > 0.99
+    check_noise(tiny)
 
 
 def test_hurried_speech_is_shorter(tiny):

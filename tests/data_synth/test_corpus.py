@@ -25,16 +25,6 @@ def test_splicing_repeats_the_edge_frames_of_each_utterance():
     ]
 
 
-def test_splicing_agrees_with_padding_utterance_by_utterance():
-    corpus = small_corpus()
-    dev = corpus.split("dev")
-    spliced = corpus.features[splice_index(dev, 3)]
-    for start, frames, end in zip(dev.start, dev.frames, np.cumsum(dev.frames), strict=True):
-        padded = np.pad(corpus.features[start : start + frames], ((3, 3), (0, 0)), mode="edge")
-        expected = np.stack([padded[t : t + 7] for t in range(frames)])
-        assert (spliced[end - frames : end] == expected).all()
-
-
 def test_frame_edges_name_each_frames_own_row():
     row, first, last = frame_edges(utterances([2, 1], start=5))
     assert row.tolist() == [5, 6, 7]

@@ -2,10 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import os
 import tarfile
-import wave
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,18 +14,10 @@ from data_synth.public.fetching import manifest_sha256
 from harness.acoustics.hmm import align
 from harness.base.errors import UserError
 from harness.base.seeds import stream
-from harness.cli import main
+from tests.data_synth.small import check_noise, recorded_digits, write_wav
 from tests.processes import run
 
 RECIPE = fsdd.Recipe(train_takes=2, word_states=3, silence_states=1, rounds=2)
-
-
-def recorded():
-    root = os.environ.get("LAGBENCH_CORPORA")
-    folder = Path(root) / "fsdd" / "recordings" if root else None
-    if folder is None or not folder.is_dir():
-        pytest.skip("recorded digits are absent: LAGBENCH_CORPORA names no folder with fsdd/")
-    return folder
 
 
 def say(path, digit, key):
@@ -37,9 +26,7 @@ def say(path, digit, key):
     t = np.arange(1200) / fsdd.RATE_HZ
     hz = np.where(t < 0.07, 300 + 150 * digit, 2500 - 100 * digit)
     sound = 6000 * np.sin(2 * np.pi * hz * t) + 200 * rng.normal(size=1200)
-    with wave.open(str(path), "wb") as file:
-        file.setparams((1, 2, fsdd.RATE_HZ, 0, "NONE", ""))
-        file.writeframes(sound.astype("<i2").tobytes())
+    write_wav(path, sound)
 
 
 @pytest.fixture(scope="module")
@@ -103,11 +90,7 @@ def test_every_utterance_is_aligned_to_its_own_word(made):
 
 
 def test_noise_keeps_the_clean_targets_and_changes_the_sound(made):
-    clean, noise = made.split("clean"), made.split("noise")
-    assert clean.words == noise.words
-    rows, there = (slice(u.start[0], u.start[0] + u.total_frames) for u in (clean, noise))
-    assert (made.targets[rows] == made.targets[there]).all()
-    assert (made.features[rows] != made.features[there]).mean() > 0.9
+    check_noise(made)
 
 
 def test_the_seed_moves_the_babble_and_nothing_else(made, root):
@@ -172,9 +155,7 @@ def test_a_recording_too_short_for_its_states_is_named(small, root, monkeypatch)
     folder = copied(root, small / "damaged")
     path = folder / "3_lucas_7.wav"
     path.unlink()
-    with wave.open(str(path), "wb") as file:
-        file.setparams((1, 2, fsdd.RATE_HZ, 0, "NONE", ""))
-        file.writeframes(bytes(2 * 300))
+    write_wav(path, np.zeros(300))
     monkeypatch.setenv("LAGBENCH_CORPORA", str(small / "damaged"))
     with pytest.raises(UserError, match=r"3_lucas_7\.wav: 2 frames.*at least 3"):
         data_synth.load_corpus("fsdd", scale="smoke", cache=small)
@@ -217,22 +198,15 @@ def test_what_is_no_archive_is_refused_and_not_kept(tmp_path, content):
     assert list((tmp_path / "fsdd").iterdir()) == []
 
 
-def test_the_fetch_command_answers_a_wrong_name_in_one_line(capsys):
-    assert main(["corpus", "fetch", "fsd"]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: fetch: unknown 'fsd' (did you mean 'fsdd'?); allowed: ")
-    assert said.count("\n") == 1
-
-
 def test_the_recordings_are_the_published_ones():
-    assert manifest_sha256(recorded()) == fsdd.MANIFEST_SHA256
+    assert manifest_sha256(recorded_digits()) == fsdd.MANIFEST_SHA256
 
 
 def test_gaussians_of_the_recorded_corpus_recognise_digits(tmp_path):
     from data_synth.align import fit
     from harness.acoustics.hmm import chain_scores, chains
 
-    recorded()
+    recorded_digits()
     corpus = data_synth.load_corpus("fsdd", scale="smoke", cache=tmp_path)
     assert (corpus.dim, corpus.n_targets, corpus.frames_of("train")) == (39, 83, 50703)
     assert isinstance(corpus, Corpus)

@@ -1,10 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import wave
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +11,7 @@ from data_synth.public import fsdd_connected as connected
 from data_synth.recorded import read_wav
 from data_synth.targets import Effort
 from harness.base.seeds import stream
+from tests.data_synth.small import check_noise, recorded_digits, write_wav
 
 RECIPE = connected.Recipe(
     recordings=fsdd.Recipe(train_takes=2),
@@ -33,9 +31,7 @@ def folder(tmp_path_factory):
                 t = np.arange(1600 + 40 * take) / fsdd.RATE_HZ
                 sound = 6000 * np.sin(2 * np.pi * (300 + 150 * digit) * t)
                 sound += 200 * rng.normal(size=len(t))
-                with wave.open(str(place / fsdd.recording(digit, speaker, take)), "wb") as file:
-                    file.setparams((1, 2, fsdd.RATE_HZ, 0, "NONE", ""))
-                    file.writeframes(sound.astype("<i2").tobytes())
+                write_wav(place / fsdd.recording(digit, speaker, take), sound)
     return place
 
 
@@ -69,12 +65,7 @@ def test_a_string_is_its_recordings_end_to_end(folder):
 
 
 def test_noise_says_what_clean_says_with_the_same_targets(made):
-    clean, noise = made.split("clean"), made.split("noise")
-    assert clean.words == noise.words
-    assert clean.frames.tolist() == noise.frames.tolist()
-    rows, there = (slice(u.start[0], u.start[0] + u.total_frames) for u in (clean, noise))
-    assert (made.targets[rows] == made.targets[there]).all()
-    assert (made.features[rows] != made.features[there]).mean() > 0.9
+    check_noise(made)
 
 
 def test_a_digit_is_a_model_of_its_own(made):
@@ -98,11 +89,6 @@ def test_the_seed_decides_the_strings_and_is_reproducible(folder, made):
 
 
 def test_recorded_digits_join_into_strings_of_held_out_recordings():
-    root = os.environ.get("LAGBENCH_CORPORA")
-    if not root or not (Path(root) / "fsdd" / "recordings").is_dir():
-        pytest.skip("recorded digits are absent: LAGBENCH_CORPORA names no folder with fsdd/")
-    signals, table = connected.read_split(
-        connected.Recipe(), Path(root) / "fsdd" / "recordings", "clean"
-    )
+    signals, table = connected.read_split(connected.Recipe(), recorded_digits(), "clean")
     assert sum(map(len, table.words)) == 300
     assert len(signals) == len(table)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import wave
 from dataclasses import replace
 from itertools import pairwise
 
@@ -19,6 +18,7 @@ from data_synth.tree import SILENCE, monophone_tree
 from harness.base.errors import UserError
 from harness.base.seeds import stream
 from harness.cli import main
+from tests.data_synth.small import write_wav
 from tests.data_synth.test_kaldi_dir import TRANS, directory, read, skipping, write_ali
 
 RATE = 8000
@@ -38,9 +38,7 @@ def write_sound(path, frames: int, rate: int = RATE) -> np.ndarray:
     """A recording of noise with so many frames; returns its samples."""
     size = round(0.025 * rate) + (frames - 1) * rate // 100
     samples = stream(frames, path.stem).integers(-3000, 3000, size=size).astype("<i2")
-    with wave.open(str(path), "wb") as file:
-        file.setparams((1, 2, rate, size, "NONE", ""))
-        file.writeframes(samples.tobytes())
+    write_wav(path, samples, rate)
     return samples.astype(float)
 
 
@@ -77,9 +75,7 @@ def test_segments_cut_utterances_out_of_recordings(sound):
     folder, pdfs, samples = sound
     whole = read(folder, ONE_STATE)
     joined = np.concatenate(list(samples.values()))
-    with wave.open(str(folder / "all.wav"), "wb") as file:
-        file.setparams((1, 2, RATE, len(joined), "NONE", ""))
-        file.writeframes(joined.astype("<i2").tobytes())
+    write_wav(folder / "all.wav", joined)
     (folder / "wav.scp").write_text("all all.wav\n")
     ends = np.cumsum([len(own) for own in samples.values()]) / RATE
     starts = [0.0, *ends[:-1]]
@@ -229,39 +225,35 @@ def test_times_that_go_on_after_the_frames_are_left_out_and_counted(sound):
     assert "10000 of phones' times" in lines[1]
 
 
-def no_tables(folder):
-    (folder / "wav.scp").unlink()
-
-
-def piped(folder):
-    (folder / "wav.scp").write_text("s0-u00 sph2pipe -f wav x.sph |\n")
-
-
-def strange(folder):
-    (folder / "wav.scp").write_text("s0-u00 x.mp3\n")
-
-
-def other_rate(folder):
-    write_sound(folder / "s1-u01.wav", 40, 2 * RATE)
-
-
-def outside(folder):
-    (folder / "segments").write_text("s0-u00 s0-u00 0 99\n")
-
-
-def nowhere(folder):
-    (folder / "segments").write_text("s0-u00 other 0 1\n")
+def tabled(name, line):
+    """A fault: a table of one line."""
+    return lambda folder: (folder / name).write_text(f"{line}\n")
 
 
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (no_tables, "neither feats.scp nor wav.scp; needed: feats.scp, as Kaldi's"),
-        (piped, "is a command, and commands are not run; needed: .wav or"),
-        (strange, "allowed: .wav, .flac files"),
-        (other_rate, "utterance s1-u01: .*16000 Hz; a wav file, 16-bit, one channel, 8000 Hz"),
-        (outside, "utterance s0-u00: .*segment from 0.0 to 99.0 s of"),
-        (nowhere, "segments: s0-u00: needed: UTTERANCE RECORDING START END"),
+        (
+            lambda folder: (folder / "wav.scp").unlink(),
+            "neither feats.scp nor wav.scp; needed: feats.scp, as Kaldi's",
+        ),
+        (
+            tabled("wav.scp", "s0-u00 sph2pipe -f wav x.sph |"),
+            "is a command, and commands are not run; needed: .wav or",
+        ),
+        (tabled("wav.scp", "s0-u00 x.mp3"), "allowed: .wav, .flac files"),
+        (
+            lambda folder: write_sound(folder / "s1-u01.wav", 40, 2 * RATE),
+            "utterance s1-u01: .*16000 Hz; a wav file, 16-bit, one channel, 8000 Hz",
+        ),
+        (
+            tabled("segments", "s0-u00 s0-u00 0 99"),
+            "utterance s0-u00: .*segment from 0.0 to 99.0 s of",
+        ),
+        (
+            tabled("segments", "s0-u00 other 0 1"),
+            "segments: s0-u00: needed: UTTERANCE RECORDING START END",
+        ),
     ],
 )
 def test_a_directory_that_lacks_something_is_told_what_is_needed(

@@ -10,7 +10,7 @@ from data_synth import parametric as p
 from data_synth.storage import load, write_chunks
 from harness.acoustics.hmm import align
 from harness.base.errors import UserError
-from tests.processes import run
+from tests.data_synth.small import check_noise
 
 TINY = p.Recipe(train=30, dev=8, test=10, speakers=5, test_speakers=3)
 
@@ -28,18 +28,6 @@ def tiny(tmp_path_factory):
 
 def test_the_bytes_do_not_depend_on_the_chunk_size(tiny, tmp_path):
     assert corpus(tmp_path / "sevens", utterances=7).fingerprint == tiny.fingerprint
-
-
-def test_another_process_makes_the_same_bytes(tiny, tmp_path):
-    code = (
-        "import sys; from pathlib import Path; from data_synth import parametric as p;"
-        "from data_synth.storage import write_chunks;"
-        "r = p.Recipe(train=30, dev=8, test=10, speakers=5, test_speakers=3);"
-        "f = Path(sys.argv[1]); write_chunks(f, p.Maker(r).card(), p.chunks(r))"
-    )
-    (tmp_path / "c").mkdir()
-    assert run(["-c", code, tmp_path / "c"]).returncode == 0
-    assert load(tmp_path / "c").fingerprint == tiny.fingerprint
 
 
 def test_another_seed_makes_another_corpus(tiny, tmp_path):
@@ -63,13 +51,7 @@ def test_splits_have_the_sizes_asked_for_and_speakers_of_their_own(tiny):
 
 
 def test_noise_is_the_clean_test_set_in_another_background(tiny):
-    clean, noise = tiny.split("clean"), tiny.split("noise")
-    assert clean.words == noise.words
-    assert clean.frames.tolist() == noise.frames.tolist()
-    rows = slice(clean.start[0], clean.start[0] + clean.total_frames)
-    there = slice(noise.start[0], noise.start[0] + noise.total_frames)
-    assert (tiny.targets[rows] == tiny.targets[there]).all()
-    assert (tiny.features[rows] != tiny.features[there]).mean() > 0.99
+    check_noise(tiny)
 
 
 def test_targets_walk_through_silence_the_word_and_silence(tiny):

@@ -63,54 +63,41 @@ def first(folder):
     return folder / "wav" / "train" / "S0" / "BAC000.wav"
 
 
-def truncated(folder):
-    path = first(folder)
-    path.write_bytes(path.read_bytes()[:300])
-
-
-def wrong_rate(folder):
-    sing(first(folder), "abc", 0, rate=8000)
-
-
-def empty_file(folder):
-    first(folder).write_bytes(b"")
-
-
-def no_samples(folder):
-    soundfile.write(str(first(folder)), np.zeros(0, np.int16), RATE)
-
-
-def short(folder):
-    soundfile.write(str(first(folder)), np.zeros(100, np.int16), RATE)
-
-
 def no_words(folder):
     path = folder / aishell.TRANSCRIPT
     path.write_text(path.read_text("utf-8").replace("BAC000 中 人", "BAC000 ", 1), "utf-8")
 
 
+def silent_for(samples):
+    """A damage: so many samples in place of the first recording."""
+    return lambda folder: soundfile.write(str(first(folder)), np.zeros(samples, np.int16), RATE)
+
+
 DAMAGES = [
-    (truncated, r"BAC000\.wav: (truncated|not a whole wav file)"),
-    (wrong_rate, r"BAC000\.wav: 16-bit, channels: 1, 8000 Hz; .* 16000 Hz"),
-    (empty_file, r"BAC000\.wav: not a whole wav file"),
-    (no_samples, r"BAC000\.wav: (truncated|not a whole wav file)"),
-    (short, r"BAC000\.wav: shorter than one frame \(100 samples\)"),
+    (
+        lambda folder: first(folder).write_bytes(first(folder).read_bytes()[:300]),
+        r"BAC000\.wav: (truncated|not a whole wav file)",
+    ),
+    (
+        lambda folder: sing(first(folder), "abc", 0, rate=8000),
+        r"wav: 16-bit, .* 8000 Hz; .* 16000 ",
+    ),
+    (lambda folder: first(folder).write_bytes(b""), r"BAC000\.wav: not a whole wav file"),
+    (silent_for(0), r"BAC000\.wav: (truncated|not a whole wav file)"),
+    (silent_for(100), r"BAC000\.wav: shorter than one frame \(100 samples\)"),
     (no_words, r"BAC000\.wav: empty transcript"),
 ]
 
 
 @pytest.mark.parametrize(("damage", "message"), DAMAGES)
-def test_a_bad_recording_is_refused_in_one_line(with_lexicon, damage, message):
+def test_a_bad_recording_is_refused_in_one_line_or_left_out_and_counted(
+    with_lexicon, damage, message
+):
     damage(with_lexicon)
     with pytest.raises(UserError, match=message) as error:
         data_synth.load_corpus("aishell", scale="smoke")
     assert "\n" not in str(error.value)
     assert "--skip-bad" in str(error.value)
-
-
-@pytest.mark.parametrize(("damage", "message"), DAMAGES)
-def test_or_left_out_and_counted(with_lexicon, damage, message):
-    damage(with_lexicon)
     lines = []
     made = data_synth.load_corpus("aishell", scale="smoke", skip=True, progress=lines.append)
     assert len(made.split("train")) == 31
