@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,54 @@ import pytest
 import torch
 
 from harness.store import Run, Store
-from harness.store.schema import MODEL
+from harness.store.schema import MODEL, WORD_ERRORS
+from harness.tasks.contract import Progress, Watch
 from harness.training import loop
 from harness.training.folds import FrameTraining
 from tests.silence import silent
 
 FILES = ("run.json", "metrics.parquet", "timeline.parquet", MODEL)
+KEPT = (*FILES, WORD_ERRORS)
+"""Of a run of speech."""
 
 
 class Killed(BaseException):
     """Raised where a process would have died."""
+
+
+def kept_bytes(run: Run) -> dict[str, bytes]:
+    return {name: run.path(name).read_bytes() for name in KEPT}
+
+
+def dying(after: int) -> Watch:
+    """A watcher under which a run dies once so much was told of its progress."""
+    left = iter(range(after))
+
+    def watch(progress: Progress) -> None:
+        if next(left, None) is None:
+            raise Killed
+
+    return watch
+
+
+def check_deaths(
+    execute: Callable[[Store, Watch], Run], whole: Run, folder: Path, *deaths: int
+) -> None:
+    """What dies after so many reports, time after time, resumes to the bytes of the whole run.
+
+    Checkpoints are written at every boundary.
+    """
+    store = Store(folder / "killed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "CHECKPOINT_EVERY_S", -1e9)
+        patch.setattr(loop, "CHECKPOINT_SHARE", float("inf"))
+        for death in deaths:
+            with pytest.raises(Killed):
+                execute(store, dying(death))
+            assert (store.path / whole.hash / "checkpoint").is_dir()
+        resumed = execute(store, silent)
+    assert kept_bytes(resumed) == kept_bytes(whole)
+    assert not (store.path / whole.hash / "checkpoint").exists()
 
 
 def check_resumption(config: Any, folder: Path, files: tuple[str, ...] = FILES) -> Run:

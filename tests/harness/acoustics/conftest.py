@@ -125,6 +125,17 @@ def make_task(order, silence=(), frames=4, seed=0):
     return Task(model, lexicon, decoding_graph(model, lexicon), scores, paths)
 
 
+def random_task(words=30, frames=60, order=2, targets=12, seed=0):
+    """The graph and scores of a task too large to enumerate, whose words are easily confused."""
+    draw = stream(seed, "random task")
+    names = [f"w{i:02d}" for i in range(words)]
+    text = [tuple(draw.choice(names, 5).tolist()) for _ in range(200)]
+    chains = {w: (tuple(draw.integers(1, targets, 4).tolist()),) for w in names}
+    lexicon = Lexicon(chains, (0,), stay=np.full(targets, 0.6))
+    graph = decoding_graph(train(text, order, vocabulary=names), lexicon)
+    return graph, 3 * draw.normal(size=(frames, targets))
+
+
 @pytest.fixture(scope="session", params=[(1, ()), (1, (0, 1)), (2, ()), (2, (0,)), (3, (0, 1))])
 def task(request) -> Task:
     """A tiny task: the model's order and the silence vary."""

@@ -16,18 +16,7 @@ from harness.acoustics.decoder import (
 from harness.acoustics.graph import decoding_graph
 from harness.acoustics.language_model import Lexicon, train
 from harness.base.errors import UserError
-from harness.base.seeds import stream
-
-
-def random_task(words=30, frames=60, order=2, seed=0):
-    """A task too large to enumerate, with two-phone words that are easily confused."""
-    draw = stream(seed, "random task")
-    names = [f"w{i:02d}" for i in range(words)]
-    text = [tuple(draw.choice(names, 5).tolist()) for _ in range(200)]
-    chains = {w: (tuple(draw.integers(1, 12, 4).tolist()),) for w in names}
-    lexicon = Lexicon(chains, (0,), stay=np.full(12, 0.6))
-    graph = decoding_graph(train(text, order, vocabulary=names), lexicon)
-    return graph, 3 * draw.normal(size=(frames, 12))
+from tests.harness.acoustics.conftest import random_task
 
 
 def test_the_best_path_is_the_best_of_all_paths(task):

@@ -10,17 +10,7 @@ from harness.acoustics.graph import decoding_graph
 from harness.acoustics.language_model import Lexicon, train
 from harness.acoustics.lattice import posteriors, prune_lattice, read_path
 from harness.acoustics.sums import occupancies
-from harness.base.seeds import stream
-
-
-def random_task(order=1, frames=50):
-    draw = stream(3, "lattice task")
-    names = [f"w{i:02d}" for i in range(20)]
-    text = [tuple(draw.choice(names, 5).tolist()) for _ in range(100)]
-    chains = {w: (tuple(draw.integers(1, 10, 4).tolist()),) for w in names}
-    lexicon = Lexicon(chains, (0,), stay=np.full(10, 0.6))
-    graph = decoding_graph(train(text, order, vocabulary=names), lexicon)
-    return graph, 2 * draw.normal(size=(frames, 10))
+from tests.harness.acoustics.conftest import random_task
 
 
 def best_path(lat):
@@ -75,7 +65,7 @@ def test_log_z_and_occupancies_equal_the_sums_over_all_paths(task):
 
 @pytest.mark.parametrize("order", [1, 2, 3])
 def test_with_an_infinite_beam_posteriors_equal_the_full_forward_backward(order):
-    graph, scores = random_task(order)
+    graph, scores = random_task(20, 50, order, 10)
     log_z, gamma = posteriors(lattice(graph, scores, EVERYTHING), 10)
     full_z, full = occupancies(graph, scores)
     assert log_z == pytest.approx(full_z, abs=1e-10)
@@ -96,7 +86,7 @@ def test_pruning_keeps_what_lies_on_a_path_within_the_beam_and_nothing_else(task
 
 @pytest.mark.parametrize("order", [1, 2])
 def test_a_wider_beam_never_lowers_log_z_nor_exceeds_the_full_graph(order):
-    graph, scores = random_task(order)
+    graph, scores = random_task(20, 50, order, 10)
     full = occupancies(graph, scores)[0]
     beams = [Beam(w, 10**6, lat) for w, lat in ((4, 2), (8, 2), (8, 6), (15, 6), (30, 12))]
     found = [posteriors(lattice(graph, scores, beam), 10)[0] for beam in beams]
@@ -107,7 +97,7 @@ def test_a_wider_beam_never_lowers_log_z_nor_exceeds_the_full_graph(order):
 
 @pytest.mark.parametrize("beam", [Beam(5.0), Beam(12.0, 50, 4.0), EVERYTHING])
 def test_occupancies_of_every_frame_sum_to_one(beam):
-    graph, scores = random_task(2)
+    graph, scores = random_task(20, 50, 2, 10)
     _, gamma = posteriors(lattice(graph, scores, beam), 10)
     np.testing.assert_allclose(gamma.sum(axis=1), 1.0, atol=1e-12)
 

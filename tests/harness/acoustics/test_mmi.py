@@ -46,6 +46,10 @@ def random_references(words=20, n_targets=10):
     return References(train(text, 1, vocabulary=names), lexicon)
 
 
+REFERENCES = random_references()
+SAID, SHORT = ("w03", "w11", "w07"), ("w03", "w11")
+
+
 def spoken(references, said, n_targets=10, noise=1.2, seed=0):
     """Log posteriors of a sentence said through noise, three frames a state."""
     path = np.repeat([s for w in said for s in references.lexicon.words[w][0]], 3)
@@ -95,22 +99,18 @@ def test_the_alignment_is_the_heaviest_path_that_says_the_reference(tiny):
 
 @pytest.mark.parametrize("numerator", ["alignment", "sum"])
 def test_an_infinite_beam_gives_the_whole_graphs_gradient(numerator):
-    references = random_references()
-    said = ("w03", "w11", "w07")
-    log_posteriors = spoken(references, said)
+    log_posteriors = spoken(REFERENCES, SAID)
     graph, lattice = (
-        criterion_of(references, replace(c, numerator=numerator, kappa=0.5), 10) for c in BOTH_WAYS
+        criterion_of(REFERENCES, replace(c, numerator=numerator, kappa=0.5), 10) for c in BOTH_WAYS
     )
-    whole, wide = graph.outer(log_posteriors, said), lattice.outer(log_posteriors, said)
+    whole, wide = graph.outer(log_posteriors, SAID), lattice.outer(log_posteriors, SAID)
     assert wide.value == pytest.approx(whole.value, abs=1e-9)
     np.testing.assert_allclose(wide.gradient, whole.gradient, atol=1e-10)
 
 
 def test_every_row_sums_to_nothing_and_rows_left_out_are_zero():
-    references = random_references()
-    said = ("w03", "w11", "w07")
-    criterion = criterion_of(references, Criterion("mmi", 0.5, "lattice", Beam(8.0)), 10)
-    found = criterion.outer(spoken(references, said, noise=2.0), said)
+    criterion = criterion_of(REFERENCES, Criterion("mmi", 0.5, "lattice", Beam(8.0)), 10)
+    found = criterion.outer(spoken(REFERENCES, SAID, noise=2.0), SAID)
     assert found.trouble is None
     assert found.used > 0
     assert found.used + found.rejected + found.cancelled == found.frames
@@ -120,10 +120,8 @@ def test_every_row_sums_to_nothing_and_rows_left_out_are_zero():
 
 
 def test_rows_of_the_numerator_alone_sum_to_kappa():
-    references = random_references()
-    said = ("w03", "w11")
     criterion = Criterion("numerator", 0.4)
-    found = criterion_of(references, criterion, 10).outer(spoken(references, said), said)
+    found = criterion_of(REFERENCES, criterion, 10).outer(spoken(REFERENCES, SHORT), SHORT)
     np.testing.assert_allclose(found.gradient.sum(axis=1), criterion.mass, atol=1e-12)
     assert Criterion("mmi", 0.4).mass == 0.0
 
@@ -131,24 +129,21 @@ def test_rows_of_the_numerator_alone_sum_to_kappa():
 @pytest.mark.parametrize("numerator", ["alignment", "sum"])
 @pytest.mark.parametrize("beam", [None, Beam(3.0, 40, 1.0), Beam(6.0, 100, 4.0), EVERYTHING])
 def test_with_matched_graphs_the_criterion_is_never_above_zero(numerator, beam):
-    references = random_references()
     settings = Criterion("mmi", 0.5, "lattice" if beam else "graph", beam or Beam(), numerator)
     for seed in range(6):
-        said = tuple(stream(seed, "said").choice(references.loop.words, 3).tolist())
-        found = criterion_of(references, settings, 10).outer(
-            spoken(references, said, noise=2.5, seed=seed), said
+        said = tuple(stream(seed, "said").choice(REFERENCES.loop.words, 3).tolist())
+        found = criterion_of(REFERENCES, settings, 10).outer(
+            spoken(REFERENCES, said, noise=2.5, seed=seed), said
         )
         assert found.value <= 1e-9 or found.trouble in ("lost", "no end")
 
 
 def test_a_wider_beam_never_lowers_the_denominator_nor_exceeds_the_whole_graph():
-    references = random_references()
-    said = ("w03", "w11", "w07")
-    log_posteriors = spoken(references, said, noise=2.5)
+    log_posteriors = spoken(REFERENCES, SAID, noise=2.5)
     beams = [Beam(w, 10**6, lat) for w, lat in ((4, 2), (8, 2), (8, 6), (15, 6), (30, 12))]
     settings = [Criterion("mmi", 1.0, "lattice", beam) for beam in beams]
-    values = [criterion_of(references, s, 10).outer(log_posteriors, said).value for s in settings]
-    whole = criterion_of(references, Criterion("mmi", 1.0), 10).outer(log_posteriors, said).value
+    values = [criterion_of(REFERENCES, s, 10).outer(log_posteriors, SAID).value for s in settings]
+    whole = criterion_of(REFERENCES, Criterion("mmi", 1.0), 10).outer(log_posteriors, SAID).value
     assert values == sorted(values, reverse=True)
     assert whole <= values[-1] + 1e-9
 
@@ -164,20 +159,18 @@ def test_frames_are_rejected_where_the_denominator_denies_the_numerator():
 
 
 def test_rejection_and_cancellation_follow_their_definitions_and_are_counted_apart():
-    references = random_references()
-    said = ("w03", "w11", "w07")
-    log_posteriors = spoken(references, said, noise=1.8)
+    log_posteriors = spoken(REFERENCES, SAID, noise=1.8)
     rules = replace(EXACT, kappa=0.8)
-    plain = criterion_of(references, rules, 10)
-    found = plain.outer(log_posteriors, said)
-    gamma_num = references.sum(said, plain.scores(log_posteriors))[1]
+    plain = criterion_of(REFERENCES, rules, 10)
+    found = plain.outer(log_posteriors, SAID)
+    gamma_num = REFERENCES.sum(SAID, plain.scores(log_posteriors))[1]
     gamma_den = gamma_num - found.gradient / 0.8
     rejected = (gamma_num * (gamma_den >= 0.3)).sum(axis=1) < 0.5
     small = np.abs(gamma_num - gamma_den).sum(axis=1) < 0.1
     assert rejected.any()
     assert (small & ~rejected).any()
-    ruled = criterion_of(references, replace(rules, reject_below=0.3, cancel_below=0.1), 10)
-    kept = ruled.outer(log_posteriors, said)
+    ruled = criterion_of(REFERENCES, replace(rules, reject_below=0.3, cancel_below=0.1), 10)
+    kept = ruled.outer(log_posteriors, SAID)
     assert kept.kept.tolist() == (~rejected & ~small).tolist()
     assert (kept.rejected, kept.cancelled) == (rejected.sum(), (small & ~rejected).sum())
     np.testing.assert_array_equal(kept.gradient[kept.kept], found.gradient[kept.kept])
@@ -185,18 +178,15 @@ def test_rejection_and_cancellation_follow_their_definitions_and_are_counted_apa
 
 
 def test_most_frames_of_well_said_speech_cancel():
-    references = random_references()
-    said = ("w03", "w11", "w07")
-    criterion = criterion_of(references, Criterion(numerator="sum", kappa=1.0), 10)
-    found = criterion.outer(spoken(references, said, noise=0.3), said)
+    criterion = criterion_of(REFERENCES, Criterion(numerator="sum", kappa=1.0), 10)
+    found = criterion.outer(spoken(REFERENCES, SAID, noise=0.3), SAID)
     assert found.cancelled > 0.8 * found.frames
 
 
 @pytest.fixture(scope="module")
 def losing():
     """Speech whose narrow lattice does not hold what is claimed to have been said."""
-    references = random_references()
-    return references, spoken(references, ("w03", "w11", "w07")), ("w04", "w12", "w05")
+    return REFERENCES, spoken(REFERENCES, ("w03", "w11", "w07")), ("w04", "w12", "w05")
 
 
 @pytest.mark.parametrize("numerator", ["alignment", "sum"])
@@ -212,9 +202,8 @@ def test_a_reference_lost_by_the_lattice_is_named_and_its_denied_frames_rejected
 @pytest.mark.parametrize("numerator", ["alignment", "sum"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_cannot_be_trained_on_is_named_and_changes_nothing(kind, numerator, denominator):
-    references = random_references()
-    criterion = criterion_of(references, Criterion(kind, 0.5, denominator, numerator=numerator), 10)
-    good = spoken(references, ("w03", "w11"))
+    criterion = criterion_of(REFERENCES, Criterion(kind, 0.5, denominator, numerator=numerator), 10)
+    good = spoken(REFERENCES, ("w03", "w11"))
     nan, infinite, gone = good.copy(), good.copy(), good.copy()
     nan[3, 2], infinite[3, 2], gone[3] = math.nan, math.inf, -math.inf
     cases = [
@@ -244,9 +233,8 @@ def test_what_cannot_be_trained_on_is_named_and_changes_nothing(kind, numerator,
 def test_scores_whose_sums_are_no_numbers_are_named_and_change_nothing(
     numerator, denominator, most
 ):
-    references = random_references()
     criterion = criterion_of(
-        references, Criterion("mmi", 1.0, denominator, numerator=numerator), 10
+        REFERENCES, Criterion("mmi", 1.0, denominator, numerator=numerator), 10
     )
     huge = np.full((40, 10), most)
     found = criterion.outer(huge, ("w03", "w11"))
@@ -287,22 +275,20 @@ def test_an_utterance_of_which_every_frame_cancels_is_named():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_gradient_through_the_whole_net_equals_finite_differences(kind):
-    references = random_references()
-    said = ("w03", "w11")
     net = Dnn(Layout((4, 7, 6, 10)), "sigmoid")
     draw = torch.Generator().manual_seed(3)
     theta = random_parameters(net.layout, draw, 2.0).double()
     x = torch.randn(30, 4, generator=draw, dtype=torch.float64)
     settings = replace(EXACT, kind=kind, kappa=0.6)
-    criterion = criterion_of(references, settings, 10)
+    criterion = criterion_of(REFERENCES, settings, 10)
 
     def log_posteriors(stack):
         return torch.log_softmax(net.logits(stack, x)[0], 1)
 
     def value(stack):
-        return criterion.outer(log_posteriors(stack).numpy(), said).value
+        return criterion.outer(log_posteriors(stack).numpy(), SHORT).value
 
-    outer = torch.from_numpy(criterion.outer(log_posteriors(theta).numpy(), said).gradient)
+    outer = torch.from_numpy(criterion.outer(log_posteriors(theta).numpy(), SHORT).gradient)
     leaf = theta.clone().requires_grad_(True)
     logits = net.logits(leaf, x)
     # Uphill at the logits: o minus its mass times the softmax.
@@ -317,16 +303,14 @@ def test_the_gradient_through_the_whole_net_equals_finite_differences(kind):
 @pytest.mark.parametrize("exact", BOTH_WAYS, ids=lambda c: c.denominator)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_auxiliary_function_touches_the_criterion_in_value_and_slope(exact, kind):
-    references = random_references()
-    said = ("w03", "w11")
-    criterion = criterion_of(references, replace(exact, kind=kind, kappa=0.5), 10)
-    here = spoken(references, said)
-    outer = criterion.outer(here, said)
+    criterion = criterion_of(REFERENCES, replace(exact, kind=kind, kappa=0.5), 10)
+    here = spoken(REFERENCES, SHORT)
+    outer = criterion.outer(here, SHORT)
     tangent = Auxiliary(outer, here)
     assert tangent.value(here) == outer.value
     direction = stream(0, "direction").normal(size=here.shape)
     ahead, behind = here + 1e-5 * direction, here - 1e-5 * direction
-    slope = (criterion.outer(ahead, said).value - criterion.outer(behind, said).value) / 2e-5
+    slope = (criterion.outer(ahead, SHORT).value - criterion.outer(behind, SHORT).value) / 2e-5
     along = (tangent.value(ahead) - tangent.value(behind)) / 2e-5
     assert along == pytest.approx(slope, abs=1e-7)
     assert along == pytest.approx(float((tangent.outer.gradient * direction).sum()), abs=1e-8)
@@ -334,12 +318,10 @@ def test_the_auxiliary_function_touches_the_criterion_in_value_and_slope(exact, 
 
 @pytest.mark.parametrize("exact", BOTH_WAYS, ids=lambda c: c.denominator)
 def test_paths_found_before_are_summed_with_the_scores_of_now(exact):
-    references = random_references()
-    said = ("w03", "w11", "w07")
-    criterion = criterion_of(references, replace(exact, kappa=0.5), 10)
-    before, now = (spoken(references, said, seed=seed) for seed in (0, 1))
-    held = criterion.outer(now, said, paths=criterion.competing(before))
-    anew = criterion.outer(now, said)
+    criterion = criterion_of(REFERENCES, replace(exact, kappa=0.5), 10)
+    before, now = (spoken(REFERENCES, SAID, seed=seed) for seed in (0, 1))
+    held = criterion.outer(now, SAID, paths=criterion.competing(before))
+    anew = criterion.outer(now, SAID)
     # Of all paths, which are the same wherever they were found.
     assert held.value == pytest.approx(anew.value, abs=1e-9)
     np.testing.assert_allclose(held.gradient, anew.gradient, atol=1e-10)
@@ -347,17 +329,15 @@ def test_paths_found_before_are_summed_with_the_scores_of_now(exact):
 
 def test_over_the_paths_it_was_made_from_a_narrow_lattices_gradient_is_the_values_slope():
     """Searched for anew at each point, the sum jumps where a path enters or leaves."""
-    references = random_references()
-    said = ("w03", "w11")
     narrow = Criterion("mmi", 0.5, "lattice", Beam(5.0, 60, 2.0), "sum", 0.0, 0.0)
-    criterion = criterion_of(references, narrow, 10)
-    here = spoken(references, said, noise=2.0)
-    paths, outer = criterion.competing(here), criterion.outer(here, said)
-    assert criterion.outer(here, said, paths=paths).value == outer.value
+    criterion = criterion_of(REFERENCES, narrow, 10)
+    here = spoken(REFERENCES, SHORT, noise=2.0)
+    paths, outer = criterion.competing(here), criterion.outer(here, SHORT)
+    assert criterion.outer(here, SHORT, paths=paths).value == outer.value
     direction = stream(0, "direction").normal(size=here.shape)
 
     def value(step, held):
-        return criterion.outer(here + step * direction, said, paths=held).value
+        return criterion.outer(here + step * direction, SHORT, paths=held).value
 
     along = float((outer.gradient * direction).sum())
     slope = (value(1e-5, paths) - value(-1e-5, paths)) / 2e-5

@@ -162,9 +162,8 @@ def descent(options: NaturalGradient, stack: Tensor, first: int, last: int, stat
     stack, out = stack.clone(), torch.empty_like(stack)
     for step in range(first, last):
         x, targets = minibatch(3, 16, key=step)
-        _, state = options.direction(
-            NET, stack, Minibatch(x[: len(stack)], targets[: len(stack)]), state, 0.01, out
-        )
+        part = Minibatch(x[: len(stack)].to(stack), targets[: len(stack)])
+        _, state = options.direction(NET, stack, part, state, 0.01, out)
         stack.sub_(out, alpha=0.01)
     return stack, state
 
@@ -181,20 +180,10 @@ def test_a_checkpoint_continues_with_the_same_bytes():
     start = normal(3, LAYOUT.parameters).float()
     options = NaturalGradient(BOTH.inputs, BOTH.outputs, PerSample(0.1))
     state = options.start(LAYOUT.sizes, 3)
-
-    def steps(stack: Tensor, first: int, last: int, state: list[Sides]):
-        out = torch.empty_like(stack)
-        for step in range(first, last):
-            x, targets = minibatch(3, 16, key=step)
-            batch = Minibatch(x.float(), targets)
-            _, state = options.direction(NET, stack, batch, state, 0.01, out)
-            stack = stack - 0.01 * out
-        return stack, state
-
-    whole, _ = steps(start, 0, 18, state)
-    half, state = steps(start, 0, 11, state)
+    whole, _ = descent(options, start, 0, 18, state)
+    half, state = descent(options, start, 0, 11, state)
     saved = save({name: t.contiguous() for name, t in state_tensors(state).items()})
-    resumed, _ = steps(half, 11, 18, state_from_tensors(load(saved), len(state)))
+    resumed, _ = descent(options, half, 11, 18, state_from_tensors(load(saved), len(state)))
     assert torch.equal(whole, resumed)
 
 

@@ -29,6 +29,7 @@ from harness.simulator import (
 from harness.simulator.cluster import Checkpoints, Job
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.timeline_file import load_timeline, save_segments
+from harness.speech.protocol import Sequence
 from tests.harness.simulator.conftest import UNIT_JOB, make_cluster
 
 LOGNORMAL, GAMMA = Jitter("lognormal", 0.3), Jitter("gamma", 0.5)
@@ -161,6 +162,11 @@ CASES = {
         Averaging(2),
         UNIT_JOB,
         3,
+    ),
+    "sequence": Case(
+        make_cluster(3, **BUSY),
+        Sequence(slots=4, frames=60.0, kept=0.1, decode_cost=1.0, shards=2),
+        workers=3,
     ),
     "two jobs": Case(
         make_cluster(

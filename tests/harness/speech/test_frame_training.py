@@ -20,10 +20,10 @@ from harness.speech.evaluation import FrameEvaluator
 from harness.speech.task import Acoustic, initial_parameters
 from harness.store import Store
 from harness.store.schema import MODEL, WORD_ERRORS
-from harness.training import loop as module
 from harness.training.executors import SimulationExecutor
 from harness.training.folds import FrameTraining
 from harness.training.run import train
+from tests.killed import check_deaths, kept_bytes
 from tests.silence import silent
 
 SCHEDULES = {
@@ -32,16 +32,6 @@ SCHEDULES = {
     "search": Search(0.02, least_minibatches=2),
     "halving": Halving(0.05, halve_below=0.2, stop_below=-1.0),
 }
-KEPT = ("run.json", "metrics.parquet", "timeline.parquet", WORD_ERRORS)
-
-
-def kept_bytes(run) -> dict[str, bytes]:
-    return {name: run.path(name).read_bytes() for name in KEPT}
-
-
-def test_two_trainings_of_one_configuration_give_the_same_bytes(configure, corpus, tmp_path):
-    runs = [train(configure(), corpus, Store(tmp_path / name), silent) for name in "ab"]
-    assert kept_bytes(runs[0]) == kept_bytes(runs[1])
 
 
 def test_another_seed_gives_another_timeline_and_other_measurements(configure, corpus, finished):
@@ -51,42 +41,17 @@ def test_another_seed_gives_another_timeline_and_other_measurements(configure, c
     assert one.summary["dev_loss/average"] != two.summary["dev_loss/average"]
 
 
-class Killed(BaseException):
-    """Stands for a process that dies."""
-
-
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("death", [2, 4, 7])
 def test_a_run_that_dies_and_resumes_gives_the_bytes_of_one_that_did_not(
-    schedule, death, configure, corpus, tmp_path, finished, monkeypatch
+    schedule, death, configure, corpus, tmp_path, finished
 ):
-    monkeypatch.setattr(module, "CHECKPOINT_EVERY_S", -1e9)
-    monkeypatch.setattr(module, "CHECKPOINT_SHARE", float("inf"))  # a checkpoint at every boundary
     config = configure(schedule=SCHEDULES[schedule], stages=(Stage(4, 64, 0.5), Stage(8, 256)))
     whole = train(config, corpus, finished, silent)
-
-    told = 0
-
-    def die(progress):
-        nonlocal told
-        told += 1
-        if told > death:
-            raise Killed
-
-    store = Store(tmp_path / "killed")
-    with pytest.raises(Killed):
-        train(config, corpus, store, die)
-    assert (store.path / whole.hash / "checkpoint").is_dir()
-    resumed = train(config, corpus, store, silent)
-    assert kept_bytes(resumed) == kept_bytes(whole)
-    assert not (store.path / whole.hash / "checkpoint").exists()
+    check_deaths(lambda *to: train(config, corpus, *to), whole, tmp_path, death)
 
 
-def test_a_damaged_checkpoint_costs_time_and_not_the_result(
-    configure, corpus, tmp_path, finished, monkeypatch
-):
-    monkeypatch.setattr(module, "CHECKPOINT_EVERY_S", -1e9)
-    monkeypatch.setattr(module, "CHECKPOINT_SHARE", float("inf"))
+def test_a_damaged_checkpoint_costs_time_and_not_the_result(configure, corpus, tmp_path, finished):
     whole = train(configure(), corpus, finished, silent)
     store = Store(tmp_path / "damaged")
     with store.begin(configure().to_dict()) as writer:
@@ -253,8 +218,3 @@ def test_pretrained_runs_start_elsewhere_than_random_ones(configure, corpus, fin
         train(configure(initial=initial), corpus, finished, silent) for initial in (None, Recipe())
     )
     assert one.curve("dev_loss/iterate")[1][0] != two.curve("dev_loss/iterate")[1][0]
-
-
-def test_averaging_is_part_of_the_identity(configure):
-    one, two = configure(algorithm=AveragedSgd(eta=0.01)), configure(algorithm=AveragedSgd(eta=0.1))
-    assert one.to_dict() != two.to_dict()

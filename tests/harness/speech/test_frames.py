@@ -70,26 +70,12 @@ def test_minibatches_are_shuffled_frames_of_the_utterances_that_were_drawn(stage
     assert ours.rows(ours.steps).tolist() == expected[0]
 
 
-def test_a_pass_sees_each_frame_once():
-    ours = order()
-    seen = np.concatenate([ours.rows(step) for step in range(ours.steps)])
-    assert sorted(seen.tolist()) == list(range(TOTAL))
-
-
 def test_the_chunk_of_a_search_changes_no_minibatch(configure, corpus):
     train, schedule = corpus.split("train"), Search(0.02)
     one, other = (
         configure(schedule=schedule, chunk=chunk).order(0, train) for chunk in (0.05, 1.0)
     )
     assert all((one.rows(step) == other.rows(step)).all() for step in range(one.steps))
-
-
-def test_passes_over_a_share_see_the_same_utterances_in_another_order():
-    one, two = (order(stage, share=0.5, minibatch=1) for stage in (0, 1))
-    seen = [[int(o.rows(step)[0]) for step in range(o.steps)] for o in (one, two)]
-    assert sorted(seen[0]) == sorted(seen[1])
-    assert seen[0] != seen[1]
-    assert len(seen[0]) == sum(LENGTHS[stream(7, "subset").permutation(8)[:4]])
 
 
 def test_a_minibatch_is_of_its_step_whoever_the_worker():

@@ -8,7 +8,6 @@ import pytest
 from harness.base.errors import UserError
 from harness.simulator import Jitter, Simulation, concat, load_cluster
 from harness.simulator.timeline import outer_lag
-from harness.simulator.timeline_file import load_timeline, save_timeline
 from harness.speech.protocol import Sequence
 from tests.harness.simulator.conftest import UNIT_JOB, make_cluster
 
@@ -116,26 +115,6 @@ def test_lengths_have_the_mean_and_spread_asked_for():
     lengths = timeline.decodes.steps
     assert lengths.mean() == pytest.approx(200.0, rel=0.03)
     assert lengths.std() / lengths.mean() == pytest.approx(0.5, rel=0.05)
-
-
-def test_segments_a_restore_and_the_file_change_nothing(tmp_path):
-    parts, whole = run(shards=2, **SMALL), run(shards=2, **SMALL)
-    segments = [parts.advance(folds=40), parts.advance(folds=0), parts.advance(folds=59)]
-    parts = Simulation.restore(parts.cluster, parts.protocol, parts.state(), 3)
-    segments.append(parts.advance(folds=201))
-    together = whole.advance(folds=300)
-    assert concat(segments).sha256() == together.sha256()
-    save_timeline(together, tmp_path / "t")
-    assert load_timeline(tmp_path / "t").sha256() == together.sha256()
-
-
-def test_a_drained_segment_leaves_no_contribution_under_way():
-    simulation = run(**SMALL)
-    simulation.advance(folds=50, drain=True)
-    assert simulation.drained
-    assert simulation.version == simulation.dispatched == 50
-    simulation.pause(10.0, "search")
-    assert simulation.advance(folds=30).folds.time_s.min() > 10.0
 
 
 def test_sequence_training_on_a_shared_link_is_refused():

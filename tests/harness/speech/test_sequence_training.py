@@ -27,22 +27,17 @@ from harness.base.seeds import SHORT, identity
 from harness.base.settings import dataclasses_below
 from harness.networks.feedforward import Dnn, Layout
 from harness.simulator.timeline_file import load_timeline
-from harness.speech.decoding import TOLD, Halves, orders, parts
+from harness.speech.decoding import TOLD, Halves
 from harness.speech.sequence import Plateau
 from harness.speech.sequence_training import has_collapsed, train_sequence
 from harness.speech.task import final_model
 from harness.store import Store
 from harness.store.schema import MODEL, WORD_ERRORS
-from harness.training import loop as module
 from harness.training.run import train
+from tests.killed import check_deaths
 from tests.silence import silent
 
 LAYOUT = Layout((9, 6, 5))
-KEPT = ("run.json", "metrics.parquet", "timeline.parquet", WORD_ERRORS, MODEL)
-
-
-def kept_bytes(run) -> dict[str, bytes]:
-    return {name: run.path(name).read_bytes() for name in KEPT}
 
 
 def final(run) -> torch.Tensor:
@@ -63,11 +58,6 @@ WAYS = {
 }
 
 
-def test_two_trainings_of_one_configuration_give_the_same_bytes(sequence, corpus, tmp_path):
-    runs = [train_sequence(sequence(), corpus, Store(tmp_path / name), silent) for name in "ab"]
-    assert kept_bytes(runs[0]) == kept_bytes(runs[1])
-
-
 def test_another_seed_gives_another_timeline_and_another_model(sequence, run_sequence):
     one, two = (run_sequence(sequence(seed=seed)) for seed in (0, 1))
     assert one.hash != two.hash
@@ -75,35 +65,19 @@ def test_another_seed_gives_another_timeline_and_another_model(sequence, run_seq
     assert not torch.equal(final(one), final(two))
 
 
-class Killed(BaseException):
-    """Stands for a process that dies."""
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_that_dies_and_resumes_gives_the_bytes_of_one_that_did_not(
-    way, sequence, corpus, tmp_path, finished, monkeypatch
+    way, sequence, corpus, tmp_path, finished
 ):
-    monkeypatch.setattr(module, "CHECKPOINT_EVERY_S", -1e9)
-    monkeypatch.setattr(module, "CHECKPOINT_SHARE", float("inf"))  # a checkpoint at every stop
     config = sequence(plateau=Plateau(1, 0.5), **WAYS[way])
     whole = train_sequence(config, corpus, finished, silent)
     assert whole.status == "done"
-    store = Store(tmp_path / "killed")
-    train(config.start, corpus, store, silent)
-    for death in (2, 1, 3):
-        told = 0
 
-        def die(progress, death=death):
-            nonlocal told
-            told += 1
-            if told > death:
-                raise Killed
+    def execute(store, watch):
+        train(config.start, corpus, store, silent)
+        return train_sequence(config, corpus, store, watch)
 
-        with pytest.raises(Killed):
-            train_sequence(config, corpus, store, die)
-        assert (store.path / whole.hash / "checkpoint").is_dir()
-    resumed = train_sequence(config, corpus, store, silent)
-    assert kept_bytes(resumed) == kept_bytes(whole)
+    check_deaths(execute, whole, tmp_path, 2, 1, 3)
 
 
 def test_a_finished_run_is_not_trained_again(sequence, run_sequence):
@@ -133,11 +107,6 @@ def test_a_rate_that_is_too_large_ends_as_diverged_with_the_time(sequence, run_s
     assert done.status == "diverged"
     assert done.note.startswith(f"in MMI at fold {done.summary['folds']} (pass ")
     assert done.summary["virtual_s"] > 0
-
-
-def test_a_criterion_that_collapses_ends_the_run_too(sequence, run_sequence):
-    done = run_sequence(sequence(rate=30.0, criterion=Criterion(kappa=0.5)))
-    assert done.status == "diverged"
 
 
 def test_no_pass_measures_the_start(sequence, run_sequence, corpus, finished):
@@ -275,19 +244,6 @@ def test_settings_that_are_none_are_refused(sequence):
         sequence(replicas=0)
     with pytest.raises(UserError, match="rate"):
         sequence(rate=0.0)
-
-
-def test_replicas_have_parts_that_together_are_everything_once_a_pass():
-    dealt = parts(3, 29, 4)
-    assert sorted(map(len, dealt)) == [7, 7, 7, 8]
-    assert sorted(np.concatenate(dealt).tolist()) == list(range(29))
-    order = orders(3, 29, 4, 2)
-    assert order.shape == (4, 16)
-    for replica, part in enumerate(dealt):
-        mine = order[replica][order[replica] >= 0]
-        assert sorted(mine[: len(part)].tolist()) == sorted(part.tolist())
-        assert sorted(mine[len(part) :].tolist()) == sorted(part.tolist())
-        assert mine[: len(part)].tolist() != mine[len(part) :].tolist()
 
 
 def test_the_rate_falls_after_a_plateau_and_no_more_often_than_allowed():

@@ -11,15 +11,12 @@ from harness.speech.sequence_training import train_sequence
 from harness.store import Store
 from harness.training import loop
 from harness.training.run import train
+from tests.killed import Killed
 from tests.silence import silent
 
 LAYOUTS = {"its own": lambda own: own, "another": lambda own: own + 1, "none": lambda own: None}
 RUNS = {"of another run": "0" * 64, "of a run that it does not say": None}
 TAKEN_UP = "its own"
-
-
-class Killed(BaseException):
-    """Stands for a process that dies."""
 
 
 def die_later(progress):

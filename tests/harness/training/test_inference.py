@@ -11,17 +11,12 @@ from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
 from harness.simulator.protocols.averaging import Averaging
 from harness.speech import task
 from harness.store import Store
-from harness.store.schema import WORD_ERRORS
 from harness.training.run import train
 from tests.folds import ALGORITHMS
+from tests.killed import kept_bytes
 from tests.silence import silent
 
-KEPT = ("run.json", "metrics.parquet", "timeline.parquet", "model.safetensors", WORD_ERRORS)
 NG = NaturalGradient(Preconditioner(2, 2), Preconditioner(3, 2), PerSample(0.4))
-
-
-def kept_bytes(run) -> dict[str, bytes]:
-    return {name: run.path(name).read_bytes() for name in KEPT}
 
 
 @pytest.fixture
@@ -31,22 +26,19 @@ def grid_run(corpus, monkeypatch):
     return lambda config, store: config.execute(store, silent)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_algorithm_gives_the_bytes_of_a_run_with_autograd_at_hand(
+SETTINGS = {
+    name: {"algorithm": algorithm, "workers": 4}
+    | ({"protocol": Averaging(1, overlap=name == "eager DiLoCo")} if algorithm.rounds else {})
+    for name, algorithm in ALGORITHMS.items()
+}
+NATURAL = {"algorithm": ModelAveraging(NG), "protocol": Averaging(3), "initial": Recipe()}
+
+
+@pytest.mark.parametrize("name", [*SETTINGS, "natural gradient, pretrained"])
+def test_a_run_gives_the_bytes_of_one_with_autograd_at_hand(
     name, configure, corpus, tmp_path, grid_run
 ):
-    algorithm = ALGORITHMS[name]
-    rounds = {"protocol": Averaging(1, overlap=name == "eager DiLoCo")} if algorithm.rounds else {}
-    config = configure(algorithm=algorithm, workers=4, passes=1, **rounds)
-    with_autograd = train(config, corpus, Store(tmp_path / "with"), silent)
-    without = grid_run(config, Store(tmp_path / "without"))
-    assert kept_bytes(without) == kept_bytes(with_autograd)
-
-
-def test_pretraining_and_natural_gradient_too(configure, corpus, tmp_path, grid_run):
-    config = configure(
-        algorithm=ModelAveraging(NG), protocol=Averaging(3), initial=Recipe(), passes=1
-    )  # fmt: skip
+    config = configure(passes=1, **SETTINGS.get(name, NATURAL))
     with_autograd = train(config, corpus, Store(tmp_path / "with"), silent)
     without = grid_run(config, Store(tmp_path / "without"))
     assert kept_bytes(without) == kept_bytes(with_autograd)

@@ -13,18 +13,17 @@ from data_synth.corpus import Corpus
 from harness.base import forks
 from harness.speech.frames import RunConfig
 from harness.store import Store
-from harness.store.schema import WORD_ERRORS
 from harness.training.run import train
+from tests.killed import kept_bytes
 
 SEEDS = 8
-KEPT = ("run.json", "metrics.parquet", "timeline.parquet", WORD_ERRORS)
 
 
 def trained(configs: Sequence[RunConfig], corpus: Corpus, folder: Path) -> tuple[list, list[bytes]]:
     """Final errors on the development set, and every byte that the runs keep."""
     runs = [train(config, corpus, Store(folder), lambda _: None) for config in configs]
     errors = [run.summary["dev_frame_error/average"] for run in runs]
-    return errors, [run.path(name).read_bytes() for run in runs for name in KEPT]
+    return errors, [kept for run in runs for kept in kept_bytes(run).values()]
 
 
 def trained_elsewhere(context, *arguments) -> tuple[list, list[bytes]]:

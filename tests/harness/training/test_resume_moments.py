@@ -18,21 +18,16 @@ from harness.networks.feedforward import denormals_flushed
 from harness.runs.config import Boundaries
 from harness.speech.frames import RunConfig
 from harness.store import Store
-from harness.store.schema import WORD_ERRORS
 from harness.training import folds, loop
 from harness.training import loop as module
 from harness.training import run as run_module
 from harness.training.folds import FrameTraining as Training
 from harness.training.run import train
+from tests.killed import KEPT, Killed
 from tests.silence import silent
 
-KEPT = ("run.json", "metrics.parquet", "timeline.parquet", WORD_ERRORS)
 SEARCH = Search(0.02, least_minibatches=3, clear=0.0)
 Moment = Callable[[Training], bool]
-
-
-class Killed(BaseException):
-    """Stands for a process that dies."""
 
 
 class Ended:

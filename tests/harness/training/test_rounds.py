@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
@@ -30,14 +29,13 @@ from harness.speech.task import initial_parameters
 from harness.store import Store
 from harness.store.schema import WORD_ERRORS
 from harness.tasks.order import Laid, Partition
-from harness.training import loop as module
 from harness.training import run as run_module
 from harness.training.folds import FrameTraining as Training
 from harness.training.run import train
+from tests.killed import check_deaths
 from tests.silence import silent
 
 NG = NaturalGradient(Preconditioner(2, 2), Preconditioner(3, 2), PerSample(0.4))
-KEPT = ("run.json", "metrics.parquet", "timeline.parquet", WORD_ERRORS)
 KINDS = {
     "plain": {"algorithm": ModelAveraging()},
     "estimates carried": {"algorithm": ModelAveraging(NG)},
@@ -58,10 +56,6 @@ KINDS = {
 }
 
 
-class Killed(BaseException):
-    """Stands for a process that dies."""
-
-
 @pytest.fixture
 def averaged(configure):
     def make(**choices):
@@ -78,10 +72,6 @@ def averaged(configure):
     return make
 
 
-def kept_bytes(run) -> dict[str, bytes]:
-    return {name: run.path(name).read_bytes() for name in KEPT}
-
-
 def trained(config, corpus, folder, monkeypatch) -> Training:
     """The training of a finished run, with all it leaves in memory."""
     seen: list[Training] = []
@@ -95,27 +85,12 @@ def trained(config, corpus, folder, monkeypatch) -> Training:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("death", [2, 5])
 def test_a_run_that_dies_and_resumes_gives_the_bytes_of_one_that_did_not(
-    kind, death, averaged, corpus, tmp_path, finished, monkeypatch
+    kind, death, averaged, corpus, tmp_path, finished
 ):
-    monkeypatch.setattr(module, "CHECKPOINT_EVERY_S", -1e9)
-    monkeypatch.setattr(module, "CHECKPOINT_SHARE", float("inf"))  # a checkpoint at every boundary
     config = averaged(**KINDS[kind])
     whole = train(config, corpus, finished, silent)
     assert whole.status == "done"
-    told = 0
-
-    def die(progress):
-        nonlocal told
-        told += 1
-        if told > death:
-            raise Killed
-
-    store = Store(tmp_path / "killed")
-    with pytest.raises(Killed):
-        train(config, corpus, store, die)
-    assert (store.path / whole.hash / "checkpoint").is_dir()
-    resumed = train(config, corpus, store, silent)
-    assert kept_bytes(resumed) == kept_bytes(whole)
+    check_deaths(lambda *to: train(config, corpus, *to), whole, tmp_path, death)
 
 
 def test_every_kind_learns_and_names_its_model_alone_for_deployment(averaged, corpus, finished):
@@ -190,16 +165,9 @@ def _folded(segments) -> list[tuple[int, int, int, int]]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def test_the_tests_may_be_left_to_the_end(averaged, corpus, finished):
-    run = train(averaged(tested="at the end"), corpus, finished, silent)
-    errors = load_file(run.path(WORD_ERRORS))
-    assert set(errors) == {
-        *("clean/lengths", "noise/lengths", "clean/iterate/2", "noise/iterate/2")
-    }
-
-
 @pytest.mark.parametrize(
-    ("tested", "passes"), [("every pass", "012"), ("first pass", "0"), ("never", "")]
+    ("tested", "passes"),
+    [("every pass", "012"), ("first pass", "0"), ("at the end", "2"), ("never", "")],
 )
 def test_the_tests_may_be_made_after_some_passes_alone(averaged, corpus, finished, tested, passes):
     run = train(averaged(tested=tested), corpus, finished, silent)
@@ -214,15 +182,6 @@ def test_an_early_stop_is_the_end(averaged, corpus, finished):
     run = train(averaged(schedule=stops, tested="at the end"), corpus, finished, silent)
     assert run.summary["passes"] == 2
     assert "clean/iterate/1" in load_file(run.path(WORD_ERRORS))
-
-
-def test_what_an_epoch_costs_is_due_once_a_pass(averaged, corpus, finished):
-    plain = averaged()
-    costly = replace(plain.cluster.parallel, epoch_minibatches=10**6, epoch_s=1.0)
-    dear = replace(plain, cluster=replace(plain.cluster, parallel=costly))
-    one, two = (train(c, corpus, finished, silent) for c in (plain, dear))
-    assert one.summary["folds"] == two.summary["folds"]
-    assert two.summary["virtual_s"] == pytest.approx(one.summary["virtual_s"] + 3.0, rel=1e-9)
 
 
 def test_rounds_of_speech_say_which_share_of_the_frames_they_trained_on(averaged, corpus, finished):
@@ -262,13 +221,6 @@ def test_settings_that_do_not_go_together_are_refused_in_one_line(configure, ave
     failing = replace(averaged().cluster, faults=(Fault("death", mean_s=9.0, down_s=1.0),))
     assert averaged(cluster=failing).missed_rounds
     assert configure(cluster=failing).cluster.faults
-
-
-def test_two_trainings_of_one_configuration_give_the_same_bytes(averaged, corpus, tmp_path):
-    config = averaged(algorithm=ModelAveraging(NG))
-    one, two = (train(config, corpus, Store(tmp_path / name), silent) for name in "ab")
-    assert kept_bytes(one) == kept_bytes(two)
-    assert np.isfinite(one.summary["dev_loss/iterate"])
 
 
 def test_every_pass_gives_each_worker_its_minibatches_from_the_first_to_the_last(
