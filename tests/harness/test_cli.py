@@ -87,55 +87,11 @@ def test_another_network_and_minibatch_may_be_timed(capsys):
     assert "159.7 MB" in out
 
 
-BAD = [
-    ([K20M, "--folds", "0"], "--folds"),
-    ([K20M, "--folds", "many"], "--folds"),
-    ([K20M, "--workers", "1,0"], "--workers"),
-    ([K20M, "--workers", "1,,2"], "--workers"),
-    ([K20M, "--workers", "1.5"], "--workers"),
-    ([K20M, "--protocol", "parameter-server"], "did you mean 'parameter_server'"),
-    ([K20M, "--network", "10"], "--network"),
-    ([K20M, "--network", "10-0"], "--network"),
-    ([K20M, "--network", "10-5x99999999999-3"], "--network"),
-    ([K20M, "--minibatch", "0"], "--minibatch"),
-    ([K20M, "--trace", "/nowhere/at/all.json"], "--trace"),
-    ([K20M, "--json", "/"], "--json"),
-    ([K20M, "--workres", "1"], "--workres"),
-    (["missing.toml"], "missing.toml"),
-    ([], "CLUSTER"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "named"), BAD, ids=[" ".join(a[1:]) for a, _ in BAD])
-def test_bad_usage_is_one_line_and_exit_code_2(capsys, arguments, named):
-    code, out, err = lagbench(capsys, *arguments)
-    assert (code, out) == (2, "")
-    assert named in err
-    assert err.count("\n") == 1
-
-
-def test_a_misspelt_command_is_named_with_the_nearest(capsys):
-    assert cli.main(["simulat"]) == 2
-    assert "did you mean 'simulate'" in capsys.readouterr().err
-
-
-def test_a_misspelt_option_is_named_with_the_nearest(capsys):
-    assert cli.main(["--verison"]) == 2
-    assert "did you mean '--version'" in capsys.readouterr().err
-
-
 def test_the_version_names_what_computes(capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main(["--version"])
     assert ended.value.code == 0
     assert re.match(r"lagbench [\d.]+ \(torch .*, numba .*, numpy .*\)\n", capsys.readouterr().out)
-
-
-def test_a_paper_is_reproduced_by_the_same_command(capsys):
-    assert cli.main(["reproduce", "papr1"]) == 2
-    assert "did you mean 'paper1'" in capsys.readouterr().err
-    assert cli.main(["reproduce", "paper1", "--scale", "lptop"]) == 2
-    assert "did you mean 'laptop'" in capsys.readouterr().err
 
 
 def test_an_interrupt_ends_with_code_130_and_no_traceback(capsys, monkeypatch):

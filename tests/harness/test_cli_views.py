@@ -77,31 +77,6 @@ def test_a_sweep_reaches_lists_tables_not_there_yet_and_the_catalogue(tmp_path):
     assert (h100.launch_s, h100.peak_flops_per_s) == (1.5, 989e12)
 
 
-@pytest.mark.parametrize(
-    ("sweep", "message"),
-    [
-        ("link.latency_s", "--sweep: 'link.latency_s' is not allowed; allowed: key=a,b,c"),
-        ("link.latency_s=", "--sweep: 'link.latency_s=' is not allowed"),
-        ("link.latency_s=1,,2", "is not allowed; allowed: key=a,b,c"),
-        ("link.latncy_s=1", "key in link: unknown 'latncy_s' (did you mean 'latency_s'?)"),
-        ("link.latency_s=fast", "link.latency_s: 'fast' is not allowed; allowed: a number"),
-        ("link.latency_s=-1", "link.latency_s: -1.0 is not allowed"),
-        ("name.x=1", "--sweep: 'name.x' is not a key"),
-        ("name.x.y=1", "--sweep: 'name.x.y' leads nowhere"),
-        ("workers[7].count=1", "--sweep: 'workers[7].count' leads nowhere"),
-        ("workers[0]=1", "--sweep: 'workers[0]' is not a key"),
-        ("workers[7]=1", "--sweep: 'workers[7]' leads nowhere"),
-        ("=1", "is not allowed; allowed: key=a,b,c"),
-        ("link.latency_s=" + ",".join(map(str, range(1001))), "1001 combinations"),
-    ],
-)
-def test_a_sweep_that_makes_no_sense_is_refused_in_one_line(capsys, sweep, message):
-    code, out, err = lagbench(capsys, *SMALL, "--sweep", sweep)
-    assert (code, out) == (2, "")
-    assert message in err
-    assert err.count("\n") == 1
-
-
 def test_one_key_is_swept_once():
     with pytest.raises(UserError, match="given twice"):
         points(K20M, ["server.fold_s=0", "server.fold_s=1"])
@@ -120,18 +95,6 @@ def test_no_line_is_longer_than_a_terminal_is_wide(capsys, path):
     assert max(map(len, out.splitlines())) <= 80
     _, out, _ = lagbench(capsys, *arguments)
     assert max(map(len, out.splitlines())) <= 80
-
-
-def test_a_cluster_without_costs_has_nothing_to_draw(capsys, tmp_path):
-    path = tmp_path / "free.toml"
-    path.write_text(
-        'name = "free"\nworkers = [{count = 2, device = "d"}]\n[devices.d]\n'
-        "[workload]\nminibatch_frames = 1\nflops_per_frame = 0\nparameter_bytes = 0\n"
-    )
-    code, _, err = lagbench(capsys, str(path), "--folds", "50", "--plot", str(tmp_path / "p.svg"))
-    assert code == 2
-    assert "no time passes" in err
-    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("form", ["svg", "png", "pdf"])
@@ -177,27 +140,6 @@ def test_a_page_shows_few_of_many_workers_and_only_their_folds():
     server = shown.spans.where(shown.spans.worker == -1)
     assert len(server) == len(shown.contributions)
     assert np.isin(server.end_s, timeline.folds.time_s[shown.contributions.fold]).all()
-
-
-@pytest.mark.parametrize("name", ["p.jpg", "p", "no/where.svg"])
-def test_a_page_that_cannot_be_written_is_refused_before_anything_is_simulated(
-    capsys, tmp_path, name
-):
-    code, out, err = lagbench(capsys, *SMALL, "--plot", str(tmp_path / name))
-    assert (code, out) == (2, "")
-    assert "--plot" in err
-    assert err.count("\n") == 1
-
-
-def test_a_protocols_settings_reach_the_simulation(capsys, tmp_path):
-    def throughput(*options: str) -> float:
-        path = tmp_path / "out.json"
-        assert lagbench(capsys, *SMALL, "--workers", "4", "--json", str(path), *options)[0] == 0
-        return json.loads(path.read_text())[0]["throughput_per_s"]
-
-    often = throughput("--protocol", "averaging", "--every", "1")
-    seldom = throughput("--protocol", "averaging", "--every", "50")
-    assert seldom > 1.5 * often
 
 
 def test_any_protocol_has_a_page(capsys, tmp_path):

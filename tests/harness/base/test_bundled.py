@@ -46,9 +46,6 @@ def test_an_unknown_name_is_answered_with_all_there_are():
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["train", "k20m-server"], "'k20m-server' is a cluster; allowed: lagbench simulate"),
-        (["simulate", "diloco"], "'diloco' is a run; allowed: lagbench train diloco"),
-        (["train", str(find_bundled("cluster")["spot-32"])], "a cluster file and no run file"),
         (["predict", str(find_bundled("cluster")["spot-32"])], "a cluster file and no run file"),
         (["simulate", str(find_bundled("run")["diloco"])], "that it names, 'wide-area-10'"),
     ],

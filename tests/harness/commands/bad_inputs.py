@@ -147,15 +147,10 @@ def options() -> Iterator[Case]:
     """Options with what is no number, or none that is allowed."""
     for option in OPTIONS:
         for text in ("", "x", "1.5", "nan", "-1" + "0" * 30, LONG, "1e3", "0x10", " ", "1,,2", "½"):
-            yield Case(
-                f"option: --{option} {text[:12]!r}", PLAIN.encode(), (f"--{option}={text}",), None
-            )
-    for option, text in (
-        ("protocol", "x" * 9000),
-        ("frames", "nan"),
-        ("kept", "inf"),
-        ("slots", "0"),
-    ):
+            name = f"option: --{option} {text[:12]!r}"
+            yield Case(name, PLAIN.encode(), (f"--{option}={text}",), None)
+    wrong = ("protocol", "x" * 9000), ("frames", "nan"), ("kept", "inf"), ("slots", "0")
+    for option, text in wrong:
         yield Case(f"option: --{option}", PLAIN.encode(), (f"--{option}={text}",), True)
 
 
@@ -195,12 +190,8 @@ def outputs() -> Iterator[Case]:
         ):
             name = f"{place}{ending}" if place in ("/nowhere/x", "/proc/x") else place
             yield Case(f"output: --{option}={name}", PLAIN.encode(), (f"--{option}={name}",), True)
-        yield Case(
-            f"output: --{option} long",
-            PLAIN.encode(),
-            (f"--{option}=DIR/{'n' * 300}{ending}",),
-            True,
-        )
+        long = (f"--{option}=DIR/{'n' * 300}{ending}",)
+        yield Case(f"output: --{option} long", PLAIN.encode(), long, True)
         yield Case(f"output: --{option} input", PLAIN.encode(), (f"--{option}=DIR/c.toml",), True)
     yield Case("output: both", PLAIN.encode(), ("--json=-", "--trace=-"), True)
     yield Case("output: --plot=x.jpg", PLAIN.encode(), ("--plot=DIR/x.jpg",), True)
@@ -215,12 +206,8 @@ def extremes() -> Iterator[Case]:
             yield Case(f"extreme: {protocol} {workers}", PLAIN.encode(), few, None)
     yield Case("extreme: 10,000,001", many.replace(b"10000000", b"10000001"), (), True)
     yield Case("extreme: folds", PLAIN.encode(), ("--folds=10000001",), True)
-    yield Case(
-        "extreme: all folds",
-        PLAIN.encode(),
-        ("--folds=10000000", "--protocol=averaging", "--workers=5000"),
-        True,
-    )
+    every = ("--folds=10000000", "--protocol=averaging", "--workers=5000")
+    yield Case("extreme: all folds", PLAIN.encode(), every, True)
     death = '[[faults]]\nkind = "death"\nmean_s = 1e-6\n'
     yield Case("extreme: all die", PLAIN.encode() + death.encode(), (), True)
     for sharing in ("none", "fifo", "fair"):

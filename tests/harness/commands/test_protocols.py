@@ -32,28 +32,6 @@ def test_averaging_is_simulated_with_its_settings(tmp_path, capsys):
     assert 1.0 < figures["10"]["speedup"] < figures["20"]["speedup"] < 4.0
 
 
-def test_a_server_in_shards_is_simulated_and_folds_sooner(tmp_path):
-    lags = []
-    for shards in ("1", "4"):
-        out = tmp_path / shards
-        size = ["--workers", "4", "--folds", "200", "--json", str(out)]
-        assert main(["simulate", K20M, "--shards", shards, *size]) == 0
-        lags.append(json.loads(out.read_text())[0]["lag_s"]["mean"])
-    assert lags[1] < lags[0]
-
-
-def test_overlapped_averaging_is_faster_and_one_fold_stale(tmp_path):
-    found = []
-    for more in ([], ["--overlap"]):
-        out = tmp_path / "figures"
-        options = ["--protocol", "averaging", "--every", "5", *more]
-        size = ["--workers", "4", "--folds", "100", "--json", str(out)]
-        assert main(["simulate", K20M, *options, *size]) == 0
-        found.append(json.loads(out.read_text())[0])
-    assert [each["staleness"]["max"] for each in found] == [0, 1]
-    assert found[0]["speedup"] < found[1]["speedup"]
-
-
 def test_a_setting_that_holds_by_default_can_be_turned_off(tmp_path):
     found = []
     for more in ([], ["--shuffled"], ["--no-shuffled"]):
@@ -74,29 +52,6 @@ def test_an_epoch_on_stampede_is_as_long_as_paper_2_says(tmp_path):
     assert figures["folds"] == 594
     assert figures["virtual_s"] / 60 == pytest.approx(27.3, rel=0.05)
     assert figures["speedup"] == pytest.approx(9.32, rel=0.05)
-
-
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        (["--epochs", "1"], "--epochs: there are none; allowed: with --protocol averaging"),
-        (["--every", "10"], "--every: not allowed with --protocol parameter_server; allowed: with"),
-        (["--protocol", "averaging", "--bound", "3"], "--bound: not allowed with --protocol av"),
-        (
-            ["--protocol", "averaging", "--shards", "2"],
-            "allowed: with --protocol parameter_server or",
-        ),
-        (["--shards", "0"], "parameter_server: shards: 0 is not allowed"),
-        (["--protocol", "averaging", "--every", "0"], "averaging: every: 0 is not allowed"),
-        (["--protocol", "averaging", "--collective", "rign"], "did you mean 'ring'"),
-        (["--protocol", "avering"], "did you mean 'averaging'"),
-    ],
-)
-def test_a_setting_that_does_not_fit_is_one_clear_line(options, line, capsys):
-    assert main(["simulate", K20M, *options]) == 2
-    told = capsys.readouterr().err.strip()
-    assert line in told
-    assert "\n" not in told
 
 
 @pytest.mark.parametrize("protocol", ["parameter_server", "averaging"])

@@ -57,8 +57,6 @@ def test_lists_of_workers_and_seeds_are_runs_of_one_store(tmp_path, capsys):
         (["--seeds", "0"], "--seeds: 0; allowed: from 1"),
         (["--set", "workers"], "--set: 'workers' is not allowed"),
         (["--seed", "-1"], "--seed -1: allowed"),
-        (["--jobs", "0"], "--jobs: '0' is not allowed; allowed: a whole number from 1 to 1000"),
-        (["--jobs", "-2"], "--jobs: '-2' is not allowed"),
     ],
 )
 def test_a_mistake_is_one_line(words, told, tmp_path, capsys):
@@ -76,10 +74,3 @@ def test_processes_are_those_of_harness_train_with_the_same_options(tmp_path, mo
     rest = ["--processes", "5", "--out", str(tmp_path), "--seed", "7", "--device", "cpu", "--paced"]
     assert asked == [[file, *rest]]
     assert train_parser().parse_args(asked[0]).processes == 5
-
-
-@pytest.mark.parametrize("command", ["train", "compare-algorithms", "tolerate"])
-def test_no_command_takes_less_than_one_job(command, capsys):
-    assert main([command, "async-averaged", "--jobs", "0"]) == 2
-    told = "argument --jobs: '0' is not allowed; allowed: a whole number from 1 to 1000"
-    assert told in capsys.readouterr().err
