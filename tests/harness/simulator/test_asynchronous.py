@@ -85,26 +85,26 @@ def test_a_full_server_makes_workers_wait_before_they_send(run):
     assert max(taken) == 2
 
 
-def test_a_death_costs_what_the_worker_had_under_way_and_the_time_it_is_away(run):
-    faults = (Fault("death", workers=(0,), at_s=(2.5,), down_s=3.0),)
-    timeline = run(workers=1, faults=faults, durations={}).advance(folds=4)
-    assert timeline.folds.time_s.tolist() == [1.0, 2.0, 6.5, 7.5]
-    lost = timeline.lost()
-    assert (lost.first_step.tolist(), lost.read_time_s.tolist()) == ([2], [2.0])
-
-
-def test_a_preempted_worker_finishes_first_and_loses_nothing(run):
-    faults = (Fault("preemption", workers=(0,), at_s=(2.5,), down_s=3.0),)
-    timeline = run(workers=1, faults=faults, durations={}).advance(folds=4)
-    assert timeline.folds.time_s.tolist() == [1.0, 2.0, 3.0, 7.0]
-    assert len(timeline.lost()) == 0
-
-
-def test_a_late_worker_joins_when_it_is_there(run):
-    faults = (Fault("late", workers=(1,), at_s=(2.5,)),)
-    timeline = run(workers=2, faults=faults, durations={}).advance(folds=6)
-    assert timeline.folds.time_s.tolist() == [1.0, 2.0, 3.0, 3.5, 4.0, 4.5]
-    assert timeline.folded().worker.tolist() == [0, 0, 0, 1, 0, 1]
+@pytest.mark.parametrize(
+    ("fault", "workers", "fold_s", "times_s", "lost"),
+    [
+        # a death costs what was under way and the time away, a preemption the latter alone
+        (Fault("death", (0,), at_s=(2.5,), down_s=3.0), 1, 0.0, [1.0, 2.0, 6.5, 7.5], [2]),
+        (Fault("preemption", (0,), at_s=(2.5,), down_s=3.0), 1, 0.0, [1.0, 2.0, 3.0, 7.0], []),
+        (Fault("late", (1,), at_s=(2.5,)), 2, 0.0, [1.0, 2.0, 3.0, 3.5, 4.0, 4.5], []),
+        # what queues at a server that fails
+        (
+            Fault("server", at_s=(1.5,), down_s=2.0, checkpoint_s=100.0),
+            *(3, 1.0, [5.5, 6.5, 7.5], [0, 1, 2]),
+        ),
+    ],
+    ids=lambda value: getattr(value, "kind", ""),
+)
+def test_faults_cost_what_they_do_by_hand(run, fault, workers, fold_s, times_s, lost):
+    simulation = run(workers=workers, faults=(fault,), durations={"fold_s": fold_s})
+    timeline = simulation.advance(folds=len(times_s))
+    assert timeline.folds.time_s.tolist() == times_s
+    assert timeline.lost().first_step.tolist() == lost
 
 
 def test_a_lost_message_is_sent_again_after_the_time_named(run):
@@ -128,13 +128,6 @@ def test_a_server_goes_on_from_its_last_checkpoint(run):
     assert timeline.kept().fold.tolist() == [0, 1, 2, 3, 6, 7]
     # both were computing and were done at 4, but the server is there again at 5.5
     assert timeline.folds.time_s.tolist() == [1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 5.5, 5.5]
-
-
-def test_what_queues_at_a_server_that_fails_is_lost(run):
-    faults = (Fault("server", at_s=(1.5,), down_s=2.0, checkpoint_s=100.0),)
-    timeline = run(workers=3, faults=faults, durations={"fold_s": 1.0}).advance(folds=3)
-    assert len(timeline.lost()) == 3
-    assert timeline.folds.time_s.tolist() == [5.5, 6.5, 7.5]
 
 
 def test_losing_workers_of_whom_some_never_return_ends_in_one_clear_line(run):

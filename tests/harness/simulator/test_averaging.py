@@ -8,7 +8,6 @@ import pytest
 from harness.base.errors import UserError
 from harness.simulator import Jitter, Simulation, Workload
 from harness.simulator.cluster import Host, Parallel
-from harness.simulator.costs import computation_s, costs_of
 from harness.simulator.network import Level, Network
 from harness.simulator.protocols.averaging import Averaging
 
@@ -52,11 +51,6 @@ def test_with_a_barrier_nothing_is_stale_and_all_read_at_the_fold(averaging):
     assert (rows.read_time_s[5:] == timeline.folds.time_s[rows.fold[5:] - 1]).all()
 
 
-def test_overlapped_every_contribution_but_the_first_is_one_fold_stale(averaging):
-    timeline = averaging(5, overlap=True, jitter=EXPONENTIAL, copy_s=0.1).advance(folds=50)
-    assert timeline.staleness().tolist() == [0] * 5 + [1] * 5 * 49
-
-
 def test_overlapped_an_all_reduce_shorter_than_a_round_costs_nothing(averaging):
     machine = {"every": 10, "copy_s": 0.1, "latency_s": 0.2}
     waiting, hidden = (averaging(4, overlap=o, **machine) for o in (False, True))
@@ -77,15 +71,6 @@ def test_one_worker_alone_trains_without_averaging_costs(averaging):
     timeline = averaging(1, every=3, **machine).advance(folds=4)
     assert timeline.folds.time_s.tolist() == [3.0, 6.0, 9.0, 12.0]
     assert timeline.staleness().tolist() == [0] * 4
-
-
-def test_averaging_that_costs_nothing_takes_the_time_of_its_slowest_worker_alone(averaging):
-    timeline = averaging(4, every=1, jitter=LOGNORMAL).advance(folds=20)
-    machine = averaging(4, jitter=LOGNORMAL).cluster
-    costs, time_s = costs_of(machine, JOB, 4, 0), 0.0
-    for step in range(20):
-        time_s = max(time_s + computation_s(costs, who, step) for who in range(4))
-        assert timeline.folds.time_s[step] == time_s
 
 
 def test_when_nothing_costs_time_overlapping_changes_nothing(averaging, free_job):

@@ -29,74 +29,50 @@ def way(wiring, source, target):
     return links[links >= 0].tolist(), latency_s
 
 
-@pytest.mark.parametrize(
-    ("sharing", "sent_s", "sizes", "arrived_s"),
-    [
-        ("fair", [0, 0], [1, 1], [2.0, 2.0]),
-        ("fair", [0, 0], [1, 3], [2.0, 4.0]),  # one ends early and gives its share back
-        ("fair", [0, 1], [2, 2], [3.0, 4.0]),  # one starts late
-        ("fifo", [0, 0.5], [1, 3], [1.0, 4.0]),  # one follows the other
-    ],
-)
-def test_two_messages_meet_on_the_link_of_their_receiver(sharing, sent_s, sizes, arrived_s):
-    wiring = switched(sharing=sharing)
-    assert transfer(wiring, sent_s, [0, 1], [2, 2], sizes).tolist() == arrived_s
+FIFO, STAR = switched(sharing="fifo"), Network((Level(1, 1.0),), server=Level(1, 1.0))
+TREE = wire(Network((Level(1, 6.0), Level(2, 6.0))), 4)
+"""Two cards a switch, two switches: only messages between switches share their links."""
+SITES = wire(Network((Level(1, 1e10, 1e-6), Level(10, 1e8, 0.05))), 20)
+BUS = wire(Network((), core_bandwidth_bytes_per_s=1.0), 4)
+BY_HAND = {  # network, instants, sources, targets, bytes, arrivals
+    "two into one": (switched(), [0, 0], [0, 1], [2, 2], [1, 1], [2.0, 2.0]),
+    "one ends early": (switched(), [0, 0], [0, 1], [2, 2], [1, 3], [2.0, 4.0]),
+    "one starts late": (switched(), [0, 1], [0, 1], [2, 2], [2, 2], [3.0, 4.0]),
+    "in turn": (FIFO, [0, 0.5], [0, 1], [2, 2], [1, 3], [1.0, 4.0]),
+    "in turn from one sender": (FIFO, [0, 0.5], [0, 0], [1, 2], [3, 1], [3.0, 4.0]),
+    "in turn to one receiver": (FIFO, [0, 0.5], [0, 3], [1, 1], [3, 1], [3.0, 4.0]),
+    "apart": (switched(), [0, 0], [0, 1], [1, 0], [1, 2], [1.0, 2.0]),
+    "apart, in turn": (FIFO, [0, 0], [0, 1], [1, 0], [1, 2], [1.0, 2.0]),
+    "half duplex": (switched(duplex="half"), [0, 0], [0, 1], [1, 0], [1, 1], [2.0, 2.0]),
+    # three into worker 3 have 1/3 each, so the fourth of worker 0 has 2/3: 2 bytes in 3 s
+    "what a bottleneck leaves": (
+        switched(5), [0] * 4, [0, 1, 2, 0], [3, 3, 3, 4], [1.0, 1.0, 1.0, 2.0],
+        pytest.approx([3.0] * 4),
+    ),
+    "latency alone": (
+        wire(Network((Level(1, None, 0.25),)), 8), [1.0] * 3, [0, 1, 2], [5] * 3, [1e9] * 3,
+        [1.25] * 3,
+    ),
+    "a node's port": (
+        nodes(), [0] * 4, [0, 1, 2, 3], [4, 5, 6, 7], [1] * 4, pytest.approx([4.011] * 4)
+    ),
+    "within a node": (nodes(), [0, 0], [0, 2], [1, 3], [1, 1], pytest.approx([0.251] * 2)),
+    "within switches": (TREE, [0, 0], [0, 2], [1, 3], [6, 6], [1.0, 1.0]),
+    "between switches": (TREE, [0, 0], [0, 1], [2, 3], [6, 6], [2.0, 2.0]),
+    "to a server": (wire(STAR, 4, 1), [0] * 4, [0, 1, 2, 3], [4] * 4, [1] * 4, [4.0] * 4),
+    "to two shards": (wire(STAR, 4, 2), [0] * 4, [0, 1, 2, 3], [4, 4, 5, 5], [1] * 4, [2.0] * 4),
+    "from a server": (wire(STAR, 4, 1), [0] * 4, [4] * 4, [0, 1, 2, 3], [1] * 4, [4.0] * 4),
+    "sites far apart": (
+        SITES, [0, 0], [0, 1], [1, 15], [1e8, 1e8], pytest.approx([0.01 + 1e-6, 1.05 + 1e-6])
+    ),
+    "one core": (BUS, [0, 0], [0, 2], [1, 3], [1, 1], [2.0, 2.0]),
+}  # fmt: skip
 
 
-def test_messages_that_share_no_link_do_not_meet():
-    for sharing in ("fair", "fifo"):
-        arrived = transfer(switched(sharing=sharing), [0, 0], [0, 1], [1, 0], [1, 2])
-        assert arrived.tolist() == [1.0, 2.0]
-
-
-def test_two_directions_share_a_half_duplex_link():
-    half = switched(duplex="half")
-    assert transfer(half, [0, 0], [0, 1], [1, 0], [1, 1]).tolist() == [2.0, 2.0]
-
-
-def test_what_a_bottleneck_elsewhere_leaves_goes_to_the_others():
-    """The textbook case: on the link shared with a message held to 1/3, another has 2/3."""
-    messages = ([0] * 4, [0, 1, 2, 0], [3, 3, 3, 4], [1.0, 1.0, 1.0, 2.0])
-    assert transfer(switched(5), *messages) == pytest.approx([3.0, 3.0, 3.0, 3.0])
-    # three messages into worker 3 have 1/3 each, so the fourth of worker 0 has 2/3: 2 bytes in 3 s
-
-
-def test_an_infinitely_fast_network_leaves_only_latency():
-    free = wire(Network((Level(1, None, 0.25),)), 8)
-    assert transfer(free, [1.0] * 3, [0, 1, 2], [5, 5, 5], [1e9] * 3).tolist() == [1.25] * 3
-
-
-def test_one_port_of_a_node_carries_what_all_its_workers_send_to_others():
-    arrived = transfer(nodes(), [0] * 4, [0, 1, 2, 3], [4, 5, 6, 7], [1] * 4)
-    assert arrived == pytest.approx([4.0 + 1e-3 + 1e-2] * 4)
-    inside = transfer(nodes(), [0] * 2, [0, 2], [1, 3], [1] * 2)
-    assert inside == pytest.approx([0.25 + 1e-3] * 2)
-
-
-def test_the_cards_of_one_server_meet_where_their_tree_joins():
-    """Two cards a switch, two switches: only messages between switches share their links."""
-    tree = wire(Network((Level(1, 6.0), Level(2, 6.0))), 4)
-    assert transfer(tree, [0, 0], [0, 2], [1, 3], [6, 6]).tolist() == [1.0, 1.0]
-    assert transfer(tree, [0, 0], [0, 1], [2, 3], [6, 6]).tolist() == [2.0, 2.0]
-
-
-def test_shards_divide_what_goes_to_one_server():
-    star = Network((Level(1, 1.0),), server=Level(1, 1.0))
-    one, two = wire(star, 4, 1), wire(star, 4, 2)
-    assert transfer(one, [0] * 4, [0, 1, 2, 3], [4] * 4, [1] * 4).tolist() == [4.0] * 4
-    assert transfer(two, [0] * 4, [0, 1, 2, 3], [4, 4, 5, 5], [1] * 4).tolist() == [2.0] * 4
-    assert transfer(one, [0] * 4, [4] * 4, [0, 1, 2, 3], [1] * 4).tolist() == [4.0] * 4
-
-
-def test_sites_far_apart_are_as_far_as_their_latency():
-    sites = wire(Network((Level(1, 1e10, 1e-6), Level(10, 1e8, 0.05))), 20)
-    arrived = transfer(sites, [0, 0], [0, 1], [1, 15], [1e8, 1e8])
-    assert arrived == pytest.approx([0.01 + 1e-6, 1.0 + 0.05 + 1e-6])
-
-
-def test_all_traffic_shares_the_core():
-    bus = wire(Network((), core_bandwidth_bytes_per_s=1.0), 4)
-    assert transfer(bus, [0, 0], [0, 2], [1, 3], [1, 1]).tolist() == [2.0, 2.0]
+@pytest.mark.parametrize("case", BY_HAND.values(), ids=BY_HAND)
+def test_messages_arrive_when_they_do_by_hand(case):
+    *messages, arrived_s = case
+    assert transfer(*messages).tolist() == arrived_s
 
 
 def test_a_way_leads_up_to_the_lowest_common_level_and_down():
@@ -156,9 +132,3 @@ def test_levels_that_do_not_nest_are_refused():
     table = {"levels": [{"workers_per_link": 4}, {"workers_per_link": 6}]}
     with pytest.raises(UserError, match=r"a.toml: network.levels\[1\].workers_per_link: 6 is not"):
         build(Network, table, "a.toml", "network")
-
-
-def test_a_fifo_message_waits_for_every_link_of_its_way():
-    fifo = switched(sharing="fifo")
-    assert transfer(fifo, [0, 0.5], [0, 0], [1, 2], [3, 1]).tolist() == [3.0, 4.0]  # one sender
-    assert transfer(fifo, [0, 0.5], [0, 3], [1, 1], [3, 1]).tolist() == [3.0, 4.0]  # one receiver

@@ -107,64 +107,41 @@ def star(of_worker=None, of_server=None, sharing="fair", **server):
     return Network((Level(1, of_worker),), sharing, server=Level(1, of_server, **server))
 
 
-def first_folds_s(simulation, folds):
-    return simulation.advance(folds=folds).folds.time_s.tolist()
+SERVED = star(of_server=32.0)
+HALF = star(of_server=32.0, duplex="half")
+TREE = Network((Level(1, 64.0), Level(2, 32.0)), server=Level(1))
+CORE = Network((Level(1),), core_bandwidth_bytes_per_s=16.0, server=Level(1))
+SITES = Network((Level(1, 32.0, 0.25), Level(2, 32.0, 0.5)), server=Level(1, None, 0.125))
+LATE = {"faults": (Fault("late", workers=(1,), at_s=(1.25,)),)}
+BY_HAND = {  # network, workers, settings, when the first are folded
+    "one alone on the server's link": (SERVED, 1, {}, [1.5, 3.0]),
+    "four at once have a quarter": (SERVED, 4, {}, [3.0] * 4 + [6.0] * 4),
+    "four follow each other": (
+        star(of_server=32.0, sharing="fifo"), 4, {}, [1.5, 1.75, 2.0, 2.25, 3.0, 3.25, 3.5, 3.75]
+    ),
+    "each shard's link to itself": (SERVED, 4, {"shards": 4}, [1.5] * 4),
+    "out of step, one pushes and one fetches": (SERVED, 2, LATE, [1.5, 2.75]),
+    "which share a half-duplex link from 1.25 on": (HALF, 2, LATE, [1.75, 3.0]),
+    "links of their own": (star(of_worker=32.0), 4, {}, [1.5] * 4),
+    "two cards of a switch": (TREE, 2, {}, [2.0, 2.0]),
+    "and one of another": (TREE, 3, {}, [1.5, 2.0, 2.0]),
+    "a core for both directions": (CORE, 2, {}, [3.0, 3.0]),
+    "latencies twice a cycle": (SITES, 1, {}, [1 + 2 * (0.25 + 0.875)]),
+    **{
+        f"a faster way back, {sharing}": (
+            star(of_server=8.0, sharing=sharing, down_bandwidth_bytes_per_s=32.0), 1, {}, [2.25]
+        )
+        for sharing in ("fair", "fifo")
+    },
+}  # fmt: skip
 
 
-def test_four_workers_share_the_servers_link_four_ways(run):
-    """8 bytes at 32 a second take 0.25 s alone, and four at once 1 s, both down and up."""
-    alone, four = (run(star(of_server=32.0), n, Jitter(), fold_s=0.0) for n in (1, 4))
-    assert first_folds_s(alone, 2) == [1.5, 3.0]
-    assert first_folds_s(four, 8) == [3.0] * 4 + [6.0] * 4
-
-
-def test_in_turn_the_same_workers_follow_each_other(run):
-    simulation = run(star(of_server=32.0, sharing="fifo"), 4, Jitter(), fold_s=0.0)
-    timeline = simulation.advance(folds=8)
-    assert timeline.folds.time_s.tolist() == [1.5, 1.75, 2.0, 2.25, 3.0, 3.25, 3.5, 3.75]
-    assert timeline.folded().worker.tolist() == [0, 1, 2, 3] * 2
-
-
-def test_a_server_link_in_one_direction_at_a_time_carries_both(run):
-    """Two workers, out of step: the fetch of one and the push of the other are half as fast."""
-    late = (Fault("late", workers=(1,), at_s=(1.25,)),)
-    machine = {"workers": 2, "jitter": Jitter(), "faults": late, "fold_s": 0.0}
-    full, half = (run(star(of_server=32.0, duplex=d), **machine) for d in ("full", "half"))
-    assert first_folds_s(full, 2) == [1.5, 2.75]
-    # worker 0 pushes from 1.25 and worker 1 fetches: both take 0.5 s
-    assert first_folds_s(half, 2) == [1.75, 3.0]
-
-
-def test_workers_behind_links_of_their_own_do_not_meet(run):
-    timeline = run(star(of_worker=32.0), 4, Jitter(), fold_s=0.0).advance(folds=4)
-    assert timeline.folds.time_s.tolist() == [1.5] * 4
-
-
-def test_cards_meet_where_the_tree_of_their_server_joins(run):
-    """Two cards a switch; a switch's link is the bottleneck, and only its own cards share it."""
-    tree = Network((Level(1, 64.0), Level(2, 32.0)), server=Level(1))
-    two, three = (run(tree, n, Jitter(), fold_s=0.0) for n in (2, 3))
-    assert first_folds_s(two, 2) == [2.0, 2.0]
-    timeline = three.advance(folds=3)
-    assert timeline.folds.time_s.tolist() == [1.5, 2.0, 2.0]
-    assert timeline.folded().worker.tolist() == [2, 0, 1]
-
-
-def test_all_traffic_shares_a_blocking_core_in_both_directions(run):
-    core = Network((Level(1),), core_bandwidth_bytes_per_s=16.0, server=Level(1))
-    assert first_folds_s(run(core, 2, Jitter(), fold_s=0.0), 2) == [3.0, 3.0]
-
-
-def test_sites_far_apart_pay_their_latency_twice_a_cycle(run):
-    sites = Network((Level(1, 32.0, 0.25), Level(2, 32.0, 0.5)), server=Level(1, None, 0.125))
-    assert first_folds_s(run(sites, 1, Jitter(), fold_s=0.0), 1) == [1 + 2 * (0.25 + 0.875)]
-
-
-def test_shards_divide_what_the_servers_link_carries(run):
-    """Four workers, four shards: at every moment each worker has a shard's link to itself."""
-    one, four = (run(star(of_server=32.0), 4, Jitter(), fold_s=0.0, shards=s) for s in (1, 4))
-    assert first_folds_s(one, 4) == [3.0] * 4
-    assert first_folds_s(four, 4) == [1.5] * 4
+@pytest.mark.parametrize("case", BY_HAND.values(), ids=BY_HAND)
+def test_contention_on_the_way_to_the_server_is_that_calculated_by_hand(run, case):
+    """Eight bytes each way at 32 a second take 0.25 s alone."""
+    network, workers, settings, times_s = case
+    simulation = run(network, workers, Jitter(), fold_s=0.0, **settings)
+    assert simulation.advance(folds=len(times_s)).folds.time_s.tolist() == times_s
 
 
 def test_shards_of_a_fast_network_differ_when_they_are_read(run):
@@ -287,9 +264,3 @@ def test_by_clocks_groups_with_links_of_their_own_are_what_they_are_message_by_m
     found, expected = (sequence(each.advance(folds=60)) for each in (by_clocks, general))
     assert [row[1:] for row in found] == [row[1:] for row in expected]
     assert [row[0] for row in found] == pytest.approx([row[0] for row in expected], rel=1e-12)
-
-
-@pytest.mark.parametrize("sharing", ["fair", "fifo"])
-def test_a_servers_link_carries_fetches_at_its_rate_towards_the_workers(run, sharing):
-    network = star(of_server=8.0, sharing=sharing, down_bandwidth_bytes_per_s=32.0)
-    assert first_folds_s(run(network, 1, Jitter(), fold_s=0.0), 1) == [0.25 + 1.0 + 1.0]

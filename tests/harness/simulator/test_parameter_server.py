@@ -25,16 +25,6 @@ def sequence(timeline):
     return list(zip(times, workers, timeline.staleness().tolist(), strict=True))
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4, 33])
-def test_a_cluster_without_costs_is_serial(cluster, free_job, workers):
-    simulation = Simulation(cluster(workers), "parameter_server", free_job, workers)
-    timeline = simulation.advance(folds=200)
-    assert sequence(timeline) == [(0.0, k % workers, 0) for k in range(200)]
-    assert timeline.folded().first_step.tolist() == list(range(200))
-    assert timeline.folded().read_version.tolist() == list(range(200))
-    assert len(timeline.spans) == 0
-
-
 def test_four_equal_workers_tend_to_staleness_three(simulate):
     timeline = simulate(4, copy_s=0.1, fold_s=0.05, jitter=LOGNORMAL).advance(folds=20_000)
     assert timeline.staleness()[:4].tolist() == [0, 1, 2, 3]

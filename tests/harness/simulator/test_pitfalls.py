@@ -9,7 +9,7 @@ import pytest
 
 from harness.base.errors import UserError
 from harness.base.seeds import stream
-from harness.simulator import Device, Host, Jitter, Simulation, concat, load_cluster
+from harness.simulator import Jitter, Simulation, concat
 from harness.simulator.faults import Fault
 
 GAMMA = Jitter("gamma", 0.5)
@@ -48,31 +48,6 @@ def test_nothing_is_counted_in_a_class_so_simulations_do_not_leak_into_each_othe
     assert concat(pieces).sha256() == alone
     assert pieces[0].contributions.first_step.min() == 0
     assert (one.version, other.version) == (60, 42)
-
-
-@pytest.mark.parametrize(
-    ("body", "key"),
-    [
-        ("[workload]\nminibatch_frames = 1\nparameter_bytes = 1\n", "workload.flops_per_frame"),
-        ("[workload]\nminibatch_frames = 1\nflops_per_frame = 1\n", "workload.parameter_bytes"),
-        ("[workload]\nflops_per_frame = 1\nparameter_bytes = 1\n", "workload.minibatch_frames"),
-        ('[host]\nstaging = "pageable"\n', "host.staging_bytes_per_s"),
-        ('[jitter]\nlaw = "empirical"\n', "jitter.values"),
-        ("[link]\nlatency = 1\n", "latency_s"),
-    ],
-)
-def test_a_missing_duration_is_an_error_and_not_a_silent_zero(tmp_path, body, key):
-    path = tmp_path / "c.toml"
-    path.write_text('name = "n"\nworkers = [{count = 1, device = "K20"}]\n' + body)
-    with pytest.raises(UserError, match=key.replace(".", r"\.")):
-        load_cluster(path)
-
-
-def test_a_missing_duration_is_an_error_in_python_too():
-    with pytest.raises(UserError, match="achieved_flops_per_s: missing"):
-        Device(peak_flops_per_s=1e12)
-    with pytest.raises(UserError, match="staging_bytes_per_s: missing"):
-        Host(staging="pageable")
 
 
 @pytest.mark.parametrize("workers", [1, 4, 3000])
