@@ -150,16 +150,16 @@ class RolloutResult:
         yield f"{'score':24} {'before':>24} {'after':>24}"
         for name in ("score", *self._difficulty_names("score")):
             pair = (name.replace("score", "score_before", 1), name)
-            before, after = (_show(self.interval(each)) for each in pair)
+            before, after = (self.interval(each).show(3) for each in pair)
             label = name.replace("score/", "  difficulty ").replace("score", "all prompts")
             yield f"{label:24} {before:>24} {after:>24}"
         for label, name in FIGURES.items():
             if any(name in run.summary for run in self.runs):
-                yield f"{label:24} {'':24} {_show(self.interval(name)):>24}"
+                yield f"{label:24} {'':24} {self.interval(name).show(3):>24}"
             if name == "thrown_away" and self.interval(name).estimate > 0.0:
                 for each in self._difficulty_names(name):
                     told = each.replace("thrown_away/", "  difficulty ")
-                    yield f"{told:24} {'':24} {_show(self.interval(each)):>24}"
+                    yield f"{told:24} {'':24} {self.interval(each).show(3):>24}"
 
     def _difficulty_names(self, kind: str) -> list[str]:
         """The names of a figure for each difficulty, if there are several."""
@@ -174,9 +174,3 @@ def _is_number(value: object) -> bool:
 
 def _ends(found: Interval) -> list[float] | None:
     return [found.low, found.high] if math.isfinite(found.high - found.low) else None
-
-
-def _show(found: Interval) -> str:
-    ends = _ends(found)
-    between = f" [{ends[0]:.3g}, {ends[1]:.3g}]" if ends else ""
-    return f"{found.estimate:.3g}{between}"

@@ -108,6 +108,8 @@ def feet(table: Table) -> Iterator[str]:
         told = [f"{share} ({'; '.join(labels)})" for share, labels in shares.items()]
         told = list(shares) if len(shares) == 1 else told
         yield f"share of the requested examples trained: {', '.join(told)}"
+    if calm := [_label(row) for row in table.rows if row.faults == 0.0]:
+        yield f"no fault happened, so its cost is not seen: {'; '.join(calm)}"
     if skews := [each for each in dict.fromkeys(map(_skew, table.rows)) if each]:
         yield f"workers' data differ: {'; '.join(skews)}"
 
@@ -150,12 +152,14 @@ def _label(row: Row) -> str:
 def cells(table: Table) -> Iterator[list[str]]:
     """The table's head and rows, from the best, as text."""
     test = any(row.test for row in table.rows)
+    faults = any(row.faults is not None for row in table.rows)
     compared = [row.speedup for row in table.rows if row.speedup] if len(table.rows) > 1 else []
     yield [
         *("algorithm", "workers", "rate", _name(table), *(["test"] if test else []), "time"),
         *([] if table.target is None else ["to target"]),
         *(["speed-up"] if compared else []),
         "staleness",
+        *(["faults"] if faults else []),
     ]
     for row in rank_rows(table):
         yield [
@@ -165,6 +169,7 @@ def cells(table: Table) -> Iterator[list[str]]:
             *([] if table.target is None else [_target(row)]),
             *([_speedup(table, row)] if compared else []),
             f"{row.staleness:.1f}",
+            *(["-" if row.faults is None else f"{row.faults:.3g}"] if faults else []),
         ]
 
 
@@ -190,7 +195,7 @@ def _speedup(table: Table, row: Row) -> str:
     if table.reference is not None and row.cell is table.reference.cell:
         return "1"
     found = row.speedup.time
-    return f"{format_times(found.estimate)}{format_range(found, format_times)}"
+    return f"{format_times(found.estimate, found.width)}{format_range(found, format_times)}"
 
 
 def record(table: Table, row: Row) -> dict[str, Any]:
@@ -209,7 +214,8 @@ def record(table: Table, row: Row) -> dict[str, Any]:
         "steps_ratio": faster.steps.estimate if faster else math.nan,
         "passes_ratio": faster.passes.estimate if faster else math.nan,
         **{"reached": row.reached, "diverged": row.diverged, "seeds": len(cell.runs)},
-        **{"staleness": row.staleness, "trained": row.trained},
+        **{"staleness": row.staleness, "trained": row.trained, "ahead": row.ahead},
+        "faults": math.nan if row.faults is None else row.faults,
         "runs": " ".join(run.hash[:12] for run in cell.runs),
     }
     if table.target is None:  # no column of a target without one

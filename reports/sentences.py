@@ -1,7 +1,8 @@
 """The answer of a comparison in sentences: what is fastest, by how much, and how sure that is.
 
 A row is faster than another if the interval of their paired ratio of seconds to the target lies
-above 1. Where the interval holds 1, the rows cannot be told apart.
+above 1. Where the interval holds 1, the rows cannot be told apart. A row is the fastest by its own
+time, so the intervals of its ratios are corrected for the number of rows.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from harness.base.settings import format_count, format_seconds
+from harness.base.settings import format_count, format_seconds, round_to
 from harness.judge.comparison import Row, Speedup, Table, last, speedup, value_before_training
 from harness.judge.direction import as_error, is_maximised
 from harness.judge.interval import Interval
@@ -34,7 +35,7 @@ def answer(table: Table) -> list[str]:
         return ["Every run diverged: a smaller rate is needed."]
     told = _single(table) if len(table.rows) == 1 else _several(table)
     seeds = max(len(row.cell.runs) for row in table.rows)
-    told = [*told, *_warn_of_the_end(table)]
+    told = [*told, *describe_ahead(table), *_warn_of_the_end(table)]
     return [*told, *([ALONE] if seeds == 1 else [])]
 
 
@@ -64,6 +65,21 @@ def _warn_of_the_end(table: Table) -> Iterator[str]:
             yield f"{told}: more passes would show whether its time holds."
 
 
+def describe_ahead(table: Table) -> Iterator[str]:
+    """The rows that are ahead of the reference where their passes end, short of the target."""
+    ahead = [label(table, row) for row in table.rows if row.ahead]
+    if ahead and table.reference is not None:
+        told = f"Not {within(table.rows[0])}, but ahead there of {label(table, table.reference)}"
+        told = f"{told} with every seed, after the same time: {', '.join(ahead)}"
+        yield f"{told}; more passes would tell."
+
+
+def within(row: Row) -> str:
+    """The length of training, as the limit of what a row that is short of the target shows."""
+    passes = float(row.cell.runs[0].config.get("passes", math.nan))
+    return f"within these {format_count(passes, 'pass')}" if passes > 0 else "within its passes"
+
+
 def rank_rows(table: Table) -> list[Row]:
     """Rows from the best: by seconds to the target if every seed reached it, then by error."""
 
@@ -80,7 +96,7 @@ def label(table: Table, row: Row) -> str:
     if len({each.cell.method for each in table.rows}) == 1:
         return count
     one_count = len({each.cell.workers for each in table.rows}) == 1
-    return row.cell.method if one_count else f"{row.cell.method} with {count}"
+    return row.cell.method if one_count else row.cell.name
 
 
 def format_workers(count: int) -> str:
@@ -93,8 +109,8 @@ def format_workers(count: int) -> str:
     return format_count(count, "worker")
 
 
-def format_times(ratio: float) -> str:
-    """A ratio with the digits that a reader uses.
+def format_times(ratio: float, width: float = math.inf) -> str:
+    """A ratio with the digits that a reader uses, more if its interval has a small width.
 
     Example:
         >>> [format_times(ratio) for ratio in (0.946, 1.0, 5.713, 10.42, 1234.5)]
@@ -102,19 +118,25 @@ def format_times(ratio: float) -> str:
     """
     if ratio >= 1000.0 and math.isfinite(ratio):
         return f"{ratio:,.0f}"
-    return f"{ratio:.3g}" if ratio >= 10.0 else f"{ratio:.2g}"
+    return f"{round_to(ratio, 3 if ratio >= 10.0 else 2, width):g}"
 
 
-def format_range(found: Interval, shown: Callable[[float], str]) -> str:
-    """The ends of an interval in brackets; empty if it has none."""
-    if not math.isfinite(found.high - found.low):
+def format_range(found: Interval, shown: Callable[[float, float], str]) -> str:
+    """The ends of an interval in brackets; empty if it has none.
+
+    Args:
+        found: the interval.
+        shown: formats an end, given the interval's width.
+    """
+    if not math.isfinite(found.width):
         return ""
-    return f" ({shown(found.low)} to {shown(found.high)})"
+    return f" ({shown(found.low, found.width)} to {shown(found.high, found.width)})"
 
 
 def format_error(found: Interval) -> str:
     """A metric with its interval, e.g. ``0.117 (0.03 to 0.32)``."""
-    return f"{found.estimate:.3g}{format_range(found, lambda end: f'{end:.2g}')}"
+    ends = format_range(found, lambda end, width: f"{round_to(end, 2, width):g}")
+    return f"{round_to(found.estimate, 3, found.width):g}{ends}"
 
 
 def format_target(row: Row) -> str:
@@ -123,7 +145,7 @@ def format_target(row: Row) -> str:
     if any(reach.passes == 0.0 for reach in row.reaches):
         return "met before training"
     if not row.reached:
-        return "not reached"
+        return f"not {within(row)}{', ahead there' if row.ahead else ''}"
     seconds = row.target_s.estimate if row.target_s else 0.0
     told = format_seconds(float(f"{seconds:.3g}"))
     return told if row.reached == seeds else f"{row.reached} of {seeds} seeds, in {told}"
@@ -134,7 +156,7 @@ def _single(table: Table) -> Iterator[str]:
     (row,) = table.rows
     assert row.error is not None
     assert row.seconds is not None
-    name, metric = f"{row.cell.method} with {format_workers(row.cell.workers)}", _metric(table)
+    name, metric = row.cell.name, _metric(table)
     began = "" if row.start is None else f", from {row.start:.3g} before training"
     if not row.has_learned:
         yield f"{name} did not learn: {metric} {format_error(row.error)} at the end{began}."
@@ -159,7 +181,7 @@ def _several(table: Table) -> Iterator[str]:
         return
     if table.reference is None:
         fewest = format_workers(min(row.cell.workers for row in table.rows))
-        least = f"with {fewest} no algorithm reaches it with every seed"
+        least = f"with {fewest} no algorithm reaches it with every seed {within(best)}"
         yield f"{label(table, best)}: fastest to {to}, in {format_target(best)}; {least}."
     elif best.cell is table.reference.cell:
         rest = [row for row in others if row.is_earned]
@@ -169,7 +191,7 @@ def _several(table: Table) -> Iterator[str]:
             yield _next(table, best, rest[0])
         elif not enough:
             every = " with every seed" if any(row.reached for row in others) else ""
-            yield f"No other row reaches it{every}."
+            yield f"No other row reaches it{every} {within(best)}."
     else:
         yield f"{_gain(table, best)}{_enough(table, best)}."
         yield _ends(table, best, table.reference)
@@ -184,24 +206,34 @@ def _gain(table: Table, best: Row) -> str:
     assert found is not None
     steps = f"{format_times(found.steps.estimate)} times the steps a second"
     passes = format_times(found.passes.estimate)
-    passes = "as many passes" if passes == "1" else f"{passes} times the passes"
-    span = format_range(found.time, format_times).replace("(", "(95%: ")
-    faster = f"{format_times(found.time.estimate)} times faster{span}"
+    passes = " in as many passes" if passes == "1" else f", divided by {passes} times the passes"
     than = f"than {label(table, table.reference)} to {_metric(table)} {table.target:.3g}"
     apart = "" if is_decided(found.time) else ", which cannot be told apart"
-    return f"{label(table, best)}: {faster} {than}{apart}, by {steps} and {passes}"
+    return f"{label(table, best)}: {format_gain(table, found)} {than}{apart}: {steps}{passes}"
+
+
+def format_gain(table: Table, found: Speedup) -> str:
+    """How many times faster the fastest row is than the reference, with its interval."""
+    others = len(table.rows) - 1
+    chosen = "95%: " if others == 1 else f"95%, as the best of {others}: "
+    span = format_range(found.time, format_times).replace("(", f"({chosen}")
+    return f"{format_times(found.time.estimate, found.time.width)} times faster{span}"
+
+
+def compare_chosen(table: Table, row: Row, other: Row) -> Speedup | None:
+    """The speed-up of a row over another of a table, of which either was chosen for its time."""
+    return speedup(row, other, len(table.rows))
 
 
 def _next(table: Table, best: Row, second: Row) -> str:
-    found = speedup(best, second)
+    found = compare_chosen(table, best, second)
     assert found is not None
     span = format_range(found.time, format_times)
     name = f"Next is {label(table, second)}"
     if not is_decided(found.time):
         return f"{name}, which cannot be told apart from it{span}."
-    if format_times(found.time.estimate) == "1":
-        return f"{name}, as fast{span}."
-    return f"{name}, {format_times(found.time.estimate)} times slower{span}."
+    times = format_times(found.time.estimate, found.time.width)
+    return f"{name}, {'as fast' if times == '1' else f'{times} times slower'}{span}."
 
 
 def _ends(table: Table, best: Row, reference: Row) -> str:
@@ -221,7 +253,7 @@ def _ends(table: Table, best: Row, reference: Row) -> str:
     if abs(found.estimate) < best.cell.example_weight:
         return f"{told}, less than one development example apart."
     if math.isfinite(found.low) and found.low <= 0.0 <= found.high:
-        return f"{told}, which {len(best.cell.runs)} seeds cannot tell apart."
+        return f"{told}, which may be chance with {len(best.cell.runs)} seeds."
     if not math.isfinite(found.low):  # one seed
         return f"{told}."
     return f"{told}, {'worse' if found.estimate > 0 else 'better'} than that."
@@ -234,7 +266,7 @@ def _equal(table: Table, best: Row, others: Sequence[Row]) -> str:
         label(table, row)
         for row in others
         if row.cell is not told.cell
-        and (found := speedup(best, row)) is not None
+        and (found := compare_chosen(table, best, row)) is not None
         and not is_decided(found.time)
     ]
     if best.cell is told.cell:  # the next row has a sentence of its own
@@ -255,14 +287,15 @@ def _enough(table: Table, best: Row) -> str:
     if len(rows) == 1:
         return ""
     for place, row in enumerate(rows):
-        gains = [found for each in rows[place + 1 :] if (found := speedup(each, row)) is not None]
+        more = rows[place + 1 :]
+        gains = [found for each in more if (found := compare_chosen(table, each, row)) is not None]
         if row.is_earned and not any(_is_faster(found) for found in gains):
             if row.cell.workers == most:
                 return f"; more than {most} were not tried"
             if not gains:
-                some = any(each.reached for each in rows[place + 1 :])
+                some = any(each.reached for each in more)
                 ends = "not every seed reaches it" if some else "it is not reached"
-                return f"; with more than {row.cell.workers} {ends}"
+                return f"; with more than {row.cell.workers} {ends} {within(best)}"
             some = any(found.time.estimate > 1.0 for found in gains)
             seen = " that these seeds show" if some else ""
             return f"; more than {row.cell.workers} pay nothing{seen}"
@@ -275,7 +308,7 @@ def _is_faster(found: Speedup) -> bool:
 
 def is_decided(ratio: Interval) -> bool:
     """Whether a ratio's interval lies on one side of 1; one without an interval counts as it is."""
-    return not math.isfinite(ratio.high - ratio.low) or not ratio.low <= 1.0 <= ratio.high
+    return not math.isfinite(ratio.width) or not ratio.low <= 1.0 <= ratio.high
 
 
 def _none_reached(table: Table, best: Row, to: str) -> Iterator[str]:
@@ -291,9 +324,10 @@ def _none_reached(table: Table, best: Row, to: str) -> Iterator[str]:
         told = f"The target, {to}, is met before training{seeds}"
         yield from _best_end(table, f"{told}: give one {direction} {start:.3g}")
     elif best.reached:
-        yield f"No row reaches {to} with every seed; {label(table, best)}: {format_target(best)}."
+        told = f"No row reaches {to} with every seed {within(best)}"
+        yield f"{told}; {label(table, best)}: {format_target(best)}."
     else:
-        yield from _best_end(table, f"No row reaches {to}")
+        yield from _best_end(table, f"No row reaches {to} {within(best)}")
 
 
 def _best_end(table: Table, told: str) -> Iterator[str]:
@@ -315,5 +349,5 @@ def _seconds(row: Row) -> float:
     return math.inf if row.target_s is None else row.target_s.estimate
 
 
-def _short_seconds(seconds: float) -> str:
-    return format_seconds(float(f"{seconds:.2g}"))
+def _short_seconds(seconds: float, width: float) -> str:
+    return format_seconds(round_to(seconds, 2, width))

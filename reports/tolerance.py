@@ -61,7 +61,7 @@ def describe_tolerance(found: Tolerance) -> Iterator[str]:
     if all(end.decided for end in ends):
         yield f"{found.what}: {said}"
         return
-    yield f"{found.what}: undecided: {_describe_interval(found, margin)}"
+    yield f"{found.what}: {_describe_interval(found, margin)}"
     yield f"by the means alone, {said}"
     if len(ends[0].errors) == 1:
         yield "one seed has no interval: not decided"
@@ -89,9 +89,7 @@ def _cells(found: Tolerance) -> Iterator[list[str]]:
     yield [found.what, "rate", "error (seeds)", "ratio, 95%", ""]
     for point in found.points:
         low, high = min(point.errors), max(point.errors)
-        ratio = "diverged" if point.ratio is None else f"{point.ratio.estimate:.3f}"
-        if point.ratio is not None and math.isfinite(point.ratio.high - point.ratio.low):
-            ratio += f" [{point.ratio.low:.3f}, {point.ratio.high:.3f}]"
+        ratio = "diverged" if point.ratio is None else point.ratio.show(4)
         errors = f"{_mean(point):.4g} ({low:.4g} to {high:.4g})"
         state = ("broken" if point.broken else "tolerated") + ("" if point.decided else "?")
         yield [f"{point.value:g}", f"{point.cell.rate:.3g}", errors, ratio, state]

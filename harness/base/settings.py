@@ -512,6 +512,19 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds:.4g} s"
 
 
+def round_to(value: float, digits: int, width: float = math.inf) -> float:
+    """A value with so many significant digits, or up to six if its interval has a small width.
+
+    Example:
+        >>> round_to(1.4931, 2), round_to(1.4931, 2, width=0.7), round_to(1.4931, 2, width=0.006)
+        (1.5, 1.5, 1.493)
+    """
+    if value and 0.0 < width < math.inf:
+        places = math.floor(math.log10(abs(value))) - math.floor(math.log10(width)) + 1
+        digits = max(digits, min(places, 6))
+    return float(f"{value:.{digits}g}")
+
+
 MOST_BYTES = 16 * 2**20
 
 MOST_TIMES, AT_LEAST = 200, 64 * 2**20

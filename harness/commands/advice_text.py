@@ -6,20 +6,24 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from harness.base.settings import format_count, format_seconds
-from harness.judge.break_point import compare_errors
-from harness.judge.comparison import Row, Table, build_table, speedup
+from harness.base.settings import format_count, format_seconds, round_to
+from harness.judge.bounds import find_seeds
+from harness.judge.comparison import Row, Table, build_table, pair_times
 from harness.search.advice import AdviceOutcome, Trial
 from reports.answers import Answer, Picture
 from reports.comparison import hashes_of
 from reports.learning_curves import curves_figure
 from reports.sentences import (
+    compare_chosen,
+    describe_ahead,
+    format_gain,
     format_range,
     format_target,
     format_times,
     format_workers,
     is_decided,
     rank_rows,
+    within,
 )
 
 HEAD = ("algorithm", "workers", "rate", "passes", "minibatch", "to target", "")
@@ -43,14 +47,15 @@ def describe_advice(found: AdviceOutcome) -> Iterator[str]:
     target = f"{metric} {found.target:.3g}"
     if best.is_earned:
         yield f"{_name(best)}: {target} in {format_target(best)}{_gain(table, best)}."
-        yield from _doubts(best, [row for row in others if row.is_earned])
+        yield from _doubts(table, best, [row for row in others if row.is_earned])
+        yield from describe_ahead(table)
     else:
         yield f"No candidate reaches {target} with every seed; nearest: {_name(best)}."
     yield _describe_search(found)
 
 
 def _name(row: Row) -> str:
-    return f"{row.cell.method} with {format_workers(row.cell.workers)}, rate {row.cell.rate:.3g}"
+    return f"{row.cell.name}, rate {row.cell.rate:.3g}"
 
 
 def _gain(table: Table, best: Row) -> str:
@@ -58,35 +63,34 @@ def _gain(table: Table, best: Row) -> str:
     if reference is None:
         return "; one worker does not reach it with every seed"
     if best.cell is reference.cell:
-        return "; more workers do not pay"
-    found = speedup(best, reference)
-    assert found is not None
-    span = format_range(found.time, format_times).replace("(", "(95%: ")
-    apart = "" if is_decided(found.time) else ", which cannot be told apart"
-    return f", {format_times(found.time.estimate)} times faster{span} than one worker{apart}"
+        found = [compare_chosen(table, best, row) for row in table.rows if row is not best]
+        sure = all(each is not None and is_decided(each.time) for each in found)
+        return f"; more workers {'do not pay' if sure else f'are not faster {within(best)}'}"
+    assert best.speedup is not None
+    apart = "" if is_decided(best.speedup.time) else ", which cannot be told apart"
+    return f", {format_gain(table, best.speedup)} than one worker{apart}"
 
 
-def _doubts(best: Row, others: Sequence[Row]) -> Iterator[str]:
+def _doubts(table: Table, best: Row, others: Sequence[Row]) -> Iterator[str]:
     """The next candidate, and what it would take to tell rows that cannot be told apart."""
     for place, row in enumerate(others):
-        found = speedup(best, row)
+        found = compare_chosen(table, best, row)
         assert found is not None
         ratio = found.time
         span = format_range(ratio, format_times)
-        times = format_times(ratio.estimate)
+        times = format_times(ratio.estimate, ratio.width)
         told = f"{_name(row)}: {'as long' if times == '1' else f'{times} times as long'}{span}"
-        if math.isfinite(ratio.high - ratio.low) and not is_decided(ratio):
-            yield f"Not told apart: {told}; {describe_need(best, row)}."
+        if math.isfinite(ratio.width) and not is_decided(ratio):
+            yield f"Not told apart: {told}; {describe_need(best, row, len(table.rows))}."
         elif place == 0:
             yield f"Next: {told}."
 
 
-def describe_need(best: Row, row: Row) -> str:
+def describe_need(best: Row, row: Row, comparisons: int) -> str:
     """Seeds and trainings that would tell two rows apart, if their scatter stayed as it is."""
-    slow, fast = ([reach.seconds for reach in each.reaches] for each in (row, best))
-    seeds = compare_errors(slow, fast).find_need(0.0).seeds
+    seeds = find_seeds(*pair_times(row, best), comparisons)
     if not math.isfinite(seeds):
-        return "no number of seeds up to 10,000 would tell them apart"
+        return "seeds alone would not tell them apart, but more evaluations a pass might"
     more = 2 * (math.ceil(seeds) - len(best.reaches))
     return f"about {seeds:.0f} seeds would, {max(more, 2)} trainings more"
 
@@ -134,8 +138,8 @@ def _cells(found: AdviceOutcome) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _short(seconds: float) -> str:
-    return format_seconds(float(f"{seconds:.3g}"))
+def _short(seconds: float, width: float = math.inf) -> str:
+    return format_seconds(round_to(seconds, 3, width))
 
 
 def answer_of(found: AdviceOutcome) -> Answer:

@@ -13,14 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.judge.comparison import last
+from harness.judge.bounds import MOST_SEEDS, count_seeds
+from harness.judge.comparison import last, reach
 from harness.judge.direction import as_error
 from harness.judge.interval import Interval
 from harness.judge.statistics import t_quantile
-from harness.store import Cell, Run
-
-MOST_SEEDS = 10_000
-"""More seeds than that are not asked for."""
+from harness.store import Cell
 
 ROUNDING = 1e-24
 """Variance of ratios that differ by rounding only."""
@@ -115,11 +113,12 @@ class Comparison:
             margin: relative increase of the error that counts as broken.
         """
         edge = math.log1p(margin) if self.logarithmic else margin
-        room = (self.location - edge) ** 2 / t_quantile(math.inf) ** 2
+        unit = t_quantile(math.inf) ** 2
+        room, scatter = (self.location - edge) ** 2 / unit, math.sqrt(self.by_seed)
         return Need(
             _examples(self, room, self.seeds),
-            _seeds(self, room - self._example_variance),
-            (_examples(self, room / 2), _seeds(self, room / 2)),
+            count_seeds(scatter, (room - self._example_variance) * unit),
+            (_examples(self, room / 2), count_seeds(scatter, room / 2 * unit)),
         )
 
 
@@ -137,16 +136,6 @@ def _examples(found: Comparison, room: float, seeds: int = 0) -> float:
     if not found.by_example:
         return math.inf if seeds else 0.0
     return found.by_example / left if left > 0.0 else math.inf
-
-
-def _seeds(found: Comparison, room: float) -> float:
-    """The least number of seeds for which their variance is at most ``room``."""
-    for seeds in range(2, MOST_SEEDS + 1):
-        if _widen_variance(found.by_seed / seeds, seeds) <= room:
-            return seeds
-        if found.by_seed / MOST_SEEDS > room:
-            break
-    return math.inf
 
 
 def _widen_variance(variance: float, seeds: int) -> float:
@@ -262,15 +251,9 @@ class Tolerance:
     def seconds(self, point: Point) -> list[float]:
         """Simulated seconds to ``target``, one per seed; infinite if it is not reached."""
         return [
-            _seconds_to(run, point.cell.judged, self.target) if run.status == "done" else math.inf
+            reach(run, point.cell.judged, as_error(run, self.target)).seconds
             for run in point.cell.runs
         ]
-
-
-def _seconds_to(run: Run, judged: str, error: float) -> float:
-    _, values, times = run.curve(run.deployed(judged))
-    below = np.flatnonzero(as_error(run, 1.0) * values <= error)
-    return float(times[below[0]]) if len(below) else math.inf
 
 
 def point(value: float, cell: Cell, reference: Sequence[float], margin: float) -> Point:

@@ -18,10 +18,12 @@ from typing import Any
 import numpy as np
 
 from harness.base.files import version_of
+from harness.base.settings import build
 from harness.judge.bounds import geometric_ci, metric_ci, paired_ratio_ci, positive_ci
 from harness.judge.builders import Runs
 from harness.judge.direction import as_error
 from harness.judge.interval import Interval
+from harness.simulator.faults import Fault, count_faults, faults_of
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Cell, Run
 from harness.store.schema import TIMELINE
@@ -39,10 +41,14 @@ class Reach:
         passes: passes over the data until then; infinite if the target is not reached, 0 if it is
             met before training.
         seconds: simulated seconds until then.
+        passes_before, seconds_before: those of the evaluation before; 0 if there is none. The
+            target is crossed between the two.
     """
 
     passes: float = math.inf
     seconds: float = math.inf
+    passes_before: float = 0.0
+    seconds_before: float = 0.0
 
     @property
     def is_earned(self) -> bool:
@@ -54,7 +60,8 @@ class Reach:
 class Speedup:
     """One row against another until both reach the target: geometric means, paired by seed.
 
-    By seed ``time = steps / passes``, and so for the estimates.
+    By seed ``time = steps / passes``, and so for the estimates, which are of the first evaluations
+    at the target. The intervals contain that it is crossed before them (`bounds`).
 
     Attributes:
         time: the other row's seconds to the target over this row's; above 1 if this is faster.
@@ -91,6 +98,10 @@ class Row:
         start: mean of the metric before training; None if it was not measured.
         reaches: when each seed reached the target.
         speedup: against the table's reference; None unless every seed of both reached the target.
+            That of the fastest row, which is chosen for it, is corrected for the number of rows.
+        ahead: whether the row, whose passes end short of the target, is then with every seed better
+            than the table's reference after the same time.
+        faults: mean number of faults of a run; None if its cluster describes none.
     """
 
     cell: Cell
@@ -105,6 +116,8 @@ class Row:
     start: float | None = None
     reaches: Sequence[Reach] = ()
     speedup: Speedup | None = None
+    ahead: bool = False
+    faults: float | None = None
 
     @property
     def has_learned(self) -> bool:
@@ -185,48 +198,66 @@ def build_table(
     rows = [_row(cell, target) for cell in cells]
     reference = _reference(rows)
     if reference is not None:
-        rows = [replace(row, speedup=speedup(row, reference)) for row in rows]
+        fastest_s = min(_target_seconds(row) for row in rows if row.is_earned)
+        others = len(rows) - 1  # of which the fastest row and the reference are chosen
+        rows = [
+            replace(
+                row,
+                speedup=speedup(row, reference, 1 if _target_seconds(row) > fastest_s else others),
+                ahead=_is_ahead(row, reference),
+            )
+            for row in rows
+        ]
         reference = next(row for row in rows if row.cell is reference.cell)
     return Table(rows, judged, target, reason, reference, impossible)
 
 
-def speedup(row: Row, other: Row) -> Speedup | None:
+def speedup(row: Row, other: Row, comparisons: int = 1) -> Speedup | None:
     """Speed-up to the target of one row over another; None unless every seed reached it.
 
     Args:
         row: a row of a table.
         other: another row of it, with the same seeds.
+        comparisons: number of pairs of rows of which this one was chosen for its speed-up.
     """
     if not (row.is_earned and other.is_earned and len(row.reaches) == len(other.reaches)):
         return None
-    passes, seconds = _columns(row)
-    their_passes, their_seconds = _columns(other)
+    if row.cell is other.cell:
+        return Speedup(*[Interval.exact(1.0)] * 3)
+    rates = [[each.passes / each.seconds for each in of.reaches] for of in (row, other)]
     return Speedup(
-        time=paired_ratio_ci(their_seconds, seconds),
-        steps=paired_ratio_ci(
-            [p / s for p, s in zip(passes, seconds, strict=True)],
-            [p / s for p, s in zip(their_passes, their_seconds, strict=True)],
-        ),
-        passes=paired_ratio_ci(passes, their_passes),
+        time=paired_ratio_ci(*pair_times(other, row), comparisons),
+        steps=paired_ratio_ci(rates[0], rates[1], comparisons=comparisons),
+        passes=paired_ratio_ci(*pair_times(row, other, "passes"), comparisons),
     )
 
 
-def _columns(row: Row) -> tuple[list[float], list[float]]:
-    """Passes and seconds to the target, one a seed."""
-    return [each.passes for each in row.reaches], [each.seconds for each in row.reaches]
+def pair_times(row: Row, other: Row, unit: str = "seconds") -> tuple[Any, Any, tuple[Any, Any]]:
+    """Times of two rows to the target by seed, and of the evaluations before, see `bounds`."""
+    names = unit, f"{unit}_before"
+    (ours, before), (theirs, their_before) = (
+        [[getattr(each, name) for each in of.reaches] for name in names] for of in (row, other)
+    )
+    return ours, theirs, (before, their_before)
 
 
 def reach(run: Run, judged: str, target: float) -> Reach:
     """Time at which a run's metric is first as good as a target.
 
     Args:
-        run: a finished run.
+        run: a run; one that did not end as ``done`` reaches nothing.
         judged: name of the metric, without a candidate's.
         target: value of the metric.
     """
+    if run.status != "done":
+        return Reach()
     passes, values, times = run.curve(run.deployed(judged))
     there = np.flatnonzero(as_error(run, 1.0) * values <= as_error(run, target))
-    return Reach(float(passes[there[0]]), float(times[there[0]])) if len(there) else Reach()
+    if not len(there):
+        return Reach()
+    k = there[0]
+    before = (passes[k - 1], times[k - 1]) if k else (0.0, 0.0)
+    return Reach(float(passes[k]), float(times[k]), float(before[0]), float(before[1]))
 
 
 def last(run: Run, judged: str) -> float:
@@ -243,7 +274,7 @@ def value_before_training(run: Run, judged: str) -> float | None:
 def _default_target(cells: Sequence[Cell]) -> tuple[float | None, str]:
     fewest = min(cell.workers for cell in cells)
     told = f"{fewest} worker{'' if fewest == 1 else 's'}"
-    ends: dict[str, tuple[float, float]] = {}  # end and start as errors
+    ends: dict[str, tuple[float, float]] = {}  # end and start as errors, by the cell's name
     for cell in cells:
         pairs = [
             (as_error(run, last(run, cell.judged)), as_error(run, start))
@@ -252,10 +283,10 @@ def _default_target(cells: Sequence[Cell]) -> tuple[float | None, str]:
         ]
         if cell.workers == fewest and pairs:
             end, start = np.mean(pairs, axis=0)
-            ends[cell.method] = float(end), float(start)
+            ends[cell.name] = float(end), float(start)
     if not ends:
         return None, f"no run with {told} has an end"
-    best = min(ends, key=lambda method: ends[method])
+    best = min(ends, key=lambda name: ends[name])
     end, start = ends[best]
     if not end < start:
         return None, f"with {told} nothing was learned"
@@ -263,7 +294,7 @@ def _default_target(cells: Sequence[Cell]) -> tuple[float | None, str]:
     errors = start + IMPROVEMENT * (end - start), start, end
     value, was, went = (as_error(some, error) for error in errors)
     way = f"{IMPROVEMENT:.0%} of the way from {was:.4g} before training to {went:.4g}"
-    return value, f"{way}, the end of {best} with {told}"
+    return value, f"{way}, the end of {best}"
 
 
 def _reference(rows: Sequence[Row]) -> Row | None:
@@ -278,8 +309,9 @@ def _target_seconds(row: Row) -> float:
 
 def _row(cell: Cell, target: float | None) -> Row:
     done, judged = _select_done(cell), cell.judged
-    reaches = () if target is None else _reaches(cell, target)
-    earned = [each.seconds for each in reaches if each.is_earned]
+    reaches = () if target is None else tuple(reach(run, judged, target) for run in cell.runs)
+    earned = [each for each in reaches if each.is_earned]
+    seconds, before = ([each.seconds for each in earned], [each.seconds_before for each in earned])
     test = judged.replace("dev_", "test_", 1)
     is_tested = done and all(run.deployed(test) in run.summary for run in done)
     ends = [last(run, judged) for run in done]
@@ -289,20 +321,40 @@ def _row(cell: Cell, target: float | None) -> Row:
         error=metric_ci(cell.is_share, ends, cell.example_weight) if done else None,
         test=metric_ci(cell.is_share, [last(run, test) for run in done]) if is_tested else None,
         seconds=positive_ci([float(run.summary["virtual_s"]) for run in done]) if done else None,
-        target_s=geometric_ci(earned) if earned else None,
+        target_s=geometric_ci(seconds, before) if earned else None,
         reached=sum(math.isfinite(each.seconds) for each in reaches),
         diverged=len(cell.runs) - len(done),
         staleness=_staleness(cell.runs[0]),
         trained=_trained_share(done),
         start=float(np.mean(starts)) if starts else None,
         reaches=reaches,
+        faults=_count_faults(cell),
     )
 
 
-def _reaches(cell: Cell, target: float) -> tuple[Reach, ...]:
-    return tuple(
-        reach(run, cell.judged, target) if run.status == "done" else Reach() for run in cell.runs
-    )
+def _count_faults(cell: Cell) -> float | None:
+    """Mean number of faults of a run; None if the cluster describes none but lost messages."""
+    tables = cell.runs[0].config.get("cluster", {}).get("faults", ())
+    faults = [build(Fault, table, "faults") for table in tables if table["kind"] != "message"]
+    counts = [
+        count_faults(faults_of(faults, cell.workers, run.config["seed"]), run.summary["virtual_s"])
+        for run in (_select_done(cell) if faults else ())
+    ]
+    return float(np.mean(counts)) if counts else None
+
+
+def _is_ahead(row: Row, reference: Row) -> bool:
+    """See `Row.ahead`."""
+    pairs = [*zip(row.cell.runs, reference.cell.runs, strict=False)]
+    if row.reached == len(pairs) or any(run.status != "done" for pair in pairs for run in pair):
+        return False
+    for run, other in pairs:
+        _, values, times = run.curve(run.deployed(row.cell.judged))
+        _, theirs, their_times = other.curve(other.deployed(row.cell.judged))
+        then: Any = np.interp(times[-1:], their_times, theirs)
+        if as_error(run, float(values[-1])) >= as_error(run, float(then[0])):
+            return False
+    return True
 
 
 def _select_done(cell: Cell) -> list[Run]:

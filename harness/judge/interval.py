@@ -9,6 +9,8 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from harness.base.settings import round_to
+
 Statistic = Literal["mean", "ratio", "bounds", "rank correlation"]
 Matrix = tuple[tuple[float, ...], ...]
 
@@ -87,6 +89,22 @@ class Interval:
     def exact(cls, value: float) -> Interval:
         """Interval of zero width, of a quantity without randomness: a time without jitter, say."""
         return cls(value, value, value) if math.isfinite(value) else cls(value)
+
+    @property
+    def width(self) -> float:
+        """Distance of its ends; infinite if unbounded."""
+        return self.high - self.low
+
+    def show(self, digits: int) -> str:
+        """Estimate and ends as text, with more digits than these where the interval is narrow.
+
+        Example:
+            >>> Interval(1.002, 0.9998, 1.0042).show(3)
+            '1.002 [1, 1.004]'
+        """
+        ends = (self.low, self.high) if math.isfinite(self.width) else ()
+        estimate, *around = (f"{round_to(x, digits, self.width):g}" for x in (self.estimate, *ends))
+        return f"{estimate} [{', '.join(around)}]" if around else estimate
 
     @property
     def ci95(self) -> tuple[float, float]:

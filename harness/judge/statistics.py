@@ -221,11 +221,16 @@ def _degrees(seeds: float, tests: float, S: int, U: int) -> float:
     return (seeds + tests) ** 2 / parts if parts else float(S - 1)
 
 
-def t_quantile(degrees: float) -> float:
-    """Two-sided 95% quantile of Student's t; of a normal if the degrees are infinite."""
+def t_quantile(degrees: float, comparisons: int = 1) -> float:
+    """Two-sided 95% quantile of Student's t; of a normal if the degrees are infinite.
+
+    Args:
+        degrees: degrees of freedom.
+        comparisons: number of intervals that hold together with 95% (Bonferroni).
+    """
     from scipy.special import ndtri, stdtrit  # pyright: ignore[reportMissingTypeStubs]
 
-    level = (1 + LEVEL) / 2
+    level = 1 - (1 - LEVEL) / 2 / comparisons
     return float(ndtri(level)) if math.isinf(degrees) else float(stdtrit(degrees, level))
 
 

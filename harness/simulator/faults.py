@@ -28,6 +28,7 @@ __all__ = [
     "Fault",
     "Faults",
     "away_s",
+    "count_faults",
     "faults_of",
 ]
 
@@ -198,3 +199,20 @@ def away_s(faults: Faults, process: int, worker: int, occurrence: int) -> float:
         return down_s
     number = occurrence * len(faults.kind) + process
     return down_s * laws.draw_factor(faults.down_key, worker, number, law, faults.down_cv[process])
+
+
+@kernel
+def count_faults(faults: Faults, until_s: float) -> int:
+    """Number of faults until an instant, lost messages left out; a late worker is one."""
+    count = 0
+    for process in range(faults.happens.shape[0]):
+        for who in range(faults.happens.shape[1]):
+            times, time_s = 0, instant_s(faults, process, who, 0, 0.0)
+            if faults.kind[process] == LATE:
+                count += time_s < np.inf
+            while time_s <= until_s and faults.kind[process] != LATE:
+                over_s = time_s + faults.notice_s[process] + away_s(faults, process, who, times)
+                times += 1
+                time_s = instant_s(faults, process, who, times, over_s)
+            count += times
+    return count

@@ -298,3 +298,13 @@ class Cell:
     example_weight: float = 0.0
     is_share: bool = False
     tried: Mapping[float, Sequence[float]] = field(default_factory=dict[float, Sequence[float]])
+
+    @property
+    def name(self) -> str:
+        """Method and number of workers in words."""
+        alone = self.workers == 1
+        return (
+            f"1 worker alone ({self.method})"
+            if alone
+            else f"{self.method} with {self.workers} workers"
+        )

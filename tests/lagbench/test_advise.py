@@ -52,7 +52,7 @@ def test_advice_names_what_to_run_and_the_runs_say_the_same(usual, tmp_path, cap
     assert {each["algorithm"] for each in told["candidates"]} == {"async", "sync", "averaging:4"}
     said = capsys.readouterr().err
     assert f"advise: plan {told['digest'][:12]}: 4 candidates, " in said
-    assert str(found).startswith(f"{found.algorithm} with {found.workers} worker")
+    assert str(found).startswith(best.cell.name)
     assert "<table>" in found._repr_html_()
     files = {path.name: path for path in found.report(tmp_path / "out")}
     assert json.loads(files["results.json"].read_text(encoding="utf-8"))["plan"] == told["plan"]

@@ -44,7 +44,7 @@ def test_the_two_rows_of_the_answer_come_first_in_panels_of_their_own():
     drawn = curves_figure(build_table(several, 0.2))
     assert [axes.get_title(loc="left") for axes in drawn.axes[::2]] == ["the answer", "a", "b"]
     labels = [line.get_label() for line in drawn.axes[0].lines]
-    assert labels[:2] == ["b with 4 workers", "a with 1 worker"]
+    assert labels[:2] == ["b with 4 workers", "1 worker alone (a)"]
     assert len(curves_figure(table_of()).axes) == 2  # one algorithm has them in one panel anyway
 
 
@@ -83,8 +83,8 @@ def test_learning_curves_have_a_panel_for_passes_and_one_for_seconds_with_bands_
     )
     assert passes.get_ylabel() == "error (development)"
     one = passes.lines[0]
-    assert list(one.get_ydata()) == [0.9, 0.2, 0.1]
-    assert one.get_xdata()[1] == 2.05  # the mean of both seeds
+    assert list(one.get_ydata()) == [0.9, 0.9, 0.2, 0.1]
+    assert one.get_xdata()[2] == 2.05  # the mean of both seeds
     assert len(passes.collections) == len(seconds.collections) == 2  # a band for each row
 
 
@@ -111,7 +111,7 @@ def test_a_result_is_plain_values_for_a_data_frame_and_html_in_a_notebook():
     found = result.to_dict()
 
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert {len(row) for row in found["rows"]} == {26}
+    assert {len(row) for row in found["rows"]} == {28}
     assert found["rows"][1]["speedup"] == table.rows[1].speedup.time.estimate
     html = result._repr_html_()
     assert html.startswith('<p class="answer">4 workers: 2 times faster (95%: ')

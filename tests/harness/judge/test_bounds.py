@@ -10,6 +10,7 @@ from scipy import stats
 
 from harness.base.errors import UserError
 from harness.judge.bounds import (
+    find_seeds,
     geometric_ci,
     metric_ci,
     paired_ratio_ci,
@@ -105,3 +106,106 @@ def test_what_is_outside_its_range_is_no_share_or_ratio():
     for function, values in ((positive_ci, [-1.0]), (geometric_ci, [0.0])):
         with pytest.raises(ValueError, match="allowed"):
             function(values)
+
+
+def measured(rng, times, step):
+    """First evaluations at or after times, and those before them, on a grid of steps."""
+    end = np.ceil(times / step) * step
+    return end, end - step
+
+
+def coverage(seeds, scatter, steps, shared=0.0, ratio=1.1, draws=700):
+    """How often the intervals of a ratio and of a time hold the truth, and their mean log width."""
+    rng, hits, widths, whole = np.random.default_rng(seeds), 0, 0.0, 0
+    for _ in range(draws):
+        time_s = rng.uniform(1.0, 2.0)
+        common = time_s * np.exp(shared * rng.normal(size=seeds))
+        own = np.exp(scatter * rng.normal(size=(2, seeds)))
+        (b, b_before), (a, a_before) = (
+            measured(rng, common * each * times, step)
+            for each, times, step in zip(own, (1.0, ratio), steps, strict=True)
+        )
+        found = paired_ratio_ci(list(a), list(b), (list(a_before), list(b_before)))
+        hits += found.low <= ratio <= found.high
+        widths += math.log(found.high / found.low)
+        alone = geometric_ci(list(b), list(b_before))
+        whole += alone.low <= time_s <= alone.high
+    return hits / draws, widths / draws, whole / draws
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+@pytest.mark.parametrize(
+    ("scatter", "steps", "shared"),
+    [(0.1, (0.02, 0.02), 0.0), (0.1, (0.1, 0.1), 0.0), (0.15, (0.1, 0.2), 0.0)],
+)
+def test_intervals_of_times_on_a_coarse_grid_cover_the_truth_as_often_as_they_say(
+    seeds, scatter, steps, shared
+):
+    ratio, _, alone = coverage(seeds, scatter, steps, shared)
+
+    assert 0.93 <= ratio <= 0.98
+    assert 0.93 <= alone <= 0.98
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+@pytest.mark.parametrize(
+    ("scatter", "steps", "shared"),
+    [(0.001, (0.1, 0.1), 0.0), (0.02, (0.1, 0.1), 0.0), (0.02, (0.1, 0.05), 0.1)],
+)
+def test_where_seeds_scatter_less_than_a_step_intervals_cover_more_and_are_two_steps_wide(
+    seeds, scatter, steps, shared
+):
+    ratio, width, alone = coverage(seeds, scatter, steps, shared)
+
+    assert ratio >= 0.93
+    assert shared or alone >= 0.93
+    assert width < 2.0 * sum(steps)  # 1.5 is the middle of the times
+
+
+def test_seeds_that_cross_in_the_same_steps_leave_both_steps_open():
+    found = paired_ratio_ci([2.0] * 3, [1.0] * 3, ([1.5] * 3, [0.8] * 3))
+
+    assert found.estimate == 2.0
+    assert 1.5 < found.low < 1.6
+    assert 2.35 < found.high < 2.5
+    # Three seeds in different steps that agree by chance are not exact either.
+    agreeing = paired_ratio_ci([8.0, 8.0, 12.0], [8.0, 8.0, 12.0], ([4.0, 4.0, 8.0],) * 2)
+    assert agreeing.low < 0.88
+    assert agreeing.high > 1.14
+
+
+def test_a_target_that_is_reached_at_the_first_evaluation_has_no_least_time():
+    found = geometric_ci([1.0, 1.0], [0.0, 0.0])
+
+    assert 0.0 < found.low < 0.05
+    assert found.high == 1.0
+
+
+@pytest.mark.parametrize(("seeds", "rows", "step"), [(3, 6, 0.1), (5, 4, 0.02)])
+def test_the_best_of_equal_rows_is_faster_as_seldom_as_one_that_was_not_chosen(seeds, rows, step):
+    rng, draws, faster, plain = np.random.default_rng(rows), 1200, 0, 0
+    for _ in range(draws):
+        times = rng.uniform(1.0, 2.0) * np.exp(0.06 * rng.normal(size=(rows + 1, seeds)))
+        end, before = measured(rng, times, step)
+        best = 1 + int(np.argmin(np.log(end[1:]).mean(axis=1)))
+        both = [list(end[0]), list(end[best]), (list(before[0]), list(before[best]))]
+        faster += paired_ratio_ci(*both, rows).low > 1.0
+        plain += paired_ratio_ci(*both).low > 1.0
+
+    assert faster / draws <= 0.03
+    assert plain / draws > 0.04
+
+
+def test_seeds_that_are_asked_for_decide_if_their_scatter_stays():
+    slow, fast = [1.05, 1.30, 1.15], [1.0, 1.1, 1.1]
+    exact = (None, None)
+    logs = np.log(np.divide(slow, fast))
+    seeds = find_seeds(slow, fast, exact, 3)
+
+    def half(count):
+        return stats.t.ppf(1 - 0.025 / 3, count - 1) * logs.std(ddof=1) / math.sqrt(count)
+
+    assert half(seeds) <= logs.mean() < half(seeds - 1)
+    # Where both are in one step, no number of seeds tells them apart.
+    assert math.isinf(find_seeds([1.1] * 3, [1.0] * 3, ([0.8] * 3, [0.7] * 3), 1))
+    assert math.isinf(find_seeds([1.0, 1.2], [1.0, 1.2], exact, 1))

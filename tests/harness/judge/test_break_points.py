@@ -146,8 +146,7 @@ def test_the_break_point_has_an_interval_between_what_is_decided():
     assert found.interval == (1, 8)
     told = list(describe_tolerance(found))
     assert told[0] == (
-        "workers: undecided: the error is surely not within 5% of that at 1 from 8 on (95%),"
-        " and unsure below"
+        "workers: the error is surely not within 5% of that at 1 from 8 on (95%), and unsure below"
     )
     means = "by the means alone, the error stays within 5% of that at 1 up to 2, and not at 4"
     assert told[1] == means
