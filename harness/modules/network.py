@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import compress
 from math import prod
 from typing import Any, Literal, NamedTuple, cast
@@ -282,15 +282,11 @@ class ModuleNetwork:
         parts = self.rules.accumulate
         if parts == 1 or self._axes is None:
             return self.call.run(module, x, targets)
-        size, outputs = len(x) // parts, list[Any]()
-        for k in range(parts):
-            part = slice(k * size, (k + 1) * size)
-            given = module, x[part], targets[part]
-            outputs.append(
-                self.call.run_on_copies(*given)
-                if self.buffers.places
-                else checkpoint(self.call.run_on_copies, *given, use_reentrant=False)
-            )
+        size, run = len(x) // parts, cast(Callable[..., Any], self.call.run_on_copies)
+        if not self.buffers.places:
+            run = cast(Callable[..., Any], partial(checkpoint, run, use_reentrant=False))
+        rows = [slice(k * size, (k + 1) * size) for k in range(parts)]
+        outputs = [run(module, x[part], targets[part]) for part in rows]
         try:
             return join_outputs(outputs, self._axes)
         except UserError:  # as where the length of sequences depends on the part
