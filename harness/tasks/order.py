@@ -420,6 +420,9 @@ class ContinuousOrder:
     own: int | None
     a_fold: int
 
+    def __post_init__(self) -> None:
+        self._pass(self.stage)  # fails here if the data fill no round
+
     @property
     def frames(self) -> np.ndarray:
         """Rows of each example: one."""

@@ -11,8 +11,9 @@ def boundaries(config, corpus, stage=0) -> Boundaries:
     return Boundaries(config, config.order(stage, corpus.split("train")), stage)
 
 
-def test_evaluations_leave_the_workers_running_until_the_stage_ends(configure, corpus):
-    cut = boundaries(configure(algorithm=AsyncSgd(), evaluations=2), corpus)
+def test_evaluations_leave_the_workers_running_until_the_last_stage_ends(configure, corpus):
+    config = configure(algorithm=AsyncSgd(), evaluations=2)
+    cut = boundaries(config, corpus, config.passes - 1)
     folds = cut.order.folds
     half = -(-folds // 2)
     assert list(cut.segments()) == [

@@ -228,7 +228,7 @@ def test_a_protocol_of_somebody_elses_is_named_and_laid_out_as_it_says(tmp_path)
     path.write_text(rounds.replace("[algorithm]", '[protocol]\nis = "Outsider"\n[algorithm]'))
     asked = load_run(path)
     assert asked.config.protocol == Outsider()
-    assert isinstance(asked.config.order(0, asked.data.split("train")), Partition)
+    assert isinstance(asked.config.lay_out(0, asked.data.split("train")), Partition)
 
 
 def test_a_protocol_that_hands_out_no_minibatches_is_refused(tmp_path):
