@@ -33,13 +33,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from subprocess import SubprocessError
 from threading import Event, Lock, Thread
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from harness.base import forks
 from harness.base.errors import UserError, name_error
 from harness.base.log import LOG
 from harness.kernels import notice
+from harness.runs.digests import is_installed
 
 PACKAGES = {
     "slurm": ("submitit", "slurm"),
@@ -77,8 +78,8 @@ class Submission:
 class Parcel:
     """An object that is packed with cloudpickle when it leaves this process.
 
-    Functions and classes that another process cannot import (those of a script, a notebook, a
-    call) are sent by value, together with this process's ``sys.path``.
+    The user's functions and classes are sent by value, as their files may be edited before another
+    process reads them, together with this process's ``sys.path``.
 
     Args:
         content: any object.
@@ -90,7 +91,21 @@ class Parcel:
         # Imported here: a command may send nothing to another process.
         import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
-        data: bytes = cloudpickle.dumps(self.content)
+        known: dict[str, object] = dict(sys.modules)
+        registered = {"__main__", *cloudpickle.list_registry_pickle_by_value()}
+        sent = [
+            module
+            for name, module in known.items()
+            if isinstance(module, ModuleType) and module.__name__ == name
+            if name not in registered and not is_installed(name)
+        ]
+        for module in sent:
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            data: bytes = cloudpickle.dumps(self.content)
+        finally:
+            for module in sent:
+                cloudpickle.unregister_pickle_by_value(module)
         return _unpack, (sys.path, data)
 
 

@@ -283,8 +283,8 @@ def run_job(packed: bytes, store: Store, keeps_faults: bool) -> str:
     try:
         for name, config in pickle.loads(packed).content.items():
             if name != identity(config.to_dict()):
-                allowed = "allowed: in a module file, or jobs=1"
-                raise UserError(f"code that reads otherwise in another process; {allowed}")
+                told = "code that another process reads otherwise, or that has been edited since"
+                raise UserError(f"{told}; allowed: the code of the program that asks, or jobs=1")
             execute_run(config, store, keeps_faults, tell)
     except UserError as error:
         return str(error)

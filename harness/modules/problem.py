@@ -263,9 +263,9 @@ class Problem(HasIdentity):
 
 @lru_cache(maxsize=4)
 def _pack(problem: Problem) -> bytes:
-    # Code that is sent by value has no source there, so its cached digests are sent along.
-    problem.to_identity()
-    return pickle.dumps(Parcel(vars(problem)))
+    # without digests, which another process finds by itself: of the code that it has
+    parts = {name: part for name, part in vars(problem).items() if name != "_plain"}
+    return pickle.dumps(Parcel(parts))
 
 
 @lru_cache(maxsize=4)

@@ -1,25 +1,27 @@
 """Digests of modules, functions and data, for a run's identity.
 
-A function or class is described by its source, without comments and layout, and by all it refers
-to: base classes, the functions and classes it names (in the user's modules too), the content of
-closures, plain values among its globals, hooks of a module. A function compiled by numba is
-described by its Python function. Code of an installed package is described by name and version
-instead. Dependencies that exist only at run time are not part of a digest: files that the code
-reads, attributes that it looks up by name, the environment.
+A function or class is described by the code objects that run, not by a file that may have been
+edited since, and by all it refers to: base classes, the functions and classes it names or imports
+(in the user's modules too), the content of closures, values among its globals and members, hooks of
+a module. Other objects are described as pickle does. A function compiled by numba is described by
+its Python function. Code of an installed package is described by name and version instead. A digest
+is the same in every process of one version of Python. Dependencies that exist only at run time are
+not part of it: files that the code reads, attributes that it looks up by name, the environment.
 """
 
 from __future__ import annotations
 
-import ast
 import dis
 import functools
 import hashlib
+import importlib
+import importlib.util
 import inspect
 import sys
 import sysconfig
-import textwrap
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,6 +37,8 @@ PACKAGES = {"site-packages", "dist-packages"}
 OWN = ("harness", "lagbench", "data_synth", "reports", "reproductions")
 """Packages whose code is no part of identities."""
 PLAIN = (str, int, float, bool, bytes, type(None), complex)
+LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
+"""Instructions that read a global, of functions and of the bodies of classes."""
 ADDRESS = " at 0x"
 """Part of the default `repr`, which contains a memory address and differs by process."""
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
@@ -167,8 +171,7 @@ def _several(kind: str, values: Sequence[object], seen: Seen) -> Iterator[str]:
 
 def _sort_key(value: object) -> str:
     """Sort key of the elements of sets and tables, equal in every process."""
-    said = repr(value)
-    return digest_of_code(value) if ADDRESS in said else said
+    return repr(value) if isinstance(value, PLAIN) else digest_of_code(value)
 
 
 def _array(value: Array, seen: Seen) -> Iterator[str]:
@@ -205,7 +208,7 @@ def _digest_compiled(value: Any, seen: Seen) -> Iterator[str]:
 def _is_builtin(value: object) -> bool:
     """Whether ``value`` is a function in C: callable, without ``__dict__``, of a package."""
     return (
-        callable(value) and not hasattr(value, "__dict__") and _is_installed(type(value).__module__)
+        callable(value) and not hasattr(value, "__dict__") and is_installed(type(value).__module__)
     )
 
 
@@ -222,7 +225,7 @@ def _builtin(value: Any, seen: Seen) -> Iterator[str]:
 
 
 def _object(value: object, seen: Seen) -> Iterator[str]:
-    """Describe an object by its class and its attributes."""
+    """Describe an object by its class and its attributes, one of a library as pickle does."""
     if isinstance(value, np.ufunc) and value.__name__.endswith("(vectorized)"):
         raise _DigestError(value, "numpy.frompyfunc keeps no Python function of it")
     yield "object"
@@ -235,12 +238,19 @@ def _object(value: object, seen: Seen) -> Iterator[str]:
             raise _DigestError(value, "a traced module has no source")
         yield from _module(held, seen)
         held = {name: each for name, each in held.items() if not _is_torch_internal(name)}
+    elif is_installed(type(value).__module__) and "__wrapped__" not in held:
+        with suppress(Exception):  # of what cannot be pickled
+            made: Any = cast(Any, value).__reduce_ex__(4)
+            if not isinstance(made, str):  # a function, its arguments, state, elements and items
+                made = [part if at < 3 else [*part] for at, part in enumerate(made[:5]) if part]
+            yield from _describe(made, seen)
+            return
     yield from _describe(held, seen)
 
 
 def _slots(value: object) -> dict[str, Any]:
     """The attributes of an object in ``__slots__`` of the user's classes."""
-    kinds = [kind for kind in type(value).__mro__ if not _is_installed(kind.__module__)]
+    kinds = [kind for kind in type(value).__mro__ if not is_installed(kind.__module__)]
     members = [
         (n, m) for kind in kinds for n, m in vars(kind).items() if inspect.ismemberdescriptor(m)
     ]
@@ -274,35 +284,31 @@ def _module(held: Mapping[str, Any], seen: Seen) -> Iterator[str]:
 
 
 def _class(kind: type, seen: Seen) -> Iterator[str]:
-    if _is_installed(kind.__module__):
+    if is_installed(kind.__module__):
         yield f"class {kind.__module__}.{kind.__qualname__} {_version(kind.__module__)}"
         return
     yield f"class {kind.__qualname__}"
-    source = _source(kind)
-    if source:
-        yield source
-    for base in kind.__bases__:
+    for base in (*kind.__bases__, type(kind)):
         yield from _describe(base, seen)
     for name, member in sorted(vars(kind).items()):
-        function = inspect.unwrap(
-            getattr(member, "__func__", None) or getattr(member, "fget", None) or member
-        )
-        if isinstance(function, types.FunctionType):
-            yield f"method {name}"
-            yield from _names(function, seen) if source else _function(function, seen)
+        bound = [getattr(member, part, None) for part in ("__func__", "fget", "fset", "fdel")]
+        functions = [each for each in bound if each is not None] or [member]
+        # What Python itself keeps in a class has names of this form, too.
+        if not name.startswith("__") or isinstance(functions[0], types.FunctionType):
+            yield f"member {name}"
+            yield from _several("parts", functions, seen)
 
 
 def _function(function: types.FunctionType, seen: Seen) -> Iterator[str]:
-    if _is_installed(function.__module__):
+    if is_installed(function.__module__):
         where = function.__module__
         yield f"function {where}.{function.__qualname__} {_version(where)}"
         return
-    yield f"function {function.__qualname__}"
+    yield f"function {function.__qualname__} {sys.version_info[:2]}"
     kinds: object = getattr(function, "registry", None)  # of `functools.singledispatch`
     if isinstance(kinds, types.MappingProxyType):
         yield from _describe(cast(object, kinds), seen)
-    source = None if function.__name__ == "<lambda>" else _source(function)
-    yield source or _instructions(function.__code__)
+    yield _instructions(function.__code__)
     yield from _names(function, seen)
 
 
@@ -313,16 +319,20 @@ def _names(function: types.FunctionType, seen: Seen) -> Iterator[str]:
         if name != "__class__":
             yield f"held {name}"
             yield from _describe(_content(cell), seen)
+    names = _attributes(function.__code__)
     for name in sorted(_global_names(function.__code__)):
         if name in function.__globals__:
             yield f"global {name}"
             yield from _describe(function.__globals__[name], seen)
-            yield from _members(function.__globals__[name], _attributes(function.__code__), seen)
+            yield from _members(function.__globals__[name], names, seen)
+    for module in _imports(function.__code__, function.__globals__.get("__package__")):
+        yield f"import {module.__name__}"
+        yield from _members(module, names, seen)
 
 
 def _members(value: object, names: set[str], seen: Seen) -> Iterator[str]:
     """Describe the members of a user's module that a function names as attributes."""
-    if not isinstance(value, types.ModuleType) or _is_installed(value.__name__):
+    if not isinstance(value, types.ModuleType) or is_installed(value.__name__):
         return
     for name in sorted(names & vars(value).keys()):
         yield f"member {name}"
@@ -338,53 +348,93 @@ def _content(cell: types.CellType) -> object:
 
 
 def _global_names(code: types.CodeType) -> set[str]:
-    """Names of the globals that a function and its inner functions read."""
-    found = {str(i.argval) for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"}
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            found |= _global_names(constant)
-    return found
+    """Names of the globals that a function and its inner functions and classes read."""
+    loads = {str(i.argval) for i in dis.get_instructions(code) if i.opname in LOADS}
+    return {name for name in loads if not name.startswith("__")}.union(
+        *map(_global_names, _within(code))
+    )
 
 
 def _attributes(code: types.CodeType) -> set[str]:
     """Names of attributes and globals in a function and its inner functions."""
-    within = [each for each in code.co_consts if isinstance(each, types.CodeType)]
-    return set(code.co_names).union(*map(_attributes, within))
+    return set(code.co_names).union(*map(_attributes, _within(code)))
 
 
-def _source(value: Callable[..., object] | type) -> str | None:
-    """The source as a syntax tree, as text; None without one, as for code typed into a prompt."""
-    try:
-        return ast.dump(ast.parse(textwrap.dedent(inspect.getsource(value))))
-    except (OSError, TypeError, SyntaxError):
-        return None
+def _imports(code: types.CodeType, package: str | None) -> Iterator[types.ModuleType]:
+    """The user's modules that a function and its inner functions import."""
+    steps = list(dis.get_instructions(code))
+    for level, _, step in zip(steps, steps[1:], steps[2:], strict=False):
+        if step.opname == "IMPORT_NAME":
+            with suppress(Exception):  # of a module that is not there, as on other machines
+                name = "." * level.argval + step.argval
+                module = importlib.import_module(importlib.util.resolve_name(name, package))
+                if not is_installed(module.__name__):
+                    yield module
+    for inner in _within(code):
+        yield from _imports(inner, package)
+
+
+def _within(code: types.CodeType) -> list[types.CodeType]:
+    return [each for each in code.co_consts if isinstance(each, types.CodeType)]
 
 
 def _instructions(code: types.CodeType) -> str:
-    """Bytecode, constants and names of a function without source; depends on Python's version."""
-    consts = [
-        _instructions(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts
-    ]
-    names = (code.co_names, code.co_varnames, code.co_freevars)
-    return f"{sys.version_info[:2]} {code.co_code.hex()} {consts} {names}"
+    """A code object without its places in a file; depends on Python's version."""
+    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
+    names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
+    steps = code.co_code.hex(), code.co_exceptiontable.hex()
+    return f"{counts} {steps} {_constant(code.co_consts)} {names}"
+
+
+def _constant(value: object) -> str:
+    """A constant of a code object, with the elements of a set in order."""
+    if isinstance(value, types.CodeType):
+        return _instructions(value)
+    if type(value) in (tuple, frozenset):
+        several = [_constant(each) for each in cast("Sequence[object]", value)]
+        return f"{type(value).__name__} {several if type(value) is tuple else sorted(several)}"
+    return f"{type(value).__name__} {value!r}"
 
 
 # -- packages --------------------------------------------------------------------------------
 
 
 @functools.cache
-def _is_installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
     """Whether a module comes from the standard library or an installed package."""
-    if module.partition(".")[0] in OWN:
-        return True
-    found = sys.modules.get(module)
-    path = getattr(found, "__file__", None)
+    top = module.partition(".")[0]
+    if top in OWN or module == "__main__":
+        return top in OWN
+    # of a package's parts in C, which have no file, its own; none where code was sent by value
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in (module, top)]
+    path = next((file for file in files if file), None)
     if path is None:
-        return module != "__main__"
+        return top in sys.stdlib_module_names
     place = Path(path).resolve()
-    return place.is_relative_to(STANDARD) or not PACKAGES.isdisjoint(place.parts)
+    installed = place.is_relative_to(STANDARD) or not PACKAGES.isdisjoint(place.parts)
+    return installed or any(top in _recorded(folder) for folder in place.parents)
+
+
+@functools.cache
+def _recorded(folder: Path) -> dict[str, str]:
+    """Packages that an installer has recorded in a folder, with name and version: any folder.
+
+    One that is installed for editing has its record elsewhere, and is the user's code.
+    """
+    return {
+        line.partition("/")[0].removesuffix(".py"): record.parent.stem
+        for record in folder.glob("*.dist-info/RECORD")
+        for line in record.read_text("utf-8", "replace").splitlines()
+        if ".py" in line.partition(",")[0]
+    }
 
 
 def _version(module: str) -> str:
-    """The version of a module's package; empty for the standard library."""
-    return str(getattr(sys.modules.get(module.partition(".")[0]), "__version__", ""))
+    """The version of a module's package; empty for the standard library and the user's code."""
+    if not is_installed(module):
+        return ""
+    top = module.partition(".")[0]
+    package = sys.modules.get(top)
+    path = Path(getattr(package, "__file__", None) or "/").resolve()
+    records = (_recorded(folder).get(top, "") for folder in path.parents)
+    return str(getattr(package, "__version__", "") or next(filter(None, records), ""))

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,10 @@ from torch.nn import functional
 import lagbench
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.grid.executors import Parcel
+from harness.grid.grid import run_job
 from harness.modules.settings import USUAL
+from harness.runs.digests import digest_of_code
+from harness.store import Store
 from tests.modules import mlp, points
 from tests.processes import PATIENCE_S, Started
 
@@ -179,7 +185,7 @@ def test_a_script_without_a_guard_runs_once_and_its_classes_reach_the_other_proc
     assert ended[1].stdout.count("the script runs") == 1
 
 
-def test_a_problem_is_unpacked_once_and_brings_its_digests(usual, tmp_path) -> None:
+def test_a_problem_is_unpacked_once_and_has_its_identity_there(usual, tmp_path) -> None:
     from harness.modules.experiment import Experiment
 
     given = {key: value for key, value in usual.items() if key != "cluster"}
@@ -214,3 +220,33 @@ def test_every_setting_is_on_the_page_and_in_the_signature() -> None:
     assert USUAL.keys() < signature(lagbench.train).parameters.keys()
     page = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
     assert [name for name in USUAL if not re.search(rf"\b{name}(=|`|\*\*)", page)] == []
+
+
+def test_a_job_runs_the_code_that_was_submitted_though_its_file_was_edited(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    source = "import {0}_parts\nFACTOR = 2\ndef loss(x):\n    return x * FACTOR * {0}_parts.one()\n"
+    (tmp_path / "queued_parts.py").write_text("def one():\n    return 1\n")
+    path = tmp_path / "queued_code.py"
+    path.write_text(source.format("queued"))
+    asked = import_module("queued_code").loss
+    packed = tmp_path / "job.pickle"
+    packed.write_bytes(pickle.dumps(Parcel(asked)))
+    path.write_text(source.format("queued").replace("FACTOR = 2", "FACTOR = 3"))
+    (tmp_path / "queued_parts.py").write_text("def one():\n    return 5\n")
+    script = "import pickle, sys; from harness.runs.digests import digest_of_code\n"
+    script += f"loss = pickle.load(open({str(packed)!r}, 'rb')).content\n"
+    script += "print(loss(1), digest_of_code(loss))"
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert told.stdout.split() == ["2", digest_of_code(asked)]
+
+
+def test_a_job_whose_code_is_not_that_of_its_hash_is_refused(usual, tmp_path):
+    from harness.modules.experiment import Experiment
+
+    given = {key: value for key, value in usual.items() if key != "cluster"}
+    asked = (mlp, functional.cross_entropy, points(80), usual["cluster"])
+    with Experiment(*asked, {**given, "store": tmp_path / "s"}) as experiment:
+        config = experiment.first("async", 2)
+    packed = pickle.dumps(Parcel({"another hash": config}))
+    told = run_job(packed, Store(tmp_path / "s"), keeps_faults=False)
+    assert told.startswith("code that another process reads otherwise, or that has been edited")

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import copy
 import functools
+import linecache
+import shutil
 import subprocess
 import sys
 import types
-from importlib import import_module, reload, util
+from importlib import import_module, invalidate_caches, reload, util
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from harness.base.errors import UserError
+from harness.runs import digests
 from harness.runs.digests import (
     digest_of_code,
     digest_of_part,
@@ -52,6 +55,7 @@ def loss(outputs, targets):
 
 
 COMPILED = """
+import logging
 import re
 import numba
 from harness.simulator.events import push as kernel
@@ -79,12 +83,24 @@ class Slotted:
     def scaled(self, x):
         return self.scale * x
 
+def member(x):
+    inner = lambda y: y in {"gelu", "relu", "silu", "tanh", "elu", "mish"}
+    return x if inner(x) else (x in {("a", frozenset("uvwxyz")), "b", 3.0})
+
+sets = {frozenset("abcdefgh"), frozenset("ijklmnop"), ("q", frozenset("rstuvwx"))}, {
+    (frozenset("abcdefgh"), 1): 2, frozenset("ijklmnop"): 3}
+logger = logging.getLogger("user")
+
+def logging_loss(x):
+    logger.info("x")
+    return x
+
 slotted = Slotted(2.0)
 table = {inner: 1, compiled: {inner, compiled, ufunc}}
 pattern = re.compile("a")
 """
 KINDS = """
-import dataclasses, functools, operator, weakref
+import dataclasses, datetime, decimal, enum, fractions, functools, operator, random, weakref
 import numba
 import numpy as np
 import torch
@@ -134,8 +150,38 @@ class Key:
     def __init__(self, value):
         self.value = value
 
-class Odd:
-    def __repr__(self):
+def wrapped(function):
+    @functools.wraps(function)
+    def call(x):
+        return function(x) * {0}
+
+    return call
+
+class Turned(Layer):
+    kind = torch.zeros(K)
+
+Layer.late = lambda self: {0}
+
+class Size(enum.Enum):
+    LARGE = K
+
+@dataclasses.dataclass
+class Defaults:
+    value: int = K
+
+def nested():
+    class Inner:
+        def call(self):
+            return K
+        scale = K
+
+    try:
+        return Inner
+    except ValueError:
+        raise
+
+class Odd(dict):
+    def items(self):
         raise RuntimeError("not today")
 
 @functools.singledispatch
@@ -214,6 +260,7 @@ def test_closures_defaults_partials_and_settings_count():
 
 def test_another_process_finds_the_same(user, tmp_path):
     names = "make, loss, compiled, ufunc, slotted, slotted.scaled, table, pattern, kernel"
+    names += ", member, sets, logging_loss"
     told = f"print(*map(digest_of_code, ({names})))"
     code = f"{SOURCE}{COMPILED}\nfrom harness.runs.digests import digest_of_code\n"
     path = tmp_path / "script.py"
@@ -257,6 +304,21 @@ def test_another_process_finds_the_same(user, tmp_path):
         "operator.itemgetter(K)",
         "Layer().forward",
         "Layer.make",
+        "Layer().late",
+        "wrapped(identity)",
+        "Turned()",
+        "Size.LARGE",
+        "Defaults",
+        "nested",
+        "np.float32(K)",
+        "(torch.float32, torch.float64)[K - 2]",
+        "[decimal.Decimal(K), fractions.Fraction(1, K), slice(K), datetime.timedelta(K)]",
+        "(decimal.Decimal(K),)",
+        "(fractions.Fraction(1, K),)",
+        "(slice(K),)",
+        "(datetime.timedelta(K),)",
+        "random.Random(K)",
+        "np.random.default_rng(K)",
     ],
 )
 def test_callables_and_values_of_every_kind_count(user, made):
@@ -299,7 +361,7 @@ def test_a_compiled_function_is_known_as_the_same_after_it_was_called(user):
         ("np.frompyfunc(lambda x: x * K, 1, 1)", "numpy.frompyfunc keeps no Python function of it"),
         ("torch.jit.trace(Layer(), torch.ones(2))", "a traced module has no source"),
         ("weakref.ref(Layer)", "it has no name of its own"),
-        ("{Odd(): 1}", "what it refers to cannot be read (RuntimeError: not today)"),
+        ("Odd()", "what it refers to cannot be read (RuntimeError: not today)"),
     ],
 )
 def test_what_cannot_be_told_from_another_of_its_kind_is_refused_in_one_line(user, made, told):
@@ -367,6 +429,69 @@ def test_members_of_a_module_of_ones_own_count(user, tmp_path):
     finally:
         sys.modules.pop("helper", None)
     assert first == other != scale
+
+
+def test_the_code_that_was_loaded_counts_and_not_a_file_that_was_edited_since(user, tmp_path):
+    here = user(SOURCE)
+    before = digest_of_code(here.make), digest_of_code(here.Net())
+    path = Path(here.__file__)
+    path.write_text(SOURCE.replace("x / SCALE", "x * SCALE").replace("Net(5)", "Net(6)"))
+    linecache.checkcache(str(path))
+    assert (digest_of_code(here.make), digest_of_code(here.Net())) == before
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from nets_of_mine import make",
+        "import nets_of_mine as nets",
+        "from nets_of_mine import make as nets",
+    ],
+)
+def test_what_a_function_imports_when_it_is_called_counts(user, tmp_path, monkeypatch, line):
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def digest(layers):
+        sys.modules.pop("nets_of_mine", None)
+        invalidate_caches()
+        source = f"LAYERS = {layers}\ndef make():\n    return [LAYERS]\nOTHER = {layers}\n"
+        (tmp_path / "nets_of_mine.py").write_text(source + "#" * layers)
+        call = "nets.make()" if " as nets" in line and "from" not in line else "0"
+        return digest_of_code(user(f"def model():\n    {line}\n    return {call}\n").model)
+
+    try:
+        assert digest(2) == digest(2) != digest(3)
+    finally:
+        sys.modules.pop("nets_of_mine", None)
+
+
+def test_a_package_counts_by_its_version_wherever_it_is_installed(user, tmp_path, monkeypatch):
+    """As by ``pip install --target``; what lies beside it is the user's code."""
+    monkeypatch.syspath_prepend(str(tmp_path / "libs"))
+
+    def digest(name, factor, version="1.0"):
+        for old in (tmp_path / "libs").glob("*"):
+            shutil.rmtree(old) if old.is_dir() else old.unlink()
+        for module in ("installed_here", "beside_it"):
+            path = tmp_path / "libs" / module / "parts.py"
+            path.parent.mkdir(parents=True)
+            (path.parent / "__init__.py").write_text("")
+            path.write_text(f"def loss(x):\n    return x * {factor}\n")
+            for part in (module, f"{module}.parts"):
+                sys.modules.pop(part, None)
+        record = tmp_path / "libs" / f"pack-{version}.dist-info" / "RECORD"
+        record.parent.mkdir()
+        record.write_text("installed_here/__init__.py,,\ninstalled_here/parts.py,,\n")
+        for cached in (digests.is_installed, digests._recorded):
+            cached.cache_clear()
+        invalidate_caches()
+        return digest_of_code(import_module(f"{name}.parts").loss)
+
+    one = digest("installed_here", 2)
+    assert one == digest("installed_here", 22) != digest("installed_here", 2, "1.1")
+    assert digest("beside_it", 2) != digest("beside_it", 22)
+    for cached in (digests.is_installed, digests._recorded):
+        cached.cache_clear()
 
 
 def test_a_package_of_another_environment_counts_by_its_version_too(tmp_path, monkeypatch):
