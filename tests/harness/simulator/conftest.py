@@ -13,6 +13,7 @@ from harness.simulator import (
     Link,
     Server,
     Simulation,
+    Timeline,
     WorkerGroup,
     Workload,
 )
@@ -31,15 +32,11 @@ def make_cluster(
 ) -> Cluster:
     """A cluster whose durations for `UNIT_JOB` are the ones named."""
     return Cluster(
-        name="made for a test",
-        devices={"unit": Device(1.0 / compute_s if compute_s else None)},
+        name="made for a test", devices={"unit": Device(1.0 / compute_s if compute_s else None)},
         workers=(WorkerGroup(workers, "unit"),),
-        link=Link(latency_s, 1.0 / copy_s if copy_s else None, sharing, duplex),
-        host=Host(),
-        server=Server(fold_s=fold_s, fold_traffic=0.0),
-        jitter=jitter or Jitter(),
-        **more,
-    )
+        link=Link(latency_s, 1.0 / copy_s if copy_s else None, sharing, duplex), host=Host(),
+        server=Server(fold_s=fold_s, fold_traffic=0.0), jitter=jitter or Jitter(), **more,
+    )  # fmt: skip
 
 
 UNIT_JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=1.0)
@@ -70,3 +67,9 @@ def simulate() -> Callable[..., Simulation]:
         return Simulation(machine, "parameter_server", UNIT_JOB, workers, seed)
 
     return build
+
+
+def sequence(timeline: Timeline) -> list[tuple[float, int, int]]:
+    """(time, worker, staleness) of every fold."""
+    times, workers = timeline.folds.time_s.tolist(), timeline.folded().worker.tolist()
+    return list(zip(times, workers, timeline.staleness().tolist(), strict=True))

@@ -12,13 +12,9 @@ import sys
 from simgrid import Comm, Engine, Host, LinkInRoute, this_actor
 
 SETTINGS = (
-    "network/model:CM02",
-    "network/crosstraffic:0",
-    "network/TCP-gamma:0",
-    "precision/work-amount:1e-5",
-    "precision/timing:1e-12",
-    "cpu/optim:Full",
-)
+    "network/model:CM02", "network/crosstraffic:0", "network/TCP-gamma:0",
+    "precision/work-amount:1e-5", "precision/timing:1e-12", "cpu/optim:Full",
+)  # fmt: skip
 
 SCALE = 1e9
 """Whole bytes are sent: so many times as many, at as many times the rate: rounding is nothing."""

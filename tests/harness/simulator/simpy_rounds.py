@@ -1,4 +1,4 @@
-"""Rounds in which workers die, are preempted and join late, as processes of SimPy.
+"""Rounds in which workers die or join late, as processes of SimPy.
 
 Written from the description of the protocols, not from their code; durations are drawn
 beforehand by the same laws.
@@ -19,22 +19,16 @@ class AveragingModel:
     Args:
         cluster, job, workers, seed: as for a `Simulation`.
         every: minibatches between two averages.
-        deaths, preemptions: (worker, instant, seconds away) of each.
-        late: (worker, instant) of each.
+        deaths: (worker, instant, seconds away) of each.
     """
 
-    def __init__(self, cluster, job, workers, seed, every, deaths=(), preemptions=(), late=()):
+    def __init__(self, cluster, job, workers, seed, every, deaths=()):
         self.env, self.costs = simpy.Environment(), costs_of(cluster, job, workers, seed)
         self.rate, self.latency_s = cluster.link.bandwidth_bytes_per_s, cluster.link.latency_s
         self.size, self.every = job.parameter_bytes, every
-        self.until, self.leave = [-math.inf] * workers, [0.0] * workers
-        self.struck, self.record, self.lost = self.env.event(), [], []
-        for who, at_s in late:
-            self.until[who] = at_s
+        self.until, self.struck, self.record = [-math.inf] * workers, self.env.event(), []
         for strike in deaths:
             self.env.process(self.death(*strike))
-        for strike in preemptions:
-            self.env.process(self.preemption(*strike))
 
     def run(self, folds):
         """[(time, worker, version read)] of so many folds."""
@@ -47,16 +41,9 @@ class AveragingModel:
         event, self.struck = self.struck, self.env.event()
         event.succeed(who)
 
-    def preemption(self, who, at_s, down_s):
-        yield self.env.timeout(at_s)
-        self.leave[who] = down_s
-
     def rounds(self, folds):
         env, step, version = self.env, 0, 0
         while version < folds:
-            for who, down_s in enumerate(self.leave):
-                if down_s and self.until[who] <= env.now:
-                    self.until[who], self.leave[who] = env.now + down_s, 0.0
             here = [who for who, until_s in enumerate(self.until) if until_s <= env.now]
             if not here:
                 yield env.timeout(min(self.until) - env.now)
@@ -77,7 +64,6 @@ class AveragingModel:
                 return 1
             if struck.value in here:
                 here.remove(struck.value)
-                self.lost.append((struck.value, version))
                 attempt = env.process(self.all_reduce(list(here), computed))
         return 0
 
@@ -124,7 +110,8 @@ class BackupModel:
     Args:
         cluster, job, workers, seed: as for a `Simulation`.
         backups: b.
-        deaths, late: as of `AveragingModel`.
+        deaths: as of `AveragingModel`.
+        late: (worker, instant) of each.
     """
 
     def __init__(self, cluster, job, workers, seed, backups, deaths=(), late=()):

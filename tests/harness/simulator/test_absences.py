@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 
 from harness.base.errors import UserError
-from harness.simulator import (
-    ClientSampling,
-    Fault,
-    Jitter,
-    ParameterServer,
-    Simulation,
-    Workload,
-)
+from harness.simulator import ClientSampling, Fault, Jitter, ParameterServer, Simulation, Workload
 from harness.simulator.cluster import Checkpoints
 from harness.simulator.protocols.absences import new_absences, select_readers
 from harness.simulator.protocols.averaging import Averaging
@@ -26,16 +19,12 @@ JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)
 EXPONENTIAL = Jitter("shifted-exponential", 1.0)
 LOGNORMAL = Jitter("lognormal", 0.3)
 DEATHS = ((0, 7.75, 5.5), (1, 9.125, 0.25), (3, 9.25, 40.0), (0, 31.375, 12.0), (2, 33.5, 3.0))
-PREEMPTIONS = ((1, 17.75, 4.5), (2, 50.125, 9.0))
 LATE = ((2, 12.625),)
 
 
-def faults_of(deaths=(), preemptions=(), late=()):
-    kinds = [("death", *d) for d in deaths] + [("preemption", *p) for p in preemptions]
-    tables = [
-        Fault(k, workers=(who,), at_s=(at_s,), down_s=down_s) for k, who, at_s, down_s in kinds
-    ]
-    return tuple(tables + [Fault("late", workers=(who,), at_s=(at_s,)) for who, at_s in late])
+def faults_of(deaths=(), late=()):
+    tables = [Fault("death", (who,), at_s=(at_s,), down_s=down_s) for who, at_s, down_s in deaths]
+    return tuple(tables + [Fault("late", (who,), at_s=(at_s,)) for who, at_s in late])
 
 
 @pytest.fixture
@@ -49,36 +38,11 @@ def run(cluster):
     return build
 
 
-def fold_times_s(timeline):
-    """[C] the instant of each folded contribution's fold."""
-    return timeline.folds.time_s[timeline.folded().fold].tolist()
-
-
-@pytest.mark.parametrize("jitter", [EXPONENTIAL, LOGNORMAL], ids=lambda law: law.law)
-@pytest.mark.parametrize("workers", [4, 5, 12])
-def test_averaging_with_faults_is_simpys_bit_for_bit(run, workers, jitter):
-    faults = faults_of(DEATHS, PREEMPTIONS, LATE)
-    machine = {"copy_s": 0.05, "latency_s": 1e-3, "jitter": jitter}
-    simulation = run(Averaging(3), workers, faults, **machine)
-    timeline = simulation.advance(folds=40)
-    model = simpy_rounds.AveragingModel(
-        simulation.cluster, JOB, workers, 3, 3, DEATHS, PREEMPTIONS, LATE
-    )
-    rows = timeline.folded()
-    found = zip(
-        fold_times_s(timeline), rows.worker.tolist(), rows.read_version.tolist(), strict=True
-    )
-    assert list(found) == model.run(40)
-    lost = timeline.lost()
-    assert list(zip(lost.worker.tolist(), lost.read_version.tolist(), strict=True)) == model.lost
-    assert len(model.lost) > 2
-
-
 @pytest.mark.parametrize("jitter", [EXPONENTIAL, LOGNORMAL], ids=lambda law: law.law)
 @pytest.mark.parametrize(("workers", "backups"), [(4, 0), (4, 1), (12, 3), (5, 4)])
 def test_backup_workers_with_faults_are_simpys_bit_for_bit(run, workers, backups, jitter):
     machine = {"copy_s": 0.02, "latency_s": 1e-3, "fold_s": 0.05, "jitter": jitter}
-    simulation = run(BackupWorkers(backups), workers, faults_of(DEATHS, (), LATE), **machine)
+    simulation = run(BackupWorkers(backups), workers, faults_of(DEATHS, LATE), **machine)
     timeline = simulation.advance(folds=80)
     model = simpy_rounds.BackupModel(simulation.cluster, JOB, workers, 3, backups, DEATHS, LATE)
     expected = model.run(80)
@@ -92,15 +56,11 @@ def test_backup_workers_with_faults_are_simpys_bit_for_bit(run, workers, backups
 PROTOCOLS = pytest.mark.parametrize(
     "protocol",
     [
-        Averaging(3),
-        Averaging(3, overlap=True),
-        Averaging(2, collective="recursive-doubling"),
-        Averaging(2, collective="hierarchical", overlap=True),
-        BackupWorkers(0),
-        BackupWorkers(2),
+        Averaging(3), Averaging(3, overlap=True), Averaging(2, collective="recursive-doubling"),
+        Averaging(2, collective="hierarchical", overlap=True), BackupWorkers(0), BackupWorkers(2),
     ],
     ids=lambda protocol: " ".join(map(str, protocol.to_dict().values())),
-)
+)  # fmt: skip
 BUSY = {"copy_s": 0.05, "latency_s": 0.01, "fold_s": 0.02}
 
 
@@ -135,17 +95,13 @@ def test_workers_of_whom_none_returns_end_in_one_clear_line(run, protocol, drain
 
 OFTEN = Fault("death", mean_s=0.05, down_s=0.2)
 NEVER_FOLDED = [  # protocol, what fails how often, checkpoints
-    (ParameterServer(), OFTEN, None),
-    (ParameterServer(bound=0, depth=2), OFTEN, None),
+    (ParameterServer(), OFTEN, None), (ParameterServer(bound=0, depth=2), OFTEN, None),
     (ParameterServer(), Fault("server", mean_s=0.001, down_s=0.2, checkpoint_s=1.0), None),
-    (BackupWorkers(1), OFTEN, None),
-    (Averaging(2), OFTEN, None),
-    (Averaging(2, overlap=True), OFTEN, None),
-    (ClientSampling(2), OFTEN, None),
-    (Averaging(2), OFTEN, Checkpoints(1)),
-    (Averaging(2), OFTEN, Checkpoints(1, restart_s=9.0)),
+    (BackupWorkers(1), OFTEN, None), (Averaging(2), OFTEN, None),
+    (Averaging(2, overlap=True), OFTEN, None), (ClientSampling(2), OFTEN, None),
+    (Averaging(2), OFTEN, Checkpoints(1)), (Averaging(2), OFTEN, Checkpoints(1, restart_s=9.0)),
     (Averaging(2), Fault("preemption", mean_s=2.0, down_s=0.2), Checkpoints(1, restart_s=9.0)),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("protocol", "fault", "checkpoints"), NEVER_FOLDED)
@@ -173,51 +129,43 @@ def test_a_cluster_that_folds_one_of_forty_is_slow_and_no_more(run, protocol):
     assert len(timeline.lost()) > 300
 
 
-def test_a_round_goes_on_without_who_died_in_it(run):
-    """Four workers compute for 2 s; at 1.5 s one dies, and three average in 4 thirds of 0.5 s."""
-    fault = Fault("death", workers=(2,), at_s=(1.5,), down_s=2.0)
-    timeline = run(Averaging(2), 4, (fault,), Jitter(), copy_s=0.5 / 8).advance(folds=3)
-    three_s, four_s = 4 * 0.5 / 3, 6 * 0.5 / 4
-    assert timeline.folds.time_s[0] == pytest.approx(2 + three_s)
-    assert timeline.folds.time_s[1] == pytest.approx(4 + 2 * three_s)  # back at 3.5, too late
-    assert timeline.folds.time_s[2] == pytest.approx(6 + 2 * three_s + four_s)
-    assert timeline.folded().worker.tolist() == [0, 1, 3, 0, 1, 3, 0, 1, 2, 3]
-    assert timeline.lost().worker.tolist() == [2]
+LINK = {"copy_s": 0.5 / 8}  # three average in 4 thirds of 0.5 s, four in 6 quarters
+WHO_WAS_LEFT = {  # protocol, workers, durations, faults, times and workers of folds, who is lost
+    "a round goes on without who died in it": (
+        Averaging(2), 4, LINK, faults_of([(2, 1.5, 2.0)]),
+        [2 + 2 / 3, 4 + 4 / 3, 6 + 4 / 3 + 0.75],  # back at 3.5, too late for the second
+        [0, 1, 3, 0, 1, 3, 0, 1, 2, 3], [2],
+    ),
+    "a death in the all-reduce begins it anew at that instant": (
+        Averaging(2), 4, LINK, faults_of([(0, 2.25, 99.0)]), [2.25 + 2 / 3], [1, 2, 3], [0],
+    ),
+    "a preempted worker sees its round to the end": (
+        Averaging(2), 2, {}, (Fault("preemption", (0,), at_s=(0.5,), down_s=3.0),),
+        [2.0, 4.0, 6.0, 8.0], [0, 1, 1, 1, 0, 1], [],
+    ),
+    "where nobody is left the round begins with who comes first": (
+        Averaging(2), 2, {}, faults_of([(0, 1.0, 8.0), (1, 1.5, 4.0)]),
+        [7.5, 9.5, 11.5], [1, 1, 0, 1], [0, 1],
+    ),
+    "of three two are waited for, and one may die at no cost": (
+        BackupWorkers(1), 3, {"fold_s": 0.25}, faults_of([(0, 0.5, 100.0)]),
+        [1.5, 3.0], [1, 2, 1, 2], [0],
+    ),
+    "but not two": (
+        BackupWorkers(1), 3, {"fold_s": 0.25}, faults_of([(0, 0.5, 100.0), (1, 0.5, 100.0)]),
+        [1.25, 2.5], [2, 2], [0, 1],
+    ),
+}  # fmt: skip
 
 
-def test_a_death_in_the_all_reduce_begins_it_anew_at_that_instant(run):
-    fault = Fault("death", workers=(0,), at_s=(2.25,))
-    timeline = run(Averaging(2), 4, (fault,), Jitter(), copy_s=0.5 / 8).advance(folds=1)
-    assert timeline.folds.time_s[0] == pytest.approx(2.25 + 4 * 0.5 / 3)
-    assert timeline.folded().worker.tolist() == [1, 2, 3]
-
-
-def test_a_preempted_worker_sees_its_round_to_the_end(run):
-    fault = Fault("preemption", workers=(0,), at_s=(0.5,), down_s=3.0)
-    timeline = run(Averaging(2), 2, (fault,), Jitter()).advance(folds=4)
-    assert timeline.folds.time_s.tolist() == [2.0, 4.0, 6.0, 8.0]
-    assert timeline.folded().worker.tolist() == [0, 1, 1, 1, 0, 1]
-    assert len(timeline.lost()) == 0
-
-
-def test_where_nobody_is_left_the_round_begins_with_who_comes_first(run):
-    faults = faults_of([(0, 1.0, 8.0), (1, 1.5, 4.0)])
-    timeline = run(Averaging(2), 2, faults, Jitter()).advance(folds=3)
-    assert timeline.folds.time_s.tolist() == [7.5, 9.5, 11.5]
-    assert timeline.folded().worker.tolist() == [1, 1, 0, 1]
-    assert timeline.folded().read_time_s.tolist() == [5.5, 7.5, 9.5, 9.5]
-
-
-def test_backups_stand_in_for_the_dead_until_there_are_too_few(run):
-    """Of three workers two are waited for: one may die at no cost, but not two."""
-    machine = {"jitter": Jitter(), "fold_s": 0.25}
-    one, two = faults_of([(0, 0.5, 100.0)]), faults_of([(0, 0.5, 100.0), (1, 0.5, 100.0)])
-    first = run(BackupWorkers(1), 3, one, **machine).advance(folds=2)
-    assert first.folds.time_s.tolist() == [1.5, 3.0]
-    assert first.folded().worker.tolist() == [1, 2, 1, 2]
-    second = run(BackupWorkers(1), 3, two, **machine).advance(folds=2)
-    assert second.folds.time_s.tolist() == [1.25, 2.5]
-    assert second.folded().worker.tolist() == [2, 2]
+@pytest.mark.parametrize("case", WHO_WAS_LEFT)
+def test_who_is_left_makes_the_round(run, case):
+    """A minibatch takes 1 s."""
+    protocol, workers, durations, faults, times_s, who, lost = WHO_WAS_LEFT[case]
+    timeline = run(protocol, workers, faults, Jitter(), **durations).advance(folds=len(times_s))
+    assert timeline.folds.time_s.tolist() == pytest.approx(times_s)
+    assert timeline.folded().worker.tolist() == who
+    assert timeline.lost().worker.tolist() == lost
 
 
 def test_the_ring_closes_over_the_gap_also_between_nodes(run):

@@ -6,7 +6,6 @@ import pytest
 from harness.base.errors import UserError
 from harness.simulator import Jitter, ParameterServer, Simulation
 from harness.simulator.faults import Fault
-from tests.harness.simulator import simpy_server
 
 EXPONENTIAL = Jitter("shifted-exponential", 1.0)
 LOGNORMAL = Jitter("lognormal", 0.3)
@@ -22,22 +21,6 @@ def run(cluster, unit_job):
         return Simulation(machine, ParameterServer(**settings), unit_job, workers, seed)
 
     return build
-
-
-def sequence(timeline):
-    """(time, worker, staleness) of every fold."""
-    times, workers = timeline.folds.time_s.tolist(), timeline.folded().worker.tolist()
-    return list(zip(times, workers, timeline.staleness().tolist(), strict=True))
-
-
-@pytest.mark.parametrize("jitter", [EXPONENTIAL, LOGNORMAL], ids=lambda law: law.law)
-@pytest.mark.parametrize(("workers", "bound"), [(4, 0), (4, 1), (50, 2), (200, 5)])
-def test_bounded_staleness_is_simpys_bit_for_bit(cluster, unit_job, jitter, workers, bound):
-    machine = cluster(workers, copy_s=0.1, latency_s=1e-3, fold_s=0.7 / workers, jitter=jitter)
-    protocol = ParameterServer(bound=bound)
-    timeline = Simulation(machine, protocol, unit_job, workers, 3).advance(folds=2000)
-    model = simpy_server.Model(machine, unit_job, workers, 3, bound=bound)
-    assert sequence(timeline) == model.run(2000)
 
 
 @pytest.mark.parametrize("bound", [0, 1, 4])

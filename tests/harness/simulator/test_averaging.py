@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from harness.base.errors import UserError
@@ -12,7 +11,6 @@ from harness.simulator.network import Level, Network
 from harness.simulator.protocols.averaging import Averaging
 
 JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)
-EXPONENTIAL = Jitter("shifted-exponential", 1.0)
 LOGNORMAL = Jitter("lognormal", 0.3)
 
 
@@ -28,11 +26,36 @@ def averaging(cluster):
     return build
 
 
-def test_a_round_is_the_slowest_workers_minibatches_and_the_all_reduce(averaging):
-    simulation = averaging(4, every=5, copy_s=0.25, latency_s=0.5)
-    timeline = simulation.advance(folds=3)
-    reduce_s = 2 * 3 * (0.5 + 0.25 * 8 / 4)
-    assert timeline.folds.time_s.tolist() == [5 + reduce_s, 10 + 2 * reduce_s, 15 + 3 * reduce_s]
+NODES = {"network": Network((Level(1, 100.0), Level(2, 1.0)))}
+DEAR = {"copy_s": 1.0, "latency_s": 1.0, "parallel": Parallel(slowdown=2.0)}
+PAUSES = {"parallel": Parallel(average_s=0.5)}
+BY_HAND = {  # workers, minibatches a round, settings, times of folds
+    "a ring after the minibatches": (
+        4, 5, {"copy_s": 0.25, "latency_s": 0.5}, [11.0, 22.0, 33.0],  # 2 · 3 (0.5 + 0.25 · 8 / 4)
+    ),
+    "overlapped, the longer ring sets the pace": (
+        4, 1, {"copy_s": 1.0, "overlap": True}, [1 + 12.0 * k for k in range(1, 9)],
+    ),
+    "alone nothing is averaged": (1, 3, DEAR, [3.0, 6.0, 9.0, 12.0]),
+    "nor is an average waited for": (1, 4, PAUSES, [4.0, 8.0, 12.0]),
+    "among two it is, once a round": (2, 4, PAUSES, [4.5, 9.0, 13.5]),
+    "also overlapped": (2, 4, {**PAUSES, "overlap": True}, [4.5, 9.0, 13.5]),
+    "two of a node send through one port": (
+        4, 1, {**NODES, "collective": "recursive-doubling"}, [1 + 8 / 100 + 2 * 8],
+    ),
+    "but one by one in a hierarchy": (
+        4, 1, {**NODES, "collective": "hierarchical"}, [1 + 2 * 8 / 100 + 8],
+    ),
+    "a link for each": (4, 1, {"copy_s": 0.25}, [1 + 6 * 0.5]),
+    "one link for all": (4, 1, {"copy_s": 0.25, "sharing": "fair"}, [1 + 6 * 0.5 * 4]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BY_HAND)
+def test_folds_are_at_the_times_calculated_by_hand(averaging, case):
+    workers, every, settings, times_s = BY_HAND[case]
+    timeline = averaging(workers, every, **settings).advance(folds=len(times_s))
+    assert timeline.folds.time_s == pytest.approx(times_s)
 
 
 def test_a_fold_holds_one_contribution_of_every_worker(averaging):
@@ -44,13 +67,6 @@ def test_a_fold_holds_one_contribution_of_every_worker(averaging):
     assert rows.read_version.tolist() == rows.fold.tolist()
 
 
-def test_with_a_barrier_nothing_is_stale_and_all_read_at_the_fold(averaging):
-    timeline = averaging(5, jitter=EXPONENTIAL, copy_s=0.1).advance(folds=50)
-    assert set(timeline.staleness().tolist()) == {0}
-    rows = timeline.folded()
-    assert (rows.read_time_s[5:] == timeline.folds.time_s[rows.fold[5:] - 1]).all()
-
-
 def test_overlapped_an_all_reduce_shorter_than_a_round_costs_nothing(averaging):
     machine = {"every": 10, "copy_s": 0.1, "latency_s": 0.2}
     waiting, hidden = (averaging(4, overlap=o, **machine) for o in (False, True))
@@ -59,18 +75,6 @@ def test_overlapped_an_all_reduce_shorter_than_a_round_costs_nothing(averaging):
     reduce_s = 6 * (0.2 + 0.1 * 8 / 4)
     assert waiting.now_s == pytest.approx(100 * (10 + reduce_s), rel=1e-12)
     assert hidden.now_s == pytest.approx(100 * 10 + reduce_s, rel=1e-12)
-
-
-def test_overlapped_an_all_reduce_longer_than_a_round_sets_the_pace(averaging):
-    simulation = averaging(4, every=1, overlap=True, copy_s=1.0)
-    assert np.diff(simulation.advance(folds=20).folds.time_s) == pytest.approx(6 * 2.0)
-
-
-def test_one_worker_alone_trains_without_averaging_costs(averaging):
-    machine = {"copy_s": 1.0, "latency_s": 1.0, "parallel": Parallel(slowdown=2.0)}
-    timeline = averaging(1, every=3, **machine).advance(folds=4)
-    assert timeline.folds.time_s.tolist() == [3.0, 6.0, 9.0, 12.0]
-    assert timeline.staleness().tolist() == [0] * 4
 
 
 def test_when_nothing_costs_time_overlapping_changes_nothing(averaging, free_job):
@@ -97,14 +101,6 @@ def test_a_slow_program_an_epochs_start_and_pageable_copies_are_paid_for(averagi
     assert names == {"epoch", "compute", "push", "fetch"}
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-def test_a_fixed_time_for_each_average_is_paid_once_a_round_and_not_alone(averaging, overlap):
-    parallel = Parallel(average_s=0.5)
-    one, two = (averaging(n, 4, overlap, parallel=parallel).advance(folds=3) for n in (1, 2))
-    assert one.folds.time_s.tolist() == [4.0, 8.0, 12.0]
-    assert two.folds.time_s.tolist() == [4.5, 9.0, 13.5]
-
-
 def test_an_epochs_cost_needs_the_length_of_an_epoch():
     with pytest.raises(UserError, match="epoch_minibatches"):
         Parallel(epoch_s=1.0)
@@ -115,20 +111,6 @@ def test_a_change_of_workload_holds_for_rounds_read_afterwards(averaging):
     simulation.advance(seconds=0.5)
     simulation.change(Workload(minibatch_frames=3, flops_per_frame=1.0, parameter_bytes=0.0))
     assert simulation.advance(folds=3).folds.time_s.tolist() == [1.0, 4.0, 7.0]
-
-
-def test_workers_of_one_node_share_its_port_in_the_all_reduce(averaging):
-    network = Network((Level(1, 100.0), Level(2, 1.0)))
-    flat = averaging(4, every=1, network=network, collective="recursive-doubling")
-    nested = averaging(4, every=1, network=network, collective="hierarchical")
-    assert flat.advance(folds=1).folds.time_s[0] == pytest.approx(1 + 8 / 100 + 2 * 8)
-    assert nested.advance(folds=1).folds.time_s[0] == pytest.approx(1 + 2 * 8 / 100 + 8)
-
-
-def test_all_workers_share_one_link_where_the_cluster_has_only_one(averaging):
-    own, shared = (averaging(4, every=1, copy_s=0.25, sharing=s) for s in ("none", "fair"))
-    assert own.advance(folds=1).folds.time_s[0] == pytest.approx(1 + 6 * 0.5)
-    assert shared.advance(folds=1).folds.time_s[0] == pytest.approx(1 + 6 * 0.5 * 4)
 
 
 def test_with_a_barrier_nobody_goes_on_before_the_last_has_the_average(averaging):

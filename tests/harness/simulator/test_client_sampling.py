@@ -10,9 +10,7 @@ import pytest
 from harness.base.errors import UserError
 from harness.simulator import (
     ClientSampling,
-    Fault,
     Host,
-    Jitter,
     Level,
     Network,
     Simulation,
@@ -86,40 +84,10 @@ def test_a_deadline_ends_a_round_with_what_has_arrived(machine):
     assert folds_of(early) == [(3.0, (0,))]
 
 
-def test_over_selection_gives_up_the_slowest(machine):
-    built = machine(50, Jitter("lognormal", 1.0))
-    rules = ClientSampling(13, needed=10, every=1)
-    timeline = Simulation(built, rules, JOB).advance(folds=20)
-    assert np.bincount(timeline.folded().fold).tolist() == [10] * 20
-    assert len(timeline.lost()) == 3 * 20
-    waiting = Simulation(built, replace(rules, sampled=10), JOB).advance(folds=20)
-    assert timeline.folds.time_s[-1] < 0.8 * waiting.folds.time_s[-1]
-
-
 def test_clients_are_drawn_evenly(machine):
     timeline = Simulation(machine(40), ClientSampling(10, every=1), JOB).advance(folds=400)
     often = np.bincount(timeline.folded().worker, minlength=40)
     assert abs(often - 100).max() < 5 * np.sqrt(100 * 0.75)
-
-
-def test_a_round_in_which_everyone_dies_makes_no_fold(machine):
-    death = Fault("death", at_s=(1.0,), down_s=5.0)
-    built = machine(3, faults=(death,))
-    timeline = Simulation(built, ClientSampling(3, every=2), JOB).advance(folds=1)
-    assert timeline.folds.time_s.tolist() == [6.0 + 2.125 + 2.0 + 2.125]
-    assert timeline.lost().worker.tolist() == [0, 1, 2]
-
-
-def test_a_round_whose_last_client_dies_ends_when_that_is_known(machine):
-    """Answers after 1 and 2 s; a third client would take 10 and dies at 6: the fold is at 6 s."""
-    speeds = (1.0, 0.5, 0.1)
-    built = machine(3, faults=(Fault("death", workers=(2,), at_s=(6.0,)),))
-    groups = tuple(WorkerGroup(1, "unit", speed=speed) for speed in speeds)
-    built = replace(built, workers=groups, network=Network((Level(1),)))
-    timeline = Simulation(built, ClientSampling(3, every=1), JOB).advance(folds=2)
-    assert folds_of(timeline) == [(6.0, (0, 1)), (8.0, (0, 1))]
-    rows = timeline.folded()
-    assert rows.read_time_s[rows.read_version == 1].tolist() == [6.0, 6.0]
 
 
 def test_compressed_answers_are_smaller_and_the_model_is_not(machine):

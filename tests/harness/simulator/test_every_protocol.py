@@ -67,13 +67,9 @@ class Case(NamedTuple):
 
 
 SETTINGS = (
-    {},
-    {"bound": 1},
-    {"queue": 2},
-    {"depth": 3},
-    {"push_every": 2, "fetch_every": 6},
+    {}, {"bound": 1}, {"queue": 2}, {"depth": 3}, {"push_every": 2, "fetch_every": 6},
     {"bound": 2, "queue": 1, "depth": 2, "fetch_every": 3},
-)
+)  # fmt: skip
 SHARDS = (
     {"shards": 3},
     {"shards": 7, "bound": 1},
@@ -87,14 +83,10 @@ ON_NETWORKS = (
     ({"depth": 2, "queue": 2, "bound": 2, "fetch_every": 3}, SERVED),
 )
 ROUNDS = (
-    Averaging(3),
-    Averaging(3, overlap=True),
-    Averaging(2, collective="recursive-doubling"),
+    Averaging(3), Averaging(3, overlap=True), Averaging(2, collective="recursive-doubling"),
     Averaging(2, collective="recursive-doubling", overlap=True),
-    Averaging(2, collective="hierarchical", overlap=True),
-    BackupWorkers(0),
-    BackupWorkers(2),
-)
+    Averaging(2, collective="hierarchical", overlap=True), BackupWorkers(0), BackupWorkers(2),
+)  # fmt: skip
 CASES = {
     **{
         f"server, {sharing}, {settings}, {len(faults)} faults": Case(

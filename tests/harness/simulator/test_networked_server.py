@@ -23,6 +23,7 @@ from harness.simulator import (
 from harness.simulator import star as star_module
 from harness.simulator.network import Level, Network
 from tests.harness.simulator import simpy_network
+from tests.harness.simulator.conftest import sequence
 from tests.theory.queueing import visits
 
 JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)
@@ -57,12 +58,6 @@ def with_sharing(network, sharing):
     )
 
 
-def sequence(timeline):
-    """(time, worker, staleness) of every fold."""
-    times, workers = timeline.folds.time_s.tolist(), timeline.folded().worker.tolist()
-    return list(zip(times, workers, timeline.staleness().tolist(), strict=True))
-
-
 @pytest.fixture
 def general(monkeypatch):
     """Fair messages go the general way, one by one, whatever the network."""
@@ -78,17 +73,6 @@ def test_the_sequence_is_simpys_bit_for_bit(run, name, sharing, shards):
     model = simpy_network.NetworkedModel(simulation.cluster, JOB, 8, 3, shards)
     expected = model.run(400)
     assert sequence(simulation.advance(folds=400)) == expected
-
-
-@pytest.mark.parametrize("workers", [8, 50])
-@pytest.mark.parametrize("name", [name for name in TOPOLOGIES if name != "blocking switch"])
-def test_by_clocks_the_order_is_simpys_and_the_times_are_but_for_rounding(run, name, workers):
-    simulation = run(TOPOLOGIES[name], workers)
-    assert len(simulation._state.roads.star.channels) == 2
-    expected = simpy_network.NetworkedModel(simulation.cluster, JOB, workers, 3).run(100)
-    found = sequence(simulation.advance(folds=100))
-    assert [row[1:] for row in found] == [row[1:] for row in expected]
-    assert [row[0] for row in found] == pytest.approx([row[0] for row in expected], rel=1e-12)
 
 
 @pytest.mark.usefixtures("general")

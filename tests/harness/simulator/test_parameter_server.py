@@ -13,16 +13,11 @@ from harness.simulator import (
     WorkerGroup,
     compute_seconds,
 )
+from tests.harness.simulator.conftest import sequence
 from tests.harness.simulator.simpy_link import LinkedModel
 
 EXPONENTIAL = Jitter("shifted-exponential", 1.0)
 LOGNORMAL = Jitter("lognormal", 0.3)
-
-
-def sequence(timeline):
-    """(time, worker, staleness) of every fold."""
-    times, workers = timeline.folds.time_s.tolist(), timeline.folded().worker.tolist()
-    return list(zip(times, workers, timeline.staleness().tolist(), strict=True))
 
 
 def test_four_equal_workers_tend_to_staleness_three(simulate):
@@ -57,27 +52,6 @@ def test_a_worker_that_reads_at_the_instant_of_a_fold_sees_it(simulate):
     timeline = simulate(1).advance(folds=5)
     assert timeline.folded().read_version.tolist() == [0, 1, 2, 3, 4]
     assert timeline.folded().read_time_s[1:].tolist() == timeline.folds.time_s[:-1].tolist()
-
-
-@pytest.mark.parametrize("jitter", [EXPONENTIAL, LOGNORMAL], ids=lambda law: law.law)
-@pytest.mark.parametrize("workers", [4, 50, 1000])
-@pytest.mark.parametrize(
-    ("sharing", "duplex"), [("none", "full"), ("fifo", "full"), ("fifo", "half")]
-)
-def test_the_sequence_is_that_of_simpy_bit_for_bit(
-    cluster, unit_job, jitter, workers, sharing, duplex
-):
-    machine = cluster(
-        workers,
-        copy_s=0.4 / workers,
-        latency_s=1e-3,
-        fold_s=0.7 / workers,
-        jitter=jitter,
-        sharing=sharing,
-        duplex=duplex,
-    )
-    timeline = Simulation(machine, "parameter_server", unit_job, workers, 3).advance(folds=3000)
-    assert sequence(timeline) == LinkedModel(machine, unit_job, workers, 3).run(3000)
 
 
 def test_the_sequence_of_a_hundred_thousand_workers_is_simpys_too(cluster, unit_job):

@@ -97,23 +97,6 @@ def test_only_a_drained_simulation_can_pause(simulate):
             simulation.pause(1.0, "search")
 
 
-@SHARING
-def test_time_never_runs_back_over_pauses_and_changes(simulate, sharing):
-    simulation = simulate(5, sharing=sharing, **BUSY)
-    segments = []
-    for k in range(6):
-        segments.append(simulation.advance(folds=17, drain=True))
-        segments.append(simulation.pause(0.25 * k, "search"))
-        simulation.change(Workload(1 + k, 1.0, 1.0))
-        segments += [simulation.advance(seconds=3.0), simulation.advance(folds=20, drain=True)]
-    whole = concat(segments)
-    assert np.all(np.diff(whole.folds.time_s) >= 0.0)
-    assert np.all(whole.lag_s() > 0.0)
-    server = whole.spans.where(whole.spans.worker == -1)
-    assert np.all(server.start_s[1:] >= server.end_s[:-1])
-    assert whole.folded().first_step.size == simulation.dispatched
-
-
 def test_a_change_of_workload_holds_for_contributions_read_afterwards(simulate):
     simulation = simulate(1)
     simulation.advance(seconds=0.5)

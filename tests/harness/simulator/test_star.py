@@ -105,9 +105,7 @@ MESSAGES = st.tuples(st.none(), st.lists(MESSAGE, min_size=1, max_size=12)) | st
 
 
 @given(
-    own=st.lists(st.tuples(RATES, RATES), min_size=6, max_size=6),
-    server=SERVERS,
-    messages=MESSAGES,
+    own=st.lists(st.tuples(RATES, RATES), min_size=6, max_size=6), server=SERVERS, messages=MESSAGES
 )
 def test_links_of_whatever_rates_of_their_own_are_what_they_are_one_by_one(own, server, messages):
     network, rates = Network((Level(1, 1.0),), server=server), np.array(own).T.copy()
