@@ -8,9 +8,10 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from data_synth.corpus import Corpus, Utterances
+from data_synth.corpus import Corpus
 from data_synth.parametric import Maker, Recipe, chunks
 from data_synth.storage import write_chunks
+from tests.stand_in import utterances
 
 SLOW = """
 name = "slow"
@@ -138,21 +139,15 @@ def tiny_corpus() -> Corpus:
     draw = np.random.default_rng(0)
     lengths = draw.integers(14, 22, 40)
     total = int(lengths.sum())
-    words = [("yes", "no")[i % 2] for i in range(40)]
+    words = ["yes", "no"] * 20
     chains = {"yes": (0, 1, 2), "no": (3, 1, 4)}
     targets = np.concatenate(
         [np.repeat(chains[w], np.diff([0, 5, 10, n])) for w, n in zip(words, lengths, strict=True)]
     )
     centres = 2.0 * draw.standard_normal((5, 3))
     features = (centres[targets] + draw.standard_normal((total, 3))).astype(np.float32)
-    table = Utterances(
-        np.array([f"u{i}" for i in range(40)]),
-        np.array(["s"] * 40),
-        np.array(["train"] * 28 + ["dev"] * 4 + ["clean"] * 4 + ["noise"] * 4),
-        np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64),
-        lengths.astype(np.int64),
-        tuple((w,) for w in words),
-    )
+    splits = ["train"] * 28 + ["dev"] * 4 + ["clean"] * 4 + ["noise"] * 4
+    table = utterances(splits, lengths, [(word,) for word in words])
     return Corpus("tiny", features, targets.astype(np.int32), table, chains, context=1)
 
 

@@ -1,11 +1,13 @@
-"""Corpora of one short utterance a split."""
+"""Corpora of few short utterances."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from data_synth.corpus import Corpus, Utterances
 from data_synth.presets import PRESETS
@@ -13,17 +15,31 @@ from data_synth.presets import PRESETS
 FRAMES = 24
 
 
-def utterances(splits: Sequence[str], frames: int = FRAMES, word: str = "yes") -> Utterances:
-    """One utterance of one word for each of the splits."""
+LEXICON = {"yes": (0, 1), "no": (2, 3), "perhaps": (0, 3, 1)}
+TEXT = (("yes", "no"), ("no",), ("yes", "yes", "no"), ("perhaps", "no"), ("no", "yes"))
+
+
+def utterances(
+    splits: Sequence[str],
+    frames: ArrayLike = FRAMES,
+    words: str | Iterable[tuple[str, ...]] = "yes",
+) -> Utterances:
+    """An utterance for each of the splits: of one length and word, or each of its own."""
     n = len(splits)
-    return Utterances(
-        np.array([f"u{i}" for i in range(n)]),
-        np.array(["s"] * n),
-        np.array(splits),
-        np.arange(n, dtype=np.int64) * frames,
-        np.full(n, frames, np.int64),
-        ((word,),) * n,
-    )
+    lengths = np.full(n, frames, np.int64)
+    said = ((words,),) * n if isinstance(words, str) else tuple(words)
+    names, speakers = np.array([f"u{i}" for i in range(n)]), np.full(n, "s")
+    starts = np.cumsum(lengths) - lengths
+    return Utterances(names, speakers, np.array(splits), starts, lengths, said)
+
+
+def spoken(words: Sequence[tuple[str, ...]], splits: Sequence[str], **further: Any) -> Corpus:
+    """Sentences that sit in each target for three frames; features number the frames."""
+    targets = [np.repeat([t for w in said for t in LEXICON[w]], 3) for said in words]
+    table = utterances(splits, [len(t) for t in targets], words)
+    every = np.concatenate(targets).astype(np.int32)
+    features = np.arange(len(every), dtype=np.float32)[:, None]
+    return Corpus("tiny", features, every, table, LEXICON, **further)
 
 
 def stand_in(name: str) -> Corpus:
@@ -36,6 +52,12 @@ def stand_in(name: str) -> Corpus:
     lexicon: dict[str, tuple[int, ...]] = {"yes": (0, 1), "no": (2,)}
     made = Corpus(name, features, targets, table, lexicon, tests=tests)
     return replace(made, stored_fingerprint="0" * 64)
+
+
+def load_large(name: str, scale: str, seed: int) -> Corpus:
+    """In place of `load_corpus`."""
+    del name, scale, seed
+    return stand_in("large")
 
 
 def noise_of(splits: Sequence[str], dim: int, n_targets: int) -> Corpus:

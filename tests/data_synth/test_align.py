@@ -5,8 +5,8 @@ import pytest
 from scipy.stats import norm
 
 from data_synth import align as a
-from data_synth.corpus import Utterances
 from harness.base.seeds import stream
+from tests.stand_in import utterances
 
 LEXICON = {"ab": (1, 2), "bc": (2, 3), "long": (1, 2, 3, 1, 2, 3)}
 SILENCE = (0,)
@@ -24,8 +24,7 @@ def spoken(seed, count=60, spread=0.4):
     frames = np.array([len(t) for t in targets])
     truth = np.concatenate(targets)
     features = centres[truth] + spread * rng.normal(size=(len(truth), 5))
-    label = np.full(count, "x")
-    table = Utterances(label, label, label, np.cumsum(frames) - frames, frames, tuple(words))
+    table = utterances(["x"] * count, frames, words)
     return features.astype(np.float32), truth, table
 
 
@@ -55,13 +54,8 @@ def test_equal_parts_visit_all_states_about_equally():
 
 
 def test_a_flat_start_leaves_silence_out_of_an_utterance_too_short_for_it():
-    one = np.full(2, "x")
-    table = Utterances(one, one, one, np.array([0, 4]), np.array([4, 3]), (("ab",), ("ab",)))
+    table = utterances(["x", "x"], [4, 3], "ab")
     assert a.flat_start(table, LEXICON, SILENCE).tolist() == [0, 1, 2, 0, 1, 1, 2]
-
-
-def test_a_transcript_is_the_chain_of_its_words():
-    assert a.chain_of(("ab", "bc"), LEXICON) == (1, 2, 2, 3)
 
 
 def test_realignment_with_perfect_scores_finds_the_truth():

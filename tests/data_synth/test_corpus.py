@@ -16,13 +16,9 @@ from tests.data_synth.small import small_corpus, utterances
 def test_splicing_repeats_the_edge_frames_of_each_utterance():
     rows = splice_index(utterances([3, 1, 2], start=10), 2)
     assert rows.tolist() == [
-        [10, 10, 10, 11, 12],
-        [10, 10, 11, 12, 12],
-        [10, 11, 12, 12, 12],
-        [13, 13, 13, 13, 13],
-        [14, 14, 14, 15, 15],
-        [14, 14, 15, 15, 15],
-    ]
+        [10, 10, 10, 11, 12], [10, 10, 11, 12, 12], [10, 11, 12, 12, 12], [13, 13, 13, 13, 13],
+        [14, 14, 14, 15, 15], [14, 14, 15, 15, 15],
+    ]  # fmt: skip
 
 
 def test_frame_edges_name_each_frames_own_row():

@@ -14,9 +14,7 @@ from harness.base.seeds import stream
 from tests.data_synth.small import check_noise, recorded_digits, write_wav
 
 RECIPE = connected.Recipe(
-    recordings=fsdd.Recipe(train_takes=2),
-    effort=Effort(rounds=2, leaves=0, components=1),
-    text=400,
+    recordings=fsdd.Recipe(train_takes=2), effort=Effort(rounds=2, leaves=0, components=1), text=400
 )
 
 

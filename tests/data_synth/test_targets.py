@@ -7,7 +7,6 @@ import pytest
 
 from data_synth import continuous as c
 from data_synth.align import Aligner
-from data_synth.corpus import Utterances
 from data_synth.invented_language import Manner
 from data_synth.storage import load, write_chunks
 from data_synth.targets import (
@@ -30,27 +29,14 @@ from harness.acoustics.graph import decoding_graph
 from harness.acoustics.language_model import Lexicon, train
 from harness.base.errors import UserError
 from harness.base.seeds import stream
+from tests.stand_in import utterances
 
 CLEAR = c.Recipe(
-    train=60,
-    dev=8,
-    speakers=3,
-    test_speakers=2,
-    words=12,
-    phones=8,
-    variants=1,
-    variant_spread=0.0,
-    wobble=0.2,
-    band_noise=0.1,
-    pull=0.6,
-    families=2,
-    closeness=1.0,
-    mean_state_frames=5.0,
-    manner=Manner(sentence_words=(2, 4)),
-    snr_db=(30.0, 40.0),
-    lm_sentences=3,
-    conditions=(c.Condition("test", 6),),
-)
+    train=60, dev=8, speakers=3, test_speakers=2, words=12, phones=8, variants=1,
+    variant_spread=0.0, wobble=0.2, band_noise=0.1, pull=0.6, families=2, closeness=1.0,
+    mean_state_frames=5.0, manner=Manner(sentence_words=(2, 4)), snr_db=(30.0, 40.0),
+    lm_sentences=3, conditions=(c.Condition("test", 6),),
+)  # fmt: skip
 EFFORT = Effort(rounds=6, tied_rounds=3, leaves=70, least_frames=30, components=1)
 
 
@@ -150,8 +136,7 @@ def test_the_better_pronunciation_is_chosen_and_its_contexts_are_read():
     scores = np.log(np.eye(tree.n_targets)[targets] + 1e-9)
     path = Aligner(lexicon, silence_of(tree)).align(("x", "y"), scores)
     assert path.targets.tolist() == targets.tolist()
-    one = np.array(["u"])
-    table = Utterances(one, one, one, np.array([10]), np.array([len(targets)]), (("x", "y"),))
+    table = utterances(["train"], len(targets), [("x", "y")]).shifted(10)
     assert contexts(table, (path,), tree, SAID) == [
         (12, 14, SILENCE, "a", SILENCE, 0),
         (14, 16, SILENCE, "a", SILENCE, 1),
@@ -168,13 +153,8 @@ def test_a_sentence_that_does_not_fit_has_no_path():
     assert aligner.align(("y", "y"), np.zeros((4, 5))) is not None
 
 
-def table_of_one(frames, words=("y",)):
-    one = np.array(["u"])
-    return Utterances(one, one, one, np.array([0]), np.array([frames]), (words,))
-
-
 def test_a_flat_start_gives_the_loud_frames_to_the_words_and_ends_and_pauses_to_silence():
-    table, tree = table_of_one(140), monophones(SAID, 2)
+    table, tree = utterances(["train"], 140, "y"), monophones(SAID, 2)
     loudness = np.repeat([0.0, 5.0, 0.0, 5.0, 0.0], [30, 20, 40, 20, 30])
     spoken = is_speech(loudness)
     first, end, again, last = np.flatnonzero(np.diff(spoken)) + 1
@@ -196,7 +176,7 @@ def test_a_short_pause_stays_with_the_words():
 
 
 def test_a_flat_start_without_loud_frames_is_all_speech():
-    table, lexicon = table_of_one(6), expand_lexicon(SAID, monophones(SAID, 2))
+    table, lexicon = utterances(["train"], 6, "y"), expand_lexicon(SAID, monophones(SAID, 2))
     speech = Speech(np.zeros((6, 1)), table, SAID)
     assert flat_targets(speech, table, lexicon, 0).tolist() == np.repeat(lexicon["y"], 3).tolist()
     assert Speech(np.arange(9), table, SAID).rows(table).tolist() == list(range(6))
@@ -206,7 +186,7 @@ HEAPS = np.eye(9) * 4  # means: three kinds of background, then three states of 
 WORDS = {"yes": ("y",), "no": ("n",)}
 
 
-def spoken_in_a_room(utterances, rng):
+def spoken_in_a_room(count, rng):
     """Eight words an utterance, of three states each, amid a background that changes its kind.
 
     The kinds come in any order and return, as do breath, steps and wind in a recording.
@@ -215,7 +195,7 @@ def spoken_in_a_room(utterances, rng):
         The speech, and the heap that each frame was drawn from.
     """
     walks, said = [], []
-    for _ in range(utterances):
+    for _ in range(count):
         walk = []
         words = [("yes", "no")[i] for i in rng.integers(2, size=8)]
         for word in [*words, ""]:
@@ -227,10 +207,7 @@ def spoken_in_a_room(utterances, rng):
     drawn, frames = np.concatenate(walks), np.array([len(walk) for walk in walks])
     x = HEAPS[drawn] + rng.normal(0, 1, (len(drawn), 9))
     x[:, 0] = 5.0 * (drawn > 2) + rng.normal(0, 1, len(drawn))  # loudness
-    names = np.array([f"u{i}" for i in range(utterances)])
-    split = np.full(utterances, "train")
-    table = Utterances(names, names, split, np.cumsum(frames) - frames, frames, tuple(said))
-    return Speech(x, table, WORDS), drawn
+    return Speech(x, utterances(["train"] * count, frames, said), WORDS), drawn
 
 
 @pytest.mark.parametrize("scorer", ["mixtures", "classifier"])

@@ -6,10 +6,11 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
-from data_synth.corpus import Corpus, Utterances
+from data_synth.corpus import Corpus
 from data_synth.storage import load, save
 from data_synth.tree import Tree, expand_lexicon, monophone_tree, tree_from
 from harness.base.errors import UserError
+from tests.stand_in import utterances
 
 TREE = Tree(
     {"a": (0, ~2), "b": (~3, 1)},
@@ -20,15 +21,11 @@ TREE = Tree(
 @pytest.mark.parametrize(
     ("context", "target"),
     [
-        (("b", "a", "b", 0), 0),
-        (("sil", "a", "b", 0), 1),
-        (("b", "a", "b", 1), 2),
-        (("a", "b", "a", 0), 3),
-        (("a", "b", "b", 1), 4),
-        (("a", "b", "sil", 1), 5),
+        (("b", "a", "b", 0), 0), (("sil", "a", "b", 0), 1), (("b", "a", "b", 1), 2),
+        (("a", "b", "a", 0), 3), (("a", "b", "b", 1), 4), (("a", "b", "sil", 1), 5),
         (("b", "b", "a", 1), 6),
     ],
-)
+)  # fmt: skip
 def test_questions_lead_to_the_target_of_a_context(context, target):
     assert TREE(*context) == target
 
@@ -53,8 +50,7 @@ def test_untied_targets_are_numbered_in_order():
 
 
 def corpus():
-    one = np.array(["x"])
-    table = Utterances(one, one, np.array(["train"]), np.array([0]), np.array([2]), (("ab",),))
+    table = utterances(["train"], 2, "ab")
     said = {"ab": ("a", "b")}
     text = (("ab", "ab"), ("á",))
     data = np.zeros((2, 1), np.float32), np.zeros(2, np.int32)

@@ -77,13 +77,9 @@ def test_a_split_leaves_enough_frames_on_both_sides():
 def test_questions_are_the_phones_and_their_clusters():
     means = {name: np.array([x]) for name, x in (("a", 0.0), ("b", 0.1), ("c", 5.0), ("d", 5.1))}
     assert questions(means) == [
-        ("sil",),
-        ("a",),
-        ("b",),
-        ("c",),
-        ("d",),
+        ("sil",), ("a",), ("b",), ("c",), ("d",),
         *sorted([("a", "b"), ("c", "d")], key=questions(means).index),
-    ]
+    ]  # fmt: skip
 
 
 def test_statistics_are_gathered_by_state_and_context():

@@ -3,9 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from data_synth.corpus import Corpus, Utterances
+from data_synth.corpus import Corpus
 from data_synth.validate import Effort, draw_frames, validate
 from harness.base.seeds import stream
+from tests.stand_in import utterances
 
 EFFORT = Effort(train_frames=6000, test_frames=1000, epochs=80, units=32, layers=2)
 
@@ -15,8 +16,7 @@ def scattered(rule):
     rng = stream(0, "plane")
     features = rng.normal(size=(9000, 2)).astype(np.float32)
     splits = np.repeat(["train", "dev", "clean"], 30)
-    n = np.array([str(i) for i in range(90)])
-    table = Utterances(n, n, splits, np.arange(90) * 100, np.full(90, 100), (("w",),) * 90)
+    table = utterances(splits, 100, "w")
     targets = rule(features).astype(np.int32)
     return Corpus("plane", features, targets, table, {"w": (0, 1)}, context=1, tests=("clean",))
 

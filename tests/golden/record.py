@@ -22,11 +22,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from data_synth.corpus import Corpus
 from harness.base.seeds import identity
 from reproductions.command import PAPERS, main
 from reproductions.paper import Paper, Subject
-from tests.stand_in import stand_in
+from tests.stand_in import load_large, stand_in
 
 ROOT = Path(__file__).parents[2]
 KINDS = ("identities", "runs", "reports")
@@ -39,16 +38,11 @@ def identities() -> dict[str, str]:
         paper: Paper = import_module(module).PAPER
         for scale in paper.seeds:
             made = stand_in(paper.corpus)
-            subject = Subject(scale, made, 11, "cpu", load=_stand_in_large)
+            subject = Subject(scale, made, 11, "cpu", load=load_large)
             configs = paper.experiments(subject, paper.seeds_of(scale)[0])
             for setting, config in configs.items():
                 found[f"{name}/{scale}/{setting}"] = identity(config.to_dict())
     return found
-
-
-def _stand_in_large(name: str, scale: str, seed: int) -> Corpus:
-    del name, scale, seed
-    return stand_in("large")
 
 
 def runs() -> dict[str, str]:

@@ -6,7 +6,6 @@ import pytest
 
 from harness.base.errors import UserError
 from harness.commands import report, runs
-from harness.store import Store
 
 
 def report_command(folder):
@@ -24,13 +23,6 @@ def test_report_rebuilds_without_training_and_names_the_files(out, capsys):
     assert all(file.exists() for file in files)
 
 
-@pytest.mark.parametrize("name", ["nowhere", "runs"])
-def test_a_folder_without_results_is_one_clear_line(out, name):
-    with pytest.raises(UserError, match=r"holds no results\.json"):
-        report_command(out / name)
-    assert not (out / name / "report.pdf").exists()
-
-
 def test_a_damaged_results_file_is_one_clear_line_and_leaves_the_old_report(out):
     report_command(out)
     before = (out / "report.pdf").read_bytes()
@@ -40,23 +32,7 @@ def test_a_damaged_results_file_is_one_clear_line_and_leaves_the_old_report(out)
     assert (out / "report.pdf").read_bytes() == before
 
 
-def test_runs_are_a_table_with_a_header_and_a_row_for_each(built, capsys):
-    assert runs_command(built) == 0
-    lines = capsys.readouterr().out.splitlines()
-    rows = {line.split()[0]: line for line in lines if line.strip()}
-    assert "run" in rows  # the header
-    for run in Store(built / "runs").runs():
-        row = rows[run.hash[:12]]
-        assert f" {run.status} " in row
-        assert not run.note or run.note.split(";")[0][:12] in row
-
-
 def test_a_store_is_found_itself_or_below(built, capsys):
     for folder in (built / "runs", built, built.parent):
         assert runs_command(folder) == 0
         assert capsys.readouterr().out.count("diverged") >= 1
-
-
-def test_no_store_is_one_clear_line(tmp_path):
-    with pytest.raises(UserError, match="no store in"):
-        runs_command(tmp_path / "nowhere")

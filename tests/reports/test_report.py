@@ -34,12 +34,6 @@ def test_every_exhibit_and_every_claim_is_in_the_pdf(built):
         assert labelled(data_of(built), built, label) == [item.id for item in items]
 
 
-def test_an_exhibit_that_is_left_out_is_missed(built):
-    data = data_of(built)
-    data["exhibits"] = data["exhibits"][1:]
-    assert "p1.fig1" not in labelled(data, built, "exhibit")
-
-
 def test_the_same_input_gives_the_same_bytes(built, tmp_path):
     copy = tmp_path / "elsewhere"
     shutil.copytree(built, copy)

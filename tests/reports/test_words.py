@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields, replace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -16,9 +16,6 @@ from reports.render import render_html
 from reproductions.command import PAPERS
 
 STALENESS = Path("reports/published/staleness/laptop")
-TEXTS = [
-    each.name for each in fields(reference_terms.Words) if each.name not in ("scales", "reads")
-]
 
 
 def as_predictions(results, **changes):
@@ -52,11 +49,6 @@ def test_what_has_no_words_is_refused_with_what_has():
     odd = Results("p", "laptop", "c", (), reference, (), ())
     with pytest.raises(UserError, match=r"held_against: unknown 'preprint'.*paper, prediction"):
         reference_terms.words_of(odd)
-
-
-@pytest.mark.parametrize("name", TEXTS)
-def test_only_a_paper_is_called_one(name):
-    assert "paper" not in getattr(PREDICTION, name)
 
 
 def test_every_reproduction_says_what_it_is_held_against():

@@ -123,13 +123,6 @@ def test_missing_runs_are_executed_and_found_again_without_a_corpus(scaling, out
     assert same.curve == exhibit.curve
 
 
-def test_runs_keep_the_registration_that_they_ran_under(scaling, out):
-    runs = Store(out / "runs").runs()
-    assert {run.provenance["under"]["registration"] for run in runs} == {
-        scaling.registration.digest
-    }
-
-
 def test_spent_budget_leaves_a_report_that_says_what_is_missing(scaling, tmp_path, capsys):
     with pytest.raises(KeyboardInterrupt):
         reproduce_curve(paper(scaling), scaling, means(tmp_path / "out", 1e-9))
@@ -246,15 +239,6 @@ def test_the_average_over_hours_is_paired_by_seed_and_needs_two_seeds():
     assert frames.measured == pytest.approx(33.0)
     lost = {(1.0, 71): {"one_pass": run(0.3, 0.2)}, (1.0, 72): {"one_pass": LOST}}
     assert {row.measured for row in average_by_hours(lost).rows} == {None}
-
-
-def test_sentence_of_a_claim_has_value_interval_and_word(out):
-    (told,) = extrapolation.sentences(read_results(out / "results.json"))
-    assert told.startswith(
-        "“p9.close”, followed over speech on seeds of its own, extrapolated from 2 to 8 h to the"
-    )
-    assert "100 h: clean 1.1" in told
-    assert "paper 1.034" in told
 
 
 def test_curve_runs_by_itself(scaling):

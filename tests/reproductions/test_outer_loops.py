@@ -156,15 +156,11 @@ def test_a_step_without_a_limit_is_predicted_as_it_was_measured():
 @pytest.mark.parametrize(
     ("name", "algorithm", "every", "bandwidth"),
     [
-        ("wan-unlimited", "DiLoCo", 32, 22.575e9),
-        ("wan", "DiLoCo", 8, 5e9),
-        ("wan", "DiLoCo", 128, 50e6),
-        ("wan", "LocalSGD", 32, 1e9),
-        ("wan", "DDP", 1, 5e9),
-        ("wan-mended", "LocalSGD", 128, 200e6),
-        ("wan-mended", "DDP", 1, 5e9),
+        ("wan-unlimited", "DiLoCo", 32, 22.575e9), ("wan", "DiLoCo", 8, 5e9),
+        ("wan", "DiLoCo", 128, 50e6), ("wan", "LocalSGD", 32, 1e9), ("wan", "DDP", 1, 5e9),
+        ("wan-mended", "LocalSGD", 128, 200e6), ("wan-mended", "DDP", 1, 5e9),
     ],
-)
+)  # fmt: skip
 def test_a_published_prediction_comes_out_again(name, algorithm, every, bandwidth):
     """A row does not depend on the others, so some of them are asked for alone."""
     path = PLANS / f"{name}.toml"

@@ -37,11 +37,7 @@ def test_what_a_scale_uses_is_among_what_was_tried_whose_names_no_scale_changes(
 def test_the_exhibit_has_every_trial_and_names_the_lowest(tmp_path, monkeypatch):
     store, chosen = (
         Store(tmp_path),
-        {
-            **AS_PRINTED,
-            "hand": MethodSettings(2 * RATE, 0.003),
-            "adapt": MethodSettings(RATE, 8.0),
-        },
+        {**AS_PRINTED, "hand": MethodSettings(2 * RATE, 0.003), "adapt": MethodSettings(RATE, 8.0)},
     )
     monkeypatch.setitem(PRESETS, "laptop", SimpleNamespace(chosen=chosen))
 

@@ -108,8 +108,7 @@ def losses(book: Book, small: float, large: float) -> dict[str, list[Run]]:
 
 
 @pytest.mark.parametrize(
-    ("small", "large", "here"),
-    [(1.01, 1.01, "holds"), (1.01, 1.2, "mixed"), (1.2, 1.2, "fails")],
+    ("small", "large", "here"), [(1.01, 1.01, "holds"), (1.01, 1.2, "mixed"), (1.2, 1.2, "fails")]
 )
 def test_small_loss_is_judged_with_either_minibatch(book, small, large, here):
     found = claims.small_loss(SUBJECT, losses(book, small, large))

@@ -288,8 +288,7 @@ def test_a_run_that_diverges_or_ends_below_its_start_gained_nothing(book):
 
 
 @pytest.mark.parametrize(
-    ("everything", "verdict"),
-    [(0.075, "holds"), (0.15, "fails"), (0.3, "fails")],
+    ("everything", "verdict"), [(0.075, "holds"), (0.15, "fails"), (0.3, "fails")]
 )
 def test_all_layers_are_to_bear_about_half_the_interval(book, everything, verdict):
     found = staleness.fetch_all_layers(SUBJECT, sweeps(book, 0.15, everything, 0.3))

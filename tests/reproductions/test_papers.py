@@ -6,16 +6,10 @@ from importlib import import_module
 
 import pytest
 
-from data_synth.corpus import Corpus
 from harness.base.seeds import identity
 from reproductions.command import PAPERS
 from reproductions.paper import Paper, Subject
-from tests.stand_in import stand_in
-
-
-def load(name: str, scale: str, seed: int) -> Corpus:
-    del name, scale, seed
-    return stand_in("large")
+from tests.stand_in import load_large, stand_in
 
 
 @pytest.mark.parametrize("name", PAPERS)
@@ -25,7 +19,7 @@ def test_what_is_needed_is_configured_at_every_scale(name):
     assert len({maker.id for maker in makers}) == len(makers)
     assert set(paper.looks) <= set(paper.seeds)
     for scale in paper.seeds:
-        subject = Subject(scale, stand_in(paper.corpus), 11, "cpu", load=load)
+        subject = Subject(scale, stand_in(paper.corpus), 11, "cpu", load=load_large)
         configs = paper.experiments(subject, 11)
         assert {need for maker in makers for need in maker.needs} <= configs.keys()
         assert all(len(identity(config.to_dict())) == 64 for config in configs.values())

@@ -55,8 +55,7 @@ def test_a_run_whose_timeline_is_drawn_and_absent_is_made_again(monkeypatch, tmp
     monkeypatch.setattr(reproduce, "execute_named", named)
     config: Any = SimpleNamespace(to_dict=lambda: {})
     paper: Any = SimpleNamespace(
-        experiments=lambda *_: dict.fromkeys(("first", "every", "none"), config),
-        registration=None,
+        experiments=lambda *_: dict.fromkeys(("first", "every", "none"), config), registration=None
     )
     subject: Any = SimpleNamespace(scale="smoke", replicate=lambda _: None)
     makers: list[Maker[Any, Any]] = [

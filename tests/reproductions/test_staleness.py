@@ -15,9 +15,6 @@ from harness.base.seeds import identity
 from harness.modules.task import ModuleConfig
 from harness.search.search import FACTOR
 from harness.simulator import ParameterServer, Simulation, Workload, load_cluster
-from harness.simulator.timeline_file import load_timeline
-from harness.store import Store
-from harness.store.schema import TIMELINE
 from reproductions.paper import Subject
 from reproductions.staleness import claims
 from reproductions.staleness.experiments import (
@@ -28,7 +25,6 @@ from reproductions.staleness.experiments import (
     MACHINES,
     MOMENTUM,
     ON_CLUSTERS,
-    PRESETS,
     PROBLEMS,
     REGISTERED,
     TAUS,
@@ -48,11 +44,9 @@ from reproductions.staleness.quantities import (
     bounds_of_edge,
     bounds_of_slope,
     law_slope,
-    octaves,
     share_lost,
     stable_rate,
 )
-from tests.silence import silent
 
 
 @pytest.mark.parametrize("tau", TAUS)
@@ -64,15 +58,6 @@ def test_staleness_is_exact_from_the_first_fold_on(tau):
     assert table.fold.tolist() == list(range(folds))
     assert table.read_version.tolist() == [max(0, k - tau) for k in range(folds)]
     assert table.first_step.tolist() == list(range(folds))
-
-
-def test_the_staleness_of_a_training_is_exact_to_its_end(tmp_path, configs):
-    search = configs[cell("digits", "AdamW", 16)]
-    run = search.training.execute(Store(tmp_path), silent)
-    timeline = load_timeline(run.path(TIMELINE))
-    folds = PRESETS["smoke"].folds
-    assert timeline.staleness().tolist() == [min(k, 16) for k in range(folds)]
-    assert run.summary["folds"] == folds
 
 
 @pytest.mark.parametrize("tau", [0, 1, 2, 4, 16, 64])
@@ -209,11 +194,6 @@ def test_what_is_lost_is_a_share_of_the_gain_without_staleness():
     runs.of(cell("digits", "SGD", 0), first_loss=[2.0, 4.0], loss=[1.0, 2.0])
     runs.of(cell("digits", "SGD", 4), loss=[1.5, 2.0])
     assert share_lost(runs, "digits", "SGD", 4).tolist() == [0.5, 0.0]
-
-
-def test_a_search_that_found_no_edge_says_nothing_of_it():
-    runs = Searches().of("x", stable=1.0)
-    assert np.isnan(octaves(runs["x"], "edge")).all()
 
 
 def told(claim, edges, heavier):

@@ -5,14 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from harness.acoustics.decoder import (
-    EVERYTHING,
-    Beam,
-    _arguments,
-    _search,
-    decode,
-    lattice,
-)
+from harness.acoustics.decoder import EVERYTHING, Beam, _arguments, _search, decode, lattice
 from harness.acoustics.graph import decoding_graph
 from harness.acoustics.language_model import Lexicon, train
 from harness.base.errors import UserError

@@ -47,13 +47,6 @@ def kneser_ney(word, history, order):
     return max(c((*history, word)) - discount, 0) / total + discount * kinds / total * below
 
 
-def perplexity(model, text):
-    """Exp of the mean negative log probability of a word, sentence ends counted as words."""
-    said = [(BEGIN, *words, END) for words in text]
-    found = [model.log_prob(line[i], line[:i]) for line in said for i in range(1, len(line))]
-    return math.exp(-sum(found) / len(found))
-
-
 def histories(order):
     for n in range(order):
         yield from product(("a", "b", "c", "d", UNKNOWN), repeat=n)
@@ -99,18 +92,6 @@ def test_words_of_the_vocabulary_that_were_never_said_can_be():
 def test_only_the_last_words_of_a_history_count():
     model = train(SENTENCES, 2)
     assert model.log_prob("a", ("c", "c", "b")) == model.log_prob("a", ("b",))
-
-
-def test_perplexity_of_equally_likely_words_is_their_number():
-    model = train([("a",)], 1, vocabulary=("a",))
-    # c(a) = c(</s>) = 1 and D = 1/2, so both have 1/4 + 1/6 and <unk> has 1/6.
-    assert perplexity(model, [("a",)]) == pytest.approx(2.4, rel=1e-14)
-
-
-def test_longer_histories_predict_the_text_they_were_trained_on_better():
-    text = SENTENCES * 5
-    perplexities = [perplexity(train(text, n), text) for n in (1, 2, 3)]
-    assert perplexities == sorted(perplexities, reverse=True)
 
 
 @pytest.mark.parametrize(("text", "order"), [([], 2), ([("<s>",)], 2), ([("a",)], 0)])

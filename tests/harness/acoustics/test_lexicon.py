@@ -5,12 +5,8 @@ from harness.acoustics.language_model import Lexicon, variants, word_of
 
 def test_a_second_pronunciation_belongs_to_its_word():
     assert [word_of(e) for e in ("the(2)", "the", "(2)", "f(x)", "a)")] == [
-        "the",
-        "the",
-        "(2)",
-        "f(x)",
-        "a)",
-    ]
+        "the", "the", "(2)", "f(x)", "a)",
+    ]  # fmt: skip
     assert variants({"a": (), "the": (), "the(2)": ()}) == {"a": ("a",), "the": ("the", "the(2)")}
 
 

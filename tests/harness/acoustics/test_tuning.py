@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from data_synth.corpus import Corpus, Utterances
 from harness.acoustics.graph import decoding_graph
 from harness.acoustics.language_model import Lexicon, train
 from harness.acoustics.scoring import (
@@ -20,27 +19,7 @@ from harness.acoustics.scoring import (
     word_errors,
 )
 from harness.base.seeds import stream
-
-LEXICON = {"yes": (0, 1), "no": (2, 3), "perhaps": (0, 3, 1)}
-TEXT = [("yes", "no"), ("no",), ("yes", "yes", "no"), ("perhaps", "no"), ("no", "yes")]
-
-
-def corpus_of(splits):
-    """Sentences of frames that sit in each target three times; features number the frames."""
-    words = [w for w, _ in splits]
-    targets = [np.repeat([t for w in ws for t in LEXICON[w]], 3) for ws in words]
-    frames = np.array([len(t) for t in targets])
-    table = Utterances(
-        id=np.array([str(i) for i in range(len(words))]),
-        speaker=np.full(len(words), "s"),
-        split=np.array([split for _, split in splits]),
-        start=np.cumsum(frames) - frames,
-        frames=frames,
-        words=tuple(words),
-    )
-    every = np.concatenate(targets).astype(np.int32)
-    features = np.arange(len(every), dtype=np.float32)[:, None]
-    return Corpus("tiny", features, every, table, LEXICON)
+from tests.stand_in import LEXICON, TEXT, spoken
 
 
 def noisy(corpus, noise):
@@ -56,7 +35,7 @@ def noisy(corpus, noise):
 
 
 GRAPH = decoding_graph(train(TEXT, 2), Lexicon.from_entries(LEXICON))
-CORPUS = corpus_of([(words, "dev") for words in TEXT * 6] + [(("no",), "clean")])
+CORPUS = spoken([*TEXT * 6, ("no",)], ["dev"] * 30 + ["clean"])
 DEV = CORPUS.split("dev")
 
 

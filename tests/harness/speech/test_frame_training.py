@@ -196,12 +196,6 @@ def test_how_often_is_read_changes_nothing_of_what_is_trained(configure, corpus,
     assert len(often.curve("dev_loss/average")[0]) > len(rarely.curve("dev_loss/average")[0])
 
 
-def test_equal_clusters_of_other_speed_train_differently(configure, corpus, zero_cost, finished):
-    stale = train(configure(), corpus, finished, silent)
-    serial = train(configure(cluster=zero_cost), corpus, finished, silent)
-    assert stale.summary["dev_loss/iterate"] != serial.summary["dev_loss/iterate"]
-
-
 def test_settings_of_one_seed_share_one_pretraining(configure, corpus, tmp_path):
     store = Store(tmp_path)
     for schedule in (Constant(0.02), Constant(0.03)):
@@ -211,10 +205,3 @@ def test_settings_of_one_seed_share_one_pretraining(configure, corpus, tmp_path)
     trained = [run for run in store.runs() if run.config["is"] == "RunConfig"]
     first = [run.curve("dev_loss/iterate")[1][0] for run in trained]
     assert first[0] == first[1]
-
-
-def test_pretrained_runs_start_elsewhere_than_random_ones(configure, corpus, finished):
-    one, two = (
-        train(configure(initial=initial), corpus, finished, silent) for initial in (None, Recipe())
-    )
-    assert one.curve("dev_loss/iterate")[1][0] != two.curve("dev_loss/iterate")[1][0]

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from data_synth.corpus import Corpus, Utterances
+from data_synth.corpus import Corpus
 from harness.algorithms.schedules import Search
 from harness.base.seeds import stream
 from harness.speech.frames import Frames
 from harness.tasks.order import Order, interleave_slots
+from tests.stand_in import utterances
 
 LENGTHS = np.array([5, 1, 8, 2, 6, 7, 3, 4])
 START = np.cumsum(LENGTHS) - LENGTHS
@@ -19,14 +20,7 @@ TOTAL = int(LENGTHS.sum())
 
 def of_context(context: int) -> Corpus:
     """Features number the frames, so that a spliced row says which frames it was made of."""
-    table = Utterances(
-        np.array([f"u{i}" for i in range(len(LENGTHS))]),
-        np.array(["s"] * len(LENGTHS)),
-        np.array(["train"] * len(LENGTHS)),
-        START.astype(np.int64),
-        LENGTHS.astype(np.int64),
-        tuple(("yes",) for _ in LENGTHS),
-    )
+    table = utterances(["train"] * len(LENGTHS), LENGTHS)
     features = np.stack([np.arange(TOTAL), -np.arange(TOTAL)], axis=1).astype(np.float32)
     targets = (np.arange(TOTAL) % 3).astype(np.int32)
     return Corpus("counted", features, targets, table, {"yes": (0, 1, 2)}, context=context)

@@ -48,11 +48,7 @@ def test_pieces_queue_at_their_own_shards_and_the_fold_is_the_last_of_them():
     spans = timeline.spans
     lanes = {
         lane: list(
-            zip(
-                spans.start_s[spans.worker == lane],
-                spans.end_s[spans.worker == lane],
-                strict=True,
-            )
+            zip(spans.start_s[spans.worker == lane], spans.end_s[spans.worker == lane], strict=True)
         )
         for lane in (-1, -2)
     }
@@ -67,22 +63,6 @@ def test_with_nothing_to_decode_it_is_the_parameter_server():
     assert ours.folds.time_s.tolist() == theirs.folds.time_s.tolist()
     assert ours.folded().worker.tolist() == theirs.folded().worker.tolist()
     assert ours.staleness().tolist() == theirs.staleness().tolist()
-
-
-def test_every_frame_kept_enters_one_minibatch_and_slots_follow_on():
-    timeline = run(shards=3, **SMALL).advance(folds=900)
-    rows = timeline.decodes
-    assert sorted(rows.utterance.tolist())[:100] == list(range(100))
-    assert len(set(rows.utterance.tolist())) == len(rows)
-    for worker in range(3):
-        for slot in range(4):
-            mine = (rows.worker == worker) & (rows.slot == slot)
-            ends = (rows.first_step + rows.steps)[mine]
-            assert rows.first_step[mine].tolist() == [0, *ends[:-1].tolist()]
-    updates, seconds = outer_lag(timeline)
-    assert len(updates) == 4 * 900
-    assert np.all(updates >= 0)
-    assert np.all(seconds > 0.0)
 
 
 def test_a_contribution_tells_its_oldest_decode():

@@ -14,28 +14,13 @@ from harness.acoustics.scoring import recognise, tune
 from harness.base.seeds import stream
 from harness.speech.evaluation import BEAM, ORDER, WHILE_TRAINING, Decoding, Transcriber
 from tests.arpa_files import write_arpa
-
-LEXICON = {"yes": (0, 1), "no": (2, 3), "perhaps": (0, 3, 1)}
-TEXT = (("yes", "no"), ("no",), ("yes", "yes", "no"), ("perhaps", "no"), ("no", "yes"))
+from tests.stand_in import LEXICON, TEXT, spoken
 
 
 @pytest.fixture(scope="module")
 def corpus() -> Corpus:
     """Ten development sentences, five of a test set; features number the frames."""
-    words = [*TEXT, *TEXT, *TEXT]
-    targets = [np.repeat([t for w in said for t in LEXICON[w]], 3) for said in words]
-    frames = np.array([len(t) for t in targets])
-    table = Utterances(
-        np.array([str(i) for i in range(15)]),
-        np.full(15, "s"),
-        np.array(["dev"] * 10 + ["clean"] * 5),
-        np.cumsum(frames) - frames,
-        frames,
-        tuple(words),
-    )
-    every = np.concatenate(targets).astype(np.int32)
-    features = np.arange(len(every), dtype=np.float32)[:, None]
-    return Corpus("tiny", features, every, table, LEXICON, lm_text=TEXT)
+    return spoken(TEXT * 3, ["dev"] * 10 + ["clean"] * 5, lm_text=TEXT)
 
 
 def scores_with(corpus, asked, gain):
@@ -59,7 +44,7 @@ def test_a_scale_is_tuned_on_development_utterances_that_lie_evenly(corpus):
     transcriber = Transcriber(corpus, replace(WHILE_TRAINING, dev=4))
     tuned = transcriber.tune_decoding(scores_of)
     heard = transcriber.hear("clean", scores_of, tuned)
-    assert asked == [["0", "3", "6", "9"], ["10", "11", "12", "13", "14"]]
+    assert asked == [["u0", "u3", "u6", "u9"], ["u10", "u11", "u12", "u13", "u14"]]
 
     graph = decoding_graph(train(TEXT, ORDER), Lexicon.from_entries(LEXICON))
     dev, clean = corpus.split("dev").take(np.arange(0, 10, 3)), corpus.split("clean")

@@ -20,14 +20,9 @@ def decodes(*rows: tuple[int, int, int, int]) -> Decodes:
     worker, slot, utterance, first = (np.array(column) for column in zip(*rows, strict=True))
     nothing = np.zeros(len(rows))
     return Decodes(
-        worker.astype(np.int32),
-        slot.astype(np.int32),
-        utterance.astype(np.int64),
-        nothing.astype(np.int64),
-        nothing,
-        first.astype(np.int64),
-        np.ones(len(rows), np.int32),
-    )
+        worker.astype(np.int32), slot.astype(np.int32), utterance.astype(np.int64),
+        nothing.astype(np.int64), nothing, first.astype(np.int64), np.ones(len(rows), np.int32),
+    )  # fmt: skip
 
 
 def reads(*rows: tuple[int, int]) -> Contributions:
@@ -53,12 +48,8 @@ def test_shuffled_every_slot_gives_a_frame_of_its_utterance_and_takes_the_next_w
     )
     batcher.follow(told)
     assert chosen(batcher, (0, 0), (0, 2), (0, 3), (0, 4), (1, 1)) == [
-        [(0, 0), (1, 0)],
-        [(0, 1), (1, 1)],
-        [(2, 0), (1, 2)],
-        [(2, 1)],
-        [],
-    ]
+        [(0, 0), (1, 0)], [(0, 1), (1, 1)], [(2, 0), (1, 2)], [(2, 1)], [],
+    ]  # fmt: skip
     batcher.follow(told)  # what has been read is not read again
     assert len(batcher.chosen) == 5
 
