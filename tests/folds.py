@@ -56,36 +56,24 @@ START, LENGTH = np.arange(40) * 30, np.full(40, 30)
 NATURAL = NaturalGradient(Preconditioner(6, 4), Preconditioner(6, 4), PerSample(0.1))
 BY_COMPONENT = NaturalGradient(Preconditioner(6, 4), Preconditioner(6, 4), PerComponent())
 ALGORITHMS = {
-    "asynchronous": AsyncSgd(),
-    "averaged": AveragedSgd(),
-    "averaging": ModelAveraging(),
+    "asynchronous": AsyncSgd(), "averaged": AveragedSgd(), "averaging": ModelAveraging(),
     "block momentum": ModelAveraging(outer=BlockMomentum()),
-    "outer Nesterov": ModelAveraging(outer=OuterNesterov()),
-    "gradients": GradientAveraging(),
+    "outer Nesterov": ModelAveraging(outer=OuterNesterov()), "gradients": GradientAveraging(),
     "natural": ModelAveraging(descent=NATURAL),
     "natural, layers apart": ModelAveraging(descent=BY_COMPONENT),
-    "natural, asynchronous": AsyncDescent(NATURAL),
-    "memory of one": AsyncSgd("memory_of_one"),
-    "clipped": ClippedSgd(),
-    "delay compensated": DelayCompensated(),
-    "staleness aware": StalenessAware(),
-    "ringmaster": Ringmaster(),
-    "partial folds": PartialFolds(),
-    "asynchronous AdamW": AsyncDescent(AdamW()),
-    "momentum": ModelAveraging(Momentum()),
-    "AdamW": ModelAveraging(AdamW()),
-    "Muon": ModelAveraging(Muon()),
-    "top k": Compressed(coder=TopK(0.1)),
-    "int8": Compressed(ModelAveraging(), Int8()),
-    "PowerSGD": Compressed(coder=PowerSgd(2)),
-    "FedBuff": FedBuff(AdamW(), buffer=2),
-    "delayed Nesterov": DelayedNesterov(AdamW(), every=2),
-    "EASGD": Easgd(),
-    "the server's AdamW": ServerDescent(),
+    "natural, asynchronous": AsyncDescent(NATURAL), "memory of one": AsyncSgd("memory_of_one"),
+    "clipped": ClippedSgd(), "delay compensated": DelayCompensated(),
+    "staleness aware": StalenessAware(), "ringmaster": Ringmaster(),
+    "partial folds": PartialFolds(), "asynchronous AdamW": AsyncDescent(AdamW()),
+    "momentum": ModelAveraging(Momentum()), "AdamW": ModelAveraging(AdamW()),
+    "Muon": ModelAveraging(Muon()), "top k": Compressed(coder=TopK(0.1)),
+    "int8": Compressed(ModelAveraging(), Int8()), "PowerSGD": Compressed(coder=PowerSgd(2)),
+    "FedBuff": FedBuff(AdamW(), buffer=2), "delayed Nesterov": DelayedNesterov(AdamW(), every=2),
+    "EASGD": Easgd(), "the server's AdamW": ServerDescent(),
     "elastic DiLoCo": ElasticDiLoCo(AdamW(), fragments=2),
     "streaming DiLoCo": StreamingDiLoCo(AdamW(), fragments=2, mixing=0.5),
     "eager DiLoCo": EagerDiLoCo(4, AdamW()),
-}
+}  # fmt: skip
 
 
 def speech() -> Frames:

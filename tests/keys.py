@@ -8,13 +8,7 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from harness.base.registry import entries, load
-from harness.base.settings import (
-    Limits,
-    Spec,
-    dataclasses_below,
-    limits_of,
-    meanings,
-)
+from harness.base.settings import Limits, Spec, dataclasses_below, limits_of, meanings
 from harness.simulator import Cluster
 from harness.simulator.protocols.contract import TimingProtocol
 
@@ -62,14 +56,10 @@ def keys_of(spec: type[Spec], path: tuple[str, ...] = ()) -> Iterator[Key]:
     hints, told = get_type_hints(spec), meanings(spec)
     for entry in fields(spec):
         key = Key(
-            path=(*path, entry.name),
-            kind=hints[entry.name],
-            limits=limits_of(entry),
+            path=(*path, entry.name), kind=hints[entry.name], limits=limits_of(entry),
             required=entry.default is MISSING and entry.default_factory is MISSING,
-            default=_default(entry),
-            meaning=told.get(entry.name, ""),
-            table=spec,
-        )
+            default=_default(entry), meaning=told.get(entry.name, ""), table=spec,
+        )  # fmt: skip
         yield key
         if key.inner is not None:
             yield from keys_of(*key.inner)

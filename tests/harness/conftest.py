@@ -88,25 +88,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def configure(corpus: Corpus, unequal: Cluster) -> Callable[..., RunConfig]:
     def make(**choices: object) -> RunConfig:
         standard: dict[str, object] = {
-            "corpus": "tiny",
-            "scale": "smoke",
-            "corpus_seed": 0,
-            "fingerprint": corpus.fingerprint,
-            "hidden": (6,),
-            "activation": "sigmoid",
-            "initial": None,
-            "algorithm": AveragedSgd(AsyncSgd(), considers=5),
-            "schedule": Constant(0.02),
-            "stages": (Stage(8, 256),),
-            "passes": 2,
-            "chunk": 0.25,
-            "evaluations": 5,
-            "cluster": unequal,
-            "workers": 3,
-            "timed_layers": (9, 6, 5),
-            "seed": 0,
-            "device": "cpu",
-        }
+            "corpus": "tiny", "scale": "smoke", "corpus_seed": 0, "fingerprint": corpus.fingerprint,
+            "hidden": (6,), "activation": "sigmoid", "initial": None,
+            "algorithm": AveragedSgd(AsyncSgd(), considers=5), "schedule": Constant(0.02),
+            "stages": (Stage(8, 256),), "passes": 2, "chunk": 0.25, "evaluations": 5,
+            "cluster": unequal, "workers": 3, "timed_layers": (9, 6, 5), "seed": 0, "device": "cpu",
+        }  # fmt: skip
         return RunConfig(**{**standard, **choices})
 
     return make
@@ -122,24 +109,12 @@ def start(configure: Callable[..., RunConfig]) -> RunConfig:
 def sequence(start: RunConfig, corpus: Corpus, unequal: Cluster) -> Callable[..., SequenceConfig]:
     def make(**choices: object) -> SequenceConfig:
         standard: dict[str, object] = {
-            "corpus": "tiny",
-            "scale": "smoke",
-            "corpus_seed": 0,
-            "fingerprint": corpus.fingerprint,
-            "start": start,
-            "criterion": Criterion(kappa=0.5, reject_below=0.0, cancel_below=0.0),
-            "cluster": unequal,
-            "timed_layers": (9, 6, 5),
-            "seed": 0,
-            "device": "cpu",
-            "replicas": 3,
-            "slots": 2,
-            "rate": 0.01,
-            "passes": 2,
-            "evaluations": 3,
-            "held_out": 3,
+            "corpus": "tiny", "scale": "smoke", "corpus_seed": 0, "fingerprint": corpus.fingerprint,
+            "start": start, "criterion": Criterion(kappa=0.5, reject_below=0.0, cancel_below=0.0),
+            "cluster": unequal, "timed_layers": (9, 6, 5), "seed": 0, "device": "cpu",
+            "replicas": 3, "slots": 2, "rate": 0.01, "passes": 2, "evaluations": 3, "held_out": 3,
             "order": 1,
-        }
+        }  # fmt: skip
         return SequenceConfig(**{**standard, **choices})
 
     return make

@@ -14,12 +14,7 @@ from harness import cli
 from harness.base.errors import UserError
 from harness.commands.plot import few_lanes
 from harness.commands.timing import points, timing_of
-from harness.simulator import (
-    Jitter,
-    Simulation,
-    Workload,
-    load_cluster,
-)
+from harness.simulator import Jitter, Simulation, Workload, load_cluster
 
 CLUSTERS = Path(__file__).parents[2] / "reproductions" / "clusters"
 K20M = CLUSTERS / "k20m-server.toml"

@@ -93,6 +93,7 @@ def places() -> Iterator[Case]:
 
 
 VALUES = ["-1", "nan", "inf", "1e400", HUGE, '"word"', "[]", "{}", "[[1]]", "true", "1979-05-27"]
+VALUES += ["07:32:00", "0x" + "F" * 9000, "'''\n\n'''", "-nan"]
 NUMBERS = {
     "link": ("latency_s", "bandwidth_bytes_per_s"),
     "host": ("memory_bytes_per_s", "staging_bytes_per_s"),
@@ -179,15 +180,8 @@ def outputs() -> Iterator[Case]:
     """Outputs that cannot be written."""
     for option, ending in (("json", ""), ("trace", ""), ("plot", ".svg")):
         for place in (
-            "/",
-            "DIR",
-            "/dev/full",
-            "/dev/null",
-            "/nowhere/x",
-            "DIR/fifo",
-            "/proc/x",
-            "",
-        ):
+            "/", "DIR", "/dev/full", "/dev/null", "/nowhere/x", "DIR/fifo", "/proc/x", "",
+        ):  # fmt: skip
             name = f"{place}{ending}" if place in ("/nowhere/x", "/proc/x") else place
             yield Case(f"output: --{option}={name}", PLAIN.encode(), (f"--{option}={name}",), True)
         long = (f"--{option}=DIR/{'n' * 300}{ending}",)

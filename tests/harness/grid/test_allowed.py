@@ -10,13 +10,7 @@ from harness.algorithms.catalogue import AsyncSgd
 from harness.algorithms.descent import PLAIN
 from harness.algorithms.schedules import Constant
 from harness.base.errors import UserError
-from harness.modules.allowed import (
-    check_kind,
-    check_lists,
-    check_number,
-    check_whole,
-    pair_of,
-)
+from harness.modules.allowed import check_kind, check_lists, check_number, check_whole, pair_of
 from harness.modules.experiment import Experiment, cluster_of
 from harness.modules.network import Parameters
 from harness.modules.optimizers import optimizer_of
@@ -50,10 +44,7 @@ def settings(**given):
         (lambda: check_number("margin", float("nan")), "margin: nan; allowed: a number"),
         (lambda: pair_of("between", (1,)), "between: (1,); allowed: two numbers"),
         (lambda: pair_of("between", "ab"), "between: 'ab'; allowed: two numbers"),
-        (
-            lambda: check_kind("run", [0] * 99, str, "a folder"),
-            "run: a list; allowed: a f",
-        ),
+        (lambda: check_kind("run", [0] * 99, str, "a folder"), "run: a list; allowed: a f"),
         (lambda: method_of(3), "algorithm: 3; allowed: a name, an Algorithm"),
         (lambda: method_of(("async",)), "algorithm: ('async',); allowed: a name, an Algorithm"),
         (lambda: Method("a\x07", AsyncSgd(), Averaging(1)), r"label: 'a\x07'; allowed: one line"),

@@ -171,10 +171,7 @@ class Noting(Counting):
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_spent_budget_ends_the_grid(jobs, tmp_path, folder):
     configs = [Counting(seed, folder) for seed in range(2)]
-    with (
-        pytest.raises(KeyboardInterrupt),
-        Runner(Store(tmp_path / "runs"), jobs) as runner,
-    ):
+    with pytest.raises(KeyboardInterrupt), Runner(Store(tmp_path / "runs"), jobs) as runner:
         runner.run(configs, budget_s=-1.0)
     assert list(folder.iterdir()) == []
 

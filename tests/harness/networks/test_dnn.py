@@ -8,7 +8,6 @@ from torch.nn.functional import linear
 from harness.networks.feedforward import (
     Dnn,
     Layout,
-    cross_entropy,
     frame_errors,
     random_parameters,
     softmax_cross_entropy_,
@@ -51,20 +50,6 @@ def test_gradient_of_every_replica_equals_autograd(activation):
         loss, gradient = by_autograd(net, stack[r], x[r], y[r])
         torch.testing.assert_close(losses[r], loss, rtol=1e-13, atol=0)
         torch.testing.assert_close(out[r], gradient, rtol=1e-12, atol=1e-13)
-
-
-def test_gradient_equals_finite_differences_of_the_loss():
-    net = Dnn(LAYOUT)
-    stack, x, y = problem(replicas=1)
-    out = torch.empty_like(stack)
-    net.gradient(stack, x, y, out)
-    step = 1e-6
-    for i in range(0, LAYOUT.parameters, 5):
-        up, down = stack.clone(), stack.clone()
-        up[0, i] += step
-        down[0, i] -= step
-        slope = cross_entropy(net.logits(up, x), y[0]) - cross_entropy(net.logits(down, x), y[0])
-        assert abs(float(slope[0]) / (2 * step) - float(out[0, i])) < 1e-7
 
 
 def test_layer_views_cover_every_parameter_once():

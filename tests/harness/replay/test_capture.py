@@ -13,15 +13,10 @@ from harness.replay.sharded_replay import ShardedReplay
 def server(value: float) -> Server:
     vectors = {name: torch.full((3,), value + i) for i, name in enumerate(("average", "momentum"))}
     return Server(
-        torch.full((3,), value),
-        7,
-        {"average": vectors["average"]},
-        {"averaged": value},
-        {"momentum": vectors["momentum"]},
-        {"model": torch.full((3,), value - 1.0)},
-        undone=2,
+        torch.full((3,), value), 7, {"average": vectors["average"]}, {"averaged": value},
+        {"momentum": vectors["momentum"]}, {"model": torch.full((3,), value - 1.0)}, undone=2,
         restarts=1,
-    )
+    )  # fmt: skip
 
 
 def replay(value: float) -> StaleReplay:

@@ -43,18 +43,10 @@ PROTOCOL = Rollouts(slots=8, group=4, batch=4, decode_s=0.01, train_s=0.2, sync_
 def configure(**changes):
     """A run of 12 updates with a policy of 1,500 parameters."""
     found = RolloutConfig(
-        cluster=load_cluster(cluster_file("h100-node", None)),
-        seed=1,
-        device="cpu",
-        protocol=PROTOCOL,
-        policy=SmallTransformer(12, 1, 2),
-        problems=Ones(),
-        rate=0.01,
-        updates=12,
-        evaluations=2,
-        held_out=20,
-        start=WarmStart(steps=0),
-    )
+        cluster=load_cluster(cluster_file("h100-node", None)), seed=1, device="cpu",
+        protocol=PROTOCOL, policy=SmallTransformer(12, 1, 2), problems=Ones(), rate=0.01,
+        updates=12, evaluations=2, held_out=20, start=WarmStart(steps=0),
+    )  # fmt: skip
     return replace(found, **changes)
 
 

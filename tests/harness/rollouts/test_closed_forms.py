@@ -109,15 +109,6 @@ def test_admission_keeps_mean_staleness_at_its_allowance_where_the_trainer_limit
     assert stale <= eta + 0.5
 
 
-def test_admission_never_exceeds_its_allowance_by_more_than_half_a_step():
-    for eta in (0, 1, 3):
-        for train_s in (0.1, 2.0):
-            settings = {**TRAINER_LIMITS, "train_s": train_s, "rule": "admission", "eta": eta}
-            rows, begin_s, _ = middle(long_run(600, **settings)[0])
-            rows = rows.where(rows.taken_s >= begin_s)
-            assert (rows.trained_version - rows.oldest_version).mean() <= eta + 0.5
-
-
 def test_discarding_throws_away_what_takes_longer_than_its_allowance():
     """P(age > S): the law of the length, at the publication after the S that it may cross.
 
@@ -160,11 +151,3 @@ def test_training_on_the_batch_before_hides_the_shorter_of_two_stages(train_s, s
     assert seconds_a_step(plain) == pytest.approx(200 * STEP_S + train_s, rel=1e-9)
     assert seconds_a_step(plain) / seconds_a_step(ahead) == pytest.approx(speedup, rel=1e-9)
     assert set(ahead.staleness()[32:].tolist()) == {1}
-
-
-@pytest.mark.parametrize("publish", ["drain", "between", "in-flight"])
-def test_without_allowance_rollouts_are_trained_on_as_in_a_synchronous_loop(publish):
-    timeline, _ = long_run(50, **ONE, rule="admission", eta=0, publish=publish, reward_s=5.0)
-    rows = timeline.folded()
-    assert not timeline.staleness().any()
-    assert rows.first_step.tolist() == list(range(len(rows)))

@@ -37,28 +37,15 @@ def random_settings(rng: np.random.Generator, rule: str, publish: str) -> dict[s
 
     interval = pick(1, 1, 2)
     return {
-        "rule": rule,
-        "publish": publish,
-        "interval": interval,
+        "rule": rule, "publish": publish, "interval": interval,
         "eta": pick(0, 1, 2) + (interval - 1) + (pick(0, 0.5) if rule == "backpressure" else 0),
-        "slots": pick(1, 2, 3),
-        "group": pick(1, 2, 3),
-        "batch": pick(1, 2, 3),
-        "room": pick(1, 2, 64),
-        "decode_s": pick(0.25, 0.5),
-        "sequence_s": pick(0.0, 0.125),
-        "prefill_s": pick(0.0, 0.0625),
-        "prompt_tokens": pick(0, 2),
-        "length_scale": pick(1, 2, 3),
-        "recompute": pick(True, False),
-        "reward_s": pick(0.0, 0.5, 2.0),
-        "reward_cv": 0.0,
-        "environment_s": pick(0.0, 0.25, 3.0),
-        "environment_cv": 0.0,
-        "train_s": pick(0.0, 0.5, 4.0),
-        "token_s": pick(0.0, 0.125),
-        "sync_s": pick(0.0, 0.5, None),
-    }
+        "slots": pick(1, 2, 3), "group": pick(1, 2, 3), "batch": pick(1, 2, 3),
+        "room": pick(1, 2, 64), "decode_s": pick(0.25, 0.5), "sequence_s": pick(0.0, 0.125),
+        "prefill_s": pick(0.0, 0.0625), "prompt_tokens": pick(0, 2), "length_scale": pick(1, 2, 3),
+        "recompute": pick(True, False), "reward_s": pick(0.0, 0.5, 2.0), "reward_cv": 0.0,
+        "environment_s": pick(0.0, 0.25, 3.0), "environment_cv": 0.0,
+        "train_s": pick(0.0, 0.5, 4.0), "token_s": pick(0.0, 0.125), "sync_s": pick(0.0, 0.5, None),
+    }  # fmt: skip
 
 
 def advance(simulation: Simulation, folds: int) -> Any:

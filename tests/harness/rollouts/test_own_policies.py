@@ -220,10 +220,7 @@ def test_the_law_of_lengths_has_an_effect_on_a_prediction_and_none_on_training(t
     [
         ({"sampler": "empty"}, "sampler: 0 tokens of a rollout; allowed: from 1 to "),
         ({"reward": "endless"}, "reward: inf of an answer is not allowed; allowed: a finite"),
-        (
-            {"reward": "absent"},
-            "task.reward: 'answers:absent': answers has no 'absent'; allowed: ",
-        ),
+        ({"reward": "absent"}, "task.reward: 'answers:absent': answers has no 'absent'; allowed: "),
         ({"eta": -1.0}, "protocol.eta: -1.0 is not allowed; allowed: a number at least 0"),
     ],
 )
@@ -295,14 +292,8 @@ def test_a_mistake_in_a_call_is_named(changes, line):
     [
         (answer_by([], []), "sampler: 0 tokens of a rollout; allowed: from 1 to"),
         (answer_by([1] * 9, [0.0] * 9), "sampler: 9 tokens of a rollout; allowed: from 1 to"),
-        (
-            answer_by([7, 0], [0.0, 0.0]),
-            r"sampler: tokens \[7, 0\]; allowed: whole numbers",
-        ),
-        (
-            answer_by([1, 0], [0.0]),
-            r"sampler: log_probs of shape \(1,\); allowed: one",
-        ),
+        (answer_by([7, 0], [0.0, 0.0]), r"sampler: tokens \[7, 0\]; allowed: whole numbers"),
+        (answer_by([1, 0], [0.0]), r"sampler: log_probs of shape \(1,\); allowed: one"),
         (answer_by([1, 0], [0.0, np.nan]), r"sampler: log_probs \[nan\]; allowed: finite"),
         (answer_by([1, 0], [0, 1]), r"sampler: log_probs \[1\]; allowed: finite numbers up to 0"),
         (answer_by([0, 1], [0.0, 0.0]), r"sampler: tokens \[0, 1\]; allowed: token 0 at the end"),

@@ -15,13 +15,7 @@ from harness.rollouts.protocol import PUBLICATIONS, RULES, Rollouts
 from harness.rollouts.records import TRAINED, rollout_rows, token_rows
 from harness.simulator import Simulation, concat
 from harness.simulator.timeline_file import load_timeline, save_timeline
-from tests.harness.rollouts.test_event_loop import (
-    WORKLOAD,
-    advance,
-    answer,
-    cluster_of,
-    simulate,
-)
+from tests.harness.rollouts.test_event_loop import WORKLOAD, advance, answer, cluster_of, simulate
 
 SMALL = {"slots": 4, "group": 2, "batch": 3, "tokens": 20.0, "reward_s": 1.0, "reward_cv": 3.0}
 CLUSTER = """

@@ -39,14 +39,6 @@ def draw_numbers(rollout, seed=1, attempt=0):
     return sampling.draw_uniforms(seed, np.array([rollout]), np.array([attempt]), CONTEXT)
 
 
-@pytest.fixture
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def surrogate(kind, log_probs, behaviour, advantages):
     """The loss of fresh rollouts, written out."""
     if kind == "none":

@@ -51,19 +51,11 @@ class EvenLength(Addition):
 @pytest.fixture(scope="module")
 def training() -> RolloutConfig:
     return RolloutConfig(
-        cluster=Cluster.of(1, step_s=1.0),
-        seed=5,
-        device="cpu",
+        cluster=Cluster.of(1, step_s=1.0), seed=5, device="cpu",
         protocol=Rollouts(slots=16, group=4, batch=4, eta=0.0, sync_s=0.0),
-        policy=SmallTransformer(8, 1, 2),
-        problems=EvenLength(1, 0.0, least=1),
-        loss=Reinforce(),
-        rate=1e-2,
-        even=True,
-        updates=4,
-        held_out=10,
-        start=WarmStart(steps=0),
-    )
+        policy=SmallTransformer(8, 1, 2), problems=EvenLength(1, 0.0, least=1), loss=Reinforce(),
+        rate=1e-2, even=True, updates=4, held_out=10, start=WarmStart(steps=0),
+    )  # fmt: skip
 
 
 def naive_logs(policy: torch.nn.Module, answer: Sequence[int]) -> torch.Tensor:

@@ -17,12 +17,7 @@ from torch.nn import functional
 
 from harness.base.errors import UserError
 from harness.runs import digests
-from harness.runs.digests import (
-    digest_of_code,
-    digest_of_part,
-    digest_of_state,
-    digest_of_tensor,
-)
+from harness.runs.digests import digest_of_code, digest_of_part, digest_of_state, digest_of_tensor
 
 SOURCE = """
 import torch
@@ -279,48 +274,23 @@ def test_another_process_finds_the_same(user, tmp_path):
 @pytest.mark.parametrize(
     "made",
     [
-        "numba.njit(fastmath=bool(K - 2))(identity)",
-        "numba.njit(lambda x: scale(x))",
-        "numba.vectorize(lambda x: scale(x))",
-        "numba.vectorize(['f8(f8)'])(lambda x: K * x)",
+        "numba.njit(fastmath=bool(K - 2))(identity)", "numba.njit(lambda x: scale(x))",
+        "numba.vectorize(lambda x: scale(x))", "numba.vectorize(['f8(f8)'])(lambda x: K * x)",
         "numba.guvectorize(['(f8[:], f8[:])'], '(n)->(n)')(into)",
-        "numba.cfunc('f8(f8)')(lambda x: x + K)",
-        "lambda x: scale(x)",
-        "functools.partial(scale, K)",
-        "functools.lru_cache(lambda x: x * K)",
-        "torch.jit.script(scripted)",
-        "Optimised(Layer())",
-        "torch.func.vmap(lambda x: x * K)",
-        "Slotted(K)",
-        "Slotted(K).__call__",
-        "Frozen(K)",
-        "(torch.ones(2) * K).mul",
-        "shown",
-        "np.arange(6)[::-K]",
-        "np.array(['a', 'b' * K])",
-        "np.array(['a', K], object)",
-        "np.vectorize(lambda x: x * K)",
-        "{Key(1), Key(K)}",
-        "operator.itemgetter(K)",
-        "Layer().forward",
-        "Layer.make",
-        "Layer().late",
-        "wrapped(identity)",
-        "Turned()",
-        "Size.LARGE",
-        "Defaults",
-        "nested",
-        "np.float32(K)",
+        "numba.cfunc('f8(f8)')(lambda x: x + K)", "lambda x: scale(x)",
+        "functools.partial(scale, K)", "functools.lru_cache(lambda x: x * K)",
+        "torch.jit.script(scripted)", "Optimised(Layer())", "torch.func.vmap(lambda x: x * K)",
+        "Slotted(K)", "Slotted(K).__call__", "Frozen(K)", "(torch.ones(2) * K).mul", "shown",
+        "np.arange(6)[::-K]", "np.array(['a', 'b' * K])", "np.array(['a', K], object)",
+        "np.vectorize(lambda x: x * K)", "{Key(1), Key(K)}", "operator.itemgetter(K)",
+        "Layer().forward", "Layer.make", "Layer().late", "wrapped(identity)", "Turned()",
+        "Size.LARGE", "Defaults", "nested", "np.float32(K)",
         "(torch.float32, torch.float64)[K - 2]",
         "[decimal.Decimal(K), fractions.Fraction(1, K), slice(K), datetime.timedelta(K)]",
-        "(decimal.Decimal(K),)",
-        "(fractions.Fraction(1, K),)",
-        "(slice(K),)",
-        "(datetime.timedelta(K),)",
-        "random.Random(K)",
-        "np.random.default_rng(K)",
+        "(decimal.Decimal(K),)", "(fractions.Fraction(1, K),)", "(slice(K),)",
+        "(datetime.timedelta(K),)", "random.Random(K)", "np.random.default_rng(K)",
     ],
-)
+)  # fmt: skip
 def test_callables_and_values_of_every_kind_count(user, made):
     """In the same way after they were called, which compiles them."""
 

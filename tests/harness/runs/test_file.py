@@ -122,10 +122,7 @@ def test_a_mistake_is_one_line_that_names_it(
     ("file", "line"),
     [
         ("bounded-staleness", r"protocol\.bound: \d+ is simulated only; allowed here: without it"),
-        (
-            "backup-workers",
-            "protocol: BackupWorkers: simulated only; allowed here: averaging or",
-        ),
+        ("backup-workers", "protocol: BackupWorkers: simulated only; allowed here: averaging or"),
         ("averaging-with-deaths", "cluster.faults: real processes have no simulated faults"),
     ],
 )

@@ -36,8 +36,7 @@ def change(path, how):
 
 
 @pytest.mark.parametrize(
-    ("way", "how"),
-    [*product(["frames", "sequence", "full"], LAYOUTS), *product(["frames"], RUNS)],
+    ("way", "how"), [*product(["frames", "sequence", "full"], LAYOUTS), *product(["frames"], RUNS)]
 )
 def test_a_checkpoint_is_taken_up_only_if_its_layout_is_known_and_the_run_its_own(
     way, how, configure, sequence, corpus, finished, tmp_path, monkeypatch

@@ -37,10 +37,7 @@ def test_a_run_is_equal_bytes_in_another_process_and_an_equal_error_on_another_p
 ):
     configs = [configure(seed=seed) for seed in range(SEEDS)]
     errors, kept = trained(configs, corpus, tmp_path / "here")
-    assert trained_elsewhere(forks.context(), configs, corpus, tmp_path / "again") == (
-        errors,
-        kept,
-    )
+    assert trained_elsewhere(forks.context(), configs, corpus, tmp_path / "again") == (errors, kept)
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")  # no vector instructions in torch
     others, _ = trained_elsewhere(get_context("spawn"), configs, corpus, tmp_path / "other")
     # Claims are judged by intervals over seeds, two standard errors wide to each side: where a

@@ -8,7 +8,6 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from harness.acoustics.rbm import WideRandom
 from harness.algorithms.averaging import (
     BlockMomentum,
     GradientAveraging,
@@ -28,7 +27,7 @@ from harness.simulator.timeline_file import load_timeline
 from harness.speech.task import initial_parameters
 from harness.store import Store
 from harness.store.schema import WORD_ERRORS
-from harness.tasks.order import Laid, Partition
+from harness.tasks.order import Laid
 from harness.training import run as run_module
 from harness.training.folds import FrameTraining as Training
 from harness.training.run import train
@@ -195,14 +194,6 @@ def test_rounds_of_speech_say_which_share_of_the_frames_they_trained_on(averaged
     assert run.summary["epochs"] == config.passes
 
 
-def test_a_random_start_can_be_chosen_and_is_another_run(averaged, corpus, finished):
-    narrow, wide = averaged(), averaged(initial=WideRandom())
-    runs = [train(config, corpus, finished, silent) for config in (narrow, wide)]
-    first = [run.curve("dev_loss/iterate")[1][0] for run in runs]
-    assert runs[0].hash != runs[1].hash
-    assert first[0] != first[1]
-
-
 def test_settings_that_do_not_go_together_are_refused_in_one_line(configure, averaged):
     with pytest.raises(UserError, match="protocol: of another kind than ModelAveraging"):
         averaged(protocol=None)
@@ -221,23 +212,6 @@ def test_settings_that_do_not_go_together_are_refused_in_one_line(configure, ave
     failing = replace(averaged().cluster, faults=(Fault("death", mean_s=9.0, down_s=1.0),))
     assert averaged(cluster=failing).missed_rounds
     assert configure(cluster=failing).cluster.faults
-
-
-def test_every_pass_gives_each_worker_its_minibatches_from_the_first_to_the_last(
-    averaged, corpus, tmp_path, monkeypatch
-):
-    seen, rows_of = [], Partition.rows_of
-
-    def noted(part, keys):
-        seen.extend((part.stage, worker, step) for worker, step in keys)
-        return rows_of(part, keys)
-
-    monkeypatch.setattr(Partition, "rows_of", noted)
-    training = trained(averaged(), corpus, tmp_path, monkeypatch)
-    steps = _order(training).steps
-    assert sorted(seen) == [
-        (k, w, step) for k in range(3) for w in range(3) for step in range(steps)
-    ]
 
 
 def test_bytes_that_a_coder_saves_are_not_saved_by_the_cluster_too(averaged, unequal):

@@ -50,15 +50,9 @@ STEP_S = 0.01
 CLUSTER = Cluster("eight", {"card": Device(launch_s=STEP_S)}, (WorkerGroup(8, "card"),))
 CASES = [
     # examples, workers, minibatch, every, passes
-    (100, 1, 8, 1, 3),
-    (100, 4, 8, 3, 3),
-    (103, 4, 8, 2, 5),
-    (100, 5, 7, 2, 4),
-    (97, 6, 8, 2, 1),
-    (96, 4, 8, 3, 2),
-    (64, 8, 8, 1, 3),
-    (130, 8, 8, 2, 4),
-]
+    (100, 1, 8, 1, 3), (100, 4, 8, 3, 3), (103, 4, 8, 2, 5), (100, 5, 7, 2, 4), (97, 6, 8, 2, 1),
+    (96, 4, 8, 3, 2), (64, 8, 8, 1, 3), (130, 8, 8, 2, 4),
+]  # fmt: skip
 
 
 def configured(
@@ -69,21 +63,11 @@ def configured(
     dev = Arrays(x[:4], x[:4])
     problem = Problem(nn.Linear(1, 1), nn.functional.mse_loss, Arrays(x, x), dev, None, {})
     return ModuleConfig(
-        algorithm=algorithm,
-        protocol=protocol,
-        schedule=Constant(1e-6),
-        stages=(Stage(minibatch, minibatch),),
-        passes=passes,
-        chunk=1.0,
-        evaluations=2,
-        cluster=CLUSTER,
-        workers=workers,
-        seed=3,
-        device="cpu",
-        problem=problem,
-        work=Workload(minibatch, 0.0, 0.0),
-        tested="never",
-    )
+        algorithm=algorithm, protocol=protocol, schedule=Constant(1e-6),
+        stages=(Stage(minibatch, minibatch),), passes=passes, chunk=1.0, evaluations=2,
+        cluster=CLUSTER, workers=workers, seed=3, device="cpu", problem=problem,
+        work=Workload(minibatch, 0.0, 0.0), tested="never",
+    )  # fmt: skip
 
 
 @pytest.fixture
