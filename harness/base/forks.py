@@ -104,8 +104,9 @@ def end(processes: Collection[BaseProcess], within_s: float = 0.0) -> None:
     join(processes, within_s)
     for process in processes:
         process.terminate()
-        with suppress(ProcessLookupError, TypeError):  # it has ended, or never begun
-            os.kill(process.pid, signal.SIGCONT)  # a stopped process acts on no SIGTERM
+        if process.pid is not None:
+            with suppress(ProcessLookupError):  # it has ended
+                os.kill(process.pid, signal.SIGCONT)  # a stopped process acts on no SIGTERM
     join(processes, ENDING_S)
     for process in processes:
         process.kill()
