@@ -12,6 +12,7 @@ from torch import nn
 from harness.algorithms.async_sgd import Gradients, PlainFolds
 from harness.algorithms.averaging import BlockMomentum, Mean, OuterNesterov
 from harness.algorithms.catalogue import (
+    Adam,
     AdamW,
     AsyncDescent,
     AsyncSgd,
@@ -102,6 +103,7 @@ if TYPE_CHECKING:
     from lagbench.rollout_result import RolloutResult
 
 __all__ = [
+    "Adam",
     "AdamW",
     "Advice",
     "Algorithm",

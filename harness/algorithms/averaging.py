@@ -1,7 +1,7 @@
 """Averaging in rounds: of gradients, of models with an outer step, and elastic.
 
 - `GradientAveraging`: one step along the mean of all workers' gradients at one model. Paper 2,
-  section 3.
+  section 3; with an optimizer, ``torch.nn.parallel.DistributedDataParallel``.
 - `ModelAveraging`: workers take local steps over n minibatches, then the server moves to the mean
   of their models. Povey, Zhang and Khudanpur (arXiv 1410.7455), section 2; paper 2, section 3. An
   outer step with momentum makes it BMUF (`BlockMomentum`) or DiLoCo (`OuterNesterov`); its state is
@@ -17,26 +17,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, TypeGuard
 
 import torch
 from torch import Tensor
 
 from harness.algorithms.contract import Algorithm, Fold, LocalWork, Server
-from harness.algorithms.descent import PLAIN, Descent, Restart, local_direction, local_steps
+from harness.algorithms.descent import (
+    PLAIN,
+    Descent,
+    LocalOptimizer,
+    Restart,
+    local_direction,
+    local_steps,
+)
+from harness.algorithms.server_steps import ServerSteps, contribute_gradients, start_server_of
 from harness.algorithms.share_schedules import StepRates, rates_of
 from harness.base.settings import setting
+from harness.networks.contract import Network, RuledNetwork
+from harness.networks.unused import Unused, find_unused
 
 
 @dataclass(frozen=True)
-class GradientAveraging(Algorithm):
-    """``theta <- theta - rate mean(g_w)`` over the mean gradients of all workers w.
+class GradientAveraging(ServerSteps):
+    """``theta <- theta - rate U(mean(g_w))`` over the mean gradients of all workers w.
 
-    All minibatches of a contribution are evaluated at the model that was read.
+    This is data-parallel training: the server clips the mean gradient, decays the parameters and
+    has the only state of the optimizer U. Natural gradient is each worker's own: a worker clips its
+    gradient and preconditions it, and directions are averaged. All minibatches of a contribution
+    are evaluated at the model that was read.
 
     Args:
-        descent: optimizer of each worker; `PLAIN` leaves gradients unchanged.
-        restart: reset of the workers' memories: never, before each pass, or before each round.
+        descent: the optimizer U; `PLAIN` leaves gradients unchanged.
+        restart: reset of the estimates of natural gradient: never, before each pass, or before each
+            round.
 
     Examples:
         >>> server = GradientAveraging().start(torch.zeros(1))
@@ -51,22 +65,53 @@ class GradientAveraging(Algorithm):
     descent: Descent = PLAIN
     restart: Restart = "never"
 
+    @property
+    def optimizes_in_server(self) -> bool:
+        """See `Algorithm`."""
+        return isinstance(self.descent, LocalOptimizer)
+
+    def trouble(self, workers: int, under_way: int) -> tuple[str, str] | None:
+        """A restart of an optimizer in the server, which has no passes."""
+        del workers, under_way
+        if self.restart == "never" or not self.optimizes_in_server:
+            return None
+        told = f"not allowed with {type(self.descent).__name__}; allowed: 'never'"
+        return "algorithm.restart", f"{self.restart!r} is {told}"
+
     def start(self, model: Tensor) -> Server:
-        """A server that holds a copy of ``model [P]``."""
+        """A server with a copy of ``model [P]``, and the optimizer's initial state."""
+        if isinstance(self.descent, LocalOptimizer):
+            return start_server_of(self.descent, model)
         return Server(model.clone())
 
     def contribute(self, work: LocalWork) -> Tensor:
-        """Write each worker's mean direction over its minibatches to ``out [W, P]``."""
+        """Write each worker's mean gradient, or direction, to ``out [W, P]``."""
         network, replicas, minibatches, out, rate, memory = work
+        if self.follows_rules(network):
+            return contribute_gradients(network.without_rules(), work)
+        if self.optimizes_in_server:
+            return contribute_gradients(network, work)
         direction, losses = local_direction(
             self.descent, network, replicas, minibatches, rate, memory, self.restart
         )
         out.copy_(direction)
         return losses
 
+    def follows_rules(self, network: Network | None) -> TypeGuard[RuledNetwork]:
+        """Whether the server applies a network's rules, to the mean gradient."""
+        in_server = self.optimizes_in_server or self.descent == PLAIN
+        return in_server and isinstance(network, RuledNetwork)
+
     def fold(self, server: Server, fold: Fold) -> None:
         """Take one step along the mean of ``contributions [W, P]``; staleness has no effect."""
-        server.model.sub_(torch.mean(fold.contributions, 0), alpha=fold.rate)
+        mean, unused = torch.mean(fold.contributions, 0, keepdim=True), Unused()
+        if self.follows_rules(network := self._network):
+            if every := find_unused(fold.contributions, network.sizes):
+                unused = [sorted(set(every[0]).intersection(*every[1:]))]
+            network.apply_rules_(mean, server.model.unsqueeze(0), unused)
+        if isinstance(self.descent, LocalOptimizer):
+            self.direct_(self.descent, server, mean, unused)
+        server.model.sub_(mean[0], alpha=fold.rate)
         server.version += 1
 
 

@@ -9,7 +9,7 @@ from harness.algorithms.async_sgd import AsyncDescent, AsyncSgd, AveragedSgd, Cl
 from harness.algorithms.averaging import Easgd, GradientAveraging, ModelAveraging
 from harness.algorithms.compression import Compressed, Int8, PowerSgd, TopK
 from harness.algorithms.contract import Algorithm
-from harness.algorithms.descent import AdamW, LocalOptimizer, Momentum, Muon
+from harness.algorithms.descent import Adam, AdamW, LocalOptimizer, Momentum, Muon
 from harness.algorithms.diloco import EagerDiLoCo, ElasticDiLoCo, StreamingDiLoCo
 from harness.algorithms.stale import (
     DelayCompensated,
@@ -23,6 +23,7 @@ from harness.algorithms.stale import (
 from harness.algorithms.torch_optimizers import TorchOptimizer
 
 __all__ = [
+    "Adam",
     "AdamW",
     "Algorithm",
     "AsyncDescent",

@@ -23,7 +23,8 @@ from torch import Tensor
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.contract import Algorithm, Fold, LocalWork, Server
 from harness.base.settings import setting
-from harness.networks.contract import Network
+from harness.networks.contract import Network, RuledNetwork
+from harness.networks.unused import Unused, find_unused, mark_unused_
 
 __all__ = ["Coder", "Compressed", "Int8", "PowerSgd", "TopK"]
 
@@ -178,6 +179,18 @@ class Compressed(Algorithm):
         """The coder's ``sent``."""
         return self.coder.sent
 
+    @property
+    def optimizes_in_server(self) -> bool:
+        """See `Algorithm`."""
+        return self.averaging.optimizes_in_server
+
+    def on(self, network: Network) -> Compressed:
+        """See `Algorithm`; rules apply to a worker's gradient before it is compressed."""
+        if isinstance(network, RuledNetwork):
+            network = network.without_rules()
+        averaging = cast("GradientAveraging | ModelAveraging", self.averaging.on(network))
+        return replace(self, averaging=averaging)
+
     def start(self, model: Tensor) -> Server:
         """The server of ``averaging``, from ``model [P]``."""
         return self.averaging.start(model)
@@ -191,6 +204,10 @@ class Compressed(Algorithm):
         inner = replace(memory, tensors=theirs)
         read = replicas.clone() if isinstance(self.averaging, ModelAveraging) else None
         losses = self.averaging.contribute(work._replace(memory=inner))
+        averaging, unused = self.averaging, Unused()
+        if isinstance(averaging, GradientAveraging) and averaging.follows_rules(network):
+            unused = find_unused(out, network.sizes)
+            network.apply_rules_(out, replicas, unused)
         wanted = out if read is None else read.sub_(out)
         if self.momentum:
             wanted = wanted + self.momentum * known.get(SPEED, torch.zeros_like(wanted))
@@ -198,6 +215,8 @@ class Compressed(Algorithm):
         if self.feedback and RESIDUE in known:
             wanted = wanted + known[RESIDUE]
         arrived = self.coder.compress(network, wanted, known)
+        if isinstance(network, RuledNetwork) and unused:
+            mark_unused_(arrived, network.sizes, unused)  # their residues wait for a gradient
         if self.momentum:
             known[SPEED] = torch.where(arrived == 0.0, known[SPEED], 0.0)
         if self.feedback:

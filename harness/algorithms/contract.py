@@ -185,6 +185,11 @@ class Algorithm(ABC):
         return self
 
     @property
+    def optimizes_in_server(self) -> bool:
+        """Whether a fold takes one step of an optimizer along the mean gradient."""
+        return False
+
+    @property
     def sent(self) -> float:
         """Size of a message, to or from the server, as a share of all parameters."""
         return 1.0

@@ -8,7 +8,7 @@ is used unchanged; multiply it yourself for rates proportional to the number of 
 
 - `Momentum`: Polyak 1964; Nesterov's as in Sutskever et al. 2013, in the form of
   ``torch.optim.SGD``.
-- `AdamW`: Loshchilov and Hutter (arXiv 1711.05101), algorithm 2.
+- `Adam` (arXiv 1412.6980); `AdamW`: Loshchilov and Hutter (arXiv 1711.05101), algorithm 2.
 - `Muon`: the momentum of every weight matrix, orthogonalised. Jordan et al. 2024
   (kellerjordan.github.io/posts/muon); directions are scaled to the size of AdamW's as in Liu et
   al. (arXiv 2502.16982), section 2.2, so that one learning rate serves weights and biases.
@@ -38,7 +38,8 @@ from harness.natural_gradient.batched_layers import join, may_join, part, step_
 from harness.natural_gradient.layer import Sides, state_from_tensors, state_tensors
 from harness.natural_gradient.layer import part as part_of
 from harness.natural_gradient.layer_hooks import HookableNetwork, naturalise_
-from harness.networks.contract import LayeredNetwork, Minibatch, Network
+from harness.networks.contract import LayeredNetwork, Minibatch, Network, RuledNetwork
+from harness.networks.unused import Unused, columns_of
 
 State = dict[str, Tensor]
 """State of an optimizer, by name; every tensor has a row for each worker."""
@@ -71,6 +72,65 @@ class LocalOptimizer(ABC):
         """
         ...
 
+    def direct_used_(
+        self, gradients: Tensor, replicas: Tensor, state: State, network: Network, unused: Unused
+    ) -> None:
+        """`direct_`, except for parameters without gradient: torch's optimizers leave them alone.
+
+        Their directions are zero and their state stays. From the first such step on, each tensor
+        counts its own steps: a state ``[W]`` becomes one ``[W, T]`` for T parameter tensors, named
+        `EACH`, and `direct_` gets the tensors with equal counts together.
+        """
+        if not any(unused) and not any(name.startswith(EACH) for name in state):
+            self._direct_all_(gradients, replicas, state, network)
+        else:
+            self._direct_some_(gradients, replicas, state, network, unused)
+
+    def _direct_all_(
+        self, gradients: Tensor, replicas: Tensor, state: State, network: Network
+    ) -> None:
+        """`direct_`.
+
+        Raises:
+            UserError: it returns something, as a reader of torch's rules may do.
+        """
+        given: object = self.direct_(gradients, replicas, state, network)
+        if given is not None and given is not gradients:
+            told = f"direct_ of {type(self).__name__} returns a {type(given).__name__}"
+            raise UserError(f"optimizer: {told}; allowed: None, with the gradients overwritten")
+
+    def _direct_some_(
+        self, gradients: Tensor, replicas: Tensor, state: State, network: Network, unused: Unused
+    ) -> None:
+        """`direct_used_` where each tensor has counts of its own."""
+        assert isinstance(network, RuledNetwork)  # others have gradients of all parameters
+        sizes, whole = network.sizes, gradients.shape
+        for name in [name for name, tensor in state.items() if tensor.dim() == 1]:
+            state[EACH + name] = state.pop(name).unsqueeze(1).repeat(1, len(sizes))
+        counts = [name for name in state if name.startswith(EACH)]
+        for worker, missing in enumerate(unused or [list[int]()] * len(gradients)):
+            row, alike = slice(worker, worker + 1), dict[tuple[float, ...], list[int]]()
+            own = cast("list[list[float]]", [state[name][worker].tolist() for name in counts])  # pyright: ignore[reportUnknownMemberType]
+            steps = zip(*own, strict=True) if counts else [()] * len(sizes)
+            for number, count in enumerate(steps):
+                if number not in missing:
+                    alike.setdefault(count, []).append(number)
+            for some in alike.values():
+                columns = columns_of(sizes, some)
+                places = {name: columns if t.shape == whole else ... for name, t in state.items()}
+                places |= dict.fromkeys(counts, some)
+                inner = {name: state[name][row, place] for name, place in places.items()}
+                inner |= {name.removeprefix(EACH): inner.pop(name)[:, 0] for name in counts}
+                directions = gradients[row, columns]
+                self._direct_all_(directions, replicas[row, columns], inner, network.part(some))
+                gradients[row, columns] = directions
+                inner |= {name: inner[name.removeprefix(EACH)].unsqueeze(1) for name in counts}
+                for name, place in places.items():
+                    state[name][row, place] = inner[name]
+
+
+EACH = "each."
+"""Prefix of the names of an optimizer's state with a value for each parameter tensor."""
 
 PLAIN = NaturalGradient(inputs=None, outputs=None)
 """Plain stochastic gradient descent, without a limit of its steps."""
@@ -189,7 +249,7 @@ def mean_over(
         The losses ``[W]``, summed over all frames.
     """
     one, losses = torch.empty_like(out), out.new_zeros(len(out))
-    out.zero_()
+    out.fill_(-0.0)  # which keeps the marks of `harness.networks.unused`
     for minibatch in minibatches:
         losses += direct(minibatch, one)
         out.add_(one, alpha=1.0 / len(minibatches))
@@ -213,7 +273,7 @@ def _select_direction(
     """
     if isinstance(descent, LocalOptimizer):
         state = _optimizer_state(descent, stack, memory, restart)
-        return partial(_compute_directions, descent, network, stack, state)
+        return partial(_compute_directions, descent, network, stack, state, memory)
     if descent == PLAIN or isinstance(network, LayeredNetwork):
         return None
     if not isinstance(network, HookableNetwork):
@@ -255,17 +315,20 @@ def _compute_directions(
     network: Network,
     stack: Tensor,
     state: State,
+    memory: Memory,
     minibatch: Minibatch,
     out: Tensor,
     rate: float,
 ) -> Tensor:
     """Write one minibatch's directions to ``out [W, P]``; returns the summed losses ``[W]``."""
     del rate
-    losses = mean_gradient(network, stack, minibatch, out)
-    given: object = descent.direct_(out, stack, state, network)
-    if given is not None and given is not out:  # which a reader of torch's rules may return
-        told = f"direct_ of {type(descent).__name__} returns a {type(given).__name__}"
-        raise UserError(f"optimizer: {told}; allowed: None, with the gradients overwritten")
+    losses, names = mean_gradient(network, stack, minibatch, out), [*state]
+    unused = network.unused if isinstance(network, RuledNetwork) else []
+    descent.direct_used_(out, stack, state, network, unused)
+    if state.keys() != set(names):  # parameters have begun to count by themselves
+        for name in names:
+            del memory.tensors[OPTIMIZER + name]
+        memory.tensors |= {OPTIMIZER + name: tensor for name, tensor in state.items()}
     return losses
 
 
@@ -424,23 +487,21 @@ class Momentum(LocalOptimizer):
 
 
 @dataclass(frozen=True)
-class AdamW(LocalOptimizer):
-    """The direction is ``m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon) + decay theta``.
+class Adam(LocalOptimizer):
+    """The direction is ``m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon)``.
 
     ``m <- beta1 m + (1 - beta1) g`` and ``v <- beta2 v + (1 - beta2) g * g``, in a worker's t-th
-    step.
+    step. A decay of the parameters is a part of g, as in ``torch.optim.Adam``.
 
     Args:
         beta1: decay factor of m per step.
         beta2: decay factor of v per step.
         epsilon: constant added to the root of v.
-        decay: weight decay, multiplied by the learning rate.
     """
 
     beta1: float = setting(0.9, at_least=0.0, at_most=1.0)
     beta2: float = setting(0.999, at_least=0.0, at_most=1.0)
     epsilon: float = setting(1e-8, above=0.0)
-    decay: float = setting(0.0, at_least=0.0)
 
     def start(self, replicas: Tensor) -> State:
         """Zero means, and a step count of 0."""
@@ -450,7 +511,7 @@ class AdamW(LocalOptimizer):
 
     def direct_(self, gradients: Tensor, replicas: Tensor, state: State, network: Network) -> None:
         """See `LocalOptimizer`."""
-        del network
+        del replicas, network
         steps = state["steps"].add_(1.0)
         mean = state["mean"].lerp_(gradients, 1.0 - self.beta1)
         square = state["square"].mul_(self.beta2)
@@ -458,6 +519,24 @@ class AdamW(LocalOptimizer):
         unbiased = [(1.0 - beta**steps).unsqueeze(1) for beta in (self.beta1, self.beta2)]
         root = (square / unbiased[1].to(square.dtype)).sqrt_().add_(self.epsilon)
         torch.div(mean / unbiased[0].to(mean.dtype), root, out=gradients)
+
+
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """The direction of `Adam`, plus ``decay theta``.
+
+    Args:
+        beta1: see `Adam`.
+        beta2: see `Adam`.
+        epsilon: see `Adam`.
+        decay: weight decay, multiplied by the learning rate.
+    """
+
+    decay: float = setting(0.0, at_least=0.0)
+
+    def direct_(self, gradients: Tensor, replicas: Tensor, state: State, network: Network) -> None:
+        """See `LocalOptimizer`."""
+        super().direct_(gradients, replicas, state, network)
         gradients.add_(replicas, alpha=self.decay)
 
 

@@ -27,9 +27,7 @@ the outer learning rate is a setting of the algorithm.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, field
-from functools import partial
 from typing import ClassVar
 
 import torch
@@ -43,15 +41,14 @@ from harness.algorithms.descent import (
     AdamW,
     Descent,
     LocalOptimizer,
-    State,
     local_steps,
-    mean_gradient,
-    mean_over,
 )
+from harness.algorithms.server_steps import ServerSteps, contribute_gradients, start_server_of
 from harness.base.errors import UserError
 from harness.base.seeds import stream
 from harness.base.settings import setting
-from harness.networks.contract import Network, upload
+from harness.networks.contract import RuledNetwork, upload
+from harness.networks.unused import Unused, find_unused
 
 
 @dataclass(frozen=True)
@@ -265,7 +262,7 @@ class PartialFolds(Gradients):
 
 
 @dataclass(frozen=True)
-class ServerDescent(Algorithm):
+class ServerDescent(ServerSteps):
     """``theta <- theta - rate U(g)``, with one optimizer U in the server.
 
     A contribution is the mean gradient of its minibatches at the model that was read. Learning
@@ -278,52 +275,26 @@ class ServerDescent(Algorithm):
 
     remembers: ClassVar[bool] = False
     in_shards: ClassVar[bool] = False
-    _network: ClassVar[Network | None] = None
 
     optimizer: LocalOptimizer = field(default_factory=AdamW)
 
-    def on(self, network: Network) -> ServerDescent:
-        """Bind to a network: an optimizer may need its weight matrices."""
-        placed = copy.copy(self)
-        object.__setattr__(placed, "_network", network)  # not a setting, hence not a field
-        return placed
-
     def start(self, model: Tensor) -> Server:
         """A server with a copy of ``model [P]``, and the optimizer's initial state."""
-        server = Server(model.clone())
-        _state_to_server(server, self.optimizer.start(server.model.unsqueeze(0)))
-        return server
+        return start_server_of(self.optimizer, model)
 
     def contribute(self, work: LocalWork) -> Tensor:
         """Write each worker's mean gradient to ``out [W, P]``; returns the losses ``[W]``."""
-        gradient = partial(mean_gradient, work.network, work.replicas)
-        return mean_over(gradient, work.minibatches, work.out)
+        return contribute_gradients(work.network, work)
 
     def fold(self, server: Server, fold: Fold) -> None:
-        """Take a step along the optimizer's direction for each of ``contributions [W, P]``.
-
-        Raises:
-            ValueError: the algorithm is not bound to a network (`on`).
-        """
-        if self._network is None:
-            raise ValueError("a ServerDescent folds on a network; see Algorithm.on")
-        for contribution in fold.contributions:
-            direction, state = contribution.clone().unsqueeze(0), _state_from_server(server)
-            model = server.model.unsqueeze(0)
-            self.optimizer.direct_(direction, model, state, self._network)
-            _state_to_server(server, state)
+        """Take a step along the optimizer's direction for each of ``contributions [W, P]``."""
+        for direction in fold.contributions.clone().split_with_sizes([1] * len(fold.contributions)):
+            network, unused = self._network, Unused()
+            if isinstance(network, RuledNetwork):
+                unused = find_unused(direction, network.sizes)
+            self.direct_(self.optimizer, server, direction, unused)
             server.model.sub_(direction[0], alpha=fold.rate)
         server.version += 1
-
-
-def _state_from_server(server: Server) -> State:
-    """The optimizer's state with a leading axis of 1: views of the server's tensors."""
-    return {name: momentum.unsqueeze(0) for name, momentum in server.tensors.items()}
-
-
-def _state_to_server(server: Server, state: State) -> None:
-    """Store the optimizer's state; step counts stay on the device, so the host need not wait."""
-    server.tensors |= {name: tensor[0] for name, tensor in state.items()}
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from harness.algorithms.descent import LocalOptimizer, State
 from harness.base.errors import UserError, name_error
 from harness.base.settings import setting
-from harness.networks.contract import Network
+from harness.networks.contract import Network, RuledNetwork
+from harness.networks.unused import Unused, fill_unused_
 
 LINEAR = (
     "Adadelta",
@@ -188,13 +189,26 @@ class Grouped(LocalOptimizer):
 
     def direct_(self, gradients: Tensor, replicas: Tensor, state: State, network: Network) -> None:
         """See `LocalOptimizer`."""
+        self.direct_used_(gradients, replicas, state, network, [])
+
+    def direct_used_(
+        self, gradients: Tensor, replicas: Tensor, state: State, network: Network, unused: Unused
+    ) -> None:
+        """See `LocalOptimizer`."""
         for number, group, spans in self._each():
             begin = f"{number}."
-            own = {n.removeprefix(begin): each for n, each in state.items() if n.startswith(begin)}
+            names = [name for name in state if name.startswith(begin)]
+            own = {name.removeprefix(begin): state.pop(name) for name in names}
+            some = [place for place, member in enumerate(self.members) if member == number]
+            missing = [[some.index(place) for place in row if place in some] for row in unused]
             found, there = _gather(gradients, spans), _gather(replicas, spans)
             if group.decay:
-                found.add_(there, alpha=group.decay)
-            group.optimizer.direct_(found, there, own, network)
+                decayed = there.clone() if any(missing) else there
+                fill_unused_(decayed, [self.sizes[place] for place in some], missing, 0.0)
+                found.add_(decayed, alpha=group.decay)
+            inner = network.part(some) if isinstance(network, RuledNetwork) else network
+            group.optimizer.direct_used_(found, there, own, inner, missing)
+            state |= {begin + name: tensor for name, tensor in own.items()}
             widths = [end - first for first, end in spans]
             parts = found.mul_(group.factor).split_with_sizes(widths, 1)
             for (first, end), part in zip(spans, parts, strict=True):

@@ -18,7 +18,7 @@ from harness.runs.file import load_run
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Run, Store, folder_of_run
 from harness.store.schema import MODEL, TIMELINE
-from harness.tasks.contract import EXECUTED, Progress, TaskConfig, application_of_run
+from harness.tasks.contract import EXECUTED, OPTIMIZED, Progress, TaskConfig, application_of_run
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def config_of(run: Run, named: TaskConfig | None = None) -> TaskConfig:
     """
     for group in ("algorithms", "protocols"):
         load_plugins(group)
-    table = {k: v for k, v in run.config.items() if k != EXECUTED}
+    table = {k: v for k, v in run.config.items() if k not in (EXECUTED, OPTIMIZED)}
     where = f"{run.dir}/config.json"
     return application_of_run(table, where).restore(run, table, where, named)
 

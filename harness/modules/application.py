@@ -49,7 +49,7 @@ USUAL = {"passes": 5, "evaluations": 10, "seed": 0, "tested": "at the end"}
 FOLLOWS = ("problem", "work", "stages", "chunk", "device")
 """Fields that are derived from the rest of a run file."""
 
-NO_FIELDS = ("code", "loss", "buffers")
+NO_FIELDS = ("code", "loss", "buffers", "rules")
 """Keys of a stored configuration that are no fields; they only add to its identity."""
 
 

@@ -1,6 +1,7 @@
-"""Changes of a worker's gradient before its algorithm: microbatches, clipping, weight decay.
+"""Changes of a gradient before its optimizer: microbatches, clipping, weight decay.
 
-The rules apply to every minibatch of every worker, whatever the algorithm and the optimizer.
+The rules apply to every minibatch of every worker, whatever the algorithm and the optimizer; where
+a server steps along the mean gradient (`GradientAveraging`), it clips and decays that one.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import compress
 from math import prod
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -45,7 +45,8 @@ from harness.modules.gradient_rules import NO_RULES, GradientRules
 from harness.modules.outputs import Axes, Classes, find_axes, find_classes, join_outputs
 from harness.modules.trees import Call, Parts, Value, join, map_tensors, unwrap
 from harness.natural_gradient.layer_hooks import Affine, LayerHook, Reduction, is_affine
-from harness.networks.contract import State
+from harness.networks.contract import RuledNetwork, State
+from harness.networks.unused import Unused, fill_unused_
 
 Loss = Callable[[Any, Any], Tensor]
 """``loss(outputs, targets)``: one number for a minibatch, or for a whole development set."""
@@ -94,7 +95,7 @@ class Drawing(NamedTuple):
         return Drawing(self.x.expand(*shape), list(self.keys) * shape[0])
 
 
-class ModuleNetwork:
+class ModuleNetwork(RuledNetwork):
     """A module under a loss as a network; see `harness.networks.contract.Network`.
 
     Args:
@@ -135,6 +136,9 @@ class ModuleNetwork:
         self.parameters = Parameters.from_module(self.module)
         self._trained = list(trainable_parameters(self.module).values())
         self._inputs = tuple(self._trained)
+        self.sizes = self.parameters.lengths
+        self.unused: Unused = []
+        self._unused_at_once: list[int] | None = None
         self._views: dict[int, Sequence[Tensor]] = {}
         self._take_gradients()  # clears gradients that the user's module had
         tables = {id(m.weight) for m in self.module.modules() if isinstance(m, nn.Embedding)}
@@ -156,16 +160,44 @@ class ModuleNetwork:
         Returns:
             The losses ``[W]``.
         """
+        self.unused = []
         losses = self._take_gradient(stack, x, targets, out)
-        self._clip_rows(out)
-        self.rules.decay_(out, stack)
+        self.apply_rules_(out, stack, self.unused)
         return losses
+
+    def apply_rules_(self, gradients: Tensor, stack: Tensor, unused: Unused) -> None:
+        """See `harness.networks.contract.RuledNetwork`."""
+        self._clip_rows(gradients)
+        self._decay_rows(gradients, stack, unused)
 
     def _clip_rows(self, rows: Tensor) -> None:
         """Clip each of the gradients ``[W, P]``, in place."""
         if self.rules.clip is not None:
             for row in rows:
                 self.rules.clip_(self.parameters.views(row))
+
+    def _decay_rows(self, rows: Tensor, stack: Tensor, unused: Unused) -> None:
+        """Add the decay of parameters that have a gradient to gradients ``[W, P]``."""
+        if self.rules.weight_decay and any(unused):
+            fill_unused_(stack := stack.clone(), self.sizes, unused, 0.0)
+        self.rules.decay_(rows, stack)
+
+    def without_rules(self) -> Self:
+        """See `harness.networks.contract.RuledNetwork`; the module itself is shared."""
+        rules = GradientRules(accumulate=self.rules.accumulate)
+        if rules == self.rules:
+            return self
+        bare = copy.copy(self)
+        bare.rules = rules
+        return bare
+
+    def part(self, some: Sequence[int]) -> ModuleNetwork:
+        """See `harness.networks.contract.RuledNetwork`."""
+        reduced, whole = copy.copy(self), self.parameters
+        names, shapes = tuple(whole.names[k] for k in some), tuple(whole.shapes[k] for k in some)
+        reduced.parameters, reduced.sizes = Parameters(names, shapes), [self.sizes[k] for k in some]
+        reduced._matrices = [self._matrices[k] for k in some]
+        return reduced
 
     def _take_gradient(
         self, stack: Tensor, x: Value | Drawing, targets: Value, out: Tensor
@@ -176,6 +208,10 @@ class ModuleNetwork:
         few = self.together is None or len(stack) < self.together
         if few or self.rules.accumulate > 1 or not self._is_batchable():
             return self._one_by_one(stack, x, targets, out, [None] * len(stack))
+        if self._unused_at_once is None:  # the same in every step, as `vmap` allows no branches
+            self._one(0, stack, x, targets, out, None)
+            self._unused_at_once = self.unused[0]
+        self.unused = [self._unused_at_once] * len(stack)
         parts = self.parameters.split(stack)
         gradients, losses = self._all(parts, unwrap(x[:, 0]), unwrap(targets[:, 0]))
         for view, gradient in zip(self.parameters.split(out), gradients, strict=True):
@@ -228,6 +264,7 @@ class ModuleNetwork:
         """See `harness.natural_gradient.layer_hooks.HookableNetwork`."""
         keys = x.keys if isinstance(x, Drawing) else [None] * len(stack)
         inputs, losses = x.x if isinstance(x, Drawing) else x, list[Tensor]()
+        self.unused = []
         hooks = [w.module.register_forward_hook(w.watch, with_kwargs=True) for w in self.layers]
         try:
             for w, key in enumerate(keys):
@@ -239,7 +276,7 @@ class ModuleNetwork:
         finally:
             for hook in hooks:
                 hook.remove()
-        self.rules.decay_(out, stack)
+        self._decay_rows(out, stack, self.unused)
         return torch.stack(losses)
 
     def fresh_state(self) -> State:
@@ -338,6 +375,7 @@ class ModuleNetwork:
 
     def _take_gradients(self) -> list[Tensor]:
         """Remove and return the flat gradients of a backward pass; zeros for unused parameters."""
+        self.unused.append([k for k, p in enumerate(self._trained) if p.grad is None])
         found = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._trained]
         for parameter in self._trained:
             parameter.grad = None
@@ -384,15 +422,16 @@ class Parameters:
     @property
     def count(self) -> int:
         """P, the number of trained parameters."""
-        return sum(self._lengths)
+        return sum(self.lengths)
 
     @cached_property
-    def _lengths(self) -> list[int]:
+    def lengths(self) -> list[int]:
+        """Number of elements of each parameter."""
         return [prod(shape) for shape in self.shapes]
 
     def split(self, stack: Tensor) -> list[Tensor]:
         """Views ``[W, *shape]`` of a stack ``[W, P]``, one for each parameter."""
-        parts = stack.split_with_sizes(self._lengths, 1)
+        parts = stack.split_with_sizes(self.lengths, 1)
         return [p.view(len(stack), *shape) for p, shape in zip(parts, self.shapes, strict=True)]
 
     def views(self, model: Tensor) -> Sequence[Tensor]:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from harness.algorithms.descent import PLAIN, AdamW, Descent, LocalOptimizer, Momentum
+from harness.algorithms.descent import PLAIN, Adam, AdamW, Descent, LocalOptimizer, Momentum
 from harness.algorithms.torch_optimizers import FLAGS, LINEAR, Group, Grouped, TorchOptimizer
 from harness.base.errors import RAISED, UserError, describe_raised
 from harness.modules.network import trainable_parameters
@@ -118,7 +118,8 @@ def _convert(made: Optimizer, trained: Mapping[str, nn.Parameter]) -> OptimizerC
         _refuse(kind.__name__)
     if kind.__name__ not in LINEAR or getattr(torch.optim, kind.__name__) is not kind:
         _refuse(kind.__name__)
-    if made.state:
+    # Adagrad's state is filled when it is made, with a count of 0.
+    if any(float(state.get("step", 1.0)) for state in made.state.values()):
         raise UserError(
             "optimizer: has taken steps; allowed: a fresh one, as its state is not kept"
         )
@@ -166,9 +167,11 @@ def _match(name: str, known: dict[str, Any], decay: float) -> tuple[Descent, flo
         found = Momentum(momentum, bool(known["nesterov"])) if momentum else PLAIN
         return found, decay
     beside = known.get("decoupled_weight_decay", name == "AdamW")
-    if name in ("Adam", "AdamW") and not known["amsgrad"] and (beside or not decay):
-        beta1, beta2 = map(float, known["betas"])
-        return AdamW(beta1, beta2, float(known["eps"]), decay), 0.0
+    if name in ("Adam", "AdamW") and not known["amsgrad"]:
+        (beta1, beta2), epsilon = map(float, known["betas"]), float(known["eps"])
+        if beside:
+            return AdamW(beta1, beta2, epsilon, decay), 0.0
+        return Adam(beta1, beta2, epsilon), decay
     # AdamW's groups have a setting that its constructor does not take.
     accepted = signature(getattr(torch.optim, name)).parameters
     known = {setting: value for setting, value in known.items() if setting in accepted}

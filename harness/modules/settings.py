@@ -87,8 +87,9 @@ class Settings(ModuleTable):
             ``"nesterov"``, ``"adam"``, ``"adamw"``, ``"muon"``, ``"ngsgd"`` (natural gradient of
             linear and convolutional layers), a `LocalOptimizer`, a `NaturalGradient`, or one of
             ``torch.optim`` as an object, a class or a function that makes one. Each worker has its
-            own state. None for the algorithm's own, which is mostly ``"sgd"``.
-        clip: largest norm of a worker's gradient, as in ``torch.nn.utils.clip_grad_norm_``.
+            own state; ``"sync"`` has one. None for the algorithm's own, which is mostly ``"sgd"``.
+        clip: largest norm of a worker's gradient, as in ``torch.nn.utils.clip_grad_norm_``; with
+            ``"sync"``, of the mean gradient.
         weight_decay: multiple of the parameters that is added to each gradient after clipping;
             ``"adamw"``, ``"muon"`` and ``"ngsgd"`` decay beside the gradient.
         accumulate: equal parts of each minibatch that are computed one after the other.

@@ -116,6 +116,8 @@ class ModuleConfig(TrainingConfig[Problem]):
         further = {"code": self._code} if self._code else {}
         further |= {"loss": SUMMED} if summed else {}
         further |= {"buffers": self.problem.buffers} if found.changing else {}
+        if self.algorithm.averages_gradients and (self.clip or self.weight_decay):
+            further |= {"rules": "of the mean gradient"}
         return super().to_dict() | further
 
     @cached_property

@@ -10,11 +10,14 @@ PyTorch keeps pinned memory until the copy is done, and reuses it for the next o
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
+
+from harness.networks.unused import Unused
 
 
 class Minibatch(NamedTuple):
@@ -88,6 +91,38 @@ class LayeredNetwork(Network, Protocol):
             The losses ``[W]``, summed over frames, in nats.
         """
         ...
+
+
+class RuledNetwork(ABC):
+    """A network with rules for its gradients, and parameters that may have none: a user's module.
+
+    Attributes:
+        sizes: number of elements of each parameter tensor.
+        unused: parameters without gradient in the latest `gradient`.
+    """
+
+    sizes: list[int]
+    unused: Unused
+
+    @abstractmethod
+    def gradient(self, stack: Tensor, x: Tensor, targets: Tensor, out: Tensor) -> Tensor:
+        """See `Network`."""
+
+    @abstractmethod
+    def matrices(self, stack: Tensor) -> Sequence[Tensor]:
+        """See `Network`."""
+
+    @abstractmethod
+    def without_rules(self) -> Self:
+        """The network without clipping and decay."""
+
+    @abstractmethod
+    def part(self, some: Sequence[int]) -> Network:
+        """The network of some parameter tensors, which computes no gradients."""
+
+    @abstractmethod
+    def apply_rules_(self, gradients: Tensor, stack: Tensor, unused: Unused) -> None:
+        """Clip each of the gradients ``[W, P]``, and add the decay of the used parameters."""
 
 
 State = dict[str, Tensor]

@@ -49,6 +49,9 @@ Facts = dict[str, Any]
 COUNTS = ("version", "undone", "restarts")
 """Fields of `Server` that are counts."""
 
+TENSOR = "tensor/"
+"""Prefix of an array of `Server.tensors`."""
+
 TABLES = {
     "folds": Folds,
     "contributions": Contributions,
@@ -129,10 +132,19 @@ def capture_server(server: Server) -> tuple[Arrays, Facts]:
 
 def reinstate_server(server: Server, arrays: Arrays, facts: Facts) -> None:
     """Restore the state of ``capture_server`` in place."""
+    _adopt_tensors(server, arrays)
     reinstate_vectors(vectors_of(server), arrays)
     for name in COUNTS:
         setattr(server, name, facts[name])
     server.numbers = facts["numbers"]
+
+
+def _adopt_tensors(server: Server, arrays: Arrays) -> None:
+    """Give a server the tensors that arrays name: an optimizer's counts may have begun since."""
+    server.tensors = {
+        name: server.tensors.get(name, torch.tensor(array, device=server.model.device))
+        for name, array in part(arrays, TENSOR).items()
+    }
 
 
 def copy_arrays(vectors: dict[str, torch.Tensor]) -> Arrays:
@@ -155,7 +167,7 @@ def vectors_of(server: Server) -> dict[str, torch.Tensor]:
 def state_of(server: Server) -> dict[str, torch.Tensor]:
     """The vectors that a failing server restores: all but its past."""
     vectors = {f"vector/{name}": vector for name, vector in server.vectors.items()}
-    tensors = {f"tensor/{name}": vector for name, vector in server.tensors.items()}
+    tensors = {TENSOR + name: vector for name, vector in server.tensors.items()}
     return {"model": server.model, **vectors, **tensors}
 
 
@@ -248,6 +260,7 @@ class Checkpoints:
 
 def _go_back(server: Server, arrays: Arrays, facts: Facts) -> None:
     """Restore a state into a server; its version and its past stay."""
+    _adopt_tensors(server, arrays)
     reinstate_vectors(state_of(server), arrays)
     server.undone = server.version - facts["folds"]
     server.numbers = dict(facts["numbers"])

@@ -34,7 +34,7 @@ from harness.simulator import (
 )
 from harness.simulator.protocols.contract import Handing, TimingProtocol
 from harness.simulator.timeline import inner_lag
-from harness.tasks.contract import Reads, TaskConfig
+from harness.tasks.contract import OPTIMIZED, Reads, TaskConfig
 from harness.tasks.order import (
     Consecutive,
     Examples,
@@ -418,7 +418,8 @@ class TrainingConfig(TaskConfig, Generic[Data]):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, canonical: what the run's identity hashes."""
-        return plain(self)
+        place = {OPTIMIZED: "in the server"} if self.algorithm.optimizes_in_server else {}
+        return plain(self) | place
 
 
 def plain(value: object) -> Any:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from harness.algorithms.averaging import BlockMomentum, OuterNesterov
 from harness.algorithms.catalogue import (
+    Adam,
     AdamW,
     Algorithm,
     AsyncDescent,
@@ -63,7 +64,7 @@ OPTIMIZERS: dict[str, Descent] = {
     "sgd": PLAIN,
     "momentum": Momentum(),
     "nesterov": Momentum(nesterov=True),
-    "adam": AdamW(),
+    "adam": Adam(),
     "adamw": AdamW(),
     "muon": Muon(),
     "ngsgd": NaturalGradient(),

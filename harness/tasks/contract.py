@@ -44,6 +44,9 @@ from harness.tasks.order import Minibatches
 
 Table = dict[str, Any]
 
+OPTIMIZED = "optimized"
+"""Key of a stored configuration, but no field: that the server has the optimizer."""
+
 EXECUTED = "executed"
 """Key of a stored configuration for runs not executed on a simulated cluster, and how instead."""
 
@@ -255,7 +258,7 @@ class Application(ABC, Generic[Config, Data]):
 
         Args:
             run: the run.
-            table: its stored configuration, without the key `EXECUTED`.
+            table: its stored configuration, without `EXECUTED` and `OPTIMIZED`.
             where: the file it is from, for messages.
             named: configuration of the run file that the user names for the run's code.
 

@@ -115,7 +115,7 @@ def test_with_one_local_step_momentum_of_zero_is_plain_descent(kind):
     stack, minibatches = drawn(1)
     ends = []
     for descent in (PLAIN, Momentum(0.0)):
-        algorithm, out = kind(descent), torch.empty_like(stack)
+        algorithm, out = kind(descent).on(NET), torch.empty_like(stack)
         server = algorithm.start(stack[0])
         algorithm.contribute(LocalWork(NET, stack.clone(), minibatches, out, RATE, Memory()))
         algorithm.fold(server, Fold(out, [0] * WORKERS, RATE))

@@ -80,8 +80,8 @@ def test_local_steps_are_by_any_optimizer_and_natural_gradient_where_none_is_nam
     assert named.config.algorithm == ModelAveraging(AdamW(beta2=0.95))
     natural = load_run(written(tmp_path, averaging + "inputs = { rank = 3, period = 4 }\n"))
     assert natural.config.algorithm == ModelAveraging(NaturalGradient(Preconditioner(3, 4)))
-    with pytest.raises(UserError, match=r"algorithm.descent.is: unknown 'Adam'.*AdamW"):
-        load_run(written(tmp_path, averaging + 'is = "Adam"\n'))
+    with pytest.raises(UserError, match=r"algorithm.descent.is: unknown 'AdanW'.*AdamW"):
+        load_run(written(tmp_path, averaging + 'is = "AdanW"\n'))
 
 
 @pytest.mark.parametrize(
