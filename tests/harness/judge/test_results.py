@@ -170,7 +170,7 @@ def test_a_mistake_in_the_file_is_named(tmp_path, path, value, complaint):
 
 def test_a_missing_key_and_a_missing_file_are_named(tmp_path):
     file = tmp_path / "results.json"
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="missing"):
         read_results(file)
     write_results(file, some_results())
     data = json.loads(file.read_text())
