@@ -1,7 +1,5 @@
 """Run files that several tests train from, beside the cluster of two slow workers they name."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,121 +13,50 @@ from tests.stand_in import utterances
 
 SLOW = """
 name = "slow"
-[[workers]]
-count = 2
-device = "slow"
-[devices.slow]
-launch_s = {launch_s}
+workers = [{{ count = 2, device = "slow" }}]
+devices.slow.launch_s = {launch_s}
 """
-ASYNCHRONOUS = """
+BEGINNING = """
 cluster = "cluster.toml"
 workers = 2
-evaluations = 4
-
-[task]
-is = "frames"
-corpus = "parametric"
-hidden = [32]
-
-[algorithm]
-is = "AveragedSgd"
-
-[schedule]
-is = "Halving"
-rate = 0.01
-
-[[stages]]
-minibatch = 32
-timed_minibatch = 32
-share = 0.1
+task = { is = "frames", corpus = "parametric", hidden = [32] }
+stages = [{ minibatch = 32, timed_minibatch = 32, share = 0.1 }]
 """
-OUTER_LOOP = """
-cluster = "cluster.toml"
-workers = 2
+ASYNCHRONOUS = f"""{BEGINNING}
 evaluations = 4
-
-[task]
-is = "frames"
-corpus = "parametric"
-hidden = [32]
-
-[protocol]
-push_every = 4
-
-[algorithm]
-is = "DelayedNesterov"
-every = 2
-descent = { is = "AdamW" }
-
-[schedule]
-is = "Constant"
-rate = 0.004
-
-[[stages]]
-minibatch = 32
-timed_minibatch = 32
-share = 0.1
+algorithm = {{ is = "AveragedSgd" }}
+schedule = {{ is = "Halving", rate = 0.01 }}
 """
-STREAMING = """
-cluster = "cluster.toml"
-workers = 2
+OUTER_LOOP = f"""{BEGINNING}
 evaluations = 4
-
-[task]
-is = "frames"
-corpus = "parametric"
-hidden = [32]
-
-[protocol]
-every = 4
-
+protocol = {{ push_every = 4 }}
+algorithm = {{ is = "DelayedNesterov", every = 2, descent = {{ is = "AdamW" }} }}
+schedule = {{ is = "Constant", rate = 0.004 }}
+"""
+STREAMING = f"""{BEGINNING}
+evaluations = 4
+protocol = {{ every = 4 }}
+schedule = {{ is = "Constant", rate = 0.004 }}
 [algorithm]
 is = "StreamingDiLoCo"
 fragments = 2
 mixing = 0.5
-descent = { is = "AdamW" }
-
-[schedule]
-is = "Constant"
-rate = 0.004
-
-[[stages]]
-minibatch = 32
-timed_minibatch = 32
-share = 0.1
+descent = {{ is = "AdamW" }}
 """
-ROUNDS = """
-cluster = "cluster.toml"
-workers = 2
+ROUNDS = f"""{BEGINNING}
 passes = 2
 evaluations = 2
-
-[task]
-is = "frames"
-corpus = "parametric"
-hidden = [32]
-
-[protocol]
-every = 5
-
+protocol = {{ every = 5 }}
 [algorithm]
 is = "ModelAveraging"
 restart = "pass"
-outer = { is = "BlockMomentum" }
-
-[algorithm.descent]
-inputs = { rank = 10, period = 4 }
-outputs = { rank = 10, period = 4 }
-
+outer = {{ is = "BlockMomentum" }}
+descent.inputs = {{ rank = 10, period = 4 }}
+descent.outputs = {{ rank = 10, period = 4 }}
 [schedule]
 is = "Exponential"
 rate = 0.5
 passes = 2
-
-[[stages]]
-minibatch = 32
-timed_minibatch = 32
-share = 0.1
 """
 
 

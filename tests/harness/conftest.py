@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import socket
 import time
@@ -24,35 +22,17 @@ from tests.run_files import tiny_corpus
 
 ZERO_COST = """
 name = "free"
-[[workers]]
-count = 4
-device = "instant"
-[devices.instant]
-[link]
-[host]
-[server]
-fold_traffic = 0.0
-[jitter]
+workers = [{count = 4, device = "instant"}]
+devices.instant = {}
+server.fold_traffic = 0.0
 """
 UNEQUAL = """
 name = "unequal"
-[[workers]]
-count = 2
-device = "card"
-[[workers]]
-count = 1
-device = "card"
-speed = 0.4
-[devices.card]
-achieved_flops_per_s = 1e9
-[link]
-bandwidth_bytes_per_s = 1e7
-[host]
-[server]
-fold_s = 0.0001
-[jitter]
-law = "lognormal"
-cv = 0.3
+workers = [{count = 2, device = "card"}, {count = 1, device = "card", speed = 0.4}]
+devices.card.achieved_flops_per_s = 1e9
+link.bandwidth_bytes_per_s = 1e7
+server.fold_s = 0.0001
+jitter = {law = "lognormal", cv = 0.3}
 """
 
 

@@ -1,7 +1,5 @@
 """Predictions of asynchronous training from a synchronous run's seconds."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 
@@ -20,17 +18,8 @@ updates = 40
 generators = 2
 allowances = [1, 2, 4]
 draws = 1
-[rollouts]
-rule = "admission"
-batch = 4
-group = 2
-slots = 64
-tokens = 2000.0
-tokens_cv = 0.0
-[shares]
-generation = 0.8
-copies = 0.05
-reading = 1.0
+rollouts = {rule = "admission", batch = 4, group = 2, slots = 64, tokens = 2000.0, tokens_cv = 0.0}
+shares = { generation = 0.8, copies = 0.05, reading = 1.0 }
 """
 
 

@@ -1,7 +1,5 @@
 """The comparison of a published prediction with its measurements."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,6 @@ H = 1
 bandwidth_bits_per_s = 8
 ms_per_step = [90, 110, 100]
 computing_ms = [9, 10, 8]
-
 [[measured.cells]]
 algorithm = "DiLoCo"
 H = 4

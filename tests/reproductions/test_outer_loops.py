@@ -1,7 +1,5 @@
 """Predictions of outer loops: by hand, and the published ones again."""
 
-from __future__ import annotations
-
 import csv
 from dataclasses import replace
 from pathlib import Path
@@ -38,11 +36,8 @@ every = [1, 4]
 """
 CLUSTER = """
 name = "two"
-[devices.unit]
-achieved_flops_per_s = 1.0
-[[workers]]
-count = 2
-device = "unit"
+workers = [{ count = 2, device = "unit" }]
+devices.unit.achieved_flops_per_s = 1.0
 [[network.levels]]
 [workload]
 minibatch_frames = 1

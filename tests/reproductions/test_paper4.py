@@ -1,7 +1,5 @@
 """Paper 4: its cells, the plans of its hours, and what the folder costs."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
@@ -106,14 +104,8 @@ generators = 3
 shared = 4
 allowances = [1]
 draws = 1
-[rollouts]
-batch = 12
-group = 1
-slots = 64
-tokens_cv = 0.0
-[shares]
-generation = 0.75
-reading = 0.001
+rollouts = { batch = 12, group = 1, slots = 64, tokens_cv = 0.0 }
+shares = { generation = 0.75, reading = 0.001 }
 """
     path = tmp_path / "plan.toml"
     path.write_text(text)

@@ -4,8 +4,6 @@ Every decode step of every generator is an event of its own, and every instant a
 it does then. Instants are fractions.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Any
 

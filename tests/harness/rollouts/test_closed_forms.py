@@ -1,7 +1,5 @@
 """Closed forms of staleness, throughput and the buffer's rules against long simulations."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The protocol against a naive walk, on small random settings whose instants often coincide."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

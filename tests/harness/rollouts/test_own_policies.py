@@ -67,17 +67,13 @@ eta = {eta}
 BUNDLED = """
 cluster = "h100-node"
 evaluations = 1
+protocol = { slots = 8, group = 2, batch = 1, tokens = 9.0 }
 [task]
 is = "rollouts"
 updates = 1
 held_out = 2
 policy = { is = "SmallTransformer", width = 4, layers = 1, heads = 1 }
 start = { steps = 0 }
-[protocol]
-slots = 8
-group = 2
-batch = 1
-tokens = 9.0
 """
 
 

@@ -1,7 +1,5 @@
 """The protocol as a whole: reproducible, saved, restored, refused, shown on the command line."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -20,15 +18,9 @@ from tests.harness.rollouts.test_event_loop import WORKLOAD, advance, answer, cl
 SMALL = {"slots": 4, "group": 2, "batch": 3, "tokens": 20.0, "reward_s": 1.0, "reward_cv": 3.0}
 CLUSTER = """
 name = "two generators"
-[devices.card]
-achieved_flops_per_s = 1e12
-[[workers]]
-count = 2
-device = "card"
-[workload]
-minibatch_frames = 1
-flops_per_frame = 1.0
-parameter_bytes = 0.0
+workers = [{ count = 2, device = "card" }]
+devices.card.achieved_flops_per_s = 1e12
+workload = { minibatch_frames = 1, flops_per_frame = 1.0, parameter_bytes = 0.0 }
 """
 
 

@@ -1,7 +1,5 @@
 """The bias of stale rollouts' gradients, against an enumeration of all groups; and collapses."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
