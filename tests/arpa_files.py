@@ -1,7 +1,5 @@
 """Language models written as ARPA files, for what reads them."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What all tests share: one thread a process, no clock over examples, what is imported once."""
 
-from __future__ import annotations
-
 import gc
 import os
 

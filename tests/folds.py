@@ -3,8 +3,6 @@
 Of training nothing but the operations matters here: networks are small or have no content.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

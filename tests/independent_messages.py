@@ -1,7 +1,5 @@
 """Messages over a network of links that nothing but their own times send off."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from harness.simulator.network import (

@@ -5,8 +5,6 @@ While a test runs, each part of a timeline that a `Simulation` gives in its proc
 Nothing here asks a kernel of the simulator for a time: `way_of` finds ways again, link by link.
 """
 
-from __future__ import annotations
-
 import sys
 from itertools import pairwise
 

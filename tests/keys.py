@@ -1,7 +1,5 @@
 """Keys of cluster files and run files, from the classes that the files are built into."""
 
-from __future__ import annotations
-
 import types
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass

@@ -1,7 +1,5 @@
 """Runs that are killed amid training, and the same command again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

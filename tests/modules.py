@@ -1,7 +1,5 @@
 """Small modules as a user might write them, and data for them."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional

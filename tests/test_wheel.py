@@ -1,7 +1,5 @@
 """What a built wheel installs runs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

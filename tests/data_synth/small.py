@@ -1,7 +1,5 @@
 """A corpus of five utterances, made of random numbers, and what tests of corpora share."""
 
-from __future__ import annotations
-
 import os
 import wave
 from pathlib import Path

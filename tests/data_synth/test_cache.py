@@ -1,7 +1,5 @@
 """A corpus that is kept is the one that was made, or it is made again."""
 
-from __future__ import annotations
-
 import pytest
 
 from data_synth.storage import load, load_or_make, write

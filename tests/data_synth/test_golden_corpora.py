@@ -1,7 +1,5 @@
 """A corpus's fingerprint is part of the identity of every run on it: equal on every machine."""
 
-from __future__ import annotations
-
 import pytest
 
 from data_synth import load_corpus

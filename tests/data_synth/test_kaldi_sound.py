@@ -1,7 +1,5 @@
 """Kaldi directories without features, and those whose phones have times."""
 
-from __future__ import annotations
-
 import gzip
 from dataclasses import replace
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Archives and tables from elsewhere: nothing is executed, unpickled or written elsewhere."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import pickle

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import wave
 
 import numpy as np
@@ -40,6 +38,15 @@ def test_another_kind_of_wav_is_refused_with_what_it_is(tmp_path, kind, message)
         read_wav(path, 8000)
     assert str(path) in str(error.value)
     assert "one channel, 8000 Hz, is expected" in str(error.value)
+
+
+@pytest.mark.parametrize("keep", [0, 3, 10, 30, 44, 45, 300, 843])
+def test_a_wav_cut_anywhere_is_refused_in_one_line(tmp_path, keep):
+    path = write(tmp_path / "a.wav")
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(UserError, match=r"not a whole wav file|truncated") as error:
+        read_wav(path, 8000)
+    assert "\n" not in str(error.value)
 
 
 def test_a_missing_file_is_named(tmp_path):

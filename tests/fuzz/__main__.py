@@ -3,8 +3,6 @@
 ``python -m tests.fuzz 2000 wav ark`` tries some kinds.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import sys

@@ -1,7 +1,5 @@
 """What can be read from outside: for each kind a good file, and who reads it."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

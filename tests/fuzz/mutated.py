@@ -1,7 +1,5 @@
 """Damaged inputs: what a good file is after a few blows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Damaged inputs of every kind are read, or refused in one line: thousands by `tests.fuzz`."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 from pathlib import Path

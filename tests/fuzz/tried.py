@@ -1,7 +1,5 @@
 """One damaged input, read with everything forbidden that a reader of data has no business with."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil

@@ -11,8 +11,6 @@ Models and reports are those of one kind of processor: record them before a chan
 after it with ``--against OUT.json``, which names what differs and ends with 1.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -5,8 +5,6 @@ A name that changed means that stored runs are trained again. Who means it recor
 the commit. First seeds stand for all.
 """
 
-from __future__ import annotations
-
 import json
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path

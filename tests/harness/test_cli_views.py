@@ -1,7 +1,5 @@
 """What `lagbench simulate` shows: sweeps and the page."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

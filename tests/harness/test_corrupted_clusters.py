@@ -1,7 +1,5 @@
 """A cluster file with one corrupted value is refused in one line that names file and key."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

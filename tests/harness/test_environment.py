@@ -1,7 +1,5 @@
 """Whatever the environment holds, a command answers, or says in one line what it cannot."""
 
-from __future__ import annotations
-
 import io
 import os
 import resource

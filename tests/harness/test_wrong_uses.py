@@ -1,7 +1,5 @@
 """Wrong uses, and the line that each is answered with: exit code 2, no traceback."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A whole output folder as a reproduction leaves it, made from random numbers."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The page of a comparison: one file with the answer, its table and its figures."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Claims as data to print, and written words that must fit their verdicts."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from reports.provenance import LONG, flat, group_by_keys, split
 
 

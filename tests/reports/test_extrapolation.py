@@ -1,7 +1,5 @@
 """Curves over scale as reports tell and draw them, whole and partly run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from io import BytesIO
 

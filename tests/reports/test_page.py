@@ -1,7 +1,5 @@
 """``report.html``: one file with the figures of the PDF."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import replace

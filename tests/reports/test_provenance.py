@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from harness.store import Store
 from reports.provenance import find_failures, settings_of, wall_time
 

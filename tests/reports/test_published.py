@@ -1,7 +1,5 @@
 """Files that rebuild the published reports are included, and the reports match them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sentences of a comparison, from runs whose curves are known."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Runs of no training, from which every exhibit and claim of every paper can be made."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module

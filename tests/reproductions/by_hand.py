@@ -1,7 +1,5 @@
 """Runs that never trained, with what a test says that they logged and made wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any

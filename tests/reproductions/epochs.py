@@ -1,7 +1,5 @@
 """An epoch of paper 2's cluster, simulated from its first rounds."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ registered, and its runs write a checkpoint at every boundary. The fork server i
 so it holds in all processes.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from dataclasses import replace

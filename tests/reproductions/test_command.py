@@ -1,7 +1,5 @@
 """``python -m reproductions`` as its users meet it: processes, exit codes, deaths."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Curves over scale: registered runs execute once, are found again, and told as far as they are."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any

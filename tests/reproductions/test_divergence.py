@@ -1,7 +1,5 @@
 """A run that diverges: the report appears, and the question decides whether that is a failure."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Verdicts that were looked at while seeds were added: counted at the scale where that was."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -5,8 +5,6 @@ then must be missing when they diverge, and what does not change must stay as it
 while no run can be executed: judging reads finished runs and computes nothing that a run could.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

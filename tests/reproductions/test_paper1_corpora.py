@@ -1,7 +1,5 @@
 """Paper 1 on corpora that are not the paper's: other test sets, other words, bad recordings."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Every method of paper 1 gets the same search on development data."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

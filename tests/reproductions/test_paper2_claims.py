@@ -1,7 +1,5 @@
 """Each claim of paper 2 on runs made by hand, where the right answer is known."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Why paper 2's epochs on 8, 16 and 32 GPUs are simulated too short."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

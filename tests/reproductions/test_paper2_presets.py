@@ -1,7 +1,5 @@
 """Paper 2's larger presets: their configurations exist, and the paper's network trains."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Each claim of paper 3 on runs made by hand, where the right answer is known."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from importlib import import_module

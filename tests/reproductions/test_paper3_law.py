@@ -1,7 +1,5 @@
 """The stability law on cells that follow it exactly, and on cells with noise."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Staleness-aware rates and delay compensation beside the law, on searches made by hand."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

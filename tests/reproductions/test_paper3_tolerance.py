@@ -1,7 +1,5 @@
 """T* of fetch sweeps on curves whose T* is known."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

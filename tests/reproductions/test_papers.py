@@ -1,7 +1,5 @@
 """Every paper at every scale: what exhibits and claims need is configured and can be named."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import pytest

@@ -1,7 +1,5 @@
 """What people are told of a reproduction's runs while they go on."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Published verdicts come out of the archived runs, by the code of today."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import pytest

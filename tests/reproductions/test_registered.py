@@ -1,7 +1,5 @@
 """Registrations of the papers: as the code judges, complete, and told of by runs and reports."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass, replace
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Searches and exhibits on which no claim rests run on request; else published ones are shown."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

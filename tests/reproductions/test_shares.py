@@ -1,7 +1,5 @@
 """Several commands that fill one store: each run is of exactly one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

@@ -1,7 +1,5 @@
 """Exponents that grids of staleness and rate read from runs which follow a law exactly."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 

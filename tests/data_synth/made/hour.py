@@ -1,7 +1,5 @@
 """An hour of speech made twice, in pieces of different sizes: run this file."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 

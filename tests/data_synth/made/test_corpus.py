@@ -1,7 +1,5 @@
 """A corpus whose training speech is made: the same sets beside it as where all is stored."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

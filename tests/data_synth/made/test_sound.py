@@ -1,7 +1,5 @@
 """The same physics as ``articulation`` and ``features``, which have it one utterance at a time."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Speech made anywhere, in any pieces: the same bits; and the speech of the stored corpora."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Tiny recognition tasks with every path written down: the oracle of graph, decoder and lattice."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from itertools import combinations

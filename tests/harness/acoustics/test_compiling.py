@@ -1,7 +1,5 @@
 """Kernels: whoever compiles them and whoever loads them compute the same bits."""
 
-from __future__ import annotations
-
 import os
 
 from tests import processes

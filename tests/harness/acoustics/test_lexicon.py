@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from harness.acoustics.language_model import Lexicon, variants, word_of
 
 

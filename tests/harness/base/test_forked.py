@@ -1,7 +1,5 @@
 """Processes that are forks of one that has imported everything."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Lines for the user: bare on the standard error, unless a program says otherwise."""
 
-from __future__ import annotations
-
 import io
 import logging
 import subprocess

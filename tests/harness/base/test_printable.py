@@ -1,7 +1,5 @@
 """No text of a user's can break a page, a terminal or the one line of an error."""
 
-from __future__ import annotations
-
 import xml.dom.minidom
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Keys that a user has set and nothing reads are named; one that is named has no effect."""
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path

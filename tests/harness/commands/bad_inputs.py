@@ -3,8 +3,6 @@
 Many are allowed: then they are to be answered, and none may take long.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`lagbench advise` on a module of a user's own file."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

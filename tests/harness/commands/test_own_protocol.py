@@ -1,7 +1,5 @@
 """A protocol from outside, under its name wherever one of ours goes by its name."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from harness.commands.progress import Progress
 
 

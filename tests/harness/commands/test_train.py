@@ -1,7 +1,5 @@
 """`lagbench train`: many runs of a file, and what is said when one does not end well."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

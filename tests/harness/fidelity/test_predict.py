@@ -1,7 +1,5 @@
 """What is predicted of a run file is what its training takes: there is one way to a timeline."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 

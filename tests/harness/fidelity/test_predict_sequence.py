@@ -1,7 +1,5 @@
 """What a cluster would do with a sequence training: closed forms, and a run that was simulated."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

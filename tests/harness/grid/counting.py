@@ -1,7 +1,5 @@
 """A run that counts, with a checkpoint after each step, and the mishaps that it may meet."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Arguments of `import lagbench` that are refused, by the functions that refuse them."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

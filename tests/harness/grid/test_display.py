@@ -1,7 +1,5 @@
 """What a grid says of its progress: what runs, how far it is, and how long it will take."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

@@ -1,7 +1,5 @@
 """A grid gives the same runs wherever its jobs run, and loses nothing with a killed worker."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """A light run whose files are needed, in a grid."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Kernels that are kept: found again, and thrown away when they are not as they were written."""
 
-from __future__ import annotations
-
 import pickle
 
 from harness.kernels import cache

@@ -1,7 +1,5 @@
 """Files of kernels: whole or absent, found by everybody, and no more of them than are of use."""
 
-from __future__ import annotations
-
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Named tuples lent to compiled functions: their fields at any depth, and writing there."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

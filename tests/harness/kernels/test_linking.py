@@ -1,7 +1,5 @@
 """A function that only kernels call has no machine code, and a constant makes no copy of it."""
 
-from __future__ import annotations
-
 import numba
 import pytest
 

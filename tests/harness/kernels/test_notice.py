@@ -1,7 +1,5 @@
 """What is said of compiling, and to whom."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

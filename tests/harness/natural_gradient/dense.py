@@ -1,7 +1,5 @@
 """The published preconditioner, as its formulas stand."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

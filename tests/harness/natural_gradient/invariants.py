@@ -3,8 +3,6 @@
 The sign of a direction, and a turn among directions of equal size, are the processor's choice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Natural gradient steps the same way whatever signs and turns its decompositions come with."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

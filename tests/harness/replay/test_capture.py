@@ -1,7 +1,5 @@
 """A replay that is taken up again has everything that the one before had."""
 
-from __future__ import annotations
-
 import torch
 
 from harness.algorithms.async_sgd import AsyncSgd

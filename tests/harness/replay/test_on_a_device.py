@@ -1,7 +1,5 @@
 """What folds would ask of a device, counted where there is none."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

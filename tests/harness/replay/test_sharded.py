@@ -1,7 +1,5 @@
 """The replay of a server in shards."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

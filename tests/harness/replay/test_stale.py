@@ -1,7 +1,5 @@
 """What a replay asks of an algorithm: a fold adds 1 to the model, so a model says its version."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -1,7 +1,5 @@
 """Where a stage is cut, and when nothing may be under way."""
 
-from __future__ import annotations
-
 from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.schedules import Search
 from harness.runs.config import Boundaries, Segment

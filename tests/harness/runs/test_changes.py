@@ -1,7 +1,5 @@
 """Changes of a run file's settings: short keys, other classes, and paths from where one stands."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

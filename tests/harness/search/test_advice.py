@@ -1,7 +1,5 @@
 """Advice where the fastest candidate is known: learning by a law, with a fake trainer."""
 
-from __future__ import annotations
-
 import logging
 import math
 from dataclasses import dataclass, replace

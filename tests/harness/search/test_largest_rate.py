@@ -1,7 +1,5 @@
 """The largest stable rate, where it is known."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Learning rates chosen with several seeds, on synthetic curves whose best rate is known."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

@@ -5,8 +5,6 @@ the interval of throughput holds what all seeds together come to (so many are ne
 is known much better than one run), how wide intervals are, and how far the farthest run is off.
 """
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

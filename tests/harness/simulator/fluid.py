@@ -1,7 +1,5 @@
 """Messages on max-min fair links in exact fractions, from change to change."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 

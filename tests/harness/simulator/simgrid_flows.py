@@ -4,8 +4,6 @@ Reads a JSON object from standard input (``rates`` of links, ``flows``: when eac
 of its way, its bytes) and writes when each has arrived.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -5,8 +5,6 @@ or copies follow one another, or those under way have equal parts of it. The dur
 are drawn are drawn beforehand where speed is measured, and else by the same laws.
 """
 
-from __future__ import annotations
-
 import heapq
 from itertools import count
 

@@ -5,8 +5,6 @@ every link of its way for its turn at once and holds them together. On fair link
 keeps the rates of all messages, and is woken when a message starts or one has departed.
 """
 
-from __future__ import annotations
-
 import math
 
 import simpy

@@ -4,8 +4,6 @@ Written from the description of the protocols, not from their code; durations ar
 beforehand by the same laws.
 """
 
-from __future__ import annotations
-
 import math
 
 import simpy

@@ -4,8 +4,6 @@ Written from the description of the protocol, not from its kernel; durations are
 beforehand by the same laws.
 """
 
-from __future__ import annotations
-
 import simpy
 
 from harness.simulator import Cluster

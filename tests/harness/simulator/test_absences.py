@@ -1,7 +1,5 @@
 """Faults where workers wait for each other: averaging, and synchronous SGD with backup workers."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

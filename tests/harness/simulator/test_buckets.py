@@ -1,7 +1,5 @@
 """Overlap of averaging with backpropagation, by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A network card a GPU, rails, links of groups or of one direction: by hand and closed form."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

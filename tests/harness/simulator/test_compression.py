@@ -1,7 +1,5 @@
 """What is sent compressed: fewer bytes, and the time it takes to make them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

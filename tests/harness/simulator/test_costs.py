@@ -1,7 +1,5 @@
 """Durations against the sums that a cluster file implies, without any simulation."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

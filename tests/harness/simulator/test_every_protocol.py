@@ -4,8 +4,6 @@ That nobody does two things at once and that time never runs back is checked in 
 (`tests.invariants`).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import NamedTuple
 

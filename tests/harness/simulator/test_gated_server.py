@@ -1,7 +1,5 @@
 """Rules of one's own over a server: those that ours have too, and one that lets nobody read."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import pytest

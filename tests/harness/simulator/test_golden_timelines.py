@@ -4,8 +4,6 @@
 of the simulator that is meant to give other timelines prints the new hashes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

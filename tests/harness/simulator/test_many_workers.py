@@ -1,7 +1,5 @@
 """As many workers as the documents name, on both kernels."""
 
-from __future__ import annotations
-
 import pytest
 
 from harness.base.errors import UserError

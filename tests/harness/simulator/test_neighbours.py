@@ -1,7 +1,5 @@
 """Several jobs on one network: by hand, against SimPy, and alone as the messages themselves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The parameter server over a network: contention message by message."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

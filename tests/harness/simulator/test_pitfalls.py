@@ -1,7 +1,5 @@
 """Bugs seen in other simulators of training: each has a test here that would catch it."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The kernel for links of one's own does what the general one does, byte for byte."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A protocol that asks while it is simulated, of another application than speech."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

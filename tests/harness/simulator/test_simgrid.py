@@ -4,8 +4,6 @@ With release 4.1, 14,400 messages (60 or 600 at a time) arrived within 1.3e-10 o
 sends whole bytes and reckons to 1e-12 s.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

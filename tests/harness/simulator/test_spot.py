@@ -1,7 +1,5 @@
 """Checkpoints that take time, restarts, notices and times down that vary: by hand, closed form."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The long run, against closed forms and the statistics' own definitions."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Forced alignments in place of a corpus's own targets."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

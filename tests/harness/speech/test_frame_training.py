@@ -1,7 +1,5 @@
 """What a run must guarantee, on a corpus of a few hundred frames."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial

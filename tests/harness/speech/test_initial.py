@@ -1,7 +1,5 @@
 """What machines are trained on before a run begins."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Speech made block by block trains as the same speech does where all of it lies there."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

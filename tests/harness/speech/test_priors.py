@@ -1,7 +1,5 @@
 """Priors: counted on the training set alone, and subtracted from the logarithm of posteriors."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The acoustic scale of test sets: each model's own, by an even part of the development set."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

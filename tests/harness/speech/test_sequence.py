@@ -1,7 +1,5 @@
 """What held-out and test speech is recognised with: posteriors less priors."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -1,7 +1,5 @@
 """Sequence training against what is written down from the paper, one frame at a time."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What sequence training must guarantee, on a corpus of a few hundred frames."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
@@ -30,23 +28,12 @@ from harness.simulator.timeline_file import load_timeline
 from harness.speech.decoding import TOLD, Halves
 from harness.speech.sequence import Plateau
 from harness.speech.sequence_training import has_collapsed, train_sequence
-from harness.speech.task import final_model
 from harness.store import Store
 from harness.store.schema import MODEL, WORD_ERRORS
 from harness.training.run import train
+from tests.harness.speech.test_sequence_oracle import LAYOUT, final, initial_of
 from tests.killed import check_deaths
 from tests.silence import silent
-
-LAYOUT = Layout((9, 6, 5))
-
-
-def final(run) -> torch.Tensor:
-    return torch.from_numpy(load_file(run.path(MODEL))["model"])
-
-
-def initial_of(config, corpus, store):
-    return final_model(train(config.start, corpus, store, silent))
-
 
 WAYS = {
     "on the fly": {"shuffling": "on the fly"},
@@ -78,15 +65,6 @@ def test_a_run_that_dies_and_resumes_gives_the_bytes_of_one_that_did_not(
         return train_sequence(config, corpus, store, watch)
 
     check_deaths(execute, whole, tmp_path, 2, 1, 3)
-
-
-def test_a_finished_run_is_not_trained_again(sequence, run_sequence):
-    run_sequence(sequence())
-
-    def never(progress):
-        raise AssertionError("trained again")
-
-    run_sequence(sequence(), never)
 
 
 @pytest.mark.parametrize("way", ["on the fly", "none", "full"])
@@ -183,12 +161,6 @@ def test_an_utterance_of_which_nothing_is_kept_enters_no_minibatch(sequence, run
     named = json.loads(done.path("troubles.json").read_text())
     assert named == {"nothing kept": [f"u{i}" for i in range(TOLD)]}
     assert done.summary["cancelled_frames"] == 1.0
-
-
-def test_older_outer_gradients_come_from_a_longer_fetch_interval(sequence, run_sequence):
-    often, seldom = (run_sequence(sequence(fetch_s=seconds)) for seconds in (0.005, 0.1))
-    assert seldom.summary["outer_lag_s_mean"] > 2 * often.summary["outer_lag_s_mean"]
-    assert seldom.summary["inner_lag_s_mean"] < 2 * often.summary["inner_lag_s_mean"]
 
 
 def test_training_raises_the_criterion(sequence, run_sequence):

@@ -1,7 +1,5 @@
 """Which kept frame is trained on in which step: two ways to fill a minibatch, by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -1,7 +1,5 @@
 """Which replica decodes which utterances, pass by pass."""
 
-from __future__ import annotations
-
 import pytest
 
 from harness.base.seeds import stream

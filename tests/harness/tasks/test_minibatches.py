@@ -1,7 +1,5 @@
 """Who trains on which frames: over workers, stages and rounds."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

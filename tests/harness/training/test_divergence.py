@@ -1,7 +1,5 @@
 """Where a run diverged, in words."""
 
-from __future__ import annotations
-
 import math
 
 from harness.training.loop import Moment, describe_divergence

@@ -1,7 +1,5 @@
 """A checkpoint of another run, or whose layout is another version's or unknown, is not taken up."""
 
-from __future__ import annotations
-
 import time
 from itertools import product
 

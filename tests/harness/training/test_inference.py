@@ -1,7 +1,5 @@
 """Runs where autograd cannot be asked: the same bytes, and cheaper calls."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

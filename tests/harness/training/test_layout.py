@@ -1,7 +1,5 @@
 """What a simulation keeps in checkpoints is of the layout that they name."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 

@@ -1,7 +1,5 @@
 """Training is equal bytes on one kind of processor, and agrees statistically with another's."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context

@@ -1,7 +1,5 @@
 """Runs in rounds: every worker trains on its own part, and all agree on one model."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

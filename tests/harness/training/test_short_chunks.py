@@ -1,7 +1,5 @@
 """The last chunk of a pass holds what is left, and may be shorter than a trial."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from harness.algorithms.schedules import Search

@@ -1,7 +1,5 @@
 """Rounds that run over the ends of passes, beside examples that are dealt and counted by hand."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import replace
 from math import ceil
