@@ -204,10 +204,10 @@ class Compressed(Algorithm):
         inner = replace(memory, tensors=theirs)
         read = replicas.clone() if isinstance(self.averaging, ModelAveraging) else None
         losses = self.averaging.contribute(work._replace(memory=inner))
-        averaging, unused = self.averaging, Unused()
-        if isinstance(averaging, GradientAveraging) and averaging.follows_rules(network):
-            unused = find_unused(out, network.sizes)
-            network.apply_rules_(out, replicas, unused)
+        averaging, ruled, unused = self.averaging, work.network, Unused()
+        if isinstance(averaging, GradientAveraging) and averaging.follows_rules(ruled):
+            unused = find_unused(out, ruled.sizes)
+            ruled.apply_rules_(out, replicas, unused)
         wanted = out if read is None else read.sub_(out)
         if self.momentum:
             wanted = wanted + self.momentum * known.get(SPEED, torch.zeros_like(wanted))

@@ -83,26 +83,7 @@ class LocalOptimizer(ABC):
         """
         if not any(unused) and not any(name.startswith(EACH) for name in state):
             self._direct_all_(gradients, replicas, state, network)
-        else:
-            self._direct_some_(gradients, replicas, state, network, unused)
-
-    def _direct_all_(
-        self, gradients: Tensor, replicas: Tensor, state: State, network: Network
-    ) -> None:
-        """`direct_`.
-
-        Raises:
-            UserError: it returns something, as a reader of torch's rules may do.
-        """
-        given: object = self.direct_(gradients, replicas, state, network)
-        if given is not None and given is not gradients:
-            told = f"direct_ of {type(self).__name__} returns a {type(given).__name__}"
-            raise UserError(f"optimizer: {told}; allowed: None, with the gradients overwritten")
-
-    def _direct_some_(
-        self, gradients: Tensor, replicas: Tensor, state: State, network: Network, unused: Unused
-    ) -> None:
-        """`direct_used_` where each tensor has counts of its own."""
+            return
         assert isinstance(network, RuledNetwork)  # others have gradients of all parameters
         sizes, whole = network.sizes, gradients.shape
         for name in [name for name, tensor in state.items() if tensor.dim() == 1]:
@@ -127,6 +108,19 @@ class LocalOptimizer(ABC):
                 inner |= {name: inner[name.removeprefix(EACH)].unsqueeze(1) for name in counts}
                 for name, place in places.items():
                     state[name][row, place] = inner[name]
+
+    def _direct_all_(
+        self, gradients: Tensor, replicas: Tensor, state: State, network: Network
+    ) -> None:
+        """`direct_`.
+
+        Raises:
+            UserError: it returns something, as a reader of torch's rules may do.
+        """
+        given: object = self.direct_(gradients, replicas, state, network)
+        if given is not None and given is not gradients:
+            told = f"direct_ of {type(self).__name__} returns a {type(given).__name__}"
+            raise UserError(f"optimizer: {told}; allowed: None, with the gradients overwritten")
 
 
 EACH = "each."
@@ -181,8 +175,7 @@ def local_steps(
             stack.sub_(direction, alpha=each)
         return losses
     assert isinstance(descent, NaturalGradient)
-    if not isinstance(network, LayeredNetwork):
-        return _descend_plainly(descent, network, stack, minibatches, rates)
+    assert isinstance(network, LayeredNetwork)
     known = restore_estimates(descent, network, stack, memory, restart)
     losses, known = descend(descent, network, stack, minibatches, rate, known)
     remember(memory, known)
@@ -219,12 +212,7 @@ def local_direction(
     direction, total = torch.empty_like(stack), torch.zeros_like(stack)
     losses = stack.new_zeros(len(stack))
     assert isinstance(descent, NaturalGradient)
-    if not isinstance(network, LayeredNetwork):
-        _check_plain(descent)
-        for minibatch in minibatches:
-            losses += network.gradient(stack, *minibatch, direction)
-            total.add_(direction, alpha=1.0 / (minibatch.targets.shape[1] * len(minibatches)))
-        return total, losses
+    assert isinstance(network, LayeredNetwork)
     known = restore_estimates(descent, network, stack, memory, restart)
     for minibatch in minibatches:
         frames = minibatch.targets.shape[1]
@@ -268,46 +256,24 @@ def _select_direction(
 ) -> Callable[[Minibatch, Tensor, float], Tensor] | None:
     """A function that writes one minibatch's directions to ``out [W, P]`` and returns its losses.
 
-    None for natural gradient of a `LayeredNetwork` and for plain gradients, which callers compute
-    themselves.
+    None for natural gradient of a `LayeredNetwork`, which callers compute themselves.
+
+    Raises:
+        UserError: natural gradient for a network without access to its layers.
     """
     if isinstance(descent, LocalOptimizer):
         state = _optimizer_state(descent, stack, memory, restart)
         return partial(_compute_directions, descent, network, stack, state, memory)
-    if descent == PLAIN or isinstance(network, LayeredNetwork):
+    if not isinstance(network, RuledNetwork) and isinstance(network, LayeredNetwork):
         return None
+    if descent == PLAIN:
+        return lambda minibatch, out, rate: mean_gradient(network, stack, minibatch, out)
     if not isinstance(network, HookableNetwork):
-        return None
+        raise UserError("descent: natural gradient needs a network with accessible layers")
     if _is_restart_due(memory, restart) or not part_of(memory.tensors, "0"):
         memory.tensors |= initial_estimates(descent, network, len(stack))
     _check(memory, len(stack))
     return partial(direction_of_module, descent, network, stack, memory)
-
-
-def _descend_plainly(
-    descent: NaturalGradient,
-    network: Network,
-    stack: Tensor,
-    minibatches: Sequence[Minibatch],
-    rates: Sequence[float],
-) -> Tensor:
-    """`descend` along plain gradients, for networks without access to their layers."""
-    _check_plain(descent)
-    losses, slope = stack.new_zeros(len(stack)), torch.empty_like(stack)
-    for minibatch, rate in zip(minibatches, rates, strict=True):
-        losses += network.gradient(stack, *minibatch, slope)
-        stack.sub_(slope, alpha=rate / minibatch.targets.shape[1])
-    return losses
-
-
-def _check_plain(descent: NaturalGradient) -> None:
-    """Reject natural gradient for a network without access to its layers.
-
-    Raises:
-        UserError: the descent is not `PLAIN`.
-    """
-    if descent != PLAIN:
-        raise UserError("descent: natural gradient needs a network with accessible layers")
 
 
 def _compute_directions(

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import compress
 from math import prod
-from typing import Any, Literal, NamedTuple, Self, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -182,7 +182,7 @@ class ModuleNetwork(RuledNetwork):
             fill_unused_(stack := stack.clone(), self.sizes, unused, 0.0)
         self.rules.decay_(rows, stack)
 
-    def without_rules(self) -> Self:
+    def without_rules(self) -> ModuleNetwork:
         """See `harness.networks.contract.RuledNetwork`; the module itself is shared."""
         rules = GradientRules(accumulate=self.rules.accumulate)
         if rules == self.rules:

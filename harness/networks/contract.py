@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, Self, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -94,7 +94,7 @@ class LayeredNetwork(Network, Protocol):
 
 
 class RuledNetwork(ABC):
-    """A network with rules for its gradients, and parameters that may have none: a user's module.
+    """A `Network` with rules for gradients, and parameters that may have none: a user's module.
 
     Attributes:
         sizes: number of elements of each parameter tensor.
@@ -105,15 +105,7 @@ class RuledNetwork(ABC):
     unused: Unused
 
     @abstractmethod
-    def gradient(self, stack: Tensor, x: Tensor, targets: Tensor, out: Tensor) -> Tensor:
-        """See `Network`."""
-
-    @abstractmethod
-    def matrices(self, stack: Tensor) -> Sequence[Tensor]:
-        """See `Network`."""
-
-    @abstractmethod
-    def without_rules(self) -> Self:
+    def without_rules(self) -> Network:
         """The network without clipping and decay."""
 
     @abstractmethod
