@@ -8,6 +8,7 @@ import pytest
 from harness.base.errors import UserError
 from harness.simulator import (
     ClientSampling,
+    Fault,
     Host,
     Level,
     Network,
@@ -86,6 +87,13 @@ def test_clients_are_drawn_evenly(machine):
     timeline = Simulation(machine(40), ClientSampling(10, every=1), JOB).advance(folds=400)
     often = np.bincount(timeline.folded().worker, minlength=40)
     assert abs(often - 100).max() < 5 * np.sqrt(100 * 0.75)
+
+
+def test_a_round_in_which_everyone_dies_makes_no_fold(machine):
+    built = machine(3, faults=(Fault("death", at_s=(1.0,), down_s=5.0),))
+    timeline = Simulation(built, ClientSampling(3, every=2), JOB).advance(folds=1)
+    assert timeline.folds.time_s.tolist() == [6.0 + 2.125 + 2.0 + 2.125]
+    assert timeline.lost().worker.tolist() == [0, 1, 2]
 
 
 def test_compressed_answers_are_smaller_and_the_model_is_not(machine):
