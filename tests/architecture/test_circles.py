@@ -1,7 +1,5 @@
 """No file, and no room, needs at however many removes what needs it."""
 
-from __future__ import annotations
-
 import ast
 import tomllib
 from collections.abc import Iterator, Mapping, Set

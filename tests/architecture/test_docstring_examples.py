@@ -1,7 +1,5 @@
 """Examples in docstrings give what they say."""
 
-from __future__ import annotations
-
 import doctest
 from importlib import import_module
 from pathlib import Path

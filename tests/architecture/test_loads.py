@@ -1,7 +1,5 @@
 """What a fresh interpreter loads: `import lagbench` needs a third of the house, and no speech."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

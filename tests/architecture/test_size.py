@@ -4,8 +4,6 @@ A line of code is neither blank, nor in a docstring, nor only a comment. Lower a
 has made room; what a change adds must give something back.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

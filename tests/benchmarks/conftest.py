@@ -5,8 +5,6 @@ holds on any processor: it is about twice the largest ratio that was measured.
 ``--plant ROOM`` slows one function of a room: a benchmark of that room must fail then.
 """
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Recognition and sequence criteria: beside token passing in plain Python, and beside decoding."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

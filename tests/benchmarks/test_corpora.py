@@ -1,7 +1,5 @@
 """How fast corpora are made and aligned, each beside the least that such work must do."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

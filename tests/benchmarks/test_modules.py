@@ -1,7 +1,5 @@
 """A whole call of `lagbench.train` with one worker, beside a plain loop of the same steps."""
 
-from __future__ import annotations
-
 import copy
 from itertools import count
 

@@ -1,7 +1,5 @@
 """What natural gradient costs beyond plain SGD: steps beside steps."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 

@@ -3,8 +3,6 @@
 Four workers' asynchronous averaged SGD, 256 frames a minibatch, beside loops in plain torch.
 """
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

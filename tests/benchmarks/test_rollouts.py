@@ -1,7 +1,5 @@
 """The protocol of rollouts beside a naive walk of the same events."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from harness.rollouts.protocol import Rollouts

@@ -1,7 +1,5 @@
 """Folds a second beside SimPy and plain walks of the same system, and all-reduces beside NumPy."""
 
-from __future__ import annotations
-
 import numba
 import numpy as np
 import pytest

@@ -6,8 +6,6 @@ the gradients of as many minibatches of kept frames. Timing, reads, slots, folds
 are what is above 1; measuring the model is in neither.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import count
 from pathlib import Path

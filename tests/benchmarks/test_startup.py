@@ -1,7 +1,5 @@
 """How soon the command answers, and the simulator is there: beside the imports of others."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

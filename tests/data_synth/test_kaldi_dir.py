@@ -216,17 +216,9 @@ def test_what_no_directory_is_for_is_parted_off_the_training_directory(folder, t
     lexicon = folder / "lexicon.txt"
     train, other = k.Folder(folder, "train"), tmp_path / "eval"
     made = k.read([train, k.Folder(other, "eval")], lexicon, OPTIONS, lambda line: None)
-    assert {s: len(made.split(s)) for s in ("train", "dev", "eval")} == {
-        "train": 18,
-        "dev": 2,
-        "eval": 6,
-    }
+    assert [len(made.split(s)) for s in ("train", "dev", "eval")] == [18, 2, 6]
     made = k.read([train, k.Folder(other, "dev")], lexicon, OPTIONS, lambda line: None)
-    assert {s: len(made.split(s)) for s in ("train", "dev", "test")} == {
-        "train": 18,
-        "dev": 6,
-        "test": 2,
-    }
+    assert [len(made.split(s)) for s in ("train", "dev", "test")] == [18, 6, 2]
 
 
 def test_a_directory_too_small_to_be_parted_is_refused(tmp_path):
@@ -271,9 +263,3 @@ def test_utterances_without_features_are_counted_in_one_line(aligned, name):
     is_silent = name == "feats.scp"
     told = "3 of 20 utterances have no recording or features, and are left out: s0-u18, s1-u19, s2"
     assert any(told in line for line in lines) == is_silent
-
-
-def test_a_missing_directory_is_one_line_and_exit_code_2(tmp_path, capsys):
-    arguments = ["corpus", "import", "kaldi", str(tmp_path / "no"), "--out", str(tmp_path / "o")]
-    assert main(arguments) == 2
-    assert capsys.readouterr().err.count("\n") == 1

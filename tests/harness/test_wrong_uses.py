@@ -33,10 +33,7 @@ LIGHT: list[tuple[str, str]] = [
     ("simulate k20m-server --folds 0", "--folds: '0' is not allowed"),
     ("simulate k20m-server --folds many", "argument --folds: invalid int value: 'many'"),
     ("simulate k20m-server --json /", "--json: '/' is not allowed"),
-    (
-        "simulate k20m-server --protocol averaging --bound 3",
-        "--bound: not allowed with --protocol av",
-    ),
+    ("simulate k20m-server --protocol averaging --bound 3", "--bound: not allowed with --protocol"),
     ("simulate k20m-server --protocol averaging --shards 2", "with --protocol parameter_server or"),
     ("simulate k20m-server --shards 0", "parameter_server: shards: 0 is not allowed"),
     ("simulate k20m-server --protocol averaging --every 0", "averaging: every: 0 is not allowed"),
@@ -118,13 +115,9 @@ def answers(tmp_path_factory) -> list[tuple[int, str, bool]]:
     (folder / "broken.toml").write_text("name = \n")
     (folder / "cluster.toml").write_text('name = "c"\nworkers = [{count = 1, device = "K20m"}]\n')
     told = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        input=json.dumps([words for words, _ in LIGHT]),
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+        [sys.executable, "-c", PROGRAM], input=json.dumps([words for words, _ in LIGHT]),
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+    )  # fmt: skip
     assert told.returncode == 0, told.stderr
     return [tuple(json.loads(line)) for line in told.stdout.splitlines()]
 

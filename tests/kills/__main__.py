@@ -6,8 +6,6 @@ they found must be equal in bytes to what they find undisturbed. Ends with 1 if 
 Pieces (``--only``, another ``--seed``) may be run one by one.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

@@ -4,8 +4,6 @@ A library of six functions (`clock.c`) is preloaded into them. libfaketime was t
 Python's `time.sleep` fail, which waits for a moment of the monotonic clock.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import struct

@@ -1,7 +1,5 @@
 """A command that is disturbed again and again, and ends as one that never was."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

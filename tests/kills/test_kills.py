@@ -3,8 +3,6 @@
 Its clock jumps by years, to and fro, all the time.
 """
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How a command is disturbed, and what must be seen of it then."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

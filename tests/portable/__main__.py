@@ -5,8 +5,6 @@
 Each setting is what one process adds to its environment; without arguments all are run.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

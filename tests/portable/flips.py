@@ -6,8 +6,6 @@ good. Libraries and processors choose differently; what is right must not depend
 function of the seed and the matrix, so what is promised to be equal bytes on one machine stays so.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Iterator

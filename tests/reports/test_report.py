@@ -70,10 +70,7 @@ def test_text_that_looks_like_markup_stays_text(out):
         provenance=results.provenance | {"command": MARKUP, "reference": {"title": MARKUP}},
         exhibits=tuple(
             replace(
-                each,
-                title=MARKUP,
-                note=MARKUP,
-                axes={"x": MARKUP, "y": MARKUP},
+                each, title=MARKUP, note=MARKUP, axes={"x": MARKUP, "y": MARKUP},
                 rows=tuple(replace(row, label=MARKUP) for row in each.rows[:1]),
             )
             for each in results.exhibits
@@ -84,7 +81,7 @@ def test_text_that_looks_like_markup_stays_text(out):
             )
             for each in results.claims
         ),
-    )
+    )  # fmt: skip
     write_results(out / "results.json", marked)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*missing from font")

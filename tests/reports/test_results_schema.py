@@ -26,13 +26,10 @@ def test_the_schema_is_one():
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("seeds", [0.5]),
-        ("schema", 3),
-        ("claims", [{"id": "p1.x"}]),
-        ("paper", None),
+        ("seeds", [0.5]), ("schema", 3), ("claims", [{"id": "p1.x"}]), ("paper", None),
         ("unheard", 1),
     ],
-)
+)  # fmt: skip
 def test_what_no_result_may_be_is_refused(built, key, value):
     told = json.loads((built / "results.json").read_text(encoding="utf-8"))
     assert not checker.is_valid(told | {key: value})

@@ -189,20 +189,17 @@ def test_the_command_writes_the_table_the_same_each_time(plan, tmp_path, capsys)
     ]
 
 
+EITHER = '[[uncertain]]\nlaw = "either"\nlow = 0\nhigh = 1\n'
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ('[[uncertain]]\nkey = "a..b"\nlaw = "either"\nlow = 0\nhigh = 1', "is not a key"),
-        ('[[uncertain]]\nkey = "a"\nlaw = "either"\nlow = 2\nhigh = 1', "at least low"),
-        ('[[uncertain]]\nkey = "lnk.x"\nlaw = "either"\nlow = 0\nhigh = 1', "did you mean"),
-        (
-            '[[uncertain]]\nkey = "name"\nlaw = "either"\nlow = 0\nhigh = 1\nfactor = true',
-            "is not a number",
-        ),
-        (
-            '[[uncertain]]\nkey = "a"\nlaw = "either"\nlow = 0\nhigh = 1\nalgorithms = ["DDP"]',
-            "allowed: DiLoCo",
-        ),
+        (f'{EITHER}key = "a..b"', "is not a key"),
+        (f'{EITHER.replace("low = 0", "low = 2")}key = "a"', "at least low"),
+        (f'{EITHER}key = "lnk.x"', "did you mean"),
+        (f'{EITHER}key = "name"\nfactor = true', "is not a number"),
+        (f'{EITHER}key = "a"\nalgorithms = ["DDP"]', "allowed: DiLoCo"),
         ('[[algorithms]]\nname = "slow"\nevery = [9]', "every 9 steps"),
     ],
 )

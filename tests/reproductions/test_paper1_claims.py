@@ -258,13 +258,10 @@ def test_speedup_is_judged_over_one_worker_and_shown_over_one_card(book):
 @pytest.mark.parametrize(
     ("epochs", "verdict"),
     [
-        ((0.1, 0.2, 0.9), "holds"),
-        ((0.1, 0.2, None), "unclear"),
-        ((None, None, None), "fails"),
-        ((1.4, 1.5, 1.2), "fails"),
-        ((0.1,), "unclear"),
+        ((0.1, 0.2, 0.9), "holds"), ((0.1, 0.2, None), "unclear"), ((None, None, None), "fails"),
+        ((1.4, 1.5, 1.2), "fails"), ((0.1,), "unclear"),
     ],
-)
+)  # fmt: skip
 def test_the_switch_must_happen_within_the_pass_for_every_seed(book, epochs, verdict):
     runs = [book.run({"switch": {} if e is None else {e: 1.0}}) for e in epochs]
     assert decided(claims.switch(SUBJECT, {"one_pass": runs})) == verdict

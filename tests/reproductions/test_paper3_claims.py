@@ -216,16 +216,14 @@ LOW, MIDDLE, HIGH = (1.0, 1.2), (2.0, 2.4), (4.0, 4.8)
 @pytest.mark.parametrize(
     ("one", "fifty", "verdict"),
     [
-        ((MIDDLE,) * 3, (LOW,) * 3, "holds"),
-        ((LOW,) * 3, (MIDDLE,) * 3, "fails"),
-        ((LOW,) * 3, (LOW,) * 3, "unclear"),
-        # Beyond the ends everything is possible.
+        ((MIDDLE,) * 3, (LOW,) * 3, "holds"), ((LOW,) * 3, (MIDDLE,) * 3, "fails"),
+        ((LOW,) * 3, (LOW,) * 3, "unclear"), # Beyond the ends everything is possible.
         (((4.0, None),) * 3, (LOW,) * 3, "holds"),
         (((4.0, None),) * 3, ((4.0, None),) * 3, "unclear"),
         (((None, 1.0),) * 3, (HIGH,) * 3, "fails"),
         ((HIGH, LOW, HIGH), (MIDDLE, MIDDLE, LOW), "unclear"),
     ],
-)
+)  # fmt: skip
 def test_async_rate_compares_what_the_largest_stable_rates_lie_between(book, one, fifty, verdict):
     found = staleness.async_rate(SUBJECT, searched(book, {1: one, 50: fifty}))
     assert decided(found) == verdict

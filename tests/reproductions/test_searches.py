@@ -92,12 +92,9 @@ def test_the_report_has_the_published_exhibit_unless_the_search_runs(tmp_path: P
         return Exhibit("p1.tuning", "table", "Made now")
 
     small = replace(
-        PAPER,
-        experiments=lambda subject, seed: {},
-        differences=lambda subject: [],
-        exhibits=(Maker("p1.tuning", (), make, searches=True),),
-        claims=(),
-    )
+        PAPER, experiments=lambda subject, seed: {}, differences=lambda subject: [],
+        exhibits=(Maker("p1.tuning", (), make, searches=True),), claims=(),
+    )  # fmt: skip
     assert isinstance(small, Paper)
     corpus = load_corpus("parametric", scale="smoke", seed=11)
     subject = Subject("laptop", replace(corpus, name="mandarin-like"), 11, "cpu")

@@ -4,8 +4,6 @@ A minibatch's frames are where its bowl is lowest: of ``x [W, B, P]`` the loss i
 frames of ``curvature (theta - x)^2 / 2``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

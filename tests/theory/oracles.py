@@ -3,8 +3,6 @@
 ``python -m tests.theory.oracles`` prints the table of docs/algorithms.md.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from itertools import pairwise

@@ -19,8 +19,6 @@ stage; the gap before it is the wait in that stage's queue. This holds for proto
 worker has one contribution in flight at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast

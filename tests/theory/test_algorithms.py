@@ -1,7 +1,5 @@
 """Every algorithm does what theory says of it (`oracles`)."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.theory.oracles import ORACLES

@@ -1,7 +1,5 @@
 """What the natural gradient is for, on problems whose answer is known in closed form."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

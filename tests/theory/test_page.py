@@ -1,7 +1,5 @@
 """docs/algorithms.md says of every algorithm what it is, and what theory says of it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from harness.algorithms.catalogue import Algorithm

@@ -199,14 +199,11 @@ def test_what_cannot_be_trained_on_is_named_and_changes_nothing(kind, numerator,
     nan, infinite, gone = good.copy(), good.copy(), good.copy()
     nan[3, 2], infinite[3, 2], gone[3] = math.nan, math.inf, -math.inf
     cases = [
-        (good[:0], ("w03",), "no frames"),
-        (nan, ("w03",), "not finite"),
-        (infinite, ("w03",), "not finite"),
-        (gone, ("w03",), "not finite"),
-        (good, ("w03", "nobody"), "out of lexicon"),
-        (good[:7], ("w03", "w11"), "unreachable"),
+        (good[:0], ("w03",), "no frames"), (nan, ("w03",), "not finite"),
+        (infinite, ("w03",), "not finite"), (gone, ("w03",), "not finite"),
+        (good, ("w03", "nobody"), "out of lexicon"), (good[:7], ("w03", "w11"), "unreachable"),
         (good[:1], ("w03",), "unreachable"),
-    ]
+    ]  # fmt: skip
     for log_posteriors, said, trouble in cases:
         found = criterion.outer(log_posteriors, said)
         assert found.trouble == trouble

@@ -96,13 +96,11 @@ latency_s = 0.02
 SERVER = '[network.server]\nlatency_s = 0.01\nlinks = 2\nworkers_per_link = 2\nduplex = "half"\n'
 FILES = (EVERYTHING, EVERYTHING + NETWORK, EVERYTHING + NETWORK + SERVER)
 PROTOCOLS = {
-    ParameterServer(): "parallel.slowdown",
-    Averaging(2): "server.fold_s",
-    BackupWorkers(1): "stragglers.slowdown",
-    Sequence(slots=2, frames=6.0): "jitter.cv",
+    ParameterServer(): "parallel.slowdown", Averaging(2): "server.fold_s",
+    BackupWorkers(1): "stragglers.slowdown", Sequence(slots=2, frames=6.0): "jitter.cv",
     ClientSampling(sampled=6, needed=5, every=2): "server.jitter.cv",
     Rollouts(slots=2, tokens=6.0, group=2, batch=4): "server.fold_s",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=str)

@@ -84,13 +84,10 @@ def test_a_protocol_from_outside_goes_by_its_name_in_every_place(how, tmp_path):
     table = '[protocol]\nis = "relay"\nturn = 2\n'
     path = written(tmp_path, f"{beside}{ASYNCHRONOUS}{table}", launch_s=0.5)
     found = subprocess.run(
-        [sys.executable, "-c", EVERYWHERE, json.dumps(more), str(path)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        [sys.executable, "-c", EVERYWHERE, json.dumps(more), str(path)], cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
     assert found.returncode == 0, found.stderr
     hashes = [
         json.loads((tmp_path / f"{number}.json").read_text())[0]["timeline_sha256"]

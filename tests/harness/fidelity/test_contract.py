@@ -80,12 +80,10 @@ class Weighing(AsyncSgd):
     ("algorithm", "promise"),
     [
         (Counting(), "all state is in the server"),
-        (Guessing(), "the same folds give the same bytes"),
-        (Jittering(), "stale folds"),
-        (Sharing(), "every fold adds one version"),
-        (Weighing(), "serial training"),
+        (Guessing(), "the same folds give the same bytes"), (Jittering(), "stale folds"),
+        (Sharing(), "every fold adds one version"), (Weighing(), "serial training"),
     ],
-)
+)  # fmt: skip
 def test_a_broken_promise_is_named(algorithm: Algorithm, promise: str):
     broken = [answer.promise for answer in check_contract(algorithm) if not answer.kept]
     assert any(promise in each for each in broken), broken

@@ -115,12 +115,9 @@ def test_in_shards_too_what_a_worker_remembers_is_its_own():
     rows = ((0, 0, 0, 0, 1), (1, 1, 0, 1, 1), (2, 0, 1, 2, 1), (3, 1, 2, 3, 1))
     fold = np.repeat(np.arange(4), 2)
     pieces = Pieces(
-        fold,
-        np.tile([SERVER, SERVER - 1], 4).astype(np.int32),
-        np.repeat([0, 0, 1, 2], 2),
-        fold.copy(),
-        np.arange(8.0),
-    )
+        fold, np.tile([SERVER, SERVER - 1], 4).astype(np.int32), np.repeat([0, 0, 1, 2], 2),
+        fold.copy(), np.arange(8.0),
+    )  # fmt: skip
     told = Told()
     made = ShardedReplay(told, None, Server(torch.zeros(2)), named, 2)
     made.run(timeline(*rows, pieces=pieces), 0.1)

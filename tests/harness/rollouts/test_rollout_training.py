@@ -105,13 +105,11 @@ def test_staleness_0_is_a_plain_synchronous_loop_to_the_bit(loss, tmp_path):
 
 
 STALE = [
-    protocol(eta=4),
-    protocol(eta=2, publish="in-flight"),
+    protocol(eta=4), protocol(eta=2, publish="in-flight"),
     protocol(rule="discard", eta=1, publish="in-flight", room=6, environment_s=0.3),
-    protocol(rule="window", eta=1, room=6),
-    protocol(rule="one-step", steps=2),
+    protocol(rule="window", eta=1, room=6), protocol(rule="one-step", steps=2),
     protocol(rule="backpressure", eta=0.5, interval=2),
-]
+]  # fmt: skip
 
 
 def label(stale):

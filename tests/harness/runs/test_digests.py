@@ -219,14 +219,12 @@ def test_comments_and_layout_do_not_count(user):
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("x / SCALE", "x * SCALE"),
-        ("SCALE = 2.0", "SCALE = 3.0"),
+        ("x / SCALE", "x * SCALE"), ("SCALE = 2.0", "SCALE = 3.0"),
         ("self.inner(self.layer(x))", "self.layer(self.inner(x))"),
-        ("return Net(5)", "return Net(6)"),
-        ("hidden=4", "hidden=7"),
+        ("return Net(5)", "return Net(6)"), ("hidden=4", "hidden=7"),
         ("class Net(Base)", "class Net(nn.Module, Base)"),
     ],
-)
+)  # fmt: skip
 def test_whatever_the_code_refers_to_counts(user, old, new):
     before = digest_of_code(user(SOURCE).make)
     changed = SOURCE.replace(old, new)
@@ -261,12 +259,9 @@ def test_another_process_finds_the_same(user, tmp_path):
     path = tmp_path / "script.py"
     path.write_text(code + told, encoding="utf-8")
     elsewhere = subprocess.run(
-        [sys.executable, str(path)],
-        check=True,
-        capture_output=True,
-        text=True,
+        [sys.executable, str(path)], check=True, capture_output=True, text=True,
         env={"PYTHONHASHSEED": "1", "PYTHONPATH": str(Path(__file__).parents[3])},
-    ).stdout.split()
+    ).stdout.split()  # fmt: skip
     here = user(SOURCE + COMPILED)
     assert [digest_of_code(eval(name, vars(here))) for name in names.split(", ")] == elsewhere
 

@@ -64,13 +64,11 @@ def exact_s(algorithm, workers):
 @pytest.mark.parametrize(
     ("algorithm", "counts"),
     [
-        ("ring", (2, 4, 8, 16, 64)),
-        ("recursive-doubling", (2, 3, 4, 6, 7, 8, 13, 16, 100)),
-        ("rabenseifner", (2, 3, 4, 6, 7, 8, 13, 16, 100)),
-        ("binomial-tree", (2, 4, 8, 16, 64)),
+        ("ring", (2, 4, 8, 16, 64)), ("recursive-doubling", (2, 3, 4, 6, 7, 8, 13, 16, 100)),
+        ("rabenseifner", (2, 3, 4, 6, 7, 8, 13, 16, 100)), ("binomial-tree", (2, 4, 8, 16, 64)),
         ("naive", (2, 3, 4, 7, 8)),
     ],
-)
+)  # fmt: skip
 def test_times_on_idle_links_are_the_closed_forms(algorithm, counts, sharing):
     for workers in counts:
         ends_s = AllReduce(algorithm, switched(workers, sharing)).ends_s(np.zeros(workers), SIZE)

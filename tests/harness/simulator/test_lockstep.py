@@ -22,14 +22,12 @@ def test_equal_workers_of_which_nothing_varies_are_in_lock_step(cluster, unit_jo
 @pytest.mark.parametrize(
     "more",
     [
-        {"jitter": Jitter("gamma", 0.1)},
-        {"jitter": Jitter("empirical", values=(2.0, 3.0))},
-        {"stragglers": Stragglers(0.1, 3.0)},
-        {"heterogeneity_cv": 0.1},
+        {"jitter": Jitter("gamma", 0.1)}, {"jitter": Jitter("empirical", values=(2.0, 3.0))},
+        {"stragglers": Stragglers(0.1, 3.0)}, {"heterogeneity_cv": 0.1},
         {"faults": (Fault("late", at_s=(1.0,)),)},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_whatever_varies_takes_them_apart(cluster, unit_job, more):
     assert not is_lockstep(cluster(4, **more), unit_job, 4)
 

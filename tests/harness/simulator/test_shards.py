@@ -43,13 +43,10 @@ def test_shards_are_simpys_bit_for_bit(cluster, unit_job, jitter, workers, shard
         folds=1500
     )
     ours = zip(
-        timeline.folds.time_s.tolist(),
-        timeline.folded().worker.tolist(),
-        timeline.staleness().tolist(),
-        by_shard(timeline.pieces.read_version, shards),
-        by_shard(timeline.pieces.version, shards),
-        strict=True,
-    )
+        timeline.folds.time_s.tolist(), timeline.folded().worker.tolist(),
+        timeline.staleness().tolist(), by_shard(timeline.pieces.read_version, shards),
+        by_shard(timeline.pieces.version, shards), strict=True,
+    )  # fmt: skip
     model = simpy_server.ShardedModel(machine, unit_job, workers, 3, shards)
     assert list(ours) == model.run(1500)
     assert timeline.pieces.read_version.reshape(-1, shards).std(axis=1).max() > 0.0

@@ -36,13 +36,11 @@ from tests.killed import check_deaths
 from tests.silence import silent
 
 WAYS = {
-    "on the fly": {"shuffling": "on the fly"},
-    "none": {"shuffling": "none", "slots": 3},
-    "full": {"shuffling": "full"},
-    "last": {"layers": "last", "fetch_s": 0.02},
+    "on the fly": {"shuffling": "on the fly"}, "none": {"shuffling": "none", "slots": 3},
+    "full": {"shuffling": "full"}, "last": {"layers": "last", "fetch_s": 0.02},
     "compensated": {"algorithm": DelayCompensated(10.0, 16)},
     "numerator": {"criterion": Criterion("numerator", kappa=0.5), "update_silence": False},
-}
+}  # fmt: skip
 
 
 def test_another_seed_gives_another_timeline_and_another_model(sequence, run_sequence):

@@ -57,13 +57,10 @@ KINDS = {
 def averaged(configure):
     def make(**choices):
         standard = {
-            "algorithm": ModelAveraging(),
-            "protocol": Averaging(3),
-            "schedule": Exponential(0.5, 3),
-            "stages": (Stage(4, 64),),
-            "passes": 3,
+            "algorithm": ModelAveraging(), "protocol": Averaging(3),
+            "schedule": Exponential(0.5, 3), "stages": (Stage(4, 64),), "passes": 3,
             "evaluations": 3,
-        }
+        }  # fmt: skip
         return configure(**{**standard, **choices})
 
     return make
