@@ -188,8 +188,11 @@ def read(path: Path) -> bytes | None:
     try:
         if hasattr(os, "getuid") and not _is_own(path.stat()):
             return None
+    except (FileNotFoundError, NotADirectoryError, PermissionError):  # or no folder of this user
+        return None
+    try:
         stored = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
+    except FileNotFoundError:  # another process dropped it
         return None
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error

@@ -114,12 +114,15 @@ def test_a_corpus_that_cannot_be_read_now_is_not_made_again(tmp_path, name, call
     assert load_or_make(folder, never).stored_fingerprint == whole.stored_fingerprint
 
 
-@pytest.mark.parametrize("call", ["stat", "open"])
-def test_a_kernel_that_cannot_be_read_now_is_not_deleted(tmp_path, call):
+@pytest.mark.parametrize(
+    ("call", "number"),
+    [("stat", errno.EMFILE), ("open", errno.EACCES), ("open", errno.EMFILE), ("read", errno.EIO)],
+)
+def test_a_kernel_that_cannot_be_read_now_is_not_deleted(tmp_path, call, number):
     cache.write(path := tmp_path / "one.kernel", b"machine code")
     with pytest.MonkeyPatch.context() as patch:
-        refuse(patch, call, errno.EMFILE, path)
-        with pytest.raises(OSError, match="Too many open files"):
+        refuse(patch, call, number, path)
+        with pytest.raises(OSError, match=f"{os.strerror(number)}: '{path}'"):
             cache._load(path, None)
     assert cache.read(path) == b"machine code"
 
