@@ -153,11 +153,14 @@ def _member(
     """Run as one process of a group; rank 0 receives the socket that listens for it."""
     from harness.base import forks
 
-    forks.die_with_parent()
+    def take_part() -> int:
+        forks.die_with_parent()  # starts a thread, which the machine may refuse
+        return _take_part(parser().parse_args(words))
+
     os.environ |= environment
     if listening is not None:
         os.environ[LISTENING] = str(listening.detach())
-    _end(exit_code(lambda: _take_part(parser().parse_args(words)), f"interrupted; {GOES_ON}"))
+    _end(exit_code(take_part, f"interrupted; {GOES_ON}"))
 
 
 def _supervise(
