@@ -44,7 +44,10 @@ They are compared with the quorum on the device, so that the host need not wait 
 
 
 class Fragmented(Algorithm):
-    """Base of algorithms with differences of one fragment as contributions, zero elsewhere.
+    """Base of algorithms with differences of one fragment as contributions.
+
+    A contribution is negative zero in the fragments that it does not contain, and in its own one a
+    difference of zero is positive: so a worker counts even if it has moved nothing.
 
     Attributes:
         descent: optimizer of local steps.
@@ -81,11 +84,10 @@ class Fragmented(Algorithm):
         local = self._mix_changes(replicas, memory)
         losses = local_steps(self.descent, network, local, minibatches, rate, memory)
         anchor, count = memory.tensors[ANCHOR], memory.tensors[COUNT]
-        out.zero_()
         for k, own in enumerate(self._slices(out.shape[1])):
             theirs = (count % self.fragments == k).unsqueeze(1)
             mine, kept = local[:, own], anchor[:, own]
-            out[:, own] = torch.where(theirs, kept - mine, 0.0)
+            out[:, own] = torch.where(theirs, kept - mine + 0.0, -0.0)
             anchor[:, own] = torch.where(theirs, mine, kept)
         count.add_(1.0)
         return losses
@@ -96,10 +98,16 @@ class Fragmented(Algorithm):
         if LOCAL not in known:
             count = torch.zeros(len(replicas), dtype=torch.float64, device=replicas.device)
             known |= {name: replicas.clone() for name in (LOCAL, ANCHOR, SEEN)} | {COUNT: count}
-        changed = replicas != known[SEEN]
-        mixed = torch.lerp(replicas, known[LOCAL], self.mixing)
-        known[LOCAL] = torch.where(changed, mixed, known[LOCAL])
-        known[ANCHOR] = torch.where(changed, replicas, known[ANCHOR])
+        in_flight = torch.tensor([*memory.in_flight] or [0.0], dtype=torch.float64)
+        folded = known[COUNT] - 1.0 - upload(in_flight, replicas.device)
+        for k, own in enumerate(self._slices(replicas.shape[1])):
+            shared, local, anchor = replicas[:, own], known[LOCAL][:, own], known[ANCHOR][:, own]
+            changed = (shared != known[SEEN][:, own]).any(1)
+            if self.needed == 1:  # a step of zero is a change, too
+                changed |= (folded >= 0.0) & (folded % self.fragments == k)
+            where = changed.unsqueeze(1)
+            local.copy_(torch.where(where, torch.lerp(shared, local, self.mixing), local))
+            anchor.copy_(torch.where(where, shared, anchor))
         known[SEEN] = replicas.clone()
         return known[LOCAL]
 
@@ -110,7 +118,7 @@ class Fragmented(Algorithm):
         weighed = upload(torch.tensor(given, dtype=contributions.dtype), contributions.device)
         for own in self._slices(contributions.shape[1]):
             part, momenta = contributions[:, own], server.tensors
-            there = part.ne(0.0).any(1)
+            there = ~((part == 0.0) & part.signbit()).all(1)
             momenta[PENDING][own] += (weighed * there) @ part
             momenta[GOT][own] += there.sum()
             momenta[WEIGHT][own] += (weighed * there).sum()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 from harness.algorithms.averaging import Easgd, OuterNesterov
-from harness.algorithms.contract import Fold
+from harness.algorithms.contract import Fold, LocalWork, Memory
 from harness.algorithms.descent import Momentum
 from harness.algorithms.diloco import EagerDiLoCo, ElasticDiLoCo, StreamingDiLoCo
 from harness.algorithms.stale import DelayedNesterov, FedBuff
+from harness.networks.contract import Minibatch
 from harness.training.executors import slice_timeline
 from tests.theory.bowl import in_rounds, replayed, stale, table, vector, walked
 
@@ -66,8 +69,38 @@ def test_what_waits_for_a_quorum_is_not_handed_in_again():
 
 def test_a_fragment_has_its_own_quorum():
     algorithm = ElasticDiLoCo(SGD, PLAIN_STEP, fragments=2, quorum=2)
-    arrivals = [(vector(*d), 0) for d in ((2.0, 0.0), (0.0, 3.0), (4.0, 0.0))]
+    arrivals = [(vector(*d), 0) for d in ((2.0, -0.0), (-0.0, 3.0), (4.0, -0.0))]
     assert folded(algorithm, *arrivals) == [[0.0, 0.0], [0.0, 0.0], [-3.0, 0.0]]
+
+
+@pytest.mark.parametrize("algorithm", [StreamingDiLoCo, ElasticDiLoCo])
+@pytest.mark.parametrize("moved", [(4.0, 0.0), (0.0, 0.0)], ids=repr)
+def test_a_worker_that_has_moved_nothing_counts(algorithm, moved):
+    """Two workers send the first of two fragments; the second parameter of it may be zero."""
+    rule = algorithm(SGD, PLAIN_STEP, fragments=2)
+    server = rule.start(torch.zeros(4))
+    sent = torch.tensor([[*moved, -0.0, -0.0], [0.0, 2.0, -0.0, -0.0]])
+    rule.fold(server, Fold(sent, [0, 0], 0.1, [0, 1], [1.0, 1.0]))
+    assert server.model.tolist() == [-moved[0] / 2, -1.0, 0.0, 0.0]
+    assert server.tensors["got"].tolist() == [0.0] * 4
+
+
+def test_workers_whose_steps_cancel_begin_again_from_the_shared_model():
+    """The mean difference is zero, so the shared model does not change; it is read nonetheless."""
+    theirs = torch.tensor([[1.0], [-1.0]])
+    network = SimpleNamespace(
+        gradient=lambda stack, x, y, out: out.copy_(theirs.to(out)).sum(1), layout=None
+    )
+    rule = StreamingDiLoCo(SGD, PLAIN_STEP, fragments=1)
+    server, memory = rule.start(torch.zeros(1)), Memory()
+    for _ in range(2):
+        replicas, out = server.model.repeat(2, 1), torch.zeros(2, 1)
+        minibatch = Minibatch(torch.zeros(2, 1, 1), torch.zeros(2, 1))
+        rule.contribute(LocalWork(network, replicas, [minibatch], out, 0.5, memory))
+        assert out.tolist() == [[0.5], [-0.5]]
+        assert memory.tensors["local"].tolist() == [[-0.5], [0.5]]
+        rule.fold(server, Fold(out, [0, 0], 0.5, [0, 1], [1.0, 1.0]))
+    assert server.model.tolist() == [0.0]
 
 
 def test_a_worker_hands_in_one_fragment_after_the_other_and_what_it_did_since():
