@@ -209,8 +209,10 @@ class Checkpoints:
         self._forget(min(self._keep, default=None))
         return {version: time_s for version, _, time_s in reversed(rows)}
 
-    def save_or_restore(self, server: Server) -> None:
+    def save_or_restore(self, server: Server, states: ReplicaStates) -> None:
         """Restore the server if it fails at its present version, and save it if that is planned.
+
+        The states of replicas that the server knows are saved and restored with it.
 
         Raises:
             UserError: the state to restore was not saved.
@@ -223,6 +225,7 @@ class Checkpoints:
                     "cluster: a server that fails can be timed but not trained with here"
                 )
             _go_back(server, *self.kept[restored])
+            states.restore_known(self.kept[restored][0])
         if version in self._restore:
             self._forget(restored)
             # A second failure at one version finds the model of the first restart: no change.
@@ -230,7 +233,7 @@ class Checkpoints:
             self.restarted = version
         if version in self._keep:  # after the restore: this version now has the restored model
             numbers = {"folds": server.folds, "numbers": dict(server.numbers)}
-            self.kept[version] = copy_arrays(state_of(server)), numbers
+            self.kept[version] = copy_arrays(state_of(server)) | states.capture_known(), numbers
 
     def _forget(self, before: int | None) -> None:
         """Drop the states older than a version; None drops all."""
@@ -454,7 +457,7 @@ class StaleReplay:
     def _come_back(self, failed: Mapping[int, float], reads: Reads) -> None:
         """Save or restore at the present version, and execute the reads that follow a restart."""
         version = self.server.version
-        self.checkpoints.save_or_restore(self.server)
+        self.checkpoints.save_or_restore(self.server, self.states)
         if version in failed:
             self._read(reads.pop((version, True), ()))
 

@@ -72,19 +72,23 @@ class ReplicaStates:
             return {}
         live = {f"{LIVE}{worker}": memory.tensors for worker, memory in self._live.split().items()}
         sent = {f"{SENT}{worker},{step}": state for (worker, step), state in self._sent.items()}
-        known = {f"{KNOWN}{worker}": state for worker, state in self.known.items()}
-        return {
-            f"{whose}/{name}": to_array(tensor)
-            for whose, state in {**live, **sent, **known}.items()
-            for name, tensor in state.items()
-        }
+        return _to_arrays({**live, **sent}) | self.capture_known()
+
+    def capture_known(self) -> dict[str, np.ndarray]:
+        """The states at the server as arrays, for `restore_known`."""
+        return _to_arrays({f"{KNOWN}{worker}": state for worker, state in self.known.items()})
+
+    def restore_known(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Restore the states at the server: those of `capture_known`, and no others."""
+        known = self._restore(arrays, KNOWN)
+        self.known = {int(worker): state for worker, state in known.items()}
 
     def reinstate(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Restore the result of `capture`."""
-        live, sent, known = (self._restore(arrays, prefix) for prefix in (LIVE, SENT, KNOWN))
+        live, sent = (self._restore(arrays, prefix) for prefix in (LIVE, SENT))
         memories = {int(worker): Memory(state) for worker, state in live.items()}
         self._live = Memories(memories, fresh=self._begin)
-        self.known = {int(worker): state for worker, state in known.items()}
+        self.restore_known(arrays)
         self._sent = {}
         for key, state in sent.items():
             worker, step = key.split(",")
@@ -98,6 +102,14 @@ class ReplicaStates:
                 whose, _, name = path.removeprefix(prefix).partition("/")
                 found.setdefault(whose, {})[name] = from_array(array, self._fresh[name])
         return found
+
+
+def _to_arrays(states: Mapping[str, State]) -> dict[str, np.ndarray]:
+    return {
+        f"{whose}/{name}": to_array(tensor)
+        for whose, state in states.items()
+        for name, tensor in state.items()
+    }
 
 
 def to_array(tensor: Tensor) -> np.ndarray:

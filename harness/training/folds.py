@@ -17,7 +17,7 @@ from harness.algorithms.schedules import Pace, trial_losses
 from harness.networks.contract import State
 from harness.replay.fold_replay import Arrays, Facts
 from harness.runs.config import SEARCH, Boundaries, Segment, TrainingConfig
-from harness.simulator import Timeline
+from harness.simulator import Timeline, concat
 from harness.store.schema import STATE, Outcome
 from harness.tasks.contract import Progress, Scores, Task, Watch
 from harness.tasks.order import Laid, Minibatches
@@ -28,6 +28,9 @@ from harness.training.loop import (
     Training,
     describe_divergence,
 )
+
+FAR_WORSE = 100.0
+"""A run diverges if its loss rises by so many times its absolute value at the start, or 1."""
 
 MakesExecutor = Callable[[Tensor, Minibatches], FrameExecutor]
 """Makes an executor from initial parameters ``[P]`` and minibatches."""
@@ -48,13 +51,20 @@ class StatefulTask(Task, Protocol):
 
 @dataclass
 class Position:
-    """Counters of a run in progress: all that a resume needs besides tensors and simulation."""
+    """Counters of a run in progress: all that a resume needs besides tensors and simulation.
+
+    Rows of training data: ``folded`` were trained on, ``trained`` of them are in the model, since a
+    failing server undoes folds; ``offered`` are those of the passes. ``sizes`` are the folds at the
+    end of each earlier stage, and the rows of its minibatches.
+    """
 
     stage: int = 0
     step: int = 0
     steps_before: int = 0
     epoch_before: float = 0.0
+    folded: int = 0
     trained: int = 0
+    sizes: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     offered: int = 0
     losses: float = 0.0
     loss_frames: int = 0
@@ -125,8 +135,18 @@ class FrameTraining(Training[FrameExecutor]):
         self.segments.append(happened)
         minibatches = int(happened.folded().steps.sum())
         position.loss_frames += minibatches * self.task.losses_in(self.order.minibatch)
+        position.folded += minibatches * self.order.minibatch
         position.trained += minibatches * self.order.minibatch
+        if len(happened.restarts):
+            position.trained = self._count_kept()
         position.step = asked.ends
+
+    def _count_kept(self) -> int:
+        """The rows whose folds no failure of the server has undone."""
+        ends = [end for end, _ in self.position.sizes]
+        sizes = np.array([*(size for _, size in self.position.sizes), self.order.minibatch])
+        rows = concat(self.segments).kept()
+        return int((rows.steps * sizes[np.searchsorted(ends, rows.fold, side="right")]).sum())
 
     def _end_stage(self) -> None:
         """Let the schedule judge the pass, score the test sets if due, and begin the next pass."""
@@ -139,6 +159,7 @@ class FrameTraining(Training[FrameExecutor]):
             self._test()
         position.epoch_before += self.config.stage(position.stage).share
         position.offered += self.order.size
+        position.sizes.append((self.executor.server.version, self.order.minibatch))
         position.steps_before += self.order.steps
         position.stage, position.step = position.stage + 1, 0
         self.minibatches.begin(position.stage, position.steps_before)
@@ -191,8 +212,13 @@ class FrameTraining(Training[FrameExecutor]):
     def _score_candidates(self) -> dict[str, Scores]:
         candidates = self.executor.server.candidates()
         scores = {name: self.task.dev(model) for name, model in candidates.items()}
-        if not all(s.finite for s in scores.values()):
-            raise Diverged
+        rows = reversed(self.writer.rows())  # so that the first row of a name remains
+        begun = {row["name"]: row["value"] for row in rows}
+        for name, s in scores.items():
+            loss = s.measured["loss"]
+            start = begun.get(f"dev_loss/{name}", loss)
+            if not s.finite or loss - start > FAR_WORSE * max(1.0, abs(start)):
+                raise Diverged
         return scores
 
     def _tell(self, scores: Mapping[str, Scores]) -> None:
@@ -227,9 +253,10 @@ class FrameTraining(Training[FrameExecutor]):
     @property
     def epoch(self) -> float:
         """Passes over the training set so far."""
+        position, size = self.position, self.order.size
         if self.config.counts_examples:
-            return self.position.trained / self.order.size
-        return self._passed
+            return position.trained / size
+        return self._passed - (position.folded - position.trained) / size
 
     @property
     def _passed(self) -> float:
@@ -278,8 +305,7 @@ class FrameTraining(Training[FrameExecutor]):
         minibatch each, as rounds do.
         """
         position, counted = self.position, self.config.counts_examples
-        epochs = self.epoch if counted else position.epoch_before
-        found = {"epochs": epochs, "passes": position.stage}
+        found = {"epochs": self.epoch, "passes": position.stage}
         left_out = position.offered - position.trained
         if counted or left_out > position.stage * self.order.minibatch:
             found["trained_share"] = position.trained / position.offered
