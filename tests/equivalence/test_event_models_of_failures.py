@@ -384,8 +384,10 @@ class Absent:
     def depart(self):
         """Between rounds those go who have to."""
         for who, down_s in enumerate(self.leave_s):
-            if down_s:
+            if down_s:  # that of an announced death counts from its instant
+                from_s = self.doom_s[who] if self.doom_s[who] < math.inf else self.now_s
                 self.die(who, down_s)
+                self.until_s[who] = from_s + down_s
 
 
 class SavedRounds(Absent):

@@ -190,15 +190,20 @@ def strike(absences: Absences, processes: Faults, now_s: float) -> int:
 
 
 def select_readers(absences: Absences, now_s: float, due: Any) -> Any:
-    """[N] whether each worker ``due`` to read is present; preempted workers leave now."""
+    """[N] whether each worker ``due`` to read is present; preempted workers leave now.
+
+    A worker with notice leaves now, too, but its downtime counts from the announced death.
+    """
     if len(absences.until_s) == 0:
         return due
     # A worker that leaves before its announced death escapes it.
     goes = due & (absences.leave_s > 0.0) & (absences.until_s <= now_s)
-    absences.until_s[goes] = now_s + absences.leave_s[goes]
-    absences.leave_s[goes] = 0.0
+    from_s = np.full(len(goes), now_s)
     if len(absences.doom_s):
+        from_s = np.where(np.isinf(absences.doom_s), now_s, absences.doom_s)
         absences.doom_s[goes] = np.inf
+    absences.until_s[goes] = (from_s + absences.leave_s)[goes]
+    absences.leave_s[goes] = 0.0
     return due & (absences.until_s <= now_s)
 
 

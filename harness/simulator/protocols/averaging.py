@@ -154,7 +154,7 @@ class Averaging(Spec, TimingProtocol):
         """See `TimingProtocol`; the epoch's last round may be shorter."""
         clock = state.clock[0]
         # With overlap the epoch's first round has begun before the last one of the epoch before.
-        first = state.tasks["first_step"][0] if clock["begun"] else clock["step"]
+        first = state.later["first_step"][0] if clock["later_begun"] else clock["step"]
         clock["epoch_step"], clock["epoch_steps"] = first, minibatches
 
     def epoch_folds(self, cluster: Cluster, workers: int) -> int:
@@ -222,7 +222,9 @@ class Averaging(Spec, TimingProtocol):
             if max(rounds_lost, len(restarts) - restarts_seen) >= LOST_ROUNDS and limits.is_endless:
                 why = DYING
                 break
-            if not clock["begun"] and not self._begin(state, costs, limits, restarts):
+            # Faults of this instant come before its reads, with which a worker may escape one.
+            is_struck = not clock["begun"] and _next_strike_s(state.absences) <= clock["now_s"]
+            if not (clock["begun"] or is_struck or self._begin(state, costs, limits, restarts)):
                 break
             struck_s = _next_strike_s(state.absences)
             # Overlapped reads happen between events: settle those before the next one.
@@ -232,7 +234,7 @@ class Averaging(Spec, TimingProtocol):
             if min(clock["fold_s"], struck_s) > limits.time_s:
                 clock["now_s"] = limits.time_s
                 break
-            if struck_s < clock["fold_s"]:  # at one instant, the fold comes first
+            if is_struck or struck_s < clock["fold_s"]:  # at one instant, the fold comes first
                 clock["now_s"] = max(clock["now_s"], struck_s)
                 struck = _strike(state, costs)
                 lost += struck
@@ -251,7 +253,7 @@ class Averaging(Spec, TimingProtocol):
                 break
             rounds.append(state.tasks.copy())
             rounds_lost, restarts_seen = 0, len(restarts)
-            _fold(state, costs)
+            _fold(state)
         losses = np.concatenate([np.zeros(0, LOST_TASK), *lost])
         # With overlap the all-reduce runs beside computing, so workers have no spans of it.
         stages = BEFORE if self.overlap else BEFORE + AFTER
@@ -275,6 +277,8 @@ class Averaging(Spec, TimingProtocol):
         round waits for missing workers.
         """
         clock = state.clock[0]
+        if clock["later_begun"] and _take_over(state, costs):
+            return True
         if clock["dispatched"] >= limits.dispatch or clock["now_s"] > limits.dispatch_s:
             clock["busy"] = 0
             return False
@@ -385,26 +389,31 @@ def _may_begin(state: State, restarts: list[Restarts]) -> bool:
     return True
 
 
-def _fold(state: State, costs: Costs) -> None:
-    """Complete a fold, and make the next round the present one, if it has begun."""
-    clock, later = state.clock[0], state.later
+def _fold(state: State) -> None:
+    """Complete a fold."""
+    clock = state.clock[0]
     clock["now_s"] = clock["fold_s"]
     clock["version"] += 1
     on_fold(state.saving, state.machine.checkpoints, int(clock["version"]), float(clock["now_s"]))
-    clock["begun"] = clock["later_begun"]
+    clock["begun"] = 0
     clock["fold_s"] = np.inf
-    if clock["later_begun"]:
-        # Workers that had not joined before the fold read the new version now.
-        late = select_readers(state.absences, clock["now_s"], later["is_read"] == 0)
-        later["read_at_s"][late] = clock["now_s"]
-        _read(state, costs, later, late)
-        state.tasks[:] = later
-        clock["later_begun"] = 0
-        if state.tasks["is_read"].any():
-            # All-reduces do not overlap: this one starts now or later.
-            plan(state, costs, np.maximum(state.tasks["compute_end_s"], clock["now_s"]))
-        else:
-            _give_up(clock)
+
+
+def _take_over(state: State, costs: Costs) -> bool:
+    """Make the next round, which has begun, the present one; false if it has no worker left."""
+    clock, later = state.clock[0], state.later
+    # Workers that had not joined before the fold read the new version now.
+    late = select_readers(state.absences, clock["now_s"], later["is_read"] == 0)
+    later["read_at_s"][late] = clock["now_s"]
+    _read(state, costs, later, late)
+    state.tasks[:] = later
+    clock["begun"], clock["later_begun"] = 1, 0
+    if not state.tasks["is_read"].any():
+        _give_up(clock)
+        return False
+    # All-reduces do not overlap: this one starts now or later.
+    plan(state, costs, np.maximum(state.tasks["compute_end_s"], clock["now_s"]))
+    return True
 
 
 def _give_up(clock: Any) -> None:
@@ -437,6 +446,8 @@ def _strike(state: State, costs: Costs) -> list[Any]:
             lost.append(np.array([(who, tasks[who].item())], LOST_TASK))
             tasks["is_read"][who] = 0
             tasks["join_s"][who] = np.inf
+    if not clock["begun"]:  # the next round, if it has begun, goes on when its last workers read
+        return lost
     if lost and state.tasks["is_read"].any():
         # The others repeat the all-reduce from now on, with the size of its first try.
         reduce(state, state.absences.size_bytes[0], clock["now_s"])

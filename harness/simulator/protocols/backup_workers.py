@@ -13,7 +13,8 @@ A round waits only for workers that are present: for all of them, if they are fe
 worker that dies loses its contribution unless it has arrived. A worker that returns, or joins late,
 reads like one with a dropped contribution.
 
-Of events at one instant the fold comes first, then arrivals, faults, and returns.
+Of events at one instant the fold comes first, then arrivals, faults, and returns. Workers that
+have waited for the fold read after the faults of its instant.
 """
 
 from __future__ import annotations
@@ -255,14 +256,16 @@ def run(state: State, costs: Costs, limits: Limits, needed: int, record: Record)
         if counts[0] == len(record.folds) or counts[2] == len(record.dropped):
             return FULL
         # Right after a fold, or at the start of a segment: the waiting workers read.
-        if clock.ready == 0 and clock.taken == 0 and clock.arrived > 0:
+        struck_s = next_strike_s(absences)
+        waits = clock.ready == 0 and clock.taken == 0 and clock.arrived > 0
+        is_struck = waits and struck_s <= clock.now_s
+        if waits and not is_struck:
             read_all(state, costs, limits)
         used_up = clock.version >= limits.dispatch or clock.now_s > limits.dispatch_s
         if clock.busy == 0 and (used_up or not faulty):
             return DONE
         fold_s = clock.fold_s if clock.ready == 1 else np.inf
         arrival_s = state.arrivals[1].time_s
-        struck_s = next_strike_s(absences)
         # A return comes after faults of its instant, an arrival before them.
         if state.arrivals[1].key >> WHO_BITS >= RETURN and arrival_s == struck_s:
             arrival_s = np.inf
@@ -276,7 +279,9 @@ def run(state: State, costs: Costs, limits: Limits, needed: int, record: Record)
         if clock.standing > limits.standing:
             return STUCK
         clock.now_s = time_s
-        if fold_s <= min(arrival_s, struck_s):
+        if is_struck:
+            suffer(state, costs, needed, record)
+        elif fold_s <= min(arrival_s, struck_s):
             fold(state, record)
         elif struck_s < arrival_s:
             suffer(state, costs, needed, record)

@@ -173,13 +173,15 @@ class ClientSampling(Spec, TimingProtocol):
             if len(rounds) == room:
                 why = FULL
                 break
-            if not clock["begun"] and not self._draw(state, costs, limits):
+            # Faults of this instant come before its reads, with which a client may escape one.
+            is_struck = not clock["begun"] and next_strike_s(state.absences) <= clock["now_s"]
+            if not (clock["begun"] or is_struck or self._draw(state, costs, limits)):
                 break
-            struck_s = next_strike_s(state.absences) if len(state.absences.begun) else math.inf
+            struck_s = next_strike_s(state.absences)
             if min(clock["end_s"], struck_s) > limits.time_s:
                 clock["now_s"] = limits.time_s
                 break
-            if struck_s < clock["end_s"]:
+            if is_struck or struck_s < clock["end_s"]:
                 clock["now_s"] = max(clock["now_s"], struck_s)
                 lost.append(self._strike(state, costs))
                 continue

@@ -53,12 +53,12 @@ def test_a_death_undoes_all_since_the_checkpoint_and_the_restart_takes_time(mach
 
 
 def test_whoever_is_told_of_its_death_leaves_a_checkpoint_behind(machine):
-    """Told at 2.25 s: the fold at 3 s is saved until 3.5 s; back at 5.5 s, nothing is undone."""
+    """Told at 2.25 s of 4.25 s: the fold at 3 s is saved; back at 6.25 s, nothing is undone."""
     built = machine(
         death(2.25, down_s=2.0, notice_s=2.0), every_folds=50, write_s=0.5, restart_s=0.25
     )
     found, timeline = times_s(built, 4)
-    assert found == [1.0, 2.0, 3.0, 3.5 + 2.0 + 0.25 + 1.0]
+    assert found == [1.0, 2.0, 3.0, 4.25 + 2.0 + 0.25 + 1.0]
     assert timeline.restarts.version.tolist() == timeline.restarts.restored_version.tolist() == [3]
     assert len(timeline.lost()) == 0
 
@@ -73,10 +73,10 @@ def test_a_notice_too_short_for_the_round_is_a_death(machine):
 
 
 def test_a_notice_long_enough_loses_nothing(machine):
-    """Told at 2.25 s, it leaves at 3 s for 2 s."""
-    _, timeline = times_s(machine(death(2.25, down_s=2.0, notice_s=1.0)), 6)
+    """Told at 2.25 s of 3.25 s, it leaves at 3 s and is back at 5.25 s."""
+    _, timeline = times_s(machine(death(2.25, down_s=2.0, notice_s=1.0)), 7)
     assert len(timeline.lost()) == 0
-    assert np.bincount(timeline.folded().fold).tolist() == [2, 2, 2, 1, 1, 2]
+    assert np.bincount(timeline.folded().fold).tolist() == [2, 2, 2, 1, 1, 1, 2]
 
 
 def expected_s(work_s, mean_s, down_s, restart_s):

@@ -1,8 +1,19 @@
 """Where a run diverged, in words."""
 
 import math
+from dataclasses import replace
 
+import pytest
+import torch
+from torch import nn
+
+from harness.algorithms.catalogue import AsyncDescent
+from harness.algorithms.schedules import Constant
+from harness.modules.problem import Arrays, Problem
+from harness.store import Store
 from harness.training.loop import Moment, describe_divergence
+from tests.harness.training.test_unbroken import configured
+from tests.silence import silent
 
 AT = Moment(6695, 0.41, 315.86)
 
@@ -30,3 +41,34 @@ def test_a_criterion_that_never_was_a_number_is_told_as_such():
         "AsyncSgd", AT, [row(math.inf, 0, "dev_loss/iterate")], "dev_loss", 0.1
     )
     assert told.endswith("loss never a number, rate 0.1")
+
+
+class Line(nn.Module):
+    """Its loss is its parameter; the sign is reversed in training, so descent raises it."""
+
+    def __init__(self, begin: float):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([begin]))
+
+    def forward(self, x):
+        return self.weight - 2.0 * (self.weight * x.sign()) * self.training
+
+
+@pytest.mark.parametrize(
+    ("begin", "rise", "status"),
+    [
+        (0.0, 90.0, "done"),
+        (0.0, 200.0, "diverged"),
+        (-5.0, 400.0, "done"),
+        (-5.0, 600.0, "diverged"),
+    ],
+)
+def test_a_loss_far_above_that_at_the_start_is_a_divergence(begin, rise, status, tmp_path):
+    config = configured(100, 1, 10, 1, AsyncDescent())
+    x = torch.ones(100, 1)
+    module, data = Line(begin), Arrays(x, x)
+    loss = lambda outputs, targets: (outputs + 0.0 * targets).mean()  # noqa: E731
+    problem = Problem(module, loss, data, Arrays(x[:4], x[:4]), None, {})
+    config = replace(config, problem=problem, schedule=Constant(rise / 10))
+    run = config.execute(Store(tmp_path), silent)
+    assert run.status == status
