@@ -13,23 +13,13 @@ from data_synth.validate import Effort
 from tests.data_synth.small import check_noise
 
 TINY = c.Recipe(
-    train=12,
-    dev=4,
-    speakers=4,
-    test_speakers=2,
-    words=20,
-    phones=10,
-    homophones=0.2,
-    characters=True,
-    manner=Manner(sentence_words=(2, 4)),
-    pause=0.5,
-    lm_sentences=9,
+    train=12, dev=4, speakers=4, test_speakers=2, words=20, phones=10, homophones=0.2,
+    characters=True, manner=Manner(sentence_words=(2, 4)), pause=0.5, lm_sentences=9,
     conditions=(
-        c.Condition("clean", 5),
-        c.Condition("noise", 5, snr_db=(0.0, 5.0), speech_of="clean"),
+        c.Condition("clean", 5), c.Condition("noise", 5, snr_db=(0.0, 5.0), speech_of="clean"),
         c.Condition("quick", 5, hurry=2.0),
     ),
-)
+)  # fmt: skip
 
 
 def corpus(folder, recipe=TINY, utterances=200):

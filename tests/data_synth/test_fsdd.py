@@ -130,33 +130,29 @@ def test_the_cache_is_used_when_the_corpora_folder_has_no_digits(small, root, mo
     assert fsdd.find(small) == small / "fsdd" / "recordings"
 
 
-def test_a_missing_recording_is_named_and_counted(small, root, monkeypatch):
-    folder = copied(root, small / "damaged")
-    (folder / "3_lucas_7.wav").unlink()
-    monkeypatch.setenv("LAGBENCH_CORPORA", str(small / "damaged"))
-    with pytest.raises(UserError, match=r"3_lucas_7\.wav is missing \(1 of 720 recordings"):
-        data_synth.load_corpus("fsdd", scale="smoke", cache=small)
+def cut_short(path, raw):
+    path.write_bytes(raw[:-500])
 
 
-def test_a_truncated_recording_is_named_and_nothing_is_kept(small, root, monkeypatch):
-    folder = copied(root, small / "damaged")
-    raw = (folder / "3_lucas_7.wav").read_bytes()
-    (folder / "3_lucas_7.wav").unlink()
-    (folder / "3_lucas_7.wav").write_bytes(raw[:-500])
-    monkeypatch.setenv("LAGBENCH_CORPORA", str(small / "damaged"))
-    with pytest.raises(UserError, match=r"3_lucas_7\.wav: truncated"):
-        data_synth.load_corpus("fsdd", scale="smoke", cache=small)
-    assert list((small / "corpora").iterdir()) == []
-
-
-def test_a_recording_too_short_for_its_states_is_named(small, root, monkeypatch):
-    folder = copied(root, small / "damaged")
-    path = folder / "3_lucas_7.wav"
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path, raw: None, r"3_lucas_7\.wav is missing \(1 of 720 recordings"),
+        (cut_short, r"3_lucas_7\.wav: truncated"),
+        (lambda path, raw: write_wav(path, np.zeros(300)), r"3_lucas_7\.wav: 2 frames.*at least 3"),
+    ],
+)
+def test_a_recording_that_cannot_be_used_is_named_and_nothing_is_kept(
+    small, root, monkeypatch, damage, message
+):
+    path = copied(root, small / "damaged") / "3_lucas_7.wav"
+    raw = path.read_bytes()
     path.unlink()
-    write_wav(path, np.zeros(300))
+    damage(path, raw)
     monkeypatch.setenv("LAGBENCH_CORPORA", str(small / "damaged"))
-    with pytest.raises(UserError, match=r"3_lucas_7\.wav: 2 frames.*at least 3"):
+    with pytest.raises(UserError, match=message):
         data_synth.load_corpus("fsdd", scale="smoke", cache=small)
+    assert not list(small.glob("corpora/*"))
 
 
 def archive(folder, to):

@@ -7,7 +7,6 @@ import data_synth
 from data_synth import parametric as p
 from data_synth.storage import load, write_chunks
 from harness.acoustics.hmm import align
-from harness.base.errors import UserError
 from tests.data_synth.small import check_noise
 
 TINY = p.Recipe(train=30, dev=8, test=10, speakers=5, test_speakers=3)
@@ -91,26 +90,3 @@ def test_the_cache_is_where_the_environment_says(tmp_path, monkeypatch):
     monkeypatch.setenv("LAGBENCH_CACHE", str(tmp_path / "here"))
     data_synth.load_corpus("parametric", scale="smoke")
     assert (tmp_path / "here" / "corpora").is_dir()
-
-
-def test_a_failure_leaves_nothing_in_the_cache(tmp_path, monkeypatch):
-    monkeypatch.setitem(p.PRESETS, "smoke", TINY)
-
-    def stop(line):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        data_synth.load_corpus("parametric", scale="smoke", cache=tmp_path, progress=stop)
-    assert list((tmp_path / "corpora").iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "scale", "message"),
-    [
-        ("parametrik", "smoke", r"corpus: unknown 'parametrik' \(did you mean 'parametric'\?\)"),
-        ("parametric", "smok", r"--scale: unknown 'smok' \(did you mean 'smoke'\?\)"),
-    ],
-)
-def test_an_unknown_name_is_answered_with_the_nearest(name, scale, message, tmp_path):
-    with pytest.raises(UserError, match=message):
-        data_synth.load_corpus(name, scale=scale, cache=tmp_path)

@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 
 import numpy as np
@@ -205,12 +204,6 @@ def test_recordings_without_transcripts_are_refused(aishell_root):
     (aishell_root / aishell.TRANSCRIPT).write_text("other 中\n", "utf-8")
     with pytest.raises(UserError, match="no recording of wav"):
         aishell.recordings(aishell_root)
-
-
-def test_the_recipe_is_plain_data():
-    import dataclasses
-
-    json.dumps(dataclasses.asdict(aishell.RECIPE))
 
 
 def test_absent_recordings_say_how_to_get_them(tmp_path, monkeypatch):

@@ -12,13 +12,11 @@ from harness import cli
 from harness.base.errors import UserError
 from harness.commands.plot import few_lanes
 from harness.commands.timing import points, timing_of
-from harness.simulator import Jitter, Simulation, Workload, load_cluster
+from harness.simulator import Simulation, load_cluster
 
 CLUSTERS = Path(__file__).parents[2] / "reproductions" / "clusters"
 K20M = CLUSTERS / "k20m-server.toml"
 SMALL = [str(K20M), "--folds", "200"]
-UNIT = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=1.0)
-EXPONENTIAL = Jitter("shifted-exponential", 1.0)
 
 
 def lagbench(capsys, *arguments: str) -> tuple[int, str, str]:

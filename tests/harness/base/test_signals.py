@@ -74,14 +74,6 @@ def test_a_command_that_is_told_twice_ends_as_one_that_is_told_once():
     assert (process.returncode, out, err) == (130, "mended\n", "interrupted\n")
 
 
-def started(tmp_path, monkeypatch, program):
-    (tmp_path / "named.py").write_text(program)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[3]}")
-    return begun(
-        "import sys, named; from harness.cli import run_process; sys.exit(run_process(named.main))"
-    )
-
-
 def test_a_signal_that_is_ignored_from_outside_stays_so():
     def without_hangups():
         hear_signals()

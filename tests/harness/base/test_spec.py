@@ -170,23 +170,8 @@ class Square:
     side: float
 
 
-class Pen:
-    pass
-
-
-@dataclass(frozen=True)
-class Pencil(Pen):
-    hardness: int = 2
-
-
-@dataclass(frozen=True)
-class Brush(Pen):
-    width: float = 1.0
-
-
 @dataclass(frozen=True)
 class Drawing(Spec):
-    pen: Pen | None = None
     shape: Circle | Square | None = None
     line: Literal["solid", "dotted"] = "solid"
 
