@@ -3,7 +3,8 @@
 Attributes, closures and globals are one for all simulated workers and no part of a checkpoint, so
 a result must not depend on what a call leaves in them. `refuse_hidden_state` calls copies a few
 times and compares. What is written anew before it is read (a stored activation), only appended to
-(a log), or computed once from no data (a cached mask) is harmless and stays.
+(a log), or computed once from no data (a cached mask) is harmless and stays, but what so changes
+of globals, closures and classes identifies no run.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 
 from harness.base.errors import UserError
 from harness.modules.network import copy_module
+from harness.runs.digests import variable
 
 NOT_STATE = frozenset(vars(nn.Module()))
 """Attributes of every module: its parameters, buffers, submodules, hooks and mode."""
@@ -38,8 +40,8 @@ ADVICE = {
 DATA: tuple[Any, ...] = (int, float, Tensor, np.ndarray, list, dict)
 """Attributes of a class that are taken for data."""
 
-Place = tuple[str, Callable[[], Any], Callable[[Any], None]]
-"""A variable: its name, and functions that read and write it."""
+Place = tuple[str, Callable[[], Any], Callable[[Any], None], str]
+"""A variable: its name, functions that read and write it, and its name in digests or nothing."""
 
 Frozen = tuple[Any, Any]
 """A value as a hashable description, with and without identities of its tensors."""
@@ -47,12 +49,15 @@ Frozen = tuple[Any, Any]
 
 def refuse_hidden_state(
     parts: Mapping[str, Any], call: Callable[[Mapping[str, Any], bool], None]
-) -> None:
+) -> set[str]:
     """Refuse what keeps state between calls outside of parameters and buffers.
 
     Args:
         parts: model, loss and metrics by the name that messages have for them.
         call: calls the parts once; with True on other data of the same shapes.
+
+    Returns:
+        What calls change without harm, as `digests` name it.
 
     Raises:
         UserError: one of the parts does.
@@ -68,7 +73,7 @@ def refuse_hidden_state(
     written = [key for key, value in once.items() if before.get(key, value)[0] != value[0]]
     written += once.keys() - before.keys()  # attributes that the call has made
     if not written:
-        return
+        return set()
     call(copied, False)
     twice = _freeze_all(copied)
     other = _copy(parts)
@@ -84,6 +89,26 @@ def refuse_hidden_state(
         told = f"{part}: {name!r} changes from call to call, and is neither parameter nor buffer"
         shared = "simulated workers would share it, a resumed run would lose it"
         raise UserError(f"{told}: {shared}; allowed: {ADVICE[part.partition(':')[0]]}")
+    places = [(part, place) for part, value in copied.items() for place in _places(value)]
+    return {place[3] for part, place in places if place[3] and (part, place[0]) in written}
+
+
+def find_made(maker: Any, module: nn.Module, make: Callable[[], object]) -> set[str]:
+    """What making a module anew changes of globals, closures and classes, as `digests` name it.
+
+    Args:
+        maker: the user's class or function.
+        module: what it has made.
+        make: calls it.
+    """
+    places = [*_places(module), *(_of_function(maker) if isinstance(maker, FunctionType) else ())]
+    named = [(place[3], place[1]) for place in places if place[3]]
+
+    def freeze() -> list[Any]:
+        return [_Freezer(set(), [], identities=False).freeze(read()) for _, read in named]
+
+    before, _, after = freeze(), make(), freeze()
+    return {key for (key, _), a, b in zip(named, before, after, strict=True) if a != b}
 
 
 def _find_read(
@@ -98,7 +123,7 @@ def _find_read(
         for place in _places(value, is_loss=part != "model")
     ]
     values = [(place, place[1]()) for key, place in places if key in kept]
-    for (name, _, write), _value in values:
+    for (name, _, write, _), _value in values:
         write(_Unread(name))
     try:
         call(parts, False)
@@ -107,7 +132,7 @@ def _find_read(
     except Exception:  # by an operation that does not ask the value: torch's own, say
         return min(kept)
     finally:
-        for (_, _, write), value in values:
+        for (_, _, write, _), value in values:
             write(value)
     return None
 
@@ -177,7 +202,7 @@ def _freeze_all(parts: Mapping[str, Any]) -> dict[tuple[str, str], Frozen]:
     kept: list[Any] = []
     frozen: dict[tuple[str, str], Frozen] = {}
     for part, value in parts.items():
-        for name, read, _ in _places(value, is_loss=part != "model"):
+        for name, read, _, _ in _places(value, is_loss=part != "model"):
             frozen[part, name] = (
                 _Freezer(known, kept, identities=True).freeze(read()),
                 _Freezer(known, kept, identities=False).freeze(read()),
@@ -209,7 +234,7 @@ def _places(part: Any, *, is_loss: bool = True) -> Iterator[Place]:
         yield from _places(cast(Any, part).func)
         for name in part.keywords:
             yield _attribute(part.keywords, name, name)
-        yield "an argument of partial", lambda: part.args, lambda _: None
+        yield "an argument of partial", lambda: part.args, lambda _: None, ""
     elif isinstance(part, FunctionType):
         yield from _of_function(part)
     elif not isinstance(part, type | BuiltinFunctionType | str):
@@ -218,8 +243,9 @@ def _places(part: Any, *, is_loss: bool = True) -> Iterator[Place]:
         yield from _of_class(cast("type[Any]", type(part)))
 
 
-def _attribute(variables: Any, name: str, shown: str) -> Place:
-    return shown, lambda: variables[name], functools.partial(operator.setitem, variables, name)
+def _attribute(variables: Any, name: str, shown: str, key: str = "") -> Place:
+    write = functools.partial(operator.setitem, variables, name)
+    return shown, lambda: variables[name], write, key
 
 
 def _of_class(kind: type) -> Iterator[Place]:
@@ -234,23 +260,36 @@ def _of_class(kind: type) -> Iterator[Place]:
                 value, int | float | Tensor | list | dict
             ):
                 write = functools.partial(setattr, base, name)
-                yield f"{base.__name__}.{name}", functools.partial(getattr, base, name), write
+                read = functools.partial(getattr, base, name)
+                yield f"{base.__name__}.{name}", read, write, variable(base, name)
 
 
-def _of_function(function: FunctionType) -> Iterator[Place]:
-    """Attributes and closure of a function, and the globals that it assigns."""
-    if _is_library(function):
+def _of_function(function: FunctionType, seen: set[FunctionType] | None = None) -> Iterator[Place]:
+    """Attributes, closure and globals of a function and of those that it calls by their names."""
+    seen = set() if seen is None else seen
+    if _is_library(function) or function in seen:
         return
+    seen.add(function)
     for name in vars(function):
         yield _attribute(vars(function), name, f"{function.__name__}.{name}")
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     for name, cell in cells:
-        if _is_full(cell) and not isinstance(cell.cell_contents, FunctionType | type | nn.Module):
+        if _is_full(cell) and isinstance(cell.cell_contents, FunctionType):
+            yield from _of_function(cell.cell_contents, seen)
+        elif _is_full(cell) and not isinstance(cell.cell_contents, type | nn.Module):
             write = functools.partial(setattr, cell, "cell_contents")
-            yield name, functools.partial(getattr, cell, "cell_contents"), write
-    for step in dis.get_instructions(function.__code__):
-        if step.opname == "STORE_GLOBAL" and step.argval in function.__globals__:
-            yield _attribute(function.__globals__, step.argval, step.argval)
+            read = functools.partial(getattr, cell, "cell_contents")
+            yield name, read, write, variable(function, name)
+    variables = function.__globals__
+    steps = list(dis.get_instructions(function.__code__))
+    stored = {step.argval for step in steps if step.opname == "STORE_GLOBAL"}
+    loaded = {step.argval for step in steps if step.opname == "LOAD_GLOBAL"}
+    for name in sorted((stored | loaded) & variables.keys()):
+        value = variables[name]
+        if isinstance(value, FunctionType):
+            yield from _of_function(value, seen)
+        elif name in stored or not isinstance(value, type | nn.Module | ModuleType):
+            yield _attribute(variables, name, name, variable(variables, name))
 
 
 def _is_library(code: type | FunctionType) -> bool:

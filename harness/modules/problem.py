@@ -19,12 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from harness.base.errors import RAISED, UserError, describe_raised
+from harness.base.log import LOG
 from harness.base.seeds import stream, stream_key
 from harness.grid.executors import Parcel
 from harness.judge.direction import BETTER, MORE
 from harness.modules.buffers import Rule
 from harness.modules.gradient_rules import NO_RULES, GradientRules
-from harness.modules.hidden_state import refuse_hidden_state
+from harness.modules.hidden_state import find_made, refuse_hidden_state
 from harness.modules.network import (
     OWN_LOSS,
     AskedLoss,
@@ -55,6 +56,7 @@ from harness.modules.trees import (
 from harness.networks.contract import Minibatch, upload
 from harness.runs.config import HasIdentity
 from harness.runs.digests import (
+    VARYING,
     digest_of_code,
     digest_of_part,
     digest_of_state,
@@ -113,6 +115,7 @@ class Problem(HasIdentity):
         self.train, self.dev, self.test = train, dev, test
         self._inspected: dict[tuple[int, str], Inspection] = {}  # pickled with the problem
         self._batchable: dict[tuple[int, str], bool] = {}
+        self._varying = set[str]()
 
     def __hash__(self) -> int:
         return id(self)
@@ -202,7 +205,12 @@ class Problem(HasIdentity):
                     try_metrics(*parts, data=name)
             metrics = {f"metric: {name}": metric for name, metric in self.metrics.items()}
             held = {"model": _to_device(module, device), "loss": self.loss, **metrics}
-            refuse_hidden_state(held, partial(_call_parts, call, some, scored))
+            varying = refuse_hidden_state(held, partial(_call_parts, call, some, scored))
+        if not isinstance(self.model, nn.Module):
+            varying |= find_made(self.model, module, partial(self._make, self.model, 0))
+        for name in sorted(varying - VARYING):
+            LOG.info(f"{name}: calls change it, so its value is no part of a run's identity")
+        self._varying |= varying
         return found
 
     def _is_batchable(self, minibatch: int, device: str) -> bool:
@@ -239,6 +247,7 @@ class Problem(HasIdentity):
             return self._digest()
 
     def _digest(self) -> dict[str, Any]:
+        VARYING.update(self._varying)
         model: dict[str, str] = {"code": digest_of_code(self.model, "model")}
         if isinstance(self.model, nn.Module):
             model["state"] = digest_of_state(self.model)

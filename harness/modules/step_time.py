@@ -61,6 +61,7 @@ class StepConfig(Configuration):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values for the identity, including the processor's name."""
+        self.problem.inspect(self.minibatch, self.device)  # finds what identifies it
         known = self.problem.to_identity()
         step = {key: known[key] for key in ("model", "loss", "autocast") if key in known}
         size = {"minibatch": self.minibatch, "device": self.device}

@@ -49,6 +49,18 @@ Seen = dict[int, tuple[int, object]]
 """Objects described so far by id, with their number; held here so that no id is used again."""
 
 
+VARYING: set[str] = set()
+"""Names of globals, closures and attributes of classes that calls change, see `variable`: their
+values identify no run."""
+
+
+def variable(holder: Any, name: str) -> str:
+    """The name in every process of a variable of a class, of a function, or of its globals."""
+    if isinstance(holder, dict):
+        return f"{cast('dict[str, object]', holder).get('__name__')}.{name}"
+    return f"{holder.__module__}.{holder.__qualname__}.{name}"
+
+
 def digest_of_code(value: object, called: str = "code") -> str:
     """SHA-256 of a function, class or callable object with all it refers to, in hexadecimal.
 
@@ -294,7 +306,8 @@ def _class(kind: type, seen: Seen) -> Iterator[str]:
         bound = [getattr(member, part, None) for part in ("__func__", "fget", "fset", "fdel")]
         functions = [each for each in bound if each is not None] or [member]
         # What Python itself keeps in a class has names of this form, too.
-        if not name.startswith("__") or isinstance(functions[0], types.FunctionType):
+        is_plain = not name.startswith("__") and variable(kind, name) not in VARYING
+        if is_plain or isinstance(functions[0], types.FunctionType):
             yield f"member {name}"
             yield from _several("parts", functions, seen)
 
@@ -316,12 +329,12 @@ def _names(function: types.FunctionType, seen: Seen) -> Iterator[str]:
     """Describe everything that a function refers to: defaults, closure and globals."""
     yield from _describe([function.__defaults__, function.__kwdefaults__], seen)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        if name != "__class__":
+        if name != "__class__" and variable(function, name) not in VARYING:
             yield f"held {name}"
             yield from _describe(_content(cell), seen)
     names = _attributes(function.__code__)
     for name in sorted(_global_names(function.__code__)):
-        if name in function.__globals__:
+        if name in function.__globals__ and variable(function.__globals__, name) not in VARYING:
             yield f"global {name}"
             yield from _describe(function.__globals__[name], seen)
             yield from _members(function.__globals__[name], names, seen)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import pickle
+import random
 import re
 import warnings
 
@@ -15,8 +17,10 @@ from torch.nn.utils import prune
 
 import lagbench
 from harness.base.errors import UserError
+from harness.base.log import LOG as LAGBENCH
 from harness.modules.network import copy_module
 from harness.modules.problem import Arrays, Problem
+from harness.runs.digests import VARYING
 
 X = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
 Y = X.sum(1, keepdim=True)
@@ -192,7 +196,26 @@ class Centred(nn.Module):
         return functional.mse_loss(outputs - self.centre, targets)
 
 
+TALLY, DRAWS = [0], random.Random(0)
+LOG = []
+
+
+def tally():
+    TALLY[0] += 1
+    return TALLY[0]
+
+
+def counting_in_a_list(outputs, targets):
+    return functional.mse_loss(outputs, targets) * tally()
+
+
+def drawing(outputs, targets):
+    return functional.mse_loss(outputs, targets) * DRAWS.random()
+
+
 LOSSES = {
+    "TALLY": lambda: counting_in_a_list,
+    "DRAWS": lambda: drawing,
     "CALLS": lambda: counting_global,
     "count": counting_closure,
     "counting_attribute.calls": lambda: counting_attribute,
@@ -211,6 +234,58 @@ def test_a_loss_or_metric_that_keeps_a_state_is_refused(name):
     if name == "calls":
         with pytest.raises(UserError, match=told):
             inspect(model, functools.partial(Counted(), weight=2.0))
+
+
+class Made(nn.Linear):
+    """A module that counts how often it was made."""
+
+    count = 0
+
+    def __init__(self) -> None:
+        super().__init__(4, 1)
+        Made.count += 1
+
+
+def logged(outputs, targets):
+    value = functional.mse_loss(outputs, targets)
+    LOG.append(value.item())
+    return value
+
+
+def collecting(into):
+    def loss(outputs, targets):
+        into.extend([1.0])
+        return functional.mse_loss(outputs, targets)
+
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "name"),
+    [
+        (nn.Linear(4, 1), logged, "LOG"),
+        (nn.Linear(4, 1), collecting([]), "collecting.<locals>.loss.into"),
+        (Made, functional.mse_loss, "Made.count"),
+        (lambda: Made(), functional.mse_loss, "Made.count"),
+    ],
+)
+def test_what_calls_change_without_harm_identifies_no_run(model, loss, name, caplog):
+    """Three equal problems have one identity, here and in another process; a line says so."""
+    LAGBENCH.addHandler(caplog.handler)
+    VARYING.clear()
+    found = []
+    for _ in range(3):
+        arrays = Arrays(X, Y)
+        problem = Problem(model, loss, arrays, arrays, None, {})
+        problem.inspect(16, "cpu")
+        found.append(problem.to_identity())
+    LAGBENCH.removeHandler(caplog.handler)
+    told = f"{__name__}.{name}: calls change it, so its value is no part of a run's identity"
+    assert found[0] == found[1] == found[2]
+    assert caplog.messages == [told]
+    VARYING.clear()
+    assert pickle.loads(pickle.dumps(problem)).to_identity() == found[0]
+    VARYING.clear()
 
 
 def test_parameters_of_a_loss_are_refused():
