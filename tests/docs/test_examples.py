@@ -1,7 +1,5 @@
 """Every example runs as a user would run it, in a folder of its own."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What pages tell a reader to run runs, and prints what they say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

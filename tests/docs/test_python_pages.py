@@ -1,7 +1,5 @@
 """The pages that the site makes from docstrings: what stands on them, and that it says enough."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

@@ -5,8 +5,6 @@ Classes are found where run files find them: below `Algorithm`, `LocalOptimizer`
 none, or where a setting takes another path, its settings stand here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any, get_args

@@ -5,8 +5,6 @@ round, in plain Python. Shared are the laws that durations are drawn by, and the
 all-reduce sends to whom.
 """
 
-from __future__ import annotations
-
 import heapq
 import importlib.util
 import math

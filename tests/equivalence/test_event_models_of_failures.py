@@ -4,8 +4,6 @@ As `test_event_models`: plain Python that walks from event to event, or round to
 with the simulator only the laws that durations, instants and losses are drawn by.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from dataclasses import replace

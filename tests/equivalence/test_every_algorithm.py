@@ -1,7 +1,5 @@
 """What holds for every algorithm: a resume changes no bit, nor does who is computed with whom."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

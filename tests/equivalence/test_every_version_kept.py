@@ -4,8 +4,6 @@ The walk takes the record as it is: contribution by contribution, each computed 
 of the version that it read, fold by fold.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Paper 2, section 3: averaging models after every update is averaging gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

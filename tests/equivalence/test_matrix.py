@@ -5,8 +5,6 @@ pass among them; then `walk` goes the same way naively. Contributions that are c
 give the same bits, those computed together the same numbers up to rounding.
 """
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections import Counter

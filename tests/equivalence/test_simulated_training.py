@@ -1,7 +1,5 @@
 """The simulated executor against straight code that does the same by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

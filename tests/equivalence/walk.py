@@ -6,8 +6,6 @@ is put back to a deep copy of what it was. Algorithms whose papers need the mode
 that count what waits in a buffer, are written out here with those at hand.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Sequence

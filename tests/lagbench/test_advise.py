@@ -1,7 +1,5 @@
 """Advice on a real module, on a cluster where two workers pay or do not."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

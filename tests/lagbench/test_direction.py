@@ -1,7 +1,5 @@
 """A metric of which more is better: what is chosen, and what the identity of a run has of it."""
 
-from __future__ import annotations
-
 import pytest
 from torch.nn import functional
 

@@ -1,7 +1,5 @@
 """Own work and clusters are made of what `lagbench` has."""
 
-from __future__ import annotations
-
 from dataclasses import fields, is_dataclass
 from typing import get_args, get_type_hints
 

@@ -1,7 +1,5 @@
 """A cell that cannot be trained is told, and the others of the comparison are."""
 
-from __future__ import annotations
-
 import pytest
 from torch.nn import functional
 

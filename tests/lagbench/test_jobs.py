@@ -1,7 +1,5 @@
 """Runs of `import lagbench` side by side: equal to those of one process, whatever carries them."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import re

@@ -1,7 +1,5 @@
 """What `import lagbench` offers."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

@@ -1,7 +1,5 @@
 """Mistakes of a first program: one line each, which names the argument at fault."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import dataclass
 

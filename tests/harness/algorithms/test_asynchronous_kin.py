@@ -1,7 +1,5 @@
 """Folds of asynchronous SGD's kin by hand, and against asynchronous SGD where they are it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Local optimizers against PyTorch's own, and against the algebra of what they do."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

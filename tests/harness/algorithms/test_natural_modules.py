@@ -1,7 +1,5 @@
 """Natural gradient of anybody's module, held to the house's own and to the published formulas."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Folds of outer loops by hand."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

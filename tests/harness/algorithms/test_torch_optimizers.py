@@ -1,7 +1,5 @@
 """Optimizers of torch, a state for each worker, against torch's own loop."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -13,8 +13,6 @@ Fieller's interval is found by inverting the test of mean(a − ρ b) = 0 numeri
 of rank correlations by going through all orders of the points.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """Ratios of errors with intervals, and the data that they need, where the truth is known."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Are verdicts right as often as they say? Results simulated with the paper right and wrong."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

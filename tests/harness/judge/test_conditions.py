@@ -1,7 +1,5 @@
 """Conditions of a paper: asked of every claim of their kinds, whichever way it came out."""
 
-from __future__ import annotations
-
 import math
 from importlib import import_module
 from pathlib import Path

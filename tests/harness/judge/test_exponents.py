@@ -1,7 +1,5 @@
 """Exponents over seeds: a power law's own, the jackknife's naive loop, what has no interval."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What results say of the runs behind them."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

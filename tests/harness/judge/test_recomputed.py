@@ -1,7 +1,5 @@
 """Published intervals and verdicts come out of their seeds' values by other code."""
 
-from __future__ import annotations
-
 import ast
 import copy
 import json

@@ -1,7 +1,5 @@
 """Laws of a ratio over scale against closed forms; their intervals against Student's and truth."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Run files of anybody's module: trained, predicted, killed, on real processes and replayed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

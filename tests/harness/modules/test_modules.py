@@ -1,7 +1,5 @@
 """Training anybody's module: the same as a plain loop, whatever kills it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from safetensors.torch import load_file

@@ -1,7 +1,5 @@
 """Optimizers as torch has them: objects, classes, functions, names."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

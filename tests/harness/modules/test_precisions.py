@@ -1,7 +1,5 @@
 """Parameters in bfloat16, autocast, tied and frozen parameters: the same as a plain loop."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

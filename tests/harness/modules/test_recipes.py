@@ -1,7 +1,5 @@
 """Recipes of the field, for every algorithm: one worker is the plain loop of torch."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

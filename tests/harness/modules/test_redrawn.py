@@ -1,7 +1,5 @@
 """Data sets that draw at random, beside plain loops that seed and ask for themselves."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

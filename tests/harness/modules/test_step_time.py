@@ -1,7 +1,5 @@
 """Costs of a step: its counts and a device's seconds by hand, and what is said of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any

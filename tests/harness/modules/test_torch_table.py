@@ -4,8 +4,6 @@ The other side is plain loops of `torch.optim`, on the same minibatches. Of the 
 parameters are tied, some have a gradient in some minibatches only, and some have never any.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 import tempfile

@@ -1,7 +1,5 @@
 """Losses and metrics of a whole set: of parts they are not the mean, so they are not split."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Data that differ by worker: each worker's examples beside those of a walk around its share."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import replace
 from math import ceil

@@ -1,7 +1,5 @@
 """The server on real processes, whose workers are messages of the test's own."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from types import SimpleNamespace

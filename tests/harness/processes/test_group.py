@@ -1,7 +1,5 @@
 """What the environment says of a group, and how its processes are started."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """Real workers' own code under a seeded adversary; `schedules` says what must hold."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Real processes: their record replays to the same bits, and deaths cost little."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Connections over ZeroMQ: who is let in, what a relay sees, and how ends are noticed."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable, Iterator

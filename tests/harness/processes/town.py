@@ -5,8 +5,6 @@ happens next is drawn from one seed: a schedule can be told by its number. `Town
 are in place of the sockets.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections import deque

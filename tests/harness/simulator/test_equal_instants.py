@@ -1,7 +1,5 @@
 """Folds, faults, returns, reads: the order at one instant, in every protocol."""
 
-from __future__ import annotations
-
 import pytest
 
 from harness.simulator import (

@@ -5,8 +5,6 @@ only in memory. A crash leaves of each name the old or the new one, and of each 
 was synced, or nothing, a half or all of what was written since.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -8,8 +8,6 @@ resumable, or whole and right, and it can always be finished.
 ``python -m tests.harness.store.stateful 1000`` tries a thousand histories.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

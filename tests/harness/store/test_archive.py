@@ -1,7 +1,5 @@
 """An archive has runs without their large files, and a store takes what it lacks."""
 
-from __future__ import annotations
-
 import pytest
 
 from harness.base.errors import UserError

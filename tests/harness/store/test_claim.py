@@ -1,7 +1,5 @@
 """The claim on a run: one process executes it, and whoever died or fell silent is taken over."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

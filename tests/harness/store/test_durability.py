@@ -1,7 +1,5 @@
 """What is promised holds for a machine that loses power."""
 
-from __future__ import annotations
-
 import shutil
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Folders that somebody forged are named, and disturb none of the others."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io

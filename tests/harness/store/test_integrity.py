@@ -1,7 +1,5 @@
 """A store may be missing something; it may not be wrong."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from contextlib import suppress

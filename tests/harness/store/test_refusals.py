@@ -1,7 +1,5 @@
 """What a machine refuses at any moment costs one line, and nothing that was finished."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource

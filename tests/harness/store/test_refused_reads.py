@@ -1,7 +1,5 @@
 """What a machine refuses to read is not damaged: the command ends, and nothing is touched."""
 
-from __future__ import annotations
-
 import builtins
 import errno
 import io

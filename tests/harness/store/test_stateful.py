@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from hypothesis import settings
 
 from tests.harness.store.stateful import Histories

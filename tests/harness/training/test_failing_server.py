@@ -1,7 +1,5 @@
 """What a run says of itself after its server has failed is of the state that is left."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
