@@ -38,11 +38,6 @@ def test_the_stated_entropy_is_what_a_long_text_costs():
     assert np.mean(bits) == pytest.approx(entropy_bits(text), abs=4 * np.std(bits) / 16_000**0.5)
 
 
-def test_habit_lowers_the_entropy():
-    bits = [entropy_bits(invent_bigram(0, 50, Manner(habit=h))) for h in (0.0, 0.5, 0.9)]
-    assert bits[0] > bits[1] > bits[2]
-
-
 def test_lengths_are_those_asked_for():
     text = invent_bigram(0, 10, Manner(sentence_words=(2, 4)))
     lengths = Counter(len(text.sentence(stream(0, "lengths", i))) for i in range(300))

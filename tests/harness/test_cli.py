@@ -122,9 +122,3 @@ def test_python_dash_m_harness_is_the_command():
     assert finished.returncode == 2
     assert "missing.toml" in finished.stderr
     assert "Traceback" not in finished.stderr
-
-
-def test_help_names_the_commands():
-    command = [sys.executable, "-m", "harness", "--help"]
-    told = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert "simulate" in told.stdout

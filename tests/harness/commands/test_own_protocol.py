@@ -138,18 +138,6 @@ def test_help_says_what_its_class_says_where_it_is_named(hurried, capsys):
         assert "--every N averaging: minibatches between two averages" in shown
 
 
-def test_a_setting_of_another_protocol_names_those_that_have_it(hurried, capsys):
-    assert main([*hurried, "--slots", "3"]) == 2
-    told = capsys.readouterr().err
-    allowed = "with --protocol rollouts or sequence"
-    assert f"--slots: not allowed with --protocol hurried; allowed: {allowed}" in told
-
-
-def test_a_module_that_cannot_be_imported_is_one_line(capsys):
-    assert main(["simulate", "k20m-server", "--import", "nowhere_at_all"]) == 2
-    assert "--import: 'nowhere_at_all' cannot be imported" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("name", ["averaging", "Averaging"])
 def test_one_of_ours_goes_by_both_names_and_no_other_is_imported_for_it(name, monkeypatch):
     loaded, load = [], Entry.load

@@ -61,21 +61,13 @@ def test_a_table_has_a_header_and_trials_of_learning_rates_stand_apart(tmp_path,
     head = ["run", "algorithm", "workers", "rate", "seed", "status", "result", "seconds", "note"]
     result = ["done", "dev_error", "0.25", "500", "ms"]
     assert told == [
-        [f"{tmp_path}:", "4", "runs"],
-        [],
-        ["results:", "2"],
-        head,
+        [f"{tmp_path}:", "4", "runs"], [], ["results:", "2"], head,
         [hashes[1], "ModelAveraging:10", "4", "0.1", "0", *result],
-        [hashes[0], "ModelAveraging:10", "4", "0.1", "1", *result],
-        [],
-        ["trials", "of", "learning", "rates:", "1"],
-        head,
-        [hashes[2], "ModelAveraging", "1", "0.1", "100", *result],
-        [],
-        ["others:", "1"],
-        head,
+        [hashes[0], "ModelAveraging:10", "4", "0.1", "1", *result], [],
+        ["trials", "of", "learning", "rates:", "1"], head,
+        [hashes[2], "ModelAveraging", "1", "0.1", "100", *result], [], ["others:", "1"], head,
         [hashes[3], "-", "-", "-", "3", *result],
-    ]
+    ]  # fmt: skip
     assert main(["runs", str(tmp_path), "--wide"]) == 0
     wide = capsys.readouterr().out.splitlines()
     assert wide[3].endswith("settings that differ")

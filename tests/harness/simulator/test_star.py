@@ -142,17 +142,6 @@ def test_a_link_that_workers_own_links_cannot_fill_holds_nobody_up():
     assert layout_of(narrow, 8, depth=2) is None  # two messages of a worker meet on its own link
 
 
-def test_links_of_one_rate_are_of_one_kind_in_whatever_direction_and_of_whatever_group():
-    own = np.array([[1.0, 2.0, 2.0, 5.0], [2.0, 5.0, 5.0, 1.0]])
-    apart, core = (
-        layout_of(Network((Level(1),), "fair", "rendezvous", c, Level(1, 9.0)), 4, own=own)
-        for c in (None, 6.0)
-    )
-    assert apart.caps.tolist() == core.caps.tolist() == [[1.0], [2.0], [5.0]]
-    assert [room.tolist() for room in apart.rooms] == [[1, 1, 2], [1, 2, 1]]
-    assert [room.tolist() for room in core.rooms] == [[2, 3, 3]]
-
-
 def test_a_site_of_two_groups_goes_the_general_way_and_two_sites_of_one_each_do_not():
     sites = Network((Level(1), Level(2, 1.5)), server=Level(1, 9.0))
     mixed, apart = np.array([[1.0, 2.0, 1.0, 2.0]] * 2), np.array([[1.0, 1.0, 2.0, 2.0]] * 2)
