@@ -35,7 +35,6 @@ from reproductions.paper3_async_mmi.experiments import (
     rate_name,
     replicas,
 )
-from reproductions.paper3_async_mmi.law import BESIDE, LAW
 from reproductions.paper3_async_mmi.quantities import (
     CRITERION,
     FRAME_ERROR,
@@ -520,6 +519,4 @@ BEYOND = (
     Maker("p3.fetching", SWEPT, fetching, divergence=True),
     Maker("p3.frames", tuple(REPLICAS.values()), troubles),
     Maker("p3.cancel-curve", ("ten", "large"), cancelling),
-    *LAW,
-    BESIDE,
 )

@@ -1,6 +1,6 @@
 """Paper 3's runs as complete configurations, the presets of each scale, and what differs there.
 
-Runs are those of verdicts, of tuning and of the law, and timings; a variant of a training is two
+Runs are those of verdicts and of tuning, and timings; a variant of a training is two
 lines. A preset has the settings of a scale, and those fixed on development data before any
 verdict.
 """
@@ -17,9 +17,8 @@ from typing import Any
 from data_synth.corpus import Corpus
 from harness.acoustics.decoder import Beam
 from harness.acoustics.mmi import Criterion
-from harness.algorithms.async_sgd import AsyncSgd, Gradients
+from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Exponential
-from harness.algorithms.stale import DelayCompensated, StalenessAware
 from harness.runs.config import Stage
 from harness.runs.timing import TimingConfig
 from harness.search.search import LargestRateConfig
@@ -140,62 +139,6 @@ def replicas(n: int) -> str:
     """Label of ``n`` replicas."""
     return f"{n} replica{'s' * (n > 1)}"
 
-
-@dataclass(frozen=True)
-class Cell:
-    """Conditions of a search for the largest stable rate.
-
-    Args:
-        replicas: decoders and trainers.
-        slots: as a multiple of the scale's.
-        cancel_below: the criterion's threshold: the larger, the fewer frames are kept.
-    """
-
-    replicas: int
-    slots: float = 1.0
-    cancel_below: float = 0.002
-
-    def rival(self, name: str) -> str:
-        """The setting of another algorithm in this cell, by the algorithm's name."""
-        return f"{self.name}, {name}"
-
-    @property
-    def name(self) -> str:
-        """Name of its setting."""
-        return f"law {replicas(self.replicas)}, slots × {self.slots:g}, τ {self.cancel_below:g}"
-
-
-FITTED = (Cell(1), Cell(10), Cell(50), Cell(10, 0.5), Cell(10, 2.0), Cell(50, 2.0))
-
-HELD_OUT = (Cell(25), Cell(50, 0.5), Cell(25, 2.0), Cell(25, 1.0, 0.05))
-
-CELLS = (*FITTED, *HELD_OUT)
-"""Cells of the stability law: those it is fitted on, and those it is tested on."""
-
-STRENGTHS = (1.0, 100.0, 10_000.0)
-"""λ of the delay compensation that are tried, in `STRENGTHENED`; of the summed gradient."""
-
-STRENGTHENED = Cell(50)
-
-STRENGTHENED_BY = {one: STRENGTHENED.rival(f"λ {one:g}") for one in STRENGTHS}
-"""λ -> name of its setting."""
-
-STRENGTH = 1.0
-"""λ in the held-out cells; the README has the measurements that it was chosen from."""
-
-VERSIONS = 256
-"""Versions that a compensating server keeps, more than fifty replicas miss: 0.16 GB overnight."""
-
-RIVALS: Mapping[str, AsyncSgd | Gradients] = {
-    "staleness-aware rates": StalenessAware(),
-    "delay compensation": DelayCompensated(STRENGTH, VERSIONS),
-}
-"""Algorithms for stale gradients, with a search for their largest rates in each cell of `ASKED`."""
-
-ALIKE = (Cell(10), Cell(25), Cell(50))
-"""Cells that differ in replicas alone."""
-
-ASKED = (*HELD_OUT, *(cell for cell in ALIKE if cell not in HELD_OUT))
 
 MOST_STATES = 10_000
 """States of the words' loop up to which sums over all of it are cheaper than wide searches."""
@@ -377,7 +320,7 @@ STEP_S = 0.44
 
 
 def largest(config: SequenceConfig, subject: Subject) -> LargestRateConfig:
-    """The search for the largest stable rate of a training, around the law's prediction.
+    """The search for the largest stable rate of a training; more replicas begin lower.
 
     Args:
         config: with the replicas and slots in question.
@@ -438,46 +381,6 @@ def rate_name(setting: str, tried: int) -> str:
     return f"{setting}, rate {tried}"
 
 
-def cells(subject: Subject) -> dict[str, LargestRateConfig]:
-    """The search for the largest stable rate of every cell of the law, on development data."""
-    known = subject.development
-    return {cell.name: largest(_cell_config(known, cell), known) for cell in CELLS}
-
-
-def rivals(subject: Subject) -> dict[str, LargestRateConfig]:
-    """The searches of algorithms for stale gradients, and first those of λ."""
-    known = subject.development
-    asked = [(n, STRENGTHENED, DelayCompensated(k, VERSIONS)) for k, n in STRENGTHENED_BY.items()]
-    asked += [(cell.rival(n), cell, rival) for cell in ASKED for n, rival in RIVALS.items()]
-    found: dict[str, LargestRateConfig] = {}
-    for setting, cell, algorithm in asked:
-        sought = largest(replace(_cell_config(known, cell), algorithm=algorithm), known)
-        if isinstance(algorithm, StalenessAware):
-            sought = _divide_rates(sought, cell.replicas - 1)
-        found[setting] = sought
-    return found
-
-
-def _divide_rates(sought: LargestRateConfig, by: int) -> LargestRateConfig:
-    """The search for an algorithm that divides rates by the staleness.
-
-    Its largest rate is higher, at most by the factor ``by``; gradients are fresh at the end of a
-    pass, so the factor is not known. The ends are further apart, with one more halving.
-    """
-    lowest, highest = (round(times * by * sought.lowest, 7) for times in (1 / 16, 16))
-    return replace(sought, lowest=lowest, highest=highest, halvings=sought.halvings + 1)
-
-
-def _cell_config(known: Subject, cell: Cell) -> SequenceConfig:
-    base = sequence(known, known.corpus_seed, 10)
-    return replace(
-        base,
-        replicas=cell.replicas,
-        slots=max(1, round(cell.slots * base.slots)),
-        criterion=replace(base.criterion, cancel_below=cell.cancel_below),
-    )
-
-
 def timings(seed: int) -> dict[str, TimingConfig]:
     """The paper's own sizes on its cluster, timed without training; and steps without network."""
     cluster = load_cluster(CLUSTER)
@@ -511,8 +414,6 @@ def experiments(subject: Subject, seed: int) -> Mapping[str, Configuration]:
         **lines(subject, seed),
         **timings(seed),
         **tuning(subject),
-        **cells(subject),
-        **rivals(subject),
     }
 
 

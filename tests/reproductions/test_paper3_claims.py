@@ -16,7 +16,6 @@ from reproductions.paper3_async_mmi import claims, quantities
 from reproductions.paper3_async_mmi import claims as staleness
 from reproductions.paper3_async_mmi import exhibits as beyond
 from reproductions.paper3_async_mmi.experiments import (
-    CELLS,
     INTERVALS,
     PRESETS,
     SWEEPS,
@@ -392,10 +391,6 @@ def test_every_scale_sweeps_as_many_intervals():
     for preset in PRESETS.values():
         assert {len(each) for each in preset.fetch.values()} == {INTERVALS}
         assert preset.fetch.keys() == SWEEPS.keys()
-
-
-def test_the_cells_of_the_law_have_names_of_their_own():
-    assert len({cell.name for cell in CELLS}) == len(CELLS)
 
 
 @pytest.mark.parametrize("scale", PRESETS)
