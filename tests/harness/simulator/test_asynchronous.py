@@ -88,29 +88,6 @@ def test_faults_cost_what_they_do_by_hand(run, fault, workers, fold_s, times_s, 
     assert timeline.lost().first_step.tolist() == lost
 
 
-def test_a_lost_message_is_sent_again_after_the_time_named(run):
-    faults = (Fault("message", probability=0.5, retry_s=10.0),)
-    timeline = run(workers=1, faults=faults, durations={}).advance(folds=400)
-    steps = np.diff(timeline.folds.time_s, prepend=0.0)
-    assert set(np.unique((steps - 1.0) % 10.0).tolist()) == {0.0}
-    lost = (steps - 1.0) / 10.0
-    assert lost.mean() == pytest.approx(1.0, abs=0.2)  # p / (1 - p) a contribution
-    assert len(timeline.lost()) == 0
-
-
-def test_a_server_goes_on_from_its_last_checkpoint(run):
-    """Two workers fold at 1, 1, 2, 2, 3; at 3.5 the server fails; its checkpoint is of 2.25."""
-    faults = (Fault("server", at_s=(3.5,), down_s=2.0, checkpoint_s=2.25),)
-    timeline = run(workers=2, faults=faults, durations={}).advance(folds=8)
-    restarts = timeline.restarts
-    assert restarts.time_s.tolist() == [5.5]
-    assert restarts.version.tolist() == [6]
-    assert restarts.restored_version.tolist() == [4]
-    assert timeline.kept().fold.tolist() == [0, 1, 2, 3, 6, 7]
-    # both were computing and were done at 4, but the server is there again at 5.5
-    assert timeline.folds.time_s.tolist() == [1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 5.5, 5.5]
-
-
 def test_losing_workers_of_whom_some_never_return_ends_in_one_clear_line(run):
     simulation = run(workers=3, faults=(Fault("death", mean_s=5.0),))
     with pytest.raises(UserError, match="every worker has left permanently"):

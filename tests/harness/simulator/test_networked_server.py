@@ -22,7 +22,6 @@ from harness.simulator import star as star_module
 from harness.simulator.network import Level, Network
 from tests.harness.simulator import simpy_network
 from tests.harness.simulator.conftest import sequence
-from tests.theory.queueing import visits
 
 JOB = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=8.0)
 LOGNORMAL = Jitter("lognormal", 0.3)
@@ -126,17 +125,6 @@ def test_contention_on_the_way_to_the_server_is_that_calculated_by_hand(run, cas
     assert simulation.advance(folds=len(times_s)).folds.time_s.tolist() == times_s
 
 
-def test_shards_of_a_fast_network_differ_when_they_are_read(run):
-    timeline = run(star(40.0, 80.0), 8, shards=3).advance(folds=200)
-    pieces = timeline.pieces
-    versions = pieces.read_version.reshape(-1, 3)
-    assert np.any(versions.max(axis=1) > versions.min(axis=1))
-    assert np.all(pieces.read_version <= pieces.version)
-    for shard in range(3):
-        mine = pieces.version[pieces.worker == -1 - shard]
-        assert len(set(mine.tolist())) == len(mine) == 200
-
-
 @pytest.mark.parametrize("sharing", ["fifo", "fair"])
 def test_a_contribution_that_fetches_nothing_is_pushed_with_all_its_bytes(run, sharing):
     """A worker under way twice fetches every other time; 8 bytes take 0.1 s at 80 a second."""
@@ -145,18 +133,6 @@ def test_a_contribution_that_fetches_nothing_is_pushed_with_all_its_bytes(run, s
     pushes = spans.kind == 2
     assert pushes.sum() == 50
     assert (spans.end_s - spans.start_s)[pushes] == pytest.approx(8.0 / 40.0)
-
-
-@pytest.mark.parametrize("sharing", ["fifo", "fair"])
-@pytest.mark.parametrize("name", TOPOLOGIES)
-def test_littles_law_holds_on_every_queue(run, name, sharing):
-    simulation = run(with_sharing(TOPOLOGIES[name], sharing), jitter=Jitter("gamma", 0.8))
-    timeline = simulation.advance(folds=20_000)
-    window = (0.2 * simulation.now_s, simulation.now_s)
-    for stage, queue in visits(timeline).items():
-        present = queue.mean_present(*window)
-        assert present > 0.0
-        assert queue.littles_product(*window) == pytest.approx(present, rel=5e-3), stage
 
 
 def test_a_network_without_a_servers_link_leaves_the_parameter_server_on_its_own_link(run):
