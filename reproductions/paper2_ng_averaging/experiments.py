@@ -3,10 +3,6 @@
 Runs train by setting, or time one epoch. Every compared setting has a first rate of its own, of the
 mean gradient, found by the same search (`sweep`) on development data. A scale that was not searched
 takes the paper's rate, 0.32 times the workers.
-
-Cells are the runs that the law of averages is fitted to: shares of the data, few and many workers.
-The same passes over less data are fewer averages. The law is checked on other runs, with the whole
-of a scale's data (``ng_8``, ``ng_16``, ``ng_32``, ``ng_64``, ``bmuf``, ``outer``).
 """
 
 from __future__ import annotations
@@ -15,7 +11,6 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import product
 from typing import Any
 
 from data_synth.corpus import Corpus
@@ -23,7 +18,6 @@ from harness.acoustics.rbm import Recipe, WideRandom
 from harness.algorithms.averaging import (
     BlockMomentum,
     GradientAveraging,
-    Mean,
     ModelAveraging,
     OuterNesterov,
 )
@@ -64,7 +58,6 @@ class Preset:
         history: frames over which they forget.
         max_change: largest average change of a layer's parameters by a frame, for SGD too.
         seeds: default number.
-        cells: workers of the cells that the law of averages is fitted to.
         pretraining: passes of each machine, the first layer's twice as many, where pretraining is
             compared with none; elsewhere 1.
     """
@@ -79,16 +72,15 @@ class Preset:
     history: float
     max_change: float
     seeds: int
-    cells: tuple[int, int]
     pretraining: int = 1
 
 
 PRESETS = {
-    "smoke": Preset((64,) * 2, 32, 0.25, 2, 3, (10, 20), 4, 500.0, 0.4, 2, (2, 4)),
-    "laptop": Preset((128,) * 4, 32, 0.105, 8, 40, (10, 20), 4, 500.0, 0.4, 3, (2, 8)),
-    "overnight": Preset((128,) * 4, 32, 1.0, 8, 40, (10, 20), 4, 500.0, 0.4, 5, (8, 32), 5),
-    "gpu": Preset((512,) * 6, 256, 1.0, 4, 20, (30, 60), 4, 2000.0, 0.075, 3, (8, 32)),
-    "paper": Preset((2048,) * 6, 1024, 1.0, 15, 40, (40, 40), 1, 2000.0, 0.075, 3, (8, 32)),
+    "smoke": Preset((64,) * 2, 32, 0.25, 2, 3, (10, 20), 4, 500.0, 0.4, 2),
+    "laptop": Preset((128,) * 4, 32, 0.105, 8, 40, (10, 20), 4, 500.0, 0.4, 3),
+    "overnight": Preset((128,) * 4, 32, 1.0, 8, 40, (10, 20), 4, 500.0, 0.4, 5, 5),
+    "gpu": Preset((512,) * 6, 256, 1.0, 4, 20, (30, 60), 4, 2000.0, 0.075, 3),
+    "paper": Preset((2048,) * 6, 1024, 1.0, 15, 40, (40, 40), 1, 2000.0, 0.075, 3),
 }
 
 SEEDS = {scale: preset.seeds for scale, preset in PRESETS.items()}
@@ -154,58 +146,6 @@ def trial_name(name: str, label: str) -> str:
     return f"{name}, {label} the rate" if label != "chosen" else f"{name}, its rate"
 
 
-SHARES = {"eighth": 0.125, "quarter": 0.25, "half": 0.5}
-
-SIZES = ("few", "many")
-"""The two numbers of workers of a preset's cells."""
-
-STEPS = {"mean": Mean(), "bmuf": BlockMomentum(), "outer": OuterNesterov()}
-
-SERIAL = "serial"
-
-SEARCHED_ON = "quarter"
-
-
-def cell(step: str, size: str, share: str) -> str:
-    """Name of a cell."""
-    return "_".join((step, size, share))
-
-
-def serial(share: str) -> str:
-    """Name of the run of one worker on a share of the data."""
-    return f"{SERIAL}_{share}"
-
-
-def cells(one: RunConfig, workers: tuple[int, int]) -> dict[str, RunConfig]:
-    """Every cell, and one worker on its data.
-
-    Args:
-        one: one worker on the whole data.
-        workers: few, and many.
-    """
-    assert isinstance(one.algorithm, ModelAveraging)
-    (stage,), found = one.stages, dict[str, RunConfig]()
-    for share, part in SHARES.items():
-        alone = replace(one, stages=(replace(stage, share=part * stage.share),))
-        found[serial(share)] = alone
-        for (step, outer), (size, n) in product(STEPS.items(), zip(SIZES, workers, strict=True)):
-            averaged = replace(one.algorithm, outer=outer)
-            found[cell(step, size, share)] = replace(alone, workers=n, algorithm=averaged)
-    return found
-
-
-def rate_of(name: str) -> str:
-    """Setting with the rate of ``name``: cells share the one found on a quarter of the data."""
-    before, _, share = name.rpartition("_")
-    return f"{before}_{SEARCHED_ON}" if share in SHARES else name
-
-
-SEARCHED_CELLS = (
-    serial(SEARCHED_ON),
-    *(cell(step, size, SEARCHED_ON) for step in STEPS for size in SIZES),
-)
-"""The cells with rates of their own search."""
-
 PRINTED: dict[str, Any] = REPORTED["paper"]
 
 GPUS: tuple[int, ...] = tuple(REPORTED["timings"]["gpus"])
@@ -215,15 +155,11 @@ NODES: tuple[int, ...] = tuple(PRINTED["nodes"])
 MANY = 16
 """The nodes of tables 3 to 6."""
 
-BEYOND = 64
-"""Twice the paper's largest number of workers, where the law predicts whether averaging pays."""
-
 SEARCHED = (
-    *(f"ng_{n}" for n in (*NODES, BEYOND)),
+    *(f"ng_{n}" for n in NODES),
     *("random_1", "random_32", "rbm_1", "rbm_32", "every_20", "small_1", "small_16"),
     *("newbob_1", "newbob_16", "exponential_1", "exponential_16", "sgd_1", "sgd_16"),
     *("gradients", "bmuf", "outer"),
-    *SEARCHED_CELLS,
 )
 """Settings with a rate that was searched for, in the order of the report."""
 
@@ -298,7 +234,6 @@ def build_configs(subject: Subject, seed: int) -> dict[str, RunConfig]:
     each = replace(averaging(), every=1)
     settings = {
         **{f"ng_{n}": config for n, config in ng.items()},
-        f"ng_{BEYOND}": build_averaging(subject, seed, BEYOND),
         **{f"random_{n}": replace(ng[n], initial=WideRandom()) for n in (1, 32)},
         **{f"rbm_{n}": replace(ng[n], initial=pretraining(preset.pretraining)) for n in (1, 32)},
         "every_20": replace(many, protocol=averaging(2 * EVERY)),
@@ -309,13 +244,10 @@ def build_configs(subject: Subject, seed: int) -> dict[str, RunConfig]:
         "gradients": replace(
             sgd[MANY], algorithm=GradientAveraging(plain(preset)), protocol=each
         ),
-        "bmuf": replace(many, algorithm=replace(averaged, outer=STEPS["bmuf"])),
-        "outer": replace(many, algorithm=replace(averaged, outer=STEPS["outer"])),
-        **cells(ng[1], preset.cells),
+        "bmuf": replace(many, algorithm=replace(averaged, outer=BlockMomentum())),
+        "outer": replace(many, algorithm=replace(averaged, outer=OuterNesterov())),
     }  # fmt: skip
-    return {
-        name: with_found_rate(scale, rate_of(name), config) for name, config in settings.items()
-    }
+    return {name: with_found_rate(scale, name, config) for name, config in settings.items()}
 
 
 def derive_configs(runs: Mapping[str, RunConfig]) -> dict[str, RunConfig]:

@@ -20,11 +20,9 @@ from harness.simulator import Simulation
 from harness.simulator.collectives import AllReduce
 from harness.store import Store
 from reproductions.paper import Paper
-from reproductions.paper2_ng_averaging import law
 from reproductions.paper3_async_mmi.quantities import Sweep
 from tests.reproductions.book import SEEDS, Book, made, makers
 
-law_of = cache(law.fit)
 interval_of = cache(statistics.interval_of)
 MISFITS: dict[tuple[bytes, bytes, int], Array] = {}
 misfit_of: Any = Sweep.misfit
@@ -47,7 +45,6 @@ def fits_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         return MISFITS[key]
 
     monkeypatch.setattr(statistics, "interval_of", interval_of)
-    monkeypatch.setattr(law, "fit", lambda cells: law_of(tuple(cells)))
     monkeypatch.setattr(Sweep, "misfit", property(misfit))
     for owner, name in WORK:
         monkeypatch.setattr(owner, name, refused)

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from harness.algorithms.averaging import ModelAveraging
 from harness.base.seeds import identity
 from harness.speech.frames import RunConfig
 from reproductions.paper2_ng_averaging.experiments import (
@@ -15,7 +14,6 @@ from reproductions.paper2_ng_averaging.experiments import (
     build_configs,
     experiments,
     load_rates,
-    rate_of,
     trial_name,
 )
 
@@ -35,9 +33,9 @@ def subject(scale: str) -> Any:
 def test_every_setting_that_is_compared_has_a_rate_of_its_own_search(scale):
     assert set(load_rates(scale)["rates"]) == set(SEARCHED)
     settings = build_configs(subject(scale), 11)
-    assert {rate_of(name) for name in settings} == set(SEARCHED)
+    assert set(settings) == set(SEARCHED)
     for name, config in settings.items():
-        assert config.schedule.rate == load_rates(scale)["rates"][rate_of(name)]
+        assert config.schedule.rate == load_rates(scale)["rates"][name]
 
 
 def test_runs_of_the_search_are_the_same_for_every_seed_and_no_verdicts():
@@ -97,12 +95,3 @@ def test_a_small_minibatch_is_a_quarter_and_timed_as_256():
     large, small = runs["ng_16"], runs["small_16"]
     assert small.stages[0].minibatch * 4 == large.stages[0].minibatch
     assert small.stages[0].timed_minibatch == 256
-
-
-def test_cells_have_shares_of_the_data_and_the_outer_step_they_are_named_after():
-    runs = build_configs(subject("overnight"), 11)
-    cell = runs["bmuf_many_quarter"]
-    assert isinstance(cell.algorithm, ModelAveraging)
-    assert (cell.workers, cell.stages[0].share) == (32, 0.25)
-    assert type(cell.algorithm.outer).__name__ == "BlockMomentum"
-    assert runs["serial_half"].workers == 1
