@@ -11,9 +11,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("harness", "lagbench", "reproductions", "data_synth", "reports")
-MOST_LINES_OF_PRODUCT = 45_766
-MOST_LINES_OF_TESTS = 39_974
-MOST_WORDS_OF_DOCUMENTS = 54_400
+MOST_LINES_OF_PRODUCT = 45_880
+MOST_LINES_OF_TESTS = 38_680
+MOST_WORDS_OF_DOCUMENTS = 51_300
 
 
 def count_lines(source: str) -> int:
