@@ -437,7 +437,7 @@ def test_a_package_counts_by_its_version_wherever_it_is_installed(user, tmp_path
     def digest(name, factor, version="1.0"):
         for old in (tmp_path / "libs").glob("*"):
             shutil.rmtree(old) if old.is_dir() else old.unlink()
-        for module in ("installed_here", "beside_it"):
+        for module in ("installed_here", "of_the_user"):
             path = tmp_path / "libs" / module / "parts.py"
             path.parent.mkdir(parents=True)
             (path.parent / "__init__.py").write_text("")
@@ -454,9 +454,11 @@ def test_a_package_counts_by_its_version_wherever_it_is_installed(user, tmp_path
 
     one = digest("installed_here", 2)
     assert one == digest("installed_here", 22) != digest("installed_here", 2, "1.1")
-    assert digest("beside_it", 2) != digest("beside_it", 22)
+    assert digest("of_the_user", 2) != digest("of_the_user", 22)
     for cached in (digests.is_installed, digests._recorded):
         cached.cache_clear()
+    for name in ("installed_here", "of_the_user"):
+        del sys.modules[name], sys.modules[f"{name}.parts"]
 
 
 def test_a_package_of_another_environment_counts_by_its_version_too(tmp_path, monkeypatch):
