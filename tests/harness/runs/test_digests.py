@@ -457,8 +457,7 @@ def test_a_package_counts_by_its_version_wherever_it_is_installed(user, tmp_path
     assert digest("of_the_user", 2) != digest("of_the_user", 22)
     for cached in (digests.is_installed, digests._recorded):
         cached.cache_clear()
-    for name in ("installed_here", "of_the_user"):
-        del sys.modules[name], sys.modules[f"{name}.parts"]
+    del sys.modules["of_the_user"], sys.modules["of_the_user.parts"]  # imported last
 
 
 def test_a_package_of_another_environment_counts_by_its_version_too(tmp_path, monkeypatch):
