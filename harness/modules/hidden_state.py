@@ -62,10 +62,6 @@ def refuse_hidden_state(
     Raises:
         UserError: one of the parts does.
     """
-    for name, part in parts.items():
-        if name != "model" and any(map(_has_parameters, _owners(part))):
-            told = "has parameters of its own, which would not be trained"
-            raise UserError(f"{name}: {told}; allowed: parameters of the model, with loss='model'")
     copied = _copy(parts)
     before = _freeze_all(copied)
     call(copied, False)
@@ -165,21 +161,6 @@ class _Unread:
     __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = _read  # pyright: ignore[reportAssignmentType]
     __int__ = __float__ = __index__ = __array__ = __or__ = __and__ = __xor__ = __enter__ = _read
     __hash__ = object.__hash__
-
-
-def _owners(part: Any) -> Iterator[Any]:
-    """A callable and the objects that it is bound to."""
-    yield part
-    if isinstance(part, MethodType):
-        yield part.__self__
-    elif isinstance(part, functools.partial):
-        yield from _owners(cast(Any, part).func)
-    elif isinstance(part, FunctionType):
-        yield from (c.cell_contents for c in part.__closure__ or () if _is_full(c))
-
-
-def _has_parameters(value: Any) -> bool:
-    return isinstance(value, nn.Module) and any(p.requires_grad for p in value.parameters())
 
 
 def _copy(parts: Mapping[str, Any]) -> dict[str, Any]:

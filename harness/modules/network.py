@@ -610,6 +610,9 @@ def _run_module(module: nn.Module, loss: Loss, x: Value, targets: Value) -> Insp
         raise UserError(f"loss: {told}; allowed: one number for a minibatch, a tensor of shape []")
     if not found.requires_grad:
         raise UserError("loss: does not depend on the model's parameters; nothing can be trained")
+    if not _find_leaves(found) <= set(module.parameters()):
+        told = "depends on parameters that are not the model's, which would not be trained"
+        raise UserError(f"loss: {told}; allowed: registered parameters, with loss='model'")
     for name, (value, version) in _copy_parameters(module).items():
         if version != parameters[name][1] or not torch.equal(value, parameters[name][0]):
             told = f"forward writes the parameter {name!r}, which the server's would overwrite"
@@ -620,6 +623,19 @@ def _run_module(module: nn.Module, loss: Loss, x: Value, targets: Value) -> Insp
         classes = find_classes(loss, outputs, unwrap(targets))
     summed = once != 0.0 and abs(twice - 2.0 * once) <= APART * abs(once)
     return Inspection(drawn, None, "sum" if summed else "mean", changing, axes, classes)
+
+
+def _find_leaves(value: Tensor) -> set[Tensor]:
+    """The tensors that a gradient of ``value`` would be accumulated in."""
+    leaves, seen, waiting = set[Tensor](), set[Any](), [cast(Any, value.grad_fn)]
+    while waiting:
+        step = waiting.pop()
+        if step is not None and step not in seen:
+            seen.add(step)
+            if (variable := getattr(step, "variable", None)) is not None:
+                leaves.add(variable)
+            waiting += [following for following, _ in step.next_functions]
+    return leaves
 
 
 def _copy_parameters(module: nn.Module) -> dict[str, tuple[Tensor, int]]:

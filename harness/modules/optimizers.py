@@ -123,6 +123,11 @@ def _convert(made: Optimizer, trained: Mapping[str, nn.Parameter]) -> OptimizerC
         raise UserError(
             "optimizer: has taken steps; allowed: a fresh one, as its state is not kept"
         )
+    hooks = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    if any(vars(made).get(name) for name in hooks):
+        raise UserError("optimizer: has hooks on its steps, which would not be called")
+    if any("initial_lr" in group for group in made.param_groups):
+        raise UserError("optimizer: has a scheduler; allowed: schedule=, a run's own")
     groups = [{k: v for k, v in each.items() if k != "params"} for each in made.param_groups]
     found = [_convert_group(made, each) for each in groups]
     if all(each == groups[0] for each in groups):

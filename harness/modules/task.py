@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -500,7 +501,7 @@ class ModuleEvaluator:
             outputs = self._run(module, examples)
             loss = float(self._loss(outputs, targets))
             further = {
-                name: float(metric(outputs, self._mark_ignored(metric, targets)))
+                name: float(metric(*copy.deepcopy((outputs, self._mark_ignored(metric, targets)))))
                 for name, metric in self._metrics.items()
             }
         count = len(examples) if self._network.reduction == "sum" else 1

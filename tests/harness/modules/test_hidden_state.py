@@ -298,9 +298,9 @@ def test_parameters_of_a_loss_are_refused():
             return functional.mse_loss(self.scale * outputs, targets)
 
     model = nn.Linear(4, 1)
-    with pytest.raises(UserError, match="loss: has parameters of its own"):
+    with pytest.raises(UserError, match="loss: depends on parameters that are not"):
         inspect(model, Scaled())
-    with pytest.raises(UserError, match="loss: has parameters of its own"):
+    with pytest.raises(UserError, match="loss: depends on parameters that are not"):
         inspect(model, functools.partial(Scaled()))
     inspect(model, Scaled().requires_grad_(False))
 
@@ -396,3 +396,55 @@ def test_a_forward_that_writes_parameters_is_refused():
 
     with pytest.raises(UserError, match=r"forward writes the parameter 'inner\.weight'"):
         inspect(Clipping())
+
+
+def _penalties(model):
+    loss, weight = nn.functional.cross_entropy, model[0].weight
+    held = {"parameters": list(model.parameters())}
+
+    def by_global(o, t):
+        return loss(o, t) + sum(p.pow(2).sum() for p in held["parameters"])
+
+    def by_argument(model, o, t):
+        return loss(o, t) + model[0].weight.norm()
+
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(()))
+
+        def forward(self, o, t):
+            return loss(self.weight * o, t)
+
+    yield by_global
+    yield functools.partial(by_argument, model)
+    yield lambda o, t, w=weight: loss(o, t) + w.norm()
+    yield lambda o, t: loss(o, t) + model[0].weight.norm()
+    yield Own()
+
+
+def test_a_loss_of_parameters_that_are_not_the_models_is_refused(tmp_path):
+    model = nn.Sequential(nn.Linear(8, 2))
+    x, y = torch.randn(64, 8), torch.arange(64) % 2
+    for loss in _penalties(model):
+        with pytest.raises(UserError, match="not the model's"):
+            lagbench.train(
+                model, loss, (x, y), cluster="k20m-server", algorithm="async", workers=1, rate=0.1,
+                passes=1, seeds=[0], step_seconds=1e-3, store=tmp_path,
+            )  # fmt: skip
+
+
+def test_a_metric_that_writes_what_it_gets_spoils_no_other(tmp_path):
+    def write(outputs, targets):
+        outputs.mul_(0)
+        targets.mul_(0)
+        return 0.5
+
+    x, y = torch.randn(64, 8), torch.arange(64) % 2
+    result = lagbench.train(
+        nn.Linear(8, 2), functional.cross_entropy, (x, y), dev=(x, y), metric=[write, "error"],
+        cluster="k20m-server", algorithm="async", workers=1, rate=0.1, passes=3, seeds=[0],
+        step_seconds=1e-3, store=tmp_path,
+    )  # fmt: skip
+    error = float((result.model()(x).argmax(1) != y).double().mean())
+    assert result.runs[0].summary["dev_error/iterate"] == pytest.approx(error)

@@ -69,6 +69,18 @@ class Own(torch.optim.SGD):
     """An optimizer of the user's own."""
 
 
+def hooked():
+    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
+    optimizer.register_step_post_hook(lambda *_: None)
+    return optimizer
+
+
+def scheduled():
+    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
+    torch.optim.lr_scheduler.LinearLR(optimizer, 0.01)
+    return optimizer
+
+
 def used(kind: type[torch.optim.Optimizer]) -> torch.optim.Optimizer:
     (parameter,) = parameters = some()
     optimizer = kind(parameters)
@@ -93,6 +105,8 @@ GROUPS = [{"params": some(), "lr": 0.1}, {"params": some(), "lr": 0.2}]
         ),
         (torch.optim.SGD(some(), 0.1, maximize=True), "maximize=True; allowed: False"),
         (used(torch.optim.Adam), "has taken steps; allowed: a fresh one"),
+        (hooked(), "has hooks on its steps, which would not be called"),
+        (scheduled(), "has a scheduler; allowed: schedule="),
         (used(torch.optim.Adagrad), "has taken steps; allowed: a fresh one"),
         (3, "optimizer: 3; allowed: 'sgd'"),
         (lambda parameters: 3, "a function that gives 3"),
