@@ -252,7 +252,8 @@ def _of_function(function: FunctionType, seen: set[FunctionType] | None = None) 
         return
     seen.add(function)
     for name in vars(function):
-        yield _attribute(vars(function), name, f"{function.__name__}.{name}")
+        key = variable(function, name)
+        yield _attribute(vars(function), name, f"{function.__name__}.{name}", key)
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     for name, cell in cells:
         if _is_full(cell) and isinstance(cell.cell_contents, FunctionType):

@@ -44,6 +44,9 @@ ADDRESS = " at 0x"
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 """Attributes of a module with hooks, which change its outputs or gradients."""
 
+OF_TORCH = vars(nn.Module()).keys() - {"training"}
+"""Attributes of a module in which PyTorch keeps its parts and hooks."""
+
 Array = np.ndarray[Any, np.dtype[Any]]
 Seen = dict[int, tuple[int, object]]
 """Objects described so far by id, with their number; held here so that no id is used again."""
@@ -273,10 +276,8 @@ def _slots(value: object) -> dict[str, Any]:
 
 def _is_torch_internal(name: str) -> bool:
     """Whether PyTorch keeps a module's parts or hooks in an attribute of this name."""
-    kept = name in ("_modules", "_parameters", "_buffers")
     # Recurrent layers keep their parameters a second time, and weak references to them.
-    kept = kept or name in ("_flat_weights", "_flat_weight_refs")
-    return kept or (name.startswith("_") and "hook" in name)
+    return name in OF_TORCH or name in ("_flat_weights", "_flat_weight_refs")
 
 
 def _module(held: Mapping[str, Any], seen: Seen) -> Iterator[str]:
@@ -313,14 +314,16 @@ def _class(kind: type, seen: Seen) -> Iterator[str]:
 
 
 def _function(function: types.FunctionType, seen: Seen) -> Iterator[str]:
-    if is_installed(function.__module__):
-        where = function.__module__
-        yield f"function {where}.{function.__qualname__} {_version(where)}"
-        return
-    yield f"function {function.__qualname__} {sys.version_info[:2]}"
+    where = str(function.__globals__.get("__name__"))  # `functools.wraps` copies `__module__`
     kinds: object = getattr(function, "registry", None)  # of `functools.singledispatch`
     if isinstance(kinds, types.MappingProxyType):
         yield from _describe(cast(object, kinds), seen)
+    if is_installed(where):
+        yield f"function {where}.{function.__qualname__} {_version(where)}"
+        if "__wrapped__" in vars(function):
+            yield from _describe(cast(Any, function).__wrapped__, seen)
+        return
+    yield f"function {function.__qualname__} {sys.version_info[:2]}"
     yield _instructions(function.__code__)
     yield from _names(function, seen)
 
@@ -328,6 +331,10 @@ def _function(function: types.FunctionType, seen: Seen) -> Iterator[str]:
 def _names(function: types.FunctionType, seen: Seen) -> Iterator[str]:
     """Describe everything that a function refers to: defaults, closure and globals."""
     yield from _describe([function.__defaults__, function.__kwdefaults__], seen)
+    for name, value in sorted(vars(function).items()):
+        if variable(function, name) not in VARYING:
+            yield f"attribute {name}"
+            yield from _describe(value, seen)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         if name != "__class__" and variable(function, name) not in VARYING:
             yield f"held {name}"
@@ -363,7 +370,7 @@ def _content(cell: types.CellType) -> object:
 def _global_names(code: types.CodeType) -> set[str]:
     """Names of the globals that a function and its inner functions and classes read."""
     loads = {str(i.argval) for i in dis.get_instructions(code) if i.opname in LOADS}
-    return {name for name in loads if not name.startswith("__")}.union(
+    return {name for name in loads if not (name.startswith("__") and name.endswith("__"))}.union(
         *map(_global_names, _within(code))
     )
 

@@ -80,7 +80,8 @@ def test_what_is_allowed_is_not_refused(tmp_path):
     assert method_of((AsyncSgd(), protocol)) == Method("AsyncSgd", AsyncSgd(), protocol)
     assert Parameters.from_module(nn.Linear(2, 2).half()).count == 6
     assert Parameters.from_module(nn.Linear(2, 2).bfloat16()).count == 6
-    for asked in (OPTIMIZER, torch.optim.SGD):
+    fresh = torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)
+    for asked in (fresh, torch.optim.SGD):
         settings(optimizer=asked, store=tmp_path)
         assert optimizer_of(asked).descent == PLAIN
-    assert optimizer_of(OPTIMIZER).rate == 0.1
+    assert optimizer_of(fresh).rate == 0.1

@@ -487,3 +487,22 @@ def test_a_module_with_a_recurrent_layer_has_a_digest():
     module = Recurrent()
     assert digest_of_code(module, "model") == digest_of_code(copy.deepcopy(module), "model")
     assert digest_of_state(module) == digest_of_state(copy.deepcopy(module))
+
+
+def test_what_a_wrapped_function_its_attributes_and_private_globals_are_counts(user):
+    wraps = (
+        "import functools, torch\n@functools.wraps(torch.sum)\ndef loss(x):\n    return {} * x\n"
+    )
+    attribute = "def loss(x):\n    return loss.factor * x\nloss.factor = {}\n"
+    private = "__factor = {}\ndef loss(x):\n    return __factor * x\n"
+    for source in (wraps, attribute, private):
+        assert len({digest_of_code(user(source.format(n)).loss) for n in (2, 3, 2)}) == 2
+
+
+def test_an_attribute_that_is_called_like_a_hook_counts():
+    def digest(scale):
+        module = torch.nn.Linear(2, 2)
+        module._hook_scale = scale
+        return digest_of_code(module)
+
+    assert digest(1.0) == digest(1.0) != digest(2.0)
