@@ -1,4 +1,4 @@
-"""Any module as a network over the replica stack: gradients, parameters, inspection.
+"""Any module as a network over the replica stack: gradients and parameters.
 
 One replica at a time, gradients are those of ``loss(module(x), y).backward()``, to the bit: the
 module's parameters become views of the replica's row. Several replicas at once are one call of
@@ -7,9 +7,8 @@ module's parameters become views of the replica's row. Several replicas at once 
 To an algorithm, a user's minibatch is *one* frame, whose loss is the value of the user's function.
 So a learning rate multiplies the gradient of that loss, whether it is a sum or a mean.
 
-`Parameters` is the layout of a module's parameters in a vector ``[P]``. `inspect_module` runs a
-module to find out if it draws random numbers, and if replicas can be batched. Random numbers come
-from the global generators with a seed; the user's state of them is restored.
+`Parameters` is the layout of a module's parameters in a vector ``[P]``. Random numbers come from
+the global generators with a seed; the user's state of them is restored.
 
 Shape letters in this package: W replicas, P parameters of one, B examples of a minibatch.
 """
@@ -17,14 +16,12 @@ Shape letters in this package: W replicas, P parameters of one, B examples of a 
 from __future__ import annotations
 
 import copy
-import math
 import pickle
 import random
-import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import compress
 from math import prod
@@ -38,12 +35,11 @@ from torch.utils.checkpoint import (
     checkpoint,  # pyright: ignore[reportUnknownVariableType]
 )
 
-from harness.base.errors import RAISED, UserError, describe_raised
-from harness.base.settings import format_count
-from harness.modules.buffers import Buffers, find_changed_buffers, get_versions
+from harness.base.errors import UserError, describe_raised
+from harness.modules.buffers import Buffers
 from harness.modules.gradient_rules import NO_RULES, GradientRules
-from harness.modules.outputs import Axes, Classes, find_axes, find_classes, join_outputs
-from harness.modules.trees import Call, Parts, Value, join, map_tensors, unwrap
+from harness.modules.outputs import Axes, join_outputs
+from harness.modules.trees import Call, Parts, Value, unwrap
 from harness.natural_gradient.layer_hooks import Affine, LayerHook, Reduction, is_affine
 from harness.networks.contract import RuledNetwork, State
 from harness.networks.unused import Unused, fill_unused_
@@ -533,218 +529,3 @@ def state_of_generators(device: torch.device = CPU) -> bytes:
 
 ROWS, SMALL = 4, 2**16
 """Largest number of rows of which views are kept, and of parameters in such a row."""
-
-AT_ONCE = 16
-"""Replicas from which a CPU is faster with all at once than one by one (docs/api.md)."""
-
-AT_ONCE_ON_A_GPU = 2
-
-APART = 1e-3
-"""Largest relative difference between two computations that are taken to be the same."""
-
-SLOW = "batching rule"
-"""Part of PyTorch's warning about an operation that `vmap` computes replica by replica."""
-
-
-@dataclass(frozen=True)
-class Inspection:
-    """Properties of a module and its loss, as found by running them.
-
-    Attributes:
-        draws: whether the module draws random numbers in training.
-        together: number of replicas from which on they are computed at once, if they can be; None
-            for never.
-        reduction: whether the loss is the mean or the sum over examples.
-        changing: names of the buffers that training changes.
-        axes: dimensions along which outputs of parts of a minibatch are joined, if they can be.
-        classes: of outputs and targets; None if they are not for several classes.
-    """
-
-    draws: bool
-    together: int | None
-    reduction: Reduction = "mean"
-    changing: tuple[str, ...] = ()
-    axes: Axes | None = None
-    classes: Classes | None = None
-
-
-def inspect_module(module: nn.Module, loss: Loss, x: Value, targets: Value) -> Inspection:
-    """Inspect a module by running a copy on one minibatch.
-
-    Args:
-        module: the module, left unchanged.
-        loss: loss function of its outputs and targets.
-        x: inputs ``[B, ...]``, or several.
-        targets: ``[B, ...]``, or several.
-
-    Raises:
-        UserError: it fails, or its loss is not one number.
-    """
-    found = _run_module(copy_module(module), loss, x, targets)
-    if found.draws or found.changing:  # several replicas at once would share their buffers
-        return found
-    on_cpu = x.device.type == "cpu"
-    if on_cpu and any(parameter.dim() > 2 for parameter in module.parameters()):
-        return found  # convolutions are faster one by one on a CPU
-    return replace(found, together=AT_ONCE if on_cpu else AT_ONCE_ON_A_GPU)
-
-
-def _run_module(module: nn.Module, loss: Loss, x: Value, targets: Value) -> Inspection:
-    """Compute one loss, and that of the examples repeated.
-
-    Raises:
-        UserError: see `inspect_module`.
-    """
-    Parameters.from_module(module)
-    before, parameters = get_versions(module), _copy_parameters(module)
-    known = state_of_generators(x.device)
-    call = Call.from_module(module, needs_labels=loss is own_loss)
-    with preserve_generators(), torch.enable_grad():
-        with _name_failure("model", len(x)):
-            outputs = call.run_on_copies(module, x, targets)
-        with _name_failure("loss", len(x)):
-            found: Any = loss(outputs, unwrap(targets))
-        drawn = known != state_of_generators(x.device)
-    if not torch.is_tensor(found) or found.dim() != 0 or not found.is_floating_point():
-        told = _describe_shape(found)
-        raise UserError(f"loss: {told}; allowed: one number for a minibatch, a tensor of shape []")
-    if not found.requires_grad:
-        raise UserError("loss: does not depend on the model's parameters; nothing can be trained")
-    if not _find_leaves(found) <= set(module.parameters()):
-        told = "depends on parameters that are not the model's, which would not be trained"
-        raise UserError(f"loss: {told}; allowed: registered parameters, with loss='model'")
-    for name, (value, version) in _copy_parameters(module).items():
-        if version != parameters[name][1] or not torch.equal(value, parameters[name][0]):
-            told = f"forward writes the parameter {name!r}, which the server's would overwrite"
-            raise UserError(f"model: {told}; allowed: what the optimizer alone writes")
-    changing, once = find_changed_buffers(module, before), float(found.detach())
-    with preserve_generators(), torch.no_grad():
-        axes, twice = _double(module, loss, x, targets, outputs, drawn=drawn)
-        classes = find_classes(loss, outputs, unwrap(targets))
-    summed = once != 0.0 and abs(twice - 2.0 * once) <= APART * abs(once)
-    return Inspection(drawn, None, "sum" if summed else "mean", changing, axes, classes)
-
-
-def _find_leaves(value: Tensor) -> set[Tensor]:
-    """The tensors that a gradient of ``value`` would be accumulated in."""
-    leaves, seen, waiting = set[Tensor](), set[Any](), [cast(Any, value.grad_fn)]
-    while waiting:
-        step = waiting.pop()
-        if step is not None and step not in seen:
-            seen.add(step)
-            if (variable := getattr(step, "variable", None)) is not None:
-                leaves.add(variable)
-            waiting += [following for following, _ in step.next_functions]
-    return leaves
-
-
-def _copy_parameters(module: nn.Module) -> dict[str, tuple[Tensor, int]]:
-    """Values of all parameters, each with its number of writes so far."""
-    return {n: (p.detach().clone(), p._version) for n, p in module.named_parameters()}
-
-
-@torch.no_grad()
-def try_metrics(
-    module: nn.Module,
-    metrics: Mapping[str, Metric],
-    x: Value,
-    targets: Value,
-    call: Call,
-    data: str | None = None,
-) -> None:
-    """Evaluate all metrics once on some examples, to find mistakes before training.
-
-    Args:
-        module: the module, left unchanged.
-        metrics: metrics by name.
-        x: inputs ``[B, ...]``, or several.
-        targets: ``[B, ...]``, or several.
-        call: the way the module is called.
-        data: argument that is at fault; None for the model or a metric.
-
-    Raises:
-        UserError: a metric fails, or does not return one number.
-    """
-    if not metrics:
-        return
-    with preserve_generators():
-        with _name_failure(data or "model", len(x), ""):
-            outputs = call.run_on_copies(copy_module(module).eval(), x, targets)
-        for name, metric in metrics.items():
-            with _name_failure(data or f"metric: {name}", len(x), ""):
-                found: Any = metric(outputs, unwrap(targets))
-            try:
-                float(found)
-            except (TypeError, ValueError, RuntimeError) as error:
-                told = f"{name}: {_describe_shape(found)}; allowed: one number for a set"
-                raise UserError(f"metric: {told}") from error
-
-
-@contextmanager
-def _name_failure(part: str, count: int, of: str = "a minibatch of ") -> Generator[None]:
-    """Report an error of the user's code on its first examples in one line.
-
-    Raises:
-        UserError: the code raised an error.
-    """
-    try:
-        yield
-    except UserError:
-        raise
-    except RAISED as error:
-        line = describe_raised(error).partition("\n")[0]
-        size = format_count(count, "example")
-        raise UserError(f"{part}: fails on {of}{size}: {line}") from error
-
-
-def _describe_shape(value: object) -> str:
-    """The shape of a tensor; the class of any other value."""
-    return f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-
-
-def _double(
-    module: nn.Module, loss: Loss, x: Value, targets: Value, outputs: Any, *, drawn: bool
-) -> tuple[Axes | None, float]:
-    """Repeat every example of a minibatch.
-
-    Returns:
-        The dimensions along which ``outputs`` are joined, and the loss of the doubled minibatch;
-        not a number if it is unknown.
-    """
-    xs, ys = (join(torch.cat, [each, each]) for each in (x, targets))
-    run = Call.from_module(module, needs_labels=loss is own_loss).run_on_copies
-    try:
-        doubled = run(module, xs, ys)
-        axes = find_axes(outputs, doubled, compare=not drawn)
-        if drawn:
-            doubled = None if axes is None else join_outputs([outputs, outputs], axes)
-            again = find_axes(run(module.eval(), x, targets), run(module, xs, ys))
-            axes = None if again is None else axes
-    except Exception:  # of a module for one size of minibatches
-        return None, math.nan
-    try:
-        return axes, float(loss(doubled, unwrap(ys)))
-    except Exception:  # of a loss for one size of minibatches
-        return axes, math.nan
-
-
-def is_batchable(module: nn.Module, loss: Loss, x: Value, targets: Value) -> bool:
-    """Whether two replicas can be computed at once with the gradients of each alone."""
-    # Two different rows, so that a module that mixes up replicas is found.
-    model = flat(list(trainable_parameters(module).values()))
-    stack = torch.stack([model, 0.9 * model])
-    xs, ys = (join(torch.stack, [each, each]) for each in (x, targets))
-    xs, ys = (map_tensors(lambda t: t.unsqueeze(1), each) for each in (xs, ys))
-    alone, both = torch.empty_like(stack), torch.empty_like(stack)
-    with warnings.catch_warnings(record=True) as said, torch.no_grad():
-        warnings.simplefilter("always")
-        try:
-            ModuleNetwork(module, loss, together=2).gradient(stack, xs, ys, both)
-        except Exception:  # any operation that vmap does not support
-            return False
-    if any(SLOW in str(warning.message) for warning in said):
-        return False
-    with torch.no_grad():
-        ModuleNetwork(module, loss).gradient(stack, xs, ys, alone)
-    apart = (both - alone).square().sum(), alone.square().sum()
-    return bool(apart[0] <= APART**2 * apart[1])

@@ -123,8 +123,7 @@ def _convert(made: Optimizer, trained: Mapping[str, nn.Parameter]) -> OptimizerC
         raise UserError(
             "optimizer: has taken steps; allowed: a fresh one, as its state is not kept"
         )
-    hooks = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-    if any(vars(made).get(name) for name in hooks):
+    if any(vars(made).get(f"_optimizer_step_{when}_hooks") for when in ("pre", "post")):
         raise UserError("optimizer: has hooks on its steps, which would not be called")
     if any("initial_lr" in group for group in made.param_groups):
         raise UserError("optimizer: has a scheduler; allowed: schedule=, a run's own")

@@ -26,22 +26,19 @@ from harness.judge.direction import BETTER, MORE
 from harness.modules.buffers import Rule
 from harness.modules.gradient_rules import NO_RULES, GradientRules
 from harness.modules.hidden_state import find_made, refuse_hidden_state
+from harness.modules.inspection import Inspection, inspect_module, is_batchable, try_metrics
 from harness.modules.network import (
     OWN_LOSS,
     AskedLoss,
-    Inspection,
     Loss,
     Metric,
     ModuleNetwork,
     Parameters,
     copy_module,
     flat,
-    inspect_module,
-    is_batchable,
     own_loss,
     preserve_generators,
     trainable_parameters,
-    try_metrics,
     use_seed,
 )
 from harness.modules.partition import Partitioning, describe_partition, split_rows

@@ -20,14 +20,8 @@ from harness.base.seeds import stream_key
 from harness.base.settings import setting
 from harness.modules.buffers import deploy
 from harness.modules.gradient_rules import GradientRules
-from harness.modules.network import (
-    OWN_LOSS,
-    Drawing,
-    Inspection,
-    Metric,
-    ModuleNetwork,
-    use_seed,
-)
+from harness.modules.inspection import Inspection
+from harness.modules.network import OWN_LOSS, Drawing, Metric, ModuleNetwork, use_seed
 from harness.modules.outputs import Classes, class_axis, find_axes, join_outputs, logits_of
 from harness.modules.partition import measure_skew, partition_of
 from harness.modules.problem import Arrays, Problem
@@ -611,7 +605,7 @@ def is_ours(metrics: Mapping[str, Metric], names: Sequence[str] = tuple(METRICS)
 
 
 def remark_direction(asked: bool | None, metrics: Mapping[str, Metric]) -> Iterator[str]:
-    """A line where less of a user's metric counts as better, and nobody has said so."""
+    """A line where less of a user's metric counts as better, and ``maximise`` is not given."""
     if asked is None and metrics and not is_ours(metrics):
         yield f"metric: less of {next(iter(metrics))!r} counts as better; for more: maximise=True"
 

@@ -306,7 +306,7 @@ class Connections(ABC):
 
     def receive(self, until_s: float = math.inf) -> Message | None:
         """Wait for the next message, or end of a connection; None if none comes in time."""
-        # Not until nothing arrives: who asks for the time again and again would have no end.
+        # Not until nothing arrives: a worker may ask for the time again and again without end.
         while not self._ready and self._carry(until_s) and self.now_s() < until_s:
             pass
         return self._ready.popleft() if self._ready else None

@@ -6,7 +6,8 @@ from torch import nn
 from torch.nn import functional
 
 from harness.base.errors import UserError
-from harness.modules.network import AT_ONCE, flat, inspect_module, is_batchable
+from harness.modules.inspection import AT_ONCE, inspect_module, is_batchable
+from harness.modules.network import flat
 from harness.modules.problem import Arrays, Problem
 from tests.modules import KINDS, cnn, images
 

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 import lagbench
 from harness.base.errors import UserError
-from harness.modules.network import inspect_module
+from harness.modules.inspection import inspect_module
 from harness.modules.problem import Arrays
 from harness.modules.reading import arrays_of
 from harness.modules.trees import Tree, leaves, unwrap

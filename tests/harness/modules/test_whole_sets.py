@@ -11,14 +11,8 @@ from torch.nn import functional
 import lagbench
 from harness.base.errors import UserError
 from harness.modules.gradient_rules import GradientRules
-from harness.modules.network import (
-    Drawing,
-    ModuleNetwork,
-    flat,
-    inspect_module,
-    own_loss,
-    trainable_parameters,
-)
+from harness.modules.inspection import inspect_module
+from harness.modules.network import Drawing, ModuleNetwork, flat, own_loss, trainable_parameters
 from harness.modules.outputs import WHOLE
 from harness.modules.problem import Arrays, Problem
 from harness.modules.reading import arrays_of
