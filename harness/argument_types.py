@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from harness.base.errors import UserError
 from harness.base.files import run_file
-from harness.runs.device import known_device
+from harness.experiment.device import known_device
 from harness.store import folder_of_run
 
 if TYPE_CHECKING:
-    from harness.grid.executors import Submission
+    from harness.experiment.pools import Submission
 
 __all__ = [
     "add_carriers",
@@ -99,7 +99,7 @@ def submission_of(arguments: Namespace) -> Submission | None:
         raise UserError(f"--runs-per-job {arguments.runs_per_job}: {told}")
     if arguments.submit is None:
         return None
-    from harness.grid.executors import Submission, check
+    from harness.experiment.pools import Submission, check
 
     check(arguments.submit)
     return Submission(arguments.submit, arguments.runs_per_job)

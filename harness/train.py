@@ -21,9 +21,9 @@ from harness import argument_types
 from harness.base.errors import EXIT_RUN_FAILED, UserError
 from harness.base.files import DEFAULT_STORE, describe_choices, run_file
 from harness.cli import Parser, exit_code, run_process
+from harness.experiment.device import resolve
 from harness.kernels import notice
 from harness.processes.group import GOES_ON, LISTENING, SECRET, allow_files, say
-from harness.runs.device import resolve
 
 NEEDED = ("harness.processes.rank_main", "harness.kernels.preload", "pyarrow.parquet")
 """Modules that every process of a group imports."""

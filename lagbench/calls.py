@@ -47,8 +47,9 @@ from harness.algorithms.share_schedules import Cosine, Linear, Steps, Warmup
 from harness.base.errors import UserError
 from harness.base.files import DEFAULT_STORE
 from harness.base.log import LOG
-from harness.grid.display import Tally
-from harness.grid.grid import Runner
+from harness.experiment.display import Tally
+from harness.experiment.grid import Runner, idle_lines, repeat_lines
+from harness.experiment.methods import Asked, Method, method_of
 from harness.judge.comparison import build_table
 from harness.modules import trained
 from harness.modules.allowed import (
@@ -65,8 +66,6 @@ from harness.modules.partition import dirichlet
 from harness.modules.settings import USUAL, Settings
 from harness.natural_gradient import NaturalGradient
 from harness.networks.contract import Minibatch, Network
-from harness.runs.idle import idle_lines, repeat_lines
-from harness.runs.methods import Asked, Method, method_of
 from harness.search.advice import expand, worker_counts
 from harness.search.break_search import Search, ToleranceSearch
 from harness.search.comparison import Grid, Rates
@@ -430,7 +429,7 @@ def rollouts(
         UserError: a mistake, in one line that says what is allowed.
     """
     # when needed: a program that trains no policy does without a dozen modules
-    from harness.grid.grid import run_named
+    from harness.experiment.grid import run_named
     from harness.rollouts.own import configure
     from lagbench.rollout_result import RolloutResult
 

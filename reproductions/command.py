@@ -114,7 +114,7 @@ def run(asked: argparse.Namespace) -> int:
 
     if asked.corpus is not None:
         check_known(asked.corpus, asked.scale or "smoke")
-    from harness.runs.device import resolve
+    from harness.experiment.device import resolve
     from harness.store.files import writable_folder
     from reproductions.paper import NO_CORPUS, Subject, corpus_without_speech
     from reproductions.reproduce import execute_share, reproduce

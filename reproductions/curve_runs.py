@@ -26,7 +26,7 @@ from data_synth import load_corpus
 from harness.base.errors import EXIT_DONE, name_error
 from harness.base.registry import entries
 from harness.cli import Parser, exit_code
-from harness.grid.grid import Runner, run_named
+from harness.experiment.grid import Runner, run_named
 from harness.judge import comparison, read_results, write_results
 from harness.judge.results import Exhibit, Results
 from harness.store import Run, Store

@@ -14,12 +14,12 @@ import numpy as np
 from data_synth import load_corpus
 from data_synth.corpus import Corpus, Utterances
 from harness.base.errors import UserError, name_error
+from harness.experiment.contract import Configuration
 from harness.judge.builders import Maker
 from harness.judge.claims import Rule
 from harness.judge.conditions import Conditions
 from harness.judge.results import Claim, Exhibit
 from harness.store import Run
-from harness.tasks.contract import Configuration
 from reproductions.registered import Registration
 
 FIRST_SEEDS = {"smoke": 11, "laptop": 1004, "overnight": 2001, "gpu": 3001, "paper": 4001}

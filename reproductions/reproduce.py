@@ -13,15 +13,15 @@ from typing import Any
 
 import reports
 from harness.base.seeds import identity
-from harness.grid.executors import Submission
-from harness.grid.grid import execute_named
+from harness.experiment.contract import Configuration
+from harness.experiment.grid import execute_named
+from harness.experiment.pools import Submission
 from harness.judge import comparison, read_results
 from harness.judge.builders import ASKED, Maker, Runs, build_claim, build_exhibit, divergence_hashes
 from harness.judge.parts import LOOKS, correct_verdicts
 from harness.judge.results import Claim, Exhibit, Results
 from harness.store import Run, Store
 from harness.store.schema import TIMELINE
-from harness.tasks.contract import Configuration
 from reports import PUBLISHED
 from reproductions.curve_runs import find_curves
 from reproductions.paper import NO_CORPUS, Paper, Subject

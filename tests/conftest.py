@@ -33,7 +33,7 @@ forks.context(
     "harness.speech.sequence_task",
     "harness.modules.application",
     "harness.rollouts.task",
-    "harness.grid.grid",
+    "harness.experiment.grid",
     "lagbench",
     "pyarrow.parquet",
     "reproductions.reproduce",

@@ -36,6 +36,7 @@ from harness.algorithms.catalogue import (
     StreamingDiLoCo,
     TopK,
 )
+from harness.experiment.order import Minibatches, Order
 from harness.natural_gradient import NaturalGradient, PerComponent, PerSample, Preconditioner
 from harness.natural_gradient import batched_layers as natural_steps
 from harness.natural_gradient.estimate import FIRST_CALLS
@@ -44,7 +45,6 @@ from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.replay.fold_replay import StaleReplay
 from harness.simulator import Averaging, ParameterServer, Simulation, Workload, load_cluster
 from harness.speech.frames import Frames
-from harness.tasks.order import Minibatches, Order
 from tests.logical_device import DEVICE, Counts, LogicalDevice
 
 CLUSTER = load_cluster(Path(__file__).parents[1] / "reproductions/clusters/k20m-server.toml")

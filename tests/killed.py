@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from harness.experiment import loop
+from harness.experiment.contract import Progress, Watch
+from harness.experiment.folds import FrameTraining
 from harness.store import Run, Store
 from harness.store.schema import MODEL, WORD_ERRORS
-from harness.tasks.contract import Progress, Watch
-from harness.training import loop
-from harness.training.folds import FrameTraining
 from tests.silence import silent
 
 FILES = ("run.json", "metrics.parquet", "timeline.parquet", MODEL)

@@ -57,8 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     from harness.base.errors import EXIT_DONE
     from harness.commands import advice_text
-    from harness.grid.grid import Runner
-    from harness.runs.idle import idle_lines, repeat_lines
+    from harness.experiment.grid import Runner, idle_lines, repeat_lines
     from harness.search.advice import AdviceSearch, expand, make_plan, worker_counts
     from harness.simulator import load_cluster
     from harness.store import Store

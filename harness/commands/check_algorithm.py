@@ -28,8 +28,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Check every promise and print the results; exit code 3 if one is broken."""
     from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED
     from harness.base.registry import import_modules
+    from harness.experiment.methods import method_of
     from harness.fidelity.promises import UNASKED, check_contract
-    from harness.runs.methods import method_of
 
     import_modules(arguments.modules, "--import", Path.cwd())
     algorithm = method_of(arguments.name, needs_steps=False).algorithm

@@ -30,9 +30,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run all configurations that the store lacks, print the table, and write it with a plot."""
     from harness.base.errors import EXIT_DONE
-    from harness.grid.grid import Runner
+    from harness.experiment.grid import Runner, idle_lines, repeat_lines
     from harness.judge.comparison import build_table
-    from harness.runs.idle import idle_lines, repeat_lines
     from harness.store import Store
     from harness.store.files import writable_folder
     from reports import comparison

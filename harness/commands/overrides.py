@@ -14,8 +14,8 @@ from harness import argument_types
 from harness.base.errors import UserError
 
 if TYPE_CHECKING:
-    from harness.runs.config import TrainingConfig
-    from harness.runs.methods import Method
+    from harness.experiment.experiment import TrainingConfig
+    from harness.experiment.methods import Method
     from harness.search.comparison import Grid
 
 __all__ = [
@@ -148,9 +148,9 @@ def base_of(arguments: argparse.Namespace) -> tuple[TrainingConfig[Any], Method]
     Raises:
         UserError: a mistake in the file or an option.
     """
-    from harness.runs.config import TrainingConfig
-    from harness.runs.file import RunFile, load_run
-    from harness.runs.methods import Method
+    from harness.experiment.experiment import TrainingConfig
+    from harness.experiment.methods import Method
+    from harness.experiment.run_file import RunFile, load_run
 
     asked = changes(arguments.changes)
     run: RunFile[TrainingConfig[Any]] = load_run(arguments.file, TrainingConfig, changes=asked)
@@ -169,7 +169,7 @@ def named_methods(words: Sequence[str], base: TrainingConfig[Any]) -> list[Metho
     """
     from dataclasses import replace
 
-    from harness.runs.methods import method_of
+    from harness.experiment.methods import method_of
     from harness.simulator import Averaging, ParameterServer
     from harness.simulator.protocols.contract import TimingProtocol
 

@@ -75,8 +75,8 @@ def _run(arguments: argparse.Namespace) -> int:
     """Print the prediction of a run."""
     from harness.base.errors import EXIT_DONE, UserError
     from harness.base.reads import Reads, watch
+    from harness.experiment.run_file import load_run
     from harness.fidelity.predict import prediction
-    from harness.runs.file import load_run
     from harness.simulator import load_cluster
     from harness.simulator.foresight import describe_idle, describe_repeats, load_bundled
 

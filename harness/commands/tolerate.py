@@ -11,8 +11,8 @@ from harness.base.files import describe_choices, run_file
 from harness.commands import overrides
 
 if TYPE_CHECKING:
-    from harness.grid.display import Tally
-    from harness.runs.config import TrainingConfig
+    from harness.experiment.display import Tally
+    from harness.experiment.experiment import TrainingConfig
     from harness.search.comparison import Grid
     from harness.store import Cell
 
@@ -64,8 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from harness.base.errors import EXIT_DONE
-    from harness.grid.grid import Runner
-    from harness.runs.idle import idle_lines, repeat_lines
+    from harness.experiment.grid import Runner, idle_lines, repeat_lines
     from harness.search.break_search import Search, ToleranceSearch
     from harness.search.knobs import knob_of
     from harness.store import Store

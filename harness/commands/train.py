@@ -13,8 +13,8 @@ from harness.base.files import DEFAULT_STORE, describe_choices, run_file
 from harness.commands import overrides
 
 if TYPE_CHECKING:
+    from harness.experiment.contract import TaskConfig
     from harness.store import Run
-    from harness.tasks.contract import TaskConfig
 
 __all__ = ["configure", "run"]
 
@@ -58,8 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_on_processes(arguments)
     if arguments.paced:
         raise UserError("--paced: for real processes; allowed: with --processes N")
-    from harness.grid.grid import execute_named
-    from harness.runs.idle import idle_lines, repeat_lines
+    from harness.experiment.grid import execute_named, idle_lines, repeat_lines
     from harness.store import Store
     from harness.store.files import writable_folder
 
@@ -130,8 +129,8 @@ def _configs(arguments: argparse.Namespace) -> dict[str, TaskConfig]:
     """Every number of workers with every seed, by name of the run."""
     from dataclasses import replace
 
-    from harness.runs.device import resolve
-    from harness.runs.file import load_run
+    from harness.experiment.device import resolve
+    from harness.experiment.run_file import load_run
 
     path, seed = arguments.file, arguments.seed
     device, changes = resolve(arguments.device), overrides.changes(arguments.changes)

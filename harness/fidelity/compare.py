@@ -13,14 +13,14 @@ from scipy.stats import (  # pyright: ignore[reportMissingTypeStubs]
 )
 
 from harness.base.errors import UserError
+from harness.experiment.contract import EXECUTED
+from harness.experiment.experiment import SEARCH
 from harness.fidelity.replay import config_of, load_finished_run, named_config
 from harness.processes.recorder import PAUSE
-from harness.runs.config import SEARCH
 from harness.simulator import Cluster, Spans, Timeline
 from harness.simulator.timeline import Lag, inner_lag
 from harness.simulator.timeline_file import load_timeline
 from harness.store.schema import TIMELINE
-from harness.tasks.contract import EXECUTED
 
 LEAST_FOLDS = 50
 """Fewest folds in the steady part of a timeline."""

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from harness.base.errors import UserError
+from harness.experiment.contract import TaskConfig
+from harness.experiment.run import MOST_FOLDS
 from harness.fidelity.replay import config_of, load_finished_run
 from harness.simulator import Cluster
 from harness.simulator.full_run import Whole
 from harness.store import Run
-from harness.tasks.contract import TaskConfig
-from harness.training.run import MOST_FOLDS
 
 
 def prediction(

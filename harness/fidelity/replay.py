@@ -14,11 +14,17 @@ from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariable
 
 from harness.base.errors import UserError
 from harness.base.registry import load_plugins
-from harness.runs.file import load_run
+from harness.experiment.contract import (
+    EXECUTED,
+    OPTIMIZED,
+    Progress,
+    TaskConfig,
+    application_of_run,
+)
+from harness.experiment.run_file import load_run
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Run, Store, folder_of_run
 from harness.store.schema import MODEL, TIMELINE
-from harness.tasks.contract import EXECUTED, OPTIMIZED, Progress, TaskConfig, application_of_run
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from harness.base.errors import UserError
+from harness.experiment.experiment import TrainingConfig
+from harness.experiment.run_file import RunFile, load_run
 from harness.fidelity.compare import Comparison, compare_to_prediction
-from harness.runs.config import TrainingConfig
-from harness.runs.file import RunFile, load_run
 
 ASYNCHRONOUS = """
 [algorithm]

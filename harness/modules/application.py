@@ -22,16 +22,7 @@ from harness.base.log import LOG
 from harness.base.registry import OBJECT, find_object
 from harness.base.seeds import identity
 from harness.base.settings import build
-from harness.modules.buffers import describe_buffers
-from harness.modules.network import OWN_LOSS, preserve_generators
-from harness.modules.outputs import WHOLE
-from harness.modules.problem import Problem
-from harness.modules.settings import ModuleTable
-from harness.modules.step_time import charge, check_charge
-from harness.modules.task import ModuleConfig, ModuleTask, problem_of, remark_direction
-from harness.runs.file import complete_protocol
-from harness.store import Run, RunWriter, Store
-from harness.tasks.contract import (
+from harness.experiment.contract import (
     EXECUTED,
     TASK,
     RunRequest,
@@ -41,7 +32,16 @@ from harness.tasks.contract import (
     key_in_file,
     name_keys,
 )
-from harness.training.run import FoldApplication
+from harness.experiment.run import FoldApplication
+from harness.experiment.run_file import complete_protocol
+from harness.modules.buffers import describe_buffers
+from harness.modules.network import OWN_LOSS, preserve_generators
+from harness.modules.outputs import WHOLE
+from harness.modules.problem import Problem
+from harness.modules.settings import ModuleTable
+from harness.modules.step_time import charge, check_charge
+from harness.modules.task import ModuleConfig, ModuleTask, problem_of, remark_direction
+from harness.store import Run, RunWriter, Store
 
 USUAL = {"passes": 5, "evaluations": 10, "seed": 0, "tested": "at the end"}
 """Defaults of further keys that a run file may omit."""

@@ -23,10 +23,19 @@ from harness.algorithms.torch_optimizers import Grouped
 from harness.base.errors import RAISED, UserError, describe_raised
 from harness.base.files import cluster_file
 from harness.base.log import LOG
-from harness.grid.display import Tally
-from harness.grid.executors import Parcel, Submission
-from harness.grid.executors import check as check_executor
-from harness.grid.grid import Runner
+from harness.experiment.contract import Progress
+from harness.experiment.device import resolve
+from harness.experiment.display import Tally
+from harness.experiment.experiment import Stage
+from harness.experiment.grid import Runner, idle_lines, repeat_lines
+from harness.experiment.methods import (
+    Asked,
+    Method,
+    method_of,
+    with_optimizer,
+)
+from harness.experiment.pools import Parcel, Submission
+from harness.experiment.pools import check as check_executor
 from harness.judge.comparison import Impossible
 from harness.modules.allowed import (
     check_kind,
@@ -53,21 +62,11 @@ from harness.modules.settings import Settings, check_module
 from harness.modules.step_time import StepConfig, StepMeasurement, charge, check_charge
 from harness.modules.task import ModuleConfig, problem_of, remark_direction
 from harness.natural_gradient import NaturalGradient
-from harness.runs.config import Stage
-from harness.runs.device import resolve
-from harness.runs.idle import idle_lines, repeat_lines
-from harness.runs.methods import (
-    Asked,
-    Method,
-    method_of,
-    with_optimizer,
-)
 from harness.search.advice import AdviceOutcome, AdviceSearch, make_plan
 from harness.search.comparison import Grid, Rates
 from harness.simulator import Cluster, Workload, load_cluster
 from harness.store import Cell, Store
 from harness.store.files import writable_folder
-from harness.tasks.contract import Progress
 
 Model = nn.Module | Callable[[], nn.Module]
 """A module, from whose parameters every run starts; or a function that makes one for each seed."""

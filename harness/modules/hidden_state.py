@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from harness.base.errors import UserError
+from harness.experiment.digests import variable
 from harness.modules.network import copy_module
-from harness.runs.digests import variable
 
 NOT_STATE = frozenset(vars(nn.Module()))
 """Attributes of every module: its parameters, buffers, submodules, hooks and mode."""

@@ -15,9 +15,9 @@ from torch.optim import Optimizer
 from harness.algorithms.descent import PLAIN, Adam, AdamW, Descent, LocalOptimizer, Momentum
 from harness.algorithms.torch_optimizers import FLAGS, LINEAR, Group, Grouped, TorchOptimizer
 from harness.base.errors import RAISED, UserError, describe_raised
+from harness.experiment.methods import OPTIMIZERS
 from harness.modules.network import trainable_parameters
 from harness.natural_gradient import NGSGD
-from harness.runs.methods import OPTIMIZERS
 
 AskedOptimizer = str | Descent | Optimizer | Callable[..., Optimizer] | None
 """A name of `OPTIMIZERS`, a `LocalOptimizer`, a `NaturalGradient`, an optimizer of torch, its

@@ -15,8 +15,8 @@ import torch
 
 from harness.base.errors import RAISED, UserError, describe_raised
 from harness.base.seeds import stream
-from harness.runs.config import plain
-from harness.runs.digests import digest_of_code
+from harness.experiment.digests import digest_of_code
+from harness.experiment.experiment import plain
 
 Partitioning = Callable[[Any, int, np.random.Generator], Sequence[Any]]
 """Function of targets ``[N, ...]``, the number of workers and a generator, to each one's rows."""

@@ -21,7 +21,16 @@ from torch import Tensor, nn
 from harness.base.errors import RAISED, UserError, describe_raised
 from harness.base.log import LOG
 from harness.base.seeds import stream, stream_key
-from harness.grid.executors import Parcel
+from harness.experiment.contract import name_keys
+from harness.experiment.digests import (
+    VARYING,
+    digest_of_code,
+    digest_of_part,
+    digest_of_state,
+    digest_of_tensor,
+)
+from harness.experiment.experiment import HasIdentity
+from harness.experiment.pools import Parcel
 from harness.judge.direction import BETTER, MORE
 from harness.modules.buffers import Rule
 from harness.modules.gradient_rules import NO_RULES, GradientRules
@@ -51,15 +60,6 @@ from harness.modules.trees import (
     unwrap,
 )
 from harness.networks.contract import Minibatch, upload
-from harness.runs.config import HasIdentity
-from harness.runs.digests import (
-    VARYING,
-    digest_of_code,
-    digest_of_part,
-    digest_of_state,
-    digest_of_tensor,
-)
-from harness.tasks.contract import name_keys
 
 TRIED = 256
 """About this many examples, evenly spaced, try the metrics before training."""

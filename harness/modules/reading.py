@@ -23,11 +23,11 @@ from torch.utils.data import DataLoader
 from harness.base.errors import RAISED, UserError, describe_raised
 from harness.base.log import LOG
 from harness.base.seeds import stream_key
+from harness.experiment.digests import digest_of_code
 from harness.modules.network import state_of_generators, use_seed
 from harness.modules.problem import Arrays
 from harness.modules.trees import LABELS, Tree, has_arrays, join, leaves, read_value, unwrap
 from harness.networks.contract import Minibatch
-from harness.runs.digests import digest_of_code
 
 ALLOWED = (
     "allowed: a pair of arrays (X, y); a map-style dataset of pairs (x, y) or of dicts with labels,"

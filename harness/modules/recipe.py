@@ -14,10 +14,10 @@ from harness.algorithms.descent import AdamW, Muon
 from harness.algorithms.schedules import Constant, Schedule
 from harness.algorithms.share_schedules import Cosine, Linear, Steps, Warmup
 from harness.base.errors import RAISED, UserError, describe_raised, name_error
+from harness.experiment.digests import digest_of_code
+from harness.experiment.experiment import HasIdentity
+from harness.experiment.methods import check_settings_class
 from harness.modules.step_time import is_finite
-from harness.runs.config import HasIdentity
-from harness.runs.digests import digest_of_code
-from harness.runs.methods import check_settings_class
 
 SCHEDULES: dict[str, Callable[[float], Schedule]] = {
     "constant": Constant,

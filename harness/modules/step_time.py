@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from harness.base.errors import UserError
 from harness.base.settings import find_changed, format_quantity, format_seconds
+from harness.experiment.contract import Configuration, Watch
 from harness.modules.network import preserve_generators, trainable_parameters
 from harness.modules.problem import Problem
 from harness.modules.settings import ModuleTable
@@ -30,7 +31,6 @@ from harness.modules.step_counts import Counts, StepCounter
 from harness.simulator import Cluster, Device, Workload
 from harness.simulator.cluster import LAUNCH_S, LEAST_STEP_S
 from harness.store import Run, RunWriter, Store
-from harness.tasks.contract import Configuration, Watch
 
 WARM, LEAST, LONGEST_S = 3, 10, 0.5
 """Warm-up steps; smallest number of timed steps; timed seconds after which timing ends."""

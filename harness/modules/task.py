@@ -18,6 +18,19 @@ from harness.algorithms.catalogue import Algorithm
 from harness.base.errors import UserError, name_error
 from harness.base.seeds import stream_key
 from harness.base.settings import setting
+from harness.experiment.contract import EvaluationResult
+from harness.experiment.digests import digest_of_code, from_outside
+from harness.experiment.experiment import Pieces, TrainingConfig
+from harness.experiment.order import (
+    ContinuousOrder,
+    Examples,
+    Key,
+    Laid,
+    Minibatches,
+    Order,
+    Partition,
+    Shares,
+)
 from harness.modules.buffers import deploy
 from harness.modules.gradient_rules import GradientRules
 from harness.modules.inspection import Inspection
@@ -30,21 +43,8 @@ from harness.modules.settings import ModuleTable, check_module
 from harness.modules.trees import unwrap
 from harness.networks.contract import Minibatch, State
 from harness.replay.replica_states import to_array
-from harness.runs.config import Pieces, TrainingConfig
-from harness.runs.digests import digest_of_code, from_outside
 from harness.simulator import Workload
 from harness.simulator.protocols.contract import TimingProtocol
-from harness.tasks.contract import EvaluationResult
-from harness.tasks.order import (
-    ContinuousOrder,
-    Examples,
-    Key,
-    Laid,
-    Minibatches,
-    Order,
-    Partition,
-    Shares,
-)
 
 Metrics = Mapping[str, Metric]
 """Metrics by name; the first one decides."""

@@ -27,6 +27,9 @@ class Minibatch(NamedTuple):
     targets: Tensor
 
 
+Key = tuple[int, int]
+"""Key of a contribution: (worker, first_step)."""
+
 Gradient = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """``gradient(stack [W, P], x [W, B, D], targets [W, B], out [W, P]) -> summed losses [W]``."""
 

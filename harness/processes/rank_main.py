@@ -17,6 +17,12 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 
 from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.base.seeds import identity
+from harness.experiment.contract import Say
+from harness.experiment.device import resolve
+from harness.experiment.experiment import TrainingConfig
+from harness.experiment.order import Minibatches
+from harness.experiment.run import FoldApplication, identity_config, train
+from harness.experiment.run_file import RunFile, load_application, load_run
 from harness.processes.group import (
     GOES_ON,
     LISTENING,
@@ -38,18 +44,12 @@ from harness.processes.transport import (
     ServerGone,
 )
 from harness.processes.worker import Contributor, Pacing, clock_offset_s, work
-from harness.runs.config import TrainingConfig
-from harness.runs.device import resolve
-from harness.runs.file import RunFile, load_application, load_run
 from harness.simulator import load_protocols
 from harness.store import Run, Store
 from harness.store.files import writable_folder
-from harness.tasks.contract import Say
-from harness.tasks.order import Minibatches
-from harness.training.run import FoldApplication, identity_config, train
 
 if TYPE_CHECKING:
-    from harness.tasks.contract import Watch
+    from harness.experiment.contract import Watch
 
 Read = RunFile[TrainingConfig[Any]]
 
@@ -202,7 +202,7 @@ def _train_or_load(run: Read, asked: argparse.Namespace, hub: Hub) -> Run:
 @contextmanager
 def _show_progress(name: str) -> Generator[Watch]:
     """Show the progress of a run; yields the function that takes each `Progress`."""
-    from harness.grid.display import Display
+    from harness.experiment.display import Display
 
     with Display({name: name}, {name: 1.0}) as display:
         yield lambda progress: display.hear(replace(progress, run=name))

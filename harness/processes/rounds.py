@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from harness.algorithms.contract import Fold
+from harness.experiment.experiment import TrainingConfig
 from harness.processes.recorder import Work
 from harness.processes.server import NOT_FINITE, NoWorkersLeft, OnProcesses, is_finite
 from harness.processes.transport import Header, Kind
 from harness.replay.fold_replay import Arrays, Facts, capture_server, part, reinstate_server
-from harness.runs.config import TrainingConfig
 from harness.simulator import Timeline
 
 MEMORY = "memory/"

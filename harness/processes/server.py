@@ -24,6 +24,8 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.contract import Fold
+from harness.experiment.experiment import TrainingConfig
+from harness.experiment.order import Minibatches
 from harness.processes.recorder import Recorder, Work
 from harness.processes.transport import (
     Connections,
@@ -35,9 +37,7 @@ from harness.processes.transport import (
 )
 from harness.processes.worker import Pacing
 from harness.replay.fold_replay import Arrays, Facts, capture_server, reinstate_server
-from harness.runs.config import TrainingConfig
 from harness.simulator import Timeline
-from harness.tasks.order import Minibatches
 
 FIRST_WITHIN_S = 1800.0
 """Seconds that the first answer of a kind may take."""

@@ -18,6 +18,8 @@ from safetensors.torch import load, save  # pyright: ignore[reportUnknownVariabl
 from torch import Tensor
 
 from harness.algorithms.contract import LocalWork, Memory
+from harness.experiment.contract import TaskConfig
+from harness.experiment.experiment import TrainingConfig
 from harness.processes.transport import (
     Body,
     Header,
@@ -27,9 +29,7 @@ from harness.processes.transport import (
     ServerGone,
     fill,
 )
-from harness.runs.config import TrainingConfig
 from harness.simulator.costs import Costs, computation_s, costs_of, folding_s
-from harness.tasks.contract import TaskConfig
 
 QUESTIONS = 20
 """Requests for the server's clock; the quickest answer has the smallest error."""

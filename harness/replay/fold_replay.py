@@ -36,11 +36,10 @@ from harness.algorithms.contract import (
 )
 from harness.algorithms.share_schedules import STEADY, Rates
 from harness.base.errors import UserError
-from harness.networks.contract import Minibatch, Network
+from harness.networks.contract import Key, Minibatch, Network
 from harness.replay.replica_states import ReplicaStates, from_array, to_array
 from harness.simulator import LOST, Restarts, Timeline
 from harness.simulator.timeline import Columns, Contributions, Decodes, Folds, Pieces, Spans
-from harness.tasks.order import Key
 
 Arrays = dict[str, np.ndarray]
 

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.contract import Memories, Memory
-from harness.networks.contract import Network, State, StatefulNetwork
-from harness.tasks.order import Key
+from harness.networks.contract import Key, Network, State, StatefulNetwork
 
 LIVE, SENT, KNOWN = "states/live/", "states/sent/", "states/known/"
 """Prefixes of a checkpoint's arrays: states of workers, with contributions, at the server."""

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from harness.base.errors import RAISED, UserError, describe_raised, name_error
 from harness.base.seeds import stream, stream_key
 from harness.base.settings import build
+from harness.experiment.digests import digest_of_code, digest_of_part
+from harness.experiment.experiment import HasIdentity
 from harness.rollouts.losses import Decoupled, Loss, Naive, Reinforce, SecondMoment
 from harness.rollouts.policy import Weights
 from harness.rollouts.problems import HELD_OUT, Addition, Problem, Problems, Reaching, Sorting
@@ -22,8 +24,6 @@ from harness.rollouts.protocol import Rollouts
 from harness.rollouts.rollout_config import RolloutConfig, WarmStart
 from harness.rollouts.sampling import Completion, Sampler
 from harness.rollouts.sources import PolicySource
-from harness.runs.config import HasIdentity
-from harness.runs.digests import digest_of_code, digest_of_part
 from harness.simulator import Cluster
 
 __all__ = ["OwnPolicy", "OwnProblems", "Reward", "configure", "loss_of", "policy_of", "problems_of"]

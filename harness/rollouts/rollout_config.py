@@ -8,14 +8,14 @@ from typing import Any, ClassVar, Self
 from harness.algorithms.descent import AdamW, LocalOptimizer
 from harness.base.errors import UserError
 from harness.base.settings import Spec, check_order, setting
+from harness.experiment.contract import Reads, TaskConfig
+from harness.experiment.experiment import plain
 from harness.rollouts.losses import Decoupled, Loss
 from harness.rollouts.problems import Addition, Problems
 from harness.rollouts.protocol import Rollouts
 from harness.rollouts.sources import PolicySource, SmallTransformer
-from harness.runs.config import plain
 from harness.simulator import Cluster, Simulation, Workload
 from harness.simulator.timeline import inner_lag
-from harness.tasks.contract import Reads, TaskConfig
 
 __all__ = ["RolloutConfig", "WarmStart"]
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from harness.experiment.contract import Configuration, Progress, Watch
 from harness.rollouts.executor import RolloutExecutor
 from harness.rollouts.greedy_scores import score_samples
 from harness.rollouts.rollout_config import RolloutConfig
 from harness.rollouts.starting import initial
 from harness.rollouts.training import DECIDING, computing
 from harness.store import Run, RunWriter, Store
-from harness.tasks.contract import Configuration, Progress, Watch
 
 __all__ = ["StabilityConfig"]
 

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from harness.experiment.contract import Configuration, Progress, Watch
 from harness.rollouts.executor import RolloutExecutor
 from harness.rollouts.learning import score_tokens
 from harness.rollouts.losses import Loss, TokenProbabilities, group_advantages
@@ -30,7 +31,6 @@ from harness.rollouts.sampling import Completion, draw_uniforms
 from harness.rollouts.starting import initial
 from harness.rollouts.training import computing
 from harness.store import Run, RunWriter, Store
-from harness.tasks.contract import Configuration, Progress, Watch
 
 __all__ = ["Groups", "StaleGradientConfig", "compare_gradients", "estimate_square_norm"]
 

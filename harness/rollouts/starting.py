@@ -11,6 +11,7 @@ from torch import Tensor
 
 from harness.algorithms.descent import AdamW
 from harness.base.errors import UserError
+from harness.experiment.contract import Progress, Watch
 from harness.replay.replica_states import to_array
 from harness.rollouts.greedy_scores import score_samples
 from harness.rollouts.learning import score_tokens
@@ -19,7 +20,6 @@ from harness.rollouts.problems import Problem
 from harness.rollouts.rollout_config import StartConfig
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import MODEL
-from harness.tasks.contract import Progress, Watch
 
 __all__ = ["begin", "initial"]
 

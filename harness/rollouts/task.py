@@ -10,6 +10,17 @@ from typing import Any
 from harness.base.errors import UserError
 from harness.base.registry import find_object
 from harness.base.settings import build, setting
+from harness.experiment.contract import (
+    TASK,
+    Application,
+    RunRequest,
+    Say,
+    Table,
+    TaskConfig,
+    Watch,
+    key_in_file,
+    name_keys,
+)
 from harness.rollouts.own import NO_START, OwnProblems, policy_of, problems_of
 from harness.rollouts.problems import Addition, Problems
 from harness.rollouts.recorded_rollouts import RecordedRollouts, time_record
@@ -22,17 +33,6 @@ from harness.simulator.full_run import Whole, steady_rate
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Run, Store
 from harness.store.schema import TIMELINE
-from harness.tasks.contract import (
-    TASK,
-    Application,
-    RunRequest,
-    Say,
-    Table,
-    TaskConfig,
-    Watch,
-    key_in_file,
-    name_keys,
-)
 
 __all__ = ["ROLLOUTS"]
 

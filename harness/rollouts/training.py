@@ -13,6 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from harness.experiment.contract import Progress, Watch
+from harness.experiment.loop import Diverged, Training, carry_out, describe_divergence
+from harness.experiment.run import identity_config
 from harness.replay.fold_replay import Arrays, Facts
 from harness.rollouts.executor import REWARD, RolloutExecutor
 from harness.rollouts.fates import ROLLOUTS
@@ -23,9 +26,6 @@ from harness.rollouts.starting import initial
 from harness.simulator import Timeline
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import Outcome
-from harness.tasks.contract import Progress, Watch
-from harness.training.loop import Diverged, Training, carry_out, describe_divergence
-from harness.training.run import identity_config
 
 __all__ = ["ROLLOUTS", "train_rollouts"]
 

@@ -24,12 +24,12 @@ from harness.base.errors import UserError
 from harness.base.log import LOG
 from harness.base.seeds import identity
 from harness.base.settings import format_count
-from harness.grid.display import Span, Tally
-from harness.grid.grid import Runner, run_named
+from harness.experiment.display import Span, Tally
+from harness.experiment.experiment import TrainingConfig
+from harness.experiment.grid import Runner, run_named
+from harness.experiment.methods import Method
 from harness.judge.comparison import IMPROVEMENT, Impossible, reach
 from harness.judge.direction import as_error
-from harness.runs.config import TrainingConfig
-from harness.runs.methods import Method
 from harness.search.comparison import SEARCHED, Grid, Try
 from harness.search.rates import TUNING_SEEDS, search_rate
 from harness.search.search import (

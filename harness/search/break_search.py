@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from harness.base.errors import UserError
 from harness.base.log import LOG
-from harness.grid.display import Span, Tally
+from harness.experiment.display import Span, Tally
 from harness.judge.break_point import (
     Point,
     Tolerance,

@@ -9,11 +9,11 @@ from typing import Any
 
 from harness.base.errors import UserError
 from harness.base.log import LOG
-from harness.grid.display import Span, Tally
-from harness.grid.grid import Runner, run_named
+from harness.experiment.display import Span, Tally
+from harness.experiment.experiment import TrainingConfig
+from harness.experiment.grid import Runner, run_named
+from harness.experiment.methods import Method
 from harness.judge.comparison import Impossible
-from harness.runs.config import TrainingConfig
-from harness.runs.methods import Method
 from harness.search.rates import (
     LEAST_TRAININGS,
     MOST_TRAININGS,

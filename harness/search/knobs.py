@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.algorithms.catalogue import Algorithm
 from harness.base.errors import UserError, name_error
-from harness.runs.config import TrainingConfig
+from harness.experiment.experiment import TrainingConfig
 from harness.simulator import Cluster, Fault, Network, Server, Simulation, WorkerGroup
 
 RETRY_OF_LATENCIES, LEAST_RETRY_S = 2.0, 1e-6

@@ -21,10 +21,10 @@ from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.schedules import Constant
 from harness.base.seeds import identity
 from harness.base.settings import setting
+from harness.experiment.contract import Configuration, Progress, Watch
+from harness.experiment.experiment import TrainingConfig
 from harness.judge.direction import as_error
-from harness.runs.config import TrainingConfig
 from harness.store import Run, RunWriter, Store
-from harness.tasks.contract import Configuration, Progress, Watch
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")

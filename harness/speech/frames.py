@@ -24,18 +24,18 @@ from data_synth.corpus import Corpus, MakesSpeech, Utterances
 from harness.acoustics.rbm import Recipe, WideRandom
 from harness.base.errors import UserError
 from harness.base.settings import setting
-from harness.networks.contract import Minibatch, upload
-from harness.networks.feedforward import Activation, Dnn, Layout, Precision, check
-from harness.runs.config import (
+from harness.experiment.contract import Configuration, Watch
+from harness.experiment.experiment import (
     Pieces,
     Stage,
     TrainingConfig,
     plain,
 )
+from harness.experiment.order import Shuffling, row_numbers
+from harness.networks.contract import Minibatch, upload
+from harness.networks.feedforward import Activation, Dnn, Layout, Precision, check
 from harness.simulator import Workload
 from harness.store import Run, Store
-from harness.tasks.contract import Configuration, Watch
-from harness.tasks.order import Shuffling, row_numbers
 
 __all__ = [
     "Blocks",

@@ -19,17 +19,17 @@ from harness.acoustics.mmi import Criterion, InnerLoss, SequenceCriterion
 from harness.algorithms.async_sgd import AsyncSgd, Gradients
 from harness.base.errors import UserError, name_error
 from harness.base.settings import setting
+from harness.experiment.contract import Reads, TaskConfig
+from harness.experiment.experiment import plain
+from harness.experiment.loop import Executor
+from harness.experiment.order import Examples
 from harness.networks.feedforward import Dnn
-from harness.runs.config import plain
 from harness.simulator import Cluster, ParameterServer, Simulation, Timeline, Workload
 from harness.simulator.timeline import inner_lag, outer_lag, pass_lag, push_lag
 from harness.speech.decoding import Decoder, DecodeStats, Halves, orders, references_of
 from harness.speech.evaluation import log_prior
 from harness.speech.frames import RunConfig, frames_of
 from harness.speech.protocol import Sequence
-from harness.tasks.contract import Reads, TaskConfig
-from harness.tasks.order import Examples
-from harness.training.loop import Executor
 
 SHUFFLINGS = ("none", "on the fly", "full")
 

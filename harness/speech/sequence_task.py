@@ -11,6 +11,15 @@ import numpy as np
 from data_synth.corpus import Corpus, Utterances
 from harness.base.errors import UserError
 from harness.base.settings import build
+from harness.experiment.contract import (
+    TASK,
+    WITHOUT_LIMIT,
+    Application,
+    RunRequest,
+    Say,
+    Watch,
+    key_in_file,
+)
 from harness.simulator import Timeline, concat
 from harness.simulator.full_run import Whole, steady_rate
 from harness.speech.frames import corpus_of
@@ -26,15 +35,6 @@ from harness.speech.task import (
     read_corpus,
 )
 from harness.store import Run, Store
-from harness.tasks.contract import (
-    TASK,
-    WITHOUT_LIMIT,
-    Application,
-    RunRequest,
-    Say,
-    Watch,
-    key_in_file,
-)
 
 SHARED = ("corpus", "scale", "corpus_seed", "cluster", "timed_layers")
 """Fields that a sequence training and its start share."""

@@ -17,6 +17,9 @@ from torch import Tensor
 
 from data_synth.corpus import Corpus
 from harness.base.seeds import SHORT
+from harness.experiment.contract import Progress, Watch
+from harness.experiment.loop import STAGES, Diverged, Training, carry_out, describe_divergence
+from harness.experiment.run import identity_config, train
 from harness.networks.feedforward import denormals_flushed
 from harness.replay.fold_replay import Arrays, Facts
 from harness.simulator import Timeline
@@ -27,9 +30,6 @@ from harness.speech.streams import Passes, Streams
 from harness.speech.task import final_model
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import MODEL, Outcome
-from harness.tasks.contract import Progress, Watch
-from harness.training.loop import STAGES, Diverged, Training, carry_out, describe_divergence
-from harness.training.run import identity_config, train
 
 TROUBLES = "troubles.json"
 """Attached file with the utterances of each trouble, if there was any."""

@@ -31,6 +31,8 @@ import torch
 from torch import Tensor
 
 from harness.base.seeds import stream
+from harness.experiment.executors import OnSimulation
+from harness.experiment.order import Key
 from harness.networks.contract import Minibatch
 from harness.replay import fold_replay as resume
 from harness.replay.fold_replay import Arrays as stale_Arrays
@@ -46,8 +48,6 @@ from harness.simulator import (
 from harness.speech.decoding import DecodeStats, parts
 from harness.speech.protocol import CountQueries
 from harness.speech.sequence import SequenceConfig, Setup, Step
-from harness.tasks.order import Key
-from harness.training.executors import OnSimulation
 
 
 @dataclass

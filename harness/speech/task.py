@@ -32,17 +32,17 @@ from harness.acoustics.rbm import Recipe, pretrain
 from harness.base.errors import UserError
 from harness.base.seeds import stream_key
 from harness.base.settings import build, setting
+from harness.experiment.contract import EvaluationResult, RunRequest, Say, Table, Watch, key_in_file
+from harness.experiment.experiment import plain
+from harness.experiment.order import Examples, Order, Shuffling
+from harness.experiment.run import FoldApplication, train
+from harness.experiment.run_file import complete_protocol
 from harness.networks.feedforward import Dnn, check_here, denormals_flushed, random_parameters
-from harness.runs.config import plain
-from harness.runs.file import complete_protocol
 from harness.speech.decoding import log_posteriors, references_of
 from harness.speech.evaluation import FrameEvaluator, Scores, log_prior
 from harness.speech.frames import Blocks, ForcedAlignment, RunConfig, corpus_of, frames_of
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import MODEL, TARGETS
-from harness.tasks.contract import EvaluationResult, RunRequest, Say, Table, Watch, key_in_file
-from harness.tasks.order import Examples, Order, Shuffling
-from harness.training.run import FoldApplication, train
 
 
 class Acoustic:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.tasks.contract import Configuration
+from harness.experiment.contract import Configuration
 from reproductions.paper import Paper, Subject
 from reproductions.paper1_async_asgd.claims import CLAIMS, CONDITIONS
 from reproductions.paper1_async_asgd.exhibits import BEYOND, COSTS, EXHIBITS, UNDERDETERMINED

@@ -25,9 +25,9 @@ from data_synth.corpus import Corpus
 from harness.acoustics.rbm import Recipe
 from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd, Scaling
 from harness.algorithms.schedules import Constant, Halving, Hand, Schedule, Search
+from harness.experiment.experiment import Stage
+from harness.experiment.timing import TimingConfig
 from harness.networks.feedforward import Precision
-from harness.runs.config import Stage
-from harness.runs.timing import TimingConfig
 from harness.simulator import Cluster, Device, Host, Jitter, Link, Server, Workload, load_cluster
 from harness.speech.frames import RunConfig, shuffling_of
 from harness.speech.task import ENOUGH

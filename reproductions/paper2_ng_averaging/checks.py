@@ -16,14 +16,14 @@ from torch import Tensor
 
 from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.contract import Fold, LocalWork, Memory
+from harness.experiment.contract import Configuration, Watch
+from harness.experiment.experiment import plain
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
-from harness.runs.config import plain
 from harness.simulator import Cluster
 from harness.simulator.collectives import AllReduce
 from harness.simulator.protocols.rounds import build_wiring
 from harness.store import Run, RunWriter, Store
-from harness.tasks.contract import Configuration, Watch
 
 MESSAGE = "message"
 """The metric that is logged once a message; its value is the message's size in bytes."""

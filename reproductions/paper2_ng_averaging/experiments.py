@@ -22,12 +22,12 @@ from harness.algorithms.averaging import (
     OuterNesterov,
 )
 from harness.algorithms.schedules import Exponential, Halving
+from harness.experiment.contract import Configuration
+from harness.experiment.experiment import Stage
+from harness.experiment.timing import TimingConfig
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
-from harness.runs.config import Stage
-from harness.runs.timing import TimingConfig
 from harness.speech.frames import RunConfig, shuffling_of
 from harness.speech.task import ENOUGH
-from harness.tasks.contract import Configuration
 from reproductions.paper import DEVELOPMENT, Subject, levels
 from reproductions.paper2_ng_averaging.checks import AllReduceConfig, EquivalenceConfig
 from reproductions.paper2_ng_averaging.prediction import (

@@ -19,15 +19,15 @@ from harness.acoustics.decoder import Beam
 from harness.acoustics.mmi import Criterion
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Exponential
-from harness.runs.config import Stage
-from harness.runs.timing import TimingConfig
+from harness.experiment.contract import Configuration
+from harness.experiment.experiment import Stage
+from harness.experiment.order import Shuffling
+from harness.experiment.timing import TimingConfig
 from harness.search.search import LargestRateConfig
 from harness.simulator import Link, load_cluster
 from harness.speech.frames import ForcedAlignment, RunConfig
 from harness.speech.protocol import Sequence
 from harness.speech.sequence import Plateau, SequenceConfig
-from harness.tasks.contract import Configuration
-from harness.tasks.order import Shuffling
 from reproductions.paper import Subject, levels
 from reproductions.paper3_async_mmi.line_scan import LineConfig
 

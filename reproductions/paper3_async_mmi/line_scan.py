@@ -11,6 +11,7 @@ from torch import Tensor
 
 from data_synth.corpus import Corpus
 from harness.acoustics.mmi import Auxiliary, Denominator, SequenceCriterion
+from harness.experiment.contract import Configuration, Progress, Watch
 from harness.networks.feedforward import denormals_flushed
 from harness.speech.decoding import references_of, sample_evenly
 from harness.speech.evaluation import log_prior
@@ -20,7 +21,6 @@ from harness.speech.sequence_training import train_sequence
 from harness.speech.task import final_model, load_corpus_with_targets, train_or_load_start
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import MODEL
-from harness.tasks.contract import Configuration, Progress, Watch
 
 POINTS = tuple(np.round(np.linspace(-1.0, 2.0, 25), 6).tolist())
 

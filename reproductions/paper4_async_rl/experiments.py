@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.algorithms.descent import Momentum
+from harness.experiment.contract import Configuration
+from harness.experiment.timing import TimingConfig
 from harness.rollouts.losses import Decoupled, Loss, Naive
 from harness.rollouts.problems import Addition
 from harness.rollouts.protocol import Rollouts
@@ -22,9 +24,7 @@ from harness.rollouts.rollout_config import RolloutConfig, WarmStart
 from harness.rollouts.sources import SmallTransformer
 from harness.rollouts.stability import StabilityConfig
 from harness.rollouts.stale_gradients import StaleGradientConfig
-from harness.runs.timing import TimingConfig
 from harness.simulator import Cluster
-from harness.tasks.contract import Configuration
 from reproductions.paper import Subject
 from reproductions.predictions.allowances import AllowanceConfig
 from reproductions.staleness_laws import BiasGrid, CollapseGrid

@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from harness.base.settings import Spec, build, load_spec, load_toml, setting
+from harness.experiment.contract import Configuration, Watch
 from harness.rollouts.protocol import PUBLICATIONS, Rollouts
 from harness.simulator.cluster import Cluster, Workload
 from harness.simulator.simulation import Simulation
 from harness.store import Run, RunWriter, Store
-from harness.tasks.contract import Configuration, Watch
 from reproductions.predictions.uncertain import Uncertain, draws, with_values
 
 __all__ = [

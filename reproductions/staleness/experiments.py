@@ -17,14 +17,14 @@ from harness.algorithms.contract import Algorithm
 from harness.algorithms.descent import AdamW, Momentum, Muon
 from harness.algorithms.schedules import Constant
 from harness.algorithms.stale import ServerDescent
+from harness.experiment.contract import Configuration
+from harness.experiment.experiment import Stage, TrainingConfig
 from harness.modules.task import ModuleConfig
 from harness.natural_gradient import NaturalGradient
-from harness.runs.config import Stage, TrainingConfig
 from harness.search.search import BestRateConfig
 from harness.simulator import Cluster, Device, WorkerGroup, Workload, load_cluster
 from harness.simulator.cluster import Server
 from harness.speech.frames import RunConfig
-from harness.tasks.contract import Configuration
 from reproductions.paper import Subject
 from reproductions.staleness.problems import problem
 

@@ -17,8 +17,8 @@ from data_synth import load_corpus
 from harness.acoustics.mmi import Criterion
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Constant
+from harness.experiment.experiment import Stage
 from harness.networks.feedforward import Dnn, Layout, random_parameters
-from harness.runs.config import Stage
 from harness.simulator import load_cluster
 from harness.speech.frames import RunConfig
 from harness.speech.sequence import SequenceConfig, Setup

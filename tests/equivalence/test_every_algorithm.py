@@ -19,7 +19,7 @@ from harness.algorithms.stale import (
     StalenessAware,
 )
 from harness.base.settings import dataclasses_below
-from harness.training.executors import slice_timeline
+from harness.experiment.executors import slice_timeline
 from tests.theory.bowl import in_rounds, replayed, stale, vector
 
 INNER = AdamW()

@@ -18,9 +18,10 @@ from torch import Tensor
 from data_synth.corpus import Corpus
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.contract import Fold, LocalWork, Memory
+from harness.experiment.experiment import Stage
+from harness.experiment.run import train
+from harness.experiment.run_file import load_run
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
-from harness.runs.config import Stage
-from harness.runs.file import load_run
 from harness.simulator import LOST, Fault, ParameterServer, Timeline
 from harness.simulator.timeline import SERVER
 from harness.simulator.timeline_file import load_timeline
@@ -28,7 +29,6 @@ from harness.speech.frames import Frames, RunConfig
 from harness.speech.task import initial_parameters
 from harness.store import Store
 from harness.store.schema import MODEL, TIMELINE
-from harness.training.run import train
 
 RUNS = Path(__file__).parents[2] / "reproductions" / "runs"
 NAMES = (

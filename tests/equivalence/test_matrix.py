@@ -20,10 +20,11 @@ from torch import Tensor
 from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.schedules import Constant
 from harness.base.errors import UserError
+from harness.experiment.executors import SimulationExecutor
+from harness.experiment.experiment import Stage, TrainingConfig
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.replay.sharded_replay import ShardedReplay
-from harness.runs.config import Stage, TrainingConfig
 from harness.simulator import (
     Cluster,
     Device,
@@ -36,7 +37,6 @@ from harness.simulator import (
     Workload,
     concat,
 )
-from harness.training.executors import SimulationExecutor
 from tests.equivalence.catalogue import WORKERS, algorithms, protocols
 from tests.equivalence.walk import WRITTEN, Walk
 

@@ -25,6 +25,7 @@ from data_synth.recorded import read_flac, read_wav
 from data_synth.storage import load as load_corpus
 from data_synth.storage import save as save_corpus
 from harness.acoustics.language_model import read_arpa
+from harness.experiment import loop, run_file
 from harness.judge import read_results
 from harness.processes.transport import (
     LAYOUT,
@@ -35,7 +36,6 @@ from harness.processes.transport import (
     frames_of,
     read_frames,
 )
-from harness.runs import file as run_file
 from harness.simulator import load_cluster
 from harness.simulator.timeline import Contributions, Folds, Timeline
 from harness.simulator.timeline_file import load_timeline, save_timeline
@@ -44,7 +44,6 @@ from harness.store import Store
 from harness.store.archive import read_archive, write_archive
 from harness.store.files import columns_of, read_columns, write_columns
 from harness.store.read import read_run, verify_run
-from harness.training import loop
 from tests.data_synth.small import small_corpus
 
 ROOT = Path(__file__).parents[2]

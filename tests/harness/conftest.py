@@ -10,13 +10,13 @@ from data_synth.corpus import Corpus
 from harness.acoustics.mmi import Criterion
 from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.schedules import Constant
-from harness.runs.config import Stage
+from harness.experiment.contract import Watch
+from harness.experiment.experiment import Stage
 from harness.simulator import Cluster, load_cluster
 from harness.speech.frames import RunConfig
 from harness.speech.sequence import SequenceConfig
 from harness.speech.sequence_training import train_sequence
 from harness.store import Run, Store
-from harness.tasks.contract import Watch
 from tests.processes import PATIENCE_S, Started
 from tests.run_files import tiny_corpus
 
@@ -166,7 +166,7 @@ recorder._row = pausing
 PAUSES = f"""
 import math, os, sys
 from harness.train import main
-from harness.training import loop
+from harness.experiment import loop
 
 loop.CHECKPOINT_EVERY_S, loop.CHECKPOINT_SHARE = 0.0, math.inf
 {PAUSE}

@@ -105,7 +105,7 @@ def told_of(seen: Sequence[History]) -> str:
 def _tried(command: Command, name: str, kills: int, draw: Random, folder: Path) -> list[History]:
     """Histories with so many kills in all, of a command beside itself undisturbed."""
     cache, whole = folder / "cache", folder / name
-    forks.context("harness.grid.grid", "reproductions.reproduce")  # once for all
+    forks.context("harness.experiment.grid", "reproductions.reproduce")  # once for all
     begun, whole_s = command.begun(whole, cache), 0.0
     while begun.process.is_alive():
         whole_s = max(whole_s, cpu_s(begun))

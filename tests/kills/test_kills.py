@@ -21,7 +21,7 @@ import sys, time
 from pathlib import Path
 import numpy as np
 from harness.cli import exit_code, run_process
-from harness.training import loop as checkpoint
+from harness.experiment import loop as checkpoint
 from harness.store import Store
 
 MAY_END = Path(sys.argv[1]) / "may-end"

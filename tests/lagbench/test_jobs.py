@@ -20,10 +20,10 @@ from torch.nn import functional
 
 import lagbench
 from harness.algorithms.async_sgd import AsyncSgd
-from harness.grid.executors import Parcel
-from harness.grid.grid import run_job
+from harness.experiment.digests import digest_of_code
+from harness.experiment.grid import run_job
+from harness.experiment.pools import Parcel
 from harness.modules.settings import USUAL
-from harness.runs.digests import digest_of_code
 from harness.store import Store
 from tests.modules import mlp, points
 from tests.processes import PATIENCE_S, Started
@@ -231,7 +231,7 @@ def test_a_job_runs_the_code_that_was_submitted_though_its_file_was_edited(tmp_p
     packed.write_bytes(pickle.dumps(Parcel(asked)))
     path.write_text(source.format("queued").replace("FACTOR = 2", "FACTOR = 3"))
     (tmp_path / "queued_parts.py").write_text("def one():\n    return 5\n")
-    script = "import pickle, sys; from harness.runs.digests import digest_of_code\n"
+    script = "import pickle, sys; from harness.experiment.digests import digest_of_code\n"
     script += f"loss = pickle.load(open({str(packed)!r}, 'rb')).content\n"
     script += "print(loss(1), digest_of_code(loss))"
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

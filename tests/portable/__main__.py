@@ -48,7 +48,7 @@ TESTS = (
     "tests/harness/acoustics/test_lattice.py",
     "tests/harness/acoustics/test_decoder.py",
     "tests/harness/speech/test_frame_training.py",
-    "tests/harness/training/test_rounds.py",
+    "tests/harness/experiment/test_rounds.py",
     "tests/harness/speech/test_sequence_oracle.py",
 )
 """The numerics: what rounds, and what must not."""

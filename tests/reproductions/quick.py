@@ -10,7 +10,7 @@ import sys
 from dataclasses import replace
 
 from harness.base import forks
-from harness.training import loop
+from harness.experiment import loop
 from reproductions import paper1_async_asgd
 from reproductions.command import main
 from reproductions.paper1_async_asgd.experiments import PRESETS

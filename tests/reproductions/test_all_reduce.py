@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from harness.base.seeds import identity
-from harness.grid.grid import Runner
+from harness.experiment.grid import Runner
 from harness.simulator import load_cluster
 from harness.store import Store
 from reproductions.paper2_ng_averaging.checks import AllReduceConfig

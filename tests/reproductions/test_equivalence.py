@@ -4,7 +4,7 @@ import pytest
 
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging, OuterNesterov
 from harness.base.seeds import identity
-from harness.grid.grid import Runner
+from harness.experiment.grid import Runner
 from harness.store import Store
 from reproductions.paper2_ng_averaging.checks import EquivalenceConfig
 

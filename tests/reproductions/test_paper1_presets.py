@@ -8,10 +8,10 @@ import pytest
 
 from data_synth.corpus import Corpus
 from harness.algorithms.schedules import Constant
+from harness.experiment import loop
+from harness.experiment.run import train
 from harness.speech.frames import RunConfig
 from harness.store import Store
-from harness.training import loop
-from harness.training.run import train
 from reproductions.paper import Subject
 from reproductions.paper1_async_asgd import PAPER
 from reproductions.paper1_async_asgd.experiments import REPORTED

@@ -9,11 +9,11 @@ import pytest
 from data_synth.corpus import Corpus
 from harness.acoustics.rbm import WideRandom
 from harness.algorithms.averaging import ModelAveraging
+from harness.experiment import loop
+from harness.experiment.run import train
 from harness.simulator import Averaging
 from harness.speech.frames import RunConfig
 from harness.store import Store
-from harness.training import loop
-from harness.training.run import train
 from reproductions.paper import Subject
 from reproductions.paper2_ng_averaging import PAPER
 from reproductions.paper2_ng_averaging.prediction import REPORTED

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.contract import Algorithm
+from harness.experiment.executors import slice_timeline
 from harness.networks.contract import Minibatch
 from harness.replay.fold_replay import StaleReplay
 from harness.simulator import Contributions, Folds, Timeline
-from harness.training.executors import slice_timeline
 
 Lowest = Callable[[int, int], Sequence[float]]
 """Where the bowl of a worker's minibatch is lowest."""

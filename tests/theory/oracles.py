@@ -35,9 +35,9 @@ from harness.algorithms.stale import (
     ServerDescent,
     StalenessAware,
 )
+from harness.experiment.executors import slice_timeline
 from harness.simulator import Cluster, Device, ParameterServer, Simulation, WorkerGroup, Workload
 from harness.simulator.protocols.backup_workers import BackupWorkers
-from harness.training.executors import slice_timeline
 from reproductions.staleness.quantities import stable_rate as delayed_stable_rate
 from tests.theory.bowl import at_zero, in_rounds, replayed, stale, vector, walked
 

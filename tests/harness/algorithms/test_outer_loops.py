@@ -11,8 +11,8 @@ from harness.algorithms.contract import Fold, LocalWork, Memory
 from harness.algorithms.descent import Momentum
 from harness.algorithms.diloco import EagerDiLoCo, ElasticDiLoCo, StreamingDiLoCo
 from harness.algorithms.stale import DelayedNesterov, FedBuff
+from harness.experiment.executors import slice_timeline
 from harness.networks.contract import Minibatch
-from harness.training.executors import slice_timeline
 from tests.theory.bowl import in_rounds, replayed, stale, table, vector, walked
 
 SGD, PLAIN_STEP = Momentum(0.0), OuterNesterov(0.0, 1.0)

@@ -5,7 +5,7 @@ import pytest
 from harness import cli
 from harness.base.errors import UserError
 from harness.base.files import cluster_file, find_bundled, run_file
-from harness.runs.file import load_run
+from harness.experiment.run_file import load_run
 from harness.simulator import load_cluster
 
 ROOT = Path(__file__).parents[3]

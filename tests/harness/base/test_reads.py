@@ -8,8 +8,8 @@ import pytest
 
 from harness.base.reads import Reads, unread_keys, watch
 from harness.base.settings import Spec, setting
+from harness.experiment.experiment import plain
 from harness.rollouts.protocol import Rollouts
-from harness.runs.config import plain
 from harness.simulator import Averaging, ParameterServer, Simulation
 from harness.simulator.cluster import cluster_from
 from harness.simulator.protocols.backup_workers import BackupWorkers

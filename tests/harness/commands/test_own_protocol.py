@@ -14,8 +14,8 @@ from harness.base.errors import UserError
 from harness.base.registry import Entry
 from harness.base.seeds import identity
 from harness.cli import main, parser_of
+from harness.experiment.run_file import load_run
 from harness.processes.rank_main import check_protocol
-from harness.runs.file import load_run
 from harness.simulator import Averaging, Fault, ParameterServer, Simulation, load_protocol
 from harness.store import Store
 from tests.docs.pages import blocks

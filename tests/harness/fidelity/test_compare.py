@@ -6,6 +6,9 @@ import pytest
 
 from harness.algorithms.schedules import Search
 from harness.base.errors import UserError
+from harness.experiment.experiment import Stage
+from harness.experiment.run import time_passes, train
+from harness.experiment.run_file import load_run
 from harness.fidelity.compare import (
     Comparison,
     behaviour,
@@ -14,14 +17,11 @@ from harness.fidelity.compare import (
     remove_pauses,
 )
 from harness.processes.recorder import Recorder, Work
-from harness.runs.config import Stage
-from harness.runs.file import load_run
 from harness.simulator import LOST, Timeline
 from harness.simulator.timeline import IN_FLIGHT
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from harness.store.schema import TIMELINE
-from harness.training.run import time_passes, train
 from tests.silence import silent
 
 RUNS = Path(__file__).parents[3] / "reproductions" / "runs"

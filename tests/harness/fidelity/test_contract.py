@@ -6,8 +6,8 @@ import torch
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.catalogue import Algorithm
 from harness.base.errors import UserError
+from harness.experiment.methods import NAMES
 from harness.fidelity.promises import check_contract
-from harness.runs.methods import NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,16 +8,16 @@ import pytest
 from harness import cli
 from harness.algorithms.catalogue import GradientAveraging
 from harness.algorithms.schedules import Constant, Search
+from harness.experiment.experiment import Stage
+from harness.experiment.run import train
+from harness.experiment.run_file import load_application, load_run
 from harness.fidelity.predict import prediction, time_full_run
-from harness.runs.config import Stage
-from harness.runs.file import load_application, load_run
 from harness.search.search import linearly_scaled
 from harness.simulator import Averaging, ParameterServer
 from harness.speech.frames import RunConfig
 from harness.speech.sequence import SequenceConfig
 from harness.speech.sequence_training import train_sequence
 from harness.store import Store
-from harness.training.run import train
 from tests.run_files import on_few_words
 
 RUNS = Path(__file__).parents[3] / "reproductions" / "runs"

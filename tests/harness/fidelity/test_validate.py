@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.experiment.run_file import load_run
 from harness.fidelity.compare import Comparison, behaviour
 from harness.fidelity.validate import REGIMES, markdown
-from harness.runs.file import load_run
 from harness.simulator import Timeline
 from harness.speech.frames import RunConfig
 

@@ -14,16 +14,16 @@ from harness import cli
 from harness.algorithms.compression import Compressed, Int8
 from harness.base.errors import UserError
 from harness.base.seeds import identity
+from harness.experiment import loop
+from harness.experiment.contract import Progress
+from harness.experiment.display import Display
+from harness.experiment.experiment import TrainingConfig
+from harness.experiment.run_file import load_run
 from harness.fidelity.predict import time_full_run
 from harness.fidelity.replay import config_of, load_finished_run, replay_run
-from harness.grid.display import Display
-from harness.runs.config import TrainingConfig
-from harness.runs.file import load_run
 from harness.store import Store
 from harness.store.files import add_digest
 from harness.store.schema import MODEL
-from harness.tasks.contract import Progress
-from harness.training import loop
 from tests.silence import silent
 
 CODE = """

@@ -17,11 +17,11 @@ from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.schedules import Search
 from harness.base.errors import UserError
+from harness.experiment.experiment import Stage
 from harness.modules.buffers import Buffers, deploy
 from harness.modules.problem import Arrays, Problem
 from harness.modules.task import ModuleConfig, wrong
 from harness.processes import rank_main
-from harness.runs.config import Stage
 from harness.simulator import Averaging, Cluster, Device, WorkerGroup, Workload
 from harness.simulator.faults import Fault
 from harness.simulator.timeline_file import load_timeline

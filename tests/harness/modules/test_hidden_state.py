@@ -18,9 +18,9 @@ from torch.nn.utils import prune
 import lagbench
 from harness.base.errors import UserError
 from harness.base.log import LOG as LAGBENCH
+from harness.experiment.digests import VARYING
 from harness.modules.network import copy_module
 from harness.modules.problem import Arrays, Problem
-from harness.runs.digests import VARYING
 
 X = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
 Y = X.sum(1, keepdim=True)

@@ -8,12 +8,12 @@ from torch import nn
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.schedules import Constant, Search
+from harness.experiment.experiment import Stage
+from harness.experiment.methods import method_of, with_optimizer
 from harness.modules.network import Parameters, trainable_parameters
 from harness.modules.problem import Arrays, Problem
 from harness.modules.task import ModuleConfig, wrong
 from harness.natural_gradient import NGSGD
-from harness.runs.config import Stage
-from harness.runs.methods import method_of, with_optimizer
 from harness.simulator import Averaging, Cluster, Device, WorkerGroup, Workload
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store

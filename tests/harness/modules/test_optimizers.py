@@ -12,9 +12,9 @@ from harness.algorithms.descent import PLAIN, Adam, AdamW, Momentum
 from harness.algorithms.stale import ServerDescent
 from harness.algorithms.torch_optimizers import TorchOptimizer
 from harness.base.errors import UserError
+from harness.experiment.methods import OPTIMIZERS, method_of, with_optimizer
 from harness.modules.optimizers import OptimizerChoice, optimizer_of
 from harness.natural_gradient import NGSGD
-from harness.runs.methods import OPTIMIZERS, method_of, with_optimizer
 from harness.simulator import Averaging
 
 

@@ -10,9 +10,9 @@ from torch.nn import functional
 
 import lagbench
 from harness.base.errors import UserError
+from harness.experiment.methods import method_of, with_optimizer
 from harness.modules.problem import Arrays, Problem
 from harness.modules.trained import load_into
-from harness.runs.methods import method_of, with_optimizer
 from harness.store import Store
 from harness.store.schema import MODEL
 from tests.harness.modules.test_modules import RATE, configured, plain_loop

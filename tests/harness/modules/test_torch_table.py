@@ -17,10 +17,10 @@ from torch import nn
 
 from harness.algorithms.compression import Compressed, TopK
 from harness.base.errors import UserError
+from harness.experiment.executors import SimulationExecutor
 from harness.modules.experiment import Experiment
 from harness.simulator import Cluster, Fault
 from harness.simulator.timeline_file import load_timeline
-from harness.training.executors import SimulationExecutor
 from tests.killed import check_resumption
 
 SIZE, ROUND, LIMIT, DECAY = 6, 2, 0.2, 0.1

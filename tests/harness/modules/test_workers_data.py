@@ -16,11 +16,13 @@ from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.schedules import Constant, Search
 from harness.base.errors import UserError
 from harness.base.seeds import stream
+from harness.experiment.experiment import Stage
+from harness.experiment.order import Minibatches
+from harness.experiment.run import time_passes
 from harness.modules.application import MODULE
 from harness.modules.partition import Dirichlet, by_label, dirichlet, measure_skew, split_rows
 from harness.modules.problem import Arrays, Problem
 from harness.modules.task import ModuleConfig
-from harness.runs.config import Stage
 from harness.simulator import (
     Averaging,
     Cluster,
@@ -34,8 +36,6 @@ from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from harness.store.schema import MODEL
-from harness.tasks.order import Minibatches
-from harness.training.run import time_passes
 from tests.killed import check_resumption
 from tests.silence import silent
 

@@ -11,11 +11,11 @@ import torch
 
 from harness.base import forks
 from harness.base.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError
+from harness.experiment.experiment import TrainingConfig
+from harness.experiment.run_file import load_run
 from harness.processes import rank_main, transport
 from harness.processes.group import SECRET, Group
 from harness.processes.rank_main import check
-from harness.runs.config import TrainingConfig
-from harness.runs.file import load_run
 from harness.train import NEEDED, _start, _supervise, main, parser
 from tests.processes import start
 from tests.run_files import ASYNCHRONOUS, OUTER_LOOP, ROUNDS, written

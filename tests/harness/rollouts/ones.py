@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 
 from harness.base.files import cluster_file
 from harness.base.settings import Spec
+from harness.experiment.contract import Progress
 from harness.rollouts.problems import Problem, Problems
 from harness.rollouts.protocol import Rollouts
 from harness.rollouts.rollout_config import RolloutConfig, WarmStart
 from harness.rollouts.sources import SmallTransformer
 from harness.simulator import load_cluster
-from harness.tasks.contract import Progress
 
 VOCABULARY, CONTEXT = 5, 14
 

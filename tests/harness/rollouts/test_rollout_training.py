@@ -9,6 +9,7 @@ from safetensors.numpy import load_file
 
 from harness.algorithms.descent import AdamW
 from harness.base.errors import UserError
+from harness.experiment import loop
 from harness.rollouts import sampling
 from harness.rollouts.executor import RECORD, REWARD, RolloutExecutor
 from harness.rollouts.learning import Learner, Rollout
@@ -23,7 +24,6 @@ from harness.rollouts.training import ROLLOUTS, RolloutTraining, train_rollouts
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from harness.store.schema import MODEL, TIMELINE
-from harness.training import loop
 from tests.harness.rollouts.ones import CONTEXT, VOCABULARY, Ones, configure, ignore, protocol
 
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.base.errors import UserError
-from harness.grid.grid import Runner
-from harness.runs.methods import Method, method_of
+from harness.experiment.grid import Runner
+from harness.experiment.methods import Method, method_of
 from harness.search import advice
 from harness.search.advice import AdviceSearch, Candidate, Plan, expand, seconds_to
 

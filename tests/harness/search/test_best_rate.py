@@ -8,9 +8,9 @@ from torch import nn
 
 from harness.algorithms.async_sgd import AsyncDescent
 from harness.algorithms.schedules import Constant
+from harness.experiment.experiment import Stage
 from harness.modules.problem import Arrays, Problem
 from harness.modules.task import ModuleConfig
-from harness.runs.config import Stage
 from harness.search.search import TRIED, BestRateConfig, best_rate, climb_to_edge, solve
 from harness.simulator import Cluster, Device, WorkerGroup, Workload
 from harness.store import Store

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from harness.base.errors import UserError
-from harness.grid.display import Span
+from harness.experiment.display import Span
 from harness.search.break_search import Search, ToleranceSearch, bracket
 from harness.search.search import solve
 

@@ -11,16 +11,16 @@ from safetensors.numpy import load_file
 from harness.acoustics.rbm import Recipe
 from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.schedules import Constant, Halving, Hand, Search
-from harness.runs.config import Stage
+from harness.experiment.executors import SimulationExecutor
+from harness.experiment.experiment import Stage
+from harness.experiment.folds import FrameTraining
+from harness.experiment.run import train
 from harness.simulator.timeline_file import load_timeline
 from harness.speech import task as acoustic
 from harness.speech.evaluation import FrameEvaluator
 from harness.speech.task import Acoustic, initial_parameters
 from harness.store import Store
 from harness.store.schema import MODEL, WORD_ERRORS
-from harness.training.executors import SimulationExecutor
-from harness.training.folds import FrameTraining
-from harness.training.run import train
 from tests.killed import check_deaths, kept_bytes
 from tests.silence import silent
 

@@ -7,7 +7,7 @@ import pytest
 from harness.acoustics.rbm import Recipe
 from harness.algorithms.averaging import ModelAveraging
 from harness.algorithms.schedules import Constant
-from harness.runs.config import Stage
+from harness.experiment.experiment import Stage
 from harness.simulator.protocols.averaging import Averaging
 from harness.speech import task as module
 from harness.speech.task import PretrainingConfig, initial_parameters

@@ -12,13 +12,13 @@ from harness.acoustics.rbm import Recipe
 from harness.algorithms.averaging import ModelAveraging
 from harness.base.errors import UserError
 from harness.base.seeds import stream
-from harness.runs.config import Stage
+from harness.experiment.experiment import Stage
+from harness.experiment.order import InBlocks, Order, Partition
+from harness.experiment.run import train
 from harness.simulator.protocols.averaging import Averaging
 from harness.speech import frames as made
 from harness.speech.frames import Blocks, Frames, MadeFrames, frames_of, shuffling_of
 from harness.store import Store
-from harness.tasks.order import InBlocks, Order, Partition
-from harness.training.run import train
 
 UTTERANCES, BLOCK = 26, 4
 

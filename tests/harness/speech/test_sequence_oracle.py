@@ -11,6 +11,7 @@ from torch.nn.functional import linear, log_softmax
 from harness.acoustics.mmi import Criterion, InnerLoss, SequenceCriterion
 from harness.algorithms.stale import DelayCompensated, StalenessAware
 from harness.base.seeds import stream
+from harness.experiment.run import train
 from harness.networks.feedforward import Dnn, Layout
 from harness.simulator.timeline_file import load_timeline
 from harness.speech.decoding import log_posteriors, orders, references_of
@@ -18,7 +19,6 @@ from harness.speech.evaluation import log_prior
 from harness.speech.frames import Frames
 from harness.speech.task import final_model
 from harness.store.schema import MODEL
-from harness.training.run import train
 from tests.silence import silent
 
 LAYOUT = Layout((9, 6, 5))

@@ -23,6 +23,7 @@ from harness.algorithms.stale import (
 from harness.base.errors import UserError
 from harness.base.seeds import SHORT, identity
 from harness.base.settings import dataclasses_below
+from harness.experiment.run import train
 from harness.networks.feedforward import Dnn, Layout
 from harness.simulator.timeline_file import load_timeline
 from harness.speech.decoding import TOLD, Halves
@@ -30,7 +31,6 @@ from harness.speech.sequence import Plateau
 from harness.speech.sequence_training import has_collapsed, train_sequence
 from harness.store import Store
 from harness.store.schema import MODEL, WORD_ERRORS
-from harness.training.run import train
 from tests.harness.speech.test_sequence_oracle import LAYOUT, final, initial_of
 from tests.killed import check_deaths
 from tests.silence import silent

@@ -29,12 +29,12 @@ from hypothesis.stateful import run_state_machine_as_test as tried
 
 from harness.base.errors import UserError
 from harness.base.seeds import identity
+from harness.experiment import loop
 from harness.store import AlreadyFinished, RunWriter, Store, schema
 from harness.store import claim as claims
 from harness.store import store as rooms
 from harness.store.claim import NAME, STALE_S, Claim
 from harness.store.read import read_run, verify_run
-from harness.training import loop
 
 CONFIG = {"seed": 0}
 HASH = identity(CONFIG)

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.base.seeds import identity
+from harness.experiment import loop
 from harness.store import Store
-from harness.training import loop
 from tests.harness.store.crashes import Recording, after_a_crash, lay
 
 CONFIG = {"seed": 0}

@@ -12,10 +12,9 @@ import torch
 from harness.base.errors import UserError
 from harness.base.seeds import identity
 from harness.cli import exit_code, main
-from harness.grid import grid
+from harness.experiment import grid, loop
 from harness.store import Store
 from harness.store.files import write_columns
-from harness.training import loop
 from tests.harness.store.test_durability import CONFIG, RESULTS, went_through
 
 

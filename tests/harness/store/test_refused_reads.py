@@ -12,9 +12,9 @@ import pytest
 from data_synth.storage import load_or_make
 from harness.base.errors import UserError
 from harness.cli import main
+from harness.experiment import loop
 from harness.kernels import cache
 from harness.store import Store
-from harness.training import loop
 from tests.data_synth.test_cache import make
 from tests.harness.store.test_integrity import CONFIG, everything, execute
 

@@ -1,0 +1,1 @@
+"""An experiment, and how it is run: one, or many on an executor."""

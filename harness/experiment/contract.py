@@ -1,0 +1,540 @@
+"""The contract of an application: configuration, task and the object that runs them.
+
+An application has three parts. Its configuration (`TaskConfig`) defines a run and holds no tensor.
+The `Task` is an opened configuration: network, data and measures, for training by folds. The
+`Application` is one object, found by name in the registry, that reads configurations from run
+files and stored runs, loads their data, and trains, times and replays them. The core imports no
+application.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import (
+    Any,
+    ClassVar,
+    Generic,
+    Protocol,
+    Self,
+    TypeVar,
+    cast,
+)
+
+import numpy as np
+from torch import Tensor
+
+from harness.base import reads
+from harness.base.errors import UserError, name_error
+from harness.base.files import cluster_file
+from harness.base.registry import entries, load
+from harness.base.seeds import identity
+from harness.base.settings import KIND, build
+from harness.experiment.order import Minibatches
+from harness.networks.contract import Network
+from harness.simulator import Cluster, Timeline, Workload, load_cluster
+from harness.simulator.foresight import load_bundled
+from harness.simulator.full_run import Whole
+from harness.simulator.protocols.contract import TimingProtocol
+from harness.simulator.timeline import Lag
+from harness.store import Run, Store
+
+Table = dict[str, Any]
+
+OPTIMIZED = "optimized"
+"""Key of a stored configuration, but no field: that the server has the optimizer."""
+
+EXECUTED = "executed"
+"""Key of a stored configuration for runs not executed on a simulated cluster, and how instead."""
+
+TASK, IMPORT = "task", "import"
+"""Keys of a run file common to all applications: the task's table, and modules to import."""
+
+SHARED = frozenset(
+    {
+        *("cluster", "workers", "seed", "passes", "evaluations", "shards", "shuffling", "stages"),
+        *("algorithm", "schedule", "protocol", "chunk", "tested", "tested_models"),
+    }
+)
+"""Keys of a run file that stand at its top; those that a task alone has are in ``[task]``."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Progress of a run.
+
+    Attributes:
+        run: hash of the run.
+        done: passes so far.
+        passes: largest number of passes.
+        measured: name and last value of the judged metric, formatted for the user; empty for a
+            run that trains nothing.
+        unit: the word for a pass, where a run counts something else, such as updates.
+    """
+
+    run: str
+    done: float
+    passes: float
+    measured: str = ""
+    unit: str = "passes"
+
+
+Watch = Callable[[Progress], None]
+
+Say = Callable[[str], None]
+"""Prints one line to the user."""
+
+Reads = Mapping[str, Callable[[Timeline], Lag]]
+"""Kinds of parameter reads by name, each with the function from a timeline to their lags."""
+
+
+class Configuration(Protocol):
+    """A computation that a grid executes and a store keeps."""
+
+    @property
+    def effort(self) -> float:
+        """Amount of work, to order the runs of a grid; 0 for a run of seconds."""
+        return 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: what the run's identity hashes."""
+        ...
+
+    def execute(self, store: Store, watch: Watch) -> Run:
+        """Load the finished run from the store, or run it, resuming from a checkpoint if any.
+
+        Args:
+            store: the store of the run.
+            watch: receives progress.
+
+        Raises:
+            UserError: bad input.
+        """
+        ...
+
+
+class TaskConfig(ABC):
+    """Configuration of one training run: task, cluster and training settings."""
+
+    task: ClassVar[str]
+    """Name of its application in the registry."""
+    charge: ClassVar[str]
+    """The workload used in place of the cluster file's ``[workload]``, in words for messages."""
+    cluster: Cluster
+    seed: int
+    device: str
+    passes: int
+
+    @property
+    def application(self) -> Application[Any, Any]:
+        """The application of this configuration, from the registry."""
+        return load("tasks", self.task)
+
+    @property
+    def effort(self) -> float:
+        """See `Configuration`: passes, times the weights that are trained if these differ."""
+        return float(self.passes)
+
+    def execute(self, store: Store, watch: Watch) -> Run:
+        """See `Configuration`; keys that nothing reads are written beside the run."""
+        watched = reads.Reads(self, load_bundled(self.cluster.name), identity(self.to_dict()))
+        work = self.cluster.workload
+        if work is not None and work.minibatch_flops == self.workload().minibatch_flops:
+            watched.use(work)  # where the run was configured
+        with reads.watch(watched):
+            return self.application.execute(self, store, watch)
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, canonical: what the run's identity hashes."""
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """Number of workers that train."""
+
+    @abstractmethod
+    def with_cluster(self, cluster: Cluster | None = None, count: int | None = None) -> Self:
+        """A copy with another cluster or number of workers; None keeps the present one."""
+
+    @property
+    @abstractmethod
+    def timed(self) -> TimingProtocol:
+        """The protocol that the simulator runs for this configuration."""
+
+    @abstractmethod
+    def workload(self, number: int = 0) -> Workload:
+        """The workload of one minibatch in stage ``number``: operations and bytes sent."""
+
+    @property
+    @abstractmethod
+    def judged(self) -> str:
+        """Name of the metric that settings are compared by, without a candidate."""
+
+    @property
+    def example_weight(self) -> float:
+        """Change of the judged metric by one development example; 0 if there is no fixed one."""
+        return 0.0
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the judged metric is a share, from 0 to 1."""
+        return True
+
+    def show(self, error: float) -> str:
+        """Format an error of the judged metric for the user."""
+        return f"{error:.2%}"
+
+    @property
+    def metric(self) -> str:
+        """The name of the judged metric, for people to read."""
+        return self.judged.removeprefix("dev_").replace("_", " ")
+
+    @abstractmethod
+    def reads(self) -> Reads:
+        """The kinds of reads that staleness is measured of; ``inner`` are the trainer's."""
+
+
+Config = TypeVar("Config", bound=TaskConfig)
+Data = TypeVar("Data")
+
+
+class Application(ABC, Generic[Config, Data]):
+    """Reads, trains, times and replays the runs of one task.
+
+    Attributes:
+        config: class of its configurations.
+        worker: the word for a worker, in messages.
+        workers: key of a run file for the number of workers.
+        usual: defaults of further keys that a run file may omit.
+        tables: further classes whose fields are keys of its run files.
+        follows: fields that are derived from the rest of a run file, and rejected in it.
+        simulated: why its runs cannot use real processes; empty if they can.
+    """
+
+    config: type[Config]
+    worker: str = "worker"
+    workers: str = "workers"
+    usual: Mapping[str, Any] = {}
+    tables: Sequence[type[Any]] = ()
+    follows: Sequence[str] = ()
+    simulated: str = ""
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Every key of its run files."""
+        tables = (cast(Any, self.config), *self.tables)
+        named = {entry.name for table in tables for entry in fields(table)}
+        return frozenset(named.difference(self.follows))
+
+    @property
+    def own_keys(self) -> frozenset[str]:
+        """The keys of ``[task]``."""
+        return self.keys - SHARED
+
+    @abstractmethod
+    def read(self, asked: RunRequest) -> tuple[Config, Data]:
+        """Build the configuration of a run file, and load its data.
+
+        Raises:
+            UserError: a mistake in the file or in its data.
+        """
+
+    @abstractmethod
+    def load(self, config: Config, say: Say) -> Data:
+        """Load the data that a configuration names.
+
+        Raises:
+            UserError: the data are missing, or differ from those the run was configured with.
+        """
+
+    def restore(
+        self, run: Run, table: Table, where: str, named: TaskConfig | None = None
+    ) -> Config:
+        """Build the configuration of a stored run, which names no code.
+
+        Args:
+            run: the run.
+            table: its stored configuration, without `EXECUTED` and `OPTIMIZED`.
+            where: the file it is from, for messages.
+            named: configuration of the run file that the user names for the run's code.
+
+        Raises:
+            UserError: it is no configuration of this application, or needs such a run file.
+        """
+        del run, named
+        return build(cast(Any, self.config), table, where)
+
+    @abstractmethod
+    def execute(self, config: Config, store: Store, watch: Watch) -> Run:
+        """See `Configuration`."""
+
+    def replay(self, config: Config, data: Data, run: Run, store: Store, watch: Watch) -> Run:
+        """Execute a recorded run again on one device, in its recorded order.
+
+        Raises:
+            UserError: by default: a timeline does not determine runs of this task.
+        """
+        del config, data, store, watch
+        raise UserError(f"{run.dir}: a run of {self.config.task} has no record to replay")
+
+    @abstractmethod
+    def pieces(self, config: Config, data: Data) -> Any:
+        """The part of the training data that timing depends on: start and length of each piece."""
+
+    @abstractmethod
+    def time(self, config: Config, pieces: Any, share: float, most: int) -> Whole:
+        """Time a whole run on the simulated cluster, without training it.
+
+        Args:
+            config: configuration of the run.
+            pieces: its training data, see `pieces`.
+            share: the share of the data that enters minibatches.
+            most: largest number of folds that are simulated.
+
+        Raises:
+            UserError: too many workers for the data, or a run that cannot be predicted.
+        """
+
+    def time_again(self, config: Config, pieces: Any, run: Run, timeline: Timeline) -> Timeline:
+        """Simulate the timeline of a recorded run, over the same data.
+
+        Args:
+            config: configuration of the run, on the cluster to simulate.
+            pieces: its training data, see `pieces`.
+            run: the recorded run.
+            timeline: its recorded timeline.
+
+        Raises:
+            UserError: by default: runs of this task are simulated only.
+        """
+        del config, pieces, timeline
+        raise UserError(f"{run.dir}: a run of {self.config.task} has no record to compare with")
+
+    def sampled(self, config: Config) -> tuple[Config, int]:
+        """A copy with one worker and no faults, and the number of its folds to time."""
+        return config, WITHOUT_LIMIT
+
+    def share(self, config: Config, finished: Run | None, asked: float | None) -> float:
+        """The share of the data that enters minibatches; 1 unless decoders leave some out.
+
+        Args:
+            config: configuration of the run.
+            finished: a finished run of the same settings, or None.
+            asked: the share from the command line, or None.
+
+        Raises:
+            UserError: ``asked`` is given, and the application leaves no data out.
+        """
+        del config, finished
+        if asked is not None:
+            raise UserError(f"--kept {asked}: for sequence training; this run is none")
+        return 1.0
+
+    @abstractmethod
+    def describe(self, config: Config, share: float) -> Iterator[tuple[str, str]]:
+        """Lines of a prediction about the timed workload: label and value."""
+
+
+WITHOUT_LIMIT = 10**9
+
+
+def application_of(table: Mapping[str, object], where: str) -> Application[Any, Any]:
+    """The application that a run file names in ``[task]``.
+
+    Args:
+        table: the parsed file.
+        where: the file, for messages.
+
+    Raises:
+        UserError: the table or the name is missing, or no application has the name.
+    """
+    task = table.get(TASK)
+    if not isinstance(task, Mapping) or KIND not in task:
+        allowed = f"a table with {KIND} = one of {', '.join(entries('tasks'))}"
+        raise UserError(f"{where}: {TASK}: missing; needed: {allowed}")
+    named = str(cast(Mapping[str, object], task)[KIND])
+    if named not in entries("tasks"):
+        raise name_error(f"{where}: {TASK}.{KIND}", named, entries("tasks"))
+    return load("tasks", named)
+
+
+def application_of_run(table: Mapping[str, object], where: str) -> Application[Any, Any]:
+    """The application of a stored run, from the class of its configuration.
+
+    Raises:
+        UserError: no application has such a class.
+    """
+    # Loads every application, since only a loaded one knows its configuration's class.
+    found = {
+        each.config.__name__: each for each in (load("tasks", name) for name in entries("tasks"))
+    }
+    named = str(table.get(KIND))
+    if named not in found:
+        raise UserError(f"{where}: {KIND}: {named!r} is not allowed; allowed: {', '.join(found)}")
+    return found[named]
+
+
+def key_in_file(key: str) -> str:
+    """The dotted name of a configuration's key in a run file."""
+    return key if key in SHARED else f"{TASK}.{key}"
+
+
+@contextmanager
+def name_keys(place: str) -> Generator[None]:
+    """Prefix an error that begins with a key by the place of the key, unless it has one.
+
+    Raises:
+        UserError: the error of the block, prefixed.
+    """
+    try:
+        yield
+    except UserError as error:
+        file, told = place.partition(": ")[0], str(error)
+        raise UserError(told if told.startswith(file) else place + told) from error
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """A run file, parsed, with the options of the command that reads it.
+
+    Args:
+        path: the file.
+        table: its keys, with those of ``[task]`` merged in.
+        device: device that executes the run.
+        say: receives progress while data are made.
+    """
+
+    path: Path
+    table: Table
+    device: str
+    say: Say
+
+    @property
+    def task(self) -> str:
+        """What precedes the keys of ``[task]`` in messages."""
+        return f"{self.path}: {TASK}."
+
+    def refuse(self, names: Sequence[str]) -> None:
+        """Reject keys that are derived from the rest of the file.
+
+        Raises:
+            UserError: ``names`` is not empty.
+        """
+        if names:
+            raise UserError(f"{self.path}: {names[0]}: not allowed; it follows from the rest")
+
+    def word(self, key: str) -> str:
+        """The value of a key, a string.
+
+        Raises:
+            UserError: it is missing or something else.
+        """
+        value = self.table.get(key)
+        if not isinstance(value, str):
+            shown = "missing" if value is None else f"{value!r} is not a string"
+            raise UserError(f"{self.path}: {key_in_file(key)}: {shown}; needed: a string")
+        return value
+
+    def whole(self, key: str) -> int:
+        """The value of a key, a whole number from 0.
+
+        Raises:
+            UserError: it is something else.
+        """
+        value = self.table[key]
+        if type(value) is not int or value < 0:
+            told = f"{value!r} is not allowed; allowed: a whole number from 0"
+            raise UserError(f"{self.path}: {key_in_file(key)}: {told}")
+        return value
+
+    def cluster(self) -> Cluster:
+        """Load the cluster that the file names; its path is relative to the run file.
+
+        Raises:
+            UserError: an unknown name, or a mistake in the cluster file.
+        """
+        try:
+            found = cluster_file(self.word("cluster"), self.path.parent)
+        except UserError as error:
+            if str(error).startswith(f"{self.path}: "):
+                raise
+            raise UserError(f"{self.path}: {error}") from error
+        return load_cluster(found)
+
+
+class Scores(Protocol):
+    """Measurements of a model on one data set."""
+
+    @property
+    def error(self) -> float:
+        """The error that candidates are compared by; less is better."""
+        ...
+
+    @property
+    def finite(self) -> bool:
+        """Whether the model's loss is finite."""
+        ...
+
+    @property
+    def measured(self) -> Mapping[str, float]:
+        """Every measurement by its name."""
+        ...
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """Measurements of a model on the test sets.
+
+    Attributes:
+        measured: values by the name that they are logged under.
+        word_errors: for each test set the word errors ``[utterances]`` and the numbers of words
+            spoken ``[utterances]``; empty without recognition.
+    """
+
+    measured: Mapping[str, float]
+    word_errors: Mapping[str, tuple[np.ndarray, np.ndarray]] = field(
+        default_factory=dict[str, tuple[np.ndarray, np.ndarray]]
+    )
+
+
+class Task(Protocol):
+    """A network, its data, and the scores of its models."""
+
+    @property
+    def network(self) -> Network:
+        """The trained network."""
+        ...
+
+    @property
+    def minibatches(self) -> Minibatches:
+        """The training data."""
+        ...
+
+    @property
+    def unit(self) -> str:
+        """Unit of the loss, in words."""
+        ...
+
+    def initial(self) -> Tensor:
+        """The parameters ``[P]`` that training starts from."""
+        ...
+
+    def losses_in(self, minibatch: int) -> int:
+        """Number of losses summed in a minibatch of ``minibatch`` rows."""
+        ...
+
+    def dev(self, model: Tensor) -> Scores:
+        """Scores of ``model [P]`` on the development set."""
+        ...
+
+    def held_out_loss(self, model: Tensor) -> float:
+        """Loss of ``model [P]`` on a part of the development set, for frequent evaluation."""
+        ...
+
+    def tested(self, model: Tensor, name: str) -> EvaluationResult:
+        """Scores of the candidate ``name``, ``model [P]``, on the test sets."""
+        ...

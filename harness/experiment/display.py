@@ -1,0 +1,220 @@
+"""Progress of a grid: what runs, how far it is, and one estimate of the time that is left.
+
+Live lines on a terminal, and a plain line every `PLAIN_EVERY_S` elsewhere.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from statistics import fmean
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from harness.base.log import LOG
+from harness.base.seeds import SHORT
+from harness.experiment.contract import Progress
+from harness.store import Run
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+PLAIN_EVERY_S = 10.0
+"""Seconds between two plain lines."""
+
+WORTH_TELLING_S = 10.0
+"""Seconds of work below which no summary is printed."""
+
+ENOUGH = 0.02
+"""Share of the work after which the time left is extrapolated from it."""
+
+
+def describe_seconds(seconds: float) -> str:
+    """Seconds or minutes, for people."""
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+@dataclass(frozen=True)
+class Span:
+    """Bounds of a number of trainings."""
+
+    least: int
+    most: int
+
+    def __add__(self, other: Span) -> Span:
+        return Span(self.least + other.least, self.most + other.most)
+
+    def __mul__(self, times: int) -> Span:
+        return Span(self.least * times, self.most * times)
+
+    def __str__(self) -> str:
+        return f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"
+
+    def count(self, name: str) -> str:
+        """The bounds with the name of what is counted, in the plural unless it is one."""
+        return f"{self} {name}{'' if self.most == 1 else 's'}"
+
+
+@dataclass
+class Tally:
+    """Trainings of a whole search, which chooses its runs on the way.
+
+    Args:
+        jobs: number of runs at a time.
+        done: number of trainings that are done.
+        shown_s: when a plain line was last printed, on the monotonic clock.
+    """
+
+    jobs: int = 1
+    done: int = 0
+    shown_s: float = 0.0
+    _left: dict[Hashable, Span] = field(default_factory=dict[Hashable, Span])
+    _wall_s: dict[str, float] = field(default_factory=dict[str, float])
+
+    def expect(self, part: Hashable, further: Span) -> None:
+        """Set how many further trainings a part of the search needs."""
+        self._left[part] = further
+
+    def add(self, part: Hashable, run: Run) -> None:
+        """Count a finished run."""
+        self.done += 1
+        left = self._left.get(part, Span(0, 0))
+        self._left[part] = Span(max(left.least - 1, 0), max(left.most - 1, 0))
+        wall_s = run.provenance.get("wall_s")
+        if isinstance(wall_s, int | float):
+            self._wall_s[run.hash] = float(wall_s)
+
+    @property
+    def total(self) -> Span:
+        """Bounds of the number of all trainings, those that are done included."""
+        return sum(self._left.values(), Span(self.done, self.done))
+
+    def describe(self, finished: int = 0) -> str:
+        """The state in a few words, e.g. ``"training 5 of at most 28, at most 90 s left"``.
+
+        Args:
+            finished: number of trainings that are done and not yet added.
+        """
+        done, total = self.done + finished, self.total
+        bound = "at most " if total.least < total.most else ""
+        text = f"training {min(done + 1, total.most)} of {bound}{total.most}"
+        if not self._wall_s:
+            return text
+        left_s = max(total.most - done, 0) * fmean(self._wall_s.values()) / self.jobs
+        return f"{text}, {bound}{describe_seconds(left_s)} left"
+
+
+class Display:
+    """Shows on standard error how far runs are; use as a context manager.
+
+    Args:
+        titles: name of each run for the user, by hash.
+        efforts: amount of work of each run that is to be made, by hash; equal ones if all are 0.
+        already: number of runs that were there before.
+        tally: counts the trainings of a search, of which these runs are a part; None if they are
+            all.
+    """
+
+    def __init__(
+        self,
+        titles: Mapping[str, str],
+        efforts: Mapping[str, float],
+        already: int = 0,
+        tally: Tally | None = None,
+    ) -> None:
+        self._titles, self._tally, self._already = titles, tally, already
+        self._efforts = efforts if any(efforts.values()) else dict.fromkeys(efforts, 1.0)
+        self._began_s, self._clock = time.monotonic(), tally or Tally()
+        self._running, self._finished = dict[str, Progress](), set[str]()
+        self._compiling, self._lock = "", Lock()
+        self._live: Live | None = None
+
+    def __enter__(self) -> Display:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(console=Console(stderr=True), transient=True)
+            self._live.__enter__()
+        if self._live or self._already:  # else the first plain line has the first progress
+            self._show()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if self._live:
+            self._live.__exit__(None, None, None)
+        elapsed_s = time.monotonic() - self._began_s
+        if kind is None and self._tally is None and elapsed_s >= WORTH_TELLING_S:
+            count = len(self._efforts)
+            before = f", {self._already} finished before" if self._already else ""
+            seconds = describe_seconds(elapsed_s)
+            LOG.info(f"{count} run{'' if count == 1 else 's'} in {seconds}{before}")
+
+    def hear(self, news: Any) -> None:
+        """Handle news of a run (`harness.experiment.pools.Hear`), on any thread."""
+        if isinstance(news, logging.LogRecord):
+            if LOG.isEnabledFor(news.levelno):
+                LOG.handle(news)
+            return
+        with self._lock:
+            if not isinstance(news, Progress):
+                self._compiling = news
+            elif news.run not in self._efforts and news.done >= news.passes:
+                # A run that others start from: no job of the grid reports its end.
+                self._running.pop(news.run, None)
+            elif news.run not in self._finished:
+                self._running[news.run] = news
+            self._show()
+
+    def finish(self, name: str) -> None:
+        """Note that a run is finished."""
+        with self._lock:
+            self._running.pop(name, None)
+            self._finished.add(name)
+            self._show()
+
+    def left_s(self) -> float | None:
+        """Seconds that are left, at the pace so far; None at the beginning."""
+        shares = {name: min(1.0, p.done / p.passes) for name, p in self._running.items()}
+        shares |= dict.fromkeys(self._finished, 1.0)
+        done = sum(self._efforts[name] * shares.get(name, 0.0) for name in self._efforts)
+        done /= sum(self._efforts.values()) or 1.0
+        elapsed_s = time.monotonic() - self._began_s
+        return elapsed_s * (1.0 - done) / done if done > ENOUGH else None
+
+    def _show(self) -> None:
+        now_s = time.monotonic()
+        if self._live:
+            from rich.text import Text
+
+            self._live.update(Text("\n".join([self._head(), *self._lines()])))
+        elif self._is_due(now_s):
+            LOG.info(f"{self._head()} {'; '.join(self._lines())}".rstrip())
+
+    def _is_due(self, now_s: float) -> bool:
+        """Whether a plain line is due; if so, the next one is due some seconds later."""
+        is_last = self._tally is None and len(self._finished) == len(self._efforts)
+        if now_s - self._clock.shown_s < PLAIN_EVERY_S and not is_last:
+            return False
+        self._clock.shown_s = now_s
+        return True
+
+    def _head(self) -> str:
+        compiling = f"; compiling, once on this machine: {self._compiling}"
+        compiling = compiling if self._compiling else ""
+        if self._tally:
+            return f"[{self._tally.describe(len(self._finished))}{compiling}]"
+        finished, total = (self._already + len(n) for n in (self._finished, self._efforts))
+        left_s = self.left_s()
+        left = f", {describe_seconds(left_s)} left" if left_s else ""
+        return f"[{finished} of {total} runs finished{left}{compiling}]"
+
+    def _lines(self) -> Iterator[str]:
+        """The progress of each running run."""
+        for run, p in self._running.items():
+            title = self._titles.get(run, f"start of other runs ({run[:SHORT]})")
+            measured = f", {p.measured}" if p.measured else ""
+            yield f"{title} {p.done:.1f}/{p.passes:g} {p.unit}{measured}"

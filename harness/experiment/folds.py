@@ -1,0 +1,321 @@
+"""Training by folds, for any task: stages, chunks, schedules, and measuring at boundaries.
+
+Workers keep running during an evaluation and from one pass to the next. They are idle during a rate
+search, and between stages where `TrainingConfig.waits_before` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from torch import Tensor
+
+from harness.algorithms.schedules import Pace, trial_losses
+from harness.experiment.contract import Progress, Scores, Task, Watch
+from harness.experiment.experiment import SEARCH, Boundaries, Segment, TrainingConfig
+from harness.experiment.loop import (
+    Diverged,
+    FrameExecutor,
+    StatefulExecutor,
+    Training,
+    describe_divergence,
+)
+from harness.experiment.order import Laid, Minibatches
+from harness.networks.contract import State
+from harness.replay.fold_replay import Arrays, Facts
+from harness.simulator import Timeline, concat
+from harness.store.schema import STATE, Outcome
+
+FAR_WORSE = 100.0
+"""A run diverges if its loss rises by so many times its absolute value at the start, or 1."""
+
+MakesExecutor = Callable[[Tensor, Minibatches], FrameExecutor]
+"""Makes an executor from initial parameters ``[P]`` and minibatches."""
+
+
+@runtime_checkable
+class StatefulTask(Task, Protocol):
+    """A task whose models are scored with state of the workers' replicas."""
+
+    def take_states(self, states: Callable[[], Mapping[int, State]]) -> None:
+        """Take a function that returns the states known at the server, by worker."""
+        ...
+
+    def deployed_state(self) -> dict[str, np.ndarray]:
+        """The state to store with the deployed model; empty if there is none."""
+        ...
+
+
+@dataclass
+class Position:
+    """Counters of a run in progress: all that a resume needs besides tensors and simulation.
+
+    Rows of training data: ``folded`` were trained on, ``trained`` of them are in the model, since a
+    failing server undoes folds; ``offered`` are those of the passes. ``sizes`` are the folds at the
+    end of each earlier stage, and the rows of its minibatches.
+    """
+
+    stage: int = 0
+    step: int = 0
+    steps_before: int = 0
+    epoch_before: float = 0.0
+    folded: int = 0
+    trained: int = 0
+    sizes: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    offered: int = 0
+    losses: float = 0.0
+    loss_frames: int = 0
+
+
+@dataclass
+class FrameTraining(Training[FrameExecutor]):
+    """A run in progress that trains by folds.
+
+    Args:
+        config: configuration of the run.
+        task: its network, data and measures.
+        watch: receives progress.
+        executed_by: makes the executor.
+    """
+
+    config: TrainingConfig[Any]
+    task: Task
+    watch: Watch
+    executed_by: MakesExecutor
+    position: Position = field(default_factory=Position, init=False)
+    pace: Pace = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.minibatches = self.task.minibatches
+        self.executor = self.executed_by(self.task.initial(), self.minibatches)
+        if isinstance(self.task, StatefulTask) and isinstance(self.executor, StatefulExecutor):
+            self.task.take_states(self.executor.states)
+        self.pace = Pace(self.config.schedule.rate)
+        self.rates = self.config.rates(self.minibatches)
+        self.resume()
+
+    # -- the way through a run -----------------------------------------------------------
+
+    def step(self) -> bool:
+        """See `Training`; a stage ends here, when its next boundary is requested and none is."""
+        while (segment := next(self._boundaries.segments(self.position.step), None)) is None:
+            self._end_stage()
+            if self.pace.stop or self.position.stage >= self.config.passes:
+                return False
+        self._advance(segment)
+        self._score(segment.ends)
+        if segment.ends in self._boundaries.held_out_tests:
+            loss = self.task.held_out_loss(self.executor.server.model)
+            self.config.schedule.after_test(self.pace, loss)
+        return True
+
+    def finish(self) -> None:
+        """Do nothing: `step` has ended the last stage."""
+
+    @property
+    def _rate(self) -> float:
+        """The learning rate of the last fold."""
+        return self.rates.fold_rate(self.pace.rate, max(0, self.executor.server.version - 1))
+
+    @property
+    def _boundaries(self) -> Boundaries:
+        return Boundaries(self.config, self.order, self.position.stage)
+
+    def _advance(self, asked: Segment) -> None:
+        """Search a rate if a chunk begins here, then execute up to the next boundary."""
+        position = self.position
+        if self._boundaries.is_chunk(asked.begins):
+            self.pace.rate = self._search()
+        happened = self.executor.advance(
+            asked.folds, drain=asked.drain, handing_out=asked.handing_out, rate=self.pace.rate
+        )
+        self.segments.append(happened)
+        minibatches = int(happened.folded().steps.sum())
+        position.loss_frames += minibatches * self.task.losses_in(self.order.minibatch)
+        position.folded += minibatches * self.order.minibatch
+        position.trained += minibatches * self.order.minibatch
+        if len(happened.restarts):
+            position.trained = self._count_kept()
+        position.step = asked.ends
+
+    def _count_kept(self) -> int:
+        """The rows whose folds no failure of the server has undone."""
+        ends = [end for end, _ in self.position.sizes]
+        sizes = np.array([*(size for _, size in self.position.sizes), self.order.minibatch])
+        rows = concat(self.segments).kept()
+        return int((rows.steps * sizes[np.searchsorted(ends, rows.fold, side="right")]).sum())
+
+    def _end_stage(self) -> None:
+        """Let the schedule judge the pass, score the test sets if due, and begin the next pass."""
+        position, schedule, accuracy = self.position, self.config.schedule, None
+        if schedule.judges_passes:
+            accuracy = 1.0 - self.task.dev(self.executor.server.model).error
+        schedule.after_pass(self.pace, position.stage + 1, accuracy)
+        last = self.pace.stop or position.stage + 1 == self.config.passes
+        if self.config.tests(position.stage, last):
+            self._test()
+        position.epoch_before += self.config.stage(position.stage).share
+        position.offered += self.order.size
+        position.sizes.append((self.executor.server.version, self.order.minibatch))
+        position.steps_before += self.order.steps
+        position.stage, position.step = position.stage + 1, 0
+        self.minibatches.begin(position.stage, position.steps_before)
+        self.executor.begin_stage()
+
+    def _search(self) -> float:
+        """Find the next chunk's learning rate by trial descents on its first minibatches.
+
+        The simulated cluster runs one rung of the ladder on each worker at a time.
+        """
+        schedule, chunk_steps = self.config.schedule, self._boundaries.chunk_steps
+        left = self.order.steps - self.position.step
+        if not schedule.tries(chunk_steps, left):
+            return self.pace.rate
+        steps = min(schedule.trial_steps(chunk_steps), left)
+        first = self.position.steps_before + self.position.step
+        # Worker 0 stands for all: without rounds, workers share one order of minibatches.
+        minibatches = (self.minibatches.fetch([(0, step)]) for step in range(first, first + steps))
+        ladder = schedule.ladder(self.pace.rate)
+        losses = trial_losses(
+            self.task.network.gradient, self.executor.server.model, ladder, minibatches
+        )
+        rate = schedule.choose(ladder, losses)
+        cost = self.config.search_s(self.position.stage, chunk_steps, left)
+        self.segments.append(self.executor.pause(cost, SEARCH))
+        return rate
+
+    # -- what is measured ----------------------------------------------------------------
+
+    def evaluate(self) -> None:
+        """Score every candidate model on the development set; see `Training`."""
+        self._tell(self._score_candidates())
+
+    def _score(self, step: int) -> None:
+        """Score the candidates if an evaluation is due, or if the algorithm considers scores."""
+        read, considered = (
+            step in each for each in (self._boundaries.evaluations, self._boundaries.considerations)
+        )
+        if not (read or considered):
+            return
+        scores = self._score_candidates()
+        if read:
+            self._tell(scores)
+        if considered:
+            errors = {name: s.error for name, s in scores.items()}
+            happened = self.config.algorithm.consider(self.executor.server, errors)
+            for name, value in happened.items():
+                self.log(name, value)
+
+    def _score_candidates(self) -> dict[str, Scores]:
+        candidates = self.executor.server.candidates()
+        scores = {name: self.task.dev(model) for name, model in candidates.items()}
+        rows = reversed(self.writer.rows())  # so that the first row of a name remains
+        begun = {row["name"]: row["value"] for row in rows}
+        for name, s in scores.items():
+            loss = s.measured["loss"]
+            start = begun.get(f"dev_loss/{name}", loss)
+            if not s.finite or loss - start > FAR_WORSE * max(1.0, abs(start)):
+                raise Diverged
+        return scores
+
+    def _tell(self, scores: Mapping[str, Scores]) -> None:
+        """Log the scores, and report progress."""
+        for name, s in scores.items():
+            for metric, value in s.measured.items():
+                self.log(f"dev_{metric}/{name}", value)
+        self.log("rate", self._rate)
+        self._log_training_loss()
+        passes = sum(self.config.stage(k).share for k in range(self.config.passes))
+        measured = f"{self.config.metric} {self.config.show(scores[self._deployed].error)}"
+        self.watch(Progress(self.writer.hash, self._passed, passes, measured))
+
+    def _test(self) -> None:
+        """Score candidate models on the test sets; keep the errors of each utterance."""
+        for name, model in self.executor.server.candidates().items():
+            if self.config.tested_models == "deployed" and name != self._deployed:
+                continue
+            found = self.task.tested(model, name)
+            for metric, value in found.measured.items():
+                self.log(metric, value)
+            for test, (wrong, said) in found.word_errors.items():
+                self.word_errors[f"{test}/lengths"] = said
+                self.word_errors[f"{test}/{name}/{self.position.stage}"] = wrong
+
+    def _log_training_loss(self) -> None:
+        position, total = self.position, self.executor.loss
+        if position.loss_frames:
+            self.log("train_loss", (total - position.losses) / position.loss_frames)
+        position.losses, position.loss_frames = total, 0
+
+    @property
+    def epoch(self) -> float:
+        """Passes over the training set so far."""
+        position, size = self.position, self.order.size
+        if self.config.counts_examples:
+            return position.trained / size
+        return self._passed - (position.folded - position.trained) / size
+
+    @property
+    def _passed(self) -> float:
+        """Passes so far; each counts as 1 at its end, also if it left out or added minibatches."""
+        step, share = self.position.step, self.config.stage(self.position.stage).share
+        named = self._boundaries.considerations | self._boundaries.evaluations
+        # At a boundary the share it was configured for, which its whole number of steps only nears.
+        return self.position.epoch_before + share * named.get(step, step / self.order.folds)
+
+    @property
+    def order(self) -> Laid:
+        """The minibatches of the present stage."""
+        return self.minibatches.order
+
+    # -- the end, and resuming -----------------------------------------------------------
+
+    def model_to_deploy(self) -> Tensor:
+        """See `Training`; sequence training starts from these parameters."""
+        return self.executor.server.candidates()[self._deployed]
+
+    def attachments(self) -> dict[str, Arrays | bytes]:
+        """See `Training`: the deployed state of replicas, of a task that has any."""
+        found = self.task.deployed_state() if isinstance(self.task, StatefulTask) else {}
+        return {STATE: found} if found else {}
+
+    @property
+    def _deployed(self) -> str:
+        """Name of the candidate to deploy: the average if the algorithm has one."""
+        return "average" if "average" in self.executor.server.candidates() else "iterate"
+
+    def summarise(self, status: Outcome, timeline: Timeline) -> tuple[dict[str, Any], str]:
+        """See `Training`: the last measurements of every candidate model, and simulated time."""
+        now = self.moment()
+        times = {"virtual_s": now.time_s, "folds": now.fold}
+        if status == "done":
+            ended = {"stopped": int(self.pace.stop), "timeline_sha256": timeline.sha256()}
+            known = {**self.config.describe_data(), **self._progress()}
+            return {**self.last_measured(), **times, **known, **ended}, ""
+        stage, rows = self.config.stage_name(now.fold), self.writer.rows()
+        return times, describe_divergence(stage, now, rows, "dev_loss", self._rate, self.task.unit)
+
+    def _progress(self) -> dict[str, float]:
+        """Epochs and passes, and the share of the passes' rows that was trained on.
+
+        Without counted examples, the share is given only if the passes left out more than a
+        minibatch each, as rounds do.
+        """
+        position, counted = self.position, self.config.counts_examples
+        found = {"epochs": self.epoch, "passes": position.stage}
+        left_out = position.offered - position.trained
+        if counted or left_out > position.stage * self.order.minibatch:
+            found["trained_share"] = position.trained / position.offered
+        return found
+
+    def loop_state(self) -> Facts:
+        """See `Training`."""
+        return {"position": vars(self.position), "pace": vars(self.pace)}
+
+    def restore_loop_state(self, facts: Facts) -> None:
+        """See `Training`."""
+        self.position, self.pace = Position(**facts["position"]), Pace(**facts["pace"])
+        self.minibatches.begin(self.position.stage, self.position.steps_before)

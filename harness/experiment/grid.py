@@ -1,0 +1,400 @@
+"""Execution of a grid of runs: reused if finished, resumed if begun, in parallel, longest first.
+
+The longest runs begin first, so that no long run is alone at the end. A single run, or one at a
+time, is executed in this process, others by an executor (`pools.py`). Results travel
+through the store. A run whose process or job is lost is submitted again, and resumes from its
+checkpoint; others go on.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+import re
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from harness.base.errors import (
+    ProcessDied,
+    UserError,
+    describe_failure,
+    lacks_memory,
+    machine_error,
+)
+from harness.base.log import LOG
+from harness.base.seeds import SHORT, identity
+from harness.experiment import loop
+from harness.experiment.contract import Configuration, TaskConfig, Watch
+from harness.experiment.display import Display, Tally
+from harness.experiment.pools import (
+    Parcel,
+    ProcessExecutor,
+    Submission,
+    SubmititExecutor,
+    open_executor,
+    tell,
+)
+from harness.simulator.foresight import describe_idle, describe_repeats
+from harness.store import AlreadyFinished, Run, Store
+from harness.store.schema import CHECKPOINT, UNREAD
+
+NEEDED = (__name__, "pyarrow.parquet")
+"""Modules that processes need; the latter is imported by the first write."""
+
+LOOK_S = 1.0
+"""Seconds after which a grid looks at its budget."""
+
+ATTEMPTS = 4
+"""Lost jobs without progress in between after which runs are given up."""
+
+Names = tuple[str, ...]
+"""Hashes of the runs of one job."""
+
+Key = TypeVar("Key", bound=Hashable)
+AnyConfig = TypeVar("AnyConfig", bound=Configuration)
+
+
+@dataclass
+class Runner:
+    """Executes runs in parallel; use it in a ``with`` block, which ends its processes.
+
+    Each process uses one thread: results depend on the number of threads in their last bits, and
+    two such processes are faster than one with two threads at the sizes that fit a CPU.
+
+    Args:
+        store: store of the runs.
+        jobs: number of runs at a time.
+        submit: where jobs run; None for processes of this machine.
+        keeps_faults: whether a run that raises an error is stored as failed, and the others
+            continue; otherwise the error is raised.
+    """
+
+    store: Store
+    jobs: int
+    submit: Submission | None = None
+    keeps_faults: bool = True
+    _executor: Executor | None = field(default=None, init=False)
+    _display: Display = field(default_factory=lambda: Display({}, {}), init=False)
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+        self._executor = None
+
+    def run(
+        self,
+        configs: Sequence[Configuration],
+        titles: Mapping[str, str] | None = None,
+        budget_s: float | None = None,
+        tally: Tally | None = None,
+    ) -> dict[str, Run]:
+        """Run every configuration that the store lacks; returns all runs by hash.
+
+        Equal configurations run once. A run that another process with the same store executes now
+        moves to the end.
+
+        Args:
+            configs: the configurations.
+            titles: names for the user by hash.
+            budget_s: seconds after which running ones are stopped, with checkpoints; None for no
+                limit.
+            tally: counts the trainings of a search of which these are a part.
+
+        Raises:
+            UserError: a run met bad input.
+            ProcessDied: every job of a run was lost; the same call resumes.
+            KeyboardInterrupt: also when the budget is spent; checkpoints are kept.
+        """
+        end_s = math.inf if budget_s is None else time.monotonic() + budget_s
+        wanted = longest_first({identity(config.to_dict()): config for config in configs})
+        unfinished = self.store.missing(wanted)
+        missing = {name: config for name, config in wanted.items() if name in unfinished}
+        efforts = {name: config.effort for name, config in missing.items()}
+        with Display(titles or {}, efforts, len(wanted) - len(missing), tally) as self._display:
+            if self.submit is None and min(self.jobs, len(missing)) <= 1:
+                self._run_here(missing, end_s)
+            else:
+                self._run_jobs(missing, end_s)
+        return {name: self.store.load(name) for name in wanted}
+
+    def _run_here(self, configs: Mapping[str, Configuration], end_s: float) -> None:
+        def watch(progress: Any) -> None:
+            self._display.hear(progress)
+            _check_budget(end_s)
+
+        waiting = [(name,) for name in configs]
+        while waiting:
+            _check_budget(end_s)
+            (name,) = self._pop_next(waiting)
+            execute_run(configs[name], self.store, self.keeps_faults, watch)
+            self._display.finish(name)
+
+    def _run_jobs(self, configs: Mapping[str, Configuration], end_s: float) -> None:
+        size = self.submit.runs_a_job if self.submit else 1
+        waiting, losses = split_into_jobs(list(configs), size), _Losses(self.store)
+        at_once = self.jobs
+        if self.submit and self.submit.where in ("slurm", "dask", "ray"):
+            at_once = len(waiting)  # the cluster itself knows how many it runs at a time
+        running: dict[Future[Any], Names] = {}
+        try:
+            while waiting or running:
+                _check_budget(end_s)
+                free = min(len(waiting), at_once - len(running))
+                fresh = [self._pop_next(waiting) for _ in range(free)]
+                packed = [_pack({name: configs[name] for name in names}) for names in fresh]
+                running |= zip(self._submit(packed), fresh, strict=True)
+                for future in wait(running, LOOK_S, FIRST_COMPLETED).done:
+                    names = running.pop(future)
+                    try:
+                        failure = future.result()
+                    except Exception as error:
+                        waiting += [names] if losses.is_worth_another(names, error) else []
+                        continue
+                    if failure:
+                        raise UserError(failure)
+                    for name in names:
+                        self._display.finish(name)
+        except BaseException:
+            self.__exit__()  # ends what runs
+            raise
+        if losses.given_up:
+            lost = f"{len(losses.given_up)} of {len(configs)} runs lost {ATTEMPTS} jobs each"
+            raise ProcessDied(f"{lost}; not submitted again")
+
+    def _pop_next(self, waiting: list[Names]) -> Names:
+        """The first job without a run that another process executes now, or else the first."""
+        free = (job for job in waiting if not any(map(self.store.elsewhere, job)))
+        job = next(free, waiting[0])
+        waiting.remove(job)
+        return job
+
+    def _submit(self, packed: Sequence[bytes]) -> Sequence[Future[Any]]:
+        """Submit jobs, to a new executor if the present one is broken."""
+        if not packed:
+            return []
+        given = self.store.with_absolute_path(), self.keeps_faults
+        calls = [(data, *given) for data in packed]
+        try:
+            return self._submit_calls(calls)
+        except (BrokenExecutor, ProcessDied):
+            self.__exit__()
+            return self._submit_calls(calls)
+
+    def _submit_calls(self, calls: Sequence[tuple[Any, ...]]) -> Sequence[Future[Any]]:
+        if self._executor is None and self.submit is None:
+            self._executor = ProcessExecutor(NEEDED, lambda news: self._display.hear(news))
+        elif self._executor is None and self.submit is not None:
+            self._executor = open_executor(
+                self.submit.where, self.store.path.parent / "jobs", self.jobs
+            )
+        executor: Any = self._executor
+        if isinstance(executor, SubmititExecutor):
+            return executor.submit_all(run_job, calls)
+        return [executor.submit(run_job, *call) for call in calls]
+
+
+class _Losses:
+    """Counts the jobs that runs have lost since their last progress.
+
+    Attributes:
+        given_up: hashes of the runs that are not submitted again.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._folds = store, dict[Names, list[float]]()
+        self._lost, self.given_up = Counter[Names](), list[str]()
+
+    def is_worth_another(self, names: Names, error: Exception) -> bool:
+        """Count a lost job, and say so; False if its runs are given up."""
+        folds = [
+            math.inf if self._store.has(name) else loop.folds(self._store.path / name / CHECKPOINT)
+            for name in names
+        ]
+        has_moved = folds != self._folds.get(names, [0] * len(names))
+        self._folds[names] = folds
+        self._lost[names] = 0 if has_moved else self._lost[names] + 1
+        runs = ", ".join(name[:SHORT] for name in names)
+        if self._lost[names] < ATTEMPTS:
+            LOG.warning(
+                f"run {runs}: its job was lost ({describe_error(error)}); another one resumes it"
+            )
+            return True
+        self.given_up.extend(names)
+        return False
+
+
+_ERROR = re.compile(r"(\w+\.)*\w*(Error|Exception|Interrupt|Exit)(:|$)")
+
+
+def describe_error(error: Exception) -> str:
+    """Class and message of an error, also if its text contains a whole traceback."""
+    lines = [line for line in str(error).splitlines() if _ERROR.match(line)]
+    return lines[-1] if lines else f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def _check_budget(end_s: float) -> None:
+    if time.monotonic() > end_s:
+        raise KeyboardInterrupt("the budget is spent")
+
+
+def _pack(configs: Mapping[str, Configuration]) -> bytes:
+    try:
+        return pickle.dumps(Parcel(dict(configs)))
+    except Exception as error:  # whatever their parts raise
+        raise UserError(f"a run cannot be sent to another process: {error}") from error
+
+
+def split_into_jobs(names: Sequence[str], size: int) -> list[Names]:
+    """Split names into jobs of at most ``size``, dealt like cards, so that lengths are balanced.
+
+    Example:
+        >>> split_into_jobs(["a", "b", "c", "d", "e"], 2)
+        [('a', 'd'), ('b', 'e'), ('c',)]
+    """
+    jobs = -(-len(names) // size)
+    return [tuple(names[at::jobs]) for at in range(jobs)]
+
+
+def run_job(packed: bytes, store: Store, keeps_faults: bool) -> str:
+    """Execute the runs of a job, in the job.
+
+    Args:
+        packed: the configurations by hash, pickled.
+        store: store of the runs.
+        keeps_faults: see `Runner`.
+
+    Returns:
+        An error for the user; empty if the runs are finished.
+    """
+    name = ""
+    try:
+        for name, config in pickle.loads(packed).content.items():
+            if name != identity(config.to_dict()):
+                told = "code that another process reads otherwise, or that has been edited since"
+                raise UserError(f"{told}; allowed: the code of the program that asks, or jobs=1")
+            execute_run(config, store, keeps_faults, tell)
+    except UserError as error:
+        return str(error)
+    except Exception as error:
+        traceback.print_exc()
+        return f"run {name[:SHORT]}: {describe_error(error)}"
+    return ""
+
+
+def execute_run(config: Configuration, store: Store, keeps_faults: bool, watch: Watch) -> None:
+    """Execute a run in this process, on one thread.
+
+    Args:
+        config: its configuration.
+        store: store of the run.
+        keeps_faults: whether an error is stored with the run as failed, and not raised.
+        watch: receives progress.
+
+    Raises:
+        UserError: bad input, or an error of the user's code or of this machine.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        config.execute(store, watch)
+    except Exception as error:
+        if isinstance(error, UserError):
+            raise
+        if not keeps_faults and (failure := describe_failure(error)):
+            raise UserError(failure) from error
+        # Errors of this machine are no results: another one may finish the run.
+        if isinstance(error, OSError):
+            raise machine_error(error) from error
+        if shortage := lacks_memory(error):
+            raise shortage from error
+        if not keeps_faults:
+            raise
+        traceback.print_exc()
+        note = f"{type(error).__name__}: {error}"
+        with suppress(AlreadyFinished), store.needing().begin(config.to_dict()) as writer:
+            writer.finish("failed", {}, note)  # not for a light run: its results stay
+    finally:
+        torch.set_num_threads(threads)
+
+
+def longest_first(configs: Mapping[str, AnyConfig]) -> dict[str, AnyConfig]:
+    """Sort configurations by decreasing `effort`; equal ones stay in their order."""
+    names = sorted(configs, key=lambda name: configs[name].effort, reverse=True)
+    return {name: configs[name] for name in names}
+
+
+def execute_named(
+    configs: Mapping[Key, Configuration],
+    called: Callable[[Key], str],
+    store: Store | Path,
+    jobs: int,
+    budget_s: float | None = None,
+    submit: Submission | None = None,
+) -> dict[Key, Run]:
+    """Run every configuration and return its finished run; equal ones run once.
+
+    Args:
+        configs: configurations, by any keys.
+        called: gives the title of a key on the display.
+        store: store of the runs, or its folder.
+        jobs: number of runs at a time.
+        budget_s: see `Runner.run`.
+        submit: where jobs run; None for processes of this machine.
+
+    Raises:
+        UserError, ProcessDied, KeyboardInterrupt: as `Runner.run`.
+    """
+    with Runner(store if isinstance(store, Store) else Store(store), jobs, submit) as runner:
+        return run_named(runner, configs, called, budget_s)
+
+
+def run_named(
+    runner: Runner,
+    configs: Mapping[Key, Configuration],
+    called: Callable[[Key], str],
+    budget_s: float | None = None,
+    tally: Tally | None = None,
+) -> dict[Key, Run]:
+    """As `execute_named`, on a runner that stays open, for a search that chooses further runs.
+
+    Args:
+        runner: executes runs that its store lacks.
+        configs: configurations, by any keys.
+        called: gives the title of a key on the display.
+        budget_s: see `Runner.run`.
+        tally: counts the trainings of the search; the caller adds the runs.
+    """
+    hashes = {key: identity(config.to_dict()) for key, config in configs.items()}
+    labels: dict[str, dict[str, None]] = {}
+    for key, hash_ in hashes.items():
+        labels.setdefault(hash_, {})[called(key)] = None
+    titles = {hash_: " = ".join(names) for hash_, names in labels.items()}
+    runs = runner.run(list(configs.values()), titles, budget_s, tally)
+    return {key: runs[hash_] for key, hash_ in hashes.items()}
+
+
+def repeat_lines(configs: Iterable[TaskConfig]) -> list[str]:
+    """A line if the largest of several runs has more workers than its cluster describes."""
+    largest = max(configs, key=lambda config: config.count, default=None)
+    return describe_repeats(largest.cluster, largest.count) if largest else []
+
+
+def idle_lines(runs: Iterable[Run]) -> list[str]:
+    """A line for each key that is not at its default and that none of several runs has read.
+
+    Of a run that was resumed, or on real processes, this is not known; then there is none.
+    """
+    keys = [run.provenance.get(UNREAD) for run in runs if run.status == "done"]
+    return [] if None in keys else describe_idle([each for each in keys if each is not None])

@@ -1,0 +1,404 @@
+"""One run from its configuration to the store: loop, executors' contract, checkpoints.
+
+A `Training` moves from boundary to boundary. At a boundary its subclass (training by folds, or
+sequence training) measures the model and takes decisions. Between two boundaries its `Executor`
+computes contributions and folds, and returns their times. An executor is a simulated cluster whose
+timeline is replayed on one device, a recorded timeline, or real workers.
+
+A checkpoint is one file of tensors and JSON, without pickle, replaced atomically. It carries a
+digest of its content; a checkpoint that does not match its digest is not resumed from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+from safetensors import SafetensorError
+from torch import Tensor
+
+from harness.algorithms.contract import Server
+from harness.base.errors import Damaged
+from harness.base.log import LOG
+from harness.networks.contract import State
+from harness.replay import fold_replay as resume
+from harness.replay.fold_replay import Arrays, Facts
+from harness.replay.replica_states import to_array
+from harness.simulator import Timeline, concat
+from harness.simulator.timeline_file import save_timeline
+from harness.store import RunWriter
+from harness.store.files import (
+    MetricRow,
+    exists,
+    load_arrays,
+    make_folder,
+    read_bytes,
+    replacing,
+    save_arrays,
+)
+from harness.store.schema import MODEL, TIMELINE, WORD_ERRORS, Outcome
+
+
+class Executor(Protocol):
+    """The workers and the server of one run."""
+
+    @property
+    def server(self) -> Server:
+        """The server's state: model, version (number of folds) and the algorithm's tensors."""
+        ...
+
+    @property
+    def now_s(self) -> float:
+        """Seconds on the run's clock."""
+        ...
+
+    def capture(self) -> tuple[Arrays, Facts]:
+        """The state that a resume needs: arrays, and JSON values."""
+        ...
+
+    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
+        """Restore the state that `capture` returned."""
+        ...
+
+
+class FrameExecutor(Executor, Protocol):
+    """Executor of training by folds, whose boundaries are numbers of folds."""
+
+    @property
+    def loss(self) -> float:
+        """Sum of the losses of all minibatches so far (of speech, in nats over frames)."""
+        ...
+
+    def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
+        """Execute further folds at one learning rate.
+
+        Args:
+            folds: number of folds.
+            drain: whether to wait until nothing is in flight afterwards.
+            handing_out: contributions that may be handed out, counted from the first of these
+                folds; None for as many as there are folds.
+            rate: learning rate of folds and local steps.
+        """
+        ...
+
+    def pause(self, seconds: float, kind: str) -> Timeline:
+        """Keep all workers idle for ``seconds`` of the run's clock, in a span named ``kind``."""
+        ...
+
+    def begin_stage(self) -> None:
+        """Begin the next stage, which the minibatches have begun."""
+        ...
+
+
+@runtime_checkable
+class StatefulExecutor(Protocol):
+    """An executor whose workers send the state of their replicas with their contributions."""
+
+    def states(self) -> Mapping[int, State]:
+        """By worker, the state that came with its last folded contribution."""
+        ...
+
+
+CHECKPOINT_EVERY_S = 5.0
+
+CHECKPOINT_SHARE = 0.02
+"""Largest share of the time spent on checkpoints; the interval grows with the time of one."""
+
+LAYOUT = 11
+"""Version of the checkpoint's content; a checkpoint of another version is not resumed from.
+
+The fields of a simulation's state are part of it: `tests/harness/experiment/test_layout.py`.
+"""
+
+Executing = TypeVar("Executing", bound=Executor)
+
+
+class Diverged(Exception):  # noqa: N818 (an outcome of training, not an error)
+    """The parameters give no finite error, or a far worse one than at the start."""
+
+
+@dataclass
+class Training(ABC, Generic[Executing]):
+    """A run in progress.
+
+    Args:
+        writer: receives its metrics.
+
+    Attributes:
+        executor: executes the folds between boundaries.
+        segments: timelines between boundaries, in order.
+        word_errors: errors ``[utterances]`` for each ``test/candidate/stage``, and lengths.
+    """
+
+    writer: RunWriter
+    executor: Executing = field(init=False)
+    segments: list[Timeline] = field(default_factory=list[Timeline], init=False)
+    word_errors: dict[str, np.ndarray] = field(default_factory=dict[str, np.ndarray], init=False)
+
+    # -- what a kind of training is ------------------------------------------------------
+
+    @abstractmethod
+    def step(self) -> bool:
+        """Execute up to the next boundary and do its work; False if no boundary is left.
+
+        Raises:
+            Diverged: see `evaluate`.
+        """
+
+    @abstractmethod
+    def evaluate(self) -> None:
+        """Measure the present model.
+
+        Raises:
+            Diverged: its error is not finite, or far worse than at the start.
+        """
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Do the work after the last boundary.
+
+        Raises:
+            Diverged: see `evaluate`.
+        """
+
+    @property
+    @abstractmethod
+    def epoch(self) -> float:
+        """Passes over the training set so far."""
+
+    @abstractmethod
+    def model_to_deploy(self) -> Tensor:
+        """The parameters ``[P]`` that the run stores as its result."""
+
+    @abstractmethod
+    def summarise(self, status: Outcome, timeline: Timeline) -> tuple[dict[str, Any], str]:
+        """The run's summary, and a note about its divergence, empty if it did not diverge.
+
+        Args:
+            status: the run's outcome.
+            timeline: timeline of the whole run.
+        """
+
+    @abstractmethod
+    def loop_state(self) -> Facts:
+        """The state that a resume needs besides executor, timeline and measurements."""
+
+    @abstractmethod
+    def restore_loop_state(self, facts: Facts) -> None:
+        """Restore the state that `loop_state` returned; the executor is reinstated afterwards."""
+
+    def attachments(self) -> dict[str, Arrays | bytes]:
+        """Further files of the run, by name: arrays, or their content."""
+        return {}
+
+    # -- the way through a run -----------------------------------------------------------
+
+    def run(self) -> Outcome:
+        """Train to the end: ``"done"`` or ``"diverged"``."""
+        self._next_save = time.monotonic() + CHECKPOINT_EVERY_S
+        try:
+            if not self.writer.rows():  # a resumed run has evaluated its initial model
+                self.evaluate()
+            while self.step():
+                if time.monotonic() > self._next_save:
+                    self._save()
+            self.finish()
+        except Diverged:
+            return "diverged"
+        return "done"
+
+    def moment(self) -> Moment:
+        """Folds, passes and time of the run so far."""
+        return Moment(self.executor.server.version, self.epoch, self.executor.now_s)
+
+    def log(self, name: str, value: float) -> None:
+        """Log a measurement with the present fold, time and epoch."""
+        now = self.moment()
+        self.writer.log(name, value, fold=now.fold, time_s=now.time_s, epoch=now.passes)
+
+    def last_measured(self) -> dict[str, float]:
+        """The last value of each logged metric, by name."""
+        return {row["name"]: row["value"] for row in self.writer.rows()}
+
+    # -- resuming ------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        """Write a checkpoint: executor, timeline so far, measurements and the loop's state."""
+        began = time.monotonic()
+        executor_arrays, executor_facts = self.executor.capture()
+        self.segments = [concat(self.segments)]  # so the next checkpoint joins only new segments
+        history_arrays, history_facts = resume.capture_timeline(self.segments[0])
+        arrays = {
+            **resume.add_prefix(executor_arrays, "executor/"),
+            **resume.add_prefix(history_arrays, "timeline/"),
+            **resume.add_prefix(self.word_errors, "word_errors/"),
+        }
+        facts = {
+            "layout": LAYOUT,
+            "run": self.writer.hash,
+            "decided": self.loop_state(),
+            "executor": executor_facts,
+            "timeline": history_facts,
+            "rows": self.writer.rows(),
+        }
+        save(self.writer.checkpoint, arrays, facts)
+        now = time.monotonic()
+        self._next_save = now + max(CHECKPOINT_EVERY_S, (now - began) / CHECKPOINT_SHARE)
+
+    def resume(self) -> None:
+        """Restore the last checkpoint, if there is one; called at the end of the set-up."""
+        found = load(self.writer.checkpoint)
+        if found is None:
+            return
+        arrays, facts = found
+        if (facts.get("layout"), facts.get("run")) != (LAYOUT, self.writer.hash):
+            told = "another version's or another run's checkpoint; the run begins again"
+            LOG.warning(f"{self.writer.checkpoint}: {told}")
+            return
+        history = resume.part(arrays, "timeline/")
+        self.segments = [resume.reinstate_timeline(history, facts["timeline"])]
+        self.word_errors = resume.part(arrays, "word_errors/")
+        self.writer.restore_rows(facts["rows"])
+        # First the loop: its stage determines the minibatches that the executor draws from.
+        self.restore_loop_state(facts["decided"])
+        self.executor.reinstate(resume.part(arrays, "executor/"), facts["executor"])
+
+
+NAME = "checkpoint.safetensors"
+
+FOLDS = "timeline/folds.time_s"
+"""An array of a checkpoint with one element for each fold."""
+
+
+def save(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+    """Write arrays and JSON facts as the folder's checkpoint, replacing the last atomically."""
+    make_folder(folder)
+    text = json.dumps(facts)
+    # One file for arrays and facts: two could belong to different checkpoints after a kill.
+    metadata = {"facts": text, "sha256": _digest(arrays, text)}
+    with replacing(folder / NAME) as fresh:
+        save_arrays(fresh, arrays, metadata)
+
+
+def load(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
+    """The last checkpoint in ``folder``; None without one, or if it is damaged.
+
+    A damaged checkpoint costs the work since the run began: the run starts again, with a warning,
+    and computes the same bytes.
+
+    Raises:
+        UserError: the machine refuses to read it.
+    """
+    path = folder / NAME
+    if not exists(path):
+        return None
+    try:
+        arrays, metadata = load_arrays(read_bytes(path))
+        if metadata["sha256"] != _digest(arrays, metadata["facts"]):
+            raise ValueError("it does not match its digest")
+        return arrays, json.loads(metadata["facts"])
+    except (Damaged, SafetensorError, KeyError, ValueError) as error:
+        LOG.warning(f"{path}: damaged ({error}); the run begins again")
+        return None
+
+
+def folds(folder: Path) -> int:
+    """Number of folds in a checkpoint's timeline; 0 without a checkpoint."""
+    found = load(folder)
+    return 0 if found is None else len(found[0].get(FOLDS, ()))
+
+
+def _digest(arrays: Mapping[str, np.ndarray], facts: str) -> str:
+    """SHA-256 of the facts, and of names, types, shapes and content of the arrays."""
+    digest = hashlib.sha256(facts.encode())
+    for name in sorted(arrays):  # safetensors does not keep the order
+        array = arrays[name]
+        # Type and shape too: equal bytes may be another array.
+        digest.update(f"\n{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+    return digest.hexdigest()
+
+
+STAGES = {
+    "mmi": "MMI",
+    "numerator": "training without a denominator",
+}
+"""Criteria of sequence training in words, by their setting."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A moment of a run: folds and passes done, and seconds of its clock since it began."""
+
+    fold: int
+    passes: float
+    time_s: float
+
+
+def describe_divergence(
+    stage: str,
+    moment: Moment,
+    rows: Sequence[MetricRow],
+    metric: str,
+    rate: float,
+    unit: str = "nats a frame",
+) -> str:
+    """Describe a divergence: stage, moment, last finite value of the criterion, learning rate.
+
+    Args:
+        stage: the stage in words.
+        moment: time of the divergence.
+        rows: all measurements of the run.
+        metric: ``"dev_loss"`` or ``"held_out_criterion"``; of several models the first is used.
+        rate: the learning rate at that moment.
+        unit: unit of the criterion.
+
+    Example:
+        >>> row = {"name": "dev_loss/iterate", "value": 3.5, "fold": 40, "epoch": 0.1}
+        >>> describe_divergence("AsyncSgd", Moment(1200, 0.25, 61.04), [row], "dev_loss", 0.02)
+        'in AsyncSgd at fold 1,200 (pass 0.25, 61.0 s): loss 3.5 nats a frame at fold 40, rate 0.02'
+    """
+    at = f"in {stage} at fold {moment.fold:,} (pass {moment.passes:.3g}, {moment.time_s:,.1f} s)"
+    return f"{at}: {metric.rpartition('_')[2]} {_last(rows, metric, unit)}, rate {rate:.3g}"
+
+
+def _last(rows: Sequence[MetricRow], metric: str, unit: str) -> str:
+    """The last finite value of a metric with its fold, and the first value if it is another row."""
+    known = [r for r in rows if r["name"].partition("/")[0] == metric and math.isfinite(r["value"])]
+    if not known:
+        return "never a number"
+    first = known[0]
+    last = [row for row in known if row["name"] == first["name"]][-1]
+    told = f"{_format_signed(last['value'])} {unit} at fold {int(last['fold']):,}"
+    return told + (f" ({_format_signed(first['value'])} at first)" if first is not last else "")
+
+
+def _format_signed(value: float) -> str:
+    return f"{'−' if value < 0 else ''}{abs(value):.3g}"
+
+
+def carry_out(training: Training[Any]) -> None:
+    """Train to the end, and write timeline, attachments, model and summary to the store."""
+    writer, status = training.writer, training.run()
+    timeline = concat(training.segments)
+    summary, note = training.summarise(status, timeline)
+    with TemporaryDirectory() as folder:
+        save_timeline(timeline, path := Path(folder) / TIMELINE)
+        writer.attach(TIMELINE, path)
+    for name, content in training.attachments().items():
+        if isinstance(content, bytes):
+            writer.attach(name, content)
+        else:
+            writer.attach_arrays(name, content)
+    writer.attach_arrays(WORD_ERRORS, training.word_errors)
+    writer.attach_arrays(MODEL, {"model": to_array(training.model_to_deploy())})
+    writer.finish(status, summary, note)

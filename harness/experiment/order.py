@@ -1,0 +1,587 @@
+"""Order of training data: minibatches stage by stage, and each worker's own part.
+
+Without rounds, all workers share one shuffled order of the stage's frames (`Order`).
+
+In rounds, each worker has its own part of the data (`Partition`), as in paper 2's program:
+utterances in order of length go, one by one, to the worker with the fewest frames so far; each
+worker shuffles its frames again for every pass; a pass ends for all workers after as many rounds as
+the worker with the fewest frames can fill, and the remaining frames are dropped.
+
+Examples that are not speech are dealt and shuffled in the same way, and none is dropped: rounds
+continue over the end of a pass (`ContinuousOrder`). If workers have different data (`Shares`), each
+goes around its own share, in rounds or without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from heapq import heapreplace
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.base.errors import UserError
+from harness.base.seeds import stream
+from harness.base.settings import format_count
+from harness.networks.contract import Key, Minibatch
+
+Shuffling = Literal["none", "on the fly", "full", "in blocks"]
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """The minibatches of one stage: its frames, shuffled.
+
+    The last frames that do not fill a fold are left out of the stage.
+
+    Args:
+        seed: the run's seed; ``stage`` numbers the stage, so that every pass differs.
+        start, frames: first row and length of each training utterance, ``[utterances]``.
+        minibatch: frames in a minibatch.
+        share: the share of the utterances used, in (0, 1].
+        a_fold: minibatches that are handed out for a fold.
+        shuffling: ``"full"`` permutes all frames; ``"none"`` keeps the order of utterances;
+            ``"on the fly"`` takes one frame of each slot's utterance (`interleave_slots`);
+            ``"in blocks"`` shuffles pieces, and frames within each (`InBlocks`).
+    """
+
+    seed: int
+    stage: int
+    start: np.ndarray
+    frames: np.ndarray
+    minibatch: int
+    share: float = 1.0
+    a_fold: int = 1
+    shuffling: Shuffling = "full"
+
+    @property
+    def steps(self) -> int:
+        """Minibatches in the stage: whole folds of them."""
+        return self.folds * self.a_fold
+
+    @cached_property
+    def folds(self) -> int:
+        """Folds in the stage."""
+        slots = self.shuffling == "on the fly"  # leaves out the last frames, see `interleave_slots`
+        rows = len(self._shuffled) if slots else self.size
+        return rows // (self.minibatch * self.a_fold)
+
+    @property
+    def size(self) -> int:
+        """Number of frames of the stage, including those that fill no fold."""
+        return int(self.frames[self._subset].sum())
+
+    def sequence(self, worker: int) -> np.ndarray | InBlocks:
+        """The rows of the stage in the order of training, which all workers share."""
+        del worker
+        return self._shuffled
+
+    def rows(self, step: int) -> np.ndarray:
+        """The frames (row numbers, ``[B]``) of minibatch ``step``."""
+        first = self.minibatch * step
+        return self._shuffled[first : first + self.minibatch]
+
+    def rows_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
+        """The frames (``[W, B]``) of minibatches named by (worker, step); the worker is ignored."""
+        if len(keys) == 1:  # without a copy
+            return self.rows(keys[0][1])[None]
+        return np.stack([self.rows(step) for _, step in keys])
+
+    @cached_property
+    def _subset(self) -> np.ndarray:
+        """Indices of the utterances used; a share of 25% is the same 25% in every stage."""
+        every = stream(self.seed, "subset").permutation(len(self.start))
+        return every[: max(1, round(self.share * len(every)))]
+
+    @cached_property
+    def _shuffled(self) -> np.ndarray | InBlocks:
+        """All rows of the stage in the order of training."""
+        chosen = stream(self.seed, "utterance order", self.stage).permutation(self._subset)
+        if self.shuffling == "in blocks":
+            named = (self.seed, "frame order", self.stage)
+            return InBlocks(self.start[chosen], self.frames[chosen], named)
+        rows = row_numbers(self.start[chosen], self.frames[chosen])
+        if self.shuffling == "none":
+            return rows
+        if self.shuffling == "on the fly":
+            return rows[interleave_slots(self.frames[chosen], self.minibatch)]
+        # The key 0 numbers the only piece; it stays, so that stored runs keep their order.
+        return stream(self.seed, "frame order", self.stage, 0).permutation(rows)
+
+
+class InBlocks:
+    """A lazy sequence of rows, shuffled within each piece, in the order of the pieces.
+
+    Only the rows of the pieces that a slice touches are computed.
+
+    Args:
+        start, frames: first row and length of each piece, in the order of training.
+        named: seed, purpose and keys of the random stream; each piece appends its position.
+    """
+
+    def __init__(
+        self, start: np.ndarray, frames: np.ndarray, named: tuple[int, str, *tuple[int, ...]]
+    ) -> None:
+        self._start, self._frames, self._named = start, frames, named
+        self._ends = np.cumsum(frames)
+        self._rows = lru_cache(maxsize=2)(self._piece)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    def __getitem__(self, some: slice) -> np.ndarray:
+        first, last, _ = some.indices(len(self))
+        begin, end = np.searchsorted(self._ends, [first, last - 1], side="right").tolist()
+        pieces = [self._rows(k) for k in range(begin, end + 1)]
+        before = int(self._ends[begin] - self._frames[begin])
+        return np.concatenate(pieces)[first - before : last - before]
+
+    def _piece(self, place: int) -> np.ndarray:
+        first, length = int(self._start[place]), int(self._frames[place])
+        return first + stream(*self._named, place).permutation(length)
+
+
+def row_numbers(start: np.ndarray, frames: np.ndarray) -> np.ndarray:
+    """Row numbers of utterances, concatenated."""
+    before = np.cumsum(frames) - frames
+    return np.arange(int(frames.sum())) + np.repeat(start - before, frames)
+
+
+def interleave_slots(frames: np.ndarray, slots: int) -> np.ndarray:
+    """Paper 3's on-the-fly shuffling (section 3.1), of frames that need no decoding.
+
+    Each slot holds an utterance and gives one frame to every minibatch; a slot that has run out
+    takes the next utterance, lower slots first. When a slot has run out and no utterance is left,
+    the remaining frames of the others are dropped.
+
+    Args:
+        frames: length of each utterance, in the order they are taken.
+        slots: number of slots, the frames of a minibatch.
+
+    Returns:
+        Positions in the concatenated utterances, int64, minibatch after minibatch.
+
+    Example:
+        >>> interleave_slots(np.array([3, 1, 2]), slots=2).reshape(-1, 2).tolist()
+        [[0, 3], [1, 4], [2, 5]]
+    """
+    free = [(0, slot) for slot in range(slots)]
+    given: list[list[np.ndarray]] = [[] for _ in free]
+    begin = 0
+    for length in map(int, frames):
+        steps, slot = free[0]
+        given[slot].append(np.arange(begin, begin + length))
+        heapreplace(free, (steps + length, slot))
+        begin += length
+    columns = [np.concatenate([np.zeros(0, np.int64), *own]) for own in given]
+    return np.stack([own[: free[0][0]] for own in columns], axis=1).ravel()
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """The minibatches of one pass, worker by worker.
+
+    Args:
+        seed: the run's seed; ``stage`` numbers the pass, so that every pass differs.
+        start, frames: first row and length of each training utterance, ``[utterances]``.
+        workers: number of workers that share them.
+        minibatch: frames in a minibatch.
+        every: minibatches of a worker in a round.
+        share: the share of the utterances used, in (0, 1].
+        shuffling: of a worker's frames: ``"full"``, or ``"in blocks"`` within each piece.
+        unit: the word for frames in messages.
+
+    Raises:
+        UserError: a worker's part does not fill one round.
+    """
+
+    seed: int
+    stage: int
+    start: np.ndarray
+    frames: np.ndarray
+    workers: int
+    minibatch: int
+    every: int
+    share: float = 1.0
+    shuffling: Shuffling = "full"
+    unit: str = "frames"
+
+    def __post_init__(self) -> None:
+        if not self.folds:
+            left, need = min(self._sizes), self.every * self.minibatch
+            told = f"workers: {self.workers} leave one of them {left} {self.unit}"
+            each = f"{format_count(self.every, 'minibatch')} of {self.minibatch}"
+            allowed = "fewer workers, or fewer minibatches in a round"
+            raise UserError(
+                f"{told}, and a round takes {need} of each ({each}); allowed: {allowed}"
+            )
+
+    @property
+    def size(self) -> int:
+        """Number of frames of the pass, including those that fill no round."""
+        return sum(self._sizes)
+
+    @property
+    def folds(self) -> int:
+        """Rounds in the pass."""
+        return min(self._sizes) // (self.every * self.minibatch)
+
+    @property
+    def steps(self) -> int:
+        """Minibatches of each worker in the pass."""
+        return self.folds * self.every
+
+    def rows_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
+        """The frames (row numbers, ``[W, B]``) of minibatches named by (worker, step)."""
+        size = self.minibatch
+        at = [(worker, size * step) for worker, step in keys]
+        return np.stack([self._shuffled[worker][first : first + size] for worker, first in at])
+
+    def sequence(self, worker: int) -> np.ndarray | InBlocks:
+        """A worker's rows of the pass in the order of training."""
+        return self._shuffled[worker]
+
+    @property
+    def _sizes(self) -> list[int]:
+        """Number of frames of each worker."""
+        return [int(self.frames[own].sum()) for own in self._owned]
+
+    @cached_property
+    def _owned(self) -> list[np.ndarray]:
+        """The utterances of each worker."""
+        every = len(self.start)
+        subset = stream(self.seed, "subset").permutation(every)[: max(1, round(self.share * every))]
+        return balance_utterances(self.frames, np.sort(subset), self.workers)
+
+    @cached_property
+    def _shuffled(self) -> list[np.ndarray | InBlocks]:
+        """Each worker's frames of this pass in the order of training."""
+        return [self._order_of(worker, own) for worker, own in enumerate(self._owned)]
+
+    def _order_of(self, worker: int, own: np.ndarray) -> np.ndarray | InBlocks:
+        if self.shuffling == "in blocks":
+            chosen = stream(self.seed, "pieces of a worker", self.stage, worker).permutation(own)
+            named = (self.seed, "frames of a worker", self.stage, worker)
+            return InBlocks(self.start[chosen], self.frames[chosen], named)
+        rows = row_numbers(self.start[own], self.frames[own])
+        return stream(self.seed, "frames of a worker", self.stage, worker).permutation(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Consecutive:
+    """The minibatches of a stage among others of equal minibatches, without a wait between them.
+
+    Steps beyond a stage belong to the next one, and earlier ones to the one before. The first stage
+    follows the last one: more minibatches than there are get handed out if contributions are lost.
+
+    Args:
+        order_of: from the number of a stage to its minibatches.
+        stage: number of this stage.
+        stages: numbers of the stages from one wait for all workers to the next.
+    """
+
+    order_of: Callable[[int], Order | Partition]
+    stage: int
+    stages: range
+
+    def __post_init__(self) -> None:
+        self._stage(self.stage)  # fails here if the data fill no fold
+
+    @property
+    def frames(self) -> np.ndarray:
+        """Length of each training utterance."""
+        return self._stage(self.stage).frames
+
+    @property
+    def minibatch(self) -> int:
+        """Frames in a minibatch."""
+        return self._stage(self.stage).minibatch
+
+    @property
+    def size(self) -> int:
+        """Number of frames of the stage, including those that fill no fold."""
+        return self._stage(self.stage).size
+
+    @property
+    def folds(self) -> int:
+        """Folds in the stage."""
+        return self._stage(self.stage).folds
+
+    @property
+    def steps(self) -> int:
+        """Minibatches of each counter in the stage."""
+        return self._stage(self.stage).steps
+
+    def ahead(self, enough: int) -> int:
+        """Folds of later stages before the next wait; any number from ``enough`` if so many."""
+        folds = 0
+        for stage in range(self.stage + 1, self.stages.stop):
+            if folds >= enough:
+                break
+            folds += self._stage(stage).folds
+        return folds
+
+    def rows_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
+        """The frames (``[W, B]``) of minibatches named by (worker, step)."""
+        found = [self._find(step) for _, step in keys]
+        rows = [
+            self._stage(stage).rows_of([(worker, step)])
+            for (worker, _), (stage, step) in zip(keys, found, strict=True)
+        ]
+        return rows[0] if len(rows) == 1 else np.concatenate(rows)
+
+    def passes_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
+        """The number of the pass of each row of `rows_of`: that of its stage."""
+        stages = [self._find(step)[0] for _, step in keys]
+        return np.repeat(np.array(stages)[:, None], self.minibatch, axis=1)
+
+    def _find(self, step: int) -> tuple[int, int]:
+        """The stage of a step that is counted from the beginning of this one, and its step."""
+        stage = self.stage
+        while step < 0:
+            stage -= 1
+            step += self._stage(stage).steps
+        while step >= (steps := self._stage(stage).steps):
+            step -= steps
+            stage = stage + 1 if stage + 1 in self.stages else self.stages.start
+        return stage, step
+
+    @cached_property
+    def _stage(self) -> Callable[[int], Order | Partition]:
+        """`order_of` with a cache: contributions in flight may be of neighbouring stages."""
+        return lru_cache(maxsize=3)(self.order_of)
+
+
+@dataclass(frozen=True, eq=False)
+class Shares:
+    """The examples of every worker's own share, shuffled; for `ContinuousOrder` only.
+
+    Args:
+        seed: the run's seed.
+        stage: number of times that a worker has gone through its share before.
+        rows: the examples of each worker.
+        minibatch: examples in a minibatch.
+    """
+
+    seed: int
+    stage: int
+    rows: Sequence[np.ndarray]
+    minibatch: int
+
+    @property
+    def frames(self) -> np.ndarray:
+        """Rows of each example: one."""
+        return np.ones(self.size, np.int64)
+
+    @property
+    def size(self) -> int:
+        """Number of examples of all workers."""
+        return sum(map(len, self.rows))
+
+    def sequence(self, worker: int) -> np.ndarray:
+        """A worker's examples in the order of training."""
+        named = stream(self.seed, "frames of a worker", self.stage, worker)
+        return named.permutation(self.rows[worker])
+
+
+@dataclass(frozen=True, eq=False)
+class ContinuousOrder:
+    """The minibatches of one pass whose folds continue over the ends of passes.
+
+    A worker's examples of all passes form one sequence, shuffled again for each pass. Pass k
+    (from 1) of P ends for all workers with round ``ceil(k N / (B m))``: N examples, B in a
+    minibatch, m minibatches in a round of all workers. So every example is trained on once a pass,
+    with two exceptions: the last minibatches take examples of one pass more, and a worker with one
+    example more than another makes as many minibatches, so it falls behind by that example. Of
+    `Shares`, a pass is as many examples, and each worker goes around its own share meanwhile: more
+    often if it is small, or if the worker is fast and waits for no other.
+
+    Args:
+        pass_of: from the number of a pass, from 0, to its examples; with `Shares`, from the number
+            of times that a worker has gone through its share.
+        stage: number of this pass, from 0.
+        passes: P.
+        until: number of the next stage that begins with nothing in flight.
+        workers: number of workers.
+        own: minibatches of one worker in a round, if each worker counts its own; the last round of
+            the last pass is shorter as needed. None if one counter hands out all minibatches.
+        a_fold: minibatches that this counter hands out for a round.
+    """
+
+    pass_of: Callable[[int], Order | Partition | Shares]
+    stage: int
+    passes: int
+    until: int
+    workers: int
+    own: int | None
+    a_fold: int
+
+    def __post_init__(self) -> None:
+        self._pass(self.stage)  # fails here if the data fill no round
+
+    @property
+    def frames(self) -> np.ndarray:
+        """Rows of each example: one."""
+        return self._pass(self.stage).frames
+
+    @property
+    def minibatch(self) -> int:
+        """Examples in a minibatch."""
+        return self._pass(self.stage).minibatch
+
+    @property
+    def size(self) -> int:
+        """Examples of the pass."""
+        return self._pass(self.stage).size
+
+    @property
+    def folds(self) -> int:
+        """Rounds that end in the pass."""
+        return self._rounds(self.stage + 1) - self._rounds(self.stage)
+
+    @property
+    def steps(self) -> int:
+        """Minibatches of each counter in the pass."""
+        if self.own is None or self.stage + 1 != self.passes:
+            return self.folds * self._each
+        whole = -(-self.passes * self.size // (self.workers * self.minibatch))
+        return whole - self._rounds(self.stage) * self.own
+
+    def ahead(self, enough: int) -> int:
+        """Folds of later passes before the next wait for all workers."""
+        del enough
+        return self._rounds(self.until) - self._rounds(self.stage + 1)
+
+    def rows_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
+        """The examples (row numbers, ``[W, B]``) of minibatches named by (worker, step).
+
+        Steps beyond the pass belong to the next one: more minibatches are handed out if
+        contributions are lost.
+        """
+        return np.stack([np.concatenate(self._rows(*key)) for key in keys])
+
+    def passes_of(self, keys: Sequence[tuple[int, int]]) -> np.ndarray:
+        """The number of the pass of each row of `rows_of`, counted for its worker."""
+        size, numbers = self.minibatch, list[np.ndarray]()
+        for worker, step in keys:
+            first, _ = self._begin(worker, step)
+            pieces = [len(rows) for rows in self._rows(worker, step)]
+            numbers.append(np.repeat(np.arange(first, first + len(pieces)), pieces)[:size])
+        return np.stack(numbers)
+
+    @property
+    def _each(self) -> int:
+        """Minibatches of each counter in a whole round."""
+        return self.own or self.a_fold
+
+    def _rounds(self, passes: int) -> int:
+        """Number of rounds after ``passes`` passes: their examples over a round's, rounded up."""
+        at_once = self.workers * self.own if self.own else self.a_fold
+        return -(-passes * self.size // (at_once * self.minibatch))
+
+    def _begin(self, worker: int, step: int) -> tuple[int, int]:
+        """The pass in which a worker's minibatch of this stage begins, and its first row in it."""
+        since_start = self._rounds(self.stage) * self._each + step
+        return divmod(since_start * self.minibatch, len(self._sequence(self.stage, worker)))
+
+    def _rows(self, worker: int, step: int) -> list[np.ndarray]:
+        """The rows of a worker's minibatch of this stage, in a piece for each pass."""
+        # Its last rows may be the first of the next pass, or of several where a share is smaller
+        # than a minibatch.
+        number, first = self._begin(worker, step)
+        size, pieces = self.minibatch, list[np.ndarray]()
+        while size:
+            pieces.append(self._sequence(number, worker)[first : first + size])
+            size -= len(pieces[-1])
+            number, first = number + 1, 0
+        return pieces
+
+    @cached_property
+    def _pass(self) -> Callable[[int], Order | Partition | Shares]:
+        """`pass_of` with a cache: a minibatch needs this stage, its own pass and the next one."""
+        return lru_cache(maxsize=3)(self.pass_of)
+
+    @cached_property
+    def _sequence(self) -> Callable[[int, int], np.ndarray | InBlocks]:
+        """The rows of a pass and worker, with a cache: workers may be in different passes."""
+
+        def sequence(number: int, worker: int) -> np.ndarray | InBlocks:
+            return self._pass(number).sequence(worker)
+
+        return lru_cache(maxsize=3 * self.workers)(sequence)
+
+
+Laid = Consecutive | ContinuousOrder
+"""The minibatches of one stage in their order."""
+
+
+def balance_utterances(frames: np.ndarray, chosen: np.ndarray, workers: int) -> list[np.ndarray]:
+    """Hand utterances out, the longest first, each to the worker with the fewest frames so far.
+
+    Args:
+        frames: length of every utterance.
+        chosen: indices of the utterances to hand out.
+        workers: number of workers; of equally loaded ones the first gets the next utterance.
+
+    Returns:
+        The utterances of each worker, in the order they were handed out.
+
+    Example:
+        >>> [own.tolist() for own in balance_utterances(np.array([5, 3, 1]), np.arange(3), 2)]
+        [[0], [1, 2]]
+    """
+    longest_first = chosen[np.argsort(-frames[chosen], kind="stable")]
+    least = [(0, worker) for worker in range(workers)]
+    dealt: list[list[int]] = [[] for _ in range(workers)]
+    for utterance in longest_first.tolist():
+        has, worker = least[0]
+        dealt[worker].append(utterance)
+        heapreplace(least, (has + int(frames[utterance]), worker))
+    return [np.array(own, dtype=np.int64) for own in dealt]
+
+
+class Examples(Protocol):
+    """Training data on a device, row by row."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the data."""
+        ...
+
+    def gather(self, rows: Tensor) -> Minibatch:
+        """The minibatches of ``rows [W, B]``, which may be in host memory."""
+        ...
+
+
+class Minibatches:
+    """The minibatches of one run; equal in every process that executes it.
+
+    Args:
+        order_of: from the number of a stage to its order.
+        examples: the training data on its device.
+
+    Attributes:
+        order: order of the present stage.
+        stage: number of the present stage, from 0.
+        before: steps of all earlier stages together.
+    """
+
+    def __init__(self, order_of: Callable[[int], Laid], examples: Examples) -> None:
+        self.order_of, self._examples = order_of, examples
+        self.begin(0, 0)
+
+    def begin(self, stage: int, before: int) -> None:
+        """Begin stage ``stage``, with ``before`` steps in all earlier stages."""
+        self.stage, self.before, self.order = stage, before, self.order_of(stage)
+
+    def fetch(self, keys: Sequence[Key]) -> Minibatch:
+        """Gather the minibatches named by worker and by step since the run began."""
+        return self.gather([(worker, step - self.before) for worker, step in keys])
+
+    def gather(self, keys: Sequence[Key]) -> Minibatch:
+        """Gather the minibatches named by worker and by step since the stage began."""
+        return self._examples.gather(torch.as_tensor(self.order.rows_of(keys)))

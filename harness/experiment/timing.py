@@ -1,0 +1,86 @@
+"""Configurations that only time: a cluster and a workload, no training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from harness.experiment.contract import Configuration, Watch
+from harness.simulator import (
+    Cluster,
+    ParameterServer,
+    Simulation,
+    Timeline,
+    Workload,
+    bare_throughput_per_s,
+)
+from harness.simulator.protocols.contract import TimingProtocol
+from harness.simulator.timeline import outer_lag
+from harness.store import Run, RunWriter, Store
+
+
+@dataclass(frozen=True)
+class TimingConfig(Configuration):
+    """One simulation without training.
+
+    Args:
+        cluster, workers: the simulated cluster and its number of workers.
+        layers: layer sizes of the network whose workload is timed.
+        minibatch: frames in a minibatch.
+        folds: number of folds to simulate.
+        seed: seed of random durations.
+        protocol: the timing protocol.
+    """
+
+    cluster: Cluster
+    workers: int
+    layers: tuple[int, ...]
+    minibatch: int
+    folds: int
+    seed: int
+    protocol: TimingProtocol = field(default=ParameterServer())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: what the run's identity hashes."""
+        protocol = {"name": self.protocol.name, **self.protocol.to_dict()}
+        plain = {"cluster": self.cluster.to_dict(), "protocol": protocol}
+        return {"is": "TimingConfig", **vars(self), **plain}
+
+    def execute(self, store: Store, watch: Watch) -> Run:
+        """See `Configuration`: throughput, staleness, and the protocol's own figures."""
+        del watch  # it takes seconds
+        return store.obtain(self.to_dict(), partial(_simulate, self))
+
+
+def _simulate(config: TimingConfig, writer: RunWriter) -> None:
+    workload = Workload.of_network(config.layers, config.minibatch)
+    simulation = Simulation(
+        config.cluster, config.protocol, workload, workers=config.workers, seed=config.seed
+    )
+    timeline = simulation.advance(folds=config.folds)
+    writer.finish(
+        "done",
+        {
+            "virtual_s": simulation.now_s,
+            "folds": config.folds,
+            "throughput_per_s": int(timeline.folded().steps.sum()) / simulation.now_s,
+            "bare_throughput_per_s": bare_throughput_per_s(config.cluster, workload),
+            "mean_staleness": float(timeline.staleness().mean()),
+            "mean_lag_s": float(timeline.lag_s().mean()),
+            **_outer(timeline),
+            **config.protocol.measure(timeline, config.workers),
+            "timeline_sha256": timeline.sha256(),
+        },
+    )
+
+
+def _outer(timeline: Timeline) -> dict[str, float]:
+    """For sequence training: mean staleness and lag of outer gradients when they are folded."""
+    if not len(timeline.decodes):
+        return {}
+    staleness, lag_s = outer_lag(timeline)
+    return {
+        "outer_staleness_mean": float(staleness.mean()),
+        "outer_lag_s_mean": float(lag_s.mean()),
+    }

@@ -1,1 +1,0 @@
-"""Many runs: order, progress, and the processes or batch systems that carry them."""

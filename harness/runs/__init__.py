@@ -1,1 +1,0 @@
-"""Configurations of runs, the files they are read from, and their execution."""

@@ -1,1 +1,0 @@
-"""The contract of what is trained, and the order in which its data are seen."""

@@ -1,1 +1,0 @@
-"""Training of one run: the loop, training by folds, executors, checkpoints."""

@@ -1,0 +1,87 @@
+"""Arguments of `import lagbench` that are refused, by the functions that refuse them."""
+
+import pytest
+import torch
+from torch import nn
+
+from harness.algorithms.catalogue import AsyncSgd
+from harness.algorithms.descent import PLAIN
+from harness.algorithms.schedules import Constant
+from harness.base.errors import UserError
+from harness.experiment.methods import Method, method_of
+from harness.modules.allowed import check_kind, check_lists, check_number, check_whole, pair_of
+from harness.modules.experiment import Experiment, cluster_of
+from harness.modules.network import Parameters
+from harness.modules.optimizers import optimizer_of
+from harness.simulator import Averaging
+
+SPARSE = torch.optim.SparseAdam(nn.Linear(2, 2).parameters(), 0.1)
+OPTIMIZER = torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)
+SCHEDULER = torch.optim.lr_scheduler.ExponentialLR
+
+
+def settings(**given):
+    parts = nn.Linear(2, 2), nn.functional.mse_loss, (torch.zeros(4, 2), torch.zeros(4, 2))
+    with Experiment(*parts, "k20m-server", given):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: cluster_of({"name": "c"}), "cluster: {'name': 'c'}; allowed: a lagbench.Cluster"),
+        (lambda: check_lists(["async"], [0]), "workers: [0]; allowed: a list of whole num"),
+        (lambda: check_lists(["async"], [2.0]), "workers: [2.0]; allowed: a list of whole numbers"),
+        (lambda: check_whole("folds", "10"), "folds: '10'; allowed: a whole number from 1"),
+        (lambda: check_whole("folds", True), "folds: True; allowed: a whole number from 1"),
+        (lambda: check_whole("seed", -1, 0), "seed: -1; allowed: a whole number from 0"),
+        (lambda: check_number("margin", "x"), "margin: 'x'; allowed: a number"),
+        (lambda: check_number("margin", float("nan")), "margin: nan; allowed: a number"),
+        (lambda: pair_of("between", (1,)), "between: (1,); allowed: two numbers"),
+        (lambda: pair_of("between", "ab"), "between: 'ab'; allowed: two numbers"),
+        (lambda: check_kind("run", [0] * 99, str, "a folder"), "run: a list; allowed: a f"),
+        (lambda: method_of(3), "algorithm: 3; allowed: a name, an Algorithm"),
+        (lambda: method_of(("async",)), "algorithm: ('async',); allowed: a name, an Algorithm"),
+        (lambda: Method("a\x07", AsyncSgd(), Averaging(1)), r"label: 'a\x07'; allowed: one line"),
+        (lambda: Method("a\nb", AsyncSgd(), Averaging(1)), r"label: 'a\nb'; allowed: one line"),
+        (lambda: Method("", AsyncSgd(), Averaging(1)), "label: ''; allowed: one line"),
+        (
+            lambda: Parameters.from_module(nn.Linear(2, 2).to(torch.float8_e5m2)),
+            "model: parameters of torch.float8_e5m2",
+        ),
+        (lambda: optimizer_of(SPARSE), "optimizer: torch's SparseAdam; allowed: 'sgd', 'mom"),
+        (lambda: optimizer_of(torch.optim.LBFGS), "optimizer: torch's LBFGS; allowed: 'sgd', 'mom"),
+        (lambda: optimizer_of(3), "optimizer: 3; allowed: 'sgd', 'mom"),
+        (lambda: settings(schedule=SCHEDULER), "schedule: torch's ExponentialLR counts"),
+        (
+            lambda: settings(schedule=lambda: Constant(1)),
+            "schedule: <lambda>.<locals>.<lambda> raised",
+        ),
+        (
+            lambda: settings(schedule=lambda rate: SCHEDULER(OPTIMIZER, 0.9)),
+            "schedule: <lambda>.<locals>.<lambda> gives 'ExponentialLR'; allowed",
+        ),
+        (lambda: settings(store=3), "store: 3; allowed: a folder"),
+    ],
+)
+def test_a_wrong_argument_is_named_with_its_value_and_what_is_allowed(call, told):
+    with pytest.raises(UserError) as refused:
+        call()
+    assert str(refused.value).startswith(told)
+    assert "; allowed: " in str(refused.value)
+    assert str(refused.value).isprintable()
+
+
+def test_what_is_allowed_is_not_refused(tmp_path):
+    settings(schedule=lambda rate: Constant(rate / 2), store=tmp_path, optimizer="adamw")
+    check_lists(("async", AsyncSgd()), range(1, 3))
+    assert pair_of("between", [1, 2.5]) == (1, 2.5)
+    protocol = Averaging(2)
+    assert method_of((AsyncSgd(), protocol)) == Method("AsyncSgd", AsyncSgd(), protocol)
+    assert Parameters.from_module(nn.Linear(2, 2).half()).count == 6
+    assert Parameters.from_module(nn.Linear(2, 2).bfloat16()).count == 6
+    fresh = torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)
+    for asked in (fresh, torch.optim.SGD):
+        settings(optimizer=asked, store=tmp_path)
+        assert optimizer_of(asked).descent == PLAIN
+    assert optimizer_of(fresh).rate == 0.1

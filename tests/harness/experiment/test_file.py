@@ -1,0 +1,259 @@
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
+from harness.algorithms.averaging import ModelAveraging
+from harness.algorithms.descent import AdamW
+from harness.algorithms.diloco import EagerDiLoCo, StreamingDiLoCo
+from harness.algorithms.schedules import Constant
+from harness.algorithms.stale import FedBuff, Ringmaster
+from harness.base.errors import UserError
+from harness.base.settings import build
+from harness.experiment.experiment import Stage
+from harness.experiment.order import Partition
+from harness.experiment.run_file import load_run
+from harness.natural_gradient import NaturalGradient, Preconditioner
+from harness.processes.rank_main import check_protocol
+from harness.rollouts.rollout_config import RolloutConfig
+from harness.simulator import Averaging, Fault, ParameterServer
+from harness.simulator.protocols.backup_workers import BackupWorkers
+from harness.simulator.protocols.contract import Handing
+from tests.run_files import written
+
+EXAMPLES = Path(__file__).parents[3] / "reproductions" / "runs"
+CLUSTERS = Path(__file__).parents[3] / "reproductions" / "clusters"
+RUN = f"""
+cluster = "{CLUSTERS / "k20m-server.toml"}"
+workers = 2
+[task]
+is = "frames"
+corpus = "parametric"
+hidden = [8]
+[algorithm]
+is = "AsyncSgd"
+[schedule]
+is = "Constant"
+rate = 0.01
+[[stages]]
+minibatch = 16
+timed_minibatch = 256
+"""
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda p: p.stem)
+def test_every_documented_run_can_be_read(path: Path) -> None:
+    asked = load_run(path)
+    if isinstance(asked.config, RolloutConfig):  # problems make their own data
+        assert asked.config.problems == asked.data
+    else:
+        assert asked.config.fingerprint == asked.data.fingerprint
+
+
+def test_a_run_file_says_what_is_run_and_what_it_leaves_out_follows(tmp_path: Path) -> None:
+    asked = load_run(written(tmp_path, RUN), seed=7)
+    config, corpus = asked.config, asked.data
+    assert config.algorithm == AsyncSgd()
+    assert config.schedule == Constant(0.01)
+    assert config.stages == (Stage(16, 256),)
+    assert config.timed_layers == (corpus.dim * (2 * corpus.context + 1), 8, corpus.n_targets)
+    assert config.seed == 7
+    assert config.initial is None
+
+
+def test_what_is_one_of_several_classes_may_be_nested(tmp_path: Path) -> None:
+    text = RUN.replace(
+        'is = "AsyncSgd"', 'is = "AveragedSgd"\ndescent = { scaling = "memory_of_one" }'
+    )
+    config = load_run(written(tmp_path, text)).config
+    assert config.algorithm == AveragedSgd(AsyncSgd("memory_of_one"))
+
+
+def test_local_steps_are_by_any_optimizer_and_natural_gradient_where_none_is_named(tmp_path):
+    averaging = (
+        RUN.replace("AsyncSgd", "ModelAveraging") + "[protocol]\nevery = 2\n[algorithm.descent]\n"
+    )
+    named = load_run(written(tmp_path, averaging + 'is = "AdamW"\nbeta2 = 0.95\n'))
+    assert named.config.algorithm == ModelAveraging(AdamW(beta2=0.95))
+    natural = load_run(written(tmp_path, averaging + "inputs = { rank = 3, period = 4 }\n"))
+    assert natural.config.algorithm == ModelAveraging(NaturalGradient(Preconditioner(3, 4)))
+    with pytest.raises(UserError, match=r"algorithm.descent.is: unknown 'AdanW'.*AdamW"):
+        load_run(written(tmp_path, averaging + 'is = "AdanW"\n'))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"AsyncSgd"', '"AsyncSDG"', "algorithm.is: unknown 'AsyncSDG' (did you mean 'Async"),
+        ('is = "Constant"', "", "schedule.is: missing; allowed: one of Constant"),
+        ("rate = 0.01", "rte = 0.01", "unknown 'rte' (did you mean 'rate'?)"),
+        ("rate = 0.01", "rate = -1", "schedule.rate: -1.0 is not allowed; allowed: a number ab"),
+        ("workers = 2", "workers = 0", "workers: 0 is not allowed; allowed: a whole number"),
+        ("workers = 2", "workers = 2\nfingerprint = 'x'", "fingerprint: not allowed"),
+        ("workers = 2", "workers = 2\nseed = 'x'", "seed: 'x' is not allowed"),
+        ("hidden = [8]", "", "task.hidden: missing; needed: a list"),
+        ("hidden = [8]", "hiden = [8]", "key in task: unknown 'hiden' (did you mean 'hidden'?)"),
+        ("hidden = [8]", "seed = 1", "task.seed: not allowed here; allowed: above [task]"),
+        ("workers = 2", "hidden = [8]", "hidden: not allowed here; allowed: in [task]"),
+        ('is = "frames"', "", "task: missing; needed: a table with is = one of "),
+        ('is = "frames"', 'is = "frame"', "task.is: unknown 'frame' (did you mean 'frames'?)"),
+        ("hidden = [8]", "hidden = [0]", "task.hidden[0]: 0 is not allowed"),
+        ("hidden = [8]", "hidden = 8", "task.hidden: 8 is not allowed"),
+        ("minibatch = 16", "minibatch = 1.5", "stages[0].minibatch: 1.5 is not allowed"),
+        ('"parametric"', '"paramtric"', "(did you mean 'parametric'?)"),
+        ('"parametric"', "3", "task.corpus: 3 is not a string"),
+        ("k20m-server.toml", "k21m.toml", "k21m.toml: cannot read the file"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_it(
+    tmp_path: Path, old: str, new: str, words: str
+) -> None:
+    assert old in RUN
+    with pytest.raises(UserError) as caught:
+        load_run(written(tmp_path, RUN.replace(old, new, 1)))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("bounded-staleness", r"protocol\.bound: \d+ is simulated only; allowed here: without it"),
+        ("backup-workers", "protocol: BackupWorkers: simulated only; allowed here: averaging or"),
+        ("averaging-with-deaths", "cluster.faults: real processes have no simulated faults"),
+    ],
+)
+def test_real_processes_refuse_what_they_would_silently_not_have(file, line):
+    path = EXAMPLES / f"{file}.toml"
+    with pytest.raises(UserError, match=line):
+        check_protocol(load_run(path).config, path)
+
+
+def test_real_processes_refuse_the_faults_of_an_asynchronous_run_as_well():
+    config = load_run(EXAMPLES / "async-averaged.toml").config
+    failing = load_run(EXAMPLES / "averaging-with-deaths.toml").config.cluster
+    check_protocol(config, Path("run.toml"))
+    with pytest.raises(UserError, match=r"run\.toml: cluster\.faults: .*; allowed here: none"):
+        check_protocol(replace(config, cluster=failing), Path("run.toml"))
+
+
+def test_a_fold_that_takes_more_minibatches_than_there_are_is_refused_in_one_line():
+    asked = load_run(EXAMPLES / "bounded-staleness.toml")
+    config = replace(asked.config, protocol=ParameterServer(push_every=100_000))
+    with pytest.raises(UserError, match="a fold takes 100000 minibatches of 32 frames"):
+        config.order(0, asked.data.split("train"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"algorithm": EagerDiLoCo(8)}, r"protocol\.overlap: false .*; allowed: true"),
+        (
+            {"algorithm": EagerDiLoCo(4), "protocol": Averaging(10, overlap=True)},
+            r"algorithm\.workers: 4 is not allowed; allowed: 8",
+        ),
+        (
+            {"algorithm": Ringmaster(), "protocol": None, "shards": 2},
+            "shards: 2 is not allowed with Ringmaster; allowed: 1",
+        ),
+        ({"algorithm": FedBuff()}, "protocol: of another kind than FedBuff"),
+    ],
+)
+def test_what_an_algorithm_cannot_have_is_refused_in_one_line(changed, line):
+    config = load_run(EXAMPLES / "model-averaging.toml").config
+    with pytest.raises(UserError, match=line):
+        replace(config, **changed)
+
+
+def test_an_algorithm_that_may_be_in_rounds_says_so_and_its_usual_protocol_follows(tmp_path):
+    springs = RUN.replace("AsyncSgd", "Easgd") + "[protocol]\n"
+    alone = load_run(written(tmp_path, springs + "push_every = 5\n")).config
+    assert alone.protocol == ParameterServer(push_every=5)
+    springs = springs.replace('"Easgd"\n', '"Easgd"\nrounds = true\n')
+    together = load_run(written(tmp_path, springs + "every = 5\n")).config
+    assert (together.protocol, together.rounds) == (Averaging(5), True)
+
+
+def test_a_fragment_is_what_a_cluster_is_charged_for():
+    config = load_run(EXAMPLES / "model-averaging.toml").config
+    streaming = replace(config, algorithm=StreamingDiLoCo(fragments=4))
+    sizes = [each.workload(0).parameter_bytes for each in (config, streaming)]
+    assert sizes[1] == sizes[0] / 4
+
+
+def test_a_server_that_fails_is_refused_where_there_is_none():
+    config = load_run(EXAMPLES / "model-averaging.toml").config
+    fails = Fault("server", mean_s=5.0, down_s=1.0, checkpoint_s=1.0)
+    with pytest.raises(UserError, match=r"cluster\.faults: 'server' is not supported with rounds"):
+        replace(config, cluster=replace(config.cluster, faults=(fails,)))
+
+
+def test_a_protocol_without_a_kind_is_what_the_algorithm_trains_in(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(RUN.replace("[algorithm]", "[protocol]\ndepth = 2\n[algorithm]"))
+    assert load_run(path).config.protocol == ParameterServer(depth=2)
+
+
+@dataclass(frozen=True)
+class Newcomer(AsyncSgd):
+    """An algorithm that the harness does not know, whose folds take one contribution."""
+
+
+def test_so_it_is_of_an_algorithm_of_somebody_elses(tmp_path):
+    path = tmp_path / "run.toml"
+    text = RUN.replace('is = "AsyncSgd"', 'is = "Newcomer"')
+    path.write_text(text.replace("[algorithm]", "[protocol]\ndepth = 2\n[algorithm]"))
+    config = load_run(path).config
+    assert config.algorithm == Newcomer()
+    assert config.protocol == ParameterServer(depth=2)
+
+
+@dataclass(frozen=True)
+class Outsider(BackupWorkers):
+    """A protocol that the harness does not know: its rounds hand out parts of the data."""
+
+    def handing(self, workers: int) -> Handing:
+        return super().handing(workers)._replace(own=1)
+
+
+def test_a_protocol_of_somebody_elses_is_named_and_laid_out_as_it_says(tmp_path):
+    path = tmp_path / "run.toml"
+    rounds = RUN.replace('is = "AsyncSgd"', 'is = "GradientAveraging"')
+    path.write_text(rounds.replace("[algorithm]", '[protocol]\nis = "Outsider"\n[algorithm]'))
+    asked = load_run(path)
+    assert asked.config.protocol == Outsider()
+    assert isinstance(asked.config.lay_out(0, asked.data.split("train")), Partition)
+
+
+def test_a_protocol_that_hands_out_no_minibatches_is_refused(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(RUN.replace("[algorithm]", '[protocol]\nis = "Sequence"\n[algorithm]'))
+    told = r"run.toml: protocol: 'sequence' hands out no frames to train on; allowed: parameter_"
+    with pytest.raises(UserError, match=told):
+        load_run(path)
+    path.write_text(RUN.replace("[algorithm]", '[protocol]\nis = "averagng"\n[algorithm]'))
+    told = r"run.toml: protocol: unknown 'averagng' \(did you mean 'averaging'\?\); allowed: "
+    with pytest.raises(UserError, match=told + r".*averaging, backup_workers"):
+        load_run(path)
+
+
+def test_what_derives_from_a_kind_at_any_depth_can_be_named():
+    class Base:
+        pass
+
+    @dataclass(frozen=True)
+    class Child(Base):
+        rate: float = 0.1
+
+    @dataclass(frozen=True)
+    class Grandchild(Child):
+        pass
+
+    @dataclass(frozen=True)
+    class Holder:
+        kind: Base
+
+    Holder.__annotations__["kind"] = Base
+    found = build(Holder, {"kind": {"is": "Grandchild", "rate": 0.5}}, "a file")
+    assert found.kind == Grandchild(0.5)

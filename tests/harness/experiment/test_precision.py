@@ -1,0 +1,28 @@
+from dataclasses import replace
+
+import pytest
+
+from harness.base.errors import UserError
+from harness.experiment.run import train
+from harness.store import Store
+
+
+def nobody(progress):
+    del progress
+
+
+def test_a_run_in_bfloat16_is_another_and_gives_the_same_bytes_again(configure, corpus, tmp_path):
+    config = replace(configure(), precision="bf16")
+    assert config.to_dict()["precision"] == "bf16"
+    files = [
+        (train(config, corpus, Store(tmp_path / name), nobody).dir / "model.safetensors")
+        for name in ("once", "again")
+    ]
+    other = train(configure(), corpus, Store(tmp_path / "float32"), nobody)
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert files[0].read_bytes() != (other.dir / "model.safetensors").read_bytes()
+
+
+def test_a_run_in_tf32_on_a_processor_is_refused(configure):
+    with pytest.raises(UserError, match="precision: tf32"):
+        replace(configure(), precision="tf32")

@@ -1,0 +1,74 @@
+from pathlib import Path
+
+import pytest
+
+from harness.acoustics.mmi import Criterion
+from harness.algorithms.stale import DelayCompensated
+from harness.base.errors import UserError
+from harness.experiment.run_file import load_application, load_run
+from harness.speech.frames import RunConfig
+from harness.speech.sequence import SequenceConfig
+from tests.run_files import written
+
+RUNS = Path(__file__).parents[3] / "reproductions" / "runs"
+RUN = (RUNS / "sequence.toml").read_text(encoding="utf-8")
+
+
+def asked_for(folder: Path, old: str = "", new: str = "") -> Path:
+    assert old in RUN
+    text = RUN.replace(old, new, 1) if old else RUN
+    where = f"{RUNS / 'clusters' / 'two-replicas.toml'}"
+    return written(folder, text.replace("clusters/two-replicas.toml", where))
+
+
+def test_a_file_says_what_is_trained_and_what_it_starts_from(tmp_path: Path) -> None:
+    asked = load_run(asked_for(tmp_path), SequenceConfig, seed=7)
+    config, corpus = asked.config, asked.data
+    assert (config.seed, config.start.seed) == (7, 0)
+    assert config.criterion == Criterion(numerator="sum")
+    assert config.start.cluster == config.cluster
+    assert config.start.fingerprint == config.fingerprint == corpus.fingerprint
+    inputs = corpus.dim * (2 * corpus.context + 1)
+    assert config.timed_layers == config.start.timed_layers == (inputs, 64, corpus.n_targets)
+
+
+def test_gradients_are_folded_as_the_file_says(tmp_path: Path) -> None:
+    named = 'evaluations = 2\nalgorithm = { is = "DelayCompensated", strength = 0.5 }'
+    config = load_run(asked_for(tmp_path, "evaluations = 2", named), SequenceConfig).config
+    assert config.algorithm == DelayCompensated(0.5)
+
+
+def test_the_two_kinds_of_run_files_are_told_apart(tmp_path: Path) -> None:
+    path = asked_for(tmp_path)
+    assert load_application(path).config is SequenceConfig
+    assert load_application(RUNS / "async-averaged.toml").config is RunConfig
+    with pytest.raises(UserError, match=r"task\.is: not allowed"):
+        load_run(path, RunConfig)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ("replicas = 2", 'device = "cpu"', "device: not allowed; it follows from the rest"),
+        ("workers = 1", 'scale = "smoke"', "task.start.scale: not allowed; it follows"),
+        ('scale = "smoke"', "scale = 3", "scale: 3 is not a string; needed: a string"),
+        ("slots = 16", "slot = 16", "key in task: unknown 'slot' (did you mean 'slots'?)"),
+        ("slots = 16", "slots = 0", "slots: 0; allowed: at least 1"),
+        ("evaluations = 2", 'algorithm = { is = "Easgd" }', "algorithm.is: unknown 'Easgd'"),
+        ("slots = 16", "corpus_seed = -1", "corpus_seed: -1 is not allowed"),
+        ("hidden = [64]", "", "task.start.hidden: missing"),
+        ('numerator = "sum"', 'numerator = "some"', "task.criterion.numerator"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path: Path, old: str, new: str, line: str) -> None:
+    with pytest.raises(UserError) as refused:
+        load_run(asked_for(tmp_path, old, new), SequenceConfig)
+    assert line in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_without_a_start_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('task = { is = "sequence", corpus = "parametric" }\n', encoding="utf-8")
+    with pytest.raises(UserError, match=r"task\.start: missing"):
+        load_run(path, SequenceConfig)
