@@ -64,8 +64,8 @@ class AsyncSgd(Algorithm):
         network, replicas, minibatches, out, rate, _ = work
         losses = network.gradient(replicas, *minibatches[0], out)
         latest = out
-        for minibatch, each in zip(minibatches[1:], rates_of(rate, len(minibatches)), strict=False):
-            self._step(replicas, latest, each)
+        for minibatch, lr in zip(minibatches[1:], rates_of(rate, len(minibatches)), strict=False):
+            self._step(replicas, latest, lr)
             latest = torch.empty_like(out)
             losses = losses + network.gradient(replicas, *minibatch, latest)
             out += latest

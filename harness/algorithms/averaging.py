@@ -75,8 +75,8 @@ class GradientAveraging(ServerSteps):
         del workers, under_way
         if self.restart == "never" or not self.optimizes_in_server:
             return None
-        told = f"not allowed with {type(self.descent).__name__}; allowed: 'never'"
-        return "algorithm.restart", f"{self.restart!r} is {told}"
+        reason = f"not allowed with {type(self.descent).__name__}; allowed: 'never'"
+        return "algorithm.restart", f"{self.restart!r} is {reason}"
 
     def start(self, model: Tensor) -> Server:
         """A server with a copy of ``model [P]``, and the optimizer's initial state."""
@@ -284,14 +284,14 @@ class Easgd(Algorithm):
         network, replicas, minibatches, out, rate, memory = work
         if LOCAL not in memory.tensors:
             memory.tensors[LOCAL] = replicas.clone()
-        own = memory.tensors[LOCAL]
-        torch.sub(replicas, own, out=out)
-        first, *further = rates_of(rate, len(minibatches))
-        losses = local_steps(self.descent, network, own, minibatches[:1], first, memory)
+        local = memory.tensors[LOCAL]
+        torch.sub(replicas, local, out=out)
+        head, *tail = rates_of(rate, len(minibatches))
+        losses = local_steps(self.descent, network, local, minibatches[:1], head, memory)
         # Only now: the gradient of the first step is taken before the elastic force moves x.
-        own.add_(out, alpha=self.alpha)
-        if rest := minibatches[1:]:
-            losses += local_steps(self.descent, network, own, rest, StepRates(further), memory)
+        local.add_(out, alpha=self.alpha)
+        if batches := minibatches[1:]:
+            losses += local_steps(self.descent, network, local, batches, StepRates(tail), memory)
         return losses
 
     def fold(self, server: Server, fold: Fold) -> None:

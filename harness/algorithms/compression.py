@@ -50,9 +50,9 @@ class TopK:
         """Twice ``kept``: an entry of 4 bytes is sent with an index of 4 bytes."""
         return 2.0 * self.kept
 
-    def compress(self, network: Network, vectors: Tensor, known: dict[str, Tensor]) -> Tensor:
+    def compress(self, network: Network, vectors: Tensor, state: dict[str, Tensor]) -> Tensor:
         """Each row of ``vectors [W, P]`` with all but its largest entries set to zero."""
-        del network, known
+        del network, state
         count = math.ceil(self.kept * vectors.shape[1])
         places = vectors.abs().topk(count, dim=1).indices
         return torch.zeros_like(vectors).scatter_(1, places, vectors.gather(1, places))
@@ -73,16 +73,16 @@ class Int8:
         """One byte for an entry of 4, and 4 bytes more for each block."""
         return 0.25 + 1.0 / self.block
 
-    def compress(self, network: Network, vectors: Tensor, known: dict[str, Tensor]) -> Tensor:
+    def compress(self, network: Network, vectors: Tensor, state: dict[str, Tensor]) -> Tensor:
         """``vectors [W, P]``, each entry rounded to a multiple of its block's step."""
-        del network, known
+        del network, state
         workers, entries = vectors.shape
         padded = torch.nn.functional.pad(vectors, (0, -entries % self.block))
         blocks = padded.view(workers, -1, self.block)
         # A block of zeros has a step of 0, and quotients that are not numbers.
         step = blocks.abs().amax(dim=2, keepdim=True).div_(127.0)
-        whole = torch.where(step > 0.0, blocks / step, 0.0).round_()
-        return (whole * step).view(workers, -1)[:, :entries]
+        levels = torch.where(step > 0.0, blocks / step, 0.0).round_()
+        return (levels * step).view(workers, -1)[:, :entries]
 
 
 @dataclass(frozen=True)
@@ -111,17 +111,17 @@ class PowerSgd:
         thin = sum(min(self.rank, n, m) * (n + m) for m, n in layers) + sum(sizes[1:])
         return thin / sum(n * m + n for m, n in layers)
 
-    def compress(self, network: Network, vectors: Tensor, known: dict[str, Tensor]) -> Tensor:
+    def compress(self, network: Network, vectors: Tensor, state: dict[str, Tensor]) -> Tensor:
         """``vectors [W, P]`` with each layer's weights reduced to rank ``rank`` or less."""
         out = vectors.clone()
         for number, weight in enumerate(network.matrices(out)):
             name = f"{FACTOR}.{number}"
             rank = min(self.rank, *weight.shape[1:])
-            if name not in known:
-                known[name] = _first(weight, rank)
-            left = cast(Any, torch.linalg).qr(weight @ known[name])[0]
-            known[name] = weight.transpose(1, 2) @ left
-            weight.copy_(left @ known[name].transpose(1, 2))
+            if name not in state:
+                state[name] = _first(weight, rank)
+            basis = cast(Any, torch.linalg).qr(weight @ state[name])[0]
+            state[name] = weight.transpose(1, 2) @ basis
+            weight.copy_(basis @ state[name].transpose(1, 2))
         return out
 
 
@@ -170,8 +170,8 @@ class Compressed(Algorithm):
         del workers, under_way
         able = isinstance(self.averaging, GradientAveraging) and isinstance(self.coder, TopK)
         if self.momentum and not able:
-            told = "allowed with GradientAveraging and TopK; otherwise 0"
-            return "algorithm.momentum", f"{self.momentum:g}; {told}"
+            allowed = "allowed with GradientAveraging and TopK; otherwise 0"
+            return "algorithm.momentum", f"{self.momentum:g}; {allowed}"
         return None
 
     @property
@@ -199,30 +199,30 @@ class Compressed(Algorithm):
         """Write each worker's decompressed gradient or difference to ``out [W, P]``."""
         network, replicas, _, out, _, memory = work
         mine = {n: t for n, t in memory.tensors.items() if n.startswith(OWN)}
-        known = {name.removeprefix(OWN): tensor for name, tensor in mine.items()}
+        state = {name.removeprefix(OWN): tensor for name, tensor in mine.items()}
         theirs = {n: t for n, t in memory.tensors.items() if n not in mine}
         inner = replace(memory, tensors=theirs)
-        read = replicas.clone() if isinstance(self.averaging, ModelAveraging) else None
+        start = replicas.clone() if isinstance(self.averaging, ModelAveraging) else None
         losses = self.averaging.contribute(work._replace(memory=inner))
         averaging, ruled, unused = self.averaging, work.network, Unused()
         if isinstance(averaging, GradientAveraging) and averaging.follows_rules(ruled):
             unused = find_unused(out, ruled.sizes)
             ruled.apply_rules_(out, replicas, unused)
-        wanted = out if read is None else read.sub_(out)
+        message = out if start is None else start.sub_(out)
         if self.momentum:
-            wanted = wanted + self.momentum * known.get(SPEED, torch.zeros_like(wanted))
-            known[SPEED] = wanted
-        if self.feedback and RESIDUE in known:
-            wanted = wanted + known[RESIDUE]
-        arrived = self.coder.compress(network, wanted, known)
+            message = message + self.momentum * state.get(SPEED, torch.zeros_like(message))
+            state[SPEED] = message
+        if self.feedback and RESIDUE in state:
+            message = message + state[RESIDUE]
+        arrived = self.coder.compress(network, message, state)
         if isinstance(network, RuledNetwork) and unused:
             mark_unused_(arrived, network.sizes, unused)  # their residues wait for a gradient
         if self.momentum:
-            known[SPEED] = torch.where(arrived == 0.0, known[SPEED], 0.0)
+            state[SPEED] = torch.where(arrived == 0.0, state[SPEED], 0.0)
         if self.feedback:
-            known[RESIDUE] = wanted - arrived
+            state[RESIDUE] = message - arrived
         out.copy_(arrived)
-        memory.tensors = inner.tensors | {OWN + name: t for name, t in known.items()}
+        memory.tensors = inner.tensors | {OWN + name: t for name, t in state.items()}
         return losses
 
     def fold(self, server: Server, fold: Fold) -> None:
@@ -231,5 +231,5 @@ class Compressed(Algorithm):
         if isinstance(self.averaging, ModelAveraging):
             arrived = torch.sub(server.model, arrived)
         # Now relative to the present model: `ModelAveraging` must not correct for staleness again.
-        fresh = [0] * len(arrived)
-        self.averaging.fold(server, fold._replace(contributions=arrived, staleness=fresh))
+        staleness = [0] * len(arrived)
+        self.averaging.fold(server, fold._replace(contributions=arrived, staleness=staleness))

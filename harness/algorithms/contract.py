@@ -249,8 +249,8 @@ def start_server(algorithm: Algorithm, model: Tensor) -> Server:
     """
     server = cast(object, algorithm.start(model))
     if not isinstance(server, Server):
-        told = f"start of {type(algorithm).__name__} returns a {type(server).__name__}"
-        raise UserError(f"algorithm: {told}; allowed: a lagbench.Server")
+        reason = f"start of {type(algorithm).__name__} returns a {type(server).__name__}"
+        raise UserError(f"algorithm: {reason}; allowed: a lagbench.Server")
     return server
 
 
@@ -261,9 +261,9 @@ def check_losses(algorithm: Algorithm, losses: Tensor, workers: int) -> None:
         UserError: they have another shape.
     """
     if losses.shape != (workers,):
-        told = f"contribute of {type(algorithm).__name__} returns shape {list(losses.shape)}"
+        reason = f"contribute of {type(algorithm).__name__} returns shape {list(losses.shape)}"
         allowed = f"the loss of each of {workers} workers, with contributions in work.out"
-        raise UserError(f"algorithm: {told}; allowed: {allowed}")
+        raise UserError(f"algorithm: {reason}; allowed: {allowed}")
 
 
 def rows(stack: Tensor, slots: Sequence[int]) -> Tensor:
@@ -296,14 +296,14 @@ class Memories:
     nothing from one round to the next.
 
     Args:
-        each: memories by worker.
-        fresh: makes the memory of a worker that has none.
+        memories: by worker.
+        begin: makes the memory of a worker that has none.
     """
 
     def __init__(
-        self, each: Mapping[int, Memory] | None = None, fresh: Callable[[], Memory] = Memory
+        self, memories: Mapping[int, Memory] | None = None, begin: Callable[[], Memory] = Memory
     ) -> None:
-        self._each, self._fresh = dict(each or {}), fresh
+        self._memories, self._begin = dict(memories or {}), begin
         self._batch: tuple[int, ...] = ()
         self._joint = Memory()
 
@@ -315,15 +315,15 @@ class Memories:
         """
         if tuple(workers) != self._batch:
             self.split()
-            own = [self._each.setdefault(worker, self._fresh()) for worker in workers]
-            self._batch, self._joint = tuple(workers), _join(own)
+            memories = [self._memories.setdefault(worker, self._begin()) for worker in workers]
+            self._batch, self._joint = tuple(workers), _join(memories)
         return self._joint
 
     def kinds(self, workers: Sequence[int]) -> list[Kind]:
         """The part of each worker's memory that memories must share to be joined."""
         joint, together = kind_of(self._joint), set(self._batch)
         return [
-            joint if worker in together else kind_of(self._each.get(worker, Memory()))
+            joint if worker in together else kind_of(self._memories.get(worker, Memory()))
             for worker in workers
         ]
 
@@ -332,29 +332,28 @@ class Memories:
         for place, worker in enumerate(self._batch):
             tensors = self._joint.tensors
             if len(self._batch) > 1:  # numbers are copied: each worker counts by itself again
-                own = rows_of(tensors, slice(place, place + 1))
-                tensors = {name: t if t.dim() else t.clone() for name, t in own.items()}
-            self._each[worker] = Memory(tensors)
+                rows = rows_of(tensors, slice(place, place + 1))
+                tensors = {name: t if t.dim() else t.clone() for name, t in rows.items()}
+            self._memories[worker] = Memory(tensors)
         self._batch, self._joint = (), Memory()
-        return self._each
+        return self._memories
 
 
 def _join(memories: Sequence[Memory]) -> Memory:
     """One memory with the rows of all; a single memory is returned without a copy."""
-    first = memories[0]
     if len(memories) == 1:
-        return first
+        return memories[0]
     return Memory(concat_rows([memory.tensors for memory in memories]))
 
 
-def rows_of(tensors: Mapping[str, Tensor], few: slice) -> dict[str, Tensor]:
-    """The rows ``few`` of all tensors; numbers are shared by all workers."""
-    return {name: t[few] if t.dim() else t for name, t in tensors.items()}
+def rows_of(tensors: Mapping[str, Tensor], span: slice) -> dict[str, Tensor]:
+    """The rows ``span`` of all tensors; numbers are shared by all workers."""
+    return {name: t[span] if t.dim() else t for name, t in tensors.items()}
 
 
 def concat_rows(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """The rows of several memories, concatenated; numbers are those of the first."""
     return {
-        name: torch.cat([part[name] for part in parts]) if first.dim() else first
-        for name, first in parts[0].items()
+        name: torch.cat([part[name] for part in parts]) if tensor.dim() else tensor
+        for name, tensor in parts[0].items()
     }

@@ -85,25 +85,25 @@ class LocalOptimizer(ABC):
             self._direct_all_(gradients, replicas, state, network)
             return
         assert isinstance(network, RuledNetwork)  # others have gradients of all parameters
-        sizes, whole = network.sizes, gradients.shape
+        sizes, shape = network.sizes, gradients.shape
         for name in [name for name, tensor in state.items() if tensor.dim() == 1]:
             state[EACH + name] = state.pop(name).unsqueeze(1).repeat(1, len(sizes))
         counts = [name for name in state if name.startswith(EACH)]
         for worker, missing in enumerate(unused or [list[int]()] * len(gradients)):
             row, alike = slice(worker, worker + 1), dict[tuple[float, ...], list[int]]()
-            own = cast("list[list[float]]", [state[name][worker].tolist() for name in counts])  # pyright: ignore[reportUnknownMemberType]
-            steps = zip(*own, strict=True) if counts else [()] * len(sizes)
+            ages = cast("list[list[float]]", [state[name][worker].tolist() for name in counts])  # pyright: ignore[reportUnknownMemberType]
+            steps = zip(*ages, strict=True) if counts else [()] * len(sizes)
             for number, count in enumerate(steps):
                 if number not in missing:
                     alike.setdefault(count, []).append(number)
-            for some in alike.values():
-                columns = columns_of(sizes, some)
-                places = {name: columns if t.shape == whole else ... for name, t in state.items()}
-                places |= dict.fromkeys(counts, some)
+            for numbers in alike.values():
+                columns = columns_of(sizes, numbers)
+                places = {name: columns if t.shape == shape else ... for name, t in state.items()}
+                places |= dict.fromkeys(counts, numbers)
                 inner = {name: state[name][row, place] for name, place in places.items()}
                 inner |= {name.removeprefix(EACH): inner.pop(name)[:, 0] for name in counts}
                 directions = gradients[row, columns]
-                self._direct_all_(directions, replicas[row, columns], inner, network.part(some))
+                self._direct_all_(directions, replicas[row, columns], inner, network.part(numbers))
                 gradients[row, columns] = directions
                 inner |= {name: inner[name.removeprefix(EACH)].unsqueeze(1) for name in counts}
                 for name, place in places.items():
@@ -117,10 +117,10 @@ class LocalOptimizer(ABC):
         Raises:
             UserError: it returns something, as a reader of torch's rules may do.
         """
-        given: object = self.direct_(gradients, replicas, state, network)
-        if given is not None and given is not gradients:
-            told = f"direct_ of {type(self).__name__} returns a {type(given).__name__}"
-            raise UserError(f"optimizer: {told}; allowed: None, with the gradients overwritten")
+        answer: object = self.direct_(gradients, replicas, state, network)
+        if answer is not None and answer is not gradients:
+            reason = f"direct_ of {type(self).__name__} returns a {type(answer).__name__}"
+            raise UserError(f"optimizer: {reason}; allowed: None, with the gradients overwritten")
 
 
 EACH = "each."
@@ -170,15 +170,15 @@ def local_steps(
     rates = rates_of(rate, len(minibatches))
     if direct := _select_direction(descent, network, stack, memory, restart):
         losses, direction = stack.new_zeros(len(stack)), torch.empty_like(stack)
-        for minibatch, each in zip(minibatches, rates, strict=True):
-            losses += direct(minibatch, direction, each)
-            stack.sub_(direction, alpha=each)
+        for minibatch, lr in zip(minibatches, rates, strict=True):
+            losses += direct(minibatch, direction, lr)
+            stack.sub_(direction, alpha=lr)
         return losses
     assert isinstance(descent, NaturalGradient)
     assert isinstance(network, LayeredNetwork)
-    known = restore_estimates(descent, network, stack, memory, restart)
-    losses, known = descend(descent, network, stack, minibatches, rate, known)
-    remember(memory, known)
+    estimates = restore_estimates(descent, network, stack, memory, restart)
+    losses, estimates = descend(descent, network, stack, minibatches, rate, estimates)
+    remember(memory, estimates)
     return losses
 
 
@@ -208,18 +208,18 @@ def local_direction(
     """
     if direct := _select_direction(descent, network, stack, memory, restart):
         mean = torch.empty_like(stack)
-        return mean, mean_over(lambda each, out: direct(each, out, rate), minibatches, mean)
+        return mean, mean_over(lambda batch, out: direct(batch, out, rate), minibatches, mean)
     direction, total = torch.empty_like(stack), torch.zeros_like(stack)
     losses = stack.new_zeros(len(stack))
     assert isinstance(descent, NaturalGradient)
     assert isinstance(network, LayeredNetwork)
-    known = restore_estimates(descent, network, stack, memory, restart)
+    sides = restore_estimates(descent, network, stack, memory, restart)
     for minibatch in minibatches:
         frames = minibatch.targets.shape[1]
-        loss, known = descent.direction(network, stack, minibatch, known, rate / frames, direction)
+        loss, sides = descent.direction(network, stack, minibatch, sides, rate / frames, direction)
         total.add_(direction, alpha=1.0 / (frames * len(minibatches)))
         losses += loss
-    remember(memory, known)
+    remember(memory, sides)
     return total, losses
 
 
@@ -236,11 +236,11 @@ def mean_over(
     Returns:
         The losses ``[W]``, summed over all frames.
     """
-    one, losses = torch.empty_like(out), out.new_zeros(len(out))
+    vectors, losses = torch.empty_like(out), out.new_zeros(len(out))
     out.fill_(-0.0)  # which keeps the marks of `harness.networks.unused`
     for minibatch in minibatches:
-        losses += direct(minibatch, one)
-        out.add_(one, alpha=1.0 / len(minibatches))
+        losses += direct(minibatch, vectors)
+        out.add_(vectors, alpha=1.0 / len(minibatches))
     return losses
 
 
@@ -304,9 +304,9 @@ def _optimizer_state(
     """The workers' optimizer state, from their memory or fresh; it is stored in their memory."""
     names = [name for name in memory.tensors if name.startswith(OPTIMIZER)]
     if not names or _is_restart_due(memory, restart):
-        fresh = _start_optimizer(descent, stack)
-        memory.tensors |= {OPTIMIZER + name: tensor for name, tensor in fresh.items()}
-        return fresh
+        state = _start_optimizer(descent, stack)
+        memory.tensors |= {OPTIMIZER + name: tensor for name, tensor in state.items()}
+        return state
     _check(memory, len(stack))
     return {name.removeprefix(OPTIMIZER): memory.tensors[name] for name in names}
 
@@ -317,14 +317,14 @@ def _start_optimizer(descent: LocalOptimizer, stack: Tensor) -> State:
     Raises:
         UserError: it is no dict of tensors that have a row for each worker.
     """
-    found = cast(object, descent.start(stack))
-    states = cast("dict[str, object]", found) if isinstance(found, dict) else {"": found}
-    for name, each in states.items():
-        if not (isinstance(each, Tensor) and len(each.shape) and len(each) == len(stack)):
-            shown = list(each.shape) if isinstance(each, Tensor) else type(each).__name__
-            told = f"start of {type(descent).__name__} returns {name or 'a'} {shown}"
+    state = cast(object, descent.start(stack))
+    states = cast("dict[str, object]", state) if isinstance(state, dict) else {"": state}
+    for name, tensor in states.items():
+        if not (isinstance(tensor, Tensor) and len(tensor.shape) and len(tensor) == len(stack)):
+            shape = list(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
+            answer = f"start of {type(descent).__name__} returns {name or 'a'} {shape}"
             allowed = f"a dict of tensors, each with a row for each of {len(stack)} workers"
-            raise UserError(f"optimizer: {told}; allowed: {allowed}")
+            raise UserError(f"optimizer: {answer}; allowed: {allowed}")
     return cast(State, states)
 
 
@@ -349,14 +349,14 @@ def descend(
     losses, rates = stack.new_zeros(len(stack)), rates_of(rate, len(minibatches))
     if may_join(descent, network.layout.sizes, len(stack), frames, stack.device):
         joint = join(state)
-        for minibatch, each in zip(minibatches, rates, strict=True):
-            step = each / minibatch.targets.shape[1]
+        for minibatch, lr in zip(minibatches, rates, strict=True):
+            step = lr / minibatch.targets.shape[1]
             loss, joint = step_(descent, network, stack, minibatch, joint, step)
             losses += loss
         return losses, part(joint)
     room = torch.empty_like(stack)
-    for minibatch, each in zip(minibatches, rates, strict=True):
-        step = each / minibatch.targets.shape[1]
+    for minibatch, lr in zip(minibatches, rates, strict=True):
+        step = lr / minibatch.targets.shape[1]
         loss, state = descent.descend_(network, stack, minibatch, state, step, room)
         losses += loss
     return losses, state
@@ -372,13 +372,13 @@ def _descend_in_chunks(
     most: int,
 ) -> tuple[Tensor, list[Sides]]:
     """`descend` with at most ``most`` replicas at a time."""
-    losses, known, after = list[Tensor](), state_tensors(state), list[dict[str, Tensor]]()
+    losses, tensors, after = list[Tensor](), state_tensors(state), list[dict[str, Tensor]]()
     for begin in range(0, len(stack), most):
-        few = slice(begin, begin + most)
-        theirs = [Minibatch(each.x[few], each.targets[few]) for each in minibatches]
-        own = rows_of(known, few)
+        chunk = slice(begin, begin + most)
+        theirs = [Minibatch(batch.x[chunk], batch.targets[chunk]) for batch in minibatches]
+        rows = rows_of(tensors, chunk)
         loss, moved = descend(
-            descent, network, stack[few], theirs, rate, state_from_tensors(own, len(state))
+            descent, network, stack[chunk], theirs, rate, state_from_tensors(rows, len(state))
         )
         losses.append(loss)
         after.append(state_tensors(moved))
@@ -415,9 +415,9 @@ def _is_restart_due(memory: Memory, restart: Restart) -> bool:
 
 
 def _check(memory: Memory, workers: int) -> None:
-    known = {len(t) for t in memory.tensors.values() if t.dim()}
-    if known != {workers}:
-        raise ValueError(f"{workers} workers contribute with a memory of {known}")
+    sizes = {len(t) for t in memory.tensors.values() if t.dim()}
+    if sizes != {workers}:
+        raise ValueError(f"{workers} workers contribute with a memory of {sizes}")
 
 
 @dataclass(frozen=True)
@@ -472,8 +472,8 @@ class Adam(LocalOptimizer):
     def start(self, replicas: Tensor) -> State:
         """Zero means, and a step count of 0."""
         steps = torch.zeros(len(replicas), dtype=torch.float64, device=replicas.device)
-        both = {name: torch.zeros_like(replicas) for name in ("mean", "square")}
-        return {**both, "steps": steps}
+        means = {name: torch.zeros_like(replicas) for name in ("mean", "square")}
+        return {**means, "steps": steps}
 
     def direct_(self, gradients: Tensor, replicas: Tensor, state: State, network: Network) -> None:
         """See `LocalOptimizer`."""
@@ -567,10 +567,10 @@ def initial_estimates(
         UserError: the module has no layer that can be preconditioned.
     """
     if not network.layers:
-        told = "none of this module can be hooked; allowed: Linear, Conv1d, Conv2d of one group"
-        raise UserError(f"descent: natural gradient needs layers; {told}")
-    one = state_tensors([layer.start(descent) for layer in network.layers])
-    return concat_rows([one] * workers)
+        lack = "none of this module can be hooked; allowed: Linear, Conv1d, Conv2d of one group"
+        raise UserError(f"descent: natural gradient needs layers; {lack}")
+    tensors = state_tensors([layer.start(descent) for layer in network.layers])
+    return concat_rows([tensors] * workers)
 
 
 def direction_of_module(
@@ -599,15 +599,15 @@ def direction_of_module(
     after: list[dict[str, Tensor]] = []
 
     def visit(worker: int) -> None:
-        own = rows_of(memory.tensors, slice(worker, worker + 1))
-        known = state_from_tensors(own, len(network.layers))
-        after.append(state_tensors(_precondition_row(descent, network, out[worker], known, rate)))
+        rows = rows_of(memory.tensors, slice(worker, worker + 1))
+        sides = state_from_tensors(rows, len(network.layers))
+        after.append(state_tensors(_precondition_row(descent, network, out[worker], sides, rate)))
 
     losses = network.watch_gradient(stack, *minibatch, out, visit)
     # Counts of calls are shared by all workers (`rows_of`), so these must have equal ones.
     if any(
-        not torch.equal(each[name], t)
-        for each in after
+        not torch.equal(tensors[name], t)
+        for tensors in after
         for name, t in after[0].items()
         if not t.dim()
     ):
@@ -622,21 +622,21 @@ def _precondition_row(
     descent: NaturalGradient,
     network: HookableNetwork,
     row: Tensor,
-    known: list[Sides],
+    estimates: list[Sides],
     rate: float,
 ) -> list[Sides]:
     """Turn the gradient in a row ``[P]`` into the direction; returns the next estimates."""
     used = [place for place, layer in enumerate(network.layers) if layer.seen]
     places = [network.views_of(place, row) for place in used]
-    made = [_join_bias(*each) for each in places]
-    layers, sides = [network.layers[place] for place in used], [known[place] for place in used]
-    after = naturalise_(descent, layers, made, sides, [rate] * len(used), network.reduction)
-    for (weight, bias), direction in zip(places, made, strict=True):
+    gradients = [_join_bias(*views) for views in places]
+    layers, sides = [network.layers[place] for place in used], [estimates[place] for place in used]
+    after = naturalise_(descent, layers, gradients, sides, [rate] * len(used), network.reduction)
+    for (weight, bias), direction in zip(places, gradients, strict=True):
         weight.flatten(1).copy_(direction[0, :, : weight[0].numel()])
         if bias is not None:
             bias.copy_(direction[0, :, -1])
-    found = dict(zip(used, after, strict=True))
-    return [found.get(place, sides) for place, sides in enumerate(known)]
+    updates = dict(zip(used, after, strict=True))
+    return [updates.get(place, sides) for place, sides in enumerate(estimates)]
 
 
 def _join_bias(weight: Tensor, bias: Tensor | None) -> Tensor:

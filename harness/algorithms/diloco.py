@@ -84,50 +84,51 @@ class Fragmented(Algorithm):
         local = self._mix_changes(replicas, memory)
         losses = local_steps(self.descent, network, local, minibatches, rate, memory)
         anchor, count = memory.tensors[ANCHOR], memory.tensors[COUNT]
-        for k, own in enumerate(self._slices(out.shape[1])):
+        for k, fragment in enumerate(self._slices(out.shape[1])):
             theirs = (count % self.fragments == k).unsqueeze(1)
-            mine, kept = local[:, own], anchor[:, own]
-            out[:, own] = torch.where(theirs, kept - mine + 0.0, -0.0)
-            anchor[:, own] = torch.where(theirs, mine, kept)
+            mine, base = local[:, fragment], anchor[:, fragment]
+            out[:, fragment] = torch.where(theirs, base - mine + 0.0, -0.0)
+            anchor[:, fragment] = torch.where(theirs, mine, base)
         count.add_(1.0)
         return losses
 
     def _mix_changes(self, replicas: Tensor, memory: Memory) -> Tensor:
         """The workers' own parameters ``[W, P]``, mixed with the shared ones that have changed."""
-        known = memory.tensors
-        if LOCAL not in known:
+        tensors = memory.tensors
+        if LOCAL not in tensors:
             count = torch.zeros(len(replicas), dtype=torch.float64, device=replicas.device)
-            known |= {name: replicas.clone() for name in (LOCAL, ANCHOR, SEEN)} | {COUNT: count}
+            tensors |= {name: replicas.clone() for name in (LOCAL, ANCHOR, SEEN)} | {COUNT: count}
         in_flight = torch.tensor([*memory.in_flight] or [0.0], dtype=torch.float64)
-        folded = known[COUNT] - 1.0 - upload(in_flight, replicas.device)
-        for k, own in enumerate(self._slices(replicas.shape[1])):
-            shared, local, anchor = replicas[:, own], known[LOCAL][:, own], known[ANCHOR][:, own]
-            changed = (shared != known[SEEN][:, own]).any(1)
+        folded = tensors[COUNT] - 1.0 - upload(in_flight, replicas.device)
+        for k, fragment in enumerate(self._slices(replicas.shape[1])):
+            stacks = replicas, tensors[LOCAL], tensors[ANCHOR]
+            shared, local, anchor = (stack[:, fragment] for stack in stacks)
+            changed = (shared != tensors[SEEN][:, fragment]).any(1)
             if self.needed == 1:  # a step of zero is a change, too
                 changed |= (folded >= 0.0) & (folded % self.fragments == k)
-            where = changed.unsqueeze(1)
-            local.copy_(torch.where(where, torch.lerp(shared, local, self.mixing), local))
-            anchor.copy_(torch.where(where, shared, anchor))
-        known[SEEN] = replicas.clone()
-        return known[LOCAL]
+            mask = changed.unsqueeze(1)
+            local.copy_(torch.where(mask, torch.lerp(shared, local, self.mixing), local))
+            anchor.copy_(torch.where(mask, shared, anchor))
+        tensors[SEEN] = replicas.clone()
+        return tensors[LOCAL]
 
     def fold(self, server: Server, fold: Fold) -> None:
         """Add ``contributions [W, P]`` to the sums of their fragments; step complete fragments."""
         contributions = fold.contributions
-        given = fold.weights or [1.0] * len(contributions)
-        weighed = upload(torch.tensor(given, dtype=contributions.dtype), contributions.device)
-        for own in self._slices(contributions.shape[1]):
-            part, momenta = contributions[:, own], server.tensors
-            there = ~((part == 0.0) & part.signbit()).all(1)
-            momenta[PENDING][own] += (weighed * there) @ part
-            momenta[GOT][own] += there.sum()
-            momenta[WEIGHT][own] += (weighed * there).sum()
-            self._step(server, own)
+        weights = fold.weights or [1.0] * len(contributions)
+        weighed = upload(torch.tensor(weights, dtype=contributions.dtype), contributions.device)
+        for fragment in self._slices(contributions.shape[1]):
+            part, momenta = contributions[:, fragment], server.tensors
+            presence = ~((part == 0.0) & part.signbit()).all(1)
+            momenta[PENDING][fragment] += (weighed * presence) @ part
+            momenta[GOT][fragment] += presence.sum()
+            momenta[WEIGHT][fragment] += (weighed * presence).sum()
+            self._step(server, fragment)
         server.version += 1
 
-    def _step(self, server: Server, own: slice) -> None:
+    def _step(self, server: Server, fragment: slice) -> None:
         """``OuterOpt(theta_p, sum w D / sum w)`` for complete fragments, which are then cleared."""
-        model, parts = server.model[own], {n: v[own] for n, v in server.tensors.items()}
+        model, parts = server.model[fragment], {n: v[fragment] for n, v in server.tensors.items()}
         enough = parts[GOT] >= self.needed
         moved, speed = model.clone(), parts[MOMENTUM].clone()
         self.outer.descend_(moved, speed, parts[PENDING] / parts[WEIGHT])
@@ -199,8 +200,8 @@ class EagerDiLoCo(Algorithm):
         Without overlap, a worker's own part would count twice.
         """
         if workers != self.workers:
-            told = f"{self.workers} is not allowed; allowed: {workers}, as the run has"
-            return "algorithm.workers", told
+            reason = f"{self.workers} is not allowed; allowed: {workers}, as the run has"
+            return "algorithm.workers", reason
         if under_way == workers:
             return "protocol.overlap", "false is not allowed with EagerDiLoCo; allowed: true"
         return None
@@ -212,20 +213,20 @@ class EagerDiLoCo(Algorithm):
     def contribute(self, work: LocalWork) -> Tensor:
         """Take local steps from the worker's own model; writes their difference to ``out``."""
         network, replicas, minibatches, out, rate, memory = work
-        known = memory.tensors
-        if LAST not in known:
-            known |= {name: torch.zeros_like(replicas) for name in (LAST, AHEAD, SPEED)}
+        tensors = memory.tensors
+        if LAST not in tensors:
+            tensors |= {name: torch.zeros_like(replicas) for name in (LAST, AHEAD, SPEED)}
         # With nothing in flight, the shared model contains all that the worker has sent.
         for row, in_flight in enumerate(memory.in_flight or [False] * len(replicas)):
             for name in (LAST, AHEAD, SPEED) if not in_flight else ():
-                known[name][row] = 0.0
-        local = replicas.add_(known[AHEAD])
+                tensors[name][row] = 0.0
+        local = replicas.add_(tensors[AHEAD])
         out.copy_(local)
         losses = local_steps(self.descent, network, local, minibatches, rate, memory)
         out.sub_(local)
-        news = (out - known[LAST]).div_(self.workers)
-        self.outer.descend_(known[AHEAD], known[SPEED], news)
-        known[LAST] = out.clone()
+        news = (out - tensors[LAST]).div_(self.workers)
+        self.outer.descend_(tensors[AHEAD], tensors[SPEED], news)
+        tensors[LAST] = out.clone()
         return losses
 
     def fold(self, server: Server, fold: Fold) -> None:

@@ -83,23 +83,23 @@ class Schedule:
         del chunk_steps
         return 0
 
-    def tries(self, chunk_steps: int, left: int) -> bool:
+    def tries(self, chunk_steps: int, steps_left: int) -> bool:
         """Whether a chunk is searched.
 
         Args:
             chunk_steps: minibatches of a whole chunk.
-            left: minibatches until the pass ends.
+            steps_left: minibatches until the pass ends.
         """
-        del chunk_steps, left
+        del chunk_steps, steps_left
         return self.searches
 
-    def ladder(self, last: float) -> list[float]:
+    def ladder(self, rate: float) -> list[float]:
         """The learning rates to try, the last one first.
 
         Args:
-            last: the learning rate so far.
+            rate: the learning rate so far.
         """
-        return [last]
+        return [rate]
 
     def choose(self, ladder: Sequence[float], losses: Sequence[float]) -> float:
         """Choose the learning rate of the next chunk.
@@ -160,8 +160,8 @@ class Exponential(Schedule):
 
     def after_pass(self, pace: Pace, passes: int, accuracy: float | None) -> None:
         """Set the next pass's learning rate; beyond pass n it is constant."""
-        done = min(passes, self.passes - 1) / max(1, self.passes - 1)
-        pace.rate = self.rate * self.last**done
+        progress = min(passes, self.passes - 1) / max(1, self.passes - 1)
+        pace.rate = self.rate * self.last**progress
 
 
 @dataclass(frozen=True)
@@ -236,19 +236,19 @@ class Search(Schedule):
         """The share ``sample`` of a chunk, at least ``least_minibatches``."""
         return max(self.least_minibatches, round(self.sample * chunk_steps))
 
-    def tries(self, chunk_steps: int, left: int) -> bool:
+    def tries(self, chunk_steps: int, steps_left: int) -> bool:
         """Whether a chunk is searched.
 
         Args:
             chunk_steps: minibatches of a whole chunk.
-            left: minibatches until the pass ends.
+            steps_left: minibatches until the pass ends.
         """
-        return not self.whole_trials or left >= self.trial_steps(chunk_steps)
+        return not self.whole_trials or steps_left >= self.trial_steps(chunk_steps)
 
-    def ladder(self, last: float) -> list[float]:
+    def ladder(self, rate: float) -> list[float]:
         """The learning rates to try, the last one first."""
         powers = [p for k in range(1, self.rungs + 1) for p in (k, -k)]
-        return [last, *(last * self.factor**p for p in powers)]
+        return [rate, *(rate * self.factor**p for p in powers)]
 
     def choose(self, ladder: Sequence[float], losses: Sequence[float]) -> float:
         """The rate of the lowest finite loss, or the ladder's first if none is clearly lower."""
@@ -325,6 +325,6 @@ def trial_losses(
     return [float(loss) for loss in losses]
 
 
-def _repeat_minibatch(one: Tensor, times: int) -> Tensor:
+def _repeat_minibatch(minibatch: Tensor, times: int) -> Tensor:
     """One minibatch as ``times`` equal rows, without a copy."""
-    return one.expand(times, *(-1 for _ in one.shape[1:]))
+    return minibatch.expand(times, *(-1 for _ in minibatch.shape[1:]))

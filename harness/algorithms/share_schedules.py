@@ -48,8 +48,8 @@ class Cosine(Spec, Schedule):
         """See `Schedule`."""
         if (warm := _warm_up(share, self.warmup)) is not None:
             return warm
-        done = (share - self.warmup) / (1.0 - self.warmup)
-        return self.floor + (1.0 - self.floor) * 0.5 * (1.0 + cos(pi * done))
+        progress = (share - self.warmup) / (1.0 - self.warmup)
+        return self.floor + (1.0 - self.floor) * 0.5 * (1.0 + cos(pi * progress))
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class Linear(Spec, Schedule):
         """See `Schedule`."""
         if (warm := _warm_up(share, self.warmup)) is not None:
             return warm
-        done = (share - self.warmup) / (1.0 - self.warmup)
-        return 1.0 - (1.0 - self.floor) * done
+        progress = (share - self.warmup) / (1.0 - self.warmup)
+        return 1.0 - (1.0 - self.floor) * progress
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Steps(Spec, Schedule):
     def factor_at(self, share: float) -> float:
         """See `Schedule`."""
         warm = _warm_up(share, self.warmup)
-        reached = sum(share >= each for each in self.at)
+        reached = sum(share >= edge for edge in self.at)
         return (1.0 if warm is None else warm) * self.by**reached
 
 
@@ -130,9 +130,9 @@ class StepRates(float):
 
     def __new__(cls, steps: Sequence[float]) -> StepRates:
         """Make the number of the first step."""
-        made = super().__new__(cls, steps[0])
-        made.steps = tuple(steps)
-        return made
+        number = super().__new__(cls, steps[0])
+        number.steps = tuple(steps)
+        return number
 
 
 def rates_of(rate: float, steps: int) -> Sequence[float]:
@@ -184,8 +184,8 @@ class Rates:
         """
         if not self.vary:
             return rate
-        every, begun = self.folds * steps, version * steps
-        shares = [(begun + k) / every for k in range(steps)]
+        total, before = self.folds * steps, version * steps
+        shares = [(before + k) / total for k in range(steps)]
         return StepRates([rate * self.schedule.factor_at(share) for share in shares])
 
 

@@ -105,8 +105,8 @@ class DelayCompensated(Gradients):
                 raise UserError(
                     f"algorithm.history: {self.history} is not allowed; allowed: {least}"
                 )
-            read = server.past[_name_of_version((server.changes - tau) % self.history)]
-            missed = (server.model - read).mul_(gradient).mul_(gradient)
+            past = server.past[_name_of_version((server.changes - tau) % self.history)]
+            missed = (server.model - past).mul_(gradient).mul_(gradient)
             server.model.sub_(missed.mul_(self.strength).add_(gradient), alpha=fold.rate)
         server.version += 1
         self._keep(server)
@@ -150,8 +150,8 @@ class Ringmaster(Gradients):
 
     def start(self, model: Tensor) -> Server:
         """A server with a copy of ``model [P]``, and no gradient used."""
-        last = {_name_of_gradient(k): -1.0 for k in range(self.most)}
-        return Server(model.clone(), numbers={USED: 0.0, **last})
+        versions = {_name_of_gradient(k): -1.0 for k in range(self.most)}
+        return Server(model.clone(), numbers={USED: 0.0, **versions})
 
     def fold(self, server: Server, fold: Fold) -> None:
         """Take a step along each of ``contributions [W, P]`` that is not dropped."""
@@ -226,9 +226,9 @@ class FedBuff(Differences):
 
     def fold(self, server: Server, fold: Fold) -> None:
         """Buffer each of ``contributions [W, P]``; take a step when the buffer is full."""
-        pending, now = server.tensors[PENDING], server.folds
+        pending, folds = server.tensors[PENDING], server.folds
         for difference, tau in zip(fold.contributions, fold.staleness, strict=True):
-            steps = now // self.buffer - (now - tau) // self.buffer
+            steps = folds // self.buffer - (folds - tau) // self.buffer
             pending.add_(difference, alpha=(1.0 + steps) ** -self.discount)
         server.version += 1
         if server.folds % self.buffer == 0:
@@ -253,9 +253,9 @@ class PartialFolds(Gradients):
 
     def fold(self, server: Server, fold: Fold) -> None:
         """Take a step along the drawn components of each of ``contributions [W, P]``."""
-        drawn = stream(self.seed, "partial folds", server.version)
+        generator = stream(self.seed, "partial folds", server.version)
         for contribution in fold.contributions:
-            enters = torch.as_tensor(drawn.random(len(contribution)) < self.share)
+            enters = torch.as_tensor(generator.random(len(contribution)) < self.share)
             part = contribution * upload(enters, contribution.device)
             server.model.sub_(part, alpha=fold.rate / self.share)
         server.version += 1

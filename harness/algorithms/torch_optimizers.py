@@ -68,8 +68,8 @@ class TorchOptimizer(LocalOptimizer):
         try:
             self._make(torch.zeros(1))
         except (TypeError, ValueError) as error:
-            told = f"torch.optim.{self.name}: {error}"
-            raise UserError(f"optimizer: {self.settings!r}; {told}") from error
+            reason = f"torch.optim.{self.name}: {error}"
+            raise UserError(f"optimizer: {self.settings!r}; {reason}") from error
 
     def start(self, replicas: Tensor) -> State:
         """No step taken; the names and shapes of the state are those after a step of torch's."""
@@ -79,25 +79,25 @@ class TorchOptimizer(LocalOptimizer):
         cast(Any, optimizer).step()
         shapes = self._tensors(optimizer, parameter)
         workers = len(replicas)
-        state = {name: each.new_zeros(workers, *each.shape) for name, each in shapes.items()}
+        state = {name: tensor.new_zeros(workers, *tensor.shape) for name, tensor in shapes.items()}
         return {BEGUN: torch.zeros(workers, dtype=torch.float64, device=row.device), **state}
 
     def direct_(self, gradients: Tensor, replicas: Tensor, state: State, network: Network) -> None:
         """See `LocalOptimizer`."""
         del network
         decay, beside = self._decay()
-        begun = cast("list[float]", state[BEGUN].tolist())  # pyright: ignore[reportUnknownMemberType]
-        kept = {name: rows for name, rows in state.items() if name != BEGUN}
+        flags = cast("list[float]", state[BEGUN].tolist())  # pyright: ignore[reportUnknownMemberType]
+        columns = {name: rows for name, rows in state.items() if name != BEGUN}
         for worker, (gradient, theta) in enumerate(zip(gradients, replicas, strict=True)):
             optimizer, parameter = self._make(torch.zeros_like(theta))
-            if begun[worker]:
-                own = {name: rows[worker] for name, rows in kept.items()}
-                cast(Any, optimizer).state[parameter].update(own)
+            if flags[worker]:
+                entries = {name: rows[worker] for name, rows in columns.items()}
+                cast(Any, optimizer).state[parameter].update(entries)
             coupled = decay and not beside
             parameter.grad = gradient.add(theta, alpha=decay) if coupled else gradient
             cast(Any, optimizer).step()
-            for name, each in self._tensors(optimizer, parameter).items():
-                kept[name][worker].copy_(each)
+            for name, tensor in self._tensors(optimizer, parameter).items():
+                columns[name][worker].copy_(tensor)
             gradient.copy_(parameter.data.neg())
             if decay and beside:
                 gradient.add_(theta, alpha=decay)
@@ -106,21 +106,21 @@ class TorchOptimizer(LocalOptimizer):
     def _make(self, start: Tensor) -> tuple[torch.optim.Optimizer, nn.Parameter]:
         """Torch's optimizer of one vector, at a learning rate of 1 and without decay."""
         parameter = nn.Parameter(start)
-        known = {**json.loads(self.settings), "weight_decay": 0.0}
-        return getattr(torch.optim, self.name)([parameter], lr=1.0, **known), parameter
+        options = {**json.loads(self.settings), "weight_decay": 0.0}
+        return getattr(torch.optim, self.name)([parameter], lr=1.0, **options), parameter
 
     def _decay(self) -> tuple[float, bool]:
         """Weight decay, and whether it is beside the gradient and not added to it."""
-        known = json.loads(self.settings)
-        beside = self.name == "AdamW" or known.get("decoupled_weight_decay", False)
+        options = json.loads(self.settings)
+        beside = self.name == "AdamW" or options.get("decoupled_weight_decay", False)
         usual = 0.01 if self.name == "AdamW" else 0.0
-        return float(known.get("weight_decay", usual)), beside
+        return float(options.get("weight_decay", usual)), beside
 
     @staticmethod
     def _tensors(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> State:
         """The state of a parameter that torch keeps in tensors."""
-        kept = cast(Any, optimizer).state[parameter]
-        return {name: each for name, each in kept.items() if isinstance(each, Tensor)}
+        entries = cast(Any, optimizer).state[parameter]
+        return {name: entry for name, entry in entries.items() if isinstance(entry, Tensor)}
 
 
 # -- groups of parameters -----------------------------------------------------------------------
@@ -169,8 +169,8 @@ class Grouped(LocalOptimizer):
         """
         count = len(self.groups)
         if len(self.members) != len(self.sizes) or not all(0 <= n < count for n in self.members):
-            told = f"one number from 0 to {count - 1} for each of {len(self.sizes)} sizes"
-            raise UserError(f"members: {list(self.members)}; allowed: {told}")
+            allowed = f"one number from 0 to {count - 1} for each of {len(self.sizes)} sizes"
+            raise UserError(f"members: {list(self.members)}; allowed: {allowed}")
 
     def start(self, replicas: Tensor) -> State:
         """The states of all groups, named ``GROUP.NAME``.
@@ -179,8 +179,8 @@ class Grouped(LocalOptimizer):
             UserError: the tensors are not those of the model.
         """
         if sum(self.sizes) != replicas.shape[1]:
-            told = f"tensors of {replicas.shape[1]:,} elements together, as the model has"
-            raise UserError(f"sizes: {list(self.sizes)}; allowed: {told}")
+            allowed = f"tensors of {replicas.shape[1]:,} elements together, as the model has"
+            raise UserError(f"sizes: {list(self.sizes)}; allowed: {allowed}")
         return {
             f"{number}.{name}": tensor
             for number, group, spans in self._each()
@@ -198,27 +198,27 @@ class Grouped(LocalOptimizer):
         for number, group, spans in self._each():
             begin = f"{number}."
             names = [name for name in state if name.startswith(begin)]
-            own = {name.removeprefix(begin): state.pop(name) for name in names}
-            some = [place for place, member in enumerate(self.members) if member == number]
-            missing = [[some.index(place) for place in row if place in some] for row in unused]
-            found, there = _gather(gradients, spans), _gather(replicas, spans)
+            substate = {name.removeprefix(begin): state.pop(name) for name in names}
+            places = [place for place, member in enumerate(self.members) if member == number]
+            missing = [[places.index(place) for place in row if place in places] for row in unused]
+            directions, parameters = _gather(gradients, spans), _gather(replicas, spans)
             if group.decay:
-                decayed = there.clone() if any(missing) else there
-                fill_unused_(decayed, [self.sizes[place] for place in some], missing, 0.0)
-                found.add_(decayed, alpha=group.decay)
-            inner = network.part(some) if isinstance(network, RuledNetwork) else network
-            group.optimizer.direct_used_(found, there, own, inner, missing)
-            state |= {begin + name: tensor for name, tensor in own.items()}
-            widths = [end - first for first, end in spans]
-            parts = found.mul_(group.factor).split_with_sizes(widths, 1)
-            for (first, end), part in zip(spans, parts, strict=True):
-                gradients[:, first:end] = part
+                decayed = parameters.clone() if any(missing) else parameters
+                fill_unused_(decayed, [self.sizes[place] for place in places], missing, 0.0)
+                directions.add_(decayed, alpha=group.decay)
+            inner = network.part(places) if isinstance(network, RuledNetwork) else network
+            group.optimizer.direct_used_(directions, parameters, substate, inner, missing)
+            state |= {begin + name: tensor for name, tensor in substate.items()}
+            widths = [end - start for start, end in spans]
+            parts = directions.mul_(group.factor).split_with_sizes(widths, 1)
+            for (start, end), part in zip(spans, parts, strict=True):
+                gradients[:, start:end] = part
 
     def _each(self) -> Iterator[tuple[int, Group, list[Span]]]:
         """Each group with its number and the columns of its parameters."""
         ends = list(accumulate(self.sizes))
         tensors = zip(self.members, [0, *ends], ends, strict=False)
-        runs = [(member, list(run)) for member, run in groupby(tensors, lambda each: each[0])]
+        runs = [(member, list(run)) for member, run in groupby(tensors, lambda tensor: tensor[0])]
         for number, group in enumerate(self.groups):
             spans = [(run[0][1], run[-1][2]) for member, run in runs if member == number]
             if spans:
@@ -227,4 +227,4 @@ class Grouped(LocalOptimizer):
 
 def _gather(stack: Tensor, spans: Sequence[Span]) -> Tensor:
     """A copy of some columns of ``[W, P]``."""
-    return torch.cat([stack[:, first:end] for first, end in spans], 1)
+    return torch.cat([stack[:, start:end] for start, end in spans], 1)

@@ -38,8 +38,8 @@ class UserError(Exception):
     """
 
     def __str__(self) -> str:
-        told = one_line(super().__str__())
-        return told if len(told) <= LONGEST else f"{told[: LONGEST // 2]} ... {told[-300:]}"
+        text = one_line(super().__str__())
+        return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-300:]}"
 
 
 class Damaged(UserError):  # noqa: N818 (what is wrong with a file)
@@ -62,10 +62,10 @@ def machine_error(error: OSError, path: Path | None = None) -> UserError:
         error: the operating system's error.
         path: the file to be written; None for the error's own ``filename``.
     """
-    named = error.filename if path is None else path
-    where = "" if named is None else f"{named}: "
-    what = error.strerror or str(error)
-    return UserError(f"{where}{what}; after a repair the same command resumes")
+    name = error.filename if path is None else path
+    place = "" if name is None else f"{name}: "
+    reason = error.strerror or str(error)
+    return UserError(f"{place}{reason}; after a repair the same command resumes")
 
 
 def lacks_memory(error: BaseException) -> UserError | None:
@@ -74,8 +74,8 @@ def lacks_memory(error: BaseException) -> UserError | None:
     PyTorch raises a plain RuntimeError on the CPU, so its message has to be searched.
     """
     # CUDA's OutOfMemoryError is a RuntimeError too, and says "out of memory".
-    said = any(words in str(error) for words in ("can't allocate memory", "out of memory"))
-    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and said):
+    matches = any(words in str(error) for words in ("can't allocate memory", "out of memory"))
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and matches):
         return UserError("out of memory; allowed: what fits, e.g. fewer --jobs")
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         return UserError("this machine starts no further thread; allowed: a higher ulimit -u")
@@ -108,27 +108,27 @@ def describe_failure(error: BaseException) -> str | None:
     Of the functions that were called, the innermost one that is neither ours, Python's nor a
     library's is the user's.
     """
-    own, package, entered = "", "", False
+    origin, package, entered = "", "", False
     for frame, line in walk_tb(error.__traceback__):
         package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
         entered = entered or package in OURS
         if entered and package not in OURS | LIBRARIES:
             code = frame.f_code
-            own = f"{code.co_qualname} ({Path(code.co_filename).name}, line {line})"
+            origin = f"{code.co_qualname} ({Path(code.co_filename).name}, line {line})"
     if lacks_memory(error) is not None:
         return str(lacks_memory(error))
-    if own:
-        return f"{own} raised {describe_raised(error)}"
+    if origin:
+        return f"{origin} raised {describe_raised(error)}"
     if package == "torch":  # beyond the first minibatch, which is tried before training
         return f"data, model or loss: fails in training: {describe_raised(error)}"
     return None
 
 
-def name_error(what: str, value: str, allowed: Iterable[str]) -> UserError:
+def name_error(place: str, value: str, allowed: Iterable[str]) -> UserError:
     """An error for a name that is not among the allowed ones, with the nearest one named.
 
     Args:
-        what: option or key, e.g. ``"--scale"`` or ``"k20m.toml: key"``.
+        place: option or key, e.g. ``"--scale"`` or ``"k20m.toml: key"``.
         value: the name that the user wrote.
         allowed: all valid names.
 
@@ -137,8 +137,8 @@ def name_error(what: str, value: str, allowed: Iterable[str]) -> UserError:
         "--scale: unknown 'lptop' (did you mean 'laptop'?); allowed: laptop, smoke"
     """
     names = sorted(allowed)
-    begun = [name for name in names if value and name.startswith(value)]
-    near = get_close_matches(value, names, n=1) or begun
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    shown = repr(value) if len(value) <= 60 else f"{value[:57]!r}..."
-    return UserError(f"{what}: unknown {shown}{hint}; allowed: {', '.join(names)}")
+    completions = [name for name in names if value and name.startswith(value)]
+    nearest = get_close_matches(value, names, n=1) or completions
+    hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
+    text = repr(value) if len(value) <= 60 else f"{value[:57]!r}..."
+    return UserError(f"{place}: unknown {text}{hint}; allowed: {', '.join(names)}")

@@ -38,7 +38,7 @@ def find_bundled(kind: Kind) -> Mapping[str, Path]:
     folders = [
         entry.folder for entry in entries("clusters" if kind == "cluster" else "runs").values()
     ]
-    return {path.stem: path for each in folders for path in sorted(each.glob("*.toml"))}
+    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.toml"))}
 
 
 def describe_choices(kind: Kind) -> str:
@@ -46,43 +46,43 @@ def describe_choices(kind: Kind) -> str:
     return f"a TOML file, or a bundled one: {', '.join(find_bundled(kind))}"
 
 
-def cluster_file(asked: str | Path, folder: Path = Path()) -> Path:
+def cluster_file(reference: str | Path, folder: Path = Path()) -> Path:
     """The path of a cluster file.
 
     Args:
-        asked: name of a bundled cluster, or a path.
+        reference: name of a bundled cluster, or a path.
         folder: base of relative paths.
 
     Raises:
         UserError: an unknown name. A path is not checked here; reading it is.
     """
-    return _file("cluster", asked, folder)
+    return _file("cluster", reference, folder)
 
 
-def run_file(asked: str | Path) -> Path:
+def run_file(reference: str | Path) -> Path:
     """The path of a run file, from a bundled name or a path.
 
     Raises:
         UserError: an unknown name, a file that cannot be read, or a cluster file.
     """
-    path = _file("run", asked, Path())
+    path = _file("run", reference, Path())
     table = load_toml(path)
     if "cluster" not in table and isinstance(table.get("workers"), list):
-        told = f"lagbench simulate {path}, or a run file in which cluster = {str(path)!r}"
-        raise UserError(f"{path}: a cluster file and no run file; allowed: {told}")
+        allowed = f"lagbench simulate {path}, or a run file in which cluster = {str(path)!r}"
+        raise UserError(f"{path}: a cluster file and no run file; allowed: {allowed}")
     return path
 
 
-def _file(kind: Kind, asked: str | Path, folder: Path) -> Path:
-    name, path = str(asked), Path(asked)
+def _file(kind: Kind, reference: str | Path, folder: Path) -> Path:
+    name, path = str(reference), Path(reference)
     # A bundled name wins over a file of that name, so that it means the same in every folder.
     if name in find_bundled(kind):
         return find_bundled(kind)[name]
     if path.suffix or len(path.parts) > 1 or os.path.exists(folder / path):  # noqa: PTH110 (a name too long is no file)
         return folder / path
-    other: Kind = "run" if kind == "cluster" else "cluster"
-    if name in find_bundled(other):
-        raise UserError(f"{kind}: {name!r} is a {other}; allowed: lagbench {COMMAND[other]} {name}")
+    twin: Kind = "run" if kind == "cluster" else "cluster"
+    if name in find_bundled(twin):
+        raise UserError(f"{kind}: {name!r} is a {twin}; allowed: lagbench {COMMAND[twin]} {name}")
     raise UserError(f"{name_error(kind, name, find_bundled(kind))}; or a TOML file")
 
 

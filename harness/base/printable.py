@@ -38,14 +38,14 @@ def _printable(value: Any) -> Any:
         return value if value.isprintable() else "".join(map(_escape, value))
     if isinstance(value, Mapping):
         table = cast(Mapping[Any, Any], value)
-        return {_printable(key): _printable(each) for key, each in table.items()}
+        return {_printable(key): _printable(content) for key, content in table.items()}
     if isinstance(value, list | tuple):
-        each = map(_printable, cast(list[Any], value))
-        return list(each) if isinstance(value, list) else tuple(each)
+        items = map(_printable, cast(list[Any], value))
+        return list(items) if isinstance(value, list) else tuple(items)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        given = (field.name for field in dataclasses.fields(value) if field.init)
-        named = {name: getattr(value, name) for name in given}
-        return dataclasses.replace(value, **_printable(named))
+        names = (field.name for field in dataclasses.fields(value) if field.init)
+        settings = {name: getattr(value, name) for name in names}
+        return dataclasses.replace(value, **_printable(settings))
     return value
 
 

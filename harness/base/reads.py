@@ -58,7 +58,7 @@ class Reads:
             waiting.discard(id(table))
         else:
             value = vars(table)[name]
-            waiting -= {each for each in waiting if vars(self.tables[each])[name] == value}
+            waiting -= {address for address in waiting if vars(self.tables[address])[name] == value}
 
     def use(self, table: object) -> None:
         """Note that all of a table was read, before it was watched."""
@@ -82,14 +82,14 @@ class Reads:
         parts = [*_items(value)]
         if id(value) in self.tables:
             for entry in fields(cast(Any, value)):
-                own, dotted = vars(value)[entry.name], f"{key}.{entry.name}".removeprefix(".")
+                content, dotted = vars(value)[entry.name], f"{key}.{entry.name}".removeprefix(".")
                 alike = type(usual) is type(value)
-                held = cast("dict[str, Any]", vars(usual)) if alike else {}
-                default = held[entry.name] if alike else default_of(entry)
-                if default is MISSING or own != default:
-                    waits = self._waits(value, entry.name) and not self._is_read(own)
+                defaults = cast("dict[str, Any]", vars(usual)) if alike else {}
+                default = defaults[entry.name] if alike else default_of(entry)
+                if default is MISSING or content != default:
+                    waits = self._waits(value, entry.name) and not self._is_read(content)
                     skipped = is_unread or (default is not MISSING and waits)
-                    yield from self._unread(own, default, dotted, skipped)
+                    yield from self._unread(content, default, dotted, skipped)
         elif parts and any(id(item) in self.tables for _, item in parts):
             for name, item in parts:
                 yield from self._unread(item, dict(_items(usual)).get(name), key + name, is_unread)

@@ -47,7 +47,7 @@ TUNING_SEEDS = (100, 101)
 SHORT = 12  # characters of the short form
 
 
-def plain(value: object, where: str = "config") -> Any:
+def plain(value: object, place: str = "config") -> Any:
     """``value`` as JSON values: dicts sorted by key, lists, numbers, strings, None.
 
     Raises:
@@ -60,21 +60,21 @@ def plain(value: object, where: str = "config") -> Any:
         return value
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise ValueError(f"{where}: {value} cannot be part of an identity")
+            raise ValueError(f"{place}: {value} cannot be part of an identity")
         return value
     if isinstance(value, Mapping):
         table = cast(Mapping[object, object], value)
-        return {key: plain(table[key], f"{where}.{key}") for key in _keys(table, where)}
+        return {key: plain(table[key], f"{place}.{key}") for key in _keys(table, place)}
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         items = cast(Sequence[object], value)
-        return [plain(each, f"{where}[{index}]") for index, each in enumerate(items)]
-    raise TypeError(f"{where}: {type(value).__name__} is not data that a configuration can hold")
+        return [plain(item, f"{place}[{index}]") for index, item in enumerate(items)]
+    raise TypeError(f"{place}: {type(value).__name__} is not data that a configuration can hold")
 
 
-def _keys(value: Mapping[object, object], where: str) -> list[str]:
+def _keys(value: Mapping[object, object], place: str) -> list[str]:
     for key in value:
         if not isinstance(key, str):
-            raise TypeError(f"{where}: key {key!r} is not a string")
+            raise TypeError(f"{place}: key {key!r} is not a string")
     return sorted(cast(Mapping[str, object], value))
 
 

@@ -105,13 +105,13 @@ class KernelCache(_Cache):
             write(path, dumps(data._reduce()))
 
     def _path(self, arguments: Any, codegen: Any) -> Path | None:
-        where = folder()
-        if where is None:
+        root = folder()
+        if root is None:
             return None
         kinds = [format_type(kind) for kind in arguments]
         versions = (sys.implementation.cache_tag, numba.__version__, np.__version__)
         key = repr((self._identity, kinds, codegen.magic_tuple(), versions))
-        return where / f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:32]}{SUFFIX}"
+        return root / f"{self._name}-{hashlib.sha256(key.encode()).hexdigest()[:32]}{SUFFIX}"
 
     def enable(self) -> None:
         """Nothing: the cache is always enabled."""
@@ -152,8 +152,8 @@ MOST_BYTES = 256 * 2**20
 
 def folder() -> Path | None:
     """Folder of the cache; None for a user without a home directory."""
-    if named := os.environ.get("NUMBA_CACHE_DIR"):
-        return Path(named)
+    if path := os.environ.get("NUMBA_CACHE_DIR"):
+        return Path(path)
     try:
         home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     except RuntimeError:
@@ -204,18 +204,18 @@ def read(path: Path) -> bytes | None:
     return stored[length:]
 
 
-def _drop(where: Path) -> None:
+def _drop(root: Path) -> None:
     """Delete files unread for `UNUSED_S`, and the oldest ones beyond `MOST_BYTES`."""
-    left, oldest_s = MOST_BYTES, time.time() - UNUSED_S
-    for used_s, size, path in sorted(_list_files(where), reverse=True):
-        left -= size
-        if used_s < oldest_s or left < 0:
+    room, oldest_s = MOST_BYTES, time.time() - UNUSED_S
+    for used_s, size, path in sorted(_list_files(root), reverse=True):
+        room -= size
+        if used_s < oldest_s or room < 0:
             path.unlink(missing_ok=True)
 
 
-def _list_files(where: Path) -> Iterator[tuple[float, int, Path]]:
+def _list_files(root: Path) -> Iterator[tuple[float, int, Path]]:
     """Time of the last read, size in bytes and path of each file."""
-    for path in where.glob(f"*{SUFFIX}"):
+    for path in root.glob(f"*{SUFFIX}"):
         with contextlib.suppress(FileNotFoundError):  # another process dropped it
             status = path.stat()
             yield status.st_mtime, status.st_size, path
@@ -232,8 +232,8 @@ def _digest(path: Path, content: bytes) -> bytes:
 def identity(dispatcher: Any) -> str:
     """Digest of a compiled function and of all code of this project that it reaches."""
     digest = hashlib.sha256(_mechanism())
-    found: dict[Any, Any] = {}
-    for line in _describe_value(dispatcher, frozenset(), found):
+    visits: dict[Any, Any] = {}
+    for line in _describe_value(dispatcher, frozenset(), visits):
         digest.update(line.encode() + b"\n")
     return digest.hexdigest()
 
@@ -244,58 +244,58 @@ def _mechanism() -> bytes:
     return b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
 
 
-def _describe_value(value: Any, names: frozenset[str], found: dict[Any, Any]) -> Iterator[str]:
+def _describe_value(value: Any, names: frozenset[str], visits: dict[Any, Any]) -> Iterator[str]:
     """One line for each part of a value.
 
     Args:
         value: of a global or captured variable of a function.
         names: every name in that function's code.
-        found: values described so far, by address; a module also by ``names``, since each
+        visits: values described so far, by address; a module also by ``names``, since each
             function uses other names of it.
     """
     if isinstance(value, (bool, int, float, str, bytes, type(None), np.generic, np.dtype)):
         yield f"{type(value).__name__} {value!r}"
     elif isinstance(value, (tuple, list)):
         for part in value:
-            yield from _describe_value(part, names, found)
+            yield from _describe_value(part, names, visits)
     elif isinstance(value, np.ndarray):
         yield f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
     else:
         key = (id(value), names) if isinstance(value, ModuleType) else id(value)
-        if key not in found:
-            found[key] = value
-            yield from _describe_object(value, names, found)
+        if key not in visits:
+            visits[key] = value
+            yield from _describe_object(value, names, visits)
 
 
-def _describe_object(value: Any, names: frozenset[str], found: dict[Any, Any]) -> Iterator[str]:
+def _describe_object(value: Any, names: frozenset[str], visits: dict[Any, Any]) -> Iterator[str]:
     """Lines of a module, function or class, each described once."""
     inner = getattr(value, "py_func", getattr(value, "_defn", value))  # of a kernel, an intrinsic
     if isinstance(inner, ModuleType):
         if _is_ours(inner.__name__):
             for name in sorted(names & vars(inner).keys()):
                 yield name
-                yield from _describe_value(vars(inner)[name], names, found)
+                yield from _describe_value(vars(inner)[name], names, visits)
     elif isinstance(inner, FunctionType) and _is_ours(inner.__module__):
         options = sorted(getattr(value, "targetoptions", {}).items())
-        named = [(name, _format_constant(option)) for name, option in options]
-        yield f"{inner.__qualname__} {named}"
-        yield from _describe_value(inner.__defaults__ or (), names, found)
-        yield from _describe_function(inner, found)
+        settings = [(name, _format_constant(option)) for name, option in options]
+        yield f"{inner.__qualname__} {settings}"
+        yield from _describe_value(inner.__defaults__ or (), names, visits)
+        yield from _describe_function(inner, visits)
     elif isinstance(inner, type) and hasattr(inner, "_fields"):
         yield f"{inner.__qualname__} {inner._fields}"
     else:
         yield getattr(inner, "__qualname__", None) or repr(inner)
 
 
-def _describe_function(function: FunctionType, found: dict[Any, Any]) -> Iterator[str]:
+def _describe_function(function: FunctionType, visits: dict[Any, Any]) -> Iterator[str]:
     code = function.__code__
     names = frozenset(_names(code))
     yield _format_code(code)
     for name in sorted(names & function.__globals__.keys()):
         yield name
-        yield from _describe_value(function.__globals__[name], names, found)
+        yield from _describe_value(function.__globals__[name], names, visits)
     for cell in function.__closure__ or ():
-        yield from _describe_value(cell.cell_contents, names, found)
+        yield from _describe_value(cell.cell_contents, names, visits)
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -327,7 +327,7 @@ def _is_ours(module: str | None) -> bool:
 def format_type(kind: Any) -> str:
     """Text of an argument's type, with the names of a tuple's fields."""
     if isinstance(kind, TuplePointer):
-        return f"lent {format_type(kind.whole)}"
+        return f"lent {format_type(kind.content)}"
     if isinstance(kind, types.BaseNamedTuple):
         fields = zip(kind.fields, kind.types, strict=True)
         inner = ", ".join(f"{name}={format_type(part)}" for name, part in fields)
@@ -340,18 +340,18 @@ def format_type(kind: Any) -> str:
 class TuplePointer(types.Type):
     """The type of the address of a named tuple of type ``whole``."""
 
-    def __init__(self, whole: Any) -> None:
-        self.whole = whole
-        super().__init__(f"Lent({whole})")
+    def __init__(self, content: Any) -> None:
+        self.content = content
+        super().__init__(f"Lent({content})")
 
     @property
     def key(self) -> Any:
         """Identity of the type, for numba: the tuple type."""
-        return self.whole
+        return self.content
 
     def can_convert_from(self, typingctx: Any, other: Any) -> Any:
         """Allow a tuple to be passed where its pointer is expected."""
-        return Conversion.safe if other == self.whole else None
+        return Conversion.safe if other == self.content else None
 
 
 def argument_type(kind: Any) -> Any:
@@ -362,7 +362,7 @@ def argument_type(kind: Any) -> Any:
 @register_model(TuplePointer)
 class _Address(models.PrimitiveModel):
     def __init__(self, dmm: Any, kind: TuplePointer) -> None:
-        super().__init__(dmm, kind, dmm.lookup(kind.whole).get_value_type().as_pointer())
+        super().__init__(dmm, kind, dmm.lookup(kind.content).get_value_type().as_pointer())
 
 
 @infer_getattr
@@ -370,18 +370,18 @@ class _Fields(AttributeTemplate):
     key = TuplePointer
 
     def generic_resolve(self, kind: TuplePointer, name: str) -> Any:
-        if name not in kind.whole.fields:
+        if name not in kind.content.fields:
             return None
-        return argument_type(kind.whole[kind.whole.fields.index(name)])
+        return argument_type(kind.content[kind.content.fields.index(name)])
 
 
 @lower_getattr_generic(TuplePointer)
 def _field(context: Any, builder: Any, kind: TuplePointer, address: Any, name: str) -> Any:
-    place = kind.whole.fields.index(name)
-    field, there = kind.whole[place], cgutils.gep_inbounds(builder, address, 0, place)
+    place = kind.content.fields.index(name)
+    field, pointer = kind.content[place], cgutils.gep_inbounds(builder, address, 0, place)
     if isinstance(field, types.BaseNamedTuple):
-        return there
-    return impl_ret_borrowed(context, builder, field, builder.load(there))
+        return pointer
+    return impl_ret_borrowed(context, builder, field, builder.load(pointer))
 
 
 @lower_cast(types.BaseNamedTuple, TuplePointer)

@@ -85,8 +85,8 @@ class CallablePart(CPUDispatcher):
     @cached_property
     def _entrance(self) -> Any:
         """Kernel through which Python calls the function."""
-        asked = self.targetoptions.items()
-        options = {name: value for name, value in asked if name not in _NOT_FROM_PYTHON}
+        settings = self.targetoptions.items()
+        options = {name: value for name, value in settings if name not in _NOT_FROM_PYTHON}
         entrance: Any = numba.jit(**options)(_build_entrance(self))
         entrance._cache = KernelCache(self)
         return entrance
@@ -165,6 +165,6 @@ class _Library(JITCodeLibrary):
 class LinkingCompiler(Compiler):
     """numba's compiler, with its output in a `_Library`."""
 
-    def __init__(self, typingctx: Any, targetctx: Any, library: Any, *rest: Any) -> None:
+    def __init__(self, typingctx: Any, targetctx: Any, library: Any, *arguments: Any) -> None:
         library = _Library(targetctx.codegen(), "linked")
-        super().__init__(typingctx, targetctx, library, *rest)
+        super().__init__(typingctx, targetctx, library, *arguments)

@@ -187,12 +187,12 @@ class ModuleNetwork(RuledNetwork):
         bare.rules = rules
         return bare
 
-    def part(self, some: Sequence[int]) -> ModuleNetwork:
+    def part(self, ids: Sequence[int]) -> ModuleNetwork:
         """See `harness.networks.contract.RuledNetwork`."""
         reduced, whole = copy.copy(self), self.parameters
-        names, shapes = tuple(whole.names[k] for k in some), tuple(whole.shapes[k] for k in some)
-        reduced.parameters, reduced.sizes = Parameters(names, shapes), [self.sizes[k] for k in some]
-        reduced._matrices = [self._matrices[k] for k in some]
+        names, shapes = tuple(whole.names[k] for k in ids), tuple(whole.shapes[k] for k in ids)
+        reduced.parameters, reduced.sizes = Parameters(names, shapes), [self.sizes[k] for k in ids]
+        reduced._matrices = [self._matrices[k] for k in ids]
         return reduced
 
     def _take_gradient(

@@ -75,9 +75,9 @@ def may_join(
         return False
     if device.type != "cpu":
         return min(sizes) > 1
-    few = replicas * frames * max(sizes) <= FEW
+    is_small = replicas * frames * max(sizes) <= FEW
     ranks = ((m, n, min(inputs.rank, m), min(outputs.rank, n - 1)) for m, n in pairwise(sizes))
-    return few and min(sizes) > 1 and all(forming_is_cheaper(frames, *each) for each in ranks)
+    return is_small and min(sizes) > 1 and all(forming_is_cheaper(frames, *rank) for rank in ranks)
 
 
 def join(state: Sequence[Sides]) -> Joint:
@@ -156,14 +156,14 @@ def precondition_all(calls: Sequence[Call], options: Preconditioner) -> list[tup
     alike = dict[Hashable, list[int]]()
     for i, call in enumerate(calls):
         alike.setdefault(_kind(call) if call.rows.x.numel() <= FEW else i, []).append(i)
-    done = dict[int, tuple[Moment, Factor]]()
+    results = dict[int, tuple[Moment, Factor]]()
     for places in alike.values():
-        some = [calls[i] for i in places]
-        rows = Rows(_concat([call.rows.x for call in some]), some[0].rows.appended)
-        moment = _joint_moment([call.moment for call in some])
-        after, factor = precondition(moment, rows, options, some[0].scale)
-        done |= dict(zip(places, _split_batch(after, factor, len(places)), strict=True))
-    return [done[i] for i in range(len(calls))]
+        batch = [calls[i] for i in places]
+        rows = Rows(_concat([call.rows.x for call in batch]), batch[0].rows.appended)
+        moment = _joint_moment([call.moment for call in batch])
+        after, factor = precondition(moment, rows, options, batch[0].scale)
+        results |= dict(zip(places, _split_batch(after, factor, len(places)), strict=True))
+    return [results[i] for i in range(len(calls))]
 
 
 def _kind(call: Call) -> Hashable:
@@ -211,10 +211,10 @@ class _Hats(NamedTuple):
 
     def select(self, run: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Rows and ones of consecutive layers of one width."""
-        group = next(each for each in self.groups if run[0] in each.layers)
+        group = next(candidate for candidate in self.groups if run[0] in candidate.layers)
         replicas = len(group.gain) // len(group.layers)
-        first = group.layers.index(run[0]) * replicas
-        whose = slice(first, first + len(run) * replicas)
+        start = group.layers.index(run[0]) * replicas
+        whose = slice(start, start + len(run) * replicas)
         return group.rows[whose], group.ones[whose]
 
     def order_by_layer(self, tensors: Sequence[Tensor], replicas: int) -> Tensor:
@@ -223,20 +223,20 @@ class _Hats(NamedTuple):
         for group, t in zip(self.groups, tensors, strict=True):
             parts |= dict(zip(group.layers, t.chunk(len(group.layers)), strict=True))
         ordered = [parts[i] for i in range(len(parts))]
-        whole = tensors[0] if len(tensors) == 1 else torch.cat(ordered)
-        return whole.view(len(ordered), replicas, *whole.shape[1:])
+        joint = tensors[0] if len(tensors) == 1 else torch.cat(ordered)
+        return joint.view(len(ordered), replicas, *joint.shape[1:])
 
 
 def _sides(
     groups: Sequence[Group],
-    seen: dict[int, Tensor],
+    tensors: dict[int, Tensor],
     options: Preconditioner,
     appended: bool = False,
 ) -> tuple[tuple[Group, ...], _Hats]:
     """The next estimates of one side of all layers, and this minibatch's preconditioned rows."""
     after, hats = list[Group](), list[_Hat]()
     for group in groups:
-        rows = Rows(_concat([seen[i] for i in group.layers]), appended)
+        rows = Rows(_concat([tensors[i] for i in group.layers]), appended)
         moment, factor = precondition(group.moment, rows, options)
         after.append(Group(group.layers, moment))
         ones = factor.squares
@@ -253,14 +253,14 @@ def _scales(
 ) -> Tensor:
     """``-rate s γᵢ γₒ`` of every layer, ``[L, R]``, float64."""
     i, o = (
-        side.order_by_layer([each.gain for each in side.groups], replicas)
+        side.order_by_layer([hat.gain for hat in side.groups], replicas)
         for side in (inputs, outputs)
     )
     gain = i * o
     scale = gain * -rate
     if isinstance(descent.max_change, PerSample):
         x, d = (
-            side.order_by_layer([each.squares for each in side.groups], replicas)
+            side.order_by_layer([hat.squares for hat in side.groups], replicas)
             for side in (inputs, outputs)
         )
         scale *= per_sample_share(descent.max_change, x, d, gain, rate)
@@ -305,7 +305,7 @@ def _add_products_(
             weight.baddbmm_(end, x)
             bias.unsqueeze(2).baddbmm_(end, ones)
         return
-    weights, biases = (_stack_views(each) for each in zip(*layers, strict=True))
+    weights, biases = (_stack_views(views) for views in zip(*layers, strict=True))
     weights.add_(torch.bmm(back, inputs[0]).view_as(weights))
     biases.add_(torch.bmm(back, inputs[1]).view_as(biases))
 
@@ -313,9 +313,9 @@ def _add_products_(
 def _stack_views(parts: Sequence[Tensor]) -> Tensor:
     """One view ``[G, ...]`` of equally shaped views of one stack at equal distances."""
     # `_alike` has checked that the distances are equal, so no copy is needed.
-    first = parts[0]
-    apart = parts[1].storage_offset() - first.storage_offset()
-    return first.as_strided((len(parts), *first.shape), (apart, *first.stride()))
+    view = parts[0]
+    apart = parts[1].storage_offset() - view.storage_offset()
+    return view.as_strided((len(parts), *view.shape), (apart, *view.stride()))
 
 
 def _groups(moments: Sequence[Moment | None]) -> tuple[Group, ...]:
@@ -340,7 +340,7 @@ def _concat(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _moments_by_layer(groups: Sequence[Group]) -> dict[int, Moment]:
-    found = dict[int, Moment]()
+    moments = dict[int, Moment]()
     for group in groups:
-        found |= dict(zip(group.layers, _moments(group.moment, len(group.layers)), strict=True))
-    return found
+        moments |= dict(zip(group.layers, _moments(group.moment, len(group.layers)), strict=True))
+    return moments

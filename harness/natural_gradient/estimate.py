@@ -135,8 +135,8 @@ class Moment:
 
     def tensors(self) -> dict[str, Tensor]:
         """The whole state by name, for a checkpoint."""
-        named = {name: getattr(self, name) for name in self.TENSORS}
-        return {**named, "calls": torch.tensor(self.calls)}
+        tensors = {name: getattr(self, name) for name in self.TENSORS}
+        return {**tensors, "calls": torch.tensor(self.calls)}
 
     @staticmethod
     def from_tensors(tensors: Mapping[str, Tensor]) -> Moment:
@@ -275,8 +275,8 @@ def update_moment(
         orthonormal, energy * square[:, None], rho * square, options.alpha, moment.calls, y.dtype
     )
     sound = size.isfinite()
-    whole = asking_is_free(sound) and bool(sound.all())
-    return after if whole else _where(sound, after, moment)
+    are_sound = asking_is_free(sound) and bool(sound.all())
+    return after if are_sound else _where(sound, after, moment)
 
 
 def _gram(j: Tensor, h: Tensor, root: Tensor, old: Tensor, c: float) -> Tensor:
@@ -328,8 +328,8 @@ def _orthonormal(rows: Tensor) -> Tensor:
         rows: ``[R, k, D]``, changed in place.
     """
     unit = torch.eye(rows.shape[1], dtype=rows.dtype, device=rows.device)
-    far = (torch.bmm(rows, rows.mT) - unit).abs().amax((1, 2))
-    bad = ~(far <= 1e-3)
+    deviation = (torch.bmm(rows, rows.mT) - unit).abs().amax((1, 2))
+    bad = ~(deviation <= 1e-3)
     if not asking_is_free(rows):
         return torch.where(bad[:, None, None], _gram_schmidt(rows), rows)
     if bool(bad.any()):

@@ -65,8 +65,8 @@ class Sides:
         """Rebuild the state from its `tensors`."""
 
         def moment(side: str) -> Moment | None:
-            own = part(tensors, side)
-            return Moment.from_tensors(own) if own else None
+            state = part(tensors, side)
+            return Moment.from_tensors(state) if state else None
 
         return Sides(moment("inputs"), moment("outputs"))
 
@@ -301,10 +301,10 @@ def add_product_(
     """
     x, delta = rows.x, ends.x
     if fi.rank + fo.rank and not _is_forming_cheaper(x, delta, fi, fo):
-        whole = torch.empty_like(weight), torch.empty_like(bias)
-        _project_product(rows, ends, fi, fo, scale, *whole)
-        weight.add_(whole[0])
-        bias.add_(whole[1])
+        product = torch.empty_like(weight), torch.empty_like(bias)
+        _project_product(rows, ends, fi, fo, scale, *product)
+        weight.add_(product[0])
+        bias.add_(product[1])
         return
     back = (materialise(ends, fo) if fo.rank else delta) * scale.to(delta.dtype)[:, None, None]
     weight.baddbmm_(back.mT, materialise(rows, fi) if fi.rank else x)
@@ -396,5 +396,5 @@ def _subtract(
     m = weight.shape[2]
     weight.baddbmm_(columns, torch.cat([fi.basis[:, :, :m], left], 1), alpha=-1)
     end = torch.bmm(fo.basis, bias.unsqueeze(2))
-    last = torch.cat([fi.basis[:, :, m:], end], 1)
-    bias.unsqueeze(2).baddbmm_(columns, last, alpha=-1)
+    column = torch.cat([fi.basis[:, :, m:], end], 1)
+    bias.unsqueeze(2).baddbmm_(columns, column, alpha=-1)

@@ -84,11 +84,11 @@ class LayerHook:
     def start(self, options: NaturalGradient) -> Sides:
         """Initial estimates for both sides, of one replica."""
         weight = self.module.weight
-        both: Sequence[Preconditioner | None] = (options.inputs, options.outputs)
+        preconditioners: Sequence[Preconditioner | None] = (options.inputs, options.outputs)
         return Sides(
             *(
-                how and how.start(1, width, weight.dtype, weight.device)
-                for how, width in zip(both, self.widths, strict=True)
+                preconditioner and preconditioner.start(1, width, weight.dtype, weight.device)
+                for preconditioner, width in zip(preconditioners, self.widths, strict=True)
             )
         )
 
@@ -96,7 +96,7 @@ class LayerHook:
         """Inputs and derivatives of all forward passes, one row a position: ``[1, N, m or n]``."""
         x, delta = (
             torch.cat(sides)
-            for sides in zip(*(_unfold_rows(self.module, *each) for each in self.seen), strict=True)
+            for sides in zip(*(_unfold_rows(self.module, *pair) for pair in self.seen), strict=True)
         )
         dtype = self.module.weight.dtype
         return Rows(x.to(dtype).unsqueeze(0), self.appended), Rows(delta.to(dtype).unsqueeze(0))
@@ -143,8 +143,8 @@ def _unfold_rows(module: Affine, x: Tensor, delta: Tensor) -> tuple[Tensor, Tens
     places = len(module.kernel_size)
     if x.dim() == places + 1:  # one example without a batch
         x, delta = x.unsqueeze(0), delta.unsqueeze(0)
-    how = {"dilation": module.dilation, "padding": module.padding, "stride": module.stride}
-    numbers = {name: _two(cast("tuple[int, ...]", each), name) for name, each in how.items()}
+    options = {"dilation": module.dilation, "padding": module.padding, "stride": module.stride}
+    numbers = {name: _two(cast("tuple[int, ...]", value), name) for name, value in options.items()}
     kernel = _two(module.kernel_size, "kernel")
     patches = functional.unfold(x if places == 2 else x.unsqueeze(2), kernel, **numbers)
     return patches.mT.flatten(0, 1), delta.flatten(2).mT.flatten(0, 1)
@@ -159,7 +159,7 @@ def naturalise_(
     options: NaturalGradient,
     layers: Sequence[LayerHook],
     gradients: Sequence[Tensor],
-    known: Sequence[Sides],
+    estimates: Sequence[Sides],
     rates: Sequence[Rate],
     reduction: Reduction,
 ) -> list[Sides]:
@@ -169,7 +169,7 @@ def naturalise_(
         options: both sides' preconditioners and the max-change, which counts these layers.
         layers: hooks with recorded rows, at least one forward pass each.
         gradients: ``[1, n, m]`` each, with a bias as the last of m columns; overwritten.
-        known: estimates of both sides of each layer.
+        estimates: estimates of both sides of each layer.
         rates: learning rate of each layer, which the limit of changes needs.
         reduction: that of the loss; it sets the scale at which derivatives are compared.
 
@@ -180,16 +180,16 @@ def naturalise_(
     scales = [float(ends.x.shape[1]) if reduction == "mean" else 1.0 for _, ends in rows]
     inputs = _one_side(
         options.inputs,
-        [(sides.inputs, x, 1.0) for sides, (x, _) in zip(known, rows, strict=True)],
+        [(sides.inputs, x, 1.0) for sides, (x, _) in zip(estimates, rows, strict=True)],
     )
     outputs = _one_side(
         options.outputs,
-        [(k.outputs, e, scale) for k, (_, e), scale in zip(known, rows, scales, strict=True)],
+        [(k.outputs, e, scale) for k, (_, e), scale in zip(estimates, rows, scales, strict=True)],
     )
     factors = [(fi, fo) for (_, fi), (_, fo) in zip(inputs, outputs, strict=True)]
     norms = [
-        _direction_(options, gradient, rate, *both)
-        for gradient, rate, both in zip(gradients, rates, factors, strict=True)
+        _direction_(options, gradient, rate, *pair)
+        for gradient, rate, pair in zip(gradients, rates, factors, strict=True)
     ]
     if norms and isinstance(options.max_change, PerComponent):
         norm = cast(Tensor, torch.stack(norms).norm(dim=0))  # pyright: ignore[reportUnknownMemberType]

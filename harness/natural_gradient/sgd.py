@@ -48,8 +48,8 @@ class NGSGD(torch.optim.Optimizer):
         reduction: Reduction = "mean",
     ) -> None:
         roots = [modules] if isinstance(modules, nn.Module) else list(modules)
-        given: list[object] = [*roots]  # a user may well pass parameters
-        if not given or not all(isinstance(root, nn.Module) for root in given):
+        items: list[object] = [*roots]  # a user may well pass parameters
+        if not items or not all(isinstance(root, nn.Module) for root in items):
             raise UserError("NGSGD: it needs modules, not parameters; allowed: a model or modules")
         if reduction not in ("mean", "sum"):
             raise name_error("NGSGD: reduction", str(reduction), ("mean", "sum"))
@@ -60,8 +60,8 @@ class NGSGD(torch.optim.Optimizer):
         super().__init__(list(dict.fromkeys(p for r in roots for p in r.parameters())), defaults)
         self.options = options or NaturalGradient()
         self.reduction: Reduction = reduction
-        found = dict.fromkeys(m for r in roots for m in r.modules() if is_affine(m))
-        self._watched = [LayerHook(cast(Any, module)) for module in found]
+        layers = dict.fromkeys(m for r in roots for m in r.modules() if is_affine(m))
+        self._watched = [LayerHook(cast(Any, module)) for module in layers]
         self._sides: dict[int, Sides] = {}
         self._hooks = [
             w.module.register_forward_hook(w.watch, with_kwargs=True) for w in self._watched
@@ -121,9 +121,9 @@ class NGSGD(torch.optim.Optimizer):
         self._sides.clear()
         for i, watched in enumerate(self._watched):
             device = watched.module.weight.device
-            own = {name: t.to(device, copy=True) for name, t in estimates.get(i, {}).items()}
-            if own:
-                self._sides[i] = Sides.from_tensors(own)
+            state = {name: t.to(device, copy=True) for name, t in estimates.get(i, {}).items()}
+            if state:
+                self._sides[i] = Sides.from_tensors(state)
 
     def _forget(self) -> None:
         for watched in self._watched:
@@ -145,14 +145,14 @@ class NGSGD(torch.optim.Optimizer):
             for place, watched in enumerate(self._watched)
             if watched.seen and watched.module.weight.grad is not None
         }
-        made = [_gradient(watched.module) for watched in ready.values()]
-        known = [self._sides.get(place) or w.start(self.options) for place, w in ready.items()]
+        gradients = [_gradient(watched.module) for watched in ready.values()]
+        estimates = [self._sides.get(place) or w.start(self.options) for place, w in ready.items()]
         at = [rates[watched.module.weight] for watched in ready.values()]
         layers = list(ready.values())
-        after = naturalise_(self.options, layers, made, known, at, self.reduction)
+        after = naturalise_(self.options, layers, gradients, estimates, at, self.reduction)
         self._sides |= dict(zip(ready, after, strict=True))
         directions: dict[Tensor, Tensor] = {}
-        for watched, direction in zip(layers, made, strict=True):
+        for watched, direction in zip(layers, gradients, strict=True):
             module = watched.module
             if watched.appended:
                 directions[cast(Tensor, module.bias)] = direction[0, :, -1]
@@ -167,5 +167,5 @@ def _gradient(module: nn.Linear | nn.Conv1d | nn.Conv2d) -> Tensor:
     assert weight is not None
     if bias is None:
         return weight.flatten(1)[None].clone()
-    last = torch.zeros_like(bias) if bias.grad is None else bias.grad
-    return torch.cat([weight.flatten(1), last.unsqueeze(1)], 1)[None]
+    column = torch.zeros_like(bias) if bias.grad is None else bias.grad
+    return torch.cat([weight.flatten(1), column.unsqueeze(1)], 1)[None]

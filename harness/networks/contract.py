@@ -112,7 +112,7 @@ class RuledNetwork(ABC):
         """The network without clipping and decay."""
 
     @abstractmethod
-    def part(self, some: Sequence[int]) -> Network:
+    def part(self, ids: Sequence[int]) -> Network:
         """The network of some parameter tensors, which computes no gradients."""
 
     @abstractmethod

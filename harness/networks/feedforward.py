@@ -209,28 +209,26 @@ class Layout:
         return [length for m, n in pairwise(self.sizes) for length in (m * n, n)]
 
 
-def random_parameters(
-    layout: Layout, generator: torch.Generator, hidden_gain: float = 1.0
-) -> Tensor:
+def random_parameters(layout: Layout, generator: torch.Generator, gain: float = 1.0) -> Tensor:
     """A ``[1, P]`` stack drawn with Glorot and Bengio's (2010) variance, biases zero.
 
-    ``W ~ N(0, g^2 2 / (in + out))`` with g = ``hidden_gain`` between hidden levels and 1 at
+    ``W ~ N(0, g^2 2 / (in + out))`` with g = ``gain`` between hidden levels and 1 at
     the input and output. Drawn in float64 on the CPU and rounded to float32, so that every
     device starts from the same bytes.
 
     Args:
         layout: the network's levels.
         generator: the source of randomness.
-        hidden_gain: 4 suits the logistic sigmoid (Bengio 2012, arXiv 1206.5533, section
+        gain: 4 suits the logistic sigmoid (Bengio 2012, arXiv 1206.5533, section
             5.3.6, equation 15). The first layer keeps 1: eleven nearly equal spliced frames
             add up in it.
     """
     stack = torch.zeros(1, layout.parameters, dtype=torch.float64)
     layers = layout.views(stack)
     for i, ((m, n), layer) in enumerate(zip(pairwise(layout.sizes), layers, strict=True)):
-        gain = hidden_gain if 0 < i < len(layers) - 1 else 1.0
+        g = gain if 0 < i < len(layers) - 1 else 1.0
         noise = torch.randn(n, m, generator=generator, dtype=torch.float64)
-        layer.weight[0] = noise * gain * (2.0 / (m + n)) ** 0.5
+        layer.weight[0] = noise * g * (2.0 / (m + n)) ** 0.5
     return stack.float()
 
 

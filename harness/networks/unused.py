@@ -17,7 +17,7 @@ Unused = list[list[int]]
 """Numbers of the parameter tensors without gradient, of each replica; empty if all have one."""
 
 
-def columns_of(sizes: Sequence[int], some: Sequence[int]) -> Tensor:
+def columns_of(sizes: Sequence[int], numbers: Sequence[int]) -> Tensor:
     """Columns in a ``[W, P]`` stack of some parameter tensors, of which ``sizes`` has the elements.
 
     Example:
@@ -25,7 +25,7 @@ def columns_of(sizes: Sequence[int], some: Sequence[int]) -> Tensor:
         tensor([0, 1, 3, 4, 5])
     """
     columns = torch.arange(sum(sizes)).split_with_sizes(list(sizes))
-    return torch.cat([columns[number] for number in some])
+    return torch.cat([columns[number] for number in numbers])
 
 
 def fill_unused_(stack: Tensor, sizes: Sequence[int], unused: Unused, value: float) -> None:
@@ -52,5 +52,5 @@ def find_unused(gradients: Tensor, sizes: Sequence[int]) -> Unused:
     marks = gradients.view(bits) == torch.iinfo(bits).min  # the sign alone: negative zero
     if not marks.any():
         return []
-    whole = [part.all(1) for part in marks.split_with_sizes(list(sizes), 1)]
-    return [torch.nonzero(row).flatten().tolist() for row in torch.stack(whole, 1)]  # pyright: ignore[reportUnknownMemberType]
+    flags = [part.all(1) for part in marks.split_with_sizes(list(sizes), 1)]
+    return [torch.nonzero(row).flatten().tolist() for row in torch.stack(flags, 1)]  # pyright: ignore[reportUnknownMemberType]

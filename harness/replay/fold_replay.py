@@ -68,8 +68,8 @@ def capture_timeline(timeline: Timeline) -> tuple[Arrays, Facts]:
         for table, rows in timeline.tables().items()
         for name, column in rows.columns().items()
     }
-    own = {name: list(rows.columns()) for name, rows in timeline.own.items() if len(rows)}
-    return arrays, {"kinds": list(timeline.kinds), **({"own": own} if own else {})}
+    names = {name: list(rows.columns()) for name, rows in timeline.own.items() if len(rows)}
+    return arrays, {"kinds": list(timeline.kinds), **({"own": names} if names else {})}
 
 
 def reinstate_timeline(arrays: Arrays, facts: Facts) -> Timeline:
@@ -77,11 +77,11 @@ def reinstate_timeline(arrays: Arrays, facts: Facts) -> Timeline:
     tables: dict[str, Any] = {  # by name, each of a class of its own
         name: kind(**part(arrays, f"{name}.")) for name, kind in TABLES.items()
     }
-    own = {
+    protocol_tables = {
         name: Columns({column: arrays[f"{name}.{column}"] for column in columns})
         for name, columns in facts.get("own", {}).items()
     }
-    return Timeline(kinds=tuple(facts["kinds"]), own=own, **tables)
+    return Timeline(kinds=tuple(facts["kinds"]), own=protocol_tables, **tables)
 
 
 def part(arrays: Arrays, prefix: str) -> Arrays:
@@ -178,11 +178,11 @@ class Checkpoints:
     """States of a simulated server that can fail, by version, and the plan of a segment.
 
     Args:
-        kept: copies of the server's vectors, with its numbers and number of folds, by version.
+        states: copies of the server's vectors, with its numbers and number of folds, by version.
         restarted: last version at which the server was restored; -1 for none.
     """
 
-    kept: dict[int, tuple[Arrays, Facts]] = field(default_factory=dict[int, tuple[Arrays, Facts]])
+    states: dict[int, tuple[Arrays, Facts]] = field(default_factory=dict[int, tuple[Arrays, Facts]])
     restarted: int = -1
     _keep: set[int] = field(default_factory=set[int])
     _restore: dict[int, int] = field(default_factory=dict[int, int])
@@ -219,12 +219,12 @@ class Checkpoints:
         version = server.version
         restored = self._restore.get(version, version)
         if restored != version:
-            if restored not in self.kept:
+            if restored not in self.states:
                 raise UserError(
                     "cluster: a server that fails can be timed but not trained with here"
                 )
-            _go_back(server, *self.kept[restored])
-            states.restore_known(self.kept[restored][0])
+            _go_back(server, *self.states[restored])
+            states.restore_known(self.states[restored][0])
         if version in self._restore:
             self._forget(restored)
             # A second failure at one version finds the model of the first restart: no change.
@@ -232,32 +232,32 @@ class Checkpoints:
             self.restarted = version
         if version in self._keep:  # after the restore: this version now has the restored model
             numbers = {"folds": server.folds, "numbers": dict(server.numbers)}
-            self.kept[version] = copy_arrays(state_of(server)) | states.capture_known(), numbers
+            self.states[version] = copy_arrays(state_of(server)) | states.capture_known(), numbers
 
     def _forget(self, before: int | None) -> None:
         """Drop the states older than a version; None drops all."""
         oldest = math.inf if before is None else before
-        self.kept = {version: state for version, state in self.kept.items() if version >= oldest}
+        self.states = {v: state for v, state in self.states.items() if v >= oldest}
 
     def arrays(self) -> Arrays:
         """The vectors of all states, for `from_arrays`."""
         return {
             name: array
-            for version, (arrays, _) in self.kept.items()
+            for version, (arrays, _) in self.states.items()
             for name, array in add_prefix(arrays, f"{PREFIX}{version}/").items()
         }
 
     def facts(self) -> Facts:
         """The other values of all states and the last restart, for `from_arrays`."""
-        kept = [[version, facts] for version, (_, facts) in self.kept.items()]
-        return {"kept": kept, "restarted": self.restarted}
+        states = [[version, facts] for version, (_, facts) in self.states.items()]
+        return {"kept": states, "restarted": self.restarted}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any], facts: Facts) -> Checkpoints:
         """Restore from the results of `arrays` and `facts`."""
-        named = dict(arrays)
-        kept = {v: (part(named, f"{PREFIX}{v}/"), its) for v, its in facts["kept"]}
-        return cls(kept, facts["restarted"])
+        copies = dict(arrays)
+        states = {v: (part(copies, f"{PREFIX}{v}/"), values) for v, values in facts["kept"]}
+        return cls(states, facts["restarted"])
 
 
 def _go_back(server: Server, arrays: Arrays, facts: Facts) -> None:
@@ -387,11 +387,11 @@ class StaleReplay:
             if fold != self.server.version:
                 raise ValueError(f"fold {fold} meets version {self.server.version}")
             slots = [self.in_flight[key] for key, *_ in entering]
-            if any(read.slot in slots for read in self.pending):
+            if any(waiting.slot in slots for waiting in self.pending):
                 self._exchange()
                 # A worker's later contribution may come first, where messages are lost: the
                 # earlier one is computed, and then this one.
-                while any(read.slot in slots for read in self.pending):
+                while any(waiting.slot in slots for waiting in self.pending):
                     self._compute(dict(key for key, *_ in entering))
                 self._overwriting = self._are_all_due(folds, place)
             self.states.fold([key for key, *_ in entering])
@@ -428,8 +428,8 @@ class StaleReplay:
         free = iter(sorted(set(range(self.slots)).difference(self.in_flight.values())))
         for (key, steps), slot in zip(readers, free, strict=False):
             self.in_flight[key], self.restarts[key] = slot, self.server.restarts
-            when = self.server.version, self._rate, self.passes, key[0] in busy
-            self.pending.append(Pending(steps, slot, key, *when))
+            origin = self.server.version, self._rate, self.passes, key[0] in busy
+            self.pending.append(Pending(steps, slot, key, *origin))
             busy.add(key[0])
             stack[slot].copy_(self.server.model)
 
@@ -438,14 +438,14 @@ class StaleReplay:
 
         Models may then overwrite folded contributions, which are still in the cache.
         """
-        left = set(self.in_flight)
-        while left and place < len(folds):
+        remainder = set(self.in_flight)
+        while remainder and place < len(folds):
             keys = {key for key, *_ in folds[place][1]}
-            if not keys <= left:
+            if not keys <= remainder:
                 return False
-            left -= keys
+            remainder -= keys
             place += 1
-        return not left and not self.pending
+        return not remainder and not self.pending
 
     def _exchange(self) -> None:
         """Exchange the stacks if models have overwritten contributions."""
@@ -491,8 +491,8 @@ class StaleReplay:
         self.in_flight = {(worker, step): slot for worker, step, slot in facts["in_flight"]}
         self.restarts = dict(zip(self.in_flight, facts["in_flight_restarts"], strict=True))
         self.pending = [
-            Pending(steps, slot, (worker, step), *when)
-            for steps, slot, (worker, step), *when in facts["pending"]
+            Pending(steps, slot, (worker, step), *origin)
+            for steps, slot, (worker, step), *origin in facts["pending"]
         ]
         self.batches = facts["batches"]
         self.checkpoints = Checkpoints.from_arrays(arrays, facts["checkpoints"])
@@ -534,8 +534,9 @@ class StaleReplay:
         version = self.server.version + 1
         self.algorithm.fold(self.server, fold)
         if self.server.version != version:
-            told = f"fold of {type(self.algorithm).__name__} leaves version {self.server.version}"
-            raise UserError(f"algorithm: {told}, not {version}; allowed: server.version += 1 in it")
+            name, end = type(self.algorithm).__name__, self.server.version
+            reason = f"fold of {name} leaves version {end}, not {version}"
+            raise UserError(f"algorithm: {reason}; allowed: server.version += 1 in it")
 
     def _compute(self, entering: Mapping[int, int]) -> None:
         """Compute pending contributions: one batch for each number of local steps, and each rate.
@@ -546,8 +547,8 @@ class StaleReplay:
         memory, or the result would depend on where segments end.
         """
         if self.alone:
-            due = [own for own in self.pending if own.key[1] <= entering.get(own.key[0], -1)]
-            for waiting in sorted(due, key=lambda each: each.key[1]):
+            due = [task for task in self.pending if task.key[1] <= entering.get(task.key[0], -1)]
+            for waiting in sorted(due, key=lambda waiting: waiting.key[1]):
                 self._compute_batch([waiting])
             self.pending = [waiting for waiting in self.pending if waiting not in due]
             return
@@ -557,14 +558,14 @@ class StaleReplay:
             return
         due, self.pending = _next_of_each(self.pending)
         # Rounds in the order of their workers, so that one round's joint memory is the next one's.
-        due.sort(key=lambda each: each.key if self.algorithm.rounds else (each.slot,))
+        due.sort(key=lambda entry: entry.key if self.algorithm.rounds else (entry.slot,))
         # Memories are joined into one batch only where their numbers and passes agree.
         kinds = self.memories.kinds([waiting.key[0] for waiting in due])
         alike = sorted(
             (waiting.steps, kind, self._when(waiting), place)
             for place, (waiting, kind) in enumerate(zip(due, kinds, strict=True))
         )
-        for _, group in groupby(alike, lambda each: each[:3]):
+        for _, group in groupby(alike, lambda row: row[:3]):
             self._compute_batch([due[place] for *_, place in group])
 
     def _when(self, waiting: Pending) -> tuple[int, float, bool]:
@@ -601,9 +602,9 @@ class StaleReplay:
 
 def _next_of_each(pending: Sequence[Pending]) -> tuple[list[Pending], list[Pending]]:
     """Split pending contributions into the first of each worker, and the others."""
-    first = {waiting.key[0]: waiting for waiting in sorted(pending, key=_newest_first)}
-    due = [waiting for waiting in pending if first[waiting.key[0]] is waiting]
-    return due, [waiting for waiting in pending if first[waiting.key[0]] is not waiting]
+    earliest = {waiting.key[0]: waiting for waiting in sorted(pending, key=_newest_first)}
+    due = [waiting for waiting in pending if earliest[waiting.key[0]] is waiting]
+    return due, [waiting for waiting in pending if earliest[waiting.key[0]] is not waiting]
 
 
 def _newest_first(waiting: Pending) -> int:
@@ -619,13 +620,13 @@ def _stack(model: Tensor, slots: int) -> Tensor:
 
 
 def _reads_by_version(
-    segment: Timeline, known: Mapping[Key, int], failed: Mapping[int, float]
+    segment: Timeline, in_flight: Mapping[Key, int], failed: Mapping[int, float]
 ) -> Reads:
     """Contributions first read in a segment and not lost in it, in the order of their reads.
 
     Args:
         segment: part of a timeline.
-        known: contributions that were read in earlier segments.
+        in_flight: contributions that were read in earlier segments.
         failed: versions at which the server failed, with the time of the first restart at each.
     """
     table = segment.contributions
@@ -639,7 +640,7 @@ def _reads_by_version(
         table.steps.tolist(),
         strict=True,
     ):
-        if fold != LOST and (worker, step) not in known:
+        if fold != LOST and (worker, step) not in in_flight:
             # A version that failed has two models: the one before, and the restored one.
             again = time >= failed.get(version, np.inf)
             reads.setdefault((version, again), []).append((time, (worker, step), steps))

@@ -34,7 +34,7 @@ class ReplicaStates:
         self._network = network
         stateful = isinstance(network, StatefulNetwork)
         self._fresh: State = network.fresh_state() if stateful else {}
-        self._live = Memories(fresh=self._begin)
+        self._live = Memories(begin=self._begin)
         self._sent: dict[Key, State] = {}
         self.known: dict[int, State] = {}
 
@@ -79,14 +79,14 @@ class ReplicaStates:
 
     def restore_known(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Restore the states at the server: those of `capture_known`, and no others."""
-        known = self._restore(arrays, KNOWN)
-        self.known = {int(worker): state for worker, state in known.items()}
+        states = self._restore(arrays, KNOWN)
+        self.known = {int(worker): state for worker, state in states.items()}
 
     def reinstate(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Restore the result of `capture`."""
         live, sent = (self._restore(arrays, prefix) for prefix in (LIVE, SENT))
         memories = {int(worker): Memory(state) for worker, state in live.items()}
-        self._live = Memories(memories, fresh=self._begin)
+        self._live = Memories(memories, begin=self._begin)
         self.restore_known(arrays)
         self._sent = {}
         for key, state in sent.items():
@@ -95,12 +95,12 @@ class ReplicaStates:
 
     def _restore(self, arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, State]:
         """The states with a prefix, by the rest of their names up to the next slash."""
-        found: dict[str, State] = {}
+        states: dict[str, State] = {}
         for path, array in arrays.items():
             if path.startswith(prefix):
                 whose, _, name = path.removeprefix(prefix).partition("/")
-                found.setdefault(whose, {})[name] = from_array(array, self._fresh[name])
-        return found
+                states.setdefault(whose, {})[name] = from_array(array, self._fresh[name])
+        return states
 
 
 def _to_arrays(states: Mapping[str, State]) -> dict[str, np.ndarray]:

@@ -42,7 +42,7 @@ class _Contribution:
 
     Args:
         worker, step, steps: its worker, first minibatch and number of minibatches.
-        read: version read, by shard.
+        versions: version read, by shard.
         folded: version before the fold of the piece, by shard; `LOST` if the piece was lost.
         unread, unfolded: numbers of shards still to be read, and still to fold their piece.
         tensor: the slices of the model read so far, then the contribution ``[1, P]``.
@@ -52,7 +52,7 @@ class _Contribution:
     worker: int
     step: int
     steps: int
-    read: dict[int, int] = field(default_factory=dict[int, int])
+    versions: dict[int, int] = field(default_factory=dict[int, int])
     folded: dict[int, int] = field(default_factory=dict[int, int])
     unread: int = 0
     unfolded: int = 0
@@ -115,14 +115,14 @@ class ShardedReplay:
         """Contributions of each shard in the order of its folds; fills ``_reads`` by version."""
         folded = _contributions(segment, len(self._sharded.parts))
         # Lost pieces are read, too: their contributions are computed for the shards that folded.
-        for each in folded:
-            for shard, version in each.read.items():
-                self._reads[shard][version].append(each)
+        for task in folded:
+            for shard, version in task.versions.items():
+                self._reads[shard][version].append(task)
         return [
             deque(
                 sorted(
-                    (each for each in folded if each.folded[shard] != LOST),
-                    key=lambda each: each.folded[shard],
+                    (task for task in folded if task.folded[shard] != LOST),
+                    key=lambda task: task.folded[shard],
                 )
             )
             for shard in range(len(self._sharded.parts))
@@ -132,47 +132,47 @@ class ShardedReplay:
         """Fold pieces at a shard until one is not computable; True if any was folded."""
         part, edge, moved = self._sharded.parts[shard], self._sharded.edges[shard], False
         while queue and not queue[0].unread:
-            each, moved = queue.popleft(), True
-            if each.folded[shard] != part.version:
+            task, moved = queue.popleft(), True
+            if task.folded[shard] != part.version:
                 raise UserError(f"timeline: shard {shard} has no piece of version {part.version}")
-            piece = self._compute(each, rate)[:, slice(*edge)]
-            staleness = part.version - each.read[shard]
-            own = self._rates.fold_rate(rate, part.version)
-            fold = Fold(piece, [staleness], own, [each.worker], [float(each.steps)])
+            piece = self._compute(task, rate)[:, slice(*edge)]
+            staleness = part.version - task.versions[shard]
+            fold_rate = self._rates.fold_rate(rate, part.version)
+            fold = Fold(piece, [staleness], fold_rate, [task.worker], [float(task.steps)])
             self._algorithm.fold(part, fold)
-            each.unfolded -= 1
-            if not each.unfolded:  # its last piece: the memory can go
-                each.tensor = None
+            task.unfolded -= 1
+            if not task.unfolded:  # its last piece: the memory can go
+                task.tensor = None
             self._read(shard)
         return moved
 
     def _read(self, shard: int) -> None:
         """Copy a shard's slice to every contribution that reads its present version."""
         part, rows = self._sharded.parts[shard], slice(*self._sharded.edges[shard])
-        for each in self._reads[shard].pop(part.version, ()):
-            if each.tensor is None:
-                each.tensor = torch.empty_like(self.server.model).unsqueeze(0)
-            each.tensor[0, rows].copy_(part.model)
-            each.unread -= 1
+        for task in self._reads[shard].pop(part.version, ()):
+            if task.tensor is None:
+                task.tensor = torch.empty_like(self.server.model).unsqueeze(0)
+            task.tensor[0, rows].copy_(part.model)
+            task.unread -= 1
 
-    def _compute(self, each: _Contribution, rate: float) -> Tensor:
-        assert each.tensor is not None
-        if each.computed:  # by the shard that folded first; the others take their slices
-            return each.tensor
-        steps = range(each.step, each.step + each.steps)
-        minibatches = [self._minibatch_of([(each.worker, step)]) for step in steps]
+    def _compute(self, task: _Contribution, rate: float) -> Tensor:
+        assert task.tensor is not None
+        if task.computed:  # by the shard that folded first; the others take their slices
+            return task.tensor
+        steps = range(task.step, task.step + task.steps)
+        minibatches = [self._minibatch_of([(task.worker, step)]) for step in steps]
         # Of one worker, contributions come in order: it reads again only once the last is folded.
-        memory = self.memories.setdefault(each.worker, Memory())
-        out = torch.empty_like(each.tensor)
-        local = self._rates.step_rates(rate, min(each.read.values()), each.steps)
+        memory = self.memories.setdefault(task.worker, Memory())
+        out = torch.empty_like(task.tensor)
+        local = self._rates.step_rates(rate, min(task.versions.values()), task.steps)
         losses = self._algorithm.contribute(
-            LocalWork(self.states.bind([each.worker]), each.tensor, minibatches, out, local, memory)
+            LocalWork(self.states.bind([task.worker]), task.tensor, minibatches, out, local, memory)
         )
         memory.new_pass = False
-        self.states.send([(each.worker, each.step)])
-        self.states.fold([(each.worker, each.step)])
+        self.states.send([(task.worker, task.step)])
+        self.states.fold([(task.worker, task.step)])
         self.loss += losses.sum(dtype=torch.float64)
-        each.tensor, each.computed = out, True
+        task.tensor, task.computed = out, True
         return out
 
     def begin_pass(self) -> None:
@@ -213,12 +213,12 @@ def _contributions(segment: Timeline, shards: int) -> list[_Contribution]:
         for fold, worker, step, steps in zip(*(c.tolist() for c in columns), strict=True)
     }
     columns = (pieces.fold, SERVER - pieces.worker, pieces.read_version, pieces.version)
-    for fold, shard, read, version in zip(*(c.tolist() for c in columns), strict=True):
-        each = by_fold[fold]
-        each.read[shard], each.folded[shard] = read, version
-        each.unread += 1
-        each.unfolded += version != LOST  # a lost piece was read, but is never folded
-    if any(each.read.keys() != set(range(shards)) for each in by_fold.values()):
+    for fold, shard, read_version, version in zip(*(c.tolist() for c in columns), strict=True):
+        task = by_fold[fold]
+        task.versions[shard], task.folded[shard] = read_version, version
+        task.unread += 1
+        task.unfolded += version != LOST  # a lost piece was read, but is never folded
+    if any(task.versions.keys() != set(range(shards)) for task in by_fold.values()):
         raise UserError(f"timeline: not of a server in {shards} shards")
     return list(by_fold.values())
 
@@ -238,20 +238,20 @@ class ShardedServer:
     """A server and its shards; the vectors of a shard are views of the whole's.
 
     Args:
-        whole: server as started by the algorithm.
+        server: as started by the algorithm.
         shards: number of shards.
 
     Attributes:
-        whole: the undivided server; its version counts complete folds, its numbers are shard 0's.
+        server: the undivided server; its version counts complete folds, its numbers are shard 0's.
         parts: one server per shard; its version counts its folded pieces.
         edges: see `edges`.
     """
 
-    def __init__(self, whole: Server, shards: int) -> None:
-        self.whole = whole
-        self.edges = edges(whole.model.numel(), shards)
-        self.parts = [_part(whole, slice(*edge)) for edge in self.edges]
-        self._known = dict(whole.numbers)
+    def __init__(self, server: Server, shards: int) -> None:
+        self.server = server
+        self.edges = edges(server.model.numel(), shards)
+        self.parts = [_part(server, slice(*edge)) for edge in self.edges]
+        self._known = dict(server.numbers)
 
     def begin(self) -> bool:
         """Copy the whole's numbers to all shards before folds, if training has changed them.
@@ -259,38 +259,38 @@ class ShardedServer:
         Returns:
             Whether it has.
         """
-        changed = self.whole.numbers != self._known
+        changed = self.server.numbers != self._known
         if changed:
             for part in self.parts:
-                part.numbers = dict(self.whole.numbers)
+                part.numbers = dict(self.server.numbers)
         return changed
 
     def end(self, version: int) -> None:
         """Set the whole's version after folds, and take over the first shard's numbers."""
-        self.whole.version, self.whole.numbers = version, dict(self.parts[0].numbers)
-        self._known = dict(self.whole.numbers)
+        self.server.version, self.server.numbers = version, dict(self.parts[0].numbers)
+        self._known = dict(self.server.numbers)
 
     def capture(self) -> tuple[Arrays, Facts]:
         """State for `reinstate`, when nothing is in flight."""
-        arrays, facts = capture_server(self.whole)
+        arrays, facts = capture_server(self.server)
         parts = [[part.version, dict(part.numbers)] for part in self.parts]
         return arrays, {**facts, "parts": parts, "known": self._known}
 
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
         """Restore the state of `capture`."""
-        reinstate_server(self.whole, arrays, facts)
+        reinstate_server(self.server, arrays, facts)
         for part, (version, numbers) in zip(self.parts, facts["parts"], strict=True):
             part.version, part.numbers = version, numbers
         self._known = facts["known"]
 
 
-def _part(whole: Server, rows: slice) -> Server:
+def _part(server: Server, rows: slice) -> Server:
     # Slices are views; numbers are copied, for shards change them at different times.
     return Server(
-        whole.model[rows],
-        whole.version,
-        {name: vector[rows] for name, vector in whole.vectors.items()},
-        dict(whole.numbers),
-        {name: vector[rows] for name, vector in whole.tensors.items()},
-        {name: vector[rows] for name, vector in whole.past.items()},
+        server.model[rows],
+        server.version,
+        {name: vector[rows] for name, vector in server.vectors.items()},
+        dict(server.numbers),
+        {name: vector[rows] for name, vector in server.tensors.items()},
+        {name: vector[rows] for name, vector in server.past.items()},
     )

@@ -365,15 +365,15 @@ class Cluster(Spec):
                 return key, describe_unknown_device(group.device, self.devices)
         for place, job in enumerate(self.jobs):
             if job.first + job.workers > self.size:
-                last = f"{job.first + job.workers - 1} is none of the workers"
-                return f"jobs[{place}].workers", f"{last}; allowed: numbers below {self.size}"
+                excess = f"{job.first + job.workers - 1} is none of the workers"
+                return f"jobs[{place}].workers", f"{excess}; allowed: numbers below {self.size}"
         if self.jobs and (self.network is None or self.network.sharing != "fair"):
             return "jobs", "not allowed without a network with sharing 'fair'"
         levels = self.network.levels if self.network else ()
         # Own links replace those of a lowest level with one full-duplex link per worker.
-        own = levels and levels[0].workers_per_link == 1 and levels[0].duplex == "full"
+        lowest = levels and levels[0].workers_per_link == 1 and levels[0].duplex == "full"
         for place, group in enumerate(self.workers):
-            if group.has_link and not own:
+            if group.has_link and not lowest:
                 needed = "needs a lowest level of network with a full-duplex link a worker"
                 return f"workers[{place}].up_bytes_per_s", needed
         kinds = [fault.kind for fault in self.faults]
@@ -419,8 +419,8 @@ def cluster_from(table: dict[str, object], path: Path) -> Cluster:
         UserError: any setting in it is wrong.
     """
     if isinstance(table.get("cluster"), str):
-        told = f"lagbench train {path}, or the cluster that it names, {table['cluster']!r}"
-        raise UserError(f"{path}: a run file, not a cluster file; allowed: {told}")
+        allowed = f"lagbench train {path}, or the cluster that it names, {table['cluster']!r}"
+        raise UserError(f"{path}: a run file, not a cluster file; allowed: {allowed}")
     with_durations(table, path)
     with_catalogue(table)
     return build(Cluster, table, str(path))
@@ -494,8 +494,8 @@ class Device(Spec):
 @cache
 def catalogue() -> Mapping[str, Device]:
     """The devices that need no description, by name, each with the sources of its figures."""
-    known = load_toml(CATALOGUE)
-    return {name: build(Device, table, CATALOGUE.name, name) for name, table in known.items()}
+    tables = load_toml(CATALOGUE)
+    return {name: build(Device, table, CATALOGUE.name, name) for name, table in tables.items()}
 
 
 def with_catalogue(table: dict[str, Any]) -> None:
@@ -515,11 +515,11 @@ def with_catalogue(table: dict[str, Any]) -> None:
 
 def describe_unknown_device(name: str, described: Collection[str]) -> str:
     """Error message for a device that is neither described in a file nor in the catalogue."""
-    near = get_close_matches(name, [*described, *catalogue()], n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    shown = repr(name) if len(name) <= 60 else f"{name[:57]!r}..."
+    nearest = get_close_matches(name, [*described, *catalogue()], n=1)
+    hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
+    text = repr(name) if len(name) <= 60 else f"{name[:57]!r}..."
     return (
-        f"unknown {shown}{hint}; allowed: {', '.join(sorted(described)) or 'none'} in [devices],"
+        f"unknown {text}{hint}; allowed: {', '.join(sorted(described)) or 'none'} in [devices],"
         f" and in the catalogue {', '.join(catalogue())}"
     )
 

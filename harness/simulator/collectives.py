@@ -118,30 +118,30 @@ def _build_schedule(workers: int, parts: int, rounds: Rounds) -> Schedule:
     return Schedule(workers, parts, rows[np.lexsort((rows["source"], rows["round"]))])
 
 
-def _round(source: Ints, target: Ints, first: Ints, count: int, adds: bool) -> Any:
+def _round(source: Ints, target: Ints, begin: Ints, count: int, adds: bool) -> Any:
     """[n] messages of one round."""
     messages = np.zeros(len(source), MESSAGE)
     messages["source"], messages["target"] = source, target
-    messages["first"], messages["count"], messages["adds"] = first, count, adds
+    messages["first"], messages["count"], messages["adds"] = begin, count, adds
     return messages
 
 
 def ring(workers: int, group: int) -> tuple[int, Rounds]:
     """Every worker sends to the next: N − 1 rounds add up the parts, N − 1 distribute the sums."""
-    who = np.arange(workers)
-    after = (who + 1) % workers
+    senders = np.arange(workers)
+    after = (senders + 1) % workers
     steps = range(workers - 1)
-    up = [_round(who, after, (who - step) % workers, 1, True) for step in steps]
-    around = [_round(who, after, (who + 1 - step) % workers, 1, False) for step in steps]
+    up = [_round(senders, after, (senders - step) % workers, 1, True) for step in steps]
+    around = [_round(senders, after, (senders + 1 - step) % workers, 1, False) for step in steps]
     return workers, up + around
 
 
 def doubling(workers: int, group: int) -> tuple[int, Rounds]:
     """Pairs at distance 1, 2, 4 … exchange their partial sums of the whole model."""
     power, rank, before, after = _power_of_two(workers, 1)
-    who = np.arange(power)
+    ids = np.arange(power)
     distances = [1 << k for k in range(power.bit_length() - 1)]
-    rounds = [_round(rank, rank[who ^ d], 0, 1, True) for d in distances]
+    rounds = [_round(rank, rank[ids ^ d], 0, 1, True) for d in distances]
     return 1, before + rounds + after
 
 
@@ -149,10 +149,10 @@ def rabenseifner(workers: int, group: int) -> tuple[int, Rounds]:
     """Pairs exchange halves, quarters … of the sum, then gather them in the opposite order."""
     power, _, _, _ = _power_of_two(workers, 1)
     _, rank, before, after = _power_of_two(workers, power)
-    who = np.arange(power)
+    ids = np.arange(power)
     distances = [1 << k for k in range(power.bit_length() - 1)]
-    halve = [_round(rank, rank[who ^ d], (who ^ d) // d * d, d, True) for d in reversed(distances)]
-    gather = [_round(rank, rank[who ^ d], who // d * d, d, False) for d in distances]
+    halve = [_round(rank, rank[ids ^ d], (ids ^ d) // d * d, d, True) for d in reversed(distances)]
+    gather = [_round(rank, rank[ids ^ d], ids // d * d, d, False) for d in distances]
     return power, before + halve + gather + after
 
 
@@ -165,8 +165,8 @@ def _power_of_two(workers: int, parts: int) -> tuple[int, Any, Rounds, Rounds]:
     power = 1 << (workers.bit_length() - 1)
     extra = workers - power
     even = np.arange(0, 2 * extra, 2)
-    who = np.arange(power)
-    rank = np.where(who < extra, 2 * who + 1, who + extra)
+    ids = np.arange(power)
+    rank = np.where(ids < extra, 2 * ids + 1, ids + extra)
     if extra == 0:
         return power, rank, [], []
     before = [_round(even, even + 1, 0, parts, True)]
@@ -185,8 +185,8 @@ def _tree_up(groups: Any, parts: int) -> Rounds:
     for distance in _distances(groups.shape[1]):
         source = groups[:, distance :: 2 * distance]
         target = groups[:, :: 2 * distance][:, : source.shape[1]]
-        there = source >= 0
-        rounds.append(_round(source[there], target[there], 0, parts, True))
+        present = source >= 0
+        rounds.append(_round(source[present], target[present], 0, parts, True))
     return rounds
 
 
@@ -202,10 +202,10 @@ def _distances(count: int) -> Sequence[int]:
 
 def naive(workers: int, group: int) -> tuple[int, Rounds]:
     """All workers send to worker 0, which adds up and sends the sum to one after the other."""
-    others = [np.array([who]) for who in range(1, workers)]
+    senders = [np.array([sender]) for sender in range(1, workers)]
     root = np.array([0])
-    gather = [_round(who, root, 0, 1, True) for who in others]
-    return 1, gather + [_round(root, who, 0, 1, False) for who in others]
+    gather = [_round(sender, root, 0, 1, True) for sender in senders]
+    return 1, gather + [_round(root, sender, 0, 1, False) for sender in senders]
 
 
 def hierarchical(workers: int, group: int) -> tuple[int, Rounds]:
@@ -236,20 +236,20 @@ def two_level(workers: int, group: int) -> tuple[int, Rounds]:
     Blocks are summed within each group, then each block across the groups, and then distributed
     within each group. The group's size is the greatest common divisor of ``group`` and N.
     """
-    near = gcd(workers, group)
-    groups = workers // near
+    size = gcd(workers, group)
+    groups = workers // size
     rank = np.arange(workers)
-    place, home = rank % near, rank // near
-    after, across = home * near + (place + 1) % near, (rank + near) % workers
+    place, home = rank % size, rank // size
+    after, across = home * size + (place + 1) % size, (rank + size) % workers
 
     def rounds_within(shift: int, adds: bool) -> Rounds:
-        first = [(place + shift - step) % near * groups for step in range(near - 1)]
-        return [_round(rank, after, each, groups, adds) for each in first]
+        starts = [(place + shift - step) % size * groups for step in range(size - 1)]
+        return [_round(rank, after, start, groups, adds) for start in starts]
 
     def rounds_between(shift: int, adds: bool) -> Rounds:
-        block = (place + 1) % near * groups
-        first = [block + (home + shift - step) % groups for step in range(groups - 1)]
-        return [_round(rank, across, each, 1, adds) for each in first]
+        block = (place + 1) % size * groups
+        starts = [block + (home + shift - step) % groups for step in range(groups - 1)]
+        return [_round(rank, across, start, 1, adds) for start in starts]
 
     rounds = (
         rounds_within(0, True)
@@ -266,8 +266,8 @@ def gather(workers: int, group: int) -> tuple[int, Rounds]:
     The table has the times and sizes of messages but not their content: a worker passes on the
     contribution that it received last.
     """
-    who = np.arange(workers)
-    return 1, [_round(who, (who + 1) % workers, 0, 1, True) for _ in range(workers - 1)]
+    senders = np.arange(workers)
+    return 1, [_round(senders, (senders + 1) % workers, 0, 1, True) for _ in range(workers - 1)]
 
 
 ALGORITHMS: dict[str, Callable[[int, int], tuple[int, Rounds]]] = {
@@ -443,8 +443,8 @@ def program(plan: Schedule) -> Program:
     sends, receives = (np.full(len(entries), NONE, np.int64) for _ in range(2))
     sends[place[: len(rows)]] = numbers
     receives[place[len(rows) :]] = numbers
-    first = np.searchsorted(entries, np.arange(plan.workers + 1) * rounds)
-    return Program(first.astype(np.int64), sends, receives)
+    starts = np.searchsorted(entries, np.arange(plan.workers + 1) * rounds)
+    return Program(starts.astype(np.int64), sends, receives)
 
 
 @kernel
@@ -458,16 +458,16 @@ def carry_out(
     end_s: Any,
 ) -> None:
     """Simulate the whole collective; fills the times of ``messages`` and ``end_s``."""
-    for who in range(len(ready_s)):
-        push(desk.heap, ready_s[who], 0, who)
-    now_s, who, departs = next_event(traffic, desk.heap, -np.inf)
+    for worker in range(len(ready_s)):
+        push(desk.heap, ready_s[worker], 0, worker)
+    now_s, worker, departs = next_event(traffic, desk.heap, -np.inf)
     while now_s < np.inf:
         if departs:
-            arrived_s = now_s + traffic.flows[who].latency_s
-            on_sent(rounds, desk, messages, who, now_s, arrived_s, add_s_per_byte)
+            arrived_s = now_s + traffic.flows[worker].latency_s
+            on_sent(rounds, desk, messages, worker, now_s, arrived_s, add_s_per_byte)
         else:
-            enter(traffic, rounds, desk, messages, who, now_s, add_s_per_byte, end_s)
-        now_s, who, departs = next_event(traffic, desk.heap, now_s)
+            enter(traffic, rounds, desk, messages, worker, now_s, add_s_per_byte, end_s)
+        now_s, worker, departs = next_event(traffic, desk.heap, now_s)
 
 
 @kernel
@@ -476,25 +476,25 @@ def enter(
     rounds: Program,
     desk: Desk,
     messages: Messages,
-    who: int,
+    worker: int,
     now_s: float,
     add_s_per_byte: float,
     end_s: Any,
 ) -> None:
     """Let a worker enter its next round, or finish after its last."""
-    place = desk.place[who]
-    if place == rounds.first[who + 1]:
-        end_s[who] = now_s
+    place = desk.place[worker]
+    if place == rounds.first[worker + 1]:
+        end_s[worker] = now_s
         return
-    desk.entered_s[who] = now_s
-    desk.waiting[who] = True
+    desk.entered_s[worker] = now_s
+    desk.waiting[worker] = True
     out, into = rounds.sends[place], rounds.receives[place]
     if out != NONE:
         agree(traffic, rounds, desk, messages, out, now_s, add_s_per_byte)
     if into != NONE and traffic.wiring.rendezvous:
         agree(traffic, rounds, desk, messages, into, now_s, add_s_per_byte)
-    if desk.waiting[who] and desk.place[who] == place:
-        settle(rounds, desk, messages, who, add_s_per_byte)
+    if desk.waiting[worker] and desk.place[worker] == place:
+        settle(rounds, desk, messages, worker, add_s_per_byte)
 
 
 @kernel
@@ -511,16 +511,16 @@ def agree(
     desk.agreed[message] += 1
     if traffic.wiring.rendezvous and desk.agreed[message] < 2:
         return
-    who, target = messages.rows[message].source, messages.rows[message].target
+    worker, target = messages.rows[message].source, messages.rows[message].target
     size = messages.size_bytes[message]
-    desk.sending[who] = message
+    desk.sending[worker] = message
     if traffic.wiring.fair:
         messages.sent_s[message] = now_s
-        start(traffic, who, who, target, size, now_s)
+        start(traffic, worker, worker, target, size, now_s)
     else:
-        times = reserve(traffic, who, who, target, size, now_s)
+        times = reserve(traffic, worker, worker, target, size, now_s)
         messages.sent_s[message] = times[0]
-        on_sent(rounds, desk, messages, who, times[1], times[2], add_s_per_byte)
+        on_sent(rounds, desk, messages, worker, times[1], times[2], add_s_per_byte)
 
 
 @kernel
@@ -528,30 +528,30 @@ def on_sent(
     rounds: Program,
     desk: Desk,
     messages: Messages,
-    who: int,
+    worker: int,
     departed_s: float,
     arrived_s: float,
     add_s_per_byte: float,
 ) -> None:
     """Record departure and arrival of a worker's message, and settle both ends' rounds."""
-    message = desk.sending[who]
+    message = desk.sending[worker]
     messages.departed_s[message] = departed_s
     messages.arrived_s[message] = arrived_s
     target = messages.rows[message].target
-    if desk.waiting[who] and rounds.sends[desk.place[who]] == message:
-        settle(rounds, desk, messages, who, add_s_per_byte)
+    if desk.waiting[worker] and rounds.sends[desk.place[worker]] == message:
+        settle(rounds, desk, messages, worker, add_s_per_byte)
     if desk.waiting[target] and rounds.receives[desk.place[target]] == message:
         settle(rounds, desk, messages, target, add_s_per_byte)
 
 
 @kernel
 def settle(
-    rounds: Program, desk: Desk, messages: Messages, who: int, add_s_per_byte: float
+    rounds: Program, desk: Desk, messages: Messages, worker: int, add_s_per_byte: float
 ) -> None:
     """Schedule a worker's next round if the end of its present one is known."""
-    place = desk.place[who]
+    place = desk.place[worker]
     out, into = rounds.sends[place], rounds.receives[place]
-    over_s = desk.entered_s[who]  # a buffered message may have arrived earlier
+    over_s = desk.entered_s[worker]  # a buffered message may have arrived earlier
     if out != NONE:
         over_s = max(over_s, messages.departed_s[out])
     if into != NONE:
@@ -559,6 +559,6 @@ def settle(
         if messages.rows[into].adds:
             over_s += messages.size_bytes[into] * add_s_per_byte
     if over_s < np.inf:
-        desk.place[who] += 1
-        desk.waiting[who] = False
-        push(desk.heap, over_s, 0, who)
+        desk.place[worker] += 1
+        desk.waiting[worker] = False
+        push(desk.heap, over_s, 0, worker)

@@ -158,9 +158,9 @@ def _factors(jitter: Jitter) -> np.ndarray:
 def _compute_seconds(cluster: Cluster, workload: Workload, workers: int, seed: int) -> np.ndarray:
     """[N] seconds of one minibatch of each worker, with its lasting speed."""
     firsts = np.cumsum([0, *(group.count for group in cluster.workers[:-1])]).tolist()
-    each = [compute_seconds(cluster, workload, first) for first in firsts]
-    whole = np.repeat(each, [min(group.count, workers) for group in cluster.workers])
-    base = np.resize(whole, workers)
+    group_s = [compute_seconds(cluster, workload, start) for start in firsts]
+    worker_s = np.repeat(group_s, [min(group.count, workers) for group in cluster.workers])
+    base = np.resize(worker_s, workers)
     if cluster.heterogeneity_cv == 0.0:
         return base
     speeds = np.empty(workers)
@@ -182,8 +182,8 @@ def own_links(cluster: Cluster, workers: int) -> np.ndarray | None:
         return None
     rates = [(group.up_bytes_per_s, group.down_bytes_per_s) for group in groups]
     counts = [min(group.count, workers) for group in groups]
-    each = np.repeat(np.array(rates, np.float64), counts, axis=0)  # None becomes nan
-    return np.resize(each, (workers, 2)).T
+    worker_rates = np.repeat(np.array(rates, np.float64), counts, axis=0)  # None becomes nan
+    return np.resize(worker_rates, (workers, 2)).T
 
 
 @kernel

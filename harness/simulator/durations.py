@@ -32,38 +32,38 @@ def with_durations(table: dict[str, Any], path: Path) -> None:
         jitter = cast(dict[str, Any], value)
         name = jitter.get("file")
         if isinstance(name, str) and name and "values" not in jitter:
-            where = f"{path}: {key}.file"
-            jitter["values"] = read_durations(path.parent / name, where)
+            place = f"{path}: {key}.file"
+            jitter["values"] = read_durations(path.parent / name, place)
             del jitter["file"]
 
 
-def read_durations(path: Path, where: str) -> list[float]:
+def read_durations(path: Path, place: str) -> list[float]:
     """The numbers of a text file, one per line; empty lines and ``#`` comments are skipped.
 
     Args:
         path: the file.
-        where: the key that refers to it, for messages.
+        place: the key that refers to it, for messages.
 
     Raises:
         UserError: it cannot be read, or a line is not a finite number of at least 0.
     """
-    lines = text_of(path, where).splitlines()
+    lines = text_of(path, place).splitlines()
     numbered = ((number, line.partition("#")[0].strip()) for number, line in enumerate(lines, 1))
-    found = [
-        _duration(text, f"{where}: {path.name} line {number}") for number, text in numbered if text
+    seconds = [
+        _duration(text, f"{place}: {path.name} line {number}") for number, text in numbered if text
     ]
-    if len(found) > MOST_DURATIONS:
+    if len(seconds) > MOST_DURATIONS:
         allowed = f"at most {MOST_DURATIONS}"
-        raise UserError(f"{where}: {path.name} has {len(found)} durations; allowed: {allowed}")
-    return found
+        raise UserError(f"{place}: {path.name} has {len(seconds)} durations; allowed: {allowed}")
+    return seconds
 
 
-def _duration(text: str, where: str) -> float:
+def _duration(text: str, place: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
     if not 0.0 <= seconds <= LONGEST_S:
         allowed = f"a number from 0 to {LONGEST_S:g}"
-        raise UserError(f"{where}: {text[:40]!r} is not allowed; allowed: {allowed}")
+        raise UserError(f"{place}: {text[:40]!r} is not allowed; allowed: {allowed}")
     return seconds

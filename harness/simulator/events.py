@@ -109,9 +109,9 @@ def new_heap(capacity: int) -> Heap:
 
 
 @kernel
-def is_before(time_s: float, key: int, other: Any) -> bool:
+def is_before(time_s: float, key: int, event: Any) -> bool:
     """Whether (time, key) comes before another event."""
-    return time_s < other.time_s or (time_s == other.time_s and key < other.key)
+    return time_s < event.time_s or (time_s == event.time_s and key < event.key)
 
 
 @kernel
@@ -121,7 +121,7 @@ def first_s(heap: Heap) -> float:
 
 
 @kernel
-def push(heap: Heap, time_s: float, priority: int, who: int) -> None:
+def push(heap: Heap, time_s: float, priority: int, owner: int) -> None:
     """Insert an event; of equal times and priorities, the event inserted first comes first."""
     events, counts = heap.events, heap.counts
     key = (priority << PRIORITY_SHIFT) + counts[SEQUENCE]
@@ -136,17 +136,17 @@ def push(heap: Heap, time_s: float, priority: int, who: int) -> None:
         place = above
     events[place].time_s = time_s
     events[place].key = key
-    events[place].who = who
+    events[place].who = owner
 
 
 @kernel
 def pop(heap: Heap) -> tuple[float, int, int]:
     """Remove the first event; returns its time, priority and worker. Not for an empty heap."""
     events, counts = heap.events, heap.counts
-    first = (events[0].time_s, events[0].key >> PRIORITY_SHIFT, events[0].who)
+    event = (events[0].time_s, events[0].key >> PRIORITY_SHIFT, events[0].who)
     counts[SIZE] -= 1
     size = counts[SIZE]
-    time_s, key, who = events[size].time_s, events[size].key, events[size].who
+    time_s, key, owner = events[size].time_s, events[size].key, events[size].who
     place, below = 0, 1
     while below < size:
         right = below + 1
@@ -158,8 +158,8 @@ def pop(heap: Heap) -> tuple[float, int, int]:
         place, below = below, 2 * below + 1
     events[place].time_s = time_s
     events[place].key = key
-    events[place].who = who
-    return first
+    events[place].who = owner
+    return event
 
 
 ENTRY = np.dtype([("time_s", np.float64), ("key", np.int64)])
@@ -190,21 +190,21 @@ def new_tournament(workers: int) -> Any:
 
 
 @kernel
-def enter(entries: Any, who: int, time_s: float, order: int) -> None:
+def enter(entries: Any, owner: int, time_s: float, order: int) -> None:
     """Set a worker's pending event; of equal times, the smaller ``order`` is first."""
-    set_leaf(entries, who, time_s, (order << WHO_BITS) | who)
+    set_leaf(entries, owner, time_s, (order << WHO_BITS) | owner)
 
 
 @kernel
-def scratch(entries: Any, who: int) -> None:
+def scratch(entries: Any, owner: int) -> None:
     """Remove a worker's pending event."""
-    set_leaf(entries, who, np.inf, _NOBODY)
+    set_leaf(entries, owner, np.inf, _NOBODY)
 
 
 @kernel
-def set_leaf(entries: Any, who: int, time_s: float, key: int) -> None:
+def set_leaf(entries: Any, owner: int, time_s: float, key: int) -> None:
     """Change a leaf and update the nodes above it."""
-    place = (len(entries) >> 1) + who
+    place = (len(entries) >> 1) + owner
     if entries[place].time_s == np.inf:
         rise(entries, place, time_s, key)
         return
@@ -262,7 +262,7 @@ def head_s(queue: Queue) -> float:
 
 
 @kernel
-def append(queue: Queue, time_s: float, who: int) -> None:
+def append(queue: Queue, time_s: float, owner: int) -> None:
     """Insert an event in order of time, searching from the end, where few are later."""
     events, room = queue.events, len(queue.events)
     place = queue.counts[FIRST] + queue.counts[WAIT]
@@ -274,7 +274,7 @@ def append(queue: Queue, time_s: float, who: int) -> None:
         events[place] = events[above]
         place = above
     events[place].time_s = time_s
-    events[place].who = who
+    events[place].who = owner
     queue.counts[WAIT] += 1
 
 
@@ -305,16 +305,16 @@ def clear(queue: Queue) -> None:
 
 
 @kernel
-def withdraw(queue: Queue, who: int) -> None:
+def withdraw(queue: Queue, owner: int) -> None:
     """Remove a worker's event from anywhere in the queue, if present; takes linear time."""
     events, counts, room = queue.events, queue.counts, len(queue.events)
-    kept = 0
+    count = 0
     for passed in range(counts[WAIT]):
         event = events[(counts[FIRST] + passed) % room]
-        if event.who != who:
-            events[(counts[FIRST] + kept) % room] = event
-            kept += 1
-    counts[WAIT] = kept
+        if event.who != owner:
+            events[(counts[FIRST] + count) % room] = event
+            count += 1
+    counts[WAIT] = count
 
 
 CACHED, HORIZON, FAR_LEVELS = 4096, 64, 6

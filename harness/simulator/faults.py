@@ -145,8 +145,8 @@ def faults_of(faults: Sequence[Fault], workers: int, seed: int) -> Faults:
     # The last column of instants stays infinite: a process without further instants reads it.
     at_s = np.full((len(timed), max((len(f.at_s) for f in timed), default=0) + 1), math.inf)
     for place, fault in enumerate(timed):
-        named = [0] if fault.kind == "server" else list(fault.workers) or slice(None)
-        happens[place, [w for w in named if w < workers] if isinstance(named, list) else named] = 1
+        crew = [0] if fault.kind == "server" else list(fault.workers) or slice(None)
+        happens[place, [w for w in crew if w < workers] if isinstance(crew, list) else crew] = 1
         at_s[place, : len(fault.at_s)] = fault.at_s
     away = [fault if fault.kind != "late" else NEVER_AWAY for fault in timed]
     downs = [math.inf if fault.down_s is None else fault.down_s for fault in away]
@@ -206,13 +206,13 @@ def count_faults(faults: Faults, until_s: float) -> int:
     """Number of faults until an instant, lost messages left out; a late worker is one."""
     count = 0
     for process in range(faults.happens.shape[0]):
-        for who in range(faults.happens.shape[1]):
-            times, time_s = 0, instant_s(faults, process, who, 0, 0.0)
+        for worker in range(faults.happens.shape[1]):
+            times, time_s = 0, instant_s(faults, process, worker, 0, 0.0)
             if faults.kind[process] == LATE:
                 count += time_s < np.inf
             while time_s <= until_s and faults.kind[process] != LATE:
-                over_s = time_s + faults.notice_s[process] + away_s(faults, process, who, times)
+                over_s = time_s + faults.notice_s[process] + away_s(faults, process, worker, times)
                 times += 1
-                time_s = instant_s(faults, process, who, times, over_s)
+                time_s = instant_s(faults, process, worker, times, over_s)
             count += times
     return count

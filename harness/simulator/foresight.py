@@ -34,7 +34,7 @@ def describe_repeats(cluster: Cluster, workers: int) -> list[str]:
 
 def describe_idle(keys: Sequence[Collection[str]]) -> list[str]:
     """A line for each key without effect on any of several simulations."""
-    common = [key for key in keys[0] if all(key in each for each in keys)] if keys else []
+    common = [key for key in keys[0] if all(key in group for group in keys)] if keys else []
     common = [key for key in common if not key.endswith(REMARKS)]
     return [f"no effect: {key}" for key in common]
 
@@ -77,10 +77,10 @@ def effort_of(
         folds: number of folds; None for the long run, for which the result is a lower bound.
     """
     costs, handing = protocol.effort(cluster, workers), protocol.handing(workers)
-    each = workers if handing is not None and handing.rounds else costs.contributions or 1
+    batch = workers if handing is not None and handing.rounds else costs.contributions or 1
     least = LEAST_FOLDS if costs.rounds else max(LEAST_FOLDS, LEAST_READS * workers)
     rounds = least if folds is None else folds
     first_s, size = workers * costs.worker_s, workers * costs.worker_bytes
-    fold_s = each * costs.contribution_s + workers * costs.present_s + costs.messages_s
-    kept = (0 if folds is None else folds * each) * KEPT_BYTES
-    return Effort(first_s + rounds * fold_s, first_s, size + costs.messages_bytes + kept)
+    fold_s = batch * costs.contribution_s + workers * costs.present_s + costs.messages_s
+    kept_bytes = (0 if folds is None else folds * batch) * KEPT_BYTES
+    return Effort(first_s + rounds * fold_s, first_s, size + costs.messages_bytes + kept_bytes)

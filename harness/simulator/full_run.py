@@ -42,12 +42,12 @@ class Whole:
         ends_s: Sequence[float] = (),
     ) -> Whole:
         """A run from its timeline; ``ends_s`` has the known ends of the first passes, if any."""
-        known = cls(timeline, per_s, tuple(folds), tuple(ends_s))
+        run = cls(timeline, per_s, tuple(folds), tuple(ends_s))
         if sum(folds) > len(timeline.folds) > 1:  # not all folds were simulated
             rate = steady_estimate(timeline)[1]
-            known = replace(known, per_s=rate.value, beyond=rate)
-        rest = list(accumulate(folds))[len(ends_s) :]
-        return replace(known, ends_s=(*ends_s, *map(known.second_of, rest)))
+            run = replace(run, per_s=rate.value, beyond=rate)
+        ends = list(accumulate(folds))[len(ends_s) :]
+        return replace(run, ends_s=(*ends_s, *map(run.second_of, ends)))
 
     @property
     def minibatches_per_s(self) -> float:
@@ -72,8 +72,8 @@ def steady_rate(timeline: Timeline) -> float:
     """Folds per second in the middle half of a run, without the slower filling and draining."""
     times = timeline.folds.time_s
     quarter = len(times) // 4
-    first, last = quarter, len(times) - 1 - quarter
-    return _rate(last - first, float(times[last] - times[first]))
+    begin, end = quarter, len(times) - 1 - quarter
+    return _rate(end - begin, float(times[end] - times[begin]))
 
 
 def _rate(folds: int, seconds: float) -> float:

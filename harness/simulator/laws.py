@@ -55,10 +55,10 @@ def uniforms(key: Any, worker: int, step: int, draw: int) -> tuple[float, float]
     """Two independent numbers, uniform on the open interval (0, 1), 53 bits each."""
     w, s = np.uint64(worker), np.uint64(step)
     a, b, c, d = philox(s & _MASK, s >> _HALF, w & _MASK, np.uint64(draw), np.uint64(key))
-    first = ((a << _HALF) | b) >> _TO_53_BITS
-    second = ((c << _HALF) | d) >> _TO_53_BITS
+    u = ((a << _HALF) | b) >> _TO_53_BITS
+    v = ((c << _HALF) | d) >> _TO_53_BITS
     # int64 converts to float exactly below 2**53, and faster than uint64
-    return (np.int64(first) + 0.5) * 2.0**-53, (np.int64(second) + 0.5) * 2.0**-53
+    return (np.int64(u) + 0.5) * 2.0**-53, (np.int64(v) + 0.5) * 2.0**-53
 
 
 @kernel

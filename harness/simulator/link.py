@@ -86,31 +86,31 @@ def occupy(channels: Channels, way: int, now_s: float, copy_s: float) -> float:
 
 
 @kernel
-def count_copies(channels: Channels, where: int) -> int:
+def count_copies(channels: Channels, side: int) -> int:
     """Number of copies on a fair channel."""
-    fetches = channels.fetches.counts[WAIT] if where == DOWN else 0
-    return fetches + (channels.pushes.counts[WAIT] if where == channels.up else 0)
+    fetches = channels.fetches.counts[WAIT] if side == DOWN else 0
+    return fetches + (channels.pushes.counts[WAIT] if side == channels.up else 0)
 
 
 @kernel
-def join(channels: Channels, way: int, now_s: float, copy_s: float, who: int) -> None:
+def join(channels: Channels, way: int, now_s: float, copy_s: float, slot: int) -> None:
     """Start a copy DOWN or UP on a fair link; `finish` returns its slot."""
-    where = channels.up if way == UP else DOWN
-    channel, count = channels.channel[where], count_copies(channels, where)
+    side = channels.up if way == UP else DOWN
+    channel, count = channels.channel[side], count_copies(channels, side)
     # V up to now, with the copies so far; an idle channel's V stays, which saves a reset.
     if count > 0:
         channel.service_s += (now_s - channel.updated_s) / count
     channel.updated_s = now_s
-    append(channels.pushes if way == UP else channels.fetches, channel.service_s + copy_s, who)
+    append(channels.pushes if way == UP else channels.fetches, channel.service_s + copy_s, slot)
 
 
 @kernel
-def finish_s(channels: Channels, where: int, service_s: float) -> float:
+def finish_s(channels: Channels, side: int, service_s: float) -> float:
     """Instant at which V of a fair channel reaches ``service_s``, unless other copies join."""
     if service_s == np.inf:
         return np.inf
     # Rounding may leave V just beyond the next end, which is then now and not in the past.
-    channel, count = channels.channel[where], count_copies(channels, where)
+    channel, count = channels.channel[side], count_copies(channels, side)
     return channel.updated_s + max(service_s - channel.service_s, 0.0) * count
 
 
@@ -129,8 +129,8 @@ def soonest(channels: Channels) -> tuple[float, int]:
 @kernel
 def finish(channels: Channels, way: int, now_s: float) -> int:
     """Remove the finished copy from a fair link; returns the slot given to `join`."""
-    service_s, who = take(channels.pushes if way == UP else channels.fetches)
+    service_s, slot = take(channels.pushes if way == UP else channels.fetches)
     channel = channels.channel[channels.up if way == UP else DOWN]
     channel.service_s = service_s  # exactly, whatever rounding would have made of V
     channel.updated_s = now_s
-    return who
+    return slot

@@ -189,9 +189,9 @@ def give_rate(traffic: Traffic, slot: int, rate: float, now_s: float) -> None:
     if departures.counts[SIZE] == len(departures.events):  # full of void entries: rebuild it
         departures.counts[SIZE] = 0
         for place in range(traffic.counts[COUNT]):
-            other = traffic.active[place]
-            if other != slot and traffic.flows[other].rate > 0.0:
-                push(departures, traffic.flows[other].departs_s, 0, other)
+            peer = traffic.active[place]
+            if peer != slot and traffic.flows[peer].rate > 0.0:
+                push(departures, traffic.flows[peer].departs_s, 0, peer)
     # The entry of the former rate stays, and is void because its time differs (`first_valid_s`).
     push(departures, flow.departs_s, 0, slot)
 
@@ -248,7 +248,7 @@ def fill(traffic: Traffic, share: float) -> int:
 
     They are marked before any is assigned, so equal messages get equal rates to the last bit.
     """
-    given, links, flows = 0, traffic.links, traffic.flows
+    count, links, flows = 0, traffic.links, traffic.flows
     for place in range(traffic.counts[COUNT]):
         slot = traffic.active[place]
         if flows[slot].new_rate == UNKNOWN and share_of(traffic, slot) <= share:
@@ -257,14 +257,14 @@ def fill(traffic: Traffic, share: float) -> int:
         slot = traffic.active[place]
         if flows[slot].new_rate == MARKED:
             flows[slot].new_rate = share
-            given += 1
+            count += 1
             for link in traffic.ways[slot]:
                 if link == NO_LINK:
                     break
                 links[link].open -= 1
                 if share < np.inf:  # infinity minus infinity is no number
                     links[link].room -= share
-    return given
+    return count
 
 
 @kernel
@@ -323,9 +323,9 @@ def depart(traffic: Traffic) -> int:
     place = traffic.flows[slot].place
     traffic.counts[COUNT] -= 1
     # The last active slot fills the gap, so that removal takes constant time.
-    last = traffic.active[traffic.counts[COUNT]]
-    traffic.active[place] = last
-    traffic.flows[last].place = place
+    tail = traffic.active[traffic.counts[COUNT]]
+    traffic.active[place] = tail
+    traffic.flows[tail].place = place
     traffic.flows[slot].place = -1
     if change_load(traffic, traffic.ways[slot], -1):
         traffic.counts[STALE] = 1
@@ -499,9 +499,9 @@ def wire(
     counts = [-(-workers // level.workers_per_link) * level.links for level in below] + [shards]
     up, down, rates = _number_links(levels, counts)
     if own is not None:
-        for first, theirs in ((up[0], own[0]), (down[0], own[1])):
-            usual = rates[first : first + workers]
-            rates[first : first + workers] = np.where(np.isfinite(theirs), theirs, usual)
+        for begin, theirs in ((up[0], own[0]), (down[0], own[1])):
+            usual = rates[begin : begin + workers]
+            rates[begin : begin + workers] = np.where(np.isfinite(theirs), theirs, usual)
     core = NO_LINK
     if network.core_bandwidth_bytes_per_s is not None:
         core = len(rates)
@@ -612,7 +612,7 @@ def one_rail(wiring: Wiring, source: int, target: int) -> bool:
     """Whether two workers' highest links have the same number in their groups."""
     if not wiring.rails:
         return False
-    last = len(wiring.group) - 1
-    links = wiring.links[last] if len(wiring.links) > 0 else 1
-    group = wiring.group[last]
+    top = len(wiring.group) - 1
+    links = wiring.links[top] if len(wiring.links) > 0 else 1
+    group = wiring.group[top]
     return source % group * links // group == target % group * links // group

@@ -92,105 +92,107 @@ def ends_by_events_s(wiring: Wiring, members: Any, ready_s: Any, rounds: Rounds)
     Returns:
         [M] seconds.
     """
-    many = len(members)
+    count = len(members)
     ring = Ring(
-        heap=new_heap(many),
+        heap=new_heap(count),
         member=np.asarray(members, np.int64),
-        round=np.zeros(many, np.int64),
-        entered_s=np.zeros(many),
-        waiting=np.zeros(many, np.bool_),
-        departed_s=np.full(many, np.inf),
-        first=np.full(many, NOBODY, np.int64),
-        last=np.full(many, NOBODY, np.int64),
-        arrived_s=np.zeros(many),
-        after=np.arange(1, many + 1),
+        round=np.zeros(count, np.int64),
+        entered_s=np.zeros(count),
+        waiting=np.zeros(count, np.bool_),
+        departed_s=np.full(count, np.inf),
+        first=np.full(count, NOBODY, np.int64),
+        last=np.full(count, NOBODY, np.int64),
+        arrived_s=np.zeros(count),
+        after=np.arange(1, count + 1),
         free=np.zeros(1, np.int64),
     )
-    end_s = np.zeros(many)
-    go_round(new_traffic(wiring, many), ring, rounds, np.asarray(ready_s, np.float64), end_s)
+    end_s = np.zeros(count)
+    go_round(new_traffic(wiring, count), ring, rounds, np.asarray(ready_s, np.float64), end_s)
     return end_s
 
 
 @kernel
 def go_round(traffic: Traffic, ring: Ring, rounds: Rounds, ready_s: Any, end_s: Any) -> None:
     """Simulate all rounds of all members; fills ``end_s``."""
-    for who in range(len(ready_s)):
-        push(ring.heap, ready_s[who], 0, who)
-    now_s, who, departs = next_event(traffic, ring.heap, -np.inf)
+    for member in range(len(ready_s)):
+        push(ring.heap, ready_s[member], 0, member)
+    now_s, member, departs = next_event(traffic, ring.heap, -np.inf)
     while now_s < np.inf:
         if departs:
-            on_sent(ring, rounds, who, now_s, now_s + traffic.flows[who].latency_s)
+            on_sent(ring, rounds, member, now_s, now_s + traffic.flows[member].latency_s)
         else:
-            enter(traffic, ring, rounds, who, now_s, end_s)
-        now_s, who, departs = next_event(traffic, ring.heap, now_s)
+            enter(traffic, ring, rounds, member, now_s, end_s)
+        now_s, member, departs = next_event(traffic, ring.heap, now_s)
 
 
 @kernel
-def enter(traffic: Traffic, ring: Ring, rounds: Rounds, who: int, now_s: float, end_s: Any) -> None:
+def enter(
+    traffic: Traffic, ring: Ring, rounds: Rounds, member: int, now_s: float, end_s: Any
+) -> None:
     """Let a member enter its next round, or finish after its last."""
-    number = ring.round[who]
+    number = ring.round[member]
     if number == rounds.number:
-        end_s[who] = now_s
+        end_s[member] = now_s
         return
-    ring.entered_s[who] = now_s
-    ring.departed_s[who] = np.inf
-    ring.waiting[who] = True
+    ring.entered_s[member] = now_s
+    ring.departed_s[member] = np.inf
+    ring.waiting[member] = True
     if not traffic.wiring.rendezvous:
-        send(traffic, ring, rounds, who, now_s)
+        send(traffic, ring, rounds, member, now_s)
     else:
-        after = following(ring, who)
-        before = who - 1 if who > 0 else len(ring.round) - 1
+        after = following(ring, member)
+        before = member - 1 if member > 0 else len(ring.round) - 1
         if ring.waiting[after] and ring.round[after] == number:
-            send(traffic, ring, rounds, who, now_s)
+            send(traffic, ring, rounds, member, now_s)
         if ring.waiting[before] and ring.round[before] == number:
             send(traffic, ring, rounds, before, now_s)
-    if ring.waiting[who] and ring.round[who] == number:
-        settle(ring, rounds, who)
+    if ring.waiting[member] and ring.round[member] == number:
+        settle(ring, rounds, member)
 
 
 @kernel
-def following(ring: Ring, who: int) -> int:
+def following(ring: Ring, member: int) -> int:
     """The next member."""
-    return who + 1 if who + 1 < len(ring.round) else 0
+    return member + 1 if member + 1 < len(ring.round) else 0
 
 
 @kernel
-def send(traffic: Traffic, ring: Ring, rounds: Rounds, who: int, now_s: float) -> None:
+def send(traffic: Traffic, ring: Ring, rounds: Rounds, member: int, now_s: float) -> None:
     """Start a member's message of its present round."""
-    source, target = ring.member[who], ring.member[following(ring, who)]
+    source, target = ring.member[member], ring.member[following(ring, member)]
     if traffic.wiring.fair:
-        start(traffic, who, source, target, rounds.size_bytes, now_s)
+        start(traffic, member, source, target, rounds.size_bytes, now_s)
     else:
-        times = reserve(traffic, who, source, target, rounds.size_bytes, now_s)
-        on_sent(ring, rounds, who, times[1], times[2])
+        times = reserve(traffic, member, source, target, rounds.size_bytes, now_s)
+        on_sent(ring, rounds, member, times[1], times[2])
 
 
 @kernel
-def on_sent(ring: Ring, rounds: Rounds, who: int, departed_s: float, arrived_s: float) -> None:
+def on_sent(ring: Ring, rounds: Rounds, member: int, departed_s: float, arrived_s: float) -> None:
     """Record departure and arrival of a member's message, and settle both ends' rounds."""
-    number, target = ring.round[who], following(ring, who)
-    ring.departed_s[who] = departed_s
+    number, target = ring.round[member], following(ring, member)
+    ring.departed_s[member] = departed_s
     put(ring, target, arrived_s)
-    settle(ring, rounds, who)
+    settle(ring, rounds, member)
     if ring.waiting[target] and ring.round[target] == number:
         settle(ring, rounds, target)
 
 
 @kernel
-def settle(ring: Ring, rounds: Rounds, who: int) -> None:
+def settle(ring: Ring, rounds: Rounds, member: int) -> None:
     """Schedule a member's next round if the end of its present one is known."""
-    if ring.first[who] == NOBODY or ring.departed_s[who] == np.inf:
+    if ring.first[member] == NOBODY or ring.departed_s[member] == np.inf:
         return
-    arrived_s = ring.arrived_s[ring.first[who]]
-    over_s = max(ring.entered_s[who], ring.departed_s[who])
+    arrived_s = ring.arrived_s[ring.first[member]]
+    over_s = max(ring.entered_s[member], ring.departed_s[member])
     over_s = max(over_s, arrived_s)  # a buffered message may have arrived earlier
-    if ring.round[who] < rounds.adding:
+    if ring.round[member] < rounds.adding:
         over_s += rounds.add_s
     if over_s < np.inf:
-        drop(ring, who)
-        ring.round[who] += 1
-        ring.waiting[who] = False
-        push(ring.heap, over_s, 0, who)
+        drop(ring, member)
+        ring.round[member] += 1
+        ring.waiting[member] = False
+        push(ring.heap, over_s, 0, member)
 
 
 @kernel
@@ -208,21 +210,21 @@ def put(ring: Ring, target: int, arrived_s: float) -> None:
 
 
 @kernel
-def drop(ring: Ring, who: int) -> None:
+def drop(ring: Ring, member: int) -> None:
     """Remove the first message to a member."""
-    place = ring.first[who]
-    ring.first[who] = ring.after[place]
+    place = ring.first[member]
+    ring.first[member] = ring.after[place]
     ring.after[place] = ring.free[0]
     ring.free[0] = place
 
 
 def ends_by_rounds_s(wiring: Wiring, members: Any, ready_s: Any, rounds: Rounds) -> Any:
     """`ends_by_events_s` for networks on which no two messages share a link; same arguments."""
-    many = len(members)
-    copy_s, latency_s = np.zeros((2, many))
+    count = len(members)
+    copy_s, latency_s = np.zeros((2, count))
     way = np.zeros(wiring.longest, np.int64)
     ring_links(wiring, members, rounds.size_bytes, copy_s, latency_s, way)
-    end_s, departed_s = ready_s.copy(), np.zeros(many)
+    end_s, departed_s = ready_s.copy(), np.zeros(count)
     ring_rounds(end_s, departed_s, copy_s, latency_s, rounds, wiring.rendezvous)
     return end_s
 
@@ -233,14 +235,14 @@ def ring_links(
 ) -> None:
     """Seconds of the copy of one part from each member to the next, and its latency."""
     workers = len(copy_s)
-    for who in range(workers):
-        latency_s[who] = route(wiring, members[who], members[(who + 1) % workers], way)
+    for member in range(workers):
+        latency_s[member] = route(wiring, members[member], members[(member + 1) % workers], way)
         rate = np.inf
         for link in way:
             if link < 0:
                 break
             rate = min(rate, wiring.rate[link])
-        copy_s[who] = part / rate
+        copy_s[member] = part / rate
 
 
 @kernel
@@ -248,18 +250,18 @@ def ring_rounds(
     now_s: Any, departed_s: Any, copy_s: Any, latency_s: Any, rounds: Rounds, rendezvous: bool
 ) -> None:
     """The recurrence over all rounds; ``now_s`` [M]: members' start, overwritten by their end."""
-    last = len(now_s) - 1
+    end = len(now_s) - 1
     for turn in range(rounds.number):
         extra_s = rounds.add_s if turn < rounds.adding else 0.0
-        for who in range(len(now_s)):
-            departed_s[who] = now_s[who]
+        for member in range(len(now_s)):
+            departed_s[member] = now_s[member]
         if rendezvous:
-            for who in range(last):
-                departed_s[who] = max(now_s[who], now_s[who + 1])
-            departed_s[last] = max(now_s[last], now_s[0])
-        for who in range(len(now_s)):
-            departed_s[who] += copy_s[who]
-        now_s[0] = max(departed_s[0], departed_s[last] + latency_s[last]) + extra_s
-        for who in range(1, len(now_s)):
-            arrived_s = departed_s[who - 1] + latency_s[who - 1]
-            now_s[who] = max(departed_s[who], arrived_s) + extra_s
+            for member in range(end):
+                departed_s[member] = max(now_s[member], now_s[member + 1])
+            departed_s[end] = max(now_s[end], now_s[0])
+        for member in range(len(now_s)):
+            departed_s[member] += copy_s[member]
+        now_s[0] = max(departed_s[0], departed_s[end] + latency_s[end]) + extra_s
+        for member in range(1, len(now_s)):
+            arrived_s = departed_s[member - 1] + latency_s[member - 1]
+            now_s[member] = max(departed_s[member], arrived_s) + extra_s

@@ -36,8 +36,8 @@ class Shaping(Spec):
         if any(below >= above for below, above in pairwise(self.limits_bytes_per_s)):
             return "limits_bytes_per_s", "not allowed in this order; allowed: ascending limits"
         if len(self.unused) != len(self.limits_bytes_per_s):
-            told = f"{len(self.unused)} values; allowed: {len(self.limits_bytes_per_s)}"
-            return "unused", f"{told}, one for each of limits_bytes_per_s"
+            counts = f"{len(self.unused)} values; allowed: {len(self.limits_bytes_per_s)}"
+            return "unused", f"{counts}, one for each of limits_bytes_per_s"
         return None
 
     def rate_under(self, limit: float) -> float:
@@ -50,6 +50,6 @@ class Shaping(Spec):
         """
         if not self.unused:
             return limit * self.payload
-        places = [math.log(each) for each in self.limits_bytes_per_s]
+        places = [math.log(edge) for edge in self.limits_bytes_per_s]
         unused = float(np.interp(math.log(limit), places, self.unused))
         return limit * self.payload * (1.0 - unused)

@@ -56,8 +56,8 @@ def load_protocol(name: str) -> type[TimingProtocol]:
     Raises:
         UserError: there is no such protocol.
     """
-    if (own := find_own("protocols", name)) is not None:
-        return own.load()
+    if (entry := find_own("protocols", name)) is not None:
+        return entry.load()
     load_plugins("protocols")
     for kind in _list_protocols():
         if name in (kind.name, kind.__name__):
@@ -70,14 +70,14 @@ def load_protocols() -> dict[str, type[TimingProtocol]]:
 
     Of equal names the built-in one counts.
     """
-    known = entries("protocols")
-    found: dict[str, type[TimingProtocol]] = {
-        name: entry.load() for name, entry in known.items() if entry.ours
+    table = entries("protocols")
+    protocols: dict[str, type[TimingProtocol]] = {
+        name: entry.load() for name, entry in table.items() if entry.ours
     }
     load_plugins("protocols")
     for kind in _list_protocols():
-        found.setdefault(kind.name, kind)
-    return found
+        protocols.setdefault(kind.name, kind)
+    return protocols
 
 
 def _list_protocols() -> tuple[type[TimingProtocol], ...]:
@@ -86,7 +86,7 @@ def _list_protocols() -> tuple[type[TimingProtocol], ...]:
 
 def _check_abilities(cluster: Cluster, protocol: TimingProtocol) -> None:
     """Reject a cluster that needs an undeclared ability, and name protocols that have it."""
-    asked: dict[str, tuple[Ability, bool]] = {
+    needs: dict[str, tuple[Ability, bool]] = {
         "faults": ("faults", bool(cluster.faults)),
         "network.server": ("network", is_networked(cluster)),
         "compression": ("compression", cluster.compression is not None),
@@ -94,8 +94,8 @@ def _check_abilities(cluster: Cluster, protocol: TimingProtocol) -> None:
         "checkpoints": ("checkpoints", cluster.checkpoints is not None),
         "jobs": ("jobs", bool(cluster.jobs)),
     }
-    for key, (ability, wanted) in asked.items():
-        if wanted and ability not in protocol.can:
+    for key, (ability, needed) in needs.items():
+        if needed and ability not in protocol.can:
             able = [name for name, kind in load_protocols().items() if ability in kind.can]
             raise UserError(
                 f"{key}: not simulated in protocol {protocol.name!r}, which does not declare"
@@ -323,8 +323,8 @@ class Simulation:
             UserError: the state is of another cluster, protocol, number of workers or seed, or
                 another version of this program wrote it.
         """
-        frames, *others = (float(value) for value in state[_WORKLOAD])
-        workload = Workload(int(frames), *others)
+        frames, *costs = (float(value) for value in state[_WORKLOAD])
+        workload = Workload(int(frames), *costs)
         simulation = cls(cluster, protocol, workload, workers, seed, spans=spans)
         if int(state[_FINGERPRINT]) != simulation._fingerprint():
             raise UserError(
@@ -380,23 +380,23 @@ class Simulation:
     def _run(self, limits: Limits, most: int) -> Iterator[Timeline]:
         """Parts of the segment, of at most ``most`` folds each."""
         self.protocol.wake(self._state)
-        why = FULL
+        reason = FULL
         grown = _LEAST_ROOM if limits.version == _NEVER else most
         most_lost = LOST_ROUNDS + _LOST_A_WORKER * self.workers if limits.is_endless else math.inf
         lost = 0
-        while why == FULL and lost < most_lost:
+        while reason == FULL and lost < most_lost:
             room = min(grown, limits.version - self.version)
             grown = min(2 * grown, most)
-            why, part = self.protocol.advance(self._state, self._costs, limits, room, self.spans)
+            reason, part = self.protocol.advance(self._state, self._costs, limits, room, self.spans)
             lost = 0 if len(part.folds) else lost + len(part.lost())
             yield part
-        if why == GONE and self.version < min(limits.version, limits.dispatch) < _NEVER:
+        if reason == GONE and self.version < min(limits.version, limits.dispatch) < _NEVER:
             raise UserError(f"cluster {self.cluster.name!r}: every worker has left permanently")
-        if why == DYING:
+        if reason == DYING:
             raise self._dying(f"{LOST_ROUNDS} rounds")
         if lost >= most_lost:
             raise self._dying(f"{lost} contributions")
-        if why == STUCK:
+        if reason == STUCK:
             raise UserError(
                 f"cluster {self.cluster.name!r}: nothing costs time, so no time passes;"
                 " ask for folds instead of seconds"

@@ -96,22 +96,22 @@ def layout_of(
         else:
             shared_by.append((level, rates))
     between = [pair for pair in shared_by if _is_bottleneck(*pair, own_rate, depth)]
-    last = _last(network)
-    if last is None or len(between) > 1:
+    server_link = _last(network)
+    if server_link is None or len(between) > 1:
         return None
-    both, *server = last
+    joint, *server = server_link
     level, shared = between[0] if between else (None, unlimited)
     fastest = np.minimum(own_rate, shared).max(axis=1)
-    one_way = level is not None and level.duplex == "half" and not both
+    one_way = level is not None and level.duplex == "half" and not joint
     # A half-duplex level would couple the channels; with an infinite rate no clock can be kept.
     if one_way or np.isinf(np.minimum(fastest, server)).any():
         return None
-    return _build_layout(both, (server[0], server[1]), level, own_rate, shared, depth)
+    return _build_layout(joint, (server[0], server[1]), level, own_rate, shared, depth)
 
 
 def _find_limits(network: Network, workers: int, own: Floats | None) -> list[tuple[Level, Floats]]:
     """Every level with a limit that messages to the server pass, and its [2, N] rates."""
-    found: list[tuple[Level, Floats]] = []
+    limits: list[tuple[Level, Floats]] = []
     for place, level in enumerate(network.levels):
         usual = np.broadcast_to(
             np.array([[level.towards_bytes_per_s], [level.away_bytes_per_s]]), (2, workers)
@@ -119,10 +119,10 @@ def _find_limits(network: Network, workers: int, own: Floats | None) -> list[tup
         if place == 0 and own is not None:
             usual = np.where(np.isfinite(own), own, usual[::-1])[::-1]
         # Parallel links divide the workers, so each is a link of fewer workers.
-        each = replace(level, workers_per_link=level.workers_per_link // level.links, links=1)
+        single = replace(level, workers_per_link=level.workers_per_link // level.links, links=1)
         if not level.inside and np.isfinite(usual).any():
-            found.append((each, usual))
-    return found
+            limits.append((single, usual))
+    return limits
 
 
 def _is_bottleneck(level: Level, rates: Floats, own_rate: Floats, depth: int) -> bool:
@@ -149,7 +149,7 @@ def _last(network: Network) -> tuple[bool, float, float] | None:
 
 
 def _build_layout(
-    both: bool,
+    joint: bool,
     server: tuple[float, float],
     level: Level | None,
     own_rate: Floats,
@@ -162,10 +162,10 @@ def _build_layout(
     if level is not None:
         link[:] = np.arange(link.shape[1]) // level.workers_per_link
         # In a common channel the two directions of a full-duplex link are two links.
-        link[UP] += link[UP, -1] + 1 if both and level.duplex == "full" else 0
+        link[UP] += link[UP, -1] + 1 if joint and level.duplex == "full" else 0
     numbers = np.empty_like(kind)
     kinds, rooms = list[Ints](), list[Ints]()
-    for channel in [slice(0, 2)] if both else [slice(0, 1), slice(1, 2)]:
+    for channel in [slice(0, 2)] if joint else [slice(0, 1), slice(1, 2)]:
         key = kind[channel] * (link.max() + 1) + link[channel]
         alike, firsts, number = np.unique(key, return_index=True, return_inverse=True)
         if level is not None and len(alike) > len(np.unique(link[channel])):
@@ -175,15 +175,15 @@ def _build_layout(
         rooms.append(_room(numbers[channel], len(alike)) * depth)
     most = max(int(room.max()) for room in rooms) if level is not None else 1
     caps = np.minimum(of_kinds[0][:, None], of_kinds[1][:, None] / np.arange(1, most + 1))
-    return Layout(both, server, numbers, tuple(kinds), tuple(rooms), caps)
+    return Layout(joint, server, numbers, tuple(kinds), tuple(rooms), caps)
 
 
 def _kinds(own_rate: Floats, shared: Floats) -> tuple[Ints, tuple[Floats, Floats]]:
     """[2, N] kind of each worker's way down and up, and for each kind [K] its two rates."""
-    own_values, own = np.unique(own_rate, return_inverse=True)
+    own_values, index = np.unique(own_rate, return_inverse=True)
     values, of = np.unique(shared, return_inverse=True)
-    both = own.reshape(own_rate.shape) * len(values) + of.reshape(own_rate.shape)
-    used, kind = np.unique(both, return_inverse=True)
+    pairs = index.reshape(own_rate.shape) * len(values) + of.reshape(own_rate.shape)
+    used, kind = np.unique(pairs, return_inverse=True)
     rates = own_values[used // len(values)], values[used % len(values)]
     return kind.reshape(own_rate.shape), rates
 
@@ -266,10 +266,10 @@ def new_star(network: Network, workers: int, shards: int, depth: int, own: Any =
     """
     fair = shards == 1 and network.sharing == "fair"
     layout = layout_of(network, workers, depth, own) if fair else None
-    many, slots = int(layout is not None), workers * depth if layout else 0
+    stars, slots = int(layout is not None), workers * depth if layout else 0
     layout = layout or NOWHERE
     links = max(len(kinds) for kinds in layout.kinds)
-    grades, loads = _loads(layout, many)
+    grades, loads = _loads(layout, stars)
     passed = [level for level in network.levels if not level.inside]
     server = network.server or Level()
     return Star(
@@ -278,13 +278,13 @@ def new_star(network: Network, workers: int, shards: int, depth: int, own: Any =
         latency_s=sum(level.latency_s for level in passed) + server.latency_s,
         numbers=layout.numbers,
         grades=grades,
-        channels=_idle(many),
+        channels=_idle(stars),
         loads=loads,
-        listed=np.zeros((2 * many, loads.shape[1]), np.int64),
-        links=_links(layout, links, many),
-        firsts=np.tile(_tournaments(loads), (2 * many, 1)),
-        queued=_queues(2 * many, max(int(rooms.sum()) for rooms in layout.rooms)),
-        counts=np.zeros((2 * many, links, 2), np.int64),
+        listed=np.zeros((2 * stars, loads.shape[1]), np.int64),
+        links=_links(layout, links, stars),
+        firsts=np.tile(_tournaments(loads), (2 * stars, 1)),
+        queued=_queues(2 * stars, max(int(rooms.sum()) for rooms in layout.rooms)),
+        counts=np.zeros((2 * stars, links, 2), np.int64),
         started=np.zeros(slots, np.int64),
     )
 
@@ -300,21 +300,21 @@ NOWHERE = Layout(
 """Placeholder of the layout when messages take the general way."""
 
 
-def _idle(many: int) -> Any:
-    channels = np.zeros(2 * many, CHANNEL)
+def _idle(stars: int) -> Any:
+    channels = np.zeros(2 * stars, CHANNEL)
     channels["departs_s"] = np.inf
     return channels
 
 
-def _loads(layout: Layout, many: int) -> tuple[Any, Any]:
+def _loads(layout: Layout, stars: int) -> tuple[Any, Any]:
     """The numbers of the loads by kind and messages, and the loads of each channel."""
     kinds, most = layout.caps.shape
     # A stable sort: of equal limits the lighter load comes first, as with a single kind.
     order = np.argsort(-layout.caps.T.reshape(-1), kind="stable")
     grades = np.zeros((kinds, most + 1), np.int64)
     grades[order % kinds, order // kinds + 1] = np.arange(1, len(order) + 1)
-    leaves = np.max([np.bincount(each, minlength=kinds) for each in layout.kinds], axis=0)
-    loads = np.zeros((2 * many, len(order) + 1), LOAD)
+    leaves = np.max([np.bincount(numbers, minlength=kinds) for numbers in layout.kinds], axis=0)
+    loads = np.zeros((2 * stars, len(order) + 1), LOAD)
     loads["cap"][:, 1:] = layout.caps[order % kinds, order // kinds]
     loads["leaves"][:, 1:] = leaves[order % kinds]
     loads["first"][:, 1:] = 2 * (np.cumsum(leaves[order % kinds]) - leaves[order % kinds])
@@ -330,9 +330,9 @@ def _queues(channels: int, room: int) -> Any:
     return from_a_line(channels * room, WAITING).reshape(channels, room)
 
 
-def _links(layout: Layout, links: int, many: int) -> Any:
+def _links(layout: Layout, links: int, stars: int) -> Any:
     """Idle links; a channel may have fewer than the array has rows."""
-    rows = np.zeros((2 * many, links), LINK)
+    rows = np.zeros((2 * stars, links), LINK)
     for channel, row in enumerate(rows):
         place = min(channel, len(layout.kinds) - 1)
         kinds, rooms = layout.kinds[place], layout.rooms[place]
@@ -347,16 +347,16 @@ def _links(layout: Layout, links: int, many: int) -> Any:
 @kernel
 def join(star: Star, slot: int, worker: int, up: bool, size_bytes: float, now_s: float) -> None:
     """Start a message to the server (``up``) or from it; `depart` returns its slot."""
-    where = 1 if up and not star.both else 0
+    side = 1 if up and not star.both else 0
     number = star.numbers[1 if up else 0, worker]
-    carry(star, where, now_s)
-    link, channel = star.links[where, number], star.channels[where]
+    carry(star, side, now_s)
+    link, channel = star.links[side, number], star.channels[side]
     # The link's own clock is updated only when its load changes; meanwhile it follows the load's.
-    clock = link.clock + (star.loads[where, grade(star, link)].clock - link.began)
+    clock = link.clock + (star.loads[side, grade(star, link)].clock - link.began)
     star.started[slot] = channel.started
     channel.started += 1
-    append(queue_of(star, where, number), clock + size_bytes, slot)
-    change(star, where, number, clock, 1)
+    append(queue_of(star, side, number), clock + size_bytes, slot)
+    change(star, side, number, clock, 1)
 
 
 @kernel
@@ -368,31 +368,31 @@ def next_departure_s(star: Star) -> float:
 @kernel
 def depart(star: Star) -> int:
     """Remove the next departing message; returns its slot."""
-    where = 0 if star.channels[0].departs_s <= star.channels[1].departs_s else 1
-    channel = star.channels[where]
-    carry(star, where, channel.departs_s)
-    first = firsts_of(star, where, channel.next)[1]
+    side = 0 if star.channels[0].departs_s <= star.channels[1].departs_s else 1
+    channel = star.channels[side]
+    carry(star, side, channel.departs_s)
+    leaf = firsts_of(star, side, channel.next)[1]
     # Set, not added up: the clock then equals the departing message's end to the bit.
-    star.loads[where, channel.next].clock = first.time_s
-    number = first.key & WHO
-    clock, slot = take(queue_of(star, where, number))
-    change(star, where, number, clock, -1)
+    star.loads[side, channel.next].clock = leaf.time_s
+    number = leaf.key & WHO
+    clock, slot = take(queue_of(star, side, number))
+    change(star, side, number, clock, -1)
     return slot
 
 
 @kernel
-def queue_of(star: Star, where: int, number: int) -> Queue:
+def queue_of(star: Star, side: int, number: int) -> Queue:
     """The messages on a link."""
-    link = star.links[where, number]
-    events = star.queued[where, link.first : link.first + link.room]
-    return Queue(events, star.counts[where, number])
+    link = star.links[side, number]
+    events = star.queued[side, link.first : link.first + link.room]
+    return Queue(events, star.counts[side, number])
 
 
 @part
-def firsts_of(star: Star, where: int, load: int) -> Any:
+def firsts_of(star: Star, side: int, load: int) -> Any:
     """The tournament of the links of a load."""
-    row = star.loads[where, load]
-    return star.firsts[where, row.first : row.first + 2 * row.leaves]
+    row = star.loads[side, load]
+    return star.firsts[side, row.first : row.first + 2 * row.leaves]
 
 
 @kernel
@@ -402,49 +402,49 @@ def grade(star: Star, link: Any) -> int:
 
 
 @kernel
-def carry(star: Star, where: int, now_s: float) -> None:
+def carry(star: Star, side: int, now_s: float) -> None:
     """Advance the clocks of all loads to ``now_s``."""
-    channel = star.channels[where]
+    channel = star.channels[side]
     for place in range(channel.loads):
-        row = star.loads[where, star.listed[where, place]]
+        row = star.loads[side, star.listed[side, place]]
         row.clock += row.rate * (now_s - channel.now_s)
     channel.now_s = now_s
 
 
 @kernel
-def change(star: Star, where: int, number: int, clock: float, by: int) -> None:
+def change(star: Star, side: int, number: int, clock: float, by: int) -> None:
     """Add a message to a link or remove one (``by`` ±1), with its own clock at ``clock``."""
-    link, channel = star.links[where, number], star.channels[where]
+    link, channel = star.links[side, number], star.channels[side]
     before = grade(star, link)
-    star.loads[where, before].messages -= link.messages
+    star.loads[side, before].messages -= link.messages
     link.messages += by
     channel.messages += by
     after = grade(star, link)
-    star.loads[where, after].messages += link.messages
+    star.loads[side, after].messages += link.messages
     if before != after:
-        count(star, where, before, -1)
-        count(star, where, after, 1)
+        count(star, side, before, -1)
+        count(star, side, after, 1)
         if before > 0:
-            scratch(firsts_of(star, where, before), link.leaf)
+            scratch(firsts_of(star, side, before), link.leaf)
         # An idle link's clock restarts at 0, so it never grows so large that it loses digits.
         link.clock = clock if after > 0 else 0.0
-        link.began = star.loads[where, after].clock
+        link.began = star.loads[side, after].clock
     if after > 0:
-        queue = queue_of(star, where, number)
-        first = queue.events[queue.counts[FIRST]]
+        queue = queue_of(star, side, number)
+        head = queue.events[queue.counts[FIRST]]
         # Of equal departures, the message that started first departs first.
-        order = (star.started[first.who] << WHO_BITS) | number
-        due = link.began + (first.time_s - link.clock)
-        set_leaf(firsts_of(star, where, after), link.leaf, due, order)
-    share(star, where)
+        order = (star.started[head.who] << WHO_BITS) | number
+        due = link.began + (head.time_s - link.clock)
+        set_leaf(firsts_of(star, side, after), link.leaf, due, order)
+    share(star, side)
 
 
 @kernel
-def count(star: Star, where: int, load: int, by: int) -> None:
+def count(star: Star, side: int, load: int, by: int) -> None:
     """Add a link to this load or remove one (``by`` ±1), and update the list of loads."""
     if load == 0:  # links without messages are not listed
         return
-    row, channel, listed = star.loads[where, load], star.channels[where], star.listed[where]
+    row, channel, listed = star.loads[side, load], star.channels[side], star.listed[side]
     row.links += by
     if by > 0 and row.links == 1:
         place = channel.loads
@@ -463,20 +463,20 @@ def count(star: Star, where: int, load: int, by: int) -> None:
 
 
 @kernel
-def share(star: Star, where: int) -> None:
+def share(star: Star, side: int) -> None:
     """Rates of all loads, in ascending order: a load's limit, or an equal part of the rest."""
-    channel, left = star.channels[where], star.rates[where]
+    channel, room = star.channels[side], star.rates[side]
     waiting, best = channel.messages, 1 << 62
     channel.departs_s = np.inf
     # From the smallest limit up: once a limit exceeds the equal part, so do all further ones.
     for place in range(channel.loads - 1, -1, -1):
-        load = star.listed[where, place]
-        row, first = star.loads[where, load], firsts_of(star, where, load)[1]
-        row.rate = row.cap if waiting * row.cap <= left else left / waiting
-        if waiting * row.cap <= left:
-            left -= row.messages * row.cap
+        load = star.listed[side, place]
+        row, head = star.loads[side, load], firsts_of(star, side, load)[1]
+        row.rate = row.cap if waiting * row.cap <= room else room / waiting
+        if waiting * row.cap <= room:
+            room -= row.messages * row.cap
             waiting -= row.messages
         # Rounding may have advanced the clock beyond the next departure.
-        departs_s = channel.now_s + max(first.time_s - row.clock, 0.0) / row.rate
-        if departs_s < channel.departs_s or (departs_s == channel.departs_s and first.key < best):
-            channel.departs_s, channel.next, best = departs_s, load, first.key
+        departs_s = channel.now_s + max(head.time_s - row.clock, 0.0) / row.rate
+        if departs_s < channel.departs_s or (departs_s == channel.departs_s and head.key < best):
+            channel.departs_s, channel.next, best = departs_s, load, head.key

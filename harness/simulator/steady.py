@@ -100,9 +100,9 @@ class Estimate(NamedTuple):
         """Distance from the figure to the farther end of its interval."""
         return max(self.value - self.low, self.high - self.value, 0.0)
 
-    def widen(self, more: float) -> Estimate:
-        """The estimate with ``more`` added on both sides of the interval."""
-        return Estimate(self.value, self.low - more, self.high + more)
+    def widen(self, margin: float) -> Estimate:
+        """The estimate with ``margin`` added on both sides of the interval."""
+        return Estimate(self.value, self.low - margin, self.high + margin)
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def long_run(
         UserError: the simulation ends, because every worker is gone.
     """
     size, count = (LEAST_FOLDS, BATCHES) if period == 1 else (period, PERIODS)
-    batches, samples, aged, held = empty_batches(), Samples(), 0.0, 0
+    batches, samples, aged, streak = empty_batches(), Samples(), 0.0, 0
     while True:
         stretch = Stretch(simulation.version, simulation.now_s, size, count)
         for part in _parts(simulation, size * count):
@@ -168,11 +168,11 @@ def long_run(
                 watch(part)
         batches = batches.concat(stretch.batches)
         older, aged = stretch.aged - aged, stretch.aged
-        found = _estimate_long_run(batches, size, samples, older / stretch.folded, least_s)
-        held = held + 1 if found.reached else 0
+        figures = _estimate_long_run(batches, size, samples, older / stretch.folded, least_s)
+        streak = streak + 1 if figures.reached else 0
         # Without staleness folds are independent, so one narrow interval suffices.
-        if held >= (1 if samples.largest[0] == 0.0 else IN_A_ROW) or 2 * samples.seen > most:
-            return found
+        if streak >= (1 if samples.largest[0] == 0.0 else IN_A_ROW) or 2 * samples.seen > most:
+            return figures
         if len(batches.seconds) >= BATCHES:
             batches, size = batches.merge(2), 2 * size
         count = len(batches.seconds)
@@ -180,13 +180,13 @@ def long_run(
 
 def _parts(simulation: Simulation, folds: int) -> Iterator[Timeline]:
     """A stretch in `PIECES` parts for progress reports; the last part is what is in flight."""
-    piece, last = max(1, folds // PIECES), Timeline()
-    for done in range(0, folds, piece):
-        for part in simulation.parts(folds=min(piece, folds - done)):
+    piece, tail = max(1, folds // PIECES), Timeline()
+    for start in range(0, folds, piece):
+        for part in simulation.parts(folds=min(piece, folds - start)):
             if len(part.folds):
                 yield part
-            last = part
-    yield last
+            tail = part
+    yield tail
 
 
 def is_transient(timeline: Timeline) -> bool:
@@ -202,10 +202,10 @@ def is_transient(timeline: Timeline) -> bool:
     start = _start(all_of)
     if len(all_of.seconds) < 2 or 2 * start >= len(all_of.seconds):
         return True
-    rest, older = all_of.drop_first(start), stretch.aged / stretch.folded
-    mean = _mean_staleness(rest)
+    steady, older = all_of.drop_first(start), stretch.aged / stretch.folded
+    mean = _mean_staleness(steady)
     stale = max(abs(_mean_staleness(all_of) - mean), older)
-    rates = [float(x.minibatches.sum() / max(x.seconds.sum(), 1e-300)) for x in (all_of, rest)]
+    rates = [float(x.minibatches.sum() / max(x.seconds.sum(), 1e-300)) for x in (all_of, steady)]
     return stale > TELLS * max(mean, 1.0) or abs(rates[0] - rates[1]) > TELLS * rates[1]
 
 
@@ -221,12 +221,12 @@ def steady_estimate(timeline: Timeline) -> tuple[int, Estimate]:
     stretch = Stretch(0, 0.0, size, len(timeline.folds) // size)
     stretch.add(timeline)
     start = _start(stretch.batches)
-    rest = stretch.batches.drop_first(start)
-    count = max(1, len(rest.seconds) // FEW[0])
-    few = rest.merge(count)
-    if not few.seconds.sum() > 0.0:
+    steady = stretch.batches.drop_first(start)
+    count = max(1, len(steady.seconds) // FEW[0])
+    merged = steady.merge(count)
+    if not merged.seconds.sum() > 0.0:
         return size * start, Estimate(math.inf, math.inf, math.inf)
-    return size * start, ratio(np.full(len(few.seconds), float(size * count)), few.seconds)
+    return size * start, ratio(np.full(len(merged.seconds), float(size * count)), merged.seconds)
 
 
 def warm_up(values: Floats) -> int:
@@ -245,8 +245,8 @@ def warm_up(values: Floats) -> int:
     """
     if np.ptp(values) <= EQUAL * np.abs(values).max():
         return 0
-    left = [values[first:] for first in range(len(values) // 2 + 1)]
-    return int(np.argmin([rest.var() / len(rest) for rest in left]))
+    tails = [values[start:] for start in range(len(values) // 2 + 1)]
+    return int(np.argmin([tail.var() / len(tail) for tail in tails]))
 
 
 def ratio(above: Floats, below: Floats) -> Estimate:
@@ -265,9 +265,9 @@ def ratio(above: Floats, below: Floats) -> Estimate:
     from scipy.special import stdtrit  # pyright: ignore[reportMissingTypeStubs]
 
     value, count = float(above.sum()) / float(below.sum()), len(above)
-    rest = above - value * below
-    squares = float(rest @ rest)
-    follows = float(rest[1:] @ rest[:-1]) / squares if squares > 0.0 else 0.0
+    residuals = above - value * below
+    squares = float(residuals @ residuals)
+    follows = float(residuals[1:] @ residuals[:-1]) / squares if squares > 0.0 else 0.0
     follows = min(max(follows, 0.0), MOST_FOLLOWING)
     error = math.sqrt(squares / (count - 1) / count) / float(below.mean())
     error *= math.sqrt((1.0 + follows) / (1.0 - follows))
@@ -289,10 +289,10 @@ def _estimate_long_run(
         least_s: least virtual time.
     """
     start = _start(batches)
-    rest = batches.drop_first(start)
-    few = [rest.merge(max(1, len(rest.seconds) // count)) for count in FEW]
-    per_s = _widest(_per_second(it) for it in few)
-    staleness = _widest(ratio(it.staleness, it.contributions) for it in few)
+    steady = batches.drop_first(start)
+    mergers = [steady.merge(max(1, len(steady.seconds) // count)) for count in FEW]
+    per_s = _widest(_per_second(merged) for merged in mergers)
+    staleness = _widest(ratio(merged.staleness, merged.contributions) for merged in mergers)
     staleness = staleness.widen(abs(older))
     virtual_s = float(batches.seconds.sum())
     lacks = ""
@@ -309,7 +309,7 @@ def _estimate_long_run(
         warm_up_s=float(batches.seconds[:start].sum()),
         throughput_per_s=per_s,
         staleness=staleness,
-        lag_s=_widest(ratio(it.lag_s, it.contributions) for it in few),
+        lag_s=_widest(ratio(merged.lag_s, merged.contributions) for merged in mergers),
         single=samples.drop_first(int(batches.contributions[:start].sum())),
         largest=samples.largest,
         lacks=lacks,
@@ -322,8 +322,8 @@ def _start(batches: Batches) -> int:
     return max(warm_up(batches.seconds), warm_up(mean))
 
 
-def _widest(found: Iterable[Estimate]) -> Estimate:
-    return max(found, key=lambda estimate: estimate.width)
+def _widest(estimates: Iterable[Estimate]) -> Estimate:
+    return max(estimates, key=lambda estimate: estimate.width)
 
 
 def _mean_staleness(batches: Batches) -> float:
@@ -364,9 +364,9 @@ class Batches(NamedTuple):
     staleness: Floats
     lag_s: Floats
 
-    def drop_first(self, first: int) -> Batches:
-        """The batches without the first ``first``."""
-        return Batches(*(column[first:] for column in self))
+    def drop_first(self, count: int) -> Batches:
+        """The batches without the first ``count``."""
+        return Batches(*(column[count:] for column in self))
 
     def merge(self, count: int) -> Batches:
         """Merge each ``count`` neighbours; a remainder at the start is dropped."""
@@ -400,21 +400,21 @@ class Samples:
 
     def add(self, staleness: NDArray[Any], lag_s: Floats) -> None:
         """Add the next contributions."""
-        kept = slice(-self.seen % self.stride, None, self.stride)
-        self.staleness = np.concatenate([self.staleness, staleness[kept]])
-        self.lag_s = np.concatenate([self.lag_s, lag_s[kept]])
+        choice = slice(-self.seen % self.stride, None, self.stride)
+        self.staleness = np.concatenate([self.staleness, staleness[choice]])
+        self.lag_s = np.concatenate([self.lag_s, lag_s[choice]])
         self.seen += len(staleness)
         if len(staleness):
-            found = float(staleness.max()), float(lag_s.max())
-            self.largest = max(self.largest[0], found[0]), max(self.largest[1], found[1])
+            largest = float(staleness.max()), float(lag_s.max())
+            self.largest = max(self.largest[0], largest[0]), max(self.largest[1], largest[1])
         while len(self.staleness) > MOST_SAMPLES:
             self.staleness, self.lag_s = self.staleness[::2], self.lag_s[::2]
             self.stride *= 2
 
     def drop_first(self, contributions: int) -> tuple[NDArray[Any], Floats]:
         """Stored staleness and lag, without those of the first ``contributions``."""
-        first = -(-contributions // self.stride)
-        return self.staleness[first:], self.lag_s[first:]
+        start = -(-contributions // self.stride)
+        return self.staleness[start:], self.lag_s[start:]
 
 
 class Stretch:
@@ -425,8 +425,8 @@ class Stretch:
         aged: sum of the folds since their reads, over contributions in flight at the end.
     """
 
-    def __init__(self, first: int, start_s: float, size: int, count: int) -> None:
-        self.first, self.last_s, self.size, self.count = first, start_s, size, count
+    def __init__(self, begin: int, start_s: float, size: int, count: int) -> None:
+        self.first, self.last_s, self.size, self.count = begin, start_s, size, count
         self.batches = Batches(*np.zeros((5, count)))
         self.aged = 0.0
 
@@ -446,9 +446,9 @@ class Stretch:
         self._sum(self.batches.lag_s, rows.fold, part.lag_s())
         if len(folds):
             self.last_s = float(folds.time_s[-1])
-        each = float(rows.steps.mean()) if len(rows) else 0.0
+        steps = float(rows.steps.mean()) if len(rows) else 0.0
         undone = part.restarts.version - part.restarts.restored_version
-        self._sum(self.batches.minibatches, part.restarts.version - 1, -each * undone)
+        self._sum(self.batches.minibatches, part.restarts.version - 1, -steps * undone)
         end = self.first + self.size * self.count
         self.aged = float(np.maximum(end - part.in_flight().read_version, 0).sum())
 
@@ -522,7 +522,7 @@ def _observation_s(fault: Fault, workers: int, minibatch_s: float) -> float:
     lost_s = down_s + (fault.checkpoint_s or 0.0 if fault.kind == "server" else minibatch_s)
     if lost_s <= MATTERS * (mean_s + down_s):
         return 0.0
-    named = [who for who in fault.workers if who < workers] if fault.workers else range(workers)
-    hit = 1 if fault.kind == "server" else len(named)
+    struck = sum(worker < workers for worker in fault.workers) if fault.workers else workers
+    hit = 1 if fault.kind == "server" else struck
     often_s = ENOUGH * (mean_s + down_s) / hit if hit else 0.0
     return max(often_s, 3.0 * min(mean_s, down_s))

@@ -100,8 +100,8 @@ class Table:
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """The columns by name, in order, without absent optional ones."""
-        named = {name: getattr(self, name) for name in _names_in(type(self))}
-        return {name: column for name, column in named.items() if column is not None}
+        columns = {name: getattr(self, name) for name in _names_in(type(self))}
+        return {name: column for name, column in columns.items() if column is not None}
 
     def __len__(self) -> int:
         return len(getattr(self, _names_in(type(self))[0]))
@@ -336,21 +336,21 @@ class Timeline:
         seconds = float(self.folds.time_s[-1] - self.contributions.read_time_s.min())
         events = f"{len(self.folds)} folds (updates of the model) of {len(rows)} contributions"
         events += f", {lost} lost" if lost else ""
-        many = f"{workers} worker{'' if workers == 1 else 's'}"
-        found = [f"{many}: {events} in {format_seconds(seconds)} of simulated time"]
+        crew = f"{workers} worker{'' if workers == 1 else 's'}"
+        lines = [f"{crew}: {events} in {format_seconds(seconds)} of simulated time"]
         if seconds > 0.0:
             steps = int(rows.steps.sum()) / seconds
-            found.append(f"throughput  {steps:.4g} {self.unit}/s, {steps / workers:.4g} a worker")
+            lines.append(f"throughput  {steps:.4g} {self.unit}/s, {steps / workers:.4g} a worker")
         stale, lag = self.staleness(), self.lag_s()
-        told = f"mean {stale.mean():.2f}, p95 {np.percentile(stale, 95):g}, max {stale.max()} folds"
-        found.append(f"staleness   {told}")
-        told = (format_seconds(float(x)) for x in (lag.mean(), np.percentile(lag, 95), lag.max()))
-        found.append("lag         mean {}, p95 {}, max {}, from a read to its fold".format(*told))
+        text = f"mean {stale.mean():.2f}, p95 {np.percentile(stale, 95):g}, max {stale.max()} folds"
+        lines.append(f"staleness   {text}")
+        times = (format_seconds(float(x)) for x in (lag.mean(), np.percentile(lag, 95), lag.max()))
+        lines.append("lag         mean {}, p95 {}, max {}, from a read to its fold".format(*times))
         if seconds > 0.0 and len(self.spans) and "compute" in self.kinds:
             spans = self.spans.where(self.spans.kind == self.kinds.index("compute"))
             busy = float((spans.end_s - spans.start_s).sum()) / (workers * seconds)
-            found.append(f"computing   {busy:.0%} of the workers' time")
-        return found
+            lines.append(f"computing   {busy:.0%} of the workers' time")
+        return lines
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -368,11 +368,11 @@ class Digest:
 
     def add(self, table: str, rows: Table) -> None:
         """Add the next rows of a table."""
-        known = self._columns.setdefault(table, {})
+        hashes = self._columns.setdefault(table, {})
         for name, column in rows.columns().items():
             plain = np.ascontiguousarray(column, dtype=column.dtype.newbyteorder("<"))
             label = f"{table}.{name}:{plain.dtype.str}"
-            known.setdefault(label, hashlib.sha256()).update(plain.data)
+            hashes.setdefault(label, hashlib.sha256()).update(plain.data)
 
     def hexdigest(self, kinds: Sequence[str]) -> str:
         """The `Timeline.sha256` of the whole timeline with these span kinds."""
@@ -391,9 +391,9 @@ def concat(segments: Sequence[Timeline]) -> Timeline:
     if not segments:
         return Timeline()
     kinds = tuple(dict.fromkeys(kind for part in segments for kind in part.kinds))
-    last = segments[-1]
+    tail = segments[-1]
     rows = [part.folded() for part in segments]
-    rows += [part.lost() for part in segments] + [last.in_flight()]
+    rows += [part.lost() for part in segments] + [tail.in_flight()]
     return Timeline(
         folds=_stack([part.folds for part in segments]),
         contributions=_stack(rows),
@@ -424,7 +424,7 @@ def _stack(tables: Sequence[Any]) -> Any:
     # A loaded table does not know its class, one that was simulated since then does.
     like = next((table for table in filled if not isinstance(table, Columns)), None)
     parts = [cast(Table, table).columns() for table in filled]
-    joined = {name: np.concatenate([each[name] for each in parts]) for name in parts[0]}
+    joined = {name: np.concatenate([columns[name] for columns in parts]) for name in parts[0]}
     return Columns(joined) if like is None else replace(like, **joined)
 
 
@@ -436,23 +436,23 @@ def close_segment(parts: Sequence[Timeline], under_way: Contributions) -> Timeli
     """
     if len(parts) != 1 or len(parts[0].folds) == 0:
         return concat([*parts, Timeline(contributions=under_way)])
-    columns, more = parts[0].contributions.columns(), under_way.columns()
-    joined = {name: _extend(column, more[name]) for name, column in columns.items()}
+    columns, extra = parts[0].contributions.columns(), under_way.columns()
+    joined = {name: _extend(column, extra[name]) for name, column in columns.items()}
     return replace(parts[0], contributions=replace(under_way, **joined))
 
 
-def _extend(column: NDArray[Any], more: NDArray[Any]) -> NDArray[Any]:
-    """Append ``more`` to ``column``, in place if it is the start of a long enough array."""
-    base, size = column.base, len(column) + len(more)
+def _extend(column: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:
+    """Append ``rows`` to ``column``, in place if it is the start of a long enough array."""
+    base, size = column.base, len(column) + len(rows)
     if (
         isinstance(base, np.ndarray)
         and (base.ndim, base.dtype) == (1, column.dtype)
         and base.ctypes.data == column.ctypes.data
         and len(base) >= size
     ):
-        base[len(column) : size] = more
+        base[len(column) : size] = rows
         return base[:size]
-    return np.concatenate([column, more])
+    return np.concatenate([column, rows])
 
 
 class Lag(NamedTuple):
@@ -480,11 +480,11 @@ def push_lag(timeline: Timeline) -> Lag:
     ends = np.zeros(len(rows))
     for worker in np.unique(rows.worker).tolist():
         mine = np.flatnonzero(rows.worker == worker)
-        own = np.sort(compute.end_s[compute.worker == worker])
+        done_s = np.sort(compute.end_s[compute.worker == worker])
         folded = time_s[rows.fold[mine]]
         # With one contribution in flight, the worker's last computing before the fold is its own.
-        at = np.searchsorted(own, folded, "right") - 1
-        ends[mine] = np.where(at >= 0, own[np.maximum(at, 0)], folded) if len(own) else folded
+        at = np.searchsorted(done_s, folded, "right") - 1
+        ends[mine] = np.where(at >= 0, done_s[np.maximum(at, 0)], folded) if len(done_s) else folded
     before = np.searchsorted(time_s, ends, "right")
     return Lag(np.maximum(rows.fold - before, 0), time_s[rows.fold] - ends)
 
@@ -521,8 +521,8 @@ def outer_lag(timeline: Timeline, slots: int | None = None) -> Lag:
         step = decodes.first_step[frame] + within
     else:
         step = (_frames_before(decodes)[frame] + within) // slots
-    done = step < counts[decodes.worker[frame]]
-    frame, step = frame[done], step[done]
+    folded = step < counts[decodes.worker[frame]]
+    frame, step = frame[folded], step[folded]
     fold = rows.fold[order[begins[decodes.worker[frame]] + step]]
     seconds = timeline.folds.time_s[fold] - decodes.decode_time_s[frame]
     return Lag(fold - decodes.decode_version[frame], seconds)

@@ -87,15 +87,15 @@ _TYPES = {
 }
 
 
-def _schema(own: dict[str, str]) -> pa.Schema:
+def _schema(types: dict[str, str]) -> pa.Schema:
     """Columns of the file: the name of the table, and all columns of all tables.
 
     Args:
-        own: types of the columns of a protocol's own tables.
+        types: types of the columns of a protocol's own tables.
     """
     import pyarrow as pa  # when needed: it takes a tenth of a second
 
-    kinds = {"table": "string", **_TYPES, **own}
+    kinds = {"table": "string", **_TYPES, **types}
     return pa.schema([(name, pa.type_for_alias(kind)) for name, kind in kinds.items()])
 
 
@@ -128,10 +128,10 @@ def save_segments(parts: Iterable[Timeline], path: str | Path) -> str:
     """
     from pyarrow.parquet import ParquetWriter
 
-    digest, kinds, last, lost = Digest(), None, Contributions(), list[Contributions]()
+    digest, kinds, in_flight, lost = Digest(), None, Contributions(), list[Contributions]()
     waiting = iter(parts)
-    first = next(waiting, Timeline())
-    schema = _schema(_own_types(first))
+    head = next(waiting, Timeline())
+    schema = _schema(_own_types(head))
     with (
         atomic_output(Path(path), "the timeline") as draft,
         ParquetWriter(draft, schema, compression="zstd") as writer,
@@ -142,7 +142,7 @@ def save_segments(parts: Iterable[Timeline], path: str | Path) -> str:
             if len(rows):
                 writer.write_table(_long(table, rows.columns(), len(rows), schema))
 
-        for part in chain([first], waiting):
+        for part in chain([head], waiting):
             if len(part.folds) or len(part.spans) or kinds is None:
                 if kinds not in (None, part.kinds):
                     raise ValueError(f"span kinds {part.kinds} follow {kinds}")
@@ -150,8 +150,8 @@ def save_segments(parts: Iterable[Timeline], path: str | Path) -> str:
             for table, rows in part.tables().items():
                 put(table, part.folded() if table == "contributions" else rows)
             lost += [part.lost()] if len(part.lost()) else []
-            last = part.in_flight()
-        for rows in (*lost, last):
+            in_flight = part.in_flight()
+        for rows in (*lost, in_flight):
             if len(rows):
                 put("contributions", rows)
         sha256 = digest.hexdigest(kinds or KINDS)
@@ -165,10 +165,10 @@ def _long(name: str, columns: dict[str, Any], rows: int, schema: pa.Schema) -> p
     import pyarrow as pa
 
     before = "" if name in _TABLES else f"{name}."
-    named = {f"{before}{column}": values for column, values in columns.items()}
+    contents = {f"{before}{column}": values for column, values in columns.items()}
     arrays = [pa.array([name], pa.string()).take(pa.array(np.zeros(rows, np.int64)))]
     for column in list(schema)[1:]:
-        values, kind = named.get(column.name), column.type
+        values, kind = contents.get(column.name), column.type
         arrays.append(pa.nulls(rows, kind) if values is None else pa.array(values, kind))
     return pa.Table.from_arrays(arrays, schema=schema)
 
@@ -188,15 +188,15 @@ def load_timeline(path: str | Path) -> Timeline:
     except (OSError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"{path}: cannot read a timeline ({reason})") from error
-    own = {column.name: str(column.type) for column in everything.schema if "." in column.name}
-    kinds = {name: _FROM_ARROW.get(kind, kind) for name, kind in own.items()}
+    types = {column.name: str(column.type) for column in everything.schema if "." in column.name}
+    kinds = {name: _FROM_ARROW.get(kind, kind) for name, kind in types.items()}
     if not everything.schema.equals(_schema(kinds)) or not {b"kinds", b"sha256"} <= set(notes):
         raise UserError(f"{path}: not a timeline; allowed: a file that lagbench saved")
     names = everything.column("table").to_numpy()
     parts = {name: _rows(kind, everything, names == name) for name, kind in _TABLES.items()}
-    tables = dict.fromkeys(name.partition(".")[0] for name in own)
+    tables = dict.fromkeys(name.partition(".")[0] for name in types)
     loaded = {
-        table: _own_rows(table, [name for name in own if name.startswith(f"{table}.")], everything)
+        table: _own_rows(table, [key for key in types if key.startswith(f"{table}.")], everything)
         for table in tables
     }
     timeline = Timeline(**parts, kinds=tuple(json.loads(notes[b"kinds"])), own=loaded)
@@ -214,8 +214,8 @@ def _own_rows(table: str, columns: list[str], everything: pa.Table) -> Columns:
     import pyarrow as pa
 
     rows = everything.filter(pa.array(everything.column("table").to_numpy() == table))
-    named = {name.partition(".")[2]: rows.column(name).combine_chunks() for name in columns}
-    return Columns({name: column.to_numpy(zero_copy_only=False) for name, column in named.items()})
+    arrays = {name.partition(".")[2]: rows.column(name).combine_chunks() for name in columns}
+    return Columns({name: column.to_numpy(zero_copy_only=False) for name, column in arrays.items()})
 
 
 def _rows(kind: Any, everything: pa.Table, keep: Any) -> Any:
@@ -224,10 +224,10 @@ def _rows(kind: Any, everything: pa.Table, keep: Any) -> Any:
 
     rows = everything.filter(pa.array(keep))
     columns = kind.__dataclass_fields__
-    found = {name: rows.column(name).combine_chunks() for name in columns}
+    arrays = {name: rows.column(name).combine_chunks() for name in columns}
     present = {
         name: column.to_numpy(zero_copy_only=False)
-        for name, column in found.items()
+        for name, column in arrays.items()
         if column.null_count == 0 and not (name == "decode_version" and len(column) == 0)
     }
     return kind(**present)
@@ -260,8 +260,7 @@ def write_trace(
     """
     with atomic_output(Path(path), "the trace") as draft, draft.open("w") as file:
         file.write('{"displayTimeUnit": "ms", "traceEvents": [\n')
-        drawn = trace_events(timeline) if events is None else events
-        for number, event in enumerate(drawn):
+        for number, event in enumerate(trace_events(timeline) if events is None else events):
             file.write((",\n" if number else "") + json.dumps(event))
         file.write("\n]}\n")
 
@@ -326,7 +325,7 @@ STANDARD = Path("-")
 
 
 @contextmanager
-def atomic_output(path: Path, what: str) -> Generator[Path]:
+def atomic_output(path: Path, title: str) -> Generator[Path]:
     """A temporary path that replaces ``path`` when the block has succeeded.
 
     If ``path`` is `STANDARD`, the content is copied to standard output instead. A symbolic link is
@@ -334,7 +333,7 @@ def atomic_output(path: Path, what: str) -> Generator[Path]:
 
     Args:
         path: the output file.
-        what: description of the output for messages, e.g. ``"the trace"``.
+        title: description of the output for messages, e.g. ``"the trace"``.
 
     Raises:
         UserError: the file cannot be written, or ``path`` is not a regular file.
@@ -345,7 +344,7 @@ def atomic_output(path: Path, what: str) -> Generator[Path]:
                 yield Path(folder) / "draft"
                 _copy_to_stdout(Path(folder) / "draft")
             return
-        refuse_to_replace(path, what)
+        refuse_to_replace(path, title)
         target = path.resolve()
         draft = target.with_name(f".unfinished-{os.getpid()}-{target.name}")
         with _discard_on_exit(draft):
@@ -355,10 +354,10 @@ def atomic_output(path: Path, what: str) -> Generator[Path]:
         raise
     except OSError as error:
         reason = str(error.strerror or error).splitlines()[0]
-        raise UserError(f"{path}: cannot write {what} ({reason})") from error
+        raise UserError(f"{path}: cannot write {title} ({reason})") from error
 
 
-def refuse_to_replace(path: Path, what: str) -> None:
+def refuse_to_replace(path: Path, title: str) -> None:
     """Reject output paths that exist but are not regular files: devices, pipes or folders.
 
     Raises:
@@ -366,7 +365,7 @@ def refuse_to_replace(path: Path, what: str) -> None:
     """
     if path != STANDARD and path.exists() and not path.is_file():
         raise UserError(
-            f"{path}: cannot write {what} (not a regular file); allowed: a file, or - for"
+            f"{path}: cannot write {title} (not a regular file); allowed: a file, or - for"
             " standard output"
         )
 

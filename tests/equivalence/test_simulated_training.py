@@ -263,7 +263,7 @@ def test_a_server_that_fails_goes_on_from_the_model_it_had_kept(lengths, tmp_pat
     assert undone.max() > 3
     expected = by_hand_with_failures(whole)[-1]
     torch.testing.assert_close(replay.server.model, expected, rtol=1e-12, atol=1e-13)
-    assert min(replay.checkpoints.kept) >= whole.restarts.restored_version.max()
+    assert min(replay.checkpoints.states) >= whole.restarts.restored_version.max()
 
 
 def test_training_on_a_server_whose_past_is_not_kept_is_refused_in_one_line(tmp_path):

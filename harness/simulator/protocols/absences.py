@@ -106,19 +106,19 @@ def begin(absences: Absences, processes: Faults, now_s: float) -> None:
     """Schedule every process; workers that join late are absent until then."""
     absences.begun[0] = 1
     for process in range(len(processes.kind)):
-        for who in range(len(absences.until_s)):
-            time_s = instant_s(processes, process, who, 0, now_s)
+        for worker in range(len(absences.until_s)):
+            time_s = instant_s(processes, process, worker, 0, now_s)
             if processes.kind[process] != faults.LATE:
-                expect(absences, process, who, time_s)
+                expect(absences, process, worker, time_s)
             elif time_s < np.inf:
-                absences.until_s[who] = max(absences.until_s[who], time_s)
+                absences.until_s[worker] = max(absences.until_s[worker], time_s)
 
 
 @kernel
-def expect(absences: Absences, process: int, who: int, time_s: float) -> None:
+def expect(absences: Absences, process: int, worker: int, time_s: float) -> None:
     """Schedule a process's next strike at a worker, infinity for none."""
     # The leaf is the order at equal instants, too: processes as in the file, then workers.
-    place = process * len(absences.until_s) + who
+    place = process * len(absences.until_s) + worker
     set_leaf(absences.strikes, place, time_s, place)
 
 
@@ -126,8 +126,8 @@ def expect(absences: Absences, process: int, who: int, time_s: float) -> None:
 def next_strike_s(absences: Absences) -> float:
     """Instant of the next fault, infinity if there is none."""
     first_s = absences.strikes[1].time_s if len(absences.strikes) > 0 else np.inf
-    for who in range(len(absences.doom_s)):
-        first_s = min(first_s, absences.doom_s[who])
+    for worker in range(len(absences.doom_s)):
+        first_s = min(first_s, absences.doom_s[worker])
     return first_s
 
 
@@ -164,29 +164,29 @@ def strike(absences: Absences, processes: Faults, now_s: float) -> int:
             absences.leave_s[doomed] = 0.0
             return doomed
     place, people = first_of(absences, now_s), len(absences.until_s)
-    process, who = place // people, place % people
-    down_s = away_s(processes, process, who, absences.occurrences[process, who])
+    process, worker = place // people, place % people
+    down_s = away_s(processes, process, worker, absences.occurrences[process, worker])
     notice_s = processes.notice_s[process]
-    dies = processes.kind[process] == faults.DEATH and absences.until_s[who] < now_s
+    dies = processes.kind[process] == faults.DEATH and absences.until_s[worker] < now_s
     if dies and notice_s > 0.0:
         dies = False
-        if absences.doom_s[who] == np.inf:  # else it already has notice of another death
-            absences.doom_s[who] = now_s + notice_s
-            absences.leave_s[who] = down_s
+        if absences.doom_s[worker] == np.inf:  # else it already has notice of another death
+            absences.doom_s[worker] = now_s + notice_s
+            absences.leave_s[worker] = down_s
     elif dies:
-        absences.until_s[who] = now_s + down_s
-        absences.leave_s[who] = 0.0
+        absences.until_s[worker] = now_s + down_s
+        absences.leave_s[worker] = 0.0
         if len(absences.doom_s) > 0:
-            absences.doom_s[who] = np.inf
-    elif absences.until_s[who] < now_s:
+            absences.doom_s[worker] = np.inf
+    elif absences.until_s[worker] < now_s:
         # A preemption: the worker leaves when it would read next (`select_readers`).
-        absences.leave_s[who] = max(absences.leave_s[who], down_s)
+        absences.leave_s[worker] = max(absences.leave_s[worker], down_s)
     # The process rests until the absence that it caused is over, even if no worker was struck:
     # so its instants do not depend on the protocol.
-    absences.occurrences[process, who] += 1
-    times, over_s = absences.occurrences[process, who], now_s + notice_s + down_s
-    expect(absences, process, who, instant_s(processes, process, who, times, over_s))
-    return who if dies else NOBODY
+    absences.occurrences[process, worker] += 1
+    times, over_s = absences.occurrences[process, worker], now_s + notice_s + down_s
+    expect(absences, process, worker, instant_s(processes, process, worker, times, over_s))
+    return worker if dies else NOBODY
 
 
 def select_readers(absences: Absences, now_s: float, due: Any) -> Any:

@@ -152,8 +152,8 @@ def fetch_read(state: State, costs: Costs, rules: Rules, queue: Queue) -> None:
 @part
 def fetch_next(state: State, rules: Rules, leaf: int, levels: int) -> None:
     """Prefetch for the event that has come up to the horizon of the tournament."""
-    first = state.events[((len(state.events) >> 1) + leaf) >> levels].key & LEAF
-    fetch_way(state, rules, first, FAR_LEVELS)
+    head = state.events[((len(state.events) >> 1) + leaf) >> levels].key & LEAF
+    fetch_way(state, rules, head, FAR_LEVELS)
 
 
 @part
@@ -180,7 +180,7 @@ def happen(
 ) -> None:
     """Execute the first event of the tournament."""
     kind, leaf = key >> PRIORITY, key & LEAF
-    who = leaf - len(state.slots)
+    number = leaf - len(state.slots)
     networked = state.channels.sharing == link.NETWORK
     if kind == FOLDED:
         fold(state, costs, rules, limits, record, leaf)
@@ -195,59 +195,59 @@ def happen(
     elif kind == FETCHED:
         compute(state, leaf, state.clock[0].now_s + staging_s(state.roads, leaf))
     elif kind == FAULT:
-        place = who - len(state.workers)
+        place = number - len(state.workers)
         process, worker = place // len(state.workers), place % len(state.workers)
         strike(state, costs, rules, limits, record, process, worker)
     elif kind == RETURNED:
-        come_back(state, rules, who)
+        come_back(state, rules, number)
     else:
-        read(state, costs, rules, limits, who)
+        read(state, costs, rules, limits, number)
     # Mostly the event has scheduled its leaf's next one, which has another key.
     if state.events[(len(state.events) >> 1) + leaf].key == key:
         scratch(state.events, leaf)
 
 
 @kernel
-def read(state: State, costs: Costs, rules: Rules, limits: Limits, who: int) -> None:
+def read(state: State, costs: Costs, rules: Rules, limits: Limits, number: int) -> None:
     """Begin a contribution, if there is one to begin, the bound allows it and the server is up."""
-    clock, worker = state.clock[0], state.workers[who]
+    clock, worker = state.clock[0], state.workers[number]
     if worker.leave_s > 0.0:  # preempted: it leaves instead
         away_s, worker.leave_s = worker.leave_s, 0.0
-        go(state, rules, who, clock.now_s + away_s)
+        go(state, rules, number, clock.now_s + away_s)
         return
     if clock.now_s < clock.server_up_s:
-        plan(state, len(state.slots) + who, clock.server_up_s, READ)
+        plan(state, len(state.slots) + number, clock.server_up_s, READ)
         return
     if clock.version + clock.under_way >= limits.dispatch or clock.now_s > limits.dispatch_s:
-        become(state, who, PARKED)
+        become(state, number, PARKED)
         return
     # Contributions in flight count as folds, or a deep pipeline would pass the bound.
     if rules.bound >= 0 and worker.folds + worker.mine > clock.least + rules.bound:
-        become(state, who, HELD)
-        enter(state.held, who, float(worker.folds + worker.mine), clock.sequence)
+        become(state, number, HELD)
+        enter(state.held, number, float(worker.folds + worker.mine), clock.sequence)
         clock.sequence += 1
         return
-    slot = who * rules.depth
+    slot = number * rules.depth
     while state.slots[slot].phase != FREE:
         slot += 1
-        if slot == (who + 1) * rules.depth:  # all slots taken, one perhaps by a lost copy
-            become(state, who, ENGAGED)
+        if slot == (number + 1) * rules.depth:  # all slots taken, one perhaps by a lost copy
+            become(state, number, ENGAGED)
             return
-    become(state, who, ENGAGED)
-    take(state, costs, rules, who, slot)
+    become(state, number, ENGAGED)
+    take(state, costs, rules, number, slot)
 
 
 @kernel
-def take(state: State, costs: Costs, rules: Rules, who: int, place: int) -> None:
+def take(state: State, costs: Costs, rules: Rules, number: int, place: int) -> None:
     """Take a snapshot of the model, if one is due, and the next minibatches."""
-    clock, worker, slot = state.clock[0], state.workers[who], state.slots[place]
+    clock, worker, slot = state.clock[0], state.workers[number], state.slots[place]
     # Between fetches the worker uses its last snapshot, with that one's version.
     fetches = worker.since_fetch < 0 or worker.since_fetch >= rules.fetch_every
     if fetches:
         worker.since_fetch = 0
         worker.read_version = clock.version
         worker.read_at_s = clock.now_s
-        shards.look(state.shards, who, clock.now_s)
+        shards.look(state.shards, number, clock.now_s)
     worker.since_fetch += 1
     # All costs are fixed now: a change of the workload concerns later reads only.
     slot.phase = WORKING
@@ -258,8 +258,8 @@ def take(state: State, costs: Costs, rules: Rules, who: int, place: int) -> None
     slot.copy_s = costs.copy_s
     slot.compute_s = 0.0
     for step in range(worker.step, worker.step + rules.push_every):
-        slot.compute_s += computation_s(costs, who, step)
-    slot.fold_s = folding_s(costs, who, worker.step // rules.push_every)
+        slot.compute_s += computation_s(costs, number, step)
+    slot.fold_s = folding_s(costs, number, worker.step // rules.push_every)
     worker.step += rules.push_every
     worker.mine += 1
     worker.computing = 1
@@ -267,7 +267,7 @@ def take(state: State, costs: Costs, rules: Rules, who: int, place: int) -> None
     clock.under_way += 1
     clock.busy += 1
     if rules.shards > 1:
-        shards.begin(state.shards, who, place)
+        shards.begin(state.shards, number, place)
     slot.fetch_start_s = clock.now_s
     load(state.roads, costs, place)
     if not fetches:
@@ -289,18 +289,18 @@ def fold(
 ) -> None:
     """Complete a fold: a new version, room at the server, and the worker's next read."""
     clock, slot = state.clock[0], state.slots[place]
-    who, worker = slot.worker, state.workers[slot.worker]
+    number, worker = slot.worker, state.workers[slot.worker]
     # First: checkpoints up to this instant do not contain this fold.
     save(state, costs)
     write_row(record, record.counts[0], slot)
-    for where in range(record.pieces.shape[1]):  # none with one shard
-        record.pieces[record.counts[0], where] = state.shards.pieces[place, where]
+    for shard in range(record.pieces.shape[1]):  # none with one shard
+        record.pieces[record.counts[0], shard] = state.shards.pieces[place, shard]
     record.counts[0] += 1
     clock.version += 1
     slot.phase = FREE
-    end_of(state, costs, rules, who)
+    end_of(state, costs, rules, number)
     worker.folds += 1
     if worker.status != AWAY and worker.folds == clock.least + 1:
         leave_least(state, rules)
     if worker.status == ENGAGED and worker.computing == 0:
-        schedule_read(state, who)
+        schedule_read(state, number)

@@ -154,24 +154,22 @@ class Averaging(Spec, TimingProtocol):
         """See `TimingProtocol`; the epoch's last round may be shorter."""
         clock = state.clock[0]
         # With overlap the epoch's first round has begun before the last one of the epoch before.
-        first = state.later["first_step"][0] if clock["later_begun"] else clock["step"]
-        clock["epoch_step"], clock["epoch_steps"] = first, minibatches
+        step = state.later["first_step"][0] if clock["later_begun"] else clock["step"]
+        clock["epoch_step"], clock["epoch_steps"] = step, minibatches
 
     def epoch_folds(self, cluster: Cluster, workers: int) -> int:
         """Number of rounds in one epoch of a cluster's data; 0 if there are no epochs."""
-        each = math.ceil(cluster.parallel.epoch_minibatches / workers)
-        return math.ceil(each / self.every)
+        minibatches = math.ceil(cluster.parallel.epoch_minibatches / workers)
+        return math.ceil(minibatches / self.every)
 
     def effort(self, cluster: Cluster, workers: int) -> UnitCosts:
         """Costs of rounds and their messages; a full-duplex ring simulates these together."""
         costs = UnitCosts(worker_s=1e-6, worker_bytes=600.0, rounds=True)
         if workers == 1:
             return costs
-        near = math.gcd(workers, network_of(cluster).nearby)
-        count, wiring = (
-            count_messages(self.collective, workers, near),
-            build_wiring(cluster, workers),
-        )
+        group = math.gcd(workers, network_of(cluster).nearby)
+        count = count_messages(self.collective, workers, group)
+        wiring = build_wiring(cluster, workers)
         if self.collective == "ring" and wiring.full_duplex:
             return costs._replace(messages_s=count * PASSED_S)
         each_s = MESSAGE_S + (CROWDED_S * workers if wiring.fair else 0.0)
@@ -211,16 +209,16 @@ class Averaging(Spec, TimingProtocol):
         """Run until a limit or until ``room`` folds are recorded; see `TimingProtocol`."""
         clock, rounds, lost = state.clock[0], list[Any](), list[Any]()
         restarts, rounds_lost, restarts_seen = list[Restarts](), 0, 0
-        first = int(clock["version"])
+        start = int(clock["version"])
         room = max(1, min(room, MOST_ROWS // len(state.tasks)))
-        why = DONE
+        reason = DONE
         _schedule(state, costs)
         while clock["version"] < limits.version:
             if len(rounds) == room:
-                why = FULL
+                reason = FULL
                 break
             if max(rounds_lost, len(restarts) - restarts_seen) >= LOST_ROUNDS and limits.is_endless:
-                why = DYING
+                reason = DYING
                 break
             # Faults of this instant come before its reads, with which a worker may escape one.
             is_struck = not clock["begun"] and _next_strike_s(state.absences) <= clock["now_s"]
@@ -241,7 +239,7 @@ class Averaging(Spec, TimingProtocol):
                 rounds_lost += bool(struck) and not clock["begun"]
                 continue
             if clock["fold_s"] == np.inf:
-                why = GONE
+                reason = GONE
                 break
             if not clock["begun"]:
                 clock["now_s"] = clock["fold_s"]
@@ -249,7 +247,7 @@ class Averaging(Spec, TimingProtocol):
             # Too many folds at one instant mean that nothing costs time.
             clock["standing"] = clock["standing"] + 1 if clock["fold_s"] == clock["now_s"] else 0
             if clock["standing"] > limits.standing:
-                why = STUCK
+                reason = STUCK
                 break
             rounds.append(state.tasks.copy())
             rounds_lost, restarts_seen = 0, len(restarts)
@@ -257,8 +255,8 @@ class Averaging(Spec, TimingProtocol):
         losses = np.concatenate([np.zeros(0, LOST_TASK), *lost])
         # With overlap the all-reduce runs beside computing, so workers have no spans of it.
         stages = BEFORE if self.overlap else BEFORE + AFTER
-        timeline = round_timeline(first, rounds, losses, spans, stages, self.overlap)
-        return why, replace(timeline, restarts=concat_restarts(restarts))
+        timeline = round_timeline(start, rounds, losses, spans, stages, self.overlap)
+        return reason, replace(timeline, restarts=concat_restarts(restarts))
 
     def in_flight(self, state: State) -> Contributions:
         """Contributions read and not yet folded, by first step."""
@@ -284,29 +282,29 @@ class Averaging(Spec, TimingProtocol):
             return False
         if state.machine.checkpoints and not _may_begin(state, restarts):
             return True
-        there = select_readers(state.absences, clock["now_s"], np.ones(len(state.tasks), np.bool_))
-        if state.machine.checkpoints and not there.all():
+        ready = select_readers(state.absences, clock["now_s"], np.ones(len(state.tasks), np.bool_))
+        if state.machine.checkpoints and not ready.all():
             # A preempted worker has left just now: wait for it, and restart.
             fail(state.saving)
             clock["fold_s"] = state.absences.until_s.max()
             return True
-        if not there.any():
+        if not ready.any():
             clock["fold_s"] = state.absences.until_s.min()
             return True
         self._hand_out(state, state.tasks)
         clock["begun"] = 1
         state.tasks["read_at_s"] = clock["now_s"]
-        _read(state, costs, state.tasks, there)
+        _read(state, costs, state.tasks, ready)
         plan(state, costs, state.tasks["compute_end_s"])
         return True
 
     def _hand_out(self, state: State, tasks: Any) -> None:
         """Begin a round's tasks with the next minibatches of each worker."""
         clock, steps = state.clock[0], self.every
-        first, each = _epoch(state)
+        start, length = _epoch(state)
         # A round never crosses the end of an epoch.
-        if each:
-            steps = min(steps, each - (int(clock["step"]) - first) % each)
+        if length:
+            steps = min(steps, length - (int(clock["step"]) - start) % length)
         tasks["is_read"] = 0
         tasks["first_step"] = clock["step"]
         tasks["steps"] = steps
@@ -345,12 +343,12 @@ MESSAGE_BYTES = 64.0
 """Bytes of a message in a table: measured, about 50."""
 
 
-def count_messages(collective: str, workers: int, near: int) -> int:
-    """Largest number of messages of an all-reduce, with groups of ``near`` for two levels."""
+def count_messages(collective: str, workers: int, group: int) -> int:
+    """Largest number of messages of an all-reduce, with groups of ``group`` for two levels."""
     if collective in ("ring", "gather"):
         return (2 if collective == "ring" else 1) * (workers - 1) * workers
     if collective == "two-level":
-        return 2 * (near + workers // near - 2) * workers
+        return 2 * (group + workers // group - 2) * workers
     return 2 * math.ceil(math.log2(workers)) * workers
 
 
@@ -382,10 +380,10 @@ def _may_begin(state: State, restarts: list[Restarts]) -> bool:
     clock["fold_s"] = pause_end_s(state.saving, rules, state.absences, step, now_s)
     if clock["fold_s"] > now_s:
         return False
-    if (found := finish_restart(state.saving, now_s)) is not None:
+    if (restart := finish_restart(state.saving, now_s)) is not None:
         # Minibatches of undone folds are handed out again.
-        restarts.append(found[0])
-        clock["step"] = found[1]
+        restarts.append(restart[0])
+        clock["step"] = restart[1]
     return True
 
 
@@ -424,8 +422,8 @@ def _give_up(clock: Any) -> None:
 
 def _schedule(state: State, costs: Costs) -> None:
     """Schedule the fault processes, at the first call."""
-    begun = state.absences.begun
-    if len(begun) and not begun[0]:
+    flag = state.absences.begun
+    if len(flag) and not flag[0]:
         begin(state.absences, costs.faults, state.clock[0]["now_s"])
 
 
@@ -437,15 +435,15 @@ def _next_strike_s(absences: Absences) -> float:
 def _strike(state: State, costs: Costs) -> list[Any]:
     """Execute a fault: returns lost tasks; the other workers repeat the all-reduce, or wait."""
     clock, lost = state.clock[0], list[Any]()
-    who = strike(state.absences, costs.faults, clock["now_s"])
-    if who != NOBODY and state.machine.checkpoints:
+    worker = strike(state.absences, costs.faults, clock["now_s"])
+    if worker != NOBODY and state.machine.checkpoints:
         return _stop(state)
     # With overlap the worker may have two contributions: one on its way, one being computed.
     for tasks, has_begun in ((state.tasks, clock["begun"]), (state.later, clock["later_begun"])):
-        if who != NOBODY and has_begun and tasks["is_read"][who]:
-            lost.append(np.array([(who, tasks[who].item())], LOST_TASK))
-            tasks["is_read"][who] = 0
-            tasks["join_s"][who] = np.inf
+        if worker != NOBODY and has_begun and tasks["is_read"][worker]:
+            lost.append(np.array([(worker, tasks[worker].item())], LOST_TASK))
+            tasks["is_read"][worker] = 0
+            tasks["join_s"][worker] = np.inf
     if not clock["begun"]:  # the next round, if it has begun, goes on when its last workers read
         return lost
     if lost and state.tasks["is_read"].any():
@@ -461,9 +459,9 @@ def _stop(state: State) -> list[Any]:
     clock, tasks = state.clock[0], state.tasks
     lost = np.zeros(0, LOST_TASK)
     if clock["begun"]:
-        there = np.flatnonzero(tasks["is_read"])
-        lost = np.zeros(len(there), LOST_TASK)
-        lost["worker"], lost["task"] = there, tasks[there]
+        members = np.flatnonzero(tasks["is_read"])
+        lost = np.zeros(len(members), LOST_TASK)
+        lost["worker"], lost["task"] = members, tasks[members]
         _give_up(clock)
     tasks["is_read"] = 0
     fail(state.saving)
@@ -482,16 +480,16 @@ def _read(state: State, costs: Costs, tasks: Any, due: Any) -> None:
 
 @kernel
 def compute(
-    costs: Costs, tasks: Any, due: Any, epoch_s: float, first: int, each: int, slowdown: float
+    costs: Costs, tasks: Any, due: Any, epoch_s: float, start: int, epoch: int, slowdown: float
 ) -> None:
     """Compute the ends of the computations of the workers that are ``due``."""
-    for who in range(len(tasks)):
-        if due[who]:
-            task = tasks[who]
+    for worker in range(len(tasks)):
+        if due[worker]:
+            task = tasks[worker]
             time_s = task.read_at_s
-            if each > 0 and (task.first_step - first) % each == 0:
+            if epoch > 0 and (task.first_step - start) % epoch == 0:
                 time_s += epoch_s
             task.start_s = time_s
             for step in range(task.first_step, task.first_step + task.steps):
-                time_s += computation_s(costs, who, step) * slowdown
+                time_s += computation_s(costs, worker, step) * slowdown
             task.compute_end_s = time_s

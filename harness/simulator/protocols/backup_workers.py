@@ -193,23 +193,23 @@ class BackupWorkers(Spec, TimingProtocol):
         needed = max(1, workers - self.backups)
         # Bounded memory for many workers: the segment then has several parts.
         room = max(1, min(room, (1 << 18) // workers))
-        first = int(state.clock[0]["version"])
+        start = int(state.clock[0]["version"])
         record = Record(
             folds=np.empty(room),
             taken=np.empty(room * needed, TASK),
             dropped=np.empty((room + 1) * workers, TASK),
             counts=np.zeros(3, np.int64),
         )
-        why = run(state, costs, limits, needed, record)
-        folds, taken, dropped = (
+        reason = run(state, costs, limits, needed, record)
+        folds, entries, dropped = (
             rows[:count] for rows, count in zip(record[:3], record.counts.tolist(), strict=True)
         )
-        numbers = np.arange(first, first + len(folds), dtype=np.int64)
-        fates = np.concatenate([taken["fold"], np.full(len(dropped), LOST, np.int64)])
-        return why, Timeline(
+        numbers = np.arange(start, start + len(folds), dtype=np.int64)
+        fates = np.concatenate([entries["fold"], np.full(len(dropped), LOST, np.int64)])
+        return reason, Timeline(
             folds=Folds(numbers, folds.copy()),
-            contributions=_contributions(fates, np.concatenate([taken, dropped])),
-            spans=_spans(taken) if spans else Spans(),
+            contributions=_contributions(fates, np.concatenate([entries, dropped])),
+            spans=_spans(entries) if spans else Spans(),
         )
 
     def in_flight(self, state: State) -> Contributions:
@@ -300,12 +300,12 @@ def read_all(state: State, costs: Costs, limits: Limits) -> None:
 
 
 @kernel
-def read(state: State, costs: Costs, limits: Limits, who: int) -> None:
+def read(state: State, costs: Costs, limits: Limits, worker: int) -> None:
     """Take a snapshot and the next minibatch; or become idle if the limits allow none."""
-    clock, task = state.clock[0], state.tasks[who]
-    if len(state.absences.begun) > 0 and is_away(state, who):
+    clock, task = state.clock[0], state.tasks[worker]
+    if len(state.absences.begun) > 0 and is_away(state, worker):
         clock.busy -= 1
-        go(state, who)
+        go(state, worker)
         return
     if clock.version >= limits.dispatch or clock.now_s > limits.dispatch_s:
         task.phase = PARKED
@@ -317,30 +317,30 @@ def read(state: State, costs: Costs, limits: Limits, who: int) -> None:
     task.read_at_s = clock.now_s
     task.first_step = clock.dispatched
     task.fetch_end_s = clock.now_s + costs.copy_s + costs.latency_s
-    task.compute_end_s = task.fetch_end_s + computation_s(costs, who, task.step)
+    task.compute_end_s = task.fetch_end_s + computation_s(costs, worker, task.step)
     task.push_end_s = task.compute_end_s + costs.copy_s + costs.latency_s
     task.step += 1
     clock.dispatched += 1
     clock.coming += 1
     clock.under_way = 1
-    enter(state.arrivals, who, task.push_end_s, task.first_step)
+    enter(state.arrivals, worker, task.push_end_s, task.first_step)
 
 
 @kernel
 def arrive(
-    state: State, costs: Costs, limits: Limits, needed: int, record: Record, who: int
+    state: State, costs: Costs, limits: Limits, needed: int, record: Record, worker: int
 ) -> None:
     """Take an arriving contribution if it is of this version and needed, or drop it.
 
     Or let a worker that has returned read, or wait if the fold is complete but for its end.
     """
-    clock, task = state.clock[0], state.tasks[who]
-    scratch(state.arrivals, who)
+    clock, task = state.clock[0], state.tasks[worker]
+    scratch(state.arrivals, worker)
     if task.phase == AWAY:
         clock.busy += 1
         task.phase = LATE
         if clock.ready == 0:
-            read(state, costs, limits, who)
+            read(state, costs, limits, worker)
             return
     elif task.read_version < clock.version or clock.ready == 1:
         # Too late. Before the next fold has all it needs, the worker reads at once.
@@ -349,18 +349,18 @@ def arrive(
         task.fold_end_s = clock.now_s
         drop(record, task)
         if clock.ready == 0:
-            read(state, costs, limits, who)
+            read(state, costs, limits, worker)
             return
     else:
         task.phase = TAKEN
         task.fold = clock.version
         task.fold_start_s = max(clock.now_s, clock.server_free_s)
-        task.fold_end_s = task.fold_start_s + folding_s(costs, who, task.step - 1)
+        task.fold_end_s = task.fold_start_s + folding_s(costs, worker, task.step - 1)
         clock.server_free_s = task.fold_end_s
         clock.taken += 1
         clock.coming -= 1
         check_complete(state, needed)
-    state.order[clock.arrived] = who
+    state.order[clock.arrived] = worker
     clock.arrived += 1
 
 
@@ -387,37 +387,37 @@ def check_complete(state: State, needed: int) -> None:
 
 
 @kernel
-def is_away(state: State, who: int) -> bool:
+def is_away(state: State, worker: int) -> bool:
     """Whether a worker that is about to read is absent; a preempted one leaves now."""
     absences, now_s = state.absences, state.clock[0].now_s
-    if absences.leave_s[who] > 0.0:
-        absences.until_s[who] = now_s + absences.leave_s[who]
-        absences.leave_s[who] = 0.0
-    return absences.until_s[who] > now_s
+    if absences.leave_s[worker] > 0.0:
+        absences.until_s[worker] = now_s + absences.leave_s[worker]
+        absences.leave_s[worker] = 0.0
+    return absences.until_s[worker] > now_s
 
 
 @kernel
-def go(state: State, who: int) -> None:
+def go(state: State, worker: int) -> None:
     """Let a worker leave, and schedule its return."""
-    state.tasks[who].phase = AWAY
-    until_s = state.absences.until_s[who]
-    scratch(state.arrivals, who)
+    state.tasks[worker].phase = AWAY
+    until_s = state.absences.until_s[worker]
+    scratch(state.arrivals, worker)
     if until_s < np.inf:
-        enter(state.arrivals, who, until_s, RETURN + who)
+        enter(state.arrivals, worker, until_s, RETURN + worker)
 
 
 @kernel
 def suffer(state: State, costs: Costs, needed: int, record: Record) -> None:
     """Execute a fault; a contribution of its worker that has not arrived is lost."""
     clock = state.clock[0]
-    who = strike(state.absences, costs.faults, clock.now_s)
+    worker = strike(state.absences, costs.faults, clock.now_s)
     # Workers that wait for the fold notice their death when they would read (`is_away`).
-    if who != NOBODY and state.tasks[who].phase == COMPUTING:
-        state.tasks[who].fold_end_s = clock.now_s
-        clock.coming -= state.tasks[who].read_version == clock.version
-        drop(record, state.tasks[who])
+    if worker != NOBODY and state.tasks[worker].phase == COMPUTING:
+        state.tasks[worker].fold_end_s = clock.now_s
+        clock.coming -= state.tasks[worker].read_version == clock.version
+        drop(record, state.tasks[worker])
         clock.busy -= 1
-        go(state, who)
+        go(state, worker)
         check_complete(state, needed)
 
 

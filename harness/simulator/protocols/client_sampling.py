@@ -165,13 +165,13 @@ class ClientSampling(Spec, TimingProtocol):
     ) -> tuple[int, Timeline]:
         """Run until a limit or until ``room`` folds are recorded; see `TimingProtocol`."""
         clock, rounds, lost = state.clock[0], list[Any](), [np.zeros(0, LOST_TASK)]
-        first, why, rounds_lost = int(clock["version"]), DONE, 0
+        start, reason, rounds_lost = int(clock["version"]), DONE, 0
         room = max(1, min(room, MOST_ROWS // len(state.tasks)))
         if len(state.absences.begun) and not state.absences.begun[0]:
             begin(state.absences, costs.faults, clock["now_s"])
         while clock["version"] < limits.version:
             if len(rounds) == room:
-                why = FULL
+                reason = FULL
                 break
             # Faults of this instant come before its reads, with which a client may escape one.
             is_struck = not clock["begun"] and next_strike_s(state.absences) <= clock["now_s"]
@@ -186,11 +186,11 @@ class ClientSampling(Spec, TimingProtocol):
                 lost.append(self._strike(state, costs))
                 continue
             if clock["end_s"] == math.inf:
-                why = GONE
+                reason = GONE
                 break
             clock["standing"] = clock["standing"] + 1 if clock["end_s"] == clock["now_s"] else 0
             if clock["standing"] > limits.standing:
-                why = STUCK
+                reason = STUCK
                 break
             clock["now_s"] = clock["end_s"]
             # Without a round, ``end_s`` was the return of the first client.
@@ -200,9 +200,9 @@ class ClientSampling(Spec, TimingProtocol):
                 lost.append(given_up)
                 rounds_lost = 0 if folded else rounds_lost + 1
                 if rounds_lost == LOST_ROUNDS and limits.is_endless:
-                    why = DYING
+                    reason = DYING
                     break
-        return why, round_timeline(first, rounds, np.concatenate(lost), spans, SERVED)
+        return reason, round_timeline(start, rounds, np.concatenate(lost), spans, SERVED)
 
     def in_flight(self, state: State) -> Contributions:
         """Contributions of the present round."""
@@ -214,37 +214,37 @@ class ClientSampling(Spec, TimingProtocol):
         if clock["dispatched"] >= limits.dispatch or clock["now_s"] > limits.dispatch_s:
             clock["busy"] = 0
             return False
-        there = select_readers(state.absences, clock["now_s"], np.ones(len(tasks), np.bool_))
-        if not there.any():
+        present = select_readers(state.absences, clock["now_s"], np.ones(len(tasks), np.bool_))
+        if not present.any():
             clock["end_s"] = state.absences.until_s.min()
             return True
         scores = np.full(len(tasks), np.inf)
-        lots(costs, there, clock["drawn"], scores)
-        present = np.count_nonzero(there)
-        who = np.argsort(scores, kind="stable")[: min(self.sampled, present)]
+        lots(costs, present, clock["drawn"], scores)
+        count = np.count_nonzero(present)
+        clients = np.argsort(scores, kind="stable")[: min(self.sampled, count)]
         clock["drawn"] += 1
         clock["dispatched"] += 1
         clock["begun"], clock["round_s"] = 1, clock["now_s"]
         # In order of numbers: links serve messages of one instant in the order of the list.
-        self._train(state, costs, np.sort(who))
+        self._train(state, costs, np.sort(clients))
         self._end(state, costs)
         return True
 
-    def _train(self, state: State, costs: Costs, who: Any) -> None:
+    def _train(self, state: State, costs: Costs, clients: Any) -> None:
         """Compute the instants at which drawn clients have the model, compute and answer."""
         clock, tasks = state.clock[0], state.tasks
         tasks[:] = np.zeros((), TASK)
-        mine = tasks[who]
+        mine = tasks[clients]
         mine["is_read"], mine["read_version"] = 1, clock["version"]
         mine["read_at_s"], mine["steps"] = clock["now_s"], self.every
-        mine["first_step"] = state.steps[who]
-        state.steps[who] += self.every
+        mine["first_step"] = state.steps[clients]
+        state.steps[clients] += self.every
         (wiring,), size = state.wiring, costs.parameter_bytes
         sizes = float(size), float(wire_bytes(state.machine, size))
         prepare_s = state.machine.parallel.average_s + coding_s(state.machine, size)[0]
-        traffic = new_traffic(wiring, 2 * len(who))
-        travel(costs, traffic, new_heap(len(who)), mine, who, len(tasks), sizes, prepare_s)
-        tasks[who] = mine
+        traffic = new_traffic(wiring, 2 * len(clients))
+        travel(costs, traffic, new_heap(len(clients)), mine, clients, len(tasks), sizes, prepare_s)
+        tasks[clients] = mine
 
     def _end(self, state: State, costs: Costs) -> None:
         """Compute the end of the round, with the contributions that can still come."""
@@ -257,25 +257,25 @@ class ClientSampling(Spec, TimingProtocol):
         done_s = clock["now_s"] if len(order) == 0 else -math.inf
         fold_s = costs.fold_s + coding_s(state.machine, costs.parameter_bytes)[1]
         deadline_s = math.inf if self.deadline_s is None else clock["round_s"] + self.deadline_s
-        for place, who in enumerate(order.tolist()):
+        for place, client in enumerate(order.tolist()):
             # The first contribution is folded even after the deadline: a round needs one.
-            if place and tasks["pushed_s"][who] > deadline_s:
+            if place and tasks["pushed_s"][client] > deadline_s:
                 done_s = max(done_s, deadline_s)
                 break
-            done_s = max(done_s, tasks["pushed_s"][who]) + fold_s
-            tasks["fetched_s"][who] = done_s
+            done_s = max(done_s, tasks["pushed_s"][client]) + fold_s
+            tasks["fetched_s"][client] = done_s
         clock["end_s"] = max(done_s, clock["now_s"])
 
     def _strike(self, state: State, costs: Costs) -> Any:
         """Execute a fault; returns the client's task if it has not arrived: [L] of `LOST_TASK`."""
         clock, tasks = state.clock[0], state.tasks
-        who = strike(state.absences, costs.faults, clock["now_s"])
+        client = strike(state.absences, costs.faults, clock["now_s"])
         # A contribution that has arrived survives its client.
-        busy = who >= 0 and clock["begun"] and tasks["is_read"][who]
-        if not busy or tasks["pushed_s"][who] <= clock["now_s"]:
+        busy = client >= 0 and clock["begun"] and tasks["is_read"][client]
+        if not busy or tasks["pushed_s"][client] <= clock["now_s"]:
             return np.zeros(0, LOST_TASK)
-        lost = np.array([(who, tasks[who].item())], LOST_TASK)
-        tasks["is_read"][who] = 0
+        lost = np.array([(client, tasks[client].item())], LOST_TASK)
+        tasks["is_read"][client] = 0
         self._end(state, costs)
         return lost
 
@@ -300,12 +300,12 @@ MOST_ROWS = 1 << 18
 
 
 @kernel
-def lots(costs: Costs, there: Any, number: int, scores: Any) -> None:
+def lots(costs: Costs, present: Any, number: int, scores: Any) -> None:
     """Draw a score for each present client; a round takes the clients with the smallest scores."""
     # By client and round: absences of other clients do not change a client's score.
-    for who in range(len(there)):
-        if there[who]:
-            scores[who] = laws.uniforms(costs.sample_key, who, number, 0)[0]
+    for client in range(len(present)):
+        if present[client]:
+            scores[client] = laws.uniforms(costs.sample_key, client, number, 0)[0]
 
 
 @kernel
@@ -314,7 +314,7 @@ def travel(
     traffic: Traffic,
     heap: Heap,
     tasks: Any,
-    who: Any,
+    clients: Any,
     server: int,
     sizes: Any,
     prepare_s: float,
@@ -326,36 +326,36 @@ def travel(
         traffic: an idle network for 2 K messages: K models, then K answers.
         heap: an empty heap for K events, the beginnings of messages.
         tasks: [K] of `TASK`, with ``read_at_s``, ``first_step`` and ``steps``.
-        who: [K] clients.
+        clients: [K] clients.
         server: the server's endpoint.
         sizes: bytes of a model and of an answer.
         prepare_s: seconds between a client's last minibatch and its answer.
     """
     # One run of the network for both directions: half-duplex links and a limited core carry both,
     # so an early client's answer delays a late client's model.
-    for place in range(len(who)):
+    for place in range(len(clients)):
         push(heap, tasks[place].read_at_s, 0, place)
     now_s, slot, departs = next_event(traffic, heap, -np.inf)
     while now_s < np.inf:
         arrival_s, arrives = now_s, departs
-        place = slot % len(who)
+        place = slot % len(clients)
         if departs:
             arrival_s = now_s + traffic.flows[slot].latency_s
         else:
-            source, target, size = server, who[place], sizes[0]
-            if slot >= len(who):
-                source, target, size = who[place], server, sizes[1]
+            source, target, size = server, clients[place], sizes[0]
+            if slot >= len(clients):
+                source, target, size = clients[place], server, sizes[1]
             if traffic.wiring.fair:
                 start(traffic, slot, source, target, size, now_s)
             else:
                 _, _, arrival_s = reserve(traffic, slot, source, target, size, now_s)
                 arrives = True
-        if arrives and slot >= len(who):
+        if arrives and slot >= len(clients):
             tasks[place].pushed_s = arrival_s
         elif arrives:
             tasks[place].start_s = arrival_s
-            compute(costs, tasks[place], who[place], prepare_s)
-            push(heap, tasks[place].join_s, 0, len(who) + place)
+            compute(costs, tasks[place], clients[place], prepare_s)
+            push(heap, tasks[place].join_s, 0, len(clients) + place)
         now_s, slot, departs = next_event(traffic, heap, now_s)
 
 

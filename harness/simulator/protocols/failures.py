@@ -48,12 +48,12 @@ def begin(state: State, costs: Costs, rules: Rules) -> None:
     clock, processes = state.clock[0], costs.faults
     clock.begun = 1
     for process in range(len(processes.kind)):
-        for who in range(len(state.workers)):
-            time_s = instant_s(processes, process, who, 0, clock.now_s)
+        for number in range(len(state.workers)):
+            time_s = instant_s(processes, process, number, 0, clock.now_s)
             if processes.kind[process] == faults.LATE and time_s < np.inf:
-                go(state, rules, who, time_s)
+                go(state, rules, number, time_s)
             elif time_s < np.inf:
-                plan(state, fault_leaf(state, process, who), time_s, FAULT)
+                plan(state, fault_leaf(state, process, number), time_s, FAULT)
 
 
 @kernel
@@ -64,12 +64,12 @@ def strike(
     limits: Limits,
     record: Record,
     process: int,
-    who: int,
+    number: int,
 ) -> None:
     """Execute a fault, and schedule its process again after the absence that it causes."""
-    clock, processes, worker = state.clock[0], costs.faults, state.workers[who]
+    clock, processes, worker = state.clock[0], costs.faults, state.workers[number]
     kind = processes.kind[process]
-    down_s = away_s(processes, process, who, state.occurrences[process, who])
+    down_s = away_s(processes, process, number, state.occurrences[process, number])
     if kind == faults.SERVER:
         fail(state, costs, rules, limits, record, clock.now_s + down_s)
     elif kind == faults.PREEMPTION:
@@ -77,19 +77,19 @@ def strike(
             worker.leave_s = max(worker.leave_s, down_s)
     elif worker.status != AWAY:
         # Contributions at the server survive their worker.
-        for place in range(who * rules.depth, (who + 1) * rules.depth):
+        for place in range(number * rules.depth, (number + 1) * rules.depth):
             if state.slots[place].phase == GATED:
                 scratch(state.gate, place)  # what it loses makes room for others only
-        for place in range(who * rules.depth, (who + 1) * rules.depth):
+        for place in range(number * rules.depth, (number + 1) * rules.depth):
             phase = state.slots[place].phase
             if phase in (WORKING, GATED, PUSHING):
                 lose(state, costs, rules, limits, record, place)
-        go(state, rules, who, clock.now_s + down_s)
-    state.occurrences[process, who] += 1
-    times, over_s = state.occurrences[process, who], clock.now_s + down_s
-    next_s = instant_s(processes, process, who, times, over_s)
+        go(state, rules, number, clock.now_s + down_s)
+    state.occurrences[process, number] += 1
+    times, over_s = state.occurrences[process, number], clock.now_s + down_s
+    next_s = instant_s(processes, process, number, times, over_s)
     if next_s < np.inf:
-        plan(state, fault_leaf(state, process, who), next_s, FAULT)
+        plan(state, fault_leaf(state, process, number), next_s, FAULT)
 
 
 @kernel
@@ -132,14 +132,14 @@ def fail(
     clear(state.folds)
     for place in range(len(state.slots)):
         if state.slots[place].phase == AT_SERVER:
-            who = state.slots[place].worker
+            number = state.slots[place].worker
             lose(state, costs, rules, limits, record, place)
-            worker = state.workers[who]
+            worker = state.workers[number]
             if worker.status == HELD:  # by its contributions in flight: it may read now
-                scratch(state.held, who)
-                schedule_read(state, who)
+                scratch(state.held, number)
+                schedule_read(state, number)
             elif worker.status == ENGAGED and worker.computing == 0:
-                schedule_read(state, who)
+                schedule_read(state, number)
 
 
 @kernel
@@ -154,15 +154,15 @@ def save(state: State, costs: Costs) -> None:
 
 
 @kernel
-def go(state: State, rules: Rules, who: int, until_s: float) -> None:
+def go(state: State, rules: Rules, number: int, until_s: float) -> None:
     """Let a worker leave until an instant; the staleness bound ignores it meanwhile."""
-    worker, leaf = state.workers[who], len(state.slots) + who
+    worker, leaf = state.workers[number], len(state.slots) + number
     # Remove it from the queue that it is in, if any, before its status changes.
     if worker.status == HELD:
-        scratch(state.held, who)
+        scratch(state.held, number)
     if worker.status == ABOUT_TO_READ:
-        withdraw(state.readers, who)
-    become(state, who, AWAY)
+        withdraw(state.readers, number)
+    become(state, number, AWAY)
     worker.computing = 0
     worker.since_fetch = -1  # it loses its parameters, and must fetch after its return
     scratch(state.events, leaf)
@@ -173,10 +173,10 @@ def go(state: State, rules: Rules, who: int, until_s: float) -> None:
 
 
 @kernel
-def come_back(state: State, rules: Rules, who: int) -> None:
+def come_back(state: State, rules: Rules, number: int) -> None:
     """Let a worker return and read."""
-    clock, worker = state.clock[0], state.workers[who]
-    schedule_read(state, who)
+    clock, worker = state.clock[0], state.workers[number]
+    schedule_read(state, number)
     # It counts as having the slowest's folds at least, or it would hold all others up.
     if clock.at_least == 0:
         find_least(state, rules)
@@ -186,6 +186,6 @@ def come_back(state: State, rules: Rules, who: int) -> None:
 
 
 @kernel
-def fault_leaf(state: State, process: int, who: int) -> int:
+def fault_leaf(state: State, process: int, number: int) -> int:
     """The leaf of a fault process at a worker."""
-    return len(state.slots) + len(state.workers) * (1 + process) + who
+    return len(state.slots) + len(state.workers) * (1 + process) + number

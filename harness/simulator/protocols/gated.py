@@ -78,8 +78,8 @@ class GatedServer(Spec, TimingProtocol):
         ends = clock["version"] + clock["under_way"] >= limits.dispatch
         ends |= clock["version"] >= limits.version or clock["now_s"] > limits.dispatch_s
         if clock["busy"] == 0 and not ends:
-            told = f"no worker may read at version {clock['version']}, and none is under way"
-            raise UserError(f"protocol {self.name}: {told}; allowed: a rule that lets one read")
+            reason = f"no worker may read at version {clock['version']}, and none is under way"
+            raise UserError(f"protocol {self.name}: {reason}; allowed: a rule that lets one read")
         return SERVER.advance(state, costs, limits, 1, spans)
 
     def _let_read(self, state: server_state.State) -> None:
@@ -106,8 +106,8 @@ class GatedServer(Spec, TimingProtocol):
 def schedule_only(state: server_state.State, workers: Any) -> None:
     """Let these workers read at this instant, and park all others that were about to."""
     state.readers.counts[WAIT] = 0
-    for who in range(len(state.workers)):
-        if state.workers[who].status == ABOUT_TO_READ:
-            become(state, who, PARKED)
+    for worker in range(len(state.workers)):
+        if state.workers[worker].status == ABOUT_TO_READ:
+            become(state, worker, PARKED)
     for place in range(len(workers)):
         schedule_read(state, workers[place])

@@ -89,18 +89,18 @@ class ParameterServer(Spec, TimingProtocol):
                 f"{self.shards} is not allowed here; allowed: the key shards of the run",
             )
         if self.fetch_every > 1:
-            told = f"{self.fetch_every} can be timed but not trained with; allowed: 1"
-            return "fetch_every", told
+            reason = f"{self.fetch_every} can be timed but not trained with; allowed: 1"
+            return "fetch_every", reason
         return None
 
     def simulated_only(self) -> tuple[str, str] | None:
         """Real workers push every contribution, and none waits for another."""
         plain = ParameterServer(push_every=self.push_every)
         for entry in fields(plain):
-            here, allowed = getattr(self, entry.name), getattr(plain, entry.name)
-            if here != allowed:
-                told = "without it" if allowed is None else allowed
-                return entry.name, f"{here} is simulated only; allowed here: {told}"
+            setting, allowed = getattr(self, entry.name), getattr(plain, entry.name)
+            if setting != allowed:
+                default = "without it" if allowed is None else allowed
+                return entry.name, f"{setting} is simulated only; allowed here: {default}"
         return None
 
     def trouble(self) -> tuple[str, str] | None:
@@ -161,17 +161,17 @@ class ParameterServer(Spec, TimingProtocol):
         """
         if isinstance(state, PlainState):
             return plain_server.advance(state, costs, limits, room, spans)
-        first = int(state.clock[0]["version"])
+        start = int(state.clock[0]["version"])
         # A fold records one piece per shard, which must fit the memory.
         room = min(room, max(1, MOST_PIECES // self.shards)) if self.shards > 1 else room
         count = len(state.slots)
         losses = len(state.occurrences) > 0
         record = server_state.space(room, count, len(state.shards.queues), spans, losses)
-        why = asynchronous.run(state, costs, self.rules, limits, record, room)
+        reason = asynchronous.run(state, costs, self.rules, limits, record, room)
         # Half of the range, since the test comes after the events of a call.
         if int(state.clock[0]["sequence"]) > server_state.MOST_EVENTS // 2:
             raise UserError("simulation: too long; use fewer folds")
-        return why, server_state.timeline(record, first, self.push_every, count)
+        return reason, server_state.timeline(record, start, self.push_every, count)
 
     def in_flight(self, state: _State) -> Contributions:
         """Contributions read and not yet folded, by first step."""

@@ -108,25 +108,25 @@ def advance(
 ) -> tuple[int, Timeline]:
     """Run until a limit or until ``room`` folds are recorded; see `TimingProtocol`."""
     # Columns have space for all workers beyond the folds: `close_segment` appends there.
-    first, spare = int(state.clock[0]["version"]), len(state.tasks)
+    start, spare = int(state.clock[0]["version"]), len(state.tasks)
     record = _room_for(room + spare, room if spans else 0)
-    why = run(state, costs, limits, record, room)
-    done = int(state.clock[0]["version"]) - first
-    if done + spare < room // 2:  # views would keep mostly empty arrays alive
-        record = Record(*(column[: done + spare].copy() for column in record))
-    numbers = np.arange(first, first + done + spare, dtype=np.int64)[:done]
+    reason = run(state, costs, limits, record, room)
+    count = int(state.clock[0]["version"]) - start
+    if count + spare < room // 2:  # views would keep mostly empty arrays alive
+        record = Record(*(column[: count + spare].copy() for column in record))
+    numbers = np.arange(start, start + count + spare, dtype=np.int64)[:count]
     contributions = Contributions(
         fold=numbers,
-        worker=record.worker[:done],
-        read_version=record.read_version[:done],
-        read_time_s=record.read_at_s[:done],
-        first_step=record.first_step[:done],
-        steps=np.ones(done + spare, np.int32)[:done],
+        worker=record.worker[:count],
+        read_version=record.read_version[:count],
+        read_time_s=record.read_at_s[:count],
+        first_step=record.first_step[:count],
+        steps=np.ones(count + spare, np.int32)[:count],
     )
-    return why, Timeline(
-        folds=Folds(numbers, record.folded_s[:done]),
+    return reason, Timeline(
+        folds=Folds(numbers, record.folded_s[:count]),
         contributions=contributions,
-        spans=_spans(record, done, costs.latency_s) if spans else Spans(),
+        spans=_spans(record, count, costs.latency_s) if spans else Spans(),
     )
 
 
@@ -181,10 +181,10 @@ def wake(state: PlainState) -> None:
     """Let idle workers read next, in order of their numbers."""
     if state.clock[0].busy == len(state.tasks):
         return
-    for who in range(len(state.tasks)):
-        if state.tasks[who].phase == PARKED:
+    for worker in range(len(state.tasks)):
+        if state.tasks[worker].phase == PARKED:
             state.clock[0].busy += 1
-            queue_reader(state, who)
+            queue_reader(state, worker)
 
 
 @loop
@@ -195,13 +195,13 @@ def run(state: PlainState, costs: Costs, limits: Limits, record: Record, room: i
     levels = levels_below_horizon(len(tasks))
     shortest_s = shortest_fold_s(state, costs)
     while clock.version < limits.version:
-        who = arrivals[1].key & WHO
+        worker = arrivals[1].key & WHO
         arrived_s = arrivals[1].time_s
         start_s = max(arrived_s, clock.folded_s)
-        end_s = np.inf if arrived_s == np.inf else start_s + tasks[who].fold_s
+        end_s = np.inf if arrived_s == np.inf else start_s + tasks[worker].fold_s
         # Folds of this instant come first, then its readers, each with what it causes.
         if clock.readers > 0 and end_s > clock.now_s:
-            who = next_reader(state)
+            worker = next_reader(state)
         else:
             if end_s > limits.time_s:
                 clock.now_s = limits.time_s
@@ -213,9 +213,9 @@ def run(state: PlainState, costs: Costs, limits: Limits, record: Record, room: i
             clock.standing = clock.standing + 1 if end_s == clock.now_s else 0
             if clock.standing > limits.standing:
                 return STUCK
-            write_row(record, rows, who, tasks[who], end_s)
+            write_row(record, rows, worker, tasks[worker], end_s)
             if with_spans:
-                write_costs(record, rows, tasks[who], start_s)
+                write_costs(record, rows, tasks[worker], start_s)
             rows += 1
             clock.now_s = clock.folded_s = end_s
             clock.version += 1
@@ -223,27 +223,27 @@ def run(state: PlainState, costs: Costs, limits: Limits, record: Record, room: i
             # once instead of twice. `shortest_s` may be too small for a float to add to `end_s`.
             certain = end_s + shortest_s > end_s and clock.readers == 0
             if not certain or clock.version == limits.version:
-                scratch(arrivals, who)
-                queue_reader(state, who)
+                scratch(arrivals, worker)
+                queue_reader(state, worker)
                 continue
-        read(state, costs, limits, who)
+        read(state, costs, limits, worker)
         if levels > 0:
-            prefetch_fold(state, costs, who, levels)
+            prefetch_fold(state, costs, worker, levels)
     return DONE
 
 
 @part
-def prefetch_fold(state: PlainState, costs: Costs, who: int, levels: int) -> None:
+def prefetch_fold(state: PlainState, costs: Costs, worker: int, levels: int) -> None:
     """Prefetch the data for the fold of the worker that has just come up to the horizon.
 
     Each fold brings one worker there, in the place of one that has left. It stays there for
     about `HORIZON` folds before its own, which would otherwise wait for memory.
     """
     arrivals, tasks = state.arrivals, state.tasks
-    first = arrivals[(len(tasks) + who) >> levels].key & WHO
-    prefetch(tasks, first)
-    prefetch(costs.compute_s, first)
-    place = len(tasks) + first
+    head = arrivals[(len(tasks) + worker) >> levels].key & WHO
+    prefetch(tasks, head)
+    prefetch(costs.compute_s, head)
+    place = len(tasks) + head
     for _ in range(FAR_LEVELS):
         prefetch(arrivals, place)
         place >>= 1
@@ -256,17 +256,17 @@ def shortest_fold_s(state: PlainState, costs: Costs) -> float:
     if costs.fold_law != CONSTANT:
         return 0.0
     shortest_s = costs.fold_s
-    for who in range(len(state.tasks)):
-        if state.tasks[who].phase == UNDER_WAY:
-            shortest_s = min(shortest_s, state.tasks[who].fold_s)
+    for worker in range(len(state.tasks)):
+        if state.tasks[worker].phase == UNDER_WAY:
+            shortest_s = min(shortest_s, state.tasks[worker].fold_s)
     return shortest_s
 
 
 @part
-def write_row(record: Record, row: int, who: int, task: Any, end_s: float) -> None:
+def write_row(record: Record, row: int, worker: int, task: Any, end_s: float) -> None:
     """Write a folded contribution to the columns."""
     record.folded_s[row] = end_s
-    record.worker[row] = who
+    record.worker[row] = worker
     record.read_version[row] = task.read_version
     record.read_at_s[row] = task.read_at_s
     record.first_step[row] = task.first_step
@@ -281,51 +281,51 @@ def write_costs(record: Record, row: int, task: Any, start_s: float) -> None:
 
 
 @kernel
-def queue_reader(state: PlainState, who: int) -> None:
+def queue_reader(state: PlainState, worker: int) -> None:
     """Append a worker to those that are about to read."""
     clock, readers = state.clock[0], state.readers
     place = clock.first_reader + clock.readers  # below twice the ring: no division is needed
-    readers[place - len(readers) if place >= len(readers) else place] = who
+    readers[place - len(readers) if place >= len(readers) else place] = worker
     clock.readers += 1
-    state.tasks[who].phase = ABOUT_TO_READ
+    state.tasks[worker].phase = ABOUT_TO_READ
 
 
 @part
 def next_reader(state: PlainState) -> int:
     """Remove the first reader from the ring; returns the worker."""
     clock, readers = state.clock[0], state.readers
-    who = readers[clock.first_reader]
+    worker = readers[clock.first_reader]
     clock.first_reader = 0 if clock.first_reader + 1 == len(readers) else clock.first_reader + 1
     clock.readers -= 1
-    return who
+    return worker
 
 
 @part
-def read(state: PlainState, costs: Costs, limits: Limits, who: int) -> None:
+def read(state: PlainState, costs: Costs, limits: Limits, worker: int) -> None:
     """Take a snapshot and the next minibatch; or become idle if the limits allow none."""
-    clock, task = state.clock[0], state.tasks[who]
+    clock, task = state.clock[0], state.tasks[worker]
     now_s = clock.now_s
     if clock.dispatched >= limits.dispatch or now_s > limits.dispatch_s:
         task.phase = PARKED
         clock.busy -= 1
-        scratch(state.arrivals, who)
+        scratch(state.arrivals, worker)
         return
     task.phase = UNDER_WAY
     task.read_version = clock.version
     task.read_at_s = now_s
     task.first_step = clock.dispatched
     if task.step == 0:  # later ones are drawn at the end of the previous read
-        task.jitter = jitter_of(costs, who, 0)
+        task.jitter = jitter_of(costs, worker, 0)
     task.copy_s = costs.copy_s
-    task.compute_s = computation_with_jitter_s(costs, who, task.step, task.jitter)
-    task.fold_s = folding_s(costs, who, task.step)
+    task.compute_s = computation_with_jitter_s(costs, worker, task.step, task.jitter)
+    task.fold_s = folding_s(costs, worker, task.step)
     task.step += 1
     clock.dispatched += 1
     fetched_s = now_s + task.copy_s + costs.latency_s
     sent_s = fetched_s + task.compute_s
     # The order of equal arrivals is that of the reads.
-    enter(state.arrivals, who, sent_s + task.copy_s + costs.latency_s, task.first_step)
-    task.jitter = jitter_of(costs, who, task.step)
+    enter(state.arrivals, worker, sent_s + task.copy_s + costs.latency_s, task.first_step)
+    task.jitter = jitter_of(costs, worker, task.step)
 
 
 AHEAD = 16
@@ -346,7 +346,7 @@ def rows_under_way(
     ordered = np.empty(len(rows), np.int64)
     ordered = np.sort(ordered[: write_keys(rows, *phases, steps, ordered)])
     count, places = len(ordered), ordered & WHO
-    found = Contributions(
+    contributions = Contributions(
         fold=np.full(count, IN_FLIGHT, np.int64),
         worker=(places // depth if depth > 1 else places).astype(np.int32),
         read_version=np.empty(count, np.int64),
@@ -354,16 +354,16 @@ def rows_under_way(
         first_step=(ordered >> WHO_BITS) * steps,
         steps=np.full(count, steps, np.int32),
     )
-    write_reads(rows, places, found.read_version, found.read_time_s)
-    return found
+    write_reads(rows, places, contributions.read_version, contributions.read_time_s)
+    return contributions
 
 
 @kernel
-def write_keys(rows: Any, first: int, last: int, steps: int, keys: Any) -> int:
+def write_keys(rows: Any, low: int, high: int, steps: int, keys: Any) -> int:
     """Pack first step and place of each row in flight into one number; returns their count."""
     count = 0
     for place in range(len(rows)):
-        if first <= rows[place].phase <= last:
+        if low <= rows[place].phase <= high:
             # First steps differ, so the place below them never decides the order.
             keys[count] = (rows[place].first_step // steps << WHO_BITS) | place
             count += 1
@@ -373,8 +373,8 @@ def write_keys(rows: Any, first: int, last: int, steps: int, keys: Any) -> int:
 @kernel
 def write_reads(rows: Any, places: Any, read_version: Any, read_at_s: Any) -> None:
     """Write version and instant of the reads of the rows ``places`` to the columns."""
-    last = len(places) - 1
+    end = len(places) - 1
     for row in range(len(places)):
-        prefetch(rows, places[min(row + AHEAD, last)])
+        prefetch(rows, places[min(row + AHEAD, end)])
         read_version[row] = rows[places[row]].read_version
         read_at_s[row] = rows[places[row]].read_at_s

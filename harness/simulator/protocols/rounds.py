@@ -139,10 +139,10 @@ def round_timeline(
         return Timeline(contributions=losses, kinds=SPAN_KINDS)
     tasks = np.stack(rounds)
     folds = np.arange(first_fold, first_fold + len(tasks), dtype=np.int64)
-    round_, who = np.nonzero(tasks["is_read"])
+    round_, worker = np.nonzero(tasks["is_read"])
     fates = np.concatenate([folds[round_], np.full(len(lost), LOST, np.int64)])
-    workers = np.concatenate([who, lost["worker"]])
-    parts = np.concatenate([tasks[round_, who], lost["task"]])
+    workers = np.concatenate([worker, lost["worker"]])
+    parts = np.concatenate([tasks[round_, worker], lost["task"]])
     return Timeline(
         folds=Folds(folds, tasks["fetched_s"].max(axis=1)),
         contributions=_contributions(fates, workers, parts),
@@ -156,8 +156,8 @@ def contributions_in_flight(rounds: Sequence[Any]) -> Contributions:
     if not rounds:
         return Contributions()
     tasks = np.stack(rounds)
-    round_, who = np.nonzero(tasks["is_read"])
-    return _contributions(IN_FLIGHT, who, tasks[round_, who])
+    round_, worker = np.nonzero(tasks["is_read"])
+    return _contributions(IN_FLIGHT, worker, tasks[round_, worker])
 
 
 def _contributions(fates: Any, workers: Any, parts: Any) -> Contributions:
@@ -179,19 +179,19 @@ def _spans(tasks: Any, stages: Sequence[tuple[str, str, str]], overlap: bool) ->
     server.
     """
     rounds, workers = tasks.shape
-    there = np.repeat(tasks["is_read"] == 1, len(stages), axis=1)
-    who = np.repeat(np.arange(workers, dtype=np.int32), len(stages))
+    present = np.repeat(tasks["is_read"] == 1, len(stages), axis=1)
+    lane = np.repeat(np.arange(workers, dtype=np.int32), len(stages))
     kind = np.tile(np.array([SPAN_KINDS.index(name) for name, *_ in stages], np.int32), workers)
     start_s = np.stack([tasks[start] for _, start, _ in stages], axis=2).reshape(rounds, -1)
     end_s = np.stack([tasks[end] for *_, end in stages], axis=2).reshape(rounds, -1)
     if overlap:
-        who = np.append(who, np.int32(SERVER))
+        lane = np.append(lane, np.int32(SERVER))
         kind = np.append(kind, np.int32(SPAN_KINDS.index(REDUCE)))
         start_s = np.column_stack([start_s, tasks["join_s"].min(axis=1)])
         end_s = np.column_stack([end_s, tasks["fetched_s"].max(axis=1)])
-        there = np.column_stack([there, np.ones(rounds, np.bool_)])
-    busy = (there & (end_s > start_s)).reshape(-1)
-    lanes, kinds = (np.tile(column, rounds)[busy] for column in (who, kind))
+        present = np.column_stack([present, np.ones(rounds, np.bool_)])
+    busy = (present & (end_s > start_s)).reshape(-1)
+    lanes, kinds = (np.tile(column, rounds)[busy] for column in (lane, kind))
     return Spans(lanes, kinds, start_s.reshape(-1)[busy], end_s.reshape(-1)[busy])
 
 
@@ -242,8 +242,8 @@ def network_of(cluster: Cluster) -> Network:
 
 def build_wiring(cluster: Cluster, workers: int) -> Wiring:
     """The links of `network_of` a cluster, numbered."""
-    own = own_links(cluster, workers)
-    return wire(network_of(cluster), workers, own=own, alone=not cluster.jobs)
+    link_rates = own_links(cluster, workers)
+    return wire(network_of(cluster), workers, own=link_rates, alone=not cluster.jobs)
 
 
 def plan(state: State, costs: Costs, join_s: Any) -> None:
@@ -269,16 +269,16 @@ def plan(state: State, costs: Costs, join_s: Any) -> None:
 def _plan_buckets(state: State, costs: Costs) -> None:
     """`plan` with buckets: gradients are sent while the rest is computed."""
     tasks, parallel = state.tasks, state.machine.parallel
-    there = np.flatnonzero(tasks["is_read"])
+    members = np.flatnonzero(tasks["is_read"])
     tasks["join_s"], tasks["reduced_s"] = np.inf, -np.inf
-    mine, backward_s = tasks[there], np.zeros(len(there))
-    last_minibatches(costs, mine, there, backward_s)
+    mine, backward_s = tasks[members], np.zeros(len(members))
+    last_minibatches(costs, mine, members, backward_s)
     backward_s *= parallel.slowdown * parallel.backward_share
     # The forward part is over then; the backward part is stretched by its all-reduces.
     begins_s = mine["compute_end_s"] - backward_s
     encode_s, decode_s = coding_s(state.machine, costs.parameter_bytes)
     computed_s, reduced_s = average_in_buckets(
-        state.collective.restrict(there),
+        state.collective.restrict(members),
         sizes(state.buckets, costs.parameter_bytes),
         begins_s,
         backward_s + encode_s,
@@ -287,27 +287,27 @@ def _plan_buckets(state: State, costs: Costs) -> None:
         _add_s_per_byte(state),
         wire_bytes(state.machine, 1.0),
     )
-    tasks["compute_end_s"][there] = computed_s
-    tasks["join_s"][there] = computed_s + _average_s(state)
+    tasks["compute_end_s"][members] = computed_s
+    tasks["join_s"][members] = computed_s + _average_s(state)
     tasks["pushed_s"] = tasks["join_s"]
-    tasks["reduced_s"][there] = reduced_s
+    tasks["reduced_s"][members] = reduced_s
     _fetch(state, decode_s)
 
 
 @kernel
-def last_minibatches(costs: Costs, tasks: Any, there: Any, seconds: Any) -> None:
-    """Durations of the last minibatch of a round for the workers ``there`` [M]."""
+def last_minibatches(costs: Costs, tasks: Any, members: Any, seconds: Any) -> None:
+    """Durations of the last minibatch of a round for the workers ``members`` [M]."""
     for place in range(len(tasks)):
         step = tasks[place].first_step + tasks[place].steps - 1
-        seconds[place] = computation_s(costs, there[place], step)
+        seconds[place] = computation_s(costs, members[place], step)
 
 
 def _average_s(state: State) -> float:
     """A worker's fixed time for the next average; 0 for a single worker."""
     if len(state.tasks) == 1:
         return 0.0
-    parallel, first = state.machine.parallel, state.clock[0]["version"] == 0
-    return parallel.average_s + (parallel.first_average_s if first else 0.0)
+    parallel, is_first = state.machine.parallel, state.clock[0]["version"] == 0
+    return parallel.average_s + (parallel.first_average_s if is_first else 0.0)
 
 
 def _add_s_per_byte(state: State) -> float:
@@ -325,14 +325,15 @@ def reduce(state: State, size: float, from_s: float) -> None:
         from_s: the present instant for a repetition; −∞ for the first time.
     """
     tasks = state.tasks
-    there = np.flatnonzero(tasks["is_read"])
-    ready_s = np.maximum(tasks["pushed_s"][there], from_s)
+    members = np.flatnonzero(tasks["is_read"])
+    ready_s = np.maximum(tasks["pushed_s"][members], from_s)
     tasks["reduced_s"] = -np.inf
     sent, add_s = wire_bytes(state.machine, size), _add_s_per_byte(state)
-    if state.machine.jobs and len(there) > 1:  # as a fluid, from the last worker's start
-        tasks["reduced_s"][there] = _reduce_end_s(state, float(ready_s.max()), sent, add_s)
+    if state.machine.jobs and len(members) > 1:  # as a fluid, from the last worker's start
+        end_s = _reduce_end_s(state, float(ready_s.max()), sent, add_s)
     else:
-        tasks["reduced_s"][there] = state.collective.restrict(there).ends_s(ready_s, sent, add_s)
+        end_s = state.collective.restrict(members).ends_s(ready_s, sent, add_s)
+    tasks["reduced_s"][members] = end_s
     _fetch(state, _stage_s(state, size) + _coding_s(state, size)[1])
 
 
@@ -391,14 +392,14 @@ def sizes(buckets: Sequence[float], size_bytes: float) -> list[float]:
     Raises:
         UserError: too many to simulate.
     """
-    found, left = list[float](), size_bytes
-    while left > 0.0:
-        if len(found) == MOST_BUCKETS:
-            told = f"more than {MOST_BUCKETS} of them for {size_bytes:g} bytes"
-            raise UserError(f"buckets: {told}; allowed: larger ones")
-        found.append(min(buckets[min(len(found), len(buckets) - 1)], left))
-        left -= found[-1]
-    return found or [0.0]  # without parameters still one all-reduce, of latencies only
+    parts, remainder = list[float](), size_bytes
+    while remainder > 0.0:
+        if len(parts) == MOST_BUCKETS:
+            excess = f"more than {MOST_BUCKETS} of them for {size_bytes:g} bytes"
+            raise UserError(f"buckets: {excess}; allowed: larger ones")
+        parts.append(min(buckets[min(len(parts), len(buckets) - 1)], remainder))
+        remainder -= parts[-1]
+    return parts or [0.0]  # without parameters still one all-reduce, of latencies only
 
 
 def average_in_buckets(
@@ -426,14 +427,14 @@ def average_in_buckets(
     Returns:
         [M] instants at which members have their last gradients, and [M] all averages.
     """
-    whole, last = sum(parts), len(parts) - 1
+    total, end = sum(parts), len(parts) - 1
     full_s, left_s = np.asarray(begins_s, np.float64), np.full(len(begins_s), -np.inf)
     for place, part in enumerate(parts):
         # In the module's symbols: `full_s` is r, `left_s` e, `alone_s` d, `slowly_s` b (1 − 1/σ).
-        alone_s = np.asarray(backward_s) * (part / whole if whole else 1.0)
+        alone_s = np.asarray(backward_s) * (part / total if total else 1.0)
         slowly_s = np.maximum(left_s - full_s, 0.0) * (1.0 - 1.0 / slowdown)
         full_s = full_s + np.minimum(slowdown * alone_s, alone_s + slowly_s)
-        joined_s = np.maximum(full_s, left_s) + (pause_s if place == last else 0.0)
+        joined_s = np.maximum(full_s, left_s) + (pause_s if place == end else 0.0)
         left_s = collective.ends_s(joined_s, part * ratio, add_s_per_byte)
     return full_s, left_s
 
@@ -474,7 +475,7 @@ def new_neighbours(cluster: Cluster, network: Network, workers: int) -> Neighbou
     wiring = wire(network, count, own=own_links(cluster, count), alone=False)
     rings = [ring_uses(wiring, job.first, job.workers) for job in jobs]
     computes = [_compute_s(cluster, job) + ring[1] for job, ring in zip(jobs, rings, strict=True)]
-    own, latency_s = ring_uses(wiring, 0, workers)
+    uses, latency_s = ring_uses(wiring, 0, workers)
     return Neighbours(
         now_s=np.zeros(1),
         sending=np.zeros(len(jobs)),
@@ -483,7 +484,7 @@ def new_neighbours(cluster: Cluster, network: Network, workers: int) -> Neighbou
         bytes=np.array([message_bytes(job.workload.parameter_bytes, job.workers) for job in jobs]),
         uses=np.array([ring[0] for ring in rings]),
         rate=wiring.rate,
-        own=own,
+        own=uses,
         latency_s=np.array([latency_s]),
     )
 
@@ -493,13 +494,13 @@ def message_bytes(size: float, workers: int) -> float:
     return 2.0 * (workers - 1) * size / workers
 
 
-def ring_uses(wiring: Wiring, first: int, workers: int) -> tuple[Any, float]:
-    """[E] number of messages of a ring of workers from ``first`` on each link; and its latency."""
+def ring_uses(wiring: Wiring, begin: int, workers: int) -> tuple[Any, float]:
+    """[E] number of messages of a ring of workers from ``begin`` on each link; and its latency."""
     uses, latency_s = np.zeros(len(wiring.rate)), 0.0
     way = np.zeros(wiring.longest, np.int64)
     # Each of the 2 (n − 1) rounds takes as long as its slowest message.
     for place in range(workers if workers > 1 else 0):
-        ends = first + place, first + (place + 1) % workers
+        ends = begin + place, begin + (place + 1) % workers
         latency_s = max(latency_s, route(wiring, *ends, way))
         np.add.at(uses, way[way != NO_LINK], 1.0)
     return uses, 2.0 * (workers - 1) * latency_s
@@ -516,9 +517,9 @@ def average_s(neighbours: Neighbours, size: float, begins_s: float) -> float:
     # First the other jobs alone up to the beginning, then with the own average.
     while neighbours.now_s[0] < begins_s:
         _step(neighbours, math.inf, begins_s)
-    left = size
-    while left > 0.0:
-        left = _step(neighbours, left, math.inf)
+    remainder = size
+    while remainder > 0.0:
+        remainder = _step(neighbours, remainder, math.inf)
     return float(neighbours.now_s[0] + neighbours.latency_s[0])
 
 
@@ -529,7 +530,7 @@ def fair_rates(uses: Any, rate: Any) -> Any:
         uses: [J, E] number of messages of each ring on each link.
         rate: [E] bytes per second of each link.
     """
-    found, room = np.full(len(uses), np.inf), rate.astype(np.float64)
+    rates, room = np.full(len(uses), np.inf), rate.astype(np.float64)
     open_ = uses.any(axis=1)
     while open_.any():
         load = uses[open_].sum(axis=0)
@@ -540,41 +541,41 @@ def fair_rates(uses: Any, rate: Any) -> Any:
         # One ring's messages have one rate, so a full link stops all of them, on all links.
         full = share <= least
         stops = open_ & uses[:, full].any(axis=1)
-        found[stops] = least
+        rates[stops] = least
         room = np.maximum(room - least * uses[stops].sum(axis=0), 0.0)
         open_ &= ~stops
-    return found
+    return rates
 
 
-def _step(neighbours: Neighbours, left: float, end_s: float) -> float:
+def _step(neighbours: Neighbours, remainder: float, end_s: float) -> float:
     """Advance to the next event, or to ``end_s``; returns what is left of the own average.
 
-    An infinite ``left`` means that there is no such average.
+    An infinite ``remainder`` means that there is no such average.
     """
-    sending, asked = neighbours.sending == 1.0, math.isfinite(left)
-    uses = np.vstack([neighbours.uses * sending[:, None], neighbours.own * asked])
+    sending, averages = neighbours.sending == 1.0, math.isfinite(remainder)
+    uses = np.vstack([neighbours.uses * sending[:, None], neighbours.own * averages])
     pace = fair_rates(uses, neighbours.rate)
     pace[:-1][~sending] = 1.0  # what is left of a computing job is in seconds
-    amounts = np.append(neighbours.left, left if asked else 0.0)
+    amounts = np.append(neighbours.left, remainder if averages else 0.0)
     waits_s = amounts / pace  # 0 for an infinite pace
-    waits_s[-1] = waits_s[-1] if asked else math.inf
+    waits_s[-1] = waits_s[-1] if averages else math.inf
     passes_s = min(float(waits_s.min()), end_s - neighbours.now_s[0])
     over = waits_s <= passes_s
     # Without an event, exactly ``end_s``: a sum could miss it by rounding, and loop.
     neighbours.now_s[0] = neighbours.now_s[0] + passes_s if over.any() else end_s
-    rest = amounts - np.where(np.isinf(pace), 0.0, pace) * passes_s
-    neighbours.left[:] = rest[:-1]
-    done = over[:-1]
-    neighbours.sending[done] = 1.0 - neighbours.sending[done]
-    neighbours.left[done] = np.where(
-        neighbours.sending[done] == 1.0, neighbours.bytes[done], neighbours.compute_s[done]
+    amounts_left = amounts - np.where(np.isinf(pace), 0.0, pace) * passes_s
+    neighbours.left[:] = amounts_left[:-1]
+    ended = over[:-1]
+    neighbours.sending[ended] = 1.0 - neighbours.sending[ended]
+    neighbours.left[ended] = np.where(
+        neighbours.sending[ended] == 1.0, neighbours.bytes[ended], neighbours.compute_s[ended]
     )
-    if not asked:
-        return left
-    return 0.0 if over[-1] else float(rest[-1])
+    if not averages:
+        return remainder
+    return 0.0 if over[-1] else float(amounts_left[-1])
 
 
 def _compute_s(cluster: Cluster, job: Job) -> float:
     """Seconds of computing of a job's round, without variation: those of its slowest worker."""
     workers: Sequence[int] = range(job.first, job.first + job.workers)
-    return job.every * max(compute_seconds(cluster, job.workload, who) for who in workers)
+    return job.every * max(compute_seconds(cluster, job.workload, worker) for worker in workers)

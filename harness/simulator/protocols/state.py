@@ -252,26 +252,26 @@ def plan(state: State, leaf: int, time_s: float, kind: int) -> None:
 @kernel
 def wake(state: State) -> None:
     """Let idle workers read next, in order of their numbers."""
-    for who in range(len(state.workers)):
-        if state.workers[who].status == PARKED:
-            schedule_read(state, who)
+    for number in range(len(state.workers)):
+        if state.workers[number].status == PARKED:
+            schedule_read(state, number)
 
 
 @kernel
-def become(state: State, who: int, status: int) -> None:
+def become(state: State, number: int, status: int) -> None:
     """Change a worker's status, and the clock's counts of parked and busy workers."""
-    clock, worker = state.clock[0], state.workers[who]
+    clock, worker = state.clock[0], state.workers[number]
     clock.parked += (status == PARKED) - (worker.status == PARKED)
     clock.busy += (status in (ABOUT_TO_READ, ENGAGED)) - (worker.status in (ABOUT_TO_READ, ENGAGED))
     worker.status = status
 
 
 @kernel
-def schedule_read(state: State, who: int) -> None:
+def schedule_read(state: State, number: int) -> None:
     """Let a worker read at this instant, after all other events of it."""
-    become(state, who, ABOUT_TO_READ)
+    become(state, number, ABOUT_TO_READ)
     # A queue of their own makes reads last at their instant, whatever is scheduled meanwhile.
-    append(state.readers, state.clock[0].now_s, who)
+    append(state.readers, state.clock[0].now_s, number)
 
 
 @kernel
@@ -288,8 +288,8 @@ def find_least(state: State, rules: Rules) -> None:
     """Find the fewest folds of any present worker; workers that the bound allows read now."""
     clock = state.clock[0]
     clock.at_least = 0
-    for who in range(len(state.workers)):
-        worker = state.workers[who]
+    for number in range(len(state.workers)):
+        worker = state.workers[number]
         if worker.status != AWAY:
             if clock.at_least == 0 or worker.folds < clock.least:
                 clock.least = worker.folds
@@ -297,9 +297,9 @@ def find_least(state: State, rules: Rules) -> None:
             clock.at_least += worker.folds == clock.least
     # Held workers are ordered by their folds, which include contributions in flight (`read`).
     while state.held[1].time_s <= clock.least + rules.bound:
-        first = state.held[1].key & LEAF
-        scratch(state.held, first)
-        schedule_read(state, first)
+        head = state.held[1].key & LEAF
+        scratch(state.held, head)
+        schedule_read(state, head)
 
 
 SHARD = np.dtype([("queued", np.int64), ("version", np.int64), ("free_s", np.float64)])
@@ -344,33 +344,33 @@ def new_shards(shards: int, workers: int, slots: int) -> Shards:
 
 
 @kernel
-def settle(shards: Shards, where: int, now_s: float) -> None:
+def settle(shards: Shards, index: int, now_s: float) -> None:
     """Count a shard's folds up to this instant."""
     # Ends rise along the ring, so counting stops at the first piece that is not yet folded.
-    shard, ring = shards.queues[where], shards.ends_s.shape[1]
-    while shard.version < shard.queued and shards.ends_s[where, shard.version % ring] <= now_s:
+    shard, ring = shards.queues[index], shards.ends_s.shape[1]
+    while shard.version < shard.queued and shards.ends_s[index, shard.version % ring] <= now_s:
         shard.version += 1
 
 
 @kernel
-def look(shards: Shards, who: int, now_s: float) -> None:
+def look(shards: Shards, worker: int, now_s: float) -> None:
     """Let a worker read every shard at this instant."""
-    for where in range(len(shards.queues)):
-        settle(shards, where, now_s)
-        shards.seen[who, where] = shards.queues[where].version
+    for index in range(len(shards.queues)):
+        settle(shards, index, now_s)
+        shards.seen[worker, index] = shards.queues[index].version
 
 
 @kernel
-def begin(shards: Shards, who: int, place: int) -> None:
+def begin(shards: Shards, worker: int, place: int) -> None:
     """Begin a contribution at the versions that its worker read last."""
     shards.sent[place] = 0
-    for where in range(len(shards.queues)):
-        shards.pieces[place, where].read_version = shards.seen[who, where]
+    for index in range(len(shards.queues)):
+        shards.pieces[place, index].read_version = shards.seen[worker, index]
 
 
 @kernel
 def queue(
-    shards: Shards, who: int, place: int, now_s: float, arrival_s: float, fold_s: float
+    shards: Shards, worker: int, place: int, now_s: float, arrival_s: float, fold_s: float
 ) -> bool:
     """Queue the next piece at its shard, with a part of ``fold_s``; whether it was the last.
 
@@ -378,13 +378,13 @@ def queue(
     """
     count, ring = shards.ends_s.shape
     # Neighbouring workers begin with different shards, which spreads the load.
-    where = (who + shards.sent[place]) % count
-    settle(shards, where, now_s)
-    shard, piece = shards.queues[where], shards.pieces[place, where]
+    index = (worker + shards.sent[place]) % count
+    settle(shards, index, now_s)
+    shard, piece = shards.queues[index], shards.pieces[place, index]
     piece.version = shard.queued
     piece.start_s = max(arrival_s, shard.free_s)
     piece.end_s = piece.start_s + fold_s / count
-    shards.ends_s[where, shard.queued % ring] = shard.free_s = piece.end_s
+    shards.ends_s[index, shard.queued % ring] = shard.free_s = piece.end_s
     shard.queued += 1
     shards.sent[place] += 1
     return shards.sent[place] == count
@@ -394,8 +394,8 @@ def queue(
 def fold_end_s(shards: Shards, place: int) -> float:
     """Instant at which the last shard has folded its piece."""
     end_s = shards.pieces[place, 0].end_s
-    for where in range(1, len(shards.queues)):
-        end_s = max(end_s, shards.pieces[place, where].end_s)
+    for index in range(1, len(shards.queues)):
+        end_s = max(end_s, shards.pieces[place, index].end_s)
     return end_s
 
 
@@ -466,22 +466,22 @@ def write_row(record: Record, row: int, slot: Any) -> None:
         instants.fold_start_s = slot.fold_start_s
 
 
-def timeline(record: Record, first: int, steps: int, under_way: int) -> Timeline:
+def timeline(record: Record, start: int, steps: int, under_way: int) -> Timeline:
     """The timeline of a record.
 
     Args:
         record: of `asynchronous.run`.
-        first: number of the first fold.
+        start: number of the first fold.
         steps: minibatches of each contribution.
         under_way: space behind the folds.
     """
-    done, lost, restarts = record.counts.tolist()
-    pieces = record.pieces[:done]
-    numbers = np.arange(first, first + done + under_way, dtype=np.int64)[:done]
+    count, lost, restarts = record.counts.tolist()
+    pieces = record.pieces[:count]
+    numbers = np.arange(start, start + count + under_way, dtype=np.int64)[:count]
     rows = _build_contributions(record, numbers, steps, under_way)
     struck = record.restarts[:restarts]
     return Timeline(
-        folds=Folds(numbers, record.fold_end_s[:done]),
+        folds=Folds(numbers, record.fold_end_s[:count]),
         contributions=_append_lost(rows, _rows(record.lost, np.arange(lost), LOST, steps)),
         spans=_spans(record, pieces) if len(record.instants) else Spans(),
         restarts=Restarts(*(struck[name].copy() for name in RESTART.names or ())),
@@ -492,21 +492,21 @@ def timeline(record: Record, first: int, steps: int, under_way: int) -> Timeline
 def _build_contributions(record: Record, numbers: Any, steps: int, under_way: int) -> Contributions:
     """Columns as views with room behind them, or as copies."""
     # A view keeps its whole array alive, so mostly empty arrays are copied instead.
-    done = len(numbers)
-    size = done + under_way
+    count = len(numbers)
+    size = count + under_way
     columns = [record.worker, record.read_version, record.read_at_s, record.first_step]
     if size < len(record.worker) // 2:
         columns = [column[:size].copy() for column in columns]
-    worker, read_version, read_at_s, first_step = (column[:done] for column in columns)
-    each = np.full(size, steps, np.int32)[:done]
-    return Contributions(numbers, worker, read_version, read_at_s, first_step, each)
+    worker, read_version, read_at_s, first_step = (column[:count] for column in columns)
+    counts = np.full(size, steps, np.int32)[:count]
+    return Contributions(numbers, worker, read_version, read_at_s, first_step, counts)
 
 
 def _append_lost(rows: Contributions, lost: Contributions) -> Contributions:
     if len(lost) == 0:
         return rows
-    more = lost.columns()
-    joined = {name: np.concatenate([column, more[name]]) for name, column in rows.columns().items()}
+    ends = lost.columns()
+    joined = {name: np.concatenate([column, ends[name]]) for name, column in rows.columns().items()}
     return Contributions(**joined)
 
 
@@ -537,19 +537,19 @@ def _pieces(folds: Any, rows: Any) -> Pieces:
 
 def _spans(record: Record, pieces: Any) -> Spans:
     """Fetch, compute, push of each contribution and folds of its pieces, if they take time."""
-    done, count = pieces.shape
-    rows, in_shards = record.instants[:done], count > 0
+    folds, count = pieces.shape
+    rows, in_shards = record.instants[:folds], count > 0
     count = max(count, 1)
     fold_start_s = pieces["start_s"] if in_shards else rows["fold_start_s"][:, None]
-    fold_end_s = pieces["end_s"] if in_shards else record.fold_end_s[:done, None]
+    fold_end_s = pieces["end_s"] if in_shards else record.fold_end_s[:folds, None]
     starts = (rows[name] for name in ("fetch_start_s", "fetch_end_s", "push_start_s"))
     ends = (rows[name] for name in ("fetch_end_s", "compute_end_s", "push_end_s"))
     start_s = np.column_stack([*starts, fold_start_s]).reshape(-1)
     end_s = np.column_stack([*ends, fold_end_s]).reshape(-1)
-    worker = np.empty((done, 3 + count), np.int32)
-    worker[:, :3] = record.worker[:done, None]
+    worker = np.empty((folds, 3 + count), np.int32)
+    worker[:, :3] = record.worker[:folds, None]
     worker[:, 3:] = SERVER - np.arange(count)
-    kind = np.tile(np.array([0, 1, 2, *[3] * count], np.int32), done)
+    kind = np.tile(np.array([0, 1, 2, *[3] * count], np.int32), folds)
     busy = end_s > start_s
     return Spans(worker.reshape(-1)[busy], kind[busy], start_s[busy], end_s[busy])
 
@@ -586,10 +586,10 @@ def new_roads(cluster: Cluster, workers: int, depth: int, shards: int) -> Roads 
     if cluster.network is None or cluster.network.server is None:
         return None
     rate = cluster.host.staging_bytes_per_s if cluster.host.staging == "pageable" else None
-    slots, own = workers * depth, own_links(cluster, workers)
+    slots, link_rates = workers * depth, own_links(cluster, workers)
     return Roads(
-        traffic=new_traffic(wire(cluster.network, workers, shards, own), slots),
-        star=new_star(cluster.network, workers, shards, depth, own),
+        traffic=new_traffic(wire(cluster.network, workers, shards, link_rates), slots),
+        star=new_star(cluster.network, workers, shards, depth, link_rates),
         size_bytes=np.zeros(slots),
         sent=np.zeros(slots, np.int64),
         staging_bytes_per_s=rate if rate is not None else np.inf,

@@ -113,15 +113,15 @@ def on_departure(
 ) -> None:
     """Schedule a message's arrival, and the next message at its departure."""
     # A message is sent when the previous one has departed, not when it has arrived.
-    last = roads.sent[place] == rules.shards
+    is_last = roads.sent[place] == rules.shards
     pushing = state.slots[place].phase == PUSHING
     if pushing and rules.shards > 1:
         plan(state, arrival_leaf(state, roads, rules, place), arrives_s, PUSHED)
     elif pushing:
         on_arrival(state, costs, rules, place, arrives_s)
-    elif last:
+    elif is_last:
         on_fetched(state, rules, place, arrives_s, staging_s(roads, place))
-    if last:
+    if is_last:
         roads.sent[place] = 0
     else:
         plan(state, place, departs_s, SEND)
@@ -293,10 +293,10 @@ def serve(state: State, place: int, arrival_s: float) -> None:
 
 
 @kernel
-def end_of(state: State, costs: Costs, rules: Rules, who: int) -> None:
+def end_of(state: State, costs: Costs, rules: Rules, worker: int) -> None:
     """Release a contribution's place at the server to the longest waiting contribution."""
     clock = state.clock[0]
-    state.workers[who].mine -= 1
+    state.workers[worker].mine -= 1
     clock.under_way -= 1
     clock.busy -= 1
     clock.places -= 1
