@@ -264,6 +264,7 @@ def _go_back(server: Server, arrays: Arrays, facts: Facts) -> None:
     """Restore a state into a server; its version and its past stay."""
     _adopt_tensors(server, arrays)
     reinstate_vectors(state_of(server), arrays)
+    # The version goes on, so folds since that state must not count as made.
     server.undone = server.version - facts["folds"]
     server.numbers = dict(facts["numbers"])
 
@@ -426,6 +427,7 @@ class StaleReplay:
         stack = self.contributions if self._overwriting else self.replicas
         busy = {worker for worker, _ in self.in_flight}
         free = iter(sorted(set(range(self.slots)).difference(self.in_flight.values())))
+        # Slots never run out: there are as many as contributions can be in flight.
         for (key, steps), slot in zip(readers, free, strict=False):
             self.in_flight[key], self.restarts[key] = slot, self.server.restarts
             origin = self.server.version, self._rate, self.passes, key[0] in busy
@@ -458,6 +460,7 @@ class StaleReplay:
         version = self.server.version
         self.checkpoints.save_or_restore(self.server, self.states)
         if version in failed:
+            # Reads before the failure found the other model of this version, and are done.
             self._read(reads.pop((version, True), ()))
 
     def begin_pass(self) -> None:
@@ -469,6 +472,7 @@ class StaleReplay:
         arrays, facts = capture_server(self.server)
         arrays |= copy_arrays(self._stacks())
         arrays |= self.checkpoints.arrays() | self.states.capture()
+        # By worker: how they were joined depends on the last batch alone.
         memories = self.memories.split()
         for worker, memory in memories.items():
             arrays |= memory_to_arrays(f"memories/{worker}/", memory)
@@ -489,6 +493,7 @@ class StaleReplay:
         reinstate_server(self.server, arrays, facts)
         reinstate_vectors(self._stacks(), arrays)
         self.in_flight = {(worker, step): slot for worker, step, slot in facts["in_flight"]}
+        # Both were written in the order of ``in_flight``.
         self.restarts = dict(zip(self.in_flight, facts["in_flight_restarts"], strict=True))
         self.pending = [
             Pending(steps, slot, (worker, step), *origin)
@@ -592,6 +597,7 @@ class StaleReplay:
             LocalWork(network, replicas, minibatches, out, local, memory)
         )
         check_losses(self.algorithm, losses, len(batch))
+        # A pass begins with a contribution computed in it: a read may still be lost.
         self.latest |= dict.fromkeys(workers, batch[0].passes)
         self.states.send([waiting.key for waiting in batch])
         if self.alone or not is_contiguous(slots):

@@ -53,6 +53,7 @@ class ReplicaStates:
         if self._fresh:
             joint = self._live.join([worker for worker, _ in keys]).tensors
             for row, key in enumerate(keys):
+                # Copies: the next batch changes the joint rows in place.
                 self._sent[key] = {n: t[row : row + 1].clone() for n, t in joint.items()}
 
     def fold(self, keys: Sequence[Key]) -> None:

@@ -106,6 +106,7 @@ def _schedule_among(algorithm: str, workers: int, group: int, members: Ints) -> 
         return _build_schedule(workers, *_tree_over_groups(_group_members(members, group)))
     parts, rounds = EXCHANGES[algorithm](len(members), group)
     for messages in rounds:
+        # In place, which is safe here: only whole schedules are cached (`_schedule`).
         messages["source"] = members[messages["source"]]
         messages["target"] = members[messages["target"]]
     return _build_schedule(workers, parts, rounds)
@@ -132,6 +133,7 @@ def ring(workers: int, group: int) -> tuple[int, Rounds]:
     after = (senders + 1) % workers
     steps = range(workers - 1)
     up = [_round(senders, after, (senders - step) % workers, 1, True) for step in steps]
+    # Worker w has the sum of part w + 1 by now, and passes that on first.
     around = [_round(senders, after, (senders + 1 - step) % workers, 1, False) for step in steps]
     return workers, up + around
 
@@ -147,6 +149,7 @@ def doubling(workers: int, group: int) -> tuple[int, Rounds]:
 
 def rabenseifner(workers: int, group: int) -> tuple[int, Rounds]:
     """Pairs exchange halves, quarters … of the sum, then gather them in the opposite order."""
+    # Called twice: the number of participants is also the number of parts.
     power, _, _, _ = _power_of_two(workers, 1)
     _, rank, before, after = _power_of_two(workers, power)
     ids = np.arange(power)
@@ -184,6 +187,7 @@ def _tree_up(groups: Any, parts: int) -> Rounds:
     rounds: Rounds = []
     for distance in _distances(groups.shape[1]):
         source = groups[:, distance :: 2 * distance]
+        # The last target may have no source.
         target = groups[:, :: 2 * distance][:, : source.shape[1]]
         present = source >= 0
         rounds.append(_round(source[present], target[present], 0, parts, True))
@@ -247,6 +251,7 @@ def two_level(workers: int, group: int) -> tuple[int, Rounds]:
         return [_round(rank, after, start, groups, adds) for start in starts]
 
     def rounds_between(shift: int, adds: bool) -> Rounds:
+        # The first rings leave its group's sum of block p + 1 with the worker at place p.
         block = (place + 1) % size * groups
         starts = [block + (home + shift - step) % groups for step in range(groups - 1)]
         return [_round(rank, across, start, 1, adds) for start in starts]
@@ -373,6 +378,7 @@ class AllReduce:
         self._group = group
         self._plan: tuple[Schedule, Program] | None = None
         self._smaller: AllReduce | None = None
+        # Now, so that an unknown algorithm is rejected when the simulation is built.
         if algorithm not in ROUND:
             self._get_plan()
 
@@ -427,6 +433,7 @@ class AllReduce:
         times = np.full((3, count), np.inf)
         messages = Messages(plan.messages, size_bytes * plan.messages["count"] / plan.parts, *times)
         end_s, enters_s = np.zeros(workers), np.full(workers, np.inf)
+        # The others never enter their first round, which has no message for them.
         enters_s[self.members] = ready
         traffic = new_traffic(self.wiring, workers)
         carry_out(traffic, rounds, desk, messages, enters_s, add_s_per_byte, end_s)
@@ -438,6 +445,7 @@ def program(plan: Schedule) -> Program:
     rows = plan.messages
     rounds = int(rows["round"].max(initial=0)) + 1
     keys = [rows[end].astype(np.int64) * rounds + rows["round"] for end in ("source", "target")]
+    # In one round a worker sends one message at most, and receives one.
     entries, place = np.unique(np.concatenate(keys), return_inverse=True)
     numbers = np.arange(len(rows))
     sends, receives = (np.full(len(entries), NONE, np.int64) for _ in range(2))
@@ -493,6 +501,7 @@ def enter(
         agree(traffic, rounds, desk, messages, out, now_s, add_s_per_byte)
     if into != NONE and traffic.wiring.rendezvous:
         agree(traffic, rounds, desk, messages, into, now_s, add_s_per_byte)
+    # First come, first served, `agree` may have settled the round already.
     if desk.waiting[worker] and desk.place[worker] == place:
         settle(rounds, desk, messages, worker, add_s_per_byte)
 

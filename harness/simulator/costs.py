@@ -128,6 +128,7 @@ def costs_of(
         cv=_cv(jitter),
         values=_factors(jitter),
         straggle_probability=odd.probability,
+        # Read only where it matters: the keys that were read are those with an effect.
         slowdown=odd.slowdown if odd.probability > 0.0 else 1.0,
         fold_law=laws.LAW_CODES[folds.law],
         fold_cv=_cv(folds),
@@ -159,7 +160,9 @@ def _compute_seconds(cluster: Cluster, workload: Workload, workers: int, seed: i
     """[N] seconds of one minibatch of each worker, with its lasting speed."""
     firsts = np.cumsum([0, *(group.count for group in cluster.workers[:-1])]).tolist()
     group_s = [compute_seconds(cluster, workload, start) for start in firsts]
+    # A file may describe millions of workers; no group is repeated beyond those needed.
     worker_s = np.repeat(group_s, [min(group.count, workers) for group in cluster.workers])
+    # More workers than the file describes are its groups over again.
     base = np.resize(worker_s, workers)
     if cluster.heterogeneity_cv == 0.0:
         return base
@@ -203,6 +206,7 @@ def computation_with_jitter_s(costs: Costs, worker: int, step: int, jitter: floa
     """`computation_s` for a jitter that has been drawn already."""
     seconds = costs.compute_s[worker] * jitter
     if costs.straggle_probability > 0.0:
+        # From a stream of its own: stragglers change no worker's jitter.
         u = laws.uniforms(costs.straggler_key, worker, step, 0)[0]
         if u < costs.straggle_probability:
             seconds *= costs.slowdown

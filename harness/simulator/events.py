@@ -146,6 +146,7 @@ def pop(heap: Heap) -> tuple[float, int, int]:
     event = (events[0].time_s, events[0].key >> PRIORITY_SHIFT, events[0].who)
     counts[SIZE] -= 1
     size = counts[SIZE]
+    # The last event takes the first one's place, and sinks below those that come before it.
     time_s, key, owner = events[size].time_s, events[size].key, events[size].who
     place, below = 0, 1
     while below < size:
@@ -177,6 +178,7 @@ def from_a_line(rows: int, kind: Any) -> Any:
     """[rows] of zeros, aligned to a cache line, so that the two children of a node share a line."""
     size = rows * kind.itemsize
     memory = np.zeros(size + LINE_BYTES, np.uint8)
+    # NumPy's memory may begin anywhere in a line, so the bytes up to the next one are skipped.
     skipped = -memory.ctypes.data % LINE_BYTES
     return memory[skipped : skipped + size].view(kind)
 
@@ -205,6 +207,7 @@ def scratch(entries: Any, owner: int) -> None:
 def set_leaf(entries: Any, owner: int, time_s: float, key: int) -> None:
     """Change a leaf and update the nodes above it."""
     place = (len(entries) >> 1) + owner
+    # Into an empty leaf, an event can only make nodes earlier: `rise` may stop half-way up.
     if entries[place].time_s == np.inf:
         rise(entries, place, time_s, key)
         return
@@ -213,6 +216,7 @@ def set_leaf(entries: Any, owner: int, time_s: float, key: int) -> None:
     while place > 1:
         rival = entries[place ^ 1]
         rival_s, rival_key = rival.time_s, rival.key
+        # Not ``or`` and ``and``: a branch here would be mispredicted half of the time.
         loses = (rival_s < time_s) | ((rival_s == time_s) & (rival_key < key))
         time_s = rival_s if loses else time_s
         key = rival_key if loses else key
@@ -269,6 +273,7 @@ def append(queue: Queue, time_s: float, owner: int) -> None:
     place = place - room if place >= room else place
     for _ in range(queue.counts[WAIT]):
         above = place - 1 if place > 0 else room - 1
+        # Also at equal times, so that the event appended first stays first.
         if events[above].time_s <= time_s:
             break
         events[place] = events[above]

@@ -197,6 +197,7 @@ def away_s(faults: Faults, process: int, worker: int, occurrence: int) -> float:
     down_s, law = faults.down_s[process], faults.down_law[process]
     if law == laws.CONSTANT or down_s == np.inf:
         return down_s
+    # A law takes several draws of one step, so processes must differ in their steps.
     number = occurrence * len(faults.kind) + process
     return down_s * laws.draw_factor(faults.down_key, worker, number, law, faults.down_cv[process])
 

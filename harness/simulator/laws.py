@@ -90,6 +90,7 @@ def gamma(key: Any, worker: int, step: int, cv: float) -> float:
         boost = uniforms(key, worker, step, 0)[0] ** (1.0 / shape)
     d = (shape if shape >= 1.0 else shape + 1.0) - 1.0 / 3.0
     c = 1.0 / math.sqrt(9.0 * d)
+    # Draw 0 is the boost's, and every try takes two of its own: no number serves twice.
     draw = 1
     while True:
         x = normal(key, worker, step, draw)
@@ -107,6 +108,7 @@ def draw_factor(key: Any, worker: int, step: int, law: int, cv: float) -> float:
         return lognormal(key, worker, step, cv)
     if law == GAMMA:
         return gamma(key, worker, step, cv)
+    # Shifted by 1 − cv, an exponential of mean cv has mean 1 and deviation cv.
     return (1.0 - cv) - cv * math.log(uniforms(key, worker, step, 0)[0])
 
 

@@ -64,6 +64,7 @@ class Channels(NamedTuple):
 
 def new_channels(link: Link, workers: int) -> Channels:
     """An idle link."""
+    # Otherwise the end of a copy is known at its start, and nothing waits here.
     capacity = workers if link.sharing == "fair" else 0
     return Channels(
         sharing=_CODES[link.sharing],
@@ -129,6 +130,7 @@ def soonest(channels: Channels) -> tuple[float, int]:
 @kernel
 def finish(channels: Channels, way: int, now_s: float) -> int:
     """Remove the finished copy from a fair link; returns the slot given to `join`."""
+    # The V at which a copy ends is fixed when it joins, so the order of ends never changes.
     service_s, slot = take(channels.pushes if way == UP else channels.fetches)
     channel = channels.channel[channels.up if way == UP else DOWN]
     channel.service_s = service_s  # exactly, whatever rounding would have made of V

@@ -106,6 +106,7 @@ def new_traffic(wiring: Wiring, slots: int) -> Traffic:
         ways=np.full((slots, wiring.longest), NO_LINK, np.int64),
         active=np.zeros(slots, np.int64),
         counts=np.zeros(2, np.int64),
+        # Void entries stay until they come first or the heap is full (`give_rate`).
         departures=new_heap(4 * slots + 16),
     )
 
@@ -496,6 +497,7 @@ def wire(
     server = network.server if shards else None
     levels = [*network.levels, server or Level()]
     below = network.levels
+    # Rounded up: the last group may be smaller than those that its links are made for.
     counts = [-(-workers // level.workers_per_link) * level.links for level in below] + [shards]
     up, down, rates = _number_links(levels, counts)
     if own is not None:
@@ -535,6 +537,7 @@ def _number_links(
     for level, count, (away, towards) in zip(levels, counts, rates, strict=True):
         back = count if level.duplex == "full" else 0
         up.append(links)
+        # The one number of a half-duplex link stands for both directions, which fill it together.
         down.append(links + count if back else links)
         runs += [(away, count), (towards, back)]
         links += count + back
@@ -561,6 +564,7 @@ def route(wiring: Wiring, source: int, target: int, way: Any) -> float:
     top = True
     for level in range(levels):
         a, b = source // wiring.group[level], target // wiring.group[level]
+        # One link leads to both ends: the message turns below it, and never sees the core.
         if not outside and a == b:
             top = False
             break
@@ -586,6 +590,7 @@ def route(wiring: Wiring, source: int, target: int, way: Any) -> float:
     if top and wiring.core != NO_LINK and (outside or not one_rail(wiring, source, target)):
         way[place] = wiring.core
         place += 1
+    # The slot's last message may have left a longer way.
     way[place:] = NO_LINK
     return latency_s
 

@@ -103,6 +103,7 @@ def ends_by_events_s(wiring: Wiring, members: Any, ready_s: Any, rounds: Rounds)
         first=np.full(count, NOBODY, np.int64),
         last=np.full(count, NOBODY, np.int64),
         arrived_s=np.zeros(count),
+        # One place a member is enough for all together, though not for each: see the module.
         after=np.arange(1, count + 1),
         free=np.zeros(1, np.int64),
     )
@@ -140,12 +141,14 @@ def enter(
     if not traffic.wiring.rendezvous:
         send(traffic, ring, rounds, member, now_s)
     else:
+        # Of a message's two ends, the one that enters last starts it: the other is waiting.
         after = following(ring, member)
         before = member - 1 if member > 0 else len(ring.round) - 1
         if ring.waiting[after] and ring.round[after] == number:
             send(traffic, ring, rounds, member, now_s)
         if ring.waiting[before] and ring.round[before] == number:
             send(traffic, ring, rounds, before, now_s)
+    # First come, first served, `send` may have settled the round already.
     if ring.waiting[member] and ring.round[member] == number:
         settle(ring, rounds, member)
 
@@ -261,6 +264,7 @@ def ring_rounds(
             departed_s[end] = max(now_s[end], now_s[0])
         for member in range(len(now_s)):
             departed_s[member] += copy_s[member]
+        # The last member's message closes the ring.
         now_s[0] = max(departed_s[0], departed_s[end] + latency_s[end]) + extra_s
         for member in range(1, len(now_s)):
             arrived_s = departed_s[member - 1] + latency_s[member - 1]

@@ -363,6 +363,7 @@ class Simulation:
             if drain and goal < self._promised:
                 raise ValueError(f"{self._promised - self.version} contributions are in flight")
             if drain:
+                # It ends once all are idle, not at a version.
                 return Limits(_NEVER, math.inf, goal, math.inf, standing)
             if handing_out is None:
                 return Limits(goal, math.inf, _NEVER, math.inf, standing)
@@ -381,7 +382,9 @@ class Simulation:
         """Parts of the segment, of at most ``most`` folds each."""
         self.protocol.wake(self._state)
         reason = FULL
+        # The number of folds is unknown then, so arrays start small and double.
         grown = _LEAST_ROOM if limits.version == _NEVER else most
+        # Failures that leave nothing to fold would keep an endless segment running for ever.
         most_lost = LOST_ROUNDS + _LOST_A_WORKER * self.workers if limits.is_endless else math.inf
         lost = 0
         while reason == FULL and lost < most_lost:
@@ -390,6 +393,7 @@ class Simulation:
             reason, part = self.protocol.advance(self._state, self._costs, limits, room, self.spans)
             lost = 0 if len(part.folds) else lost + len(part.lost())
             yield part
+        # A number of folds is out of reach; a segment of time just ends without events.
         if reason == GONE and self.version < min(limits.version, limits.dispatch) < _NEVER:
             raise UserError(f"cluster {self.cluster.name!r}: every worker has left permanently")
         if reason == DYING:
@@ -421,6 +425,7 @@ class Simulation:
         machine, rules = self.cluster.to_dict(), self.protocol.to_dict()
         identity = [machine, self.protocol.name, rules, self.workers, self.seed]
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).digest()
+        # One bit fewer: it is stored in an array of signed numbers.
         return int.from_bytes(digest[:8], "little") >> 1
 
 

@@ -166,8 +166,10 @@ def _build_layout(
     numbers = np.empty_like(kind)
     kinds, rooms = list[Ints](), list[Ints]()
     for channel in [slice(0, 2)] if joint else [slice(0, 1), slice(1, 2)]:
+        # Kind first, so that links of one kind are neighbours, as `_links` expects.
         key = kind[channel] * (link.max() + 1) + link[channel]
         alike, firsts, number = np.unique(key, return_index=True, return_inverse=True)
+        # Workers of two kinds behind one link: its messages would have two rates.
         if level is not None and len(alike) > len(np.unique(link[channel])):
             return None
         numbers[channel] = number.reshape(key.shape)
@@ -192,6 +194,7 @@ def _room(numbers: Ints, links: int) -> Ints:
     """[G] number of workers with each link of a channel on their way down or up."""
     room = np.bincount(numbers[0], minlength=links)
     if len(numbers) > 1:
+        # A contribution is fetched or pushed, so its two ways over one link need one place.
         in_both = numbers[0][numbers[0] == numbers[1]]
         room += np.bincount(numbers[1], minlength=links) - np.bincount(in_both, minlength=links)
     return room
@@ -416,6 +419,7 @@ def change(star: Star, side: int, number: int, clock: float, by: int) -> None:
     """Add a message to a link or remove one (``by`` ±1), with its own clock at ``clock``."""
     link, channel = star.links[side, number], star.channels[side]
     before = grade(star, link)
+    # One message more or fewer takes all messages of the link to another load.
     star.loads[side, before].messages -= link.messages
     link.messages += by
     channel.messages += by
@@ -447,6 +451,7 @@ def count(star: Star, side: int, load: int, by: int) -> None:
     row, channel, listed = star.loads[side, load], star.channels[side], star.listed[side]
     row.links += by
     if by > 0 and row.links == 1:
+        # Few loads exist at a time, so the list is kept in order by shifting.
         place = channel.loads
         while place > 0 and listed[place - 1] > load:
             listed[place] = listed[place - 1]

@@ -167,12 +167,15 @@ def long_run(
             if watch is not None:
                 watch(part)
         batches = batches.concat(stretch.batches)
+        # In flight at the end of the stretch, less what was in flight at its beginning.
         older, aged = stretch.aged - aged, stretch.aged
         figures = _estimate_long_run(batches, size, samples, older / stretch.folded, least_s)
         streak = streak + 1 if figures.reached else 0
         # Without staleness folds are independent, so one narrow interval suffices.
         if streak >= (1 if samples.largest[0] == 0.0 else IN_A_ROW) or 2 * samples.seen > most:
             return figures
+        # Fewer and longer batches, as the run grows: long ones are nearly independent.
+        # Their number sets the next stretch, which is as long as the run so far.
         if len(batches.seconds) >= BATCHES:
             batches, size = batches.merge(2), 2 * size
         count = len(batches.seconds)
@@ -243,6 +246,7 @@ def warm_up(values: Floats) -> int:
         >>> warm_up(np.array([0.0, 5.0, 9.0, 10.0, 10.1, 9.9, 10.0, 10.1, 9.9, 10.0]))
         3
     """
+    # Rounding alone would choose among equal batches.
     if np.ptp(values) <= EQUAL * np.abs(values).max():
         return 0
     tails = [values[start:] for start in range(len(values) // 2 + 1)]
@@ -268,10 +272,12 @@ def ratio(above: Floats, below: Floats) -> Estimate:
     residuals = above - value * below
     squares = float(residuals @ residuals)
     follows = float(residuals[1:] @ residuals[:-1]) / squares if squares > 0.0 else 0.0
+    # Below 0 it would narrow the interval, for which a few batches are no evidence.
     follows = min(max(follows, 0.0), MOST_FOLLOWING)
     error = math.sqrt(squares / (count - 1) / count) / float(below.mean())
     error *= math.sqrt((1.0 + follows) / (1.0 - follows))
     half = float(cast(Any, stdtrit)(count - 1, 0.5 + CONFIDENCE / 2.0)) * error
+    # A periodic run has equal batches, and yet its sums are rounded.
     half += ROUNDING * abs(value)
     return Estimate(value, value - half, value + half)
 
@@ -400,6 +406,7 @@ class Samples:
 
     def add(self, staleness: NDArray[Any], lag_s: Floats) -> None:
         """Add the next contributions."""
+        # Every ``stride``-th of all contributions, wherever parts begin.
         choice = slice(-self.seen % self.stride, None, self.stride)
         self.staleness = np.concatenate([self.staleness, staleness[choice]])
         self.lag_s = np.concatenate([self.lag_s, lag_s[choice]])

@@ -287,6 +287,7 @@ class Timeline:
 
     def folded(self) -> Contributions:
         """The contributions that were folded, without those lost or in flight."""
+        # The usual case, which needs no copy.
         if len(self.contributions) == 0 or self.contributions.fold.min() >= 0:
             return self.contributions
         return self.contributions.where(self.contributions.fold >= 0)
@@ -318,6 +319,7 @@ class Timeline:
         rows = self.folded()
         if len(rows) == 0:
             return np.zeros(0)
+        # Folds of one segment have numbers without gaps.
         return self.folds.time_s[rows.fold - self.folds.fold[0]] - rows.read_time_s
 
     def sha256(self) -> str:
@@ -445,6 +447,7 @@ def _extend(column: NDArray[Any], rows: NDArray[Any]) -> NDArray[Any]:
     """Append ``rows`` to ``column``, in place if it is the start of a long enough array."""
     base, size = column.base, len(column) + len(rows)
     if (
+        # A view from the start of its array, of the same type, with room behind it.
         isinstance(base, np.ndarray)
         and (base.ndim, base.dtype) == (1, column.dtype)
         and base.ctypes.data == column.ctypes.data
@@ -499,6 +502,7 @@ def pass_lag(timeline: Timeline) -> Lag:
     if "decode" not in kinds:
         return Lag(fold, time_s[fold])
     began = np.unique(spans.start_s[spans.kind == kinds.index("decode")])
+    # On the left: a fold at the instant of a pause still belongs to the pass before.
     at = began[np.searchsorted(began, time_s[fold]) - 1]
     return Lag(fold - np.searchsorted(time_s, at, "right"), time_s[fold] - at)
 
@@ -521,6 +525,7 @@ def outer_lag(timeline: Timeline, slots: int | None = None) -> Lag:
         step = decodes.first_step[frame] + within
     else:
         step = (_frames_before(decodes)[frame] + within) // slots
+    # Frames that were decoded last may wait for their minibatch.
     folded = step < counts[decodes.worker[frame]]
     frame, step = frame[folded], step[folded]
     fold = rows.fold[order[begins[decodes.worker[frame]] + step]]

@@ -225,6 +225,7 @@ def _rows(kind: Any, everything: pa.Table, keep: Any) -> Any:
     rows = everything.filter(pa.array(keep))
     columns = kind.__dataclass_fields__
     arrays = {name: rows.column(name).combine_chunks() for name in columns}
+    # Absent columns are null throughout; without rows, only the name tells the optional one.
     present = {
         name: column.to_numpy(zero_copy_only=False)
         for name, column in arrays.items()

@@ -180,6 +180,7 @@ def happen(
 ) -> None:
     """Execute the first event of the tournament."""
     kind, leaf = key >> PRIORITY, key & LEAF
+    # Leaves are slots, then workers, then fault processes by worker.
     number = leaf - len(state.slots)
     networked = state.channels.sharing == link.NETWORK
     if kind == FOLDED:
@@ -216,6 +217,7 @@ def read(state: State, costs: Costs, rules: Rules, limits: Limits, number: int) 
         go(state, rules, number, clock.now_s + away_s)
         return
     if clock.now_s < clock.server_up_s:
+        # Of all that wait for the server, the one that asked first reads first.
         plan(state, len(state.slots) + number, clock.server_up_s, READ)
         return
     if clock.version + clock.under_way >= limits.dispatch or clock.now_s > limits.dispatch_s:
@@ -259,6 +261,7 @@ def take(state: State, costs: Costs, rules: Rules, number: int, place: int) -> N
     slot.compute_s = 0.0
     for step in range(worker.step, worker.step + rules.push_every):
         slot.compute_s += computation_s(costs, number, step)
+    # Folds are counted in contributions, not in minibatches.
     slot.fold_s = folding_s(costs, number, worker.step // rules.push_every)
     worker.step += rules.push_every
     worker.mine += 1

@@ -318,6 +318,7 @@ class Averaging(Spec, TimingProtocol):
         # A read at the instant of the fold is left to `_fold`: it reads the folded version.
         due = (join_s <= limits.time_s) & (join_s < min(clock["fold_s"], struck_s))
         if len(state.absences.leave_s):
+            # Preempted workers leave at their next read, which `_take_over` gives them.
             due &= state.absences.leave_s == 0.0
         if not due.any():
             return

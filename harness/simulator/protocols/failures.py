@@ -85,6 +85,7 @@ def strike(
             if phase in (WORKING, GATED, PUSHING):
                 lose(state, costs, rules, limits, record, place)
         go(state, rules, number, clock.now_s + down_s)
+    # Also if nobody was struck: then instants do not depend on the protocol.
     state.occurrences[process, number] += 1
     times, over_s = state.occurrences[process, number], clock.now_s + down_s
     next_s = instant_s(processes, process, number, times, over_s)
@@ -123,6 +124,7 @@ def fail(
 ) -> None:
     """Fail the server until ``up_s``: its queue and all folds since the checkpoint are lost."""
     clock = state.clock[0]
+    # First: a checkpoint that is due has the present version.
     save(state, costs)
     clock.server_up_s = clock.server_free_s = up_s
     row = record.restarts[record.counts[2]]

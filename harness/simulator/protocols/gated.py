@@ -80,6 +80,7 @@ class GatedServer(Spec, TimingProtocol):
         if clock["busy"] == 0 and not ends:
             reason = f"no worker may read at version {clock['version']}, and none is under way"
             raise UserError(f"protocol {self.name}: {reason}; allowed: a rule that lets one read")
+        # A fold at a time: the next one may change the rule's answer.
         return SERVER.advance(state, costs, limits, 1, spans)
 
     def _let_read(self, state: server_state.State) -> None:
@@ -90,6 +91,7 @@ class GatedServer(Spec, TimingProtocol):
         for worker in np.flatnonzero((status == PARKED) | (status == ABOUT_TO_READ)).tolist():
             if self.may_read(worker, folded, under_way):
                 may.append(worker)
+                # The rule sees the reads that it has just allowed, or it would allow too many.
                 under_way[worker] = 1
         schedule_only(state, np.array(may, np.int64))
 
@@ -105,6 +107,7 @@ class GatedServer(Spec, TimingProtocol):
 @kernel
 def schedule_only(state: server_state.State, workers: Any) -> None:
     """Let these workers read at this instant, and park all others that were about to."""
+    # As a whole: a change of status alone would leave a worker in the queue.
     state.readers.counts[WAIT] = 0
     for worker in range(len(state.workers)):
         if state.workers[worker].status == ABOUT_TO_READ:

@@ -558,6 +558,7 @@ def _step(neighbours: Neighbours, remainder: float, end_s: float) -> float:
     pace[:-1][~sending] = 1.0  # what is left of a computing job is in seconds
     amounts = np.append(neighbours.left, remainder if averages else 0.0)
     waits_s = amounts / pace  # 0 for an infinite pace
+    # An average of no bytes would end at once, and time would stand still.
     waits_s[-1] = waits_s[-1] if averages else math.inf
     passes_s = min(float(waits_s.min()), end_s - neighbours.now_s[0])
     over = waits_s <= passes_s

@@ -615,6 +615,7 @@ def send_next(
         not known yet.
     """
     wiring = roads.traffic.wiring
+    # In the order of `queue`: a message and its piece must meet at one shard.
     shard = wiring.workers + (worker + roads.sent[place]) % shards
     source, target = (worker, shard) if up else (shard, worker)
     size = roads.size_bytes[place] / shards

@@ -76,6 +76,7 @@ def leave_link(state: State, costs: Costs, rules: Rules, way: int) -> None:
     place = link.finish(state.channels, way, now_s)
     slot = state.slots[place]
     slot.on_link = 0
+    # Lost meanwhile: its slot was taken only until the copy left the link.
     if slot.phase == ABANDONED:
         free_slot(state, place)
     elif way == link.DOWN:
