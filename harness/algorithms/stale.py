@@ -150,8 +150,8 @@ class Ringmaster(Gradients):
 
     def start(self, model: Tensor) -> Server:
         """A server with a copy of ``model [P]``, and no gradient used."""
-        versions = {_name_of_gradient(k): -1.0 for k in range(self.most)}
-        return Server(model.clone(), numbers={USED: 0.0, **versions})
+        times = {_name_of_gradient(k): -1.0 for k in range(self.most)}
+        return Server(model.clone(), numbers={USED: 0.0, **times})
 
     def fold(self, server: Server, fold: Fold) -> None:
         """Take a step along each of ``contributions [W, P]`` that is not dropped."""

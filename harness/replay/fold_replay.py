@@ -174,7 +174,7 @@ PREFIX = "checkpoint/"
 
 
 @dataclass
-class Checkpoints:
+class ServerStates:
     """States of a simulated server that can fail, by version, and the plan of a segment.
 
     Args:
@@ -253,7 +253,7 @@ class Checkpoints:
         return {"kept": states, "restarted": self.restarted}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Any], facts: Facts) -> Checkpoints:
+    def from_arrays(cls, arrays: Mapping[str, Any], facts: Facts) -> ServerStates:
         """Restore from the results of `arrays` and `facts`."""
         copies = dict(arrays)
         states = {v: (part(copies, f"{PREFIX}{v}/"), values) for v, values in facts["kept"]}
@@ -345,7 +345,7 @@ class StaleReplay:
     memories: Memories = field(default_factory=Memories)
     passes: int = 0
     latest: dict[int, int] = field(default_factory=dict[int, int])
-    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    checkpoints: ServerStates = field(default_factory=ServerStates)
     states: ReplicaStates = field(init=False)
     loss: Tensor = field(init=False)
     batches: int = 0
@@ -500,7 +500,7 @@ class StaleReplay:
             for steps, slot, (worker, step), *origin in facts["pending"]
         ]
         self.batches = facts["batches"]
-        self.checkpoints = Checkpoints.from_arrays(arrays, facts["checkpoints"])
+        self.checkpoints = ServerStates.from_arrays(arrays, facts["checkpoints"])
         self.states.reinstate(arrays)
         device = self.server.model.device
         self.memories = Memories(

@@ -371,9 +371,9 @@ class Cluster(Spec):
             return "jobs", "not allowed without a network with sharing 'fair'"
         levels = self.network.levels if self.network else ()
         # Own links replace those of a lowest level with one full-duplex link per worker.
-        lowest = levels and levels[0].workers_per_link == 1 and levels[0].duplex == "full"
+        replaceable = levels and levels[0].workers_per_link == 1 and levels[0].duplex == "full"
         for place, group in enumerate(self.workers):
-            if group.has_link and not lowest:
+            if group.has_link and not replaceable:
                 needed = "needs a lowest level of network with a full-duplex link a worker"
                 return f"workers[{place}].up_bytes_per_s", needed
         kinds = [fault.kind for fault in self.faults]

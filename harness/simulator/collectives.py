@@ -45,10 +45,9 @@ import numpy as np
 from harness.base.errors import name_error
 from harness.simulator.events import Heap, kernel, new_heap, push
 from harness.simulator.network import Traffic, Wiring, new_traffic, next_event, reserve, start
-from harness.simulator.ring import Rounds as ring_Rounds
-from harness.simulator.ring import ends_by_events_s, ends_by_rounds_s
+from harness.simulator.ring import RingRounds, ends_by_events_s, ends_by_rounds_s
 
-__all__ = ["ALGORITHMS", "EXCHANGES", "ROUND", "AllReduce", "Messages", "Schedule", "schedule"]
+__all__ = ["ALGORITHMS", "EXCHANGES", "ROUND", "AllReduce", "Messages", "Plan", "schedule"]
 
 Ints = Any
 
@@ -60,7 +59,7 @@ MESSAGE = np.dtype(
 )
 
 
-class Schedule(NamedTuple):
+class Plan(NamedTuple):
     """The messages of one all-reduce.
 
     Attributes:
@@ -75,7 +74,7 @@ class Schedule(NamedTuple):
     messages: Any
 
 
-def schedule(algorithm: str, workers: int, group: int = 1, members: Ints | None = None) -> Schedule:
+def schedule(algorithm: str, workers: int, group: int = 1, members: Ints | None = None) -> Plan:
     """The messages of an algorithm.
 
     Args:
@@ -96,12 +95,12 @@ def schedule(algorithm: str, workers: int, group: int = 1, members: Ints | None 
 
 
 @lru_cache(maxsize=8)
-def _schedule(algorithm: str, workers: int, group: int) -> Schedule:
+def _schedule(algorithm: str, workers: int, group: int) -> Plan:
     parts, rounds = EXCHANGES[algorithm](workers, group)
     return _build_schedule(workers, parts, rounds)
 
 
-def _schedule_among(algorithm: str, workers: int, group: int, members: Ints) -> Schedule:
+def _schedule_among(algorithm: str, workers: int, group: int, members: Ints) -> Plan:
     if algorithm == "hierarchical":
         return _build_schedule(workers, *_tree_over_groups(_group_members(members, group)))
     parts, rounds = EXCHANGES[algorithm](len(members), group)
@@ -112,11 +111,11 @@ def _schedule_among(algorithm: str, workers: int, group: int, members: Ints) -> 
     return _build_schedule(workers, parts, rounds)
 
 
-def _build_schedule(workers: int, parts: int, rounds: Rounds) -> Schedule:
+def _build_schedule(workers: int, parts: int, rounds: Rounds) -> Plan:
     for number, messages in enumerate(rounds):
         messages["round"] = number
     rows = np.concatenate(rounds) if rounds else np.zeros(0, MESSAGE)
-    return Schedule(workers, parts, rows[np.lexsort((rows["source"], rows["round"]))])
+    return Plan(workers, parts, rows[np.lexsort((rows["source"], rows["round"]))])
 
 
 def _round(source: Ints, target: Ints, begin: Ints, count: int, adds: bool) -> Any:
@@ -345,16 +344,16 @@ class Desk(NamedTuple):
     agreed: Any
 
 
-def _ring(workers: int, size_bytes: float, add_s_per_byte: float) -> ring_Rounds:
+def _ring(workers: int, size_bytes: float, add_s_per_byte: float) -> RingRounds:
     part = size_bytes / workers
-    return ring_Rounds(2 * (workers - 1), workers - 1, part, part * add_s_per_byte)
+    return RingRounds(2 * (workers - 1), workers - 1, part, part * add_s_per_byte)
 
 
-def _gather(workers: int, size_bytes: float, add_s_per_byte: float) -> ring_Rounds:
-    return ring_Rounds(workers - 1, workers - 1, size_bytes, size_bytes * add_s_per_byte)
+def _gather(workers: int, size_bytes: float, add_s_per_byte: float) -> RingRounds:
+    return RingRounds(workers - 1, workers - 1, size_bytes, size_bytes * add_s_per_byte)
 
 
-ROUND: dict[str, Callable[[int, float, float], ring_Rounds]] = {"ring": _ring, "gather": _gather}
+ROUND: dict[str, Callable[[int, float, float], RingRounds]] = {"ring": _ring, "gather": _gather}
 """Algorithms on a ring, with their rounds for (workers, bytes, seconds per added byte)."""
 
 
@@ -376,7 +375,7 @@ class AllReduce:
         self.wiring = wiring
         self.members = np.arange(wiring.workers) if members is None else members
         self._group = group
-        self._plan: tuple[Schedule, Program] | None = None
+        self._plan: tuple[Plan, Program] | None = None
         self._smaller: AllReduce | None = None
         # Now, so that an unknown algorithm is rejected when the simulation is built.
         if algorithm not in ROUND:
@@ -413,7 +412,7 @@ class AllReduce:
         """Every message of one run; the arguments are those of `ends_s`."""
         return self._run(np.asarray(ready_s, np.float64), size_bytes, add_s_per_byte)[1]
 
-    def _get_plan(self) -> tuple[Schedule, Program]:
+    def _get_plan(self) -> tuple[Plan, Program]:
         if self._plan is None:
             plan = schedule(self.algorithm, self.wiring.workers, self._group, self.members)
             self._plan = plan, program(plan)
@@ -440,7 +439,7 @@ class AllReduce:
         return end_s[self.members], messages
 
 
-def program(plan: Schedule) -> Program:
+def program(plan: Plan) -> Program:
     """Each worker's rounds, in order."""
     rows = plan.messages
     rounds = int(rows["round"].max(initial=0)) + 1

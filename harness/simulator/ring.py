@@ -35,7 +35,7 @@ __all__ = ["ends_by_events_s", "ends_by_rounds_s"]
 NOBODY = -1
 
 
-class Rounds(NamedTuple):
+class RingRounds(NamedTuple):
     """The rounds, equal except that only the first ones add.
 
     Attributes:
@@ -80,7 +80,7 @@ class Ring(NamedTuple):
     free: Any
 
 
-def ends_by_events_s(wiring: Wiring, members: Any, ready_s: Any, rounds: Rounds) -> Any:
+def ends_by_events_s(wiring: Wiring, members: Any, ready_s: Any, rounds: RingRounds) -> Any:
     """Instants at which members finish all rounds, on any network.
 
     Args:
@@ -113,7 +113,7 @@ def ends_by_events_s(wiring: Wiring, members: Any, ready_s: Any, rounds: Rounds)
 
 
 @kernel
-def go_round(traffic: Traffic, ring: Ring, rounds: Rounds, ready_s: Any, end_s: Any) -> None:
+def go_round(traffic: Traffic, ring: Ring, rounds: RingRounds, ready_s: Any, end_s: Any) -> None:
     """Simulate all rounds of all members; fills ``end_s``."""
     for member in range(len(ready_s)):
         push(ring.heap, ready_s[member], 0, member)
@@ -128,7 +128,7 @@ def go_round(traffic: Traffic, ring: Ring, rounds: Rounds, ready_s: Any, end_s: 
 
 @kernel
 def enter(
-    traffic: Traffic, ring: Ring, rounds: Rounds, member: int, now_s: float, end_s: Any
+    traffic: Traffic, ring: Ring, rounds: RingRounds, member: int, now_s: float, end_s: Any
 ) -> None:
     """Let a member enter its next round, or finish after its last."""
     number = ring.round[member]
@@ -160,7 +160,7 @@ def following(ring: Ring, member: int) -> int:
 
 
 @kernel
-def send(traffic: Traffic, ring: Ring, rounds: Rounds, member: int, now_s: float) -> None:
+def send(traffic: Traffic, ring: Ring, rounds: RingRounds, member: int, now_s: float) -> None:
     """Start a member's message of its present round."""
     source, target = ring.member[member], ring.member[following(ring, member)]
     if traffic.wiring.fair:
@@ -171,7 +171,9 @@ def send(traffic: Traffic, ring: Ring, rounds: Rounds, member: int, now_s: float
 
 
 @kernel
-def on_sent(ring: Ring, rounds: Rounds, member: int, departed_s: float, arrived_s: float) -> None:
+def on_sent(
+    ring: Ring, rounds: RingRounds, member: int, departed_s: float, arrived_s: float
+) -> None:
     """Record departure and arrival of a member's message, and settle both ends' rounds."""
     number, target = ring.round[member], following(ring, member)
     ring.departed_s[member] = departed_s
@@ -182,7 +184,7 @@ def on_sent(ring: Ring, rounds: Rounds, member: int, departed_s: float, arrived_
 
 
 @kernel
-def settle(ring: Ring, rounds: Rounds, member: int) -> None:
+def settle(ring: Ring, rounds: RingRounds, member: int) -> None:
     """Schedule a member's next round if the end of its present one is known."""
     if ring.first[member] == NOBODY or ring.departed_s[member] == np.inf:
         return
@@ -221,7 +223,7 @@ def drop(ring: Ring, member: int) -> None:
     ring.free[0] = place
 
 
-def ends_by_rounds_s(wiring: Wiring, members: Any, ready_s: Any, rounds: Rounds) -> Any:
+def ends_by_rounds_s(wiring: Wiring, members: Any, ready_s: Any, rounds: RingRounds) -> Any:
     """`ends_by_events_s` for networks on which no two messages share a link; same arguments."""
     count = len(members)
     copy_s, latency_s = np.zeros((2, count))
@@ -250,7 +252,7 @@ def ring_links(
 
 @kernel
 def ring_rounds(
-    now_s: Any, departed_s: Any, copy_s: Any, latency_s: Any, rounds: Rounds, rendezvous: bool
+    now_s: Any, departed_s: Any, copy_s: Any, latency_s: Any, rounds: RingRounds, rendezvous: bool
 ) -> None:
     """The recurrence over all rounds; ``now_s`` [M]: members' start, overwritten by their end."""
     end = len(now_s) - 1

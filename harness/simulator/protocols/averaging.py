@@ -74,7 +74,7 @@ from harness.simulator.protocols.rounds import (
     BEFORE,
     LOST_TASK,
     TASK,
-    State,
+    RoundState,
     build_wiring,
     contributions_in_flight,
     network_of,
@@ -150,7 +150,7 @@ class Averaging(Spec, TimingProtocol):
             return None
         return "overlap", "true is simulated only; allowed here: false"
 
-    def begin_epoch(self, state: State, minibatches: int) -> None:
+    def begin_epoch(self, state: RoundState, minibatches: int) -> None:
         """See `TimingProtocol`; the epoch's last round may be shorter."""
         clock = state.clock[0]
         # With overlap the epoch's first round has begun before the last one of the epoch before.
@@ -176,7 +176,7 @@ class Averaging(Spec, TimingProtocol):
         size = 0.0 if self.collective in ROUND else count * MESSAGE_BYTES
         return costs._replace(messages_s=count * each_s, messages_bytes=size)
 
-    def start(self, cluster: Cluster, workers: int) -> State:
+    def start(self, cluster: Cluster, workers: int) -> RoundState:
         """All workers idle at time 0, version 0.
 
         Raises:
@@ -187,7 +187,7 @@ class Averaging(Spec, TimingProtocol):
         network = network_of(cluster)
         clock = np.zeros(1, CLOCK)
         clock["fold_s"] = np.inf
-        return State(
+        return RoundState(
             clock=clock,
             tasks=np.zeros(workers, TASK),
             later=np.zeros(workers, TASK),
@@ -199,12 +199,12 @@ class Averaging(Spec, TimingProtocol):
             neighbours=new_neighbours(cluster, network, workers),
         )
 
-    def wake(self, state: State) -> None:
+    def wake(self, state: RoundState) -> None:
         """Let idle workers read at the present time."""
         state.clock[0]["busy"] = len(state.tasks)
 
     def advance(
-        self, state: State, costs: Costs, limits: Limits, room: int, spans: bool
+        self, state: RoundState, costs: Costs, limits: Limits, room: int, spans: bool
     ) -> tuple[int, Timeline]:
         """Run until a limit or until ``room`` folds are recorded; see `TimingProtocol`."""
         clock, rounds, lost = state.clock[0], list[Any](), list[Any]()
@@ -258,7 +258,7 @@ class Averaging(Spec, TimingProtocol):
         timeline = round_timeline(start, rounds, losses, spans, stages, self.overlap)
         return reason, replace(timeline, restarts=concat_restarts(restarts))
 
-    def in_flight(self, state: State) -> Contributions:
+    def in_flight(self, state: RoundState) -> Contributions:
         """Contributions read and not yet folded, by first step."""
         clock = state.clock[0]
         return contributions_in_flight(
@@ -268,7 +268,9 @@ class Averaging(Spec, TimingProtocol):
             ]
         )
 
-    def _begin(self, state: State, costs: Costs, limits: Limits, restarts: list[Restarts]) -> bool:
+    def _begin(
+        self, state: RoundState, costs: Costs, limits: Limits, restarts: list[Restarts]
+    ) -> bool:
         """Begin a round with all present workers; false if the limits allow none.
 
         With no worker present, the next event is a return and not a fold. With checkpoints the
@@ -298,7 +300,7 @@ class Averaging(Spec, TimingProtocol):
         plan(state, costs, state.tasks["compute_end_s"])
         return True
 
-    def _hand_out(self, state: State, tasks: Any) -> None:
+    def _hand_out(self, state: RoundState, tasks: Any) -> None:
         """Begin a round's tasks with the next minibatches of each worker."""
         clock, steps = state.clock[0], self.every
         start, length = _epoch(state)
@@ -311,7 +313,7 @@ class Averaging(Spec, TimingProtocol):
         clock["step"] += steps
         clock["dispatched"] += 1
 
-    def _go_on(self, state: State, costs: Costs, limits: Limits, struck_s: float) -> None:
+    def _go_on(self, state: RoundState, costs: Costs, limits: Limits, struck_s: float) -> None:
         """Let workers that have joined the all-reduce read and begin the next round."""
         clock, later = state.clock[0], state.later
         join_s = state.tasks["join_s"]
@@ -365,7 +367,7 @@ def _check(cluster: Cluster, rules: Averaging) -> None:
         raise UserError(f"jobs: not simulated with these settings; allowed: {allowed}")
 
 
-def _epoch(state: State) -> tuple[int, int]:
+def _epoch(state: RoundState) -> tuple[int, int]:
     """First minibatch of the present epochs, and minibatches per epoch; 0 without epochs."""
     clock = state.clock[0]
     if clock["epoch_steps"]:
@@ -373,7 +375,7 @@ def _epoch(state: State) -> tuple[int, int]:
     return 0, math.ceil(state.machine.parallel.epoch_minibatches / len(state.tasks))
 
 
-def _may_begin(state: State, restarts: list[Restarts]) -> bool:
+def _may_begin(state: RoundState, restarts: list[Restarts]) -> bool:
     """Whether no checkpoint or restart delays the round; a restart that ends now is recorded."""
     clock, rules = state.clock[0], state.machine.checkpoints
     assert rules is not None
@@ -388,7 +390,7 @@ def _may_begin(state: State, restarts: list[Restarts]) -> bool:
     return True
 
 
-def _fold(state: State) -> None:
+def _fold(state: RoundState) -> None:
     """Complete a fold."""
     clock = state.clock[0]
     clock["now_s"] = clock["fold_s"]
@@ -398,7 +400,7 @@ def _fold(state: State) -> None:
     clock["fold_s"] = np.inf
 
 
-def _take_over(state: State, costs: Costs) -> bool:
+def _take_over(state: RoundState, costs: Costs) -> bool:
     """Make the next round, which has begun, the present one; false if it has no worker left."""
     clock, later = state.clock[0], state.later
     # Workers that had not joined before the fold read the new version now.
@@ -421,7 +423,7 @@ def _give_up(clock: Any) -> None:
     clock["begun"] = clock["later_begun"] = 0
 
 
-def _schedule(state: State, costs: Costs) -> None:
+def _schedule(state: RoundState, costs: Costs) -> None:
     """Schedule the fault processes, at the first call."""
     flag = state.absences.begun
     if len(flag) and not flag[0]:
@@ -433,7 +435,7 @@ def _next_strike_s(absences: Absences) -> float:
     return next_strike_s(absences) if len(absences.begun) else math.inf
 
 
-def _strike(state: State, costs: Costs) -> list[Any]:
+def _strike(state: RoundState, costs: Costs) -> list[Any]:
     """Execute a fault: returns lost tasks; the other workers repeat the all-reduce, or wait."""
     clock, lost = state.clock[0], list[Any]()
     worker = strike(state.absences, costs.faults, clock["now_s"])
@@ -455,7 +457,7 @@ def _strike(state: State, costs: Costs) -> list[Any]:
     return lost
 
 
-def _stop(state: State) -> list[Any]:
+def _stop(state: RoundState) -> list[Any]:
     """Stop after a death with checkpoints: the present round is lost for all workers."""
     clock, tasks = state.clock[0], state.tasks
     lost = np.zeros(0, LOST_TASK)
@@ -469,7 +471,7 @@ def _stop(state: State) -> list[Any]:
     return [lost]
 
 
-def _read(state: State, costs: Costs, tasks: Any, due: Any) -> None:
+def _read(state: RoundState, costs: Costs, tasks: Any, due: Any) -> None:
     """Let the workers that are ``due`` [N] read the present version and begin to compute."""
     parallel, workers = state.machine.parallel, len(tasks)
     # A single worker runs the serial program, without the slowdown of the parallel one.

@@ -87,7 +87,7 @@ TASK = np.dtype(
 )
 
 
-class State(NamedTuple):
+class BackupState(NamedTuple):
     """The state of the protocol.
 
     Attributes:
@@ -105,7 +105,7 @@ class State(NamedTuple):
     absences: Absences
 
 
-class Record(NamedTuple):
+class BackupRecord(NamedTuple):
     """[F] ends of folds, [T] contributions taken, [L] dropped, and the number of each."""
 
     folds: Any
@@ -140,7 +140,7 @@ class BackupWorkers(Spec, TimingProtocol):
         """More than its backups, or one alone, with which the others are compared."""
         return workers == 1 or workers > self.backups
 
-    def promised(self, state: State) -> int:
+    def promised(self, state: BackupState) -> int:
         """The version and the fold under way: a round makes one fold."""
         clock = state.clock[0]
         return int(clock["version"] + clock["under_way"])
@@ -149,7 +149,7 @@ class BackupWorkers(Spec, TimingProtocol):
         """See `TimingProtocol`."""
         return UnitCosts(1e-6, 400.0, 0.9e-6, rounds=True)
 
-    def start(self, cluster: Cluster, workers: int) -> State:
+    def start(self, cluster: Cluster, workers: int) -> BackupState:
         """All workers idle at time 0, version 0.
 
         Raises:
@@ -165,7 +165,7 @@ class BackupWorkers(Spec, TimingProtocol):
             raise UserError("link.sharing: backup workers need 'none', a link for every worker")
         tasks = np.zeros(workers, TASK)
         tasks["worker"] = np.arange(workers)
-        return State(
+        return BackupState(
             clock=np.zeros(1, CLOCK),
             arrivals=new_tournament(workers),
             tasks=tasks,
@@ -173,7 +173,7 @@ class BackupWorkers(Spec, TimingProtocol):
             absences=new_absences(cluster, workers, self.name),
         )
 
-    def wake(self, state: State) -> None:
+    def wake(self, state: BackupState) -> None:
         """Let idle workers read next, as if they had waited for the last fold."""
         clock, tasks = state.clock, state.tasks
         # Appended to those that already wait, so the order of reads is that of arrivals.
@@ -186,7 +186,7 @@ class BackupWorkers(Spec, TimingProtocol):
             clock["busy"] += len(idle)
 
     def advance(
-        self, state: State, costs: Costs, limits: Limits, room: int, spans: bool
+        self, state: BackupState, costs: Costs, limits: Limits, room: int, spans: bool
     ) -> tuple[int, Timeline]:
         """Run until a limit or until ``room`` folds are recorded; see `TimingProtocol`."""
         workers = len(state.tasks)
@@ -194,7 +194,7 @@ class BackupWorkers(Spec, TimingProtocol):
         # Bounded memory for many workers: the segment then has several parts.
         room = max(1, min(room, (1 << 18) // workers))
         start = int(state.clock[0]["version"])
-        record = Record(
+        record = BackupRecord(
             folds=np.empty(room),
             taken=np.empty(room * needed, TASK),
             dropped=np.empty((room + 1) * workers, TASK),
@@ -212,7 +212,7 @@ class BackupWorkers(Spec, TimingProtocol):
             spans=_spans(entries) if spans else Spans(),
         )
 
-    def in_flight(self, state: State) -> Contributions:
+    def in_flight(self, state: BackupState) -> Contributions:
         """Contributions read and not yet folded or dropped, by first step."""
         phase = state.tasks["phase"]
         rows = state.tasks[(phase == COMPUTING) | (phase == TAKEN)]
@@ -246,7 +246,7 @@ def _spans(tasks: np.ndarray) -> Spans:
 
 
 @kernel
-def run(state: State, costs: Costs, limits: Limits, needed: int, record: Record) -> int:
+def run(state: BackupState, costs: Costs, limits: Limits, needed: int, record: BackupRecord) -> int:
     """Advance ``state`` until a limit is met or the record is full; returns the reason."""
     clock, counts, absences = state.clock[0], record.counts, state.absences
     faulty = len(absences.begun) > 0
@@ -291,7 +291,7 @@ def run(state: State, costs: Costs, limits: Limits, needed: int, record: Record)
 
 
 @kernel
-def read_all(state: State, costs: Costs, limits: Limits) -> None:
+def read_all(state: BackupState, costs: Costs, limits: Limits) -> None:
     """Let all workers that waited for the fold read, in order of arrival."""
     clock = state.clock[0]
     for place in range(clock.arrived):
@@ -300,7 +300,7 @@ def read_all(state: State, costs: Costs, limits: Limits) -> None:
 
 
 @kernel
-def read(state: State, costs: Costs, limits: Limits, worker: int) -> None:
+def read(state: BackupState, costs: Costs, limits: Limits, worker: int) -> None:
     """Take a snapshot and the next minibatch; or become idle if the limits allow none."""
     clock, task = state.clock[0], state.tasks[worker]
     if len(state.absences.begun) > 0 and is_away(state, worker):
@@ -328,7 +328,7 @@ def read(state: State, costs: Costs, limits: Limits, worker: int) -> None:
 
 @kernel
 def arrive(
-    state: State, costs: Costs, limits: Limits, needed: int, record: Record, worker: int
+    state: BackupState, costs: Costs, limits: Limits, needed: int, record: BackupRecord, worker: int
 ) -> None:
     """Take an arriving contribution if it is of this version and needed, or drop it.
 
@@ -365,14 +365,14 @@ def arrive(
 
 
 @kernel
-def drop(record: Record, task: Any) -> None:
+def drop(record: BackupRecord, task: Any) -> None:
     """Record a contribution that enters no fold."""
     record.dropped[record.counts[2]] = task
     record.counts[2] += 1
 
 
 @kernel
-def check_complete(state: State, needed: int) -> None:
+def check_complete(state: BackupState, needed: int) -> None:
     """Complete the fold if it has all contributions that it needs or that can still come."""
     clock = state.clock[0]
     coming = needed - clock.taken
@@ -387,7 +387,7 @@ def check_complete(state: State, needed: int) -> None:
 
 
 @kernel
-def is_away(state: State, worker: int) -> bool:
+def is_away(state: BackupState, worker: int) -> bool:
     """Whether a worker that is about to read is absent; a preempted one leaves now."""
     absences, now_s = state.absences, state.clock[0].now_s
     if absences.leave_s[worker] > 0.0:
@@ -397,7 +397,7 @@ def is_away(state: State, worker: int) -> bool:
 
 
 @kernel
-def go(state: State, worker: int) -> None:
+def go(state: BackupState, worker: int) -> None:
     """Let a worker leave, and schedule its return."""
     state.tasks[worker].phase = AWAY
     until_s = state.absences.until_s[worker]
@@ -407,7 +407,7 @@ def go(state: State, worker: int) -> None:
 
 
 @kernel
-def suffer(state: State, costs: Costs, needed: int, record: Record) -> None:
+def suffer(state: BackupState, costs: Costs, needed: int, record: BackupRecord) -> None:
     """Execute a fault; a contribution of its worker that has not arrived is lost."""
     clock = state.clock[0]
     worker = strike(state.absences, costs.faults, clock.now_s)
@@ -422,7 +422,7 @@ def suffer(state: State, costs: Costs, needed: int, record: Record) -> None:
 
 
 @kernel
-def fold(state: State, record: Record) -> None:
+def fold(state: BackupState, record: BackupRecord) -> None:
     """Complete the fold of all contributions taken."""
     clock, counts = state.clock[0], record.counts
     record.folds[counts[0]] = clock.now_s

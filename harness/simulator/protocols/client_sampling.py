@@ -85,7 +85,7 @@ CLOCK = np.dtype(
 of rounds drawn, and beginning and end of the present one."""
 
 
-class State(NamedTuple):
+class SamplingState(NamedTuple):
     """The state of the protocol.
 
     Attributes:
@@ -137,7 +137,7 @@ class ClientSampling(Spec, TimingProtocol):
         """See `TimingProtocol`; clients that are not drawn cost time, too."""
         return UnitCosts(1e-6, 350.0, 3e-6, rounds=True, present_s=0.35e-6)
 
-    def start(self, cluster: Cluster, workers: int) -> State:
+    def start(self, cluster: Cluster, workers: int) -> SamplingState:
         """All clients idle at time 0, version 0.
 
         Raises:
@@ -147,7 +147,7 @@ class ClientSampling(Spec, TimingProtocol):
         if cluster.host.staging == "pageable":
             raise UserError("host.staging: 'pageable' is not simulated in client_sampling")
         joined = replace(network, server=network.server or Level())
-        return State(
+        return SamplingState(
             clock=np.zeros(1, CLOCK),
             tasks=np.zeros(workers, TASK),
             steps=np.zeros(workers, np.int64),
@@ -156,12 +156,12 @@ class ClientSampling(Spec, TimingProtocol):
             wiring=[wire(joined, workers, 1, own_links(cluster, workers))],
         )
 
-    def wake(self, state: State) -> None:
+    def wake(self, state: SamplingState) -> None:
         """Let idle clients be drawn, at the present time."""
         state.clock[0]["busy"] = len(state.tasks)
 
     def advance(
-        self, state: State, costs: Costs, limits: Limits, room: int, spans: bool
+        self, state: SamplingState, costs: Costs, limits: Limits, room: int, spans: bool
     ) -> tuple[int, Timeline]:
         """Run until a limit or until ``room`` folds are recorded; see `TimingProtocol`."""
         clock, rounds, lost = state.clock[0], list[Any](), [np.zeros(0, LOST_TASK)]
@@ -204,11 +204,11 @@ class ClientSampling(Spec, TimingProtocol):
                     break
         return reason, round_timeline(start, rounds, np.concatenate(lost), spans, SERVED)
 
-    def in_flight(self, state: State) -> Contributions:
+    def in_flight(self, state: SamplingState) -> Contributions:
         """Contributions of the present round."""
         return contributions_in_flight([state.tasks] if state.clock[0]["begun"] else [])
 
-    def _draw(self, state: State, costs: Costs, limits: Limits) -> bool:
+    def _draw(self, state: SamplingState, costs: Costs, limits: Limits) -> bool:
         """Begin a round; false if the limits allow none. With no client present, wait for one."""
         clock, tasks = state.clock[0], state.tasks
         if clock["dispatched"] >= limits.dispatch or clock["now_s"] > limits.dispatch_s:
@@ -230,7 +230,7 @@ class ClientSampling(Spec, TimingProtocol):
         self._end(state, costs)
         return True
 
-    def _train(self, state: State, costs: Costs, clients: Any) -> None:
+    def _train(self, state: SamplingState, costs: Costs, clients: Any) -> None:
         """Compute the instants at which drawn clients have the model, compute and answer."""
         clock, tasks = state.clock[0], state.tasks
         tasks[:] = np.zeros((), TASK)
@@ -246,7 +246,7 @@ class ClientSampling(Spec, TimingProtocol):
         travel(costs, traffic, new_heap(len(clients)), mine, clients, len(tasks), sizes, prepare_s)
         tasks[clients] = mine
 
-    def _end(self, state: State, costs: Costs) -> None:
+    def _end(self, state: SamplingState, costs: Costs) -> None:
         """Compute the end of the round, with the contributions that can still come."""
         clock, tasks = state.clock[0], state.tasks
         coming = np.flatnonzero(tasks["is_read"])
@@ -266,7 +266,7 @@ class ClientSampling(Spec, TimingProtocol):
             tasks["fetched_s"][client] = done_s
         clock["end_s"] = max(done_s, clock["now_s"])
 
-    def _strike(self, state: State, costs: Costs) -> Any:
+    def _strike(self, state: SamplingState, costs: Costs) -> Any:
         """Execute a fault; returns the client's task if it has not arrived: [L] of `LOST_TASK`."""
         clock, tasks = state.clock[0], state.tasks
         client = strike(state.absences, costs.faults, clock["now_s"])
@@ -279,7 +279,7 @@ class ClientSampling(Spec, TimingProtocol):
         self._end(state, costs)
         return lost
 
-    def _fold(self, state: State) -> tuple[list[Any], Any]:
+    def _fold(self, state: SamplingState) -> tuple[list[Any], Any]:
         """End the round: returns its tasks if there was a fold, and the dropped contributions."""
         clock, tasks = state.clock[0], state.tasks
         late = np.flatnonzero((tasks["is_read"] == 1) & np.isinf(tasks["fetched_s"]))

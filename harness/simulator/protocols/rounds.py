@@ -62,7 +62,7 @@ __all__ = [
     "SERVED",
     "TASK",
     "Neighbours",
-    "State",
+    "RoundState",
     "average_in_buckets",
     "average_s",
     "build_wiring",
@@ -195,7 +195,7 @@ def _spans(tasks: Any, stages: Sequence[tuple[str, str, str]], overlap: bool) ->
     return Spans(lanes, kinds, start_s.reshape(-1)[busy], end_s.reshape(-1)[busy])
 
 
-class State(NamedTuple):
+class RoundState(NamedTuple):
     """The state of the protocol, and its network.
 
     Attributes:
@@ -246,7 +246,7 @@ def build_wiring(cluster: Cluster, workers: int) -> Wiring:
     return wire(network_of(cluster), workers, own=link_rates, alone=not cluster.jobs)
 
 
-def plan(state: State, costs: Costs, join_s: Any) -> None:
+def plan(state: RoundState, costs: Costs, join_s: Any) -> None:
     """Compute the instants at which workers join the all-reduce and have the average, and the fold.
 
     Args:
@@ -266,7 +266,7 @@ def plan(state: State, costs: Costs, join_s: Any) -> None:
     reduce(state, size, -math.inf)
 
 
-def _plan_buckets(state: State, costs: Costs) -> None:
+def _plan_buckets(state: RoundState, costs: Costs) -> None:
     """`plan` with buckets: gradients are sent while the rest is computed."""
     tasks, parallel = state.tasks, state.machine.parallel
     members = np.flatnonzero(tasks["is_read"])
@@ -302,7 +302,7 @@ def last_minibatches(costs: Costs, tasks: Any, members: Any, seconds: Any) -> No
         seconds[place] = computation_s(costs, members[place], step)
 
 
-def _average_s(state: State) -> float:
+def _average_s(state: RoundState) -> float:
     """A worker's fixed time for the next average; 0 for a single worker."""
     if len(state.tasks) == 1:
         return 0.0
@@ -310,13 +310,13 @@ def _average_s(state: State) -> float:
     return parallel.average_s + (parallel.first_average_s if is_first else 0.0)
 
 
-def _add_s_per_byte(state: State) -> float:
+def _add_s_per_byte(state: RoundState) -> float:
     """Time to add a received byte to the worker's own parameters."""
     rate = state.machine.host.memory_bytes_per_s
     return 0.0 if rate is None else state.machine.server.fold_traffic / rate
 
 
-def reduce(state: State, size: float, from_s: float) -> None:
+def reduce(state: RoundState, size: float, from_s: float) -> None:
     """Compute the round's all-reduce among its workers, which join at ``from_s`` or later.
 
     Args:
@@ -337,21 +337,21 @@ def reduce(state: State, size: float, from_s: float) -> None:
     _fetch(state, _stage_s(state, size) + _coding_s(state, size)[1])
 
 
-def _reduce_end_s(state: State, begins_s: float, size: float, add_s_per_byte: float) -> float:
+def _reduce_end_s(state: RoundState, begins_s: float, size: float, add_s_per_byte: float) -> float:
     """End of an all-reduce of all workers that shares links with other jobs."""
     message = message_bytes(size, len(state.tasks))
     end_s = average_s(state.neighbours, message, begins_s)
     return end_s + message / 2.0 * add_s_per_byte
 
 
-def _fetch(state: State, seconds: float) -> None:
+def _fetch(state: RoundState, seconds: float) -> None:
     """Add ``seconds`` after each worker's all-reduce; the last worker completes the fold."""
     tasks = state.tasks
     tasks["fetched_s"] = tasks["reduced_s"] + seconds
     state.clock[0]["fold_s"] = tasks["fetched_s"].max()
 
 
-def _stage_s(state: State, size: float) -> float:
+def _stage_s(state: RoundState, size: float) -> float:
     """Duration of the copy of the parameters to or from a pinned buffer."""
     host = state.machine.host
     if host.staging == "pageable" and host.staging_bytes_per_s and len(state.tasks) > 1:
@@ -359,7 +359,7 @@ def _stage_s(state: State, size: float) -> float:
     return 0.0
 
 
-def _coding_s(state: State, size: float) -> tuple[float, float]:
+def _coding_s(state: RoundState, size: float) -> tuple[float, float]:
     """`coding_s` of a round; 0 for a single worker, which sends nothing."""
     return coding_s(state.machine, size) if len(state.tasks) > 1 else (0.0, 0.0)
 

@@ -505,8 +505,8 @@ def _build_contributions(record: Record, numbers: Any, steps: int, under_way: in
 def _append_lost(rows: Contributions, lost: Contributions) -> Contributions:
     if len(lost) == 0:
         return rows
-    ends = lost.columns()
-    joined = {name: np.concatenate([column, ends[name]]) for name, column in rows.columns().items()}
+    tail = lost.columns()
+    joined = {name: np.concatenate([column, tail[name]]) for name, column in rows.columns().items()}
     return Contributions(**joined)
 
 
