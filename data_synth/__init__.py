@@ -20,10 +20,7 @@ CORPORA: dict[str, Callable[..., Corpus]] = {
     "fsdd-connected": fsdd_connected.make,
     "aishell": aishell.make,
 }
-FETCHES: dict[str, Callable[..., Path]] = {
-    "fsdd": fsdd.fetch,
-    "aishell": aishell.fetch,
-}
+FETCHES: dict[str, Callable[..., Path]] = {"fsdd": fsdd.fetch, "aishell": aishell.fetch}
 SYNTHETIC = ("parametric", *presets.PRESETS)
 """Corpora synthesised for each seed; the others are recorded."""
 CAN_SKIP = ("aishell",)

@@ -77,9 +77,7 @@ def equal_parts(frames: int, chain: tuple[int, ...]) -> np.ndarray:
 
 
 def flat_start(
-    utterances: Utterances,
-    lexicon: Mapping[str, tuple[int, ...]],
-    silence: tuple[int, ...],
+    utterances: Utterances, lexicon: Mapping[str, tuple[int, ...]], silence: tuple[int, ...]
 ) -> np.ndarray:
     """First targets of every utterance: its words' states in equal parts between silences.
 

@@ -269,12 +269,7 @@ def chunks(maker: Maker, utterances: int = 200) -> Iterator[Chunk]:
 
 
 def make(
-    name: str,
-    recipe: Recipe,
-    scale: str,
-    *,
-    cache: Path,
-    progress: Callable[[str], None],
+    name: str, recipe: Recipe, scale: str, *, cache: Path, progress: Callable[[str], None]
 ) -> Corpus:
     """The corpus of a recipe, from the cache or newly made."""
     key = recipe_key(dataclasses.asdict(recipe), MAKERS)

@@ -73,10 +73,9 @@ class Maker:
     def speaker(self, split: str, rng: np.random.Generator) -> int:
         """One of the people of a split."""
         r = self.recipe
-        first, count = {
-            "train": (0, r.speakers),
-            "dev": (r.speakers, r.test_speakers),
-        }.get(split, (r.speakers + r.test_speakers, r.test_speakers))
+        first, count = {"train": (0, r.speakers), "dev": (r.speakers, r.test_speakers)}.get(
+            split, (r.speakers + r.test_speakers, r.test_speakers)
+        )
         return first + int(rng.integers(count))
 
     def aims(self, word: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

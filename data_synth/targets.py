@@ -115,10 +115,7 @@ def is_speech(loudness: np.ndarray) -> np.ndarray:
 
 
 def flat_targets(
-    speech: Speech,
-    utterances: Utterances,
-    lexicon: Mapping[str, tuple[int, ...]],
-    silence: int,
+    speech: Speech, utterances: Utterances, lexicon: Mapping[str, tuple[int, ...]], silence: int
 ) -> np.ndarray:
     """Equal parts of the loud frames for the first pronunciations, silence elsewhere.
 

@@ -86,11 +86,7 @@ def draw_frames(
 
 
 def train_network(
-    corpus: Corpus,
-    sizes: list[int],
-    effort: Effort,
-    seed: int,
-    split: str = "train",
+    corpus: Corpus, sizes: list[int], effort: Effort, seed: int, split: str = "train"
 ) -> Callable[[np.ndarray], Any]:
     """A network from spliced rows of ``corpus.features`` to log posteriors.
 

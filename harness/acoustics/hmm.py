@@ -47,9 +47,7 @@ def _align(scores: np.ndarray, skippable: int) -> tuple[np.ndarray, float]:
 
 
 def align(
-    loglik: np.ndarray,
-    states: Sequence[int],
-    silence: Sequence[int] = (),
+    loglik: np.ndarray, states: Sequence[int], silence: Sequence[int] = ()
 ) -> tuple[np.ndarray, float]:
     """Viterbi alignment: the best path through a chain of states.
 

@@ -92,10 +92,7 @@ class LanguageModel:
 
 
 def train(
-    text: Iterable[Sequence[str]],
-    order: int = 2,
-    *,
-    vocabulary: Iterable[str] | None = None,
+    text: Iterable[Sequence[str]], order: int = 2, *, vocabulary: Iterable[str] | None = None
 ) -> LanguageModel:
     """Estimate an n-gram model from sentences.
 

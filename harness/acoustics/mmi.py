@@ -189,10 +189,7 @@ class SequenceCriterion:
         return self.references.align(words, scores)
 
     def outer(
-        self,
-        log_posteriors: np.ndarray,
-        reference: Sequence[str],
-        paths: Denominator | None = None,
+        self, log_posteriors: np.ndarray, reference: Sequence[str], paths: Denominator | None = None
     ) -> Outer:
         """Value and outer gradient of one utterance, with its `Trouble` if any.
 
@@ -259,11 +256,7 @@ class SequenceCriterion:
 
 
 def _outer(
-    value: float,
-    gradient: np.ndarray,
-    rejected: np.ndarray,
-    alive: np.ndarray,
-    lost: bool = False,
+    value: float, gradient: np.ndarray, rejected: np.ndarray, alive: np.ndarray, lost: bool = False
 ) -> Outer:
     kept = alive & ~rejected
     cancelled = int((~alive & ~rejected).sum())

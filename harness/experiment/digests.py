@@ -11,12 +11,14 @@ not part of it: files that the code reads, attributes that it looks up by name, 
 
 from __future__ import annotations
 
+import copyreg
 import dis
 import functools
 import hashlib
 import importlib
 import importlib.util
 import inspect
+import random
 import sys
 import sysconfig
 import types
@@ -37,6 +39,8 @@ PACKAGES = {"site-packages", "dist-packages"}
 OWN = ("harness", "lagbench", "data_synth", "reports", "reproductions")
 """Packages whose code is no part of identities."""
 PLAIN = (str, int, float, bool, bytes, type(None), complex)
+BUILTIN: tuple[type, ...] = (dict, list, tuple, set, frozenset, bytearray, *PLAIN)
+"""Types whose content is read as such, of an object of a subclass beside its class."""
 LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
 """Instructions that read a global, of functions and of the bodies of classes."""
 ADDRESS = " at 0x"
@@ -44,12 +48,42 @@ ADDRESS = " at 0x"
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 """Attributes of a module with hooks, which change its outputs or gradients."""
 
+PYTHONS = (
+    *("__module__", "__doc__", "__annotations__", "__firstlineno__", "__static_attributes__"),
+    *("__dict__", "__weakref__", "__slotnames__"),
+)
+"""Members that Python writes to a class, about its source and for itself."""
+
+GENERATORS: list[object] = [
+    torch.default_generator,
+    cast(Any, random.random).__self__,
+    cast(Any, np.random.random).__self__,
+]
+"""The global generators, whose states are no part of identities."""
+
+WRAPPERS: tuple[type, ...] = (property, classmethod, staticmethod)
+WRAPPED = ("__func__", "fget", "fset", "fdel")
+"""What wraps functions in a class, and its attributes with them."""
+
+COMPILERS = "_dynamo_"
+"""Attributes of a tensor that `torch.compile` writes begin so."""
+
 OF_TORCH = vars(nn.Module()).keys() - {"training"}
 """Attributes of a module in which PyTorch keeps its parts and hooks."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Seen = dict[int, tuple[int, object]]
-"""Objects described so far by id, with their number; held here so that no id is used again."""
+
+
+class Seen(dict[int, tuple[int, object]]):
+    """Objects described so far by id, with their number; held here so that no id is used again.
+
+    Args:
+        module: the module whose digest this is; its tensors are its state, see `digest_of_state`.
+    """
+
+    def __init__(self, module: nn.Module | None = None) -> None:
+        super().__init__()
+        self.state = {id(each): k for k, each in enumerate(_tensors(module))} if module else {}
 
 
 VARYING: set[str] = set()
@@ -74,9 +108,9 @@ def digest_of_code(value: object, called: str = "code") -> str:
     Raises:
         UserError: a part of it cannot be identified by source and values.
     """
-    sha = hashlib.sha256()
+    sha, seen = hashlib.sha256(), Seen(value if isinstance(value, nn.Module) else None)
     try:
-        for line in _describe(value, {}):
+        for line in _describe(value, seen):
             sha.update(line.encode() + b"\n")
     except Exception as error:  # ours, or from a `repr` or attribute of the user's or a library's
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
@@ -103,17 +137,28 @@ def from_outside(value: object) -> bool:
 def digest_of_state(module: nn.Module) -> str:
     """SHA-256 of every parameter and buffer: names, types, shapes and bytes."""
     sha = hashlib.sha256()
-    for kind in (module.named_parameters(), module.named_buffers()):
-        for name, tensor in kind:
-            sha.update(f"{name} {getattr(tensor, 'requires_grad', False)}".encode())
+    names, seen = dict[int, str](), Seen(module)
+    for kind in (module.named_parameters, module.named_buffers):
+        for name, tensor in kind(remove_duplicate=False):
+            if (known := names.setdefault(id(tensor), name)) != name:
+                sha.update(f"{name} is {known}".encode())
+                continue
+            sha.update(f"{name} {tensor.requires_grad}".encode())
             sha.update(digest_of_tensor(tensor).encode())
+            for line in _further(tensor, seen):
+                sha.update(line.encode())
     return sha.hexdigest()
+
+
+def _tensors(module: nn.Module) -> list[Tensor]:
+    """The parameters and buffers of a module, a tied one once."""
+    return [*module.parameters(), *module.buffers()]
 
 
 def digest_of_part(value: object, called: str = "code") -> str:
     """`digest_of_code`, combined with the state of a module that has one, e.g. a weighted loss."""
     code = digest_of_code(value, called)
-    if not isinstance(value, nn.Module) or not value.state_dict():
+    if not isinstance(value, nn.Module) or not _tensors(value):
         return code
     return hashlib.sha256(f"{code} {digest_of_state(value)}".encode()).hexdigest()
 
@@ -137,45 +182,79 @@ _is_wrapped = cast(
 
 def _describe(value: object, seen: Seen) -> Iterator[str]:
     """Lines that describe a value; a value described before is replaced by its number."""
-    if isinstance(value, PLAIN):
+    if type(value) in PLAIN:
         yield f"{type(value).__name__} {value!r}"
+        return
+    if id(value) in seen.state:
+        yield f"state {seen.state[id(value)]}"
         return
     if id(value) in seen:
         yield f"again {seen[id(value)][0]}"
         return
     seen[id(value)] = len(seen), value
-    if isinstance(value, types.ModuleType):
+    if any(value is generator for generator in GENERATORS):
+        yield f"global {type(value).__name__}"
+    elif isinstance(value, types.ModuleType):
         yield f"module {value.__name__} {_version(value.__name__)}"
     elif isinstance(value, Tensor):
         if _is_wrapped(value):
             # A wrapper from inside a `torch.func` transform, which the function kept afterwards.
             raise _DigestError(value, "it is of a call that is over, kept by the function")
-        yield f"tensor {digest_of_tensor(value)}"
+        yield f"tensor {digest_of_tensor(value)}{' trained' * value.requires_grad}"
+        yield from _further(value, seen)
     elif isinstance(value, np.ndarray):
         yield from _array(cast(Array, value), seen)
+        yield from _further(cast(object, value), seen)
     elif isinstance(value, functools.partial):
         made = cast("functools.partial[Any]", value)
         yield from _several("partial", (made.func, made.args, made.keywords), seen)
+        yield from _further(made, seen)
     elif isinstance(value, type):
         yield from _class(value, seen)
     elif isinstance(value, types.MethodType):
         yield from _several("method", (value.__func__, value.__self__), seen)
     elif isinstance(value, types.FunctionType):
         yield from _function(value, seen)
-    elif isinstance(value, Mapping):
-        table = cast(Mapping[object, object], value)
-        pairs = sorted(table.items(), key=lambda pair: _sort_key(pair[0]))
-        yield from _several("table", [part for pair in pairs for part in pair], seen)
-    elif isinstance(value, set | frozenset):
-        yield from _several("set", sorted(cast(set[object], value), key=_sort_key), seen)
-    elif isinstance(value, Sequence):
-        yield from _several("row", cast(Sequence[object], value), seen)
+    elif type(value) in BUILTIN:
+        yield from _builtin_value(value, type(value), seen)
     elif _is_compiled(value):
         yield from _digest_compiled(value, seen)
     elif _is_builtin(value):
         yield from _builtin(value, seen)
     else:
         yield from _object(value, seen)
+
+
+def _builtin_value(value: Any, kind: type, seen: Seen) -> Iterator[str]:
+    """Describe a value by what its ``kind`` of `BUILTIN` reads in it."""
+    if kind in PLAIN:
+        yield f"{kind.__name__} {cast(Any, kind).__repr__(value)}"
+    elif kind is dict:
+        yield from _table(cast("dict[Any, Any]", value), seen, is_ordered=True)
+    else:
+        parts = list[object](cast(Any, kind).__iter__(value))
+        ordered = sorted(parts, key=_sort_key) if kind in (set, frozenset) else parts
+        yield from _several("row" if kind is tuple else kind.__name__, ordered, seen)
+
+
+def _further(value: object, seen: Seen) -> Iterator[str]:
+    """Describe the class and the attributes of a tensor, array or partial that has its own."""
+    if type(value) not in (Tensor, nn.Parameter, np.ndarray, functools.partial):
+        yield from _describe(type(value), seen)
+    held = {**getattr(value, "__dict__", {}), **_slots(value)}
+    held = {name: each for name, each in held.items() if not name.startswith(COMPILERS)}
+    if held and not isinstance(value, np.memmap):  # where that is mapped from is no content
+        yield from _table(held, seen)
+
+
+def _table(table: dict[Any, Any], seen: Seen, *, is_ordered: bool = False) -> Iterator[str]:
+    """Describe pairs, and their order if it counts, as in a dict, whose loops go by it."""
+    pairs = list[tuple[object, object]](cast(Any, dict).items(table))
+    keys = [_sort_key(key) for key, _ in pairs]
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    yield from _several("table", [part for k in order for part in pairs[k]], seen)
+    if is_ordered and order != sorted(order):
+        yield f"order {order}"
 
 
 def _several(kind: str, values: Sequence[object], seen: Seen) -> Iterator[str]:
@@ -186,7 +265,7 @@ def _several(kind: str, values: Sequence[object], seen: Seen) -> Iterator[str]:
 
 def _sort_key(value: object) -> str:
     """Sort key of the elements of sets and tables, equal in every process."""
-    return repr(value) if isinstance(value, PLAIN) else digest_of_code(value)
+    return repr(value) if type(value) in PLAIN else digest_of_code(value)
 
 
 def _array(value: Array, seen: Seen) -> Iterator[str]:
@@ -216,7 +295,7 @@ def _digest_compiled(value: Any, seen: Seen) -> Iterator[str]:
         raise _DigestError(value, "numba keeps no Python function of it")
     yield f"compiled {type(value).__name__} {_version('numba')}"
     dispatcher = getattr(value, "_dispatcher", value)
-    yield from _describe(getattr(dispatcher, "targetoptions", {}), seen)
+    yield from _table(dict(getattr(dispatcher, "targetoptions", {})), seen)
     yield from _describe(function, seen)
 
 
@@ -228,19 +307,19 @@ def _is_builtin(value: object) -> bool:
 
 
 def _builtin(value: Any, seen: Seen) -> Iterator[str]:
-    """Describe a function in C by name and version, and by the tensor it is bound to."""
+    """Describe a function in C by name and version, and by the object it is bound to."""
     where = getattr(value, "__module__", "") or ""
     name = str(getattr(value, "__qualname__", value))
     if ADDRESS in name:
         raise _DigestError(value, "it has no name of its own")
     yield f"builtin {where} {name} {_version(where)}"
     bound: object = getattr(value, "__self__", None)
-    if isinstance(bound, Tensor | np.ndarray):
-        yield from _describe(cast(object, bound), seen)
+    if bound is not None and not isinstance(bound, types.ModuleType):
+        yield from _describe(bound, seen)
 
 
 def _object(value: object, seen: Seen) -> Iterator[str]:
-    """Describe an object by its class and its attributes, one of a library as pickle does."""
+    """Describe an object by its class, attributes and content, one of a library as pickle does."""
     if isinstance(value, np.ufunc) and value.__name__.endswith("(vectorized)"):
         raise _DigestError(value, "numpy.frompyfunc keeps no Python function of it")
     yield "object"
@@ -255,12 +334,31 @@ def _object(value: object, seen: Seen) -> Iterator[str]:
         held = {name: each for name, each in held.items() if not _is_torch_internal(name)}
     elif is_installed(type(value).__module__) and "__wrapped__" not in held:
         with suppress(Exception):  # of what cannot be pickled
-            made: Any = cast(Any, value).__reduce_ex__(4)
-            if not isinstance(made, str):  # a function, its arguments, state, elements and items
-                made = [part if at < 3 else [*part] for at, part in enumerate(made[:5]) if part]
-            yield from _describe(made, seen)
+            yield from _pickled(value, seen)
             return
-    yield from _describe(held, seen)
+        if type(value).__module__ == "builtins" and hasattr(value, "__len__"):  # as `dict.keys()`
+            table = isinstance(value, types.MappingProxyType)
+            parts = cast(Any, value).items() if table else cast(Any, value)
+            yield from _several("view", [*parts], seen)
+    elif kind := next((kind for kind in BUILTIN if isinstance(value, kind)), None):
+        yield from _builtin_value(value, kind, seen)
+    yield from _table(held, seen)
+
+
+def _pickled(value: Any, seen: Seen) -> Iterator[str]:
+    """Describe an object by what pickle keeps of it: a name, or how it is made, and its state."""
+    reduced = cast(Any, copyreg.dispatch_table).get(type(value))
+    made: Any = reduced(value) if reduced else value.__reduce_ex__(4)
+    if isinstance(made, str):
+        yield from _describe(made, seen)
+        return
+    function, arguments, state, *several = [*made, None, None, None][:5]
+    contents = [[*part] for part in several if part]  # elements and items
+    yield from _several("made", (function, arguments, *contents), seen)
+    if isinstance(state, dict):
+        yield from _table(cast("dict[str, object]", state), seen)
+    else:
+        yield from _describe(state, seen)
 
 
 def _slots(value: object) -> dict[str, Any]:
@@ -281,18 +379,14 @@ def _is_torch_internal(name: str) -> bool:
 
 
 def _module(held: Mapping[str, Any], seen: Seen) -> Iterator[str]:
-    """Describe a module's children and hooks, and its tensors unless the digest is of a module.
-
-    In a module's own digest, the tensors are the state, see `digest_of_state`.
-    """
+    """Describe a module's children, hooks and tensors."""
     children = held["_modules"]
     yield from _several("children", [part for pair in children.items() for part in pair], seen)
     for name in HOOKS:
         if held.get(name):
             yield from _several(name, list(held[name].values()), seen)
-    _, first = next(iter(seen.values()))
     tensors = {**held["_parameters"], **held["_buffers"]}
-    if not isinstance(first, nn.Module) and any(each is not None for each in tensors.values()):
+    if any(each is not None and id(each) not in seen.state for each in tensors.values()):
         yield from _describe(tensors, seen)
 
 
@@ -303,14 +397,17 @@ def _class(kind: type, seen: Seen) -> Iterator[str]:
     yield f"class {kind.__qualname__}"
     for base in (*kind.__bases__, type(kind)):
         yield from _describe(base, seen)
-    for name, member in sorted(vars(kind).items()):
-        bound = [getattr(member, part, None) for part in ("__func__", "fget", "fset", "fdel")]
-        functions = [each for each in bound if each is not None] or [member]
-        # What Python itself keeps in a class has names of this form, too.
-        is_plain = not name.startswith("__") and variable(kind, name) not in VARYING
-        if is_plain or isinstance(functions[0], types.FunctionType):
+    members: list[tuple[str, Any]] = sorted(vars(kind).items())
+    for name, member in members:
+        if name in PYTHONS:
+            continue
+        parts: list[object] = [member]
+        if issubclass(type(member), WRAPPERS):
+            parts = [type(member), *(getattr(member, part, None) for part in WRAPPED)]
+        is_function = len(parts) > 1 or isinstance(member, types.FunctionType)
+        if is_function or variable(kind, name) not in VARYING:
             yield f"member {name}"
-            yield from _several("parts", functions, seen)
+            yield from _several("parts", parts, seen)
 
 
 def _function(function: types.FunctionType, seen: Seen) -> Iterator[str]:
@@ -429,7 +526,7 @@ def is_installed(module: str) -> bool:
     files = [getattr(sys.modules.get(name), "__file__", None) for name in (module, top)]
     path = next((file for file in files if file), None)
     if path is None:
-        return top in sys.stdlib_module_names
+        return top in sys.stdlib_module_names or top.startswith("_cython_")
     place = Path(path).resolve()
     installed = place.is_relative_to(STANDARD) or not PACKAGES.isdisjoint(place.parts)
     return installed or any(top in _recorded(folder) for folder in place.parents)

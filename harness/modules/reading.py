@@ -313,8 +313,9 @@ class RandomExamples(Arrays):
 
     @cached_property
     def sha256(self) -> str:
-        """Digest of the data set's code and attributes, and of the examples as first read."""
-        code = digest_of_code(self.data, "data")
+        """Digest of the code and attributes of what gives examples, and of those first read."""
+        is_torchs = self.collate in (None, *TORCHS_OWN)
+        code = digest_of_code(self.data if is_torchs else [self.data, self.collate], "data")
         first = Arrays(self.x, self.y).sha256
         return hashlib.sha256(f"redrawn {code} {first}".encode()).hexdigest()
 

@@ -23,15 +23,7 @@ from harness.experiment.experiment import TrainingConfig
 from harness.experiment.order import Minibatches
 from harness.experiment.run import FoldApplication, identity_config, train
 from harness.experiment.run_file import RunFile, load_application, load_run
-from harness.processes.group import (
-    GOES_ON,
-    LISTENING,
-    SECRET,
-    SERVER_RANK,
-    Group,
-    allow_files,
-    say,
-)
+from harness.processes.group import GOES_ON, LISTENING, SECRET, SERVER_RANK, Group, allow_files, say
 from harness.processes.rounds import Rounds
 from harness.processes.server import NoWorkersLeft, ServerExecutor
 from harness.processes.transport import (

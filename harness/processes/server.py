@@ -27,14 +27,7 @@ from harness.algorithms.contract import Fold
 from harness.experiment.experiment import TrainingConfig
 from harness.experiment.order import Minibatches
 from harness.processes.recorder import Recorder, Work
-from harness.processes.transport import (
-    Connections,
-    Header,
-    Kind,
-    MalformedMessage,
-    Message,
-    fill,
-)
+from harness.processes.transport import Connections, Header, Kind, MalformedMessage, Message, fill
 from harness.processes.worker import Pacing
 from harness.replay.fold_replay import Arrays, Facts, capture_server, reinstate_server
 from harness.simulator import Timeline

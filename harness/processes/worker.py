@@ -20,15 +20,7 @@ from torch import Tensor
 from harness.algorithms.contract import LocalWork, Memory
 from harness.experiment.contract import TaskConfig
 from harness.experiment.experiment import TrainingConfig
-from harness.processes.transport import (
-    Body,
-    Header,
-    Kind,
-    Link,
-    MalformedMessage,
-    ServerGone,
-    fill,
-)
+from harness.processes.transport import Body, Header, Kind, Link, MalformedMessage, ServerGone, fill
 from harness.simulator.costs import Costs, computation_s, costs_of, folding_s
 
 QUESTIONS = 20

@@ -63,13 +63,7 @@ from harness.rollouts.event_state import (
     scratch,
     steps_before_now,
 )
-from harness.rollouts.group_buffer import (
-    complete,
-    free_slot,
-    place_groups,
-    release,
-    throw_old_away,
-)
+from harness.rollouts.group_buffer import complete, free_slot, place_groups, release, throw_old_away
 from harness.simulator import laws
 from harness.simulator.costs import Costs
 from harness.simulator.events import kernel

@@ -95,10 +95,7 @@ def draw_uniforms(
 
 
 def sample(
-    policy: nn.Module,
-    prefixes: Sequence[np.ndarray],
-    draws: np.ndarray,
-    temperature: float = 1.0,
+    policy: nn.Module, prefixes: Sequence[np.ndarray], draws: np.ndarray, temperature: float = 1.0
 ) -> list[Completion]:
     """Continue rollouts to their end, from the distribution ``softmax(logits / temperature)``.
 
@@ -132,11 +129,7 @@ def rows_of(policy: nn.Module) -> int:
 
 
 def _decode_together(
-    policy: nn.Module,
-    tokens: np.ndarray,
-    begins: np.ndarray,
-    draws: np.ndarray,
-    temperature: float,
+    policy: nn.Module, tokens: np.ndarray, begins: np.ndarray, draws: np.ndarray, temperature: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """`decode_all` for any module, `ROWS` at a time; the last row is a filler that never ends."""
     run = _Run(policy, tokens, begins, draws, temperature)

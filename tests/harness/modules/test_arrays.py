@@ -129,14 +129,12 @@ def test_all_kinds_of_data_are_the_same_arrays(data):
     ("data", "told"),
     [
         (3, "int has no items by number, or no length; allowed: a pair of arrays"),
-        ((X, Y[:4]), "6 examples with 4 targets"),
-        ((X[:0], Y[:0]), "empty"),
-        ([1, 2, 3], "no pair"),
-        ([], "empty"),
+        ((X, Y[:4]), "6 examples with 4 targets"), ((X[:0], Y[:0]), "empty"),
+        ([1, 2, 3], "no pair"), ([], "empty"),
         ([(torch.zeros(n), n) for n in (1, 2)], "unequal shape"),
         ((np.array(["a", "b"]), Y[:2]), "holds no numbers"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_data_is_refused_in_one_line(data, told):
     with pytest.raises(UserError, match=f"test: .*{told}"):
         arrays_of(data, "test")
@@ -174,17 +172,12 @@ PLAIN = X.numpy()
 @pytest.mark.parametrize(
     "x",
     [
-        PLAIN[::-1][::-1],
-        PLAIN[::-1].copy()[::-1],
-        np.asfortranarray(PLAIN),
-        PLAIN.astype(">f4"),
-        PLAIN.astype(np.uint16),
-        PLAIN.astype(">u4"),
-        Frame(PLAIN.astype(">f8")[::-1].copy()[::-1]),
-        np.ma.masked_greater(PLAIN, 100.0),
+        PLAIN[::-1][::-1], PLAIN[::-1].copy()[::-1], np.asfortranarray(PLAIN),
+        PLAIN.astype(">f4"), PLAIN.astype(np.uint16), PLAIN.astype(">u4"),
+        Frame(PLAIN.astype(">f8")[::-1].copy()[::-1]), np.ma.masked_greater(PLAIN, 100.0),
         torch.tensor(PLAIN, requires_grad=True),
     ],
-)
+)  # fmt: skip
 def test_numbers_are_taken_however_they_lie_in_memory(x):
     assert torch.equal(arrays_of((x, Y), "data").x.float(), X)
     examples = [(row, 1) for row in (x.array if isinstance(x, Frame) else x)]
@@ -226,13 +219,7 @@ class Halving(nn.Module):
 def test_a_module_that_writes_its_inputs_leaves_the_data_as_they_are(tmp_path):
     settings = {"rate": 1e-9, "step_seconds": 0.01, "seeds": 1, "passes": 2, "minibatch": 2}
     x, y = X.clone(), Y % 2
-    run = lagbench.train(
-        *(Halving, nn.functional.cross_entropy, (x, y)),
-        **settings,
-        dev=(x, y),
-        metric="loss",
-        cluster="k20m-server",
-        store=tmp_path,
-    ).runs[0]
+    settings |= {"dev": (x, y), "metric": "loss", "cluster": "k20m-server", "store": tmp_path}
+    run = lagbench.train(Halving, nn.functional.cross_entropy, (x, y), **settings).runs[0]
     assert torch.equal(x, X)
     assert np.ptp(run.curve("dev_loss/iterate")[1]) < 1e-6

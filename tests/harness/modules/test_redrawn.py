@@ -89,10 +89,8 @@ def assert_is_plain_loop(config, found: torch.Tensor) -> None:
         order = config.order(stage, config.problem.train)
         for step in range(order.steps):
             rows, passes = order.rows_of([(0, step)])[0], order.passes_of([(0, step)])[0]
-            pairs = [
-                asked(data, config.seed, p, r)
-                for r, p in zip(rows.tolist(), passes.tolist(), strict=True)
-            ]
+            numbers = zip(rows.tolist(), passes.tolist(), strict=True)
+            pairs = [asked(data, config.seed, p, r) for r, p in numbers]
             x, y = torch.stack([x for x, _ in pairs]), torch.tensor([y for _, y in pairs])
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(x), y).backward()
@@ -245,20 +243,12 @@ def test_the_identity_is_of_code_and_attributes_and_the_same_each_time():
 def test_several_processes_give_the_bytes_of_one(tmp_path):
     results = [
         lagbench.compare(
-            *(lambda: nn.Linear(6, 3), nn.functional.cross_entropy, Noisy()),
-            cluster=CLUSTER,
-            algorithms=["async", "sync"],
-            workers=[1, 4],
-            rates=0.1,
-            seeds=1,
-            passes=2,
-            minibatch=SIZE,
-            step_seconds=0.01,
-            store=tmp_path / str(jobs),
-            jobs=jobs,
+            *(lambda: nn.Linear(6, 3), nn.functional.cross_entropy, Noisy()), cluster=CLUSTER,
+            algorithms=["async", "sync"], workers=[1, 4], rates=0.1, seeds=1, passes=2,
+            minibatch=SIZE, step_seconds=0.01, store=tmp_path / str(jobs), jobs=jobs,
         )
         for jobs in (1, 2)
-    ]
+    ]  # fmt: skip
     one, two = ([run.path(MODEL).read_bytes() for run in each.runs] for each in results)
     assert one == two
 
@@ -295,10 +285,7 @@ def collate_centred(items):
         (DataLoader(Plain(), 8, collate_fn=collate_mixed), "collate_fn mixes examples, and is"),
         (DataLoader(Noisy(), 8, collate_fn=collate_centred), "collate_fn mixes examples, and is"),
         (DataLoader(Plain(), 8, sampler=WeightedRandomSampler([1.0, 2.0] * 30, 60)), "sampler dra"),
-        (
-            DataLoader(Plain(), 8, sampler=RandomSampler(X, num_samples=30)),
-            "the sampler draws othe",
-        ),
+        (DataLoader(Plain(), 8, sampler=RandomSampler(X, num_samples=30)), "the sampler draws"),
         (DataLoader(Plain(), batch_sampler=BatchSampler(RandomSampler(X, True), 8, True)), "sampl"),
     ],
 )
