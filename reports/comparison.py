@@ -27,15 +27,7 @@ from reports.sentences import (
     format_workers,
     rank_rows,
 )
-from reports.style import (
-    COLOURS,
-    DASHES,
-    MARKERS,
-    MUTED,
-    cycle,
-    empty_figure,
-    set_log_scale,
-)
+from reports.style import COLOURS, DASHES, MARKERS, MUTED, cycle, empty_figure, set_log_scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -43,11 +43,7 @@ from reproductions.paper import (
     corpus_without_speech,
 )
 from reproductions.registered import REGISTRATION
-from reproductions.scale_curves import (
-    build_exhibits,
-    estimate_core_hours,
-    exhibit_ids,
-)
+from reproductions.scale_curves import build_exhibits, estimate_core_hours, exhibit_ids
 
 
 @dataclass(frozen=True)

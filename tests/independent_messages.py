@@ -2,14 +2,7 @@
 
 import numpy as np
 
-from harness.simulator.network import (
-    COUNT,
-    depart,
-    new_traffic,
-    next_departure_s,
-    reserve,
-    start,
-)
+from harness.simulator.network import COUNT, depart, new_traffic, next_departure_s, reserve, start
 from tests.invariants import check_messages
 
 

@@ -36,13 +36,7 @@ from torch import Tensor
 from harness.algorithms.async_sgd import Gradients
 from harness.algorithms.averaging import MOMENTUM
 from harness.algorithms.contract import Algorithm, Fold, LocalWork, Server
-from harness.algorithms.descent import (
-    PLAIN,
-    AdamW,
-    Descent,
-    LocalOptimizer,
-    local_steps,
-)
+from harness.algorithms.descent import PLAIN, AdamW, Descent, LocalOptimizer, local_steps
 from harness.algorithms.server_steps import ServerSteps, contribute_gradients, start_server_of
 from harness.base.errors import UserError
 from harness.base.seeds import stream

@@ -241,7 +241,7 @@ def _further(value: object, seen: Seen) -> Iterator[str]:
     """Describe the class and the attributes of a tensor, array or partial that has its own."""
     if type(value) not in (Tensor, nn.Parameter, np.ndarray, functools.partial):
         yield from _describe(type(value), seen)
-    held = {**getattr(value, "__dict__", {}), **_slots(value)}
+    held = attributes(value)
     held = {name: each for name, each in held.items() if not name.startswith(COMPILERS)}
     if held and not isinstance(value, np.memmap):  # where that is mapped from is no content
         yield from _table(held, seen)
@@ -324,7 +324,7 @@ def _object(value: object, seen: Seen) -> Iterator[str]:
         raise _DigestError(value, "numpy.frompyfunc keeps no Python function of it")
     yield "object"
     yield from _describe(type(value), seen)
-    held: dict[str, Any] = {**getattr(value, "__dict__", {}), **_slots(value)}
+    held = attributes(value)
     if "_orig_mod" in held.get("_modules", ()):  # the wrapper made by `torch.compile`
         held = {"compiled": held["_modules"]["_orig_mod"]}
     elif isinstance(value, nn.Module):
@@ -361,15 +361,14 @@ def _pickled(value: Any, seen: Seen) -> Iterator[str]:
         yield from _describe(state, seen)
 
 
-def _slots(value: object) -> dict[str, Any]:
-    """The attributes of an object in ``__slots__`` of the user's classes."""
+def attributes(value: object) -> dict[str, Any]:
+    """The attributes of an object, also those in ``__slots__`` of the user's classes."""
     kinds = [kind for kind in type(value).__mro__ if not is_installed(kind.__module__)]
     members = [
         (n, m) for kind in kinds for n, m in vars(kind).items() if inspect.ismemberdescriptor(m)
     ]
-    unset = object()
-    found = {name: getattr(value, name, unset) for name, _ in members}
-    return {name: each for name, each in found.items() if each is not unset}
+    slots = {name: getattr(value, name) for name, _ in members if hasattr(value, name)}
+    return {**getattr(value, "__dict__", {}), **slots}
 
 
 def _is_torch_internal(name: str) -> bool:

@@ -46,7 +46,7 @@ class OnSimulation(Generic[Replay]):
 
     def states(self) -> Mapping[int, State]:
         """See `StatefulExecutor`."""
-        return self.replay.states.known
+        return self.replay.states.tell()
 
 
 class SimulationExecutor(OnSimulation[StaleReplay | ShardedReplay]):
@@ -219,7 +219,7 @@ class TimelineExecutor:
 
     def states(self) -> Mapping[int, State]:
         """See `StatefulExecutor`."""
-        return self.replay.states.known
+        return self.replay.states.tell()
 
     def advance(self, folds: int, *, drain: bool, handing_out: int | None, rate: float) -> Timeline:
         """See `FrameExecutor`; contributions in flight are taken from the record.

@@ -13,12 +13,7 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.catalogue import Algorithm
-from harness.algorithms.contract import (
-    Fold,
-    LocalWork,
-    Memory,
-    Server,
-)
+from harness.algorithms.contract import Fold, LocalWork, Memory, Server
 from harness.base.errors import UserError
 from harness.experiment.order import Key
 from harness.networks.contract import Minibatch

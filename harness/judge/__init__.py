@@ -40,11 +40,7 @@ from harness.judge.statistics import (
     rank_correlation_ci,
     ratio_ci,
 )
-from harness.judge.utterances import (
-    rate_ci,
-    rate_difference_ci,
-    rate_ratio_ci,
-)
+from harness.judge.utterances import rate_ci, rate_difference_ci, rate_ratio_ci
 
 __all__ = [
     "ABOVE",

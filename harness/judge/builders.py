@@ -12,12 +12,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial, wraps
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from harness.judge.results import (
-    Claim,
-    Exhibit,
-    Results,
-    Row,
-)
+from harness.judge.results import Claim, Exhibit, Results, Row
 from harness.judge.statistics import Interval
 from harness.store import Run, Store
 

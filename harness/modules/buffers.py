@@ -7,13 +7,15 @@ which ones a trained model has.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, cast, get_args
 
+import torch
 from torch import Tensor, nn
 
 from harness.algorithms.contract import concat_rows
+from harness.base.errors import UserError
 from harness.networks.contract import State
 
 Rule = Literal["mean", "first", "local"]
@@ -50,56 +52,107 @@ class Buffers:
             name: self._get_buffer(owners).detach().clone()[None] for name, owners in self.places
         }
 
-    def bind(self, state: Mapping[str, Tensor], row: int) -> list[Tensor]:
+    def bind(self, state: Mapping[str, Tensor], row: int) -> list[int]:
         """Make the module's buffers views of a row of a state; an empty one leaves them.
 
         Returns:
-            The views, for `write_back`.
+            The addresses of the views, for `write_back`.
         """
         views = [state[name][row] for name, _ in self.places] if state else []
         for view, (_, owners) in zip(views, self.places, strict=bool(views)):
             for module, own in owners:
                 setattr(module, own, view)
-        return views
+        return [view.data_ptr() for view in views]
 
-    def write_back(self, views: Sequence[Tensor]) -> None:
-        """Copy the buffers into their views that the module has replaced by other tensors."""
-        for view, (_, owners) in zip(views, self.places, strict=bool(views)):
-            if (now := self._get_buffer(owners)) is not view:
-                view.copy_(now)
+    def write_back(self, state: Mapping[str, Tensor], row: int, views: Sequence[int]) -> None:
+        """Copy the buffers into the row that the module has replaced by other tensors.
+
+        Raises:
+            UserError: by tensors of another shape or type.
+        """
+        for view, (name, owners) in zip(views, self.places, strict=bool(views)):
+            if (now := self._get_buffer(owners)) is None or now.data_ptr() != view:
+                _check_kind(name, state[name][row], now)
+                state[name][row].copy_(cast(Tensor, now))
 
     @staticmethod
-    def _get_buffer(owners: Sequence[Owner]) -> Tensor:
+    def _get_buffer(owners: Sequence[Owner]) -> Any:
         module, own = owners[0]
-        return module.get_buffer(own)
+        return getattr(module, own)
 
 
-Versions = Mapping[str, tuple[Tensor, int]]
-"""Each buffer of a module by name, with its number of writes so far."""
+Versions = Mapping[str, tuple[Tensor, int, Tensor]]
+"""Tensors of a module by name, each with its number of writes so far and a copy."""
 
 
 def get_versions(module: nn.Module) -> Versions:
-    """The versions of a module's buffers now."""
-    return {name: (buffer, buffer._version) for name, buffer in module.named_buffers()}
+    """The versions of a module's parameters and buffers now."""
+    return {n: (t, t._version, t.detach().clone()) for n, t in _tensors(module).items()}
 
 
 def find_changed_buffers(module: nn.Module, before: Versions) -> tuple[str, ...]:
     """Names of the buffers of all submodules of which one was written or replaced.
 
-    Values tell less: an average of the weights that starts from them is first written unchanged.
+    Values alone would miss an average of the weights that starts from them, which is first written
+    unchanged; versions alone what is written by ``.data`` or NumPy.
 
     Args:
         module: the module.
-        before: the versions of all its buffers at an earlier time.
+        before: the versions at an earlier time.
+
+    Raises:
+        UserError: a parameter was written, or a buffer has another shape or type than before.
     """
-    now = get_versions(module)
-    changed = {
-        name
-        for name, (buffer, version) in now.items()
-        if name not in before or buffer is not before[name][0] or version != before[name][1]
-    }
-    owners = {name.rpartition(".")[0] for name in changed}
-    return tuple(name for name in now if name.rpartition(".")[0] in owners)
+    now = _tensors(module)
+    written = _compare({name: value for name, (*_, value) in before.items()}, now, ())
+    written |= {n for n, (t, v, _) in before.items() if now[n] is not t or t._version != v}
+    for name in sorted(written & dict(module.named_parameters()).keys()):
+        told = f"forward writes the parameter {name!r}, which all workers share"
+        raise UserError(f"model: {told}; allowed: a buffer in place of a frozen parameter")
+    owners = {name.rpartition(".")[0] for name in written}
+    return tuple(n for n, _ in module.named_buffers() if n.rpartition(".")[0] in owners)
+
+
+def check_constants(module: nn.Module, start: nn.Module, known: Iterable[str]) -> None:
+    """Refuse a module of which training has written more than it was known to.
+
+    Args:
+        module: the trained module.
+        start: the module from which it was copied, perhaps on another device.
+        known: names of its parameters and buffers that training may write.
+
+    Raises:
+        UserError: another one has changed.
+    """
+    for name in sorted(_compare(_tensors(start), _tensors(module), known)):
+        told = f"training has written {name!r}, which the first calls did not"
+        raise UserError(f"model: {told}; allowed: a buffer that every forward writes")
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return dict([*module.named_parameters(), *module.named_buffers()])
+
+
+def _compare(
+    then: Mapping[str, Tensor], now: Mapping[str, Tensor], known: Iterable[str]
+) -> set[str]:
+    """Names of the tensors with other values, except known ones.
+
+    Raises:
+        UserError: the shape or type of one has changed.
+    """
+    for name in [*then, *now]:
+        _check_kind(name, then.get(name), now.get(name))
+    pairs = [(n, then[n], now[n].to(then[n].device)) for n in then.keys() - set(known)]
+    dense = [(n, a, b) for n, a, b in pairs if a.layout == torch.strided and not a.is_meta]
+    return {n for n, a, b in dense if not ((a == b) | (a != a) & (b != b)).all()}
+
+
+def _check_kind(name: str, before: Tensor | None, now: Tensor | None) -> None:
+    kinds = ["None" if t is None else f"{t.dtype} {list(t.shape)}" for t in (before, now)]
+    if kinds[0] != kinds[1]:
+        told = f"{name!r} is {kinds[0]} at first, and {kinds[1]} after a forward"
+        raise UserError(f"model: {told}; allowed: a buffer of one shape and type")
 
 
 def deploy(states: Mapping[int, State], fresh: State, rule: Rule) -> State:

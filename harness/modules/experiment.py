@@ -28,36 +28,19 @@ from harness.experiment.device import resolve
 from harness.experiment.display import Tally
 from harness.experiment.experiment import Stage
 from harness.experiment.grid import Runner, idle_lines, repeat_lines
-from harness.experiment.methods import (
-    Asked,
-    Method,
-    method_of,
-    with_optimizer,
-)
+from harness.experiment.methods import Asked, Method, method_of, with_optimizer
 from harness.experiment.pools import Parcel, Submission
 from harness.experiment.pools import check as check_executor
 from harness.judge.comparison import Impossible
-from harness.modules.allowed import (
-    check_kind,
-    check_lists,
-    check_rates,
-    seeds_of,
-)
+from harness.modules.allowed import check_kind, check_lists, check_rates, seeds_of
 from harness.modules.buffers import describe_buffers
 from harness.modules.network import AskedLoss, copy_module
 from harness.modules.optimizers import optimizer_of
 from harness.modules.outputs import WHOLE
-from harness.modules.partition import (
-    partition_of,
-)
+from harness.modules.partition import partition_of
 from harness.modules.problem import Problem
 from harness.modules.reading import RandomExamples, is_batched
-from harness.modules.recipe import (
-    check_share,
-    decays_beside,
-    schedule_of,
-    with_decay,
-)
+from harness.modules.recipe import check_share, decays_beside, schedule_of, with_decay
 from harness.modules.settings import Settings, check_module
 from harness.modules.step_time import StepConfig, StepMeasurement, charge, check_charge
 from harness.modules.task import ModuleConfig, problem_of, remark_direction
@@ -324,24 +307,14 @@ class Experiment:
         settings, size = self.settings, self.settings.minibatch
         decays = decays_beside(method.algorithm)
         return ModuleConfig(
-            algorithm=method.algorithm,
-            protocol=method.protocol,
-            schedule=schedule_of(settings.schedule, rate),
-            stages=(Stage(size, size),),
-            passes=settings.passes,
-            chunk=1.0,
-            evaluations=settings.evaluations,
-            cluster=self._timed[0],
-            work=_work_of(method, self._timed[1]),
-            workers=workers,
-            seed=seed,
-            device=self.device,
-            problem=self.problem(seed),
-            tested="at the end",
-            clip=settings.clip,
-            weight_decay=0.0 if decays else settings.weight_decay,
+            algorithm=method.algorithm, protocol=method.protocol,
+            schedule=schedule_of(settings.schedule, rate), stages=(Stage(size, size),),
+            passes=settings.passes, chunk=1.0, evaluations=settings.evaluations,
+            cluster=self._timed[0], work=_work_of(method, self._timed[1]), workers=workers,
+            seed=seed, device=self.device, problem=self.problem(seed), tested="at the end",
+            clip=settings.clip, weight_decay=0.0 if decays else settings.weight_decay,
             accumulate=settings.accumulate,
-        )
+        )  # fmt: skip
 
     def problem(self, seed: int) -> Problem:
         """The problem of a seed's runs; all seeds share one unless ``data`` depends on the seed."""

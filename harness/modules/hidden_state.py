@@ -14,7 +14,7 @@ import dis
 import functools
 import hashlib
 import operator
-import random
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any, NoReturn, cast
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.base.errors import UserError
-from harness.experiment.digests import variable
+from harness.experiment.digests import HOOKS, attributes, variable
 from harness.modules.network import copy_module
 
 NOT_STATE = frozenset(vars(nn.Module()))
@@ -37,11 +37,8 @@ ADVICE = {
 }
 """What to do instead, by the part that holds the state."""
 
-DATA: tuple[Any, ...] = (int, float, Tensor, np.ndarray, list, dict)
-"""Attributes of a class that are taken for data."""
-
-Place = tuple[str, Callable[[], Any], Callable[[Any], None], str]
-"""A variable: its name, functions that read and write it, and its name in digests or nothing."""
+Place = tuple[str, Callable[[], Any], Callable[[Any], None] | None, str]
+"""A variable: its name, functions that read it and write it, if one can, its name in digests."""
 
 Frozen = tuple[Any, Any]
 """A value as a hashable description, with and without identities of its tensors."""
@@ -73,6 +70,8 @@ def refuse_hidden_state(
     call(copied, False)
     twice = _freeze_all(copied)
     other = _copy(parts)
+    for parameter in other["model"].parameters():  # that what is taken from them once differs
+        parameter.data.mul_(0.9)
     call(other, True)
     elsewhere = _freeze_all(other)
     kept = {
@@ -118,18 +117,21 @@ def _find_read(
         for part, value in parts.items()
         for place in _places(value, is_loss=part != "model")
     ]
-    values = [(place, place[1]()) for key, place in places if key in kept]
-    for (name, _, write, _), _value in values:
-        write(_Unread(name))
+    values = [(place[2], place[1](), key) for key, place in places if key in kept]
     try:
+        for write, value, key in values:
+            if write is None:  # nothing can stand in for an argument
+                return key
+            write(_Unread(key[1], value))
         call(parts, False)
     except _ReadError as error:
         return next(key for key in sorted(kept) if key[1] == str(error))
     except Exception:  # by an operation that does not ask the value: torch's own, say
         return min(kept)
     finally:
-        for (_, _, write, _), value in values:
-            write(value)
+        for write, value, _ in values:
+            if write is not None:
+                write(value)
     return None
 
 
@@ -140,13 +142,17 @@ class _ReadError(Exception):
 class _Unread:
     """Stands in for a value, and raises `_ReadError` when it is used; it can be logged to."""
 
-    def __init__(self, name: str) -> None:
-        self.__dict__["name"] = name
+    def __init__(self, name: str, value: object) -> None:
+        self.__dict__ |= {"name": name, "is_array": isinstance(value, np.ndarray)}
 
     def append(self, *_: object) -> None:
         """Take what is logged."""
 
-    add = extend = appendleft = __setitem__ = append
+    add = extend = appendleft = append
+
+    def __setitem__(self, *_: object) -> None:
+        if self.__dict__["is_array"]:  # which may share the memory of a buffer
+            self._read()
 
     @classmethod
     def __torch_function__(cls, *_: object) -> NoReturn:
@@ -207,6 +213,10 @@ def _places(part: Any, *, is_loss: bool = True) -> Iterator[Place]:
                 held += [(variables["_buffers"], name) for name in variables["_buffers"]]
             for owner, name in held:
                 yield _attribute(owner, name, f"{prefix}.{name}" if prefix else name)
+            hooks = [each for name in HOOKS for each in variables[name].values()]
+            for value in (*variables.values(), *hooks):
+                if isinstance(value, FunctionType):
+                    yield from _of_function(value)
             yield from _of_class(type(module))
     elif isinstance(part, MethodType):
         yield from _places(part.__self__)
@@ -215,12 +225,13 @@ def _places(part: Any, *, is_loss: bool = True) -> Iterator[Place]:
         yield from _places(cast(Any, part).func)
         for name in part.keywords:
             yield _attribute(part.keywords, name, name)
-        yield "an argument of partial", lambda: part.args, lambda _: None, ""
+        yield "an argument of partial", lambda: part.args, None, ""
     elif isinstance(part, FunctionType):
         yield from _of_function(part)
     elif not isinstance(part, type | BuiltinFunctionType | str):
-        for name in list(getattr(part, "__dict__", {})):
-            yield _attribute(vars(part), name, name)
+        for name in attributes(part):
+            write = functools.partial(object.__setattr__, part, name)
+            yield name, functools.partial(getattr, part, name), write, ""
         yield from _of_class(cast("type[Any]", type(part)))
 
 
@@ -235,10 +246,11 @@ def _of_class(kind: type) -> Iterator[Place]:
         if _is_library(base):
             continue
         for name, value in list(vars(base).items()):
-            if isinstance(value, FunctionType):
-                yield from _of_function(value)
-            elif not name.startswith("__") and isinstance(
-                value, int | float | Tensor | list | dict
+            function = getattr(value, "__func__", getattr(value, "fget", value))
+            if isinstance(function, FunctionType):
+                yield from _of_function(function)
+            elif not (
+                name.startswith("__") or isinstance(value, type) or hasattr(value, "__get__")
             ):
                 write = functools.partial(setattr, base, name)
                 read = functools.partial(getattr, base, name)
@@ -248,9 +260,19 @@ def _of_class(kind: type) -> Iterator[Place]:
 def _of_function(function: FunctionType, seen: set[FunctionType] | None = None) -> Iterator[Place]:
     """Attributes, closure and globals of a function and of those that it calls by their names."""
     seen = set() if seen is None else seen
-    if _is_library(function) or function in seen:
+    if function in seen:
         return
     seen.add(function)
+    if _is_library(function):
+        if isinstance(wrapped := vars(function).get("__wrapped__"), FunctionType):
+            yield from _of_function(wrapped, seen)
+        return
+    further = (function.__kwdefaults__ or {}).values()
+    for at, value in enumerate((*(function.__defaults__ or ()), *further)):
+        if isinstance(value, FunctionType):
+            yield from _of_function(value, seen)
+        elif not isinstance(value, type | nn.Module):
+            yield f"default {at + 1} of {function.__name__}", lambda value=value: value, None, ""
     for name in vars(function):
         key = variable(function, name)
         yield _attribute(vars(function), name, f"{function.__name__}.{name}", key)
@@ -276,7 +298,9 @@ def _of_function(function: FunctionType, seen: set[FunctionType] | None = None) 
 
 def _is_library(code: type | FunctionType) -> bool:
     """Whether code is of this package or of the libraries below it, which keep no state here."""
-    return str(code.__module__).split(".")[0] in {"torch", "builtins", "numpy", "harness"}
+    # `functools.wraps` copies the `__module__` of a function.
+    where = code.__module__ if isinstance(code, type) else code.__globals__.get("__name__")
+    return str(where).split(".")[0] in {"torch", "builtins", "numpy", "harness"}
 
 
 def _is_full(cell: CellType) -> bool:
@@ -316,25 +340,22 @@ class _Freezer:
             return kind, array.shape, _digest(array)
         if isinstance(value, torch.Generator):
             return kind, self.freeze(value.get_state().numpy())
-        if isinstance(value, random.Random):
-            return kind, hash(value.getstate())
-        if isinstance(value, np.random.Generator | np.random.RandomState):
-            generator: Any = value
-            state = generator.bit_generator.state if hasattr(value, "bit_generator") else None
-            return kind, self.freeze(state or generator.get_state())
-        if isinstance(value, Mapping):
-            items = cast("Mapping[Any, Any]", value).items()
-            return kind, tuple((self.freeze(key), self.freeze(each)) for key, each in items)
-        if isinstance(value, list | tuple | set | frozenset) or kind == "deque":
-            return kind, tuple(map(self.freeze, cast("Any", value)))
-        if isinstance(value, type | ModuleType | FunctionType | MethodType):
+        if isinstance(value, type | ModuleType | FunctionType):
             return kind
+        if isinstance(value, MethodType):
+            return kind, self.freeze(value.__self__)
         module = cast("type[Any]", type(value)).__module__
         if not isinstance(value, nn.Module) and module.startswith("torch."):
             return kind
-        if hasattr(value, "__dict__"):
-            return kind, self.freeze(dict(vars(value)))
-        return kind, repr(value) if module == "itertools" else _length(value)
+        held = attributes(value)
+        if isinstance(value, Mapping):
+            items = cast("Mapping[Any, Any]", value).items()
+            parts: Any = [each for item in items for each in item]
+        elif isinstance(value, list | tuple | set | frozenset | deque):
+            parts = cast("Any", value)
+        else:
+            parts = _reduce(value)
+        return kind, tuple(map(self.freeze, [*held.items(), *parts]))
 
     def _freeze_tensor(self, tensor: Tensor) -> Any:
         try:
@@ -353,8 +374,10 @@ def _digest(array: np.ndarray) -> str:
     return hashlib.sha256(array.tobytes()).hexdigest()
 
 
-def _length(value: Any) -> int:
+def _reduce(value: Any) -> Any:
+    """What pickle keeps of an object, such as a generator or an iterator."""
     try:
-        return operator.length_hint(value)
-    except TypeError:
-        return 0
+        made: Any = value.__reduce_ex__(4)
+    except Exception:  # of what cannot be pickled
+        return ()
+    return (made,) if isinstance(made, str) else (*made[1:3], *(list(p or ()) for p in made[3:5]))

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from harness.base.errors import RAISED, UserError, describe_raised
 from harness.base.settings import format_count
-from harness.modules.buffers import find_changed_buffers, get_versions
+from harness.modules.buffers import Buffers, find_changed_buffers, get_versions
 from harness.modules.network import (
     Loss,
     Metric,
@@ -32,7 +33,7 @@ from harness.modules.network import (
     state_of_generators,
     trainable_parameters,
 )
-from harness.modules.outputs import Axes, Classes, find_axes, find_classes, join_outputs
+from harness.modules.outputs import Axes, Classes, are_equal, find_classes, join_alike, join_outputs
 from harness.modules.trees import Call, Value, join, map_tensors, unwrap
 from harness.natural_gradient.layer_hooks import Reduction
 
@@ -43,6 +44,12 @@ AT_ONCE_ON_A_GPU = 2
 
 APART = 1e-3
 """Largest relative difference between two computations that are taken to be the same."""
+
+FURTHER = 3
+"""Calls after the first one in which writes are seen."""
+
+Run = Callable[[Value, Value], Any]
+"""A module's outputs for inputs and targets."""
 
 SLOW = "batching rule"
 """Part of PyTorch's warning about an operation that `vmap` computes replica by replica."""
@@ -83,6 +90,9 @@ def inspect_module(module: nn.Module, loss: Loss, x: Value, targets: Value) -> I
         UserError: it fails, or its loss is not one number.
     """
     inspection = _run_module(copy_module(module), loss, x, targets)
+    if inspection.changing:
+        call = Call.from_module(module, needs_labels=loss is own_loss)
+        _check_bound(module, inspection.changing, partial(call.run_on_copies, x=x, targets=targets))
     on_cpu = x.device.type == "cpu"
     has_convolutions = any(parameter.dim() > 2 for parameter in module.parameters())
     # Several at once would share their buffers; convolutions are faster one by one on a CPU.
@@ -98,12 +108,14 @@ def _run_module(module: nn.Module, loss: Loss, x: Value, targets: Value) -> Insp
         UserError: see `inspect_module`.
     """
     Parameters.from_module(module)
-    before, parameters = get_versions(module), _copy_parameters(module)
+    _scale(module, 0.9)  # so that an average of the weights that starts from them moves
+    before = get_versions(module)
     generators = state_of_generators(x.device)
     call = Call.from_module(module, needs_labels=loss is own_loss)
+    run = partial(call.run_on_copies, module)
     with preserve_generators(), torch.enable_grad():
         with _name_failure("model", len(x)):
-            outputs = call.run_on_copies(module, x, targets)
+            outputs = run(x, targets)
         with _name_failure("loss", len(x)):
             total: Any = loss(outputs, unwrap(targets))
         drawn = generators != state_of_generators(x.device)
@@ -115,16 +127,41 @@ def _run_module(module: nn.Module, loss: Loss, x: Value, targets: Value) -> Insp
     if not _find_leaves(total) <= set(module.parameters()):
         told = "depends on parameters that are not the model's, which would not be trained"
         raise UserError(f"loss: {told}; allowed: registered parameters, with loss='model'")
-    for name, (value, version) in _copy_parameters(module).items():
-        if version != parameters[name][1] or not torch.equal(value, parameters[name][0]):
-            told = f"forward writes the parameter {name!r}, which the server's would overwrite"
-            raise UserError(f"model: {told}; allowed: what the optimizer alone writes")
-    changing, once = find_changed_buffers(module, before), float(total.detach())
+    with preserve_generators(), torch.enable_grad():
+        for _ in range(FURTHER):
+            run(x, targets)
+    changing = find_changed_buffers(module, before)
     with preserve_generators(), torch.no_grad():
-        axes, twice = _double(module, loss, x, targets, outputs, drawn=drawn)
         classes = find_classes(loss, outputs, unwrap(targets))
-    summed = once != 0.0 and abs(twice - 2.0 * once) <= APART * abs(once)
-    return Inspection(drawn, None, "sum" if summed else "mean", changing, axes, classes)
+        axes = _find_axes(module, run, x, targets)
+        reduction = _find_reduction(module, run, loss, x, targets, axes)
+    return Inspection(drawn, None, reduction, changing, axes, classes)
+
+
+def _check_bound(
+    module: nn.Module, changing: Sequence[str], run: Callable[[nn.Module], Any]
+) -> None:
+    """Refuse a module that computes something else where equal tensors are in place of its buffers.
+
+    Raises:
+        UserError: it does, as its buffers are also part of something else, and workers' are not.
+    """
+    found = list[Any]()
+    plain, bound = copy_module(module), copy_module(module)
+    buffers = Buffers.from_module(bound, changing)
+    buffers.bind(buffers.fresh(), 0)
+    for each in (plain, bound):
+        with preserve_generators(), torch.no_grad():
+            outputs = [run(each), run(each)]
+        found.append([outputs, [each.get_buffer(name) for name in changing]])
+    if not are_equal(*found):
+        told = f"something else shares the memory of {' or '.join(map(repr, changing))}"
+        raise UserError(f"model: {told}, and not of a worker's own; allowed: the buffer itself")
+
+
+def _scale(module: nn.Module, factor: float) -> None:
+    for parameter in trainable_parameters(module).values():
+        parameter.data.mul_(factor)
 
 
 def _find_leaves(value: Tensor) -> set[Tensor]:
@@ -138,11 +175,6 @@ def _find_leaves(value: Tensor) -> set[Tensor]:
                 leaves.add(variable)
             waiting += [following for following, _ in step.next_functions]
     return leaves
-
-
-def _copy_parameters(module: nn.Module) -> dict[str, tuple[Tensor, int]]:
-    """Values of all parameters, each with its number of writes so far."""
-    return {n: (p.detach().clone(), p._version) for n, p in module.named_parameters()}
 
 
 @torch.no_grad()
@@ -204,30 +236,52 @@ def _describe_shape(value: object) -> str:
     return f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
-def _double(
-    module: nn.Module, loss: Loss, x: Value, targets: Value, outputs: Any, *, drawn: bool
-) -> tuple[Axes | None, float]:
-    """Repeat every example of a minibatch.
+def _find_axes(module: nn.Module, run: Run, x: Value, targets: Value) -> Axes | None:
+    """The dimensions along which outputs of parts of a minibatch are joined, if they can be.
 
-    Returns:
-        The dimensions along which ``outputs`` are joined, and the loss of the doubled minibatch;
-        not a number if it is unknown.
+    Layers of torch are put into evaluation mode, as those that draw differ from call to call, and
+    batch normalisation is to see a part at a time; all others too if there still is a draw.
+    """
+    for each in module.modules():
+        each.training &= not type(each).__module__.startswith("torch.")
+    cut, generators = min(2, len(x) // 2), state_of_generators(x.device)
+    try:
+        whole = run(x, targets)
+        if generators != state_of_generators(x.device):
+            module.eval()
+            whole = run(x, targets)
+        parts = [run(x[part], targets[part]) for part in (slice(cut), slice(cut, None))]
+        found = join_alike(parts, whole, torch.arange(len(x)), len(x))
+    except Exception:  # of a module for one size of minibatches
+        return None
+    return found and found[1]
+
+
+def _find_reduction(
+    module: nn.Module, run: Run, loss: Loss, x: Value, targets: Value, axes: Axes | None
+) -> Reduction:
+    """Whether the loss of all examples given twice is the same or twice as large.
+
+    Raises:
+        UserError: it is 0 for several models, and so both.
     """
     xs, ys = (join(torch.cat, [each, each]) for each in (x, targets))
-    run = Call.from_module(module, needs_labels=loss is own_loss).run_on_copies
-    try:
-        doubled = run(module, xs, ys)
-        axes = find_axes(outputs, doubled, compare=not drawn)
-        if drawn:
-            doubled = None if axes is None else join_outputs([outputs, outputs], axes)
-            again = find_axes(run(module.eval(), x, targets), run(module, xs, ys))
-            axes = None if again is None else axes
-    except Exception:  # of a module for one size of minibatches
-        return None, math.nan
-    try:
-        return axes, float(loss(doubled, unwrap(ys)))
-    except Exception:  # of a loss for one size of minibatches
-        return axes, math.nan
+    once = 0.0
+    for factor in (1.0, -1.0, 0.0):
+        _scale(module, factor)
+        try:
+            outputs = run(x, targets)
+            once = float(loss(outputs, unwrap(targets)))
+            if once != 0.0 and math.isfinite(once):
+                doubled = run(xs, ys) if axes is None else join_outputs([outputs, outputs], axes)
+                twice = float(loss(doubled, unwrap(ys)))
+                return "sum" if abs(twice - 2.0 * once) <= APART * abs(once) else "mean"
+        except Exception:  # of what is for one size of minibatches
+            return "mean"
+    if once == 0.0:
+        told = f"0 on {format_count(len(x), 'example')} for each of several models"
+        raise UserError(f"loss: {told}, so neither a mean nor a sum; allowed: one that differs")
+    return "mean"
 
 
 def is_batchable(module: nn.Module, loss: Loss, x: Value, targets: Value) -> bool:

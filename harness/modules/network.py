@@ -36,7 +36,7 @@ from torch.utils.checkpoint import (
 )
 
 from harness.base.errors import UserError, describe_raised
-from harness.modules.buffers import Buffers
+from harness.modules.buffers import Buffers, check_constants
 from harness.modules.gradient_rules import NO_RULES, GradientRules
 from harness.modules.outputs import Axes, join_outputs
 from harness.modules.trees import Call, Parts, Value, unwrap
@@ -105,6 +105,7 @@ class ModuleNetwork(RuledNetwork):
         rules: microbatches, clipping and weight decay.
         changing: names of the buffers that training changes; each replica has its own.
         autocast: type that PyTorch casts to in forward passes and losses of gradients, if any.
+        device: where the module's copy is; None for where the module is.
     """
 
     def __init__(
@@ -119,9 +120,11 @@ class ModuleNetwork(RuledNetwork):
         rules: GradientRules = NO_RULES,
         changing: Sequence[str] = (),
         autocast: torch.dtype | None = None,
+        device: str | None = None,
     ) -> None:
         self.rules = rules
-        self.module, self.loss, self.together = copy_module(module), loss, together
+        self.module, self.loss, self.together = copy_module(module).to(device), loss, together
+        self._start = module
         self._is_batchable = is_batchable
         self.buffers = Buffers.from_module(self.module, changing)
         self._state: State = {}
@@ -279,6 +282,11 @@ class ModuleNetwork(RuledNetwork):
         """See `harness.networks.contract.StatefulNetwork`: buffers before training."""
         return self.buffers.fresh()
 
+    def check_constants(self) -> None:
+        """See `harness.networks.contract.StatefulNetwork`."""
+        changing = [name for name, _ in self.buffers.places]
+        check_constants(self.module, self._start, [*changing, *self.parameters.names])
+
     def with_state(self, state: State) -> ModuleNetwork:
         """See `harness.networks.contract.StatefulNetwork`; the module itself is shared."""
         bound = copy.copy(self)
@@ -355,7 +363,7 @@ class ModuleNetwork(RuledNetwork):
         with torch.enable_grad():
             loss = self._go_back(module, x, targets)
         torch.cat(self._take_gradients(), out=out[w])
-        self.buffers.write_back(bound)
+        self.buffers.write_back(self._state, w, bound)
         return loss
 
     def _go_back(self, module: nn.Module, x: Value, targets: Value) -> Tensor:
@@ -479,7 +487,8 @@ def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
         UserError: one of them has no shape yet.
     """
     found = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    lazy = [n for n, p in found.items() if isinstance(p, nn.parameter.UninitializedParameter)]
+    tensors = *module.named_parameters(), *module.named_buffers()
+    lazy = [name for name, each in tensors if nn.parameter.is_lazy(each)]
     if lazy:
         raise UserError(f"model: {lazy[0]!r} has no shape yet; allowed: a module that has run once")
     return found

@@ -7,7 +7,7 @@ those of an example do not depend on the others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -28,13 +28,12 @@ ROUNDING, TF32 = 0.7, 2.0**-10
 that epsilon where a GPU multiplies in TensorFloat-32."""
 
 
-def find_axes(outputs: Any, longer: Any, *, compare: bool = True) -> Axes | None:
+def find_axes(outputs: Any, longer: Any) -> Axes | None:
     """The dimensions along which a module's outputs are joined; None if they cannot be.
 
     Args:
         outputs: for some examples.
-        longer: for the same and further ones behind them.
-        compare: whether values are compared too, not only shapes; not those of random layers.
+        longer: for more examples.
     """
     (parts, structure), (wholes, other) = tree_flatten(outputs), tree_flatten(longer)
     if structure != other:
@@ -49,15 +48,18 @@ def find_axes(outputs: Any, longer: Any, *, compare: bool = True) -> Axes | None
         grown = [a for a, size in enumerate(part.shape) if whole.shape[a : a + 1] != (size,)]
         if part.dim() != whole.dim() or len(grown) != 1:
             return None
-        if compare and not _are_equal(part, whole.narrow(grown[0], 0, part.shape[grown[0]])):
-            return None
         axes.append(grown[0])
     return axes
 
 
+def are_equal(outputs: Any, others: Any) -> bool:
+    """Whether outputs are equal but for rounding."""
+    pairs = zip(tree_flatten(outputs)[0], tree_flatten(others)[0], strict=True)
+    return all(_are_equal(*pair) for pair in pairs if isinstance(pair[0], Tensor))
+
+
 def _are_equal(one: Tensor, other: Tensor) -> bool:
-    """Whether numbers are equal but for rounding."""
-    if not one.is_floating_point():
+    if one.shape != other.shape or not one.is_floating_point():
         return torch.equal(one, other)
     scale = float(one.nan_to_num().abs().max()) if one.numel() else 0.0
     bound = torch.finfo(one.dtype).eps ** ROUNDING if one.device.type == "cpu" else TF32
@@ -70,16 +72,51 @@ def join_outputs(parts: Sequence[Any], axes: Axes) -> Any:
     Raises:
         UserError: further dimensions differ between parts.
     """
-    columns = zip(*(tree_flatten(part)[0] for part in parts), strict=True)
     try:
-        joined = [
-            None if axis is None else torch.cat(cast("tuple[Tensor, ...]", column), axis)
-            for column, axis in zip(columns, axes, strict=True)
-        ]
+        return _map(_join, axes, *parts)
     except RuntimeError as error:
         told = "outputs of parts of a minibatch differ in shape"
         raise UserError(f"accumulate: {told} ({error}); allowed: 1") from error
-    return tree_unflatten(joined, tree_flatten(parts[0])[1])
+
+
+def _join(axis: int, *parts: Tensor) -> Tensor:
+    return torch.cat(parts, axis)
+
+
+def _map(function: Callable[..., Tensor], axes: Axes, *outputs: Any) -> Any:
+    """Outputs of the function's results, called with each axis and the tensors of all outputs."""
+    columns = zip(*(tree_flatten(each)[0] for each in outputs), strict=True)
+    results = [a if a is None else function(a, *c) for a, c in zip(axes, columns, strict=True)]
+    return tree_unflatten(results, tree_flatten(outputs[0])[1])
+
+
+def join_alike(
+    parts: Iterable[Any], some: Any, rows: Tensor, count: int
+) -> tuple[Any, Axes] | None:
+    """Outputs of all parts and their axes; None if company changes those of an example.
+
+    Args:
+        parts: outputs for parts of a set, with any number of examples.
+        some: those for some of its examples, computed together.
+        rows: numbers of these examples.
+        count: number of all examples.
+    """
+    at = iter(parts)
+    first = next(at)
+    if (axes := find_axes(first, some)) is None:
+        return None
+
+    def take(axis: int, tensor: Tensor) -> Tensor:
+        each = cast(Tensor, tensor.unflatten(axis, (count, -1)))
+        return each.index_select(axis, rows.to(tensor.device)).flatten(axis, axis + 1)
+
+    further = [*at]
+    try:
+        joined = _map(_join, axes, first, *further)
+        alike = are_equal(some, _map(take, axes, joined))
+    except RuntimeError:  # as where the length of sequences depends on the part
+        return None
+    return (joined, axes) if alike else None
 
 
 @dataclass(frozen=True)

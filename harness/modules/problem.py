@@ -47,18 +47,12 @@ from harness.modules.network import (
     flat,
     own_loss,
     preserve_generators,
+    seed_generators,
     trainable_parameters,
     use_seed,
 )
 from harness.modules.partition import Partitioning, describe_partition, split_rows
-from harness.modules.trees import (
-    Call,
-    Value,
-    describe_structure,
-    leaves,
-    map_tensors,
-    unwrap,
-)
+from harness.modules.trees import Call, Value, describe_structure, leaves, map_tensors, unwrap
 from harness.networks.contract import Minibatch, upload
 
 TRIED = 256
@@ -225,9 +219,8 @@ class Problem(HasIdentity):
     ) -> ModuleNetwork:
         """The network that algorithms compute gradients with."""
         found = self.inspect(minibatch, device)
-        module = _to_device(self.module(seed), device)
         return ModuleNetwork(
-            module,
+            self.module(seed),
             self.loss,
             together=None if self.autocast else found.together,
             is_batchable=lambda: self._is_batchable(minibatch, device),
@@ -236,6 +229,7 @@ class Problem(HasIdentity):
             changing=found.changing,
             rules=rules,
             autocast=self.autocast,
+            device=device,
         )
 
     @cached_property
@@ -311,6 +305,8 @@ def _call_parts(
     module: nn.Module = parts["model"]
     modes = [(each, each.training) for each in module.modules()]
     with preserve_generators(), torch.enable_grad():
+        if other:
+            seed_generators(0)
         parts["loss"](call.run_on_copies(module, some.x, some.y), unwrap(some.y)).backward()
     module.zero_grad()
     with preserve_generators(), torch.no_grad():

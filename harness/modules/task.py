@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar, Self, cast
@@ -35,7 +34,7 @@ from harness.modules.buffers import deploy
 from harness.modules.gradient_rules import GradientRules
 from harness.modules.inspection import Inspection
 from harness.modules.network import OWN_LOSS, Drawing, Metric, ModuleNetwork, use_seed
-from harness.modules.outputs import Classes, class_axis, find_axes, join_outputs, logits_of
+from harness.modules.outputs import Classes, class_axis, join_alike, logits_of
 from harness.modules.partition import measure_skew, partition_of
 from harness.modules.problem import Arrays, Problem
 from harness.modules.reading import RandomExamples, arrays_of
@@ -411,6 +410,9 @@ class ModuleTask:
 BLOCK = 1024
 """Number of examples whose outputs are computed at once, if those of several can be joined."""
 
+SAMPLED = 64
+"""At least so many examples of several blocks are computed once more, in other company."""
+
 FEW, SAME = 16, 1e-4
 """Development examples that are evaluated twice at first, and the difference that is rounding."""
 
@@ -503,15 +505,15 @@ class ModuleEvaluator:
 
     def _run(self, module: nn.Module, examples: Arrays) -> Any:
         """The outputs for all examples: of blocks, joined, or of one call where they cannot be."""
-        run = self._network.call.run_on_copies
-        if len(examples) > BLOCK:
-            few = examples.spread(3)
-            pair = [run(module, few.x[:size], few.y[:size]) for size in (2, 3)]
-            blocks = [slice(a, a + BLOCK) for a in range(0, len(examples), BLOCK)]
-            if (axes := find_axes(*pair)) is not None:
-                with suppress(UserError):  # as where the length of sequences depends on the block
-                    parts = [run(module, examples.x[b], examples.y[b]) for b in blocks]
-                    return join_outputs(parts, axes)
+        run, count = self._network.call.run_on_copies, len(examples)
+        if count > BLOCK:
+            # At least one of each block is computed among others too: that must change nothing.
+            rows = np.append(np.arange(0, count - 1, min(count // SAMPLED, BLOCK - 1)), count - 1)
+            few = examples.take(rows := rows[len(rows) == BLOCK :])
+            blocks = (slice(a, a + BLOCK) for a in range(0, count, BLOCK))
+            parts = (run(module, examples.x[b], examples.y[b]) for b in blocks)
+            if found := join_alike(parts, run(module, few.x, few.y), torch.as_tensor(rows), count):
+                return found[0]
         return run(module, examples.x, examples.y)
 
     def _mark_ignored(self, metric: Metric, targets: Any) -> Any:

@@ -132,6 +132,14 @@ class StatefulNetwork(Network, Protocol):
         """The state of one replica before its first step; empty if gradients change none."""
         ...
 
+    def check_constants(self) -> None:
+        """Refuse a network whose gradients have changed more than states.
+
+        Raises:
+            UserError: they have.
+        """
+        ...
+
     def with_state(self, state: State) -> Network:
         """The network for W replicas, whose gradients read and change ``state`` in place."""
         ...

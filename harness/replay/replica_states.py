@@ -66,6 +66,12 @@ class ReplicaStates:
         for key in keys & self._sent.keys():
             del self._sent[key]
 
+    def tell(self) -> Mapping[int, State]:
+        """The states that are known, of a network that has changed nothing else."""
+        if isinstance(self._network, StatefulNetwork):
+            self._network.check_constants()
+        return self.known
+
     def capture(self) -> dict[str, np.ndarray]:
         """All states as arrays, for `reinstate`."""
         if not self._fresh:

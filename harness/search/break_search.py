@@ -9,13 +9,7 @@ from dataclasses import dataclass, replace
 from harness.base.errors import UserError
 from harness.base.log import LOG
 from harness.experiment.display import Span, Tally
-from harness.judge.break_point import (
-    Point,
-    Tolerance,
-    errors_of,
-    point,
-    reference_point,
-)
+from harness.judge.break_point import Point, Tolerance, errors_of, point, reference_point
 from harness.search.comparison import Grid
 from harness.search.search import Steps, bisect, geometric_mean, linearly_scaled, solve
 from harness.store import Cell

@@ -21,13 +21,7 @@ from harness.search.rates import (
     RateChoice,
     search_rate,
 )
-from harness.search.search import (
-    Steps,
-    final_error,
-    follow,
-    linearly_scaled,
-    translate,
-)
+from harness.search.search import Steps, final_error, follow, linearly_scaled, translate
 from harness.store import Cell, Run
 
 Configure = Callable[[Method, int, float, int], TrainingConfig[Any]]

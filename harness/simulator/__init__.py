@@ -66,12 +66,7 @@ from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.client_sampling import ClientSampling
 from harness.simulator.protocols.parameter_server import ParameterServer
-from harness.simulator.simulation import (
-    Simulation,
-    load_protocol,
-    load_protocols,
-    protocol_named,
-)
+from harness.simulator.simulation import Simulation, load_protocol, load_protocols, protocol_named
 from harness.simulator.timeline import (
     IN_FLIGHT,
     LOST,

@@ -25,12 +25,7 @@ from harness.acoustics.rbm import Recipe, WideRandom
 from harness.base.errors import UserError
 from harness.base.settings import setting
 from harness.experiment.contract import Configuration, Watch
-from harness.experiment.experiment import (
-    Pieces,
-    Stage,
-    TrainingConfig,
-    plain,
-)
+from harness.experiment.experiment import Pieces, Stage, TrainingConfig, plain
 from harness.experiment.order import Shuffling, row_numbers
 from harness.networks.contract import Minibatch, upload
 from harness.networks.feedforward import Activation, Dnn, Layout, Precision, check

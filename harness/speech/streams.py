@@ -38,13 +38,7 @@ from harness.replay import fold_replay as resume
 from harness.replay.fold_replay import Arrays as stale_Arrays
 from harness.replay.fold_replay import Facts as stale_Facts
 from harness.replay.fold_replay import StaleReplay
-from harness.simulator import (
-    Contributions,
-    Decodes,
-    Timeline,
-    compute_seconds,
-    copy_seconds,
-)
+from harness.simulator import Contributions, Decodes, Timeline, compute_seconds, copy_seconds
 from harness.speech.decoding import DecodeStats, parts
 from harness.speech.protocol import CountQueries
 from harness.speech.sequence import SequenceConfig, Setup, Step

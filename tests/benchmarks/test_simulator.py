@@ -30,13 +30,10 @@ READY = np.random.default_rng(0).exponential(0.01, WORKERS)
 def cluster_of(workers: int, network: Network | None = None) -> Cluster:
     """Exponential computing of mean 1 s, and a server busy for half of the time."""
     return Cluster(
-        name="bench",
-        devices={"unit": Device(1.0)},
-        workers=(WorkerGroup(workers, "unit"),),
-        server=Server(fold_s=0.5 / workers),
-        jitter=Jitter("shifted-exponential", 1.0),
+        name="bench", devices={"unit": Device(1.0)}, workers=(WorkerGroup(workers, "unit"),),
+        server=Server(fold_s=0.5 / workers), jitter=Jitter("shifted-exponential", 1.0),
         network=network,
-    )
+    )  # fmt: skip
 
 
 @numba.njit
@@ -132,12 +129,9 @@ def test_an_all_reduce_of_1024_workers_with_events(compare, algorithm):
 
 def test_a_round_of_averaging_on_1024_workers(compare):
     cluster = Cluster(
-        "bench",
-        {"unit": Device(1.0)},
-        (WorkerGroup(WORKERS, "unit"),),
-        jitter=Jitter("lognormal", 0.1),
-        network=NODES,
-    )
+        "bench", {"unit": Device(1.0)}, (WorkerGroup(WORKERS, "unit"),),
+        jitter=Jitter("lognormal", 0.1), network=NODES,
+    )  # fmt: skip
     job = Workload(minibatch_frames=1, flops_per_frame=1.0, parameter_bytes=SIZE)
     simulation = Simulation(cluster, Averaging(10, collective="ring"), job, WORKERS)
     compare(lambda: simulation.advance(folds=1), numpy_ring, at_most=0.4)

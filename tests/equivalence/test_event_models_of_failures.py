@@ -578,21 +578,16 @@ def test_an_all_reduce_in_buckets_is_that_of_a_naive_walk():
         workers, every = draw.randint(2, 6), draw.randint(1, 3)
         buckets = tuple(draw.uniform(1.0, 5.0) for _ in range(draw.randint(1, 3)))
         parallel = Parallel(
-            slowdown=draw.uniform(1.0, 1.3),
-            average_s=draw.choice([0.0, 0.1]),
-            first_average_s=draw.choice([0.0, 0.5]),
-            backward_share=draw.uniform(0.1, 1.0),
+            slowdown=draw.uniform(1.0, 1.3), average_s=draw.choice([0.0, 0.1]),
+            first_average_s=draw.choice([0.0, 0.5]), backward_share=draw.uniform(0.1, 1.0),
             overlap_slowdown=draw.choice([1.0, draw.uniform(1.0, 4.0)]),
-        )
+        )  # fmt: skip
         cluster = random_rounds(
-            draw,
-            workers,
-            parallel=parallel,
-            host=Host(memory_bytes_per_s=draw.uniform(50, 500)),
+            draw, workers, parallel=parallel, host=Host(memory_bytes_per_s=draw.uniform(50, 500)),
             server=Server(0.0, draw.choice([0.0, 3.0])),
             compression=Compression(draw.uniform(0.2, 1.5), 200.0, draw.uniform(40, 400)),
             faults=random_absences(draw, workers),
-        )
+        )  # fmt: skip
         rules = Averaging(every, buckets=buckets)
         model = BucketedRounds(cluster, workers, case)
         model.run(cluster, workers, case, rules, 12)

@@ -110,26 +110,15 @@ def cell(algorithm: Algorithm, protocol: Any, faults: tuple[Fault, ...], shards:
     cluster = Cluster(
         "unequal",
         {"quick": Device(achieved_flops_per_s=1000.0), "slow": Device(achieved_flops_per_s=600.0)},
-        (WorkerGroup(3, "quick"), WorkerGroup(1, "slow")),
-        link=Link(0.0004),
-        server=Server(0.0002),
-        jitter=Jitter("gamma", 0.6),
-        faults=faults,
-    )
+        (WorkerGroup(3, "quick"), WorkerGroup(1, "slow")), link=Link(0.0004), server=Server(0.0002),
+        jitter=Jitter("gamma", 0.6), faults=faults,
+    )  # fmt: skip
     return Cell(
-        algorithm=algorithm,
-        schedule=Constant(rate=RATE),
-        stages=(Stage(FRAMES, FRAMES),),
-        passes=1,
-        chunk=1.0,
-        evaluations=1,
-        cluster=cluster,
-        workers=WORKERS,
-        seed=zlib.crc32(f"{algorithm}{protocol}{faults}".encode()),
-        device="cpu",
-        protocol=protocol,
+        algorithm=algorithm, schedule=Constant(rate=RATE), stages=(Stage(FRAMES, FRAMES),),
+        passes=1, chunk=1.0, evaluations=1, cluster=cluster, workers=WORKERS,
+        seed=zlib.crc32(f"{algorithm}{protocol}{faults}".encode()), device="cpu", protocol=protocol,
         shards=shards,
-    )
+    )  # fmt: skip
 
 
 @cache

@@ -184,12 +184,9 @@ class Walk:
                     written(self.algorithm, state, arrival, self.rate)
             else:
                 told = Fold(
-                    torch.stack([a.tensor for a in arrivals]),
-                    [a.staleness for a in arrivals],
-                    self.rate,
-                    [a.worker for a in arrivals],
-                    [float(a.steps) for a in arrivals],
-                )
+                    torch.stack([a.tensor for a in arrivals]), [a.staleness for a in arrivals],
+                    self.rate, [a.worker for a in arrivals], [float(a.steps) for a in arrivals],
+                )  # fmt: skip
                 algorithm.fold(state, told)
             before.append(state.model.clone())
             restored = failures.get(fold + 1, (fold + 1, 0.0))[0]

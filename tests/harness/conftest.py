@@ -1,6 +1,7 @@
 import os
 import socket
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.schedules import Constant
 from harness.experiment.contract import Watch
 from harness.experiment.experiment import Stage
+from harness.experiment.order import Minibatches
 from harness.simulator import Cluster, load_cluster
 from harness.speech.frames import RunConfig
 from harness.speech.sequence import SequenceConfig
@@ -254,3 +256,20 @@ def launch() -> Iterator[Callable[..., Group]]:
     for process in [process for group in groups for process in group.processes]:
         process.kill()
         process.ended()
+
+
+@pytest.fixture
+def asked(monkeypatch) -> dict[int, dict[int, list[int]]]:
+    """The numbers of the examples that were trained on: by worker, by its step."""
+    found: dict[int, dict[int, list[int]]] = defaultdict(dict)
+    of = Minibatches.fetch
+
+    def watched(self, keys):
+        minibatch = of(self, keys)
+        for (worker, step), rows in zip(keys, minibatch.x.flatten(1).tolist(), strict=True):
+            assert step not in found[worker]
+            found[worker][step] = [int(row) for row in rows]
+        return minibatch
+
+    monkeypatch.setattr(Minibatches, "fetch", watched)
+    return found

@@ -52,16 +52,10 @@ def usual(cluster, tmp_path) -> dict:
 def test_a_comparison_has_a_row_for_each_algorithm_and_number_of_workers(usual, tmp_path, capsys):
     x, y = points()
     result = lagbench.compare(
-        mlp,
-        functional.cross_entropy,
-        (x, y),
-        test=(x[:40], y[:40]),
-        algorithms=["async", "averaging:4", "sync"],
-        workers=[1, 2],
-        rates={"async": 0.1, "averaging:4": 0.1, "sync": 0.2},
-        seeds=2,
-        **usual,
-    )
+        mlp, functional.cross_entropy, (x, y), test=(x[:40], y[:40]),
+        algorithms=["async", "averaging:4", "sync"], workers=[1, 2],
+        rates={"async": 0.1, "averaging:4": 0.1, "sync": 0.2}, seeds=2, **usual,
+    )  # fmt: skip
     cells = [(row.cell.method, row.cell.workers) for row in result.rows]
     assert cells == [(name, n) for name in ("async", "averaging:4", "sync") for n in (1, 2)]
     assert all(row.error.estimate < 0.5 and row.test is not None for row in result.rows)

@@ -42,12 +42,9 @@ def mean_wait_s(queue: Visits) -> float:
 def closed(workers: int, fold_s: float, fold_jitter: Jitter | None = None, **more) -> Cluster:
     """Workers that compute for one second on average around one server."""
     return Cluster(
-        name="closed",
-        devices={"unit": Device(1.0)},
-        workers=(WorkerGroup(workers, "unit"),),
-        server=Server(fold_s, 0.0, fold_jitter or Jitter()),
-        **{"jitter": EXPONENTIAL} | more,
-    )
+        name="closed", devices={"unit": Device(1.0)}, workers=(WorkerGroup(workers, "unit"),),
+        server=Server(fold_s, 0.0, fold_jitter or Jitter()), **{"jitter": EXPONENTIAL} | more,
+    )  # fmt: skip
 
 
 def birth_and_death(workers: int, think_s: float, service_s: float) -> tuple[float, float]:

@@ -1,6 +1,5 @@
 """Rounds that run over the ends of passes, beside examples that are dealt and counted by hand."""
 
-from collections import defaultdict
 from dataclasses import replace
 from math import ceil
 
@@ -22,7 +21,6 @@ from harness.algorithms.catalogue import (
 from harness.algorithms.schedules import Constant, Exponential, Halving, Search
 from harness.base.errors import UserError
 from harness.experiment.experiment import Stage
-from harness.experiment.order import Minibatches
 from harness.experiment.run import time_passes
 from harness.modules.problem import Arrays, Problem
 from harness.modules.task import ModuleConfig
@@ -66,23 +64,6 @@ def configured(
         cluster=CLUSTER, workers=workers, seed=3, device="cpu", problem=problem,
         work=Workload(minibatch, 0.0, 0.0), tested="never",
     )  # fmt: skip
-
-
-@pytest.fixture
-def asked(monkeypatch) -> dict[int, dict[int, list[int]]]:
-    """The numbers of the examples that were trained on: by worker, by its step."""
-    found: dict[int, dict[int, list[int]]] = defaultdict(dict)
-    of = Minibatches.fetch
-
-    def watched(self, keys):
-        minibatch = of(self, keys)
-        for (worker, step), rows in zip(keys, minibatch.x.flatten(1).tolist(), strict=True):
-            assert step not in found[worker]
-            found[worker][step] = [int(row) for row in rows]
-        return minibatch
-
-    monkeypatch.setattr(Minibatches, "fetch", watched)
-    return found
 
 
 def in_order(steps: dict[int, list[int]]) -> list[int]:

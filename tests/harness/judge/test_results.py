@@ -33,17 +33,10 @@ rows = st.builds(
 
 def some_results(**changes):
     claim = Claim(
-        id="p1.noise-harder",
-        statement="noise is harder",
-        where="Table 2",
-        statistic="CER noise - clean > 0",
-        paper="holds",
-        measured=11.5,
-        ci95=(-math.inf, math.inf),
-        here="unclear",
-        runs=("ab",),
-        parts=(Part("hand", "holds", 1.0, (0.5, 1.5), "holds"),),
-    )
+        id="p1.noise-harder", statement="noise is harder", where="Table 2",
+        statistic="CER noise - clean > 0", paper="holds", measured=11.5, ci95=(-math.inf, math.inf),
+        here="unclear", runs=("ab",), parts=(Part("hand", "holds", 1.0, (0.5, 1.5), "holds"),),
+    )  # fmt: skip
     table = Exhibit("p1.table2", "table", "CER (%)", (Row("SGD", "clean", 7.63, 8.0, (7, 9)),))
     given = {
         "paper": "paper1",

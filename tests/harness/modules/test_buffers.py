@@ -83,15 +83,10 @@ def configured(problem, algorithm=None, protocol=None, workers=2, faults=(), **f
     usual = {"passes": 2, "evaluations": 3, "seed": 0, "device": "cpu", "chunk": 1.0}
     usual |= {"schedule": lagbench.Constant(RATE)}
     return ModuleConfig(
-        algorithm=algorithm or AsyncSgd(),
-        protocol=protocol,
-        stages=(Stage(SIZE, SIZE),),
+        algorithm=algorithm or AsyncSgd(), protocol=protocol, stages=(Stage(SIZE, SIZE),),
         cluster=Cluster("some", {"card": Device(launch_s=0.01)}, groups, faults=faults),
-        workers=workers,
-        problem=problem,
-        work=Workload(SIZE, 0.0, 0.0),
-        **(usual | further),
-    )
+        workers=workers, problem=problem, work=Workload(SIZE, 0.0, 0.0), **(usual | further),
+    )  # fmt: skip
 
 
 def minibatch_of(config, worker: int, step: int):
@@ -252,7 +247,7 @@ def test_buffers_are_views_of_the_rows_of_a_state():
     state = {name: torch.cat([t, t]) for name, t in buffers.fresh().items()}
     bound = buffers.bind(state, 1)
     module(torch.full((4, 6), 2.0))
-    buffers.write_back(bound)
+    buffers.write_back(state, 1, bound)
     assert state["seen"].tolist() == [0, 4]
     assert state["largest"].tolist() == [[0.0] * 6, [2.0] * 6]
     assert module.inner.shared is module.largest

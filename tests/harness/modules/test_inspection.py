@@ -84,6 +84,7 @@ def each_alone(outputs, targets):
         (each_alone, r"loss: shape \[5\]; allowed: one number"),
         (lambda outputs, targets: 1.0, "loss: float; allowed: one number"),
         (lambda outputs, targets: torch.tensor(1.0), "does not depend on the model"),
+        (lambda outputs, targets: 0 * outputs.sum(), "loss: 0 on 5 examples for each of several"),
         (functional.l1_loss, "loss: fails on a minibatch of 5 examples: RuntimeError"),
     ],
 )
@@ -107,9 +108,13 @@ def test_nothing_is_left_behind():
         (functional.cross_entropy, "mean"),
         (nn.CrossEntropyLoss(reduction="sum"), "sum"),
         (lambda outputs, targets: outputs.square().sum() + 3.0, "mean"),
+        (lambda outputs, targets: 1e9 * (1e-9 - outputs).clamp(min=0).sum(), "sum"),
+        (lambda outputs, targets: 1e9 * (1e-9 - outputs).clamp(min=0).mean(), "mean"),
         (lambda outputs, targets: outputs.view(len(X), 3).square().sum(), "mean"),
     ],
-    ids=["mean", "sum", "a sum and more", "of one size of minibatches alone"],
+    ids=["mean", "sum", "a sum and more", "a sum of 0", "a mean of 0", "of one size alone"],
 )
 def test_what_a_loss_does_with_examples_is_found_by_giving_each_twice(loss, reduction):
-    assert inspect_module(nn.Linear(4, 3), loss, X, Y).reduction == reduction
+    model = nn.Linear(4, 3)
+    nn.init.constant_(model.bias, 9.0)
+    assert inspect_module(model, loss, X, Y).reduction == reduction

@@ -37,15 +37,10 @@ def configured(problem: Problem, algorithm=None, protocol=None, workers=4, **fur
     usual = {"passes": 2, "evaluations": 3, "seed": 0, "device": "cpu", "chunk": 1.0}
     usual |= {"schedule": Constant(RATE)}
     return ModuleConfig(
-        algorithm=algorithm or AsyncSgd(),
-        protocol=protocol,
-        stages=(Stage(SIZE, SIZE),),
-        cluster=CLUSTER,
-        workers=workers,
-        problem=problem,
-        work=Workload(SIZE, 0.0, 0.0),
+        algorithm=algorithm or AsyncSgd(), protocol=protocol, stages=(Stage(SIZE, SIZE),),
+        cluster=CLUSTER, workers=workers, problem=problem, work=Workload(SIZE, 0.0, 0.0),
         **(usual | further),
-    )
+    )  # fmt: skip
 
 
 def final(run) -> torch.Tensor:

@@ -199,13 +199,9 @@ def test_tuples_dicts_and_labels_train_the_same_model(workers, alike, tmp_path):
 @pytest.mark.parametrize("optimizer", ["ngsgd", "adamw"])
 def test_optimizers_and_random_layers_take_several_inputs(optimizer, tmp_path):
     run = train(
-        TwoInputs(0.2),
-        functional.cross_entropy,
-        (NAMED, Y),
-        tmp_path,
-        workers=2,
+        TwoInputs(0.2), functional.cross_entropy, (NAMED, Y), tmp_path, workers=2,
         optimizer=optimizer,
-    )
+    )  # fmt: skip
     assert run.status == "done"
 
 

@@ -17,7 +17,6 @@ from harness.algorithms.schedules import Constant, Search
 from harness.base.errors import UserError
 from harness.base.seeds import stream
 from harness.experiment.experiment import Stage
-from harness.experiment.order import Minibatches
 from harness.experiment.run import time_passes
 from harness.modules.application import MODULE
 from harness.modules.partition import Dirichlet, by_label, dirichlet, measure_skew, split_rows
@@ -65,18 +64,10 @@ def configured(algorithm=None, protocol=None, partition=uneven, **further) -> Mo
     problem = Problem(model, loss, Arrays(x, y), dev, None, {}, partition=partition)
     usual = {"workers": 4, "passes": PASSES, "cluster": CLUSTER, "schedule": Constant(0.01)}
     return ModuleConfig(
-        algorithm=algorithm or AsyncSgd(),
-        protocol=protocol,
-        stages=(Stage(SIZE, SIZE),),
-        chunk=1.0,
-        evaluations=2,
-        seed=SEED,
-        device="cpu",
-        problem=problem,
-        work=Workload(SIZE, 0.0, 0.0),
-        tested="never",
-        **(usual | further),
-    )
+        algorithm=algorithm or AsyncSgd(), protocol=protocol, stages=(Stage(SIZE, SIZE),),
+        chunk=1.0, evaluations=2, seed=SEED, device="cpu", problem=problem,
+        work=Workload(SIZE, 0.0, 0.0), tested="never", **(usual | further),
+    )  # fmt: skip
 
 
 def walk(shares, worker: int, steps: int) -> list[list[int]]:
@@ -88,23 +79,6 @@ def walk(shares, worker: int, steps: int) -> list[list[int]]:
         rows += named.permutation(shares[worker]).tolist()
         times += 1
     return [rows[SIZE * k : SIZE * (k + 1)] for k in range(steps)]
-
-
-@pytest.fixture
-def asked(monkeypatch) -> dict[int, dict[int, list[int]]]:
-    """The numbers of the examples that were trained on: by worker, by its step."""
-    found: dict[int, dict[int, list[int]]] = defaultdict(dict)
-    of = Minibatches.fetch
-
-    def watched(self, keys):
-        minibatch = of(self, keys)
-        for (worker, step), rows in zip(keys, minibatch.x.flatten(1).tolist(), strict=True):
-            assert step not in found[worker]
-            found[worker][step] = [int(row) for row in rows]
-        return minibatch
-
-    monkeypatch.setattr(Minibatches, "fetch", watched)
-    return found
 
 
 KINDS = {
@@ -294,18 +268,10 @@ def test_the_skew_is_in_the_run_the_row_and_below_the_table(tmp_path):
     x = torch.randn(200, 6)
     y = torch.arange(200) % 4
     result = lagbench.compare(
-        *(lambda: nn.Linear(6, 4), nn.functional.cross_entropy, (x, y)),
-        dev=(x[:10], y[:10]),
-        cluster=CLUSTER,
-        algorithms=["async", "sync"],
-        workers=[1, 4],
-        rates=0.1,
-        seeds=1,
-        passes=1,
-        step_seconds=0.01,
-        partition="by_label",
-        store=tmp_path,
-    )
+        *(lambda: nn.Linear(6, 4), nn.functional.cross_entropy, (x, y)), dev=(x[:10], y[:10]),
+        cluster=CLUSTER, algorithms=["async", "sync"], workers=[1, 4], rates=0.1, seeds=1, passes=1,
+        step_seconds=0.01, partition="by_label", store=tmp_path,
+    )  # fmt: skip
     expected = {"label_skew": 0.75, "smallest_share": 50.0, "largest_share": 50.0}
     assert [row.skew for row in result.rows if row.cell.workers == 4] == [expected] * 2
     assert result.rows[1].cell.runs[0].summary["label_skew"] == 0.75
@@ -356,11 +322,8 @@ def test_other_values_are_refused_by_name(asked, tmp_path):
     with pytest.raises(UserError, match=r"^partition: .*allowed"):
         lagbench.train(
             *(nn.Linear(6, 4), nn.functional.cross_entropy, (torch.randn(100, 6), LABELS)),
-            cluster=CLUSTER,
-            rate=0.1,
-            partition=asked,
-            store=tmp_path,
-        )
+            cluster=CLUSTER, rate=0.1, partition=asked, store=tmp_path,
+        )  # fmt: skip
 
 
 def test_a_search_for_the_rate_needs_data_that_all_share():
