@@ -196,8 +196,8 @@ class Paper:
     seeds: Mapping[str, int]
     experiments: Callable[[Subject, int], Mapping[str, Configuration]]
     differences: Callable[[Subject], list[dict[str, str]]]
-    exhibits: tuple[Maker[Subject, Exhibit], ...]
-    claims: tuple[Maker[Subject, Claim], ...]
+    exhibits: Sequence[Maker[Subject, Exhibit]]
+    claims: Sequence[Maker[Subject, Claim]]
     conditions: Conditions = field(default_factory=lambda: Conditions({}))
     held_against: str = "paper"
     looks: Mapping[str, int] = field(default_factory=dict[str, int])

@@ -7,7 +7,7 @@ from pathlib import Path
 from harness.experiment.contract import Configuration
 from reproductions.paper import Paper, Subject
 from reproductions.paper1_async_asgd.claims import CLAIMS, CONDITIONS
-from reproductions.paper1_async_asgd.exhibits import BEYOND, COSTS, EXHIBITS, UNDERDETERMINED
+from reproductions.paper1_async_asgd.exhibits import EXHIBITS
 from reproductions.paper1_async_asgd.experiments import (
     PRESETS,
     REPORTED,
@@ -32,7 +32,7 @@ PAPER = Paper(
     looks={"overnight": 2},  # at nine seeds, and at fifteen: README
     experiments=_experiments,
     differences=differences,
-    exhibits=(*EXHIBITS, *BEYOND, *COSTS, *UNDERDETERMINED, *TUNING),
+    exhibits=(*EXHIBITS, *TUNING),
     claims=CLAIMS,
     conditions=CONDITIONS,
     folder=Path(__file__).parent,

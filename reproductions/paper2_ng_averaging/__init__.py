@@ -6,7 +6,7 @@ from pathlib import Path
 
 from reproductions.paper import Paper
 from reproductions.paper2_ng_averaging.claims import CLAIMS, CONDITIONS
-from reproductions.paper2_ng_averaging.exhibits import BEYOND, FIGURES, PREDICTION, TABLES
+from reproductions.paper2_ng_averaging.exhibits import EXHIBITS
 from reproductions.paper2_ng_averaging.experiments import SEEDS, differences, experiments
 from reproductions.paper2_ng_averaging.prediction import REPORTED
 from reproductions.paper2_ng_averaging.scaling import SCALING
@@ -18,7 +18,7 @@ PAPER = Paper(
     seeds=SEEDS,
     experiments=experiments,
     differences=differences,
-    exhibits=(*FIGURES, *TABLES, *BEYOND, *PREDICTION),
+    exhibits=EXHIBITS,
     claims=CLAIMS,
     conditions=CONDITIONS,
     folder=Path(__file__).parent,

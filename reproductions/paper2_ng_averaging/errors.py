@@ -13,14 +13,14 @@ everything paired by seed and by utterance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from harness.judge.builders import UNKNOWN, Runs, unless_missing
-from harness.judge.parts import Quantity
+from harness.judge.claims import Rule
+from harness.judge.parts import Quantity, side_of_zero
 from harness.judge.results import Row
 from harness.judge.statistics import Array, Interval
 from harness.judge.utterances import Counts, rate_ci, rate_difference_ci, rate_ratio_ci, seed_rates
@@ -153,51 +153,43 @@ def _frame_errors(subject: Subject, runs: Sequence[Run]) -> np.ndarray:
     return np.array([[np.mean([run.summary[key] for key in keys])] for run in runs])
 
 
-def judge_both(
-    words: Quantity,
+def judge_errors(
     subject: Subject,
     runs: Runs,
     settings: Sequence[str],
     statistic: Statistic,
-    scale: float = 1.0,
-) -> list[Quantity]:
-    """A judged quantity of word errors, and the same of frame errors beside it.
+    label: str,
+    rule: Rule | str,
+    by_set: str | None = "",
+) -> Iterator[Quantity]:
+    """A judged quantity of word errors, of frame errors, and that of words on each main set.
 
     Args:
-        words: of word errors.
         subject: the report's.
         runs: finished runs by setting.
         settings: those compared.
-        statistic: of these errors.
-        scale: multiplies the statistic, e.g. 100 for percent.
+        statistic: of these errors; differences of rates are in percent.
+        label: of the quantity.
+        rule: its band, or the side of zero.
+        by_set: begins the labels of the sets, which are shown and not judged; None for no sets.
     """
+    scale = 100.0 if statistic in (rate_difference_ci, gain_difference_ci) else 1.0
+    true = true_value(subject, runs, settings, statistic)
+    true = None if true is None else scale * true
+    paper = None if true is None else round(true, 3)
+    band = rule if isinstance(rule, Rule) else side_of_zero("", UNKNOWN, rule).rule
+    words = scale * error_statistic(subject, runs, settings, statistic)
     frames = scale * frame_statistic(subject, runs, settings, statistic)
-    paper = words.paper if isinstance(words.paper, str) else None
-    return [
-        replace(words, label=f"{words.label}, words", measure="words"),
-        Quantity(f"{words.label}, frames", paper, frames, words.rule, measure="frames"),
-    ]
+    side = f"{rule} 0" if isinstance(rule, str) else None
+    yield Quantity(f"{label}, words", side or paper, words, band, true, "words")
+    yield Quantity(f"{label}, frames", side, frames, band, measure="frames")
+    for test in main_tests(subject) if by_set is not None else ():
+        shown = scale * error_statistic(subject, runs, settings, statistic, test)
+        printed = printed_statistic(settings, test, statistic)
+        yield Quantity(f"{by_set}{label_of(test)}", printed, shown)
 
 
-def quantities_by_set(
-    subject: Subject,
-    runs: Runs,
-    settings: Sequence[str],
-    statistic: Statistic,
-    scale: float = 1.0,
-    before: str = "",
-) -> list[Quantity]:
-    """The same on each main set, beside what the paper's table gives; not judged."""
-    found: list[Quantity] = []
-    for test in main_tests(subject):
-        interval = error_statistic(subject, runs, settings, statistic, test)
-        shown = interval if scale == 1.0 else 100.0 * interval
-        label = before + label_of(test)
-        found.append(Quantity(label, paper(settings, test, statistic), shown))
-    return found
-
-
-def paper(settings: Sequence[str], test: str, statistic: Statistic) -> float | None:
+def printed_statistic(settings: Sequence[str], test: str, statistic: Statistic) -> float | None:
     """The statistic of the paper's own rates, if it prints them all."""
     in_print = [paper_error_rate(name, test) for name in settings]
     rates = [rate for rate in in_print if rate is not None]
@@ -206,12 +198,14 @@ def paper(settings: Sequence[str], test: str, statistic: Statistic) -> float | N
 
 def true_value(
     subject: Subject, runs: Runs, settings: Sequence[str], statistic: Statistic
-) -> float:
+) -> float | None:
     """The statistic if the paper's relative effects were ours, on all sets it prints together.
 
-    Its rates are scaled so that the last setting has our rate.
+    Its rates are scaled so that the last setting has our rate. None if it prints no set.
     """
     tests = [t for t in LABELS if all(paper_error_rate(name, t) is not None for name in settings)]
+    if not tests:
+        return None
     rates = [sum(paper_error_rate(name, t) or 0.0 for t in tests) for name in settings]
     ours = error_statistic(subject, runs, settings[-1:], rate_ci).estimate
     return PAPERS[statistic]([ours * rate / rates[-1] for rate in rates])

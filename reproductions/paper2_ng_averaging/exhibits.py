@@ -7,13 +7,14 @@ timing runs. Beyond the paper are other ways to agree on a model, and how the ra
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from harness.judge.builders import Maker, Runs, unless_missing
-from harness.judge.results import Exhibit, Row
+from harness.judge.builders import Runs, unless_missing
+from harness.judge.results import Row
 from harness.judge.statistics import Interval, mean_ci, ratio_ci
 from harness.store import Run
+from reproductions.makers import Content, Exhibits
 from reproductions.paper import DEVELOPMENT, Subject
 from reproductions.paper2_ng_averaging import errors
 from reproductions.paper2_ng_averaging.experiments import (
@@ -28,14 +29,27 @@ from reproductions.paper2_ng_averaging.experiments import (
 from reproductions.paper2_ng_averaging.prediction import FITTED_UP_TO, REPORTED, load_fit
 from reproductions.run_metrics import curve_rows, hashes, summary_value
 
-PRINTED = {16: REPORTED["claims"]["speedup_16"], 32: REPORTED["claims"]["speedup_32"]}
-
+PAPER = REPORTED["claims"]
+PRINTED = {16: PAPER["speedup_16"], 32: PAPER["speedup_32"]}
 ALL = tuple(f"timing_{n}" for n in GPUS)
+EXHIBITS = Exhibits()
+NOTE = (
+    "Words decoded with a bigram; intervals are over seeds, test utterances and, of made speech, "
+    f"corpora. The row or column “{errors.ALL}” is the errors of all five test sets over their "
+    "words; claims are judged on it."
+)
 
 
-def fig1(subject: Subject, runs: Runs) -> Exhibit:
+@EXHIBITS.figure(
+    "p2.fig1",
+    "All-reduce among four workers: the simulated messages, with their share of the model",
+    ("all_reduce",), ("time since the all-reduce began (ms)",), "Figure 1",
+    "Rabenseifner's algorithm on the fitted cluster: halves and quarters are summed in "
+    "pairs, then gathered. The paper's drawing survives only as text.",
+    {"as": "messages"},
+)  # fmt: skip
+def fig1(subject: Subject, runs: Runs) -> Content:
     """All-reduce among four workers, drawn from its simulated messages."""
-    del subject
     run = runs["all_reduce"][0]
     sent = run.metrics["name"] == "message"
     names = ("source", "target", "time_s", "arrived_s", "value", "adds")
@@ -52,91 +66,11 @@ def fig1(subject: Subject, runs: Runs) -> Exhibit:
             *(run.metrics[name][sent].tolist() for name in names), strict=True
         )
     ]
-    return Exhibit(
-        "p2.fig1",
-        "figure",
-        "All-reduce among four workers: the simulated messages, with their share of the model",
-        axes={"x": "time since the all-reduce began (ms)"},
-        draw={"as": "messages", "workers": run.config["workers"], "messages": messages},
-        paper_label="Figure 1",
-        note="Rabenseifner's algorithm on the fitted cluster: halves and quarters are summed in "
-        "pairs, then gathered. The paper's drawing survives only as text.",
-    )
+    yield {"workers": run.config["workers"], "messages": messages}
 
 
 def _part(share: float) -> str:
     return {0.5: "½", 0.25: "¼"}.get(share, f"{share:.3g}")
-
-
-def fig2(subject: Subject, runs: Runs) -> Exhibit:
-    """Speed-up against GPUs."""
-    del subject
-    rows = [
-        Row.from_interval(
-            "speed-up", n, PRINTED.get(n), speedup(*_one_and_many(runs, n)),
-            hashes(*_one_and_many(runs, n)),
-        )
-        for n in GPUS
-    ]  # fmt: skip
-    return Exhibit(
-        "p2.fig2", "figure", "Speed-up of model averaging, predicted from 1, 2 and 4 GPUs",
-        tuple(rows), axes={"x": "GPUs", "y": "speed-up"},
-        draw={"as": "curves", "x_scale": "log", "y_scale": "log", "x_ticks": list(GPUS),
-              "y_ticks": [1, 2, 4, 8, 16]},
-        paper_label="Figure 2",
-        note="The free figures of the simulated cluster are fitted to the authors' timings on 1, "
-        "2 and 4 GPUs; 8, 16 and 32 are predicted. The paper's curve survives only as text.",
-    )  # fmt: skip
-
-
-def fig2_scaling(subject: Subject, runs: Runs) -> Exhibit:
-    """Speed-up over the number of GPUs."""
-    del subject
-    rows: list[Row] = []
-    for n in GPUS:
-        one, many = _one_and_many(runs, n)
-        paper = PRINTED.get(n)
-        printed = None if paper is None else round(paper / n, 3)
-        share = (1 / n) * speedup(one, many)
-        rows.append(Row.from_interval("scaling factor", n, printed, share, hashes(one, many)))
-    return Exhibit(
-        "p2.fig2-scaling", "figure", "Scaling factor, the speed-up over the number of GPUs",
-        tuple(rows), axes={"x": "GPUs", "y": "scaling factor"},
-        draw={"as": "curves", "x_scale": "log", "x_ticks": list(GPUS)}, paper_label="Figure 2",
-    )  # fmt: skip
-
-
-def _one_and_many(runs: Runs, n: int) -> tuple[Sequence[Run], Sequence[Run]]:
-    return runs["timing_1"], runs[f"timing_{n}"]
-
-
-def prediction(subject: Subject, runs: Runs) -> Exhibit:
-    """Minutes an epoch and speed-up beside the authors' timings."""
-    timings = REPORTED["timings"]
-    minutes = dict(zip(timings["gpus"], timings["total_min"], strict=True))
-    rows: list[Row] = []
-    for n in GPUS:
-        label = f"{gpus(n)}, {'fitted' if n <= FITTED_UP_TO else 'predicted'}"
-        rows += _timing_rows(label, runs["timing_1"], runs[f"timing_{n}"], minutes[n], minutes[1])
-    once = REPORTED["claims"]["speedup_16_every_20"]
-    for label, one, many in (
-        ("16 GPUs, every 20, predicted", "timing_1", "timing_16_every_20"),
-        ("the same, excess per average", "other_1", "other_16_every_20"),
-    ):
-        ratio = speedup(runs[one], runs[many])
-        behind = hashes(runs[one], runs[many])
-        rows.append(Row.from_interval(label, "speed-up", once, ratio, behind))
-    free = ", ".join(f"{name} {value:.4g}" for name, value in load_fit().free.items())
-    return Exhibit(
-        "p2.prediction",
-        "table",
-        "Minutes an epoch and speed-up, beside the authors' own timings",
-        tuple(rows),
-        paper_label="Authors' timings",
-        note=f"Fitted: {free}; largest relative error {load_fit().largest_error:.2%}. Timings on "
-        "2 and 4 GPUs outside MPI exceed the work of one; they do not say whether the excess "
-        "belongs to each minibatch (judged) or to each average (last row).",
-    )
 
 
 def speedup(one: Sequence[Run], many: Sequence[Run]) -> Interval:
@@ -144,161 +78,147 @@ def speedup(one: Sequence[Run], many: Sequence[Run]) -> Interval:
     return ratio_ci(_seconds(one), _seconds(many))
 
 
-def _timing_rows(
-    label: str, one: Sequence[Run], many: Sequence[Run], minutes: float, alone: float
-) -> list[Row]:
-    took = mean_ci([seconds / 60.0 for seconds in _seconds(many)])
-    ratio = speedup(one, many)
-    return [
-        Row.from_interval(label, "minutes", minutes, took, hashes(many)),
-        Row(
-            label, "speed-up", round(alone / minutes, 2), ratio.estimate, ratio.ci95,
-            hashes(one, many),
-        ),
-    ]  # fmt: skip
-
-
 def _seconds(runs: Sequence[Run]) -> list[float]:
     return [summary_value(run, "virtual_s") for run in runs]
 
 
-FIGURES = (
-    Maker("p2.fig1", ("all_reduce",), fig1),
-    Maker("p2.fig2", ALL, fig2),
-    Maker("p2.fig2-scaling", ALL, fig2_scaling),
-)
-
-PREDICTION = (
-    Maker(
-        "p2.prediction",
-        (*ALL, "timing_16_every_20", "other_1", "other_16_every_20"),
-        prediction,
-    ),
-)
-
-PAPER = REPORTED["claims"]
-
-NOTE = (
-    "Words decoded with a bigram; intervals are over seeds, test utterances and, of made speech, "
-    f"corpora. The row or column “{errors.ALL}” is the errors of all five test sets over their "
-    "words; claims are judged on it."
-)
+def _speed(
+    runs: Runs, setting: str, label: str, column: str | float, paper: float | None, unit: int = 1
+) -> Row:
+    """A cell: the speed-up of a setting, over ``unit`` GPUs if given."""
+    one = runs["timing_1" if setting.startswith("timing") else "other_1"]
+    share = (1 / unit) * speedup(one, runs[setting])
+    return Row.from_interval(label, column, paper, share, hashes(one, runs[setting]))
 
 
-def table1(subject: Subject, runs: Runs) -> Exhibit:
+@EXHIBITS.figure(
+    "p2.fig2", "Speed-up of model averaging, predicted from 1, 2 and 4 GPUs", ALL,
+    ("GPUs", "speed-up"), "Figure 2",
+    "The free figures of the simulated cluster are fitted to the authors' timings on 1, "
+    "2 and 4 GPUs; 8, 16 and 32 are predicted. The paper's curve survives only as text.",
+    {"as": "curves", "x_scale": "log", "y_scale": "log", "x_ticks": list(GPUS),
+     "y_ticks": [1, 2, 4, 8, 16]},
+)  # fmt: skip
+def fig2(subject: Subject, runs: Runs) -> Content:
+    """Speed-up against GPUs."""
+    for n in GPUS:
+        yield _speed(runs, f"timing_{n}", "speed-up", n, PRINTED.get(n))
+
+
+@EXHIBITS.figure(
+    "p2.fig2-scaling", "Scaling factor, the speed-up over the number of GPUs", ALL,
+    ("GPUs", "scaling factor"), "Figure 2",
+    draw={"as": "curves", "x_scale": "log", "x_ticks": list(GPUS)},
+)  # fmt: skip
+def fig2_scaling(subject: Subject, runs: Runs) -> Content:
+    """Speed-up over the number of GPUs."""
+    for n in GPUS:
+        printed = round(PRINTED[n] / n, 3) if n in PRINTED else None
+        yield _speed(runs, f"timing_{n}", "scaling factor", n, printed, n)
+
+
+@EXHIBITS.table(
+    "p2.table1", "Word error rate (%) by number of GPUs", tuple(f"ng_{n}" for n in NODES),
+    "Table 1", NOTE, on_request=("laptop",),
+)  # fmt: skip
+def table1(subject: Subject, runs: Runs) -> Content:
     """Error rates by number of nodes."""
-    tests = (*subject.corpus.tests, errors.ALL)
-    rows = [
-        errors.row(subject, runs, f"ng_{n}", test, errors.label_of(test), gpus(n))
-        for test in tests
-        for n in NODES
-    ]
-    return _table("table1", "Word error rate (%) by number of GPUs", rows, NOTE)
+    for test in (*subject.corpus.tests, errors.ALL):
+        for n in NODES:
+            yield errors.row(subject, runs, f"ng_{n}", test, errors.label_of(test), gpus(n))
 
 
-def table2(subject: Subject, runs: Runs) -> Exhibit:
+@EXHIBITS.table(
+    "p2.table2", "Word error rate (%), random initialisation and RBM",
+    ("random_1", "random_32", "rbm_1", "rbm_32", "ng_1", "ng_32"), "Table 2",
+)  # fmt: skip
+def table2(subject: Subject, runs: Runs) -> Content:
     """Random initialisation and pretraining."""
     settings = {"random init": ("random_1", "random_32"), "RBM pretraining": ("rbm_1", "rbm_32")}
-    passes, note = PRESETS[subject.scale].pretraining, NOTE
+    passes = PRESETS[subject.scale].pretraining
     if passes > 1:
         settings["RBM, as in other tables"] = ("ng_1", "ng_32")
-        note = f"RBM pretraining: {passes} passes; as in other tables: 1. {NOTE}"
-    rows = _two_by_two(subject, runs, settings, (1, 32))
-    return _table("table2", "Word error rate (%), random initialisation and RBM", rows, note)
-
-
-def table3(subject: Subject, runs: Runs) -> Exhibit:
-    """Averaging frequencies."""
-    settings = {"baseline, one GPU": "ng_1", "every 10": "ng_16", "every 20": "every_20"}
-    timed = {"every 10": ("timing_16", "speedup_16"),
-             "every 20": ("timing_16_every_20", "speedup_16_every_20")}  # fmt: skip
-    rows = [_speed(runs, "speed-up", label, *timed[label]) for label in timed]
-    rows += [
-        errors.row(subject, runs, setting, test, errors.label_of(test), label)
-        for test in (*errors.main_tests(subject), errors.ALL)
-        for label, setting in settings.items()
-    ]
-    note = f"Speed-ups are the simulator's predictions for the paper's own network. {NOTE}"
-    title = "Speed-up on 16 GPUs and word error rate (%) by averaging frequency"
-    return _table("table3", title, rows, note)
-
-
-def table4(subject: Subject, runs: Runs) -> Exhibit:
-    """Minibatch sizes."""
-    settings = {"256": ("small_1", "small_16"), "1024": ("ng_1", "ng_16")}
-    rows = [
-        replace(row, label=str(row.column), column=row.label)
-        for row in _two_by_two(subject, runs, settings, (1, 16))
-    ]
-    rows.append(_speed(runs, "speed-up, 16 GPUs", "1024", "timing_16", "speedup_16"))
-    note = f"Sizes are the paper's; ours are smaller in the same proportion. {NOTE}"
-    return _table("table4", "Word error rate (%) by minibatch size", rows, note)
-
-
-def table5(subject: Subject, runs: Runs) -> Exhibit:
-    """Learning-rate schedules."""
-    settings = {
-        "newbob": ("newbob_1", "newbob_16"),
-        "exponential": ("exponential_1", "exponential_16"),
-    }
-    rows = _two_by_two(subject, runs, settings, (1, 16))
-    passes = [
-        ", ".join(f"{summary_value(run, 'passes'):g}" for run in runs[name])
-        for name in (*settings["newbob"], "exponential_16")
-    ]
-    note = (
-        f"Newbob went through the data {passes[0]} times on 1 GPU, {passes[1]} on 16; the "
-        f"exponential schedule {passes[2]} times. {NOTE}"
-    )
-    return _table("table5", "Word error rate (%) by learning-rate schedule", rows, note)
-
-
-def table6(subject: Subject, runs: Runs) -> Exhibit:
-    """Plain and natural-gradient descent."""
-    settings = {"SGD": ("sgd_1", "sgd_16"), "NG-SGD": ("ng_1", "ng_16")}
-    rows = _two_by_two(subject, runs, settings, (1, 16))
-    note = f"Both under the same max-change, each at its own best rate for each number. {NOTE}"
-    return _table("table6", "Word error rate (%), plain SGD and NG-SGD", rows, note)
-
-
-def _two_by_two(
-    subject: Subject, runs: Runs, settings: Mapping[str, tuple[str, str]], nodes: tuple[int, int]
-) -> list[Row]:
-    """Two settings on few and on many nodes, by test set."""
-    return [
-        errors.row(subject, runs, name, test, label, f"{errors.label_of(test)}, {gpus(n)}")
-        for label, names in settings.items()
-        for test in (*errors.main_tests(subject), errors.ALL)
-        for name, n in zip(names, nodes, strict=True)
-    ]
-
-
-def _speed(runs: Runs, label: str, column: str, setting: str, claim: str) -> Row:
-    ratio = speedup(runs["timing_1"], runs[setting])
-    behind = hashes(runs["timing_1"], runs[setting])
-    return Row.from_interval(label, column, PAPER[claim], ratio, behind)
-
-
-def _table(name: str, title: str, rows: list[Row], note: str) -> Exhibit:
-    label = f"Table {name.removeprefix('table')}"
-    return Exhibit(f"p2.{name}", "table", title, tuple(rows), paper_label=label, note=note)
+        yield f"RBM pretraining: {passes} passes; as in other tables: 1."
+    yield from _two_by_two(subject, runs, settings, (1, 32))
+    yield NOTE
 
 
 TIMED = ("timing_1", "timing_16")
 
-TABLES = (
-    Maker("p2.table1", tuple(f"ng_{n}" for n in NODES), table1, on_request=("laptop",)),
-    Maker("p2.table2", ("random_1", "random_32", "rbm_1", "rbm_32", "ng_1", "ng_32"), table2),
-    Maker("p2.table3", ("ng_1", "ng_16", "every_20", *TIMED, "timing_16_every_20"), table3),
-    Maker("p2.table4", ("small_1", "small_16", "ng_1", "ng_16", *TIMED), table4),
-    Maker(
-        "p2.table5",
-        ("newbob_1", "newbob_16", "exponential_1", "exponential_16"),
-        table5,
-        on_request=("laptop",),
-    ),
-    Maker("p2.table6", ("sgd_1", "sgd_16", "ng_1", "ng_16"), table6),
-)
+
+@EXHIBITS.table(
+    "p2.table3", "Speed-up on 16 GPUs and word error rate (%) by averaging frequency",
+    ("ng_1", "ng_16", "every_20", *TIMED, "timing_16_every_20"), "Table 3",
+    f"Speed-ups are the simulator's predictions for the paper's own network. {NOTE}",
+)  # fmt: skip
+def table3(subject: Subject, runs: Runs) -> Content:
+    """Averaging frequencies."""
+    yield _speed(runs, "timing_16", "speed-up", "every 10", PAPER["speedup_16"])
+    once = PAPER["speedup_16_every_20"]
+    yield _speed(runs, "timing_16_every_20", "speed-up", "every 20", once)
+    settings = {"baseline, one GPU": "ng_1", "every 10": "ng_16", "every 20": "every_20"}
+    for test in (*errors.main_tests(subject), errors.ALL):
+        for label, setting in settings.items():
+            yield errors.row(subject, runs, setting, test, errors.label_of(test), label)
+
+
+@EXHIBITS.table(
+    "p2.table4", "Word error rate (%) by minibatch size",
+    ("small_1", "small_16", "ng_1", "ng_16", *TIMED), "Table 4",
+    f"Sizes are the paper's; ours are smaller in the same proportion. {NOTE}",
+)  # fmt: skip
+def table4(subject: Subject, runs: Runs) -> Content:
+    """Minibatch sizes."""
+    settings = {"256": ("small_1", "small_16"), "1024": ("ng_1", "ng_16")}
+    for row in _two_by_two(subject, runs, settings, (1, 16)):
+        yield replace(row, label=str(row.column), column=row.label)
+    yield _speed(runs, "timing_16", "speed-up, 16 GPUs", "1024", PAPER["speedup_16"])
+
+
+SCHEDULES = {
+    "newbob": ("newbob_1", "newbob_16"),
+    "exponential": ("exponential_1", "exponential_16"),
+}
+
+
+@EXHIBITS.table(
+    "p2.table5", "Word error rate (%) by learning-rate schedule",
+    (*SCHEDULES["newbob"], *SCHEDULES["exponential"]), "Table 5", on_request=("laptop",),
+)  # fmt: skip
+def table5(subject: Subject, runs: Runs) -> Content:
+    """Learning-rate schedules."""
+    yield from _two_by_two(subject, runs, SCHEDULES, (1, 16))
+    one, sixteen, other = (
+        ", ".join(f"{summary_value(run, 'passes'):g}" for run in runs[name])
+        for name in (*SCHEDULES["newbob"], "exponential_16")
+    )
+    yield (
+        f"Newbob went through the data {one} times on 1 GPU, {sixteen} on 16; the exponential "
+        f"schedule {other} times. {NOTE}"
+    )
+
+
+@EXHIBITS.table(
+    "p2.table6", "Word error rate (%), plain SGD and NG-SGD",
+    ("sgd_1", "sgd_16", "ng_1", "ng_16"), "Table 6",
+    f"Both under the same max-change, each at its own best rate for each number. {NOTE}",
+)  # fmt: skip
+def table6(subject: Subject, runs: Runs) -> Content:
+    """Plain and natural-gradient descent."""
+    settings = {"SGD": ("sgd_1", "sgd_16"), "NG-SGD": ("ng_1", "ng_16")}
+    yield from _two_by_two(subject, runs, settings, (1, 16))
+
+
+def _two_by_two(
+    subject: Subject, runs: Runs, settings: Mapping[str, tuple[str, str]], nodes: tuple[int, int]
+) -> Iterator[Row]:
+    """Two settings on few and on many nodes, by test set."""
+    for label, names in settings.items():
+        for test in (*errors.main_tests(subject), errors.ALL):
+            for name, n in zip(names, nodes, strict=True):
+                column = f"{errors.label_of(test)}, {gpus(n)}"
+                yield errors.row(subject, runs, name, test, label, column)
+
 
 DEV = "dev_frame_error/iterate"
 
@@ -323,76 +243,61 @@ CURVES = {
 }
 
 
-def others(subject: Subject, runs: Runs) -> Exhibit:
+@EXHIBITS.table(
+    "p2.others", "Word error rate (%) on 16 GPUs, and simulated time over that of the first row",
+    tuple(LABELS),
+    note="NG-SGD unless a row says SGD. All rows share data, initial parameters and schedule, "
+    "and differ in what their name says. SGD, gradient averaging and both momenta have a rate "
+    "of their own, the last two rows one GPU's as it is and times 16, the others that of the "
+    "first row; momenta are as published. The simulated minibatch takes as long whatever the "
+    "algorithm: what natural gradient itself costs is not in these times.",
+    smoke=False, on_request=("laptop",),
+)  # fmt: skip
+def others(subject: Subject, runs: Runs) -> Content:
     """Other algorithms on 16 workers, all else shared."""
-    rows: list[Row] = []
     for setting, label in LABELS.items():
-        rows += [
-            errors.row(subject, runs, setting, test, label, errors.label_of(test))
-            for test in (*errors.main_tests(subject), errors.ALL)
-        ]
-        seconds = [
-            [summary_value(run, "virtual_s") for run in runs[name]] for name in (setting, "ng_16")
-        ]
-        ratio = ratio_ci(*seconds)
+        for test in (*errors.main_tests(subject), errors.ALL):
+            yield errors.row(subject, runs, setting, test, label, errors.label_of(test))
+        ratio = speedup(runs[setting], runs["ng_16"])
         behind = hashes(runs[setting], runs["ng_16"])
-        rows.append(Row.from_interval(label, "time", None, ratio, behind))
-    return Exhibit(
-        "p2.others",
-        "table",
-        "Word error rate (%) on 16 GPUs, and simulated time over that of the first row",
-        tuple(rows),
-        paper_label="Beyond the paper",
-        note="NG-SGD unless a row says SGD. All rows share data, initial parameters and schedule, "
-        "and differ in what their name says. SGD, gradient averaging and both momenta have a rate "
-        "of their own, the last two rows one GPU's as it is and times 16, the others that of the "
-        "first row; momenta are as published. The simulated minibatch takes as long whatever the "
-        "algorithm: what natural gradient itself costs is not in these times.",
-    )
+        yield Row.from_interval(label, "time", None, ratio, behind)
 
 
-def training(subject: Subject, runs: Runs) -> Exhibit:
+@EXHIBITS.figure(
+    "p2.training", "Frame error on the development set while training", tuple(CURVES),
+    ("epochs", "frame error (%)"),
+)  # fmt: skip
+def training(subject: Subject, runs: Runs) -> Content:
     """Development frame error against passes, with one worker and with 16."""
     (share,) = {run.config["stages"][0]["share"] for run in runs["ng_1"]}
-    rows = [
-        row
-        for name, label in CURVES.items()
-        for row in curve_rows(label, runs[name], DEV, 100.0, share)
-    ]
-    return Exhibit(
-        "p2.training",
-        "figure",
-        "Frame error on the development set while training",
-        tuple(rows),
-        axes={"x": "epochs", "y": "frame error (%)"},
-        draw={"as": "curves"},
-        paper_label="Beyond the paper",
-    )
+    for name, label in CURVES.items():
+        yield from curve_rows(label, runs[name], DEV, 100.0, share)
 
 
-def rates(subject: Subject, runs: Runs) -> Exhibit:
+@EXHIBITS.table(
+    "p2.rates",
+    "First rate of every compared setting, and frame error (%) on development data with half "
+    "of it, with it and with its double",
+    tuple(trial_name(name, label) for name in SEARCHED for label in AROUND),
+    note=f"Corpus and runs of seed {DEVELOPMENT}, of which no verdict sees anything. Rates are "
+    "of the mean gradient. All settings were searched alike.",
+    smoke=False, divergence=True, searches=True,
+)  # fmt: skip
+def rates(subject: Subject, runs: Runs) -> Content:
     """Development frame error of every compared setting around its rate."""
-    del subject
-    rows = [row for name in SEARCHED for row in _rate_rows(runs, name)]
-    return Exhibit(
-        "p2.rates",
-        "table",
-        "First rate of every compared setting, and frame error (%) on development data with half "
-        "of it, with it and with its double",
-        tuple(rows),
-        paper_label="Beyond the paper",
-        note=f"Corpus and runs of seed {DEVELOPMENT}, of which no verdict sees anything. Rates are "
-        f"of the mean gradient. All settings were searched alike.{_not_best(rows)}",
-    )
-
-
-def _rate_rows(runs: Runs, name: str) -> list[Row]:
-    """A setting's rate, and the errors around it."""
-    rows = [_error(name, around, runs[trial_name(name, around)]) for around in AROUND]
-    chosen = runs[trial_name(name, "chosen")]
-    known = rows[list(AROUND).index("chosen")].measured is not None
-    rate = chosen[0].config["schedule"]["rate"] if known else None
-    return [Row(rows[0].label, "first rate", None, rate, None, hashes(chosen)), *rows]
+    best = list[str]()
+    for name in SEARCHED:
+        rows = {around: _error(name, around, runs[trial_name(name, around)]) for around in AROUND}
+        chosen, label = runs[trial_name(name, "chosen")], name.replace("_", " ")
+        error = rows["chosen"].measured
+        rate = None if error is None else chosen[0].config["schedule"]["rate"]
+        yield Row(label, "first rate", None, rate, None, hashes(chosen))
+        yield from rows.values()
+        # A run without a figure counts as infinitely bad, on either side of the comparison.
+        ends = (rows[side].measured or math.inf for side in ("half", "double"))
+        best += [label] if (error or math.inf) > min(ends) else []
+    if best:
+        yield f"Better at an end: {', '.join(best)}."
 
 
 def _error(name: str, around: str, group: Sequence[Run]) -> Row:
@@ -407,25 +312,28 @@ def _frame_error(run: Run) -> float:
     return float(run.curve(DEV)[1][-1]) if run.status == "done" else math.inf
 
 
-def _not_best(rows: Sequence[Row]) -> str:
-    """Sentence on settings with a better rate beside their own; empty if there is none."""
-    # A run without a figure counts as infinitely bad, on either side of the comparison.
-    errors = {(row.label, row.column): row.measured for row in rows}
-    found = [
-        row.label
-        for row in rows
-        if row.column == "chosen"
-        and (row.measured or math.inf)
-        > min(errors[row.label, side] or math.inf for side in ("half", "double"))
-    ]
-    return f" Better at an end: {', '.join(found)}." if found else ""
-
-
-BEYOND = (
-    Maker("p2.others", tuple(LABELS), others, smoke=False, on_request=("laptop",)),
-    Maker("p2.training", tuple(CURVES), training),
-    Maker(
-        "p2.rates", tuple(trial_name(name, label) for name in SEARCHED for label in AROUND), rates,
-        smoke=False, divergence=True, searches=True,
-    ),
+@EXHIBITS.table(
+    "p2.prediction", "Minutes an epoch and speed-up, beside the authors' own timings",
+    (*ALL, "timing_16_every_20", "other_1", "other_16_every_20"), "Authors' timings",
 )  # fmt: skip
+def prediction(subject: Subject, runs: Runs) -> Content:
+    """Minutes an epoch and speed-up beside the authors' timings."""
+    timings = REPORTED["timings"]
+    minutes = dict(zip(timings["gpus"], timings["total_min"], strict=True))
+    for n in GPUS:
+        label = f"{gpus(n)}, {'fitted' if n <= FITTED_UP_TO else 'predicted'}"
+        many, printed = runs[f"timing_{n}"], round(minutes[1] / minutes[n], 2)
+        took = mean_ci([seconds / 60.0 for seconds in _seconds(many)])
+        yield Row.from_interval(label, "minutes", minutes[n], took, hashes(many))
+        # Shown without its sample.
+        yield replace(_speed(runs, f"timing_{n}", label, "speed-up", printed), sample=None)
+    once = PAPER["speedup_16_every_20"]
+    label = "16 GPUs, every 20, predicted"
+    yield _speed(runs, "timing_16_every_20", label, "speed-up", once)
+    yield _speed(runs, "other_16_every_20", "the same, excess per average", "speed-up", once)
+    free = ", ".join(f"{name} {value:.4g}" for name, value in load_fit().free.items())
+    yield (
+        f"Fitted: {free}; largest relative error {load_fit().largest_error:.2%}. Timings on "
+        "2 and 4 GPUs outside MPI exceed the work of one; they do not say whether the excess "
+        "belongs to each minibatch (judged) or to each average (last row)."
+    )
