@@ -6,7 +6,7 @@ from pathlib import Path
 
 from reproductions.paper import Paper
 from reproductions.paper3_async_mmi.claims import CLAIMS, CONDITIONS
-from reproductions.paper3_async_mmi.exhibits import BEYOND, EXHIBITS
+from reproductions.paper3_async_mmi.exhibits import EXHIBITS
 from reproductions.paper3_async_mmi.experiments import (
     PRESETS,
     REPORTED,
@@ -23,7 +23,7 @@ PAPER = Paper(
     seeds={scale: preset.seeds for scale, preset in PRESETS.items()},
     experiments=experiments,
     differences=differences,
-    exhibits=(*EXHIBITS, *BEYOND),
+    exhibits=EXHIBITS,
     claims=CLAIMS,
     conditions=CONDITIONS,
     folder=Path(__file__).parent,
