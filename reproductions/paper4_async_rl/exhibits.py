@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from harness.judge.builders import Maker, Runs, unless_missing
-from harness.judge.results import Exhibit, Row
+from harness.judge.builders import Runs, unless_missing
+from harness.judge.results import Row
 from harness.judge.statistics import mean_ci
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Run
 from harness.store.schema import TIMELINE
+from reproductions.makers import Content, Exhibits
 from reproductions.paper import Subject
 from reproductions.paper4_async_rl.experiments import (
     BIAS,
@@ -54,119 +54,115 @@ DRAWN_ETAS = (1.0, 4.0, 16.0)
 AXIS = {"x_scale": "log", "x_ticks": [eta + 1.0 for eta in PLACES.values()]}
 
 
-def gains(subject: Subject, runs: Runs) -> Exhibit:
+def _hashes(runs: Runs, loss: str, eta: float, searched: bool) -> tuple[str, ...]:
+    return hashes(runs[cell(loss, eta, searched)], runs[cell(loss, 0.0, searched)])
+
+
+def _tell_rates() -> str:
+    told = [
+        f"{loss} {', '.join(f'{rate:g} (η = {eta})' for eta, rate in found.items())}"
+        for loss, found in RATES.items()
+    ]
+    return "; ".join(told)
+
+
+ALLOWANCE = "η + 1; 34 without an allowance"
+EXHIBITS = Exhibits()
+
+
+@EXHIBITS.table(
+    "p4.kept", "Share of the gain without an allowance that is kept (%)", TRAINED,
+    "Table 2, AIME24",
+    "A gain is the score after training less the score before. Own rates, searched on "
+    f"development seeds, are {_tell_rates()}.",
+)  # fmt: skip
+def gains(subject: Subject, runs: Runs) -> Content:
     """The share of the gain that each cell keeps, beside the paper's."""
-    del subject
-    rows = [
-        Row.from_interval(
-            f"{loss}{told}", f"η = {format_eta(eta)}",
-            round(100.0 * (1.0 - read_printed_loss(loss, eta)), 1),
-            100.0 * share_kept(runs, loss, eta, searched), _hashes(runs, loss, eta, searched),
-        )
-        for loss in LOSSES
-        for told, searched in READINGS.items()
-        for eta in ETAS[1:]
-    ]  # fmt: skip
-    return Exhibit(
-        "p4.kept", "table", "Share of the gain without an allowance that is kept (%)", tuple(rows),
-        paper_label="Table 2, AIME24",
-        note="A gain is the score after training less the score before. Own rates, searched on "
-        f"development seeds, are {_tell_rates()}.",
-    )  # fmt: skip
+    for loss in LOSSES:
+        for reading, searched in READINGS.items():
+            for eta in ETAS[1:]:
+                printed = round(100.0 * (1.0 - read_printed_loss(loss, eta)), 1)
+                share = 100.0 * share_kept(runs, loss, eta, searched)
+                label, behind = f"{loss}{reading}", _hashes(runs, loss, eta, searched)
+                yield Row.from_interval(label, f"η = {format_eta(eta)}", printed, share, behind)
 
 
 def _score_rows(
     runs: Runs, column: Callable[[float], str | float], paper: Callable[..., float | None]
-) -> list[Row]:
-    return [
-        Row.from_interval(
-            f"{loss}{told}", column(eta), paper(loss, eta),
-            100.0 * mean_ci(scores(runs, loss, eta, searched)), _hashes(runs, loss, eta, searched),
-        )
-        for loss in LOSSES
-        for told, searched in READINGS.items()
-        for eta in ETAS
-    ]  # fmt: skip
+) -> Iterator[Row]:
+    for loss in LOSSES:
+        for reading, searched in READINGS.items():
+            for eta in ETAS:
+                score = 100.0 * mean_ci(scores(runs, loss, eta, searched))
+                label, behind = f"{loss}{reading}", _hashes(runs, loss, eta, searched)
+                yield Row.from_interval(label, column(eta), paper(loss, eta), score, behind)
 
 
-def score_table(subject: Subject, runs: Runs) -> Exhibit:
+@EXHIBITS.table("p4.scores", "Score (%)", TRAINED, "Table 2, AIME24")
+def score_table(subject: Subject, runs: Runs) -> Content:
     """Scores, beside those of AIME24."""
-    del subject
-    rows = _score_rows(runs, lambda eta: f"η = {format_eta(eta)}", read_printed_score)
+    yield from _score_rows(runs, lambda eta: f"η = {format_eta(eta)}", read_printed_score)
     before = mean_ci(values(runs[cell("naive", 0.0)], "score_before"))
-    return Exhibit(
-        "p4.scores", "table", "Score (%)", tuple(rows), paper_label="Table 2, AIME24",
-        note=f"Before training: {100 * before.estimate:.1f} here, "
+    yield (
+        f"Before training: {100 * before.estimate:.1f} here, "
         f"{REPORTED['score']['start']['aime24']} in the paper, of another test. Shares of the gain "
-        "can be compared, scores cannot.",
-    )  # fmt: skip
+        "can be compared, scores cannot."
+    )
 
 
-def curves(subject: Subject, runs: Runs) -> Exhibit:
+@EXHIBITS.figure(
+    "p4.curves", "Score by allowance", TRAINED, (ALLOWANCE, "score (%)"), "Table 2",
+    draw={"as": "curves", **AXIS},
+)  # fmt: skip
+def curves(subject: Subject, runs: Runs) -> Content:
     """The score after training against the allowance."""
-    del subject
-    rows = _score_rows(runs, lambda eta: PLACES[eta] + 1.0, lambda *_: None)
-    return Exhibit(
-        "p4.curves", "figure", "Score by allowance", tuple(rows),
-        axes={"x": "η + 1; 34 without an allowance", "y": "score (%)"},
-        draw={"as": "curves", **AXIS}, paper_label="Table 2",
-    )  # fmt: skip
+    return _score_rows(runs, lambda eta: PLACES[eta] + 1.0, lambda *_: None)
 
 
-def hour_table(subject: Subject, runs: Runs) -> Exhibit:
+@EXHIBITS.table(
+    "p4.hours", "Hours of 1,000 updates", tuple(map(hours, PLANS)), "Table 3",
+    "Intervals hold 95% of the draws of what is not known: shares of an update, lengths.",
+)  # fmt: skip
+def hour_table(subject: Subject, runs: Runs) -> Content:
     """Hours of 1,000 updates with an allowance, from the synchronous hours alone."""
-    del subject
-    rows: list[Row] = []
     for plan in PLANS:
-        found, printed = speed_up(runs, plan), REPORTED["hours"][plan]
-        given, name = printed["synchronous"], hashes(runs[hours(plan)])
-        ends = (given / found.high, given / found.low) if math.isfinite(found.high) else None
-        rows += [
-            Row(plan, "synchronous, given", given, given, None, name),
-            Row(plan, "asynchronous", printed["asynchronous"], given / found.estimate, ends, name),
-            Row.from_interval(
-                plan, "times as fast", round(read_printed_speed_up(plan), 2), found, name
-            ),
-        ]
-    return Exhibit(
-        "p4.hours", "table", "Hours of 1,000 updates", tuple(rows), paper_label="Table 3",
-        note="Intervals hold 95% of the draws of what is not known: shares of an update, lengths.",
-    )  # fmt: skip
+        ratio, printed = speed_up(runs, plan), REPORTED["hours"][plan]
+        behind = hashes(runs[hours(plan)])
+        whole, printed_ratio = printed["synchronous"], round(read_printed_speed_up(plan), 2)
+        ends = (whole / ratio.high, whole / ratio.low) if math.isfinite(ratio.high) else None
+        yield Row(plan, "synchronous, given", whole, whole, None, behind)
+        took = whole / ratio.estimate
+        yield Row(plan, "asynchronous", printed["asynchronous"], took, ends, behind)
+        yield Row.from_interval(plan, "times as fast", printed_ratio, ratio, behind)
 
 
-def throughputs(subject: Subject, runs: Runs) -> Exhibit:
+@EXHIBITS.figure(
+    "p4.throughput", "Throughput by allowance", tuple(map(timing_name, ETAS)),
+    (ALLOWANCE, "tokens a second (of η = 0)"), "Throughput",
+    "Simulated: 12 generators, 2,048 rollouts a batch with heavy-tailed lengths.",
+    {"as": "curves", **AXIS},
+)  # fmt: skip
+def throughputs(subject: Subject, runs: Runs) -> Content:
     """Tokens a second against the allowance."""
-    del subject
-    rows = [
-        Row.from_interval("tokens a second", PLACES[eta] + 1.0, None, throughput(runs, eta),
-                          hashes(runs[timing_name(eta)], runs[timing_name(0.0)]))
-        for eta in ETAS
-    ]  # fmt: skip
-    return Exhibit(
-        "p4.throughput", "figure", "Throughput by allowance", tuple(rows),
-        axes={"x": "η + 1; 34 without an allowance", "y": "tokens a second (of η = 0)"},
-        draw={"as": "curves", **AXIS}, paper_label="Throughput",
-        note="Simulated: 12 generators, 2,048 rollouts a batch with heavy-tailed lengths.",
-    )  # fmt: skip
+    for eta in ETAS:
+        behind = hashes(runs[timing_name(eta)], runs[timing_name(0.0)])
+        ratio = throughput(runs, eta)
+        yield Row.from_interval("tokens a second", PLACES[eta] + 1.0, None, ratio, behind)
 
 
-def publications(subject: Subject, runs: Runs) -> Exhibit:
+@EXHIBITS.table(
+    "p4.publications", "Throughput with exchanges within rollouts, over others",
+    tuple(map(publication_name, PUBLICATIONS)), "Interruptible generation",
+    "The paper's figure is the mean of its two models.",
+)  # fmt: skip
+def publications(subject: Subject, runs: Runs) -> Content:
     """Tokens a second by kind of publication."""
-    del subject
     models = [value for name, value in REPORTED["interruptible"].items() if name != "where"]
-    rows = [
-        Row.from_interval(
-            f"in-flight over {other}", "tokens a second", sum(models) / len(models),
-            times_as_fast(runs, publication_name("in-flight"), publication_name(other)),
-            hashes(runs[publication_name("in-flight")], runs[publication_name(other)]),
-        )
-        for other in PUBLICATIONS[:2]
-    ]  # fmt: skip
-    return Exhibit(
-        "p4.publications", "table", "Throughput with exchanges within rollouts, over others",
-        tuple(rows), paper_label="Interruptible generation",
-        note="The paper's figure is the mean of its two models.",
-    )  # fmt: skip
+    paper, first = sum(models) / len(models), publication_name("in-flight")
+    for name in PUBLICATIONS[:2]:
+        other, label = publication_name(name), f"in-flight over {name}"
+        ratio, behind = times_as_fast(runs, first, other), hashes(runs[first], runs[other])
+        yield Row.from_interval(label, "tokens a second", paper, ratio, behind)
 
 
 PACED = {
@@ -187,61 +183,20 @@ PACED = {
 """Rows of the comparison of two rules: key of a run's summary, and unit."""
 
 
-def pacing(subject: Subject, runs: Runs) -> Exhibit:
-    """Rollouts held back against rollouts thrown away, at the same allowance."""
-    del subject
-    rows = [
-        Row.from_interval(label, rule, None, unit * mean_ci(values(group, key)), hashes(group))
-        for label, (key, unit) in PACED.items()
-        for rule in RULES
-        for group in [runs[pacing_name(rule)]]
-        if rule != RULES[0] or "thrown away" not in label or key == "thrown_away"
-    ]
-    return Exhibit(
-        "p4.pacing", "table", "Holding rollouts back or throwing them away, at η = 4", tuple(rows),
-        paper_label="Beyond the paper",
-        note="Environments take heavy-tailed seconds. Admission throws nothing away, and a "
-        "straggler may be much older than η; discard throws a whole group away once one token is.",
-    )  # fmt: skip
-
-
-LAWS: tuple[tuple[str, tuple[str, ...], Callable[[Runs], tuple[Row, ...]], str, str, str], ...] = (
-    ("bias", BIAS.names, BIAS.rows, "1,000 × staleness × rate", "norm of the bias",
-     "The expected gradient of naive PPO on rollouts of an older version, less that on fresh ones "
-     "of the same prompts. The law has one line of slope 1."),
-    ("collapse", COLLAPSE.fast_names, COLLAPSE.collapse_rows, "1,000 × rate",
-     "updates until the collapse × rate", "A training has collapsed when sampled answers earn half "
-     "of the reward before training. Without Adam. The law has level lines."),
-    ("limit", COLLAPSE.names, COLLAPSE.limit_rows, "η", "1,000 × largest stable rate",
-     "The largest of five rates that does not collapse. The law has a line of slope -1."),
+@EXHIBITS.table(
+    "p4.pacing", "Holding rollouts back or throwing them away, at η = 4",
+    tuple(map(pacing_name, RULES)),
+    note="Environments take heavy-tailed seconds. Admission throws nothing away, and a "
+    "straggler may be much older than η; discard throws a whole group away once one token is.",
 )  # fmt: skip
-
-
-def law(number: int, subject: Subject, runs: Runs) -> Exhibit:
-    """A law of staleness and rate, drawn on logarithmic scales."""
-    del subject
-    name, _, rows, x, y, note = LAWS[number]
-    return Exhibit(
-        f"p4.{name}-law", "figure", f"Law of staleness: {y}", rows(runs), axes={"x": x, "y": y},
-        draw={"as": "curves", "x_scale": "log", "y_scale": "log"}, paper_label="Law", note=note,
-    )  # fmt: skip
-
-
-def staleness(subject: Subject, runs: Runs) -> Exhibit:
-    """Shares of trained rollouts by staleness, of the first seed."""
-    del subject
-    rows = [
-        Row(f"η = {format_eta(eta)}", age, None, 100.0 * share, None,
-            hashes(runs[cell("naive", eta)][:1]))
-        for eta in DRAWN_ETAS
-        for age, share in _shares(runs[cell("naive", eta)][0])
-    ]  # fmt: skip
-    return Exhibit(
-        "p4.staleness", "figure", "Staleness of trained rollouts", tuple(rows),
-        axes={"x": "versions between a rollout's first token and its training",
-              "y": "rollouts (%)"},
-        draw={"as": "curves"}, paper_label="Staleness",
-    )  # fmt: skip
+def pacing(subject: Subject, runs: Runs) -> Content:
+    """Rollouts held back against rollouts thrown away, at the same allowance."""
+    for label, (key, unit) in PACED.items():
+        for rule in RULES:
+            if rule != RULES[0] or "thrown away" not in label or key == "thrown_away":
+                group = runs[pacing_name(rule)]
+                mean = unit * mean_ci(values(group, key))
+                yield Row.from_interval(label, rule, None, mean, hashes(group))
 
 
 Share = tuple[float, float]
@@ -261,26 +216,40 @@ def _shares(run: Run) -> tuple[Share, ...]:
     return tuple(zip(found.tolist(), (counts / len(ages)).tolist(), strict=True))
 
 
-def _hashes(runs: Runs, loss: str, eta: float, searched: bool) -> tuple[str, ...]:
-    return hashes(runs[cell(loss, eta, searched)], runs[cell(loss, 0.0, searched)])
+@EXHIBITS.figure(
+    "p4.staleness", "Staleness of trained rollouts",
+    tuple(cell("naive", eta) for eta in DRAWN_ETAS),
+    ("versions between a rollout's first token and its training", "rollouts (%)"), "Staleness",
+    timelines=1,
+)  # fmt: skip
+def staleness(subject: Subject, runs: Runs) -> Content:
+    """Shares of trained rollouts by staleness, of the first seed."""
+    for eta in DRAWN_ETAS:
+        run = runs[cell("naive", eta)][0]
+        for age, share in _shares(run):
+            yield Row(f"η = {format_eta(eta)}", age, None, 100.0 * share, None, (run.hash,))
 
 
-def _tell_rates() -> str:
-    told = [
-        f"{loss} {', '.join(f'{rate:g} (η = {eta})' for eta, rate in found.items())}"
-        for loss, found in RATES.items()
-    ]
-    return "; ".join(told)
+LAWS: tuple[tuple[str, tuple[str, ...], Callable[[Runs], tuple[Row, ...]], str, str, str], ...] = (
+    ("bias", BIAS.names, BIAS.rows, "1,000 × staleness × rate", "norm of the bias",
+     "The expected gradient of naive PPO on rollouts of an older version, less that on fresh ones "
+     "of the same prompts. The law has one line of slope 1."),
+    ("collapse", COLLAPSE.fast_names, COLLAPSE.collapse_rows, "1,000 × rate",
+     "updates until the collapse × rate", "A training has collapsed when sampled answers earn half "
+     "of the reward before training. Without Adam. The law has level lines."),
+    ("limit", COLLAPSE.names, COLLAPSE.limit_rows, "η", "1,000 × largest stable rate",
+     "The largest of five rates that does not collapse. The law has a line of slope -1."),
+)  # fmt: skip
 
 
-EXHIBITS = (
-    Maker("p4.kept", TRAINED, gains),
-    Maker("p4.scores", TRAINED, score_table),
-    Maker("p4.curves", TRAINED, curves),
-    Maker("p4.hours", tuple(map(hours, PLANS)), hour_table),
-    Maker("p4.throughput", tuple(map(timing_name, ETAS)), throughputs),
-    Maker("p4.publications", tuple(map(publication_name, PUBLICATIONS)), publications),
-    Maker("p4.pacing", tuple(map(pacing_name, RULES)), pacing),
-    Maker("p4.staleness", tuple(cell("naive", eta) for eta in DRAWN_ETAS), staleness, timelines=1),
-    *(Maker(f"p4.{each[0]}-law", each[1], partial(law, k)) for k, each in enumerate(LAWS)),
-)
+for _name, _needs, _rows, *_axes, _note in LAWS:
+
+    @EXHIBITS.figure(
+        f"p4.{_name}-law", f"Law of staleness: {_axes[1]}", _needs, _axes, "Law", _note,
+        {"as": "curves", "x_scale": "log", "y_scale": "log"},
+    )  # fmt: skip
+    def law(
+        subject: Subject, runs: Runs, rows: Callable[[Runs], tuple[Row, ...]] = _rows
+    ) -> Content:
+        """A law of staleness and rate, drawn on logarithmic scales."""
+        yield from rows(runs)
