@@ -15,25 +15,25 @@ chunks of any size, and none of it need be stored.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from data_synth import invented_language
-from data_synth.articulation import cepstra, ripple, smear_and_wobble, sound
-from data_synth.corpus import Card, Corpus, Utterances
-from data_synth.features import standardise, with_deltas
+from data_synth.corpus import Card, Corpus
 from data_synth.invented_language import (
     SILENCE_STATES,
     STATES_A_PHONE,
     Manner,
-    Voice,
+    SpeechMaker,
+    Spoken,
     invent_bigram,
+    make_speech,
     phone_name,
 )
-from data_synth.storage import Chunk, load_or_make, recipe_key, track_chunks, write_chunks
 from data_synth.tree import SILENCE, Node, Tree, expand_lexicon
 from harness.base.seeds import stream
 
@@ -128,12 +128,13 @@ def invent_lexicon(recipe: Recipe) -> dict[str, tuple[int, ...]]:
     return {chr(FIRST_CHARACTER + i): phones for i, phones in enumerate(said.values())}
 
 
-class Maker:
+class Maker(SpeechMaker):
     """Makes any utterance of a recipe; the model is described in the module's docstring."""
 
+    recipe: Recipe
+
     def __init__(self, recipe: Recipe, name: str = "continuous") -> None:
-        self.recipe, self.name = recipe, name
-        self.language = invented_language.invent_language(recipe)
+        super().__init__(recipe, name)
         self.senones = tie(recipe, self.language.places, recipe.families, recipe.pull)
         self.phones = invent_lexicon(recipe)
         self.words = tuple(self.phones)
@@ -141,7 +142,6 @@ class Maker:
         self.lexicon = expand_lexicon(self.pronunciations, self.senones.tree)
         self.text = invent_bigram(recipe.seed, len(self.words), recipe.manner)
         self.conditions = {c.name: c for c in recipe.splits()}
-        self.voices: dict[tuple[int, float], Voice] = {}
 
     def card(self) -> Card:
         """All of the corpus but its utterances."""
@@ -159,15 +159,6 @@ class Maker:
         """A sentence for the language model's text; it is in no split."""
         numbers = self.text.sentence(stream(self.recipe.seed, "text", index))
         return tuple(self.words[w] for w in numbers)
-
-    def voice(self, speaker: int, spread: float) -> Voice:
-        """The voice of a speaker, drawn once; ``spread`` is a factor on how odd it is."""
-        if (speaker, spread) not in self.voices:
-            odd = dataclasses.replace(
-                self.recipe, speaker_spread=spread * self.recipe.speaker_spread
-            )
-            self.voices[speaker, spread] = invented_language.invent_voice(odd, speaker)
-        return self.voices[speaker, spread]
 
     def people(self, speech: str) -> range:
         """The speakers of a split: every split has its own."""
@@ -220,67 +211,24 @@ class Maker:
             np.zeros((SILENCE_STATES, self.recipe.articulation + 1)),
         )
 
-    def utterance(
-        self, split: str, index: int
-    ) -> tuple[np.ndarray, np.ndarray, int, tuple[int, ...]]:
-        """Utterance ``index`` of a split.
-
-        Returns:
-            Features float32 [frames, 3 * cepstra], targets int32 [frames], speaker, words.
-        """
-        r, lang, here = self.recipe, self.language, self.conditions[split]
-        speech_of = here.speech_of or split
-        rng = stream(r.seed, f"continuous {speech_of}", index)
+    def utterance(self, split: str, index: int) -> Spoken:
+        """Utterance ``index`` of a split, a sentence."""
+        condition = self.conditions[split]
+        speech_of = condition.speech_of or split
+        rng = stream(self.recipe.seed, f"continuous {speech_of}", index)
         words, speaker = self.text.sentence(rng), self.speaker(speech_of, rng)
-        voice = self.voice(speaker, here.speaker)
-        aims, targets = self.aims(words, here.hurry, rng)
-        path = smear_and_wobble(aims, rng.normal(size=aims.shape), r.smear, r.wobble, r.wobble_pole)
-        colour = voice.colour + ripple(rng, here.channel * r.channel_spread, r.bands)
-        mouth_bias = lang.mouth_bias + voice.hidden
-        speech = sound(path, voice.turn, voice.shift, lang.mouth, mouth_bias, lang.spectrum, colour)
-        least, most = here.snr_db
-        snr_nepers = (least + (most - least) * rng.random()) * np.log(10) / 10
-        hum = ripple(rng, here.channel * r.channel_spread, r.bands)
-        noise = r.band_noise * rng.normal(size=speech.shape)
-        static = cepstra(speech, colour.mean() - snr_nepers + hum, noise, lang.cosines)
-        return standardise(with_deltas(static)), targets, speaker, words
-
-    def chunk(self, split: str, first: int, last: int) -> Chunk:
-        """Utterances ``first`` to ``last - 1`` of a split."""
-        made = [self.utterance(split, i) for i in range(first, last)]
-        features, targets, speakers, words = zip(*made, strict=True)
-        frames = np.array([len(t) for t in targets], np.int64)
-        table = Utterances(
-            id=np.array([f"{split}-{i:07d}" for i in range(first, last)]),
-            speaker=np.array([f"speaker-{s:04d}" for s in speakers]),
-            split=np.full(len(made), split),
-            start=np.cumsum(frames) - frames,
-            frames=frames,
-            words=tuple(tuple(self.words[int(w)] for w in said) for said in words),
-        )
-        return Chunk(np.concatenate(features), np.concatenate(targets), table)
-
-
-def chunks(maker: Maker, utterances: int = 200) -> Iterator[Chunk]:
-    """All of a corpus, ``utterances`` at a time; the cut changes no byte."""
-    for split, count in maker.recipe.sizes().items():
-        for first in range(0, count, utterances):
-            yield maker.chunk(split, first, min(first + utterances, count))
+        voice = self.voice(speaker, condition.speaker)
+        aims, targets = self.aims(words, condition.hurry, rng)
+        features = self.sound(voice, aims, condition.snr_db, rng, condition.channel)
+        return features, targets, speaker, tuple(self.words[w] for w in words)
 
 
 def make(
     name: str, recipe: Recipe, scale: str, *, cache: Path, progress: Callable[[str], None]
 ) -> Corpus:
     """The corpus of a recipe, from the cache or newly made."""
-    key = recipe_key(dataclasses.asdict(recipe), MAKERS)
-
-    def fill(folder: Path) -> None:
-        maker = Maker(recipe, name)
-        total = sum(recipe.sizes().values())
-        made = track_chunks(chunks(maker), progress, f"{name} corpus", total)
-        write_chunks(folder, maker.card(), made)
-
-    return load_or_make(cache / "corpora" / f"{name}-{scale}-{key}", fill)
+    maker = partial(Maker, recipe, name)
+    return make_speech(maker, recipe, MAKERS, f"{name}-{scale}", cache, progress)
 
 
 KMEANS_ROUNDS = 20

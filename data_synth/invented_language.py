@@ -7,11 +7,17 @@ sentence's length is drawn apart.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
-from data_synth.articulation import cosine_transform, ripple
+from data_synth.articulation import cepstra, cosine_transform, ripple, smear_and_wobble, sound
+from data_synth.corpus import Card, Corpus, Utterances
+from data_synth.features import standardise, with_deltas
+from data_synth.storage import Chunk, load_or_make, recipe_key, track_chunks, write_chunks
 from harness.base.seeds import stream
 
 SILENCE_STATES = 3
@@ -204,6 +210,106 @@ def invent_voice(recipe: Recipe, speaker: int) -> Voice:
         hidden=spread * rng.normal(size=recipe.hidden),
         colour=ripple(rng, 2 * spread, recipe.bands),
     )
+
+
+Spoken = tuple[np.ndarray, np.ndarray, int, tuple[str, ...]]
+"""Features float32 [frames, 3 * cepstra], targets int32 [frames], speaker and words."""
+
+
+class SpeechMaker(ABC):
+    """Makes any utterance of a recipe: words and aims are drawn by a kind of corpus, then sound."""
+
+    def __init__(self, recipe: Recipe, name: str) -> None:
+        self.name = name
+        self.recipe = recipe
+        self.language = invent_language(recipe)
+        self.voices: dict[tuple[int, float], Voice] = {}
+
+    @abstractmethod
+    def card(self) -> Card:
+        """All of the corpus but its utterances."""
+
+    @abstractmethod
+    def utterance(self, split: str, index: int) -> Spoken:
+        """Utterance ``index`` of a split."""
+
+    def voice(self, speaker: int, spread: float = 1.0) -> Voice:
+        """The voice of a speaker, drawn once; ``spread`` is a factor on how odd it is."""
+        if (speaker, spread) not in self.voices:
+            odd = replace(self.recipe, speaker_spread=spread * self.recipe.speaker_spread)
+            self.voices[speaker, spread] = invent_voice(odd, speaker)
+        return self.voices[speaker, spread]
+
+    def sound(
+        self,
+        voice: Voice,
+        aims: np.ndarray,
+        snr_db: tuple[float, float],
+        rng: np.random.Generator,
+        channel: float = 1.0,
+    ) -> np.ndarray:
+        """Features of a voice that follows articulatory aims, with a channel and a background."""
+        r, lang = self.recipe, self.language
+        path = smear_and_wobble(aims, rng.normal(size=aims.shape), r.smear, r.wobble, r.wobble_pole)
+        colour = voice.colour + ripple(rng, channel * r.channel_spread, r.bands)
+        bias = lang.mouth_bias + voice.hidden
+        speech = sound(path, voice.turn, voice.shift, lang.mouth, bias, lang.spectrum, colour)
+        least, most = snr_db
+        snr_nepers = (least + (most - least) * rng.random()) * np.log(10) / 10
+        hum = ripple(rng, channel * r.channel_spread, r.bands)
+        noise = r.band_noise * rng.normal(size=speech.shape)
+        static = cepstra(speech, colour.mean() - snr_nepers + hum, noise, lang.cosines)
+        return standardise(with_deltas(static))
+
+    def chunk(self, split: str, first: int, last: int) -> Chunk:
+        """Utterances ``first`` to ``last - 1`` of a split."""
+        spoken = [self.utterance(split, i) for i in range(first, last)]
+        features, targets, speakers, words = zip(*spoken, strict=True)
+        frames = np.array([len(t) for t in targets], np.int64)
+        table = Utterances(
+            id=np.array([f"{split}-{i:07d}" for i in range(first, last)]),
+            speaker=np.array([f"speaker-{s:04d}" for s in speakers]),
+            split=np.full(len(spoken), split),
+            start=np.cumsum(frames) - frames,
+            frames=frames,
+            words=words,
+        )
+        return Chunk(np.concatenate(features), np.concatenate(targets), table)
+
+    def chunks(self, utterances: int = 200) -> Iterator[Chunk]:
+        """All of the corpus, ``utterances`` at a time; the cut changes no byte."""
+        for split, count in self.recipe.sizes().items():
+            for first in range(0, count, utterances):
+                yield self.chunk(split, first, min(first + utterances, count))
+
+
+def make_speech(
+    maker: Callable[[], SpeechMaker],
+    recipe: Recipe,
+    makers: tuple[str, ...],
+    name: str,
+    cache: Path,
+    progress: Callable[[str], None],
+) -> Corpus:
+    """The corpus of a recipe, from the cache or newly made.
+
+    Args:
+        maker: of its utterances.
+        recipe: of the corpus.
+        makers: modules that make it; see `recipe_key`.
+        name: of the corpus and its scale.
+        cache: see `cache_folder`.
+        progress: takes a line now and then.
+    """
+
+    def fill(folder: Path) -> None:
+        made = maker()
+        total = sum(recipe.sizes().values())
+        chunks = track_chunks(made.chunks(), progress, f"{made.name} corpus", total)
+        write_chunks(folder, made.card(), chunks)
+
+    key = recipe_key(asdict(recipe), makers)
+    return load_or_make(cache / "corpora" / f"{name}-{key}", fill)
 
 
 @dataclass(frozen=True)

@@ -13,23 +13,21 @@ Every hardship is a field of ``Recipe``. Utterance i of a split is a pure functi
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from data_synth.articulation import cepstra, ripple, smear_and_wobble, sound
-from data_synth.corpus import Card, Corpus, Utterances
-from data_synth.features import standardise, with_deltas
+from data_synth.corpus import Card, Corpus
 from data_synth.invented_language import (
     SILENCE_STATES,
     STATES_A_PHONE,
     Recipe,
-    Voice,
-    invent_language,
-    invent_voice,
+    SpeechMaker,
+    Spoken,
+    make_speech,
 )
-from data_synth.storage import Chunk, load_or_make, recipe_key, track_chunks, write_chunks
 from harness.base.seeds import stream
 
 MAKERS = (
@@ -50,25 +48,17 @@ PRESETS: dict[str, Recipe] = {
 }
 
 
-class Maker:
+class Maker(SpeechMaker):
     """Makes any utterance of a recipe; the model is described in the module's docstring."""
 
     def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
-        self.language = invent_language(recipe)
+        super().__init__(recipe, "parametric")
         self.names = tuple(self.language.words)
-        self.voices: dict[int, Voice] = {}
 
     def card(self) -> Card:
         """Name, lexicon and silence of the corpus."""
         lexicon = {word: self.language.states(word) for word in self.names}
         return Card("parametric", lexicon, silence=tuple(range(SILENCE_STATES)))
-
-    def voice(self, speaker: int) -> Voice:
-        """The voice of a speaker, drawn once."""
-        if speaker not in self.voices:
-            self.voices[speaker] = invent_voice(self.recipe, speaker)
-        return self.voices[speaker]
 
     def speaker(self, split: str, rng: np.random.Generator) -> int:
         """One of the people of a split."""
@@ -97,66 +87,24 @@ class Maker:
         places += r.jitter * rng.normal(size=places.shape)
         return np.repeat(places, stays, axis=0), np.repeat(states, stays).astype(np.int32)
 
-    def utterance(self, split: str, index: int) -> tuple[np.ndarray, np.ndarray, int, str]:
-        """Utterance ``index`` of a split.
-
-        Returns:
-            Features float32 [frames, 3 * cepstra], targets int32 [frames], speaker, word.
-        """
-        r, lang = self.recipe, self.language
+    def utterance(self, split: str, index: int) -> Spoken:
+        """Utterance ``index`` of a split, a word."""
+        r = self.recipe
         # `clean` and `noise` share all draws and differ in the signal-to-noise ratio alone.
         drawn_as = "test" if split in ("clean", "noise") else split
         rng = stream(r.seed, f"parametric {drawn_as}", index)
         word, speaker = self.names[rng.integers(len(self.names))], self.speaker(split, rng)
-        voice = self.voice(speaker)
         aims, targets = self.aims(word, rng)
-        path = smear_and_wobble(aims, rng.normal(size=aims.shape), r.smear, r.wobble, r.wobble_pole)
-        colour = voice.colour + ripple(rng, r.channel_spread, r.bands)
-        mouth_bias = lang.mouth_bias + voice.hidden
-        speech = sound(path, voice.turn, voice.shift, lang.mouth, mouth_bias, lang.spectrum, colour)
-        least, most = r.noise_snr_db if split == "noise" else r.snr_db
-        snr_nepers = (least + (most - least) * rng.random()) * np.log(10) / 10
-        background = colour.mean() - snr_nepers + ripple(rng, r.channel_spread, r.bands)
-        noise = r.band_noise * rng.normal(size=speech.shape)
-        static = cepstra(speech, background, noise, lang.cosines)
-        return standardise(with_deltas(static)), targets, speaker, word
-
-    def chunk(self, split: str, first: int, last: int) -> Chunk:
-        """Utterances ``first`` to ``last - 1`` of a split."""
-        made = [self.utterance(split, i) for i in range(first, last)]
-        features, targets, speakers, words = zip(*made, strict=True)
-        frames = np.array([len(t) for t in targets], np.int64)
-        table = Utterances(
-            id=np.array([f"{split}-{i:07d}" for i in range(first, last)]),
-            speaker=np.array([f"speaker-{s:04d}" for s in speakers]),
-            split=np.full(len(made), split),
-            start=np.cumsum(frames) - frames,
-            frames=frames,
-            words=tuple((word,) for word in words),
-        )
-        return Chunk(np.concatenate(features), np.concatenate(targets), table)
+        snr_db = r.noise_snr_db if split == "noise" else r.snr_db
+        return self.sound(self.voice(speaker), aims, snr_db, rng), targets, speaker, (word,)
 
 
 def _three_parts(frames: int) -> list[int]:
     return [frames // 3, frames - 2 * (frames // 3), frames // 3]
 
 
-def chunks(recipe: Recipe, utterances: int = 500) -> Iterator[Chunk]:
-    """All of a recipe's corpus, ``utterances`` at a time; the cut changes no byte."""
-    maker = Maker(recipe)
-    for split, count in recipe.sizes().items():
-        for first in range(0, count, utterances):
-            yield maker.chunk(split, first, min(first + utterances, count))
-
-
 def make(scale: str, *, seed: int, cache: Path, progress: Callable[[str], None]) -> Corpus:
     """The preset of a scale, from the cache or newly made."""
     recipe = dataclasses.replace(PRESETS[scale], seed=seed)
-    key = recipe_key(dataclasses.asdict(recipe), MAKERS)
-
-    def fill(folder: Path) -> None:
-        total = sum(recipe.sizes().values())
-        made = track_chunks(chunks(recipe), progress, "parametric corpus", total)
-        write_chunks(folder, Maker(recipe).card(), made)
-
-    return load_or_make(cache / "corpora" / f"parametric-{scale}-{key}", fill)
+    maker = partial(Maker, recipe)
+    return make_speech(maker, recipe, MAKERS, f"parametric-{scale}", cache, progress)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from data_synth import continuous
-from data_synth.continuous import Condition, Maker, Recipe, chunks
+from data_synth.continuous import Condition, Maker, Recipe
 from data_synth.corpus import Corpus
 from data_synth.invented_language import Manner
 from data_synth.storage import load, write_chunks
@@ -217,7 +217,7 @@ def validate_recipe(recipe: Recipe, effort: Effort) -> Validation:
     recipe = replace(recipe, lm_sentences=0, conditions=(Condition("test", 1),))
     with tempfile.TemporaryDirectory() as place:
         maker = Maker(recipe)
-        write_chunks(Path(place), maker.card(), chunks(maker))
+        write_chunks(Path(place), maker.card(), maker.chunks())
         return validate(load(Path(place)), effort, progress=lambda line: None)
 
 

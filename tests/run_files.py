@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from data_synth.corpus import Corpus
-from data_synth.parametric import Maker, Recipe, chunks
+from data_synth.parametric import Maker, Recipe
 from data_synth.storage import write_chunks
 from tests.stand_in import utterances
 
@@ -91,7 +91,7 @@ def few_words(train: int = 1200) -> str:
 def _corpus(train: int) -> TemporaryDirectory[str]:
     recipe = Recipe(train=train, dev=15, test=15)
     made = TemporaryDirectory(prefix="words-")
-    write_chunks(Path(made.name), Maker(recipe).card(), chunks(recipe))
+    write_chunks(Path(made.name), Maker(recipe).card(), Maker(recipe).chunks())
     return made
 
 

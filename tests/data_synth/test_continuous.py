@@ -25,7 +25,7 @@ TINY = c.Recipe(
 def corpus(folder, recipe=TINY, utterances=200):
     folder.mkdir()
     maker = c.Maker(recipe)
-    write_chunks(folder, maker.card(), c.chunks(maker, utterances))
+    write_chunks(folder, maker.card(), maker.chunks(utterances))
     return load(folder)
 
 

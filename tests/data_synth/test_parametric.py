@@ -14,7 +14,7 @@ TINY = p.Recipe(train=30, dev=8, test=10, speakers=5, test_speakers=3)
 
 def corpus(folder, recipe=TINY, utterances=500):
     folder.mkdir()
-    write_chunks(folder, p.Maker(recipe).card(), p.chunks(recipe, utterances))
+    write_chunks(folder, p.Maker(recipe).card(), p.Maker(recipe).chunks(utterances))
     return load(folder)
 
 

@@ -42,7 +42,7 @@ EFFORT = Effort(rounds=6, tied_rounds=3, leaves=70, least_frames=30, components=
 def clear(tmp_path_factory):
     folder = tmp_path_factory.mktemp("clear")
     maker = c.Maker(CLEAR)
-    write_chunks(folder, maker.card(), c.chunks(maker))
+    write_chunks(folder, maker.card(), maker.chunks())
 
     return load(folder)
 
