@@ -166,49 +166,35 @@ def _clusters(points: np.ndarray) -> list[list[int]]:
     return members[len(points) : -1]
 
 
-@dataclass
-class _Leaf:
-    """A leaf that may be split: its contexts, and the best question."""
-
-    contexts: dict[Context, Counts]
-    gain: float = 0.0
-    split: tuple[str, tuple[str, ...]] = ("", ())
-    hangs: tuple[tuple[str, int], int, str] = (("", 0), -1, "")
-
-
-@dataclass
-class _Question:
-    """A node of the growing tree; ``yes`` and ``no`` are coded as in `Tree`."""
-
-    side: str
-    phones: tuple[str, ...]
-    yes: int = 0
-    no: int = 0
+Split = tuple[float, str, tuple[str, ...]]
+"""Gain in log-likelihood, and the question: the side, and the phones that answer yes."""
 
 
 def _answers(context: Context, side: str, phones: tuple[str, ...]) -> bool:
     return context[0 if side == "left" else 1] in phones
 
 
-def _best_split(leaf: _Leaf, asked: Sequence[tuple[str, ...]], least_frames: float) -> None:
-    """Finds the question that gains most and leaves ``least_frames`` on either side."""
-    contexts = list(leaf.contexts)
-    frames = np.array([leaf.contexts[c].frames for c in contexts])
-    first = np.stack([leaf.contexts[c].first for c in contexts])
-    second = np.stack([leaf.contexts[c].second for c in contexts])
-    whole = Counts(frames.sum(), first.sum(0), second.sum(0))
-    leaf.gain = 0.0
+def _best_split(
+    leaf: Mapping[Context, Counts], asked: Sequence[tuple[str, ...]], least_frames: float
+) -> Split:
+    """The question that gains most and leaves ``least_frames`` on either side."""
+    frames = np.array([counts.frames for counts in leaf.values()])
+    first = np.stack([counts.first for counts in leaf.values()])
+    second = np.stack([counts.second for counts in leaf.values()])
+    total = Counts(frames.sum(), first.sum(0), second.sum(0))
+    best: Split = (0.0, "", ())
     for side in ("left", "right"):
         for phones in asked:
-            yes = np.array([_answers(c, side, phones) for c in contexts])
+            yes = np.array([_answers(context, side, phones) for context in leaf])
             n = frames[yes].sum()
-            if not least_frames <= n <= whole.frames - least_frames:
+            if not least_frames <= n <= total.frames - least_frames:
                 continue
             part = Counts(n, first[yes].sum(0), second[yes].sum(0))
-            rest = Counts(whole.frames - n, whole.first - part.first, whole.second - part.second)
-            gain = part.loglik + rest.loglik - whole.loglik
-            if gain > leaf.gain + 1e-9:
-                leaf.gain, leaf.split = gain, (side, phones)
+            other = Counts(total.frames - n, total.first - part.first, total.second - part.second)
+            gain = part.loglik + other.loglik - total.loglik
+            if gain > best[0] + 1e-9:
+                best = gain, side, phones
+    return best
 
 
 def grow(
@@ -230,54 +216,35 @@ def grow(
     Returns:
         The tree; silence has the first targets.
     """
-    nodes: list[_Question] = []
-    heads = [(phone, s) for phone in states for s in range(states[phone])]
-    roots: dict[tuple[str, int], int] = {}
-    open_: list[_Leaf] = []
-    for head in heads:
-        leaf = _Leaf(dict(statistics.get(head, {})), hangs=(head, -1, ""))
-        if head[0] != SILENCE and len(leaf.contexts) > 1:
-            _best_split(leaf, asked, least_frames)
-        open_.append(leaf)
+    roots = {phone: [0] * count for phone, count in states.items()}
+    nodes: list[list[Any]] = []  # as `Node`
+    # A leaf: its contexts, its best split, and the place in its parent that leads to it.
+    open_: list[tuple[dict[Context, Counts], Split, tuple[list[Any], int]]] = []
+    for phone, count in states.items():
+        for state in range(count):
+            leaf, split = dict(statistics.get((phone, state), {})), (0.0, "", ())
+            if phone != SILENCE and len(leaf) > 1:
+                split = _best_split(leaf, asked, least_frames)
+            open_.append((leaf, split, (roots[phone], state)))
     while len(open_) < leaves:
-        at = max(range(len(open_)), key=lambda i: open_[i].gain)
-        leaf = open_[at]
-        if leaf.gain <= 0:
+        at = max(range(len(open_)), key=lambda i: open_[i][1][0])
+        leaf, (gain, side, phones), (parent, place) = open_[at]
+        if gain <= 0:
             break
-        side, phones = leaf.split
-        nodes.append(_Question(side, phones))
-        _hang(leaf, len(nodes) - 1, roots, nodes)
-        open_[at : at + 1] = _halves(leaf, len(nodes) - 1, asked, least_frames)
-    for target, leaf in enumerate(open_):
-        _hang(leaf, ~target, roots, nodes)
-    tied = {phone: tuple(roots[phone, s] for s in range(states[phone])) for phone in states}
-    return Tree(tied, tuple((n.side, n.phones, n.yes, n.no) for n in nodes))
-
-
-def _halves(
-    leaf: _Leaf, node: int, asked: Sequence[tuple[str, ...]], least_frames: float
-) -> list[_Leaf]:
-    """The two leaves that a split makes, yes first, with their own best questions."""
-    halves: list[_Leaf] = []
-    for answer in (True, False):
-        own = {c: n for c, n in leaf.contexts.items() if _answers(c, *leaf.split) == answer}
-        half = _Leaf(own, hangs=(leaf.hangs[0], node, "yes" if answer else "no"))
-        _best_split(half, asked, least_frames)
-        halves.append(half)
-    return halves
-
-
-def _hang(
-    leaf: _Leaf, what: int, roots: dict[tuple[str, int], int], nodes: list[_Question]
-) -> None:
-    """Replaces a leaf by a node or a target in its parent."""
-    head, parent, branch = leaf.hangs
-    if parent < 0:
-        roots[head] = what
-    elif branch == "yes":
-        nodes[parent].yes = what
-    else:
-        nodes[parent].no = what
+        parent[place] = len(nodes)
+        nodes.append([side, phones, 0, 0])
+        halves = [
+            {c: n for c, n in leaf.items() if _answers(c, side, phones) == answer}
+            for answer in (True, False)
+        ]
+        open_[at : at + 1] = [
+            (half, _best_split(half, asked, least_frames), (nodes[-1], branch))
+            for branch, half in enumerate(halves, 2)
+        ]
+    for target, (*_, (parent, place)) in enumerate(open_):
+        parent[place] = ~target
+    tied = {phone: tuple(targets) for phone, targets in roots.items()}
+    return Tree(tied, tuple((side, phones, yes, no) for side, phones, yes, no in nodes))
 
 
 def statistics_of(

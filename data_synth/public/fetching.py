@@ -64,11 +64,14 @@ def find(name: str, inside: str, cache: Path) -> Path:
     folder = next((place for place in places if place.is_dir()), None)
     if folder is None:
         looked = " or ".join(map(str, places))
-        raise UserError(
-            f"corpus {name}: no recordings in {looked}; set LAGBENCH_CORPORA to the folder that "
-            f"has {inside}, or run: lagbench corpus fetch {name}"
-        )
+        raise UserError(f"corpus {name}: no recordings in {looked}; {how_to_get(name, inside)}")
     return folder
+
+
+def how_to_get(name: str, inside: str) -> str:
+    """Words on how to get a corpus."""
+    folder = f"set LAGBENCH_CORPORA to the folder that has {inside}"
+    return f"{folder}, or run: lagbench corpus fetch {name}"
 
 
 def fetch(source: Source, folder: Path, progress: Callable[[str], None]) -> Path:

@@ -9,8 +9,7 @@ flat start and Viterbi training on ``train``, then forced alignment of every spl
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +18,9 @@ import numpy as np
 from data_synth.align import realign, viterbi_training
 from data_synth.corpus import Corpus, Utterances, join
 from data_synth.features import utterance_features
-from data_synth.public.fetching import Source, manifest_sha256
+from data_synth.public.fetching import Source, how_to_get, manifest_sha256
 from data_synth.public.fetching import fetch as fetch_source
+from data_synth.public.fetching import find as find_folder
 from data_synth.recorded import babble, read_wav, with_noise
 from data_synth.storage import load_or_make, recipe_key, write
 from harness.base.errors import UserError
@@ -32,11 +32,8 @@ TAKES = 50
 RATE_HZ = 8000
 COMMIT = "26eb9aa"
 URL = f"https://github.com/Jakobovski/free-spoken-digit-dataset/archive/{COMMIT}.tar.gz"
+INSIDE = "fsdd/recordings"
 MANIFEST_SHA256 = "1801eae019c063377d98f831d3f93574f259475df7332bb0e3d1b080fb5e6959"
-HOW_TO_GET = (
-    "set LAGBENCH_CORPORA to the folder that has fsdd/recordings, "
-    "or run: lagbench corpus fetch fsdd"
-)
 MAKERS = (
     "public/fsdd.py",
     "features.py",
@@ -107,18 +104,13 @@ def find(cache: Path) -> Path:
     Raises:
         UserError: neither has them, or some are missing; says how to get them.
     """
-    places = [cache / "fsdd" / "recordings"]
-    if corpora := os.environ.get("LAGBENCH_CORPORA"):
-        places.insert(0, Path(corpora) / "fsdd" / "recordings")
-    folder = next((place for place in places if place.is_dir()), None)
-    if folder is None:
-        looked = " or ".join(map(str, places))
-        raise UserError(f"corpus fsdd: no recordings in {looked}; {HOW_TO_GET}")
+    folder = find_folder("fsdd", INSIDE, cache)
     names = [recording(d, s, t) for d in range(len(DIGITS)) for s in SPEAKERS for t in range(TAKES)]
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         count = f"{len(missing)} of {len(names)} recordings are missing"
-        raise UserError(f"corpus fsdd: {folder / missing[0]} is missing ({count}); {HOW_TO_GET}")
+        place = f"corpus fsdd: {folder / missing[0]} is missing ({count})"
+        raise UserError(f"{place}; {how_to_get('fsdd', INSIDE)}")
     return folder
 
 
@@ -168,25 +160,43 @@ def add_babble(
     ]
 
 
-def build(recipe: Recipe, folder: Path, progress: Callable[[str], None]) -> Corpus:
-    """Makes the corpus of the recordings in ``folder``."""
-    blocks: list[np.ndarray] = []
-    tables: list[Utterances] = []
+Signals = tuple[list[np.ndarray], Utterances]
+"""Signals of a split, and its utterances with frames still unknown (0)."""
+
+
+def read_splits(
+    recipe: Recipe, read: Callable[[str], Signals]
+) -> Iterator[tuple[Utterances, list[np.ndarray]]]:
+    """Utterances and features of every split; ``noise`` is under babble of training recordings."""
     voices: list[np.ndarray] = []
-    for split, takes in recipe.takes().items():
-        signals, table = read_split(folder, split, takes)
-        # `train` comes first, so babble is made of training recordings alone.
-        voices = voices or signals
+    for split in recipe.takes():
+        signals, table = read(split)
+        voices = voices or signals  # `train` comes first
         if split == "noise":
             signals = add_babble(recipe, signals, voices)
-        made = [utterance_features(s, RATE_HZ, recipe.front_end) for s in signals]
-        refuse_short(recipe, folder, table, made)
-        tables.append(dataclasses.replace(table, frames=np.array([len(m) for m in made])))
-        blocks += made
-        progress(f"fsdd: features of {len(made)} recordings for {split}")
-    table = join(tables)
-    table = dataclasses.replace(table, start=np.cumsum(table.frames) - table.frames)
-    return align_splits(recipe, np.concatenate(blocks), table, progress)
+        blocks = [utterance_features(s, RATE_HZ, recipe.front_end) for s in signals]
+        lengths = np.array([len(block) for block in blocks])
+        yield dataclasses.replace(table, frames=lengths), blocks
+
+
+def join_splits(
+    splits: Sequence[tuple[Utterances, list[np.ndarray]]],
+) -> tuple[np.ndarray, Utterances]:
+    """Features and utterances of all splits, one after another."""
+    table = join([utterances for utterances, _ in splits])
+    features = np.concatenate([block for _, blocks in splits for block in blocks])
+    return features, dataclasses.replace(table, start=np.cumsum(table.frames) - table.frames)
+
+
+def build(recipe: Recipe, folder: Path, progress: Callable[[str], None]) -> Corpus:
+    """Makes the corpus of the recordings in ``folder``."""
+    splits: list[tuple[Utterances, list[np.ndarray]]] = []
+    takes = recipe.takes()
+    for table, blocks in read_splits(recipe, lambda split: read_split(folder, split, takes[split])):
+        refuse_short(recipe, folder, table, blocks)
+        splits.append((table, blocks))
+        progress(f"fsdd: features of {len(blocks)} recordings for {table.split[0]}")
+    return align_splits(recipe, *join_splits(splits), progress)
 
 
 def refuse_short(recipe: Recipe, folder: Path, table: Utterances, made: list[np.ndarray]) -> None:

@@ -12,12 +12,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from data_synth.corpus import Corpus, Utterances, join
-from data_synth.features import utterance_features
+from data_synth.corpus import Corpus, Utterances
 from data_synth.public import fsdd
 from data_synth.public.fetching import manifest_sha256
 from data_synth.recorded import Recording, read_wav, table_of
@@ -97,22 +97,13 @@ def read_split(recipe: Recipe, folder: Path, split: str) -> tuple[list[np.ndarra
 
 def build(recipe: Recipe, folder: Path, progress: Callable[[str], None]) -> Corpus:
     """Makes the corpus of the recordings in ``folder``."""
-    blocks: list[np.ndarray] = []
-    tables: list[Utterances] = []
-    voices: list[np.ndarray] = []
-    for split in recipe.recordings.takes():
-        signals, table = read_split(recipe, folder, split)
-        voices = voices or signals
-        if split == "noise":
-            signals = fsdd.add_babble(recipe.recordings, signals, voices)
-        front_end = recipe.recordings.front_end
-        made = [utterance_features(s, fsdd.RATE_HZ, front_end) for s in signals]
-        tables.append(dataclasses.replace(table, frames=np.array([len(m) for m in made])))
-        blocks += made
-        progress(f"fsdd-connected: {len(made)} strings for {split}")
-    table = join(tables)
-    table = dataclasses.replace(table, start=np.cumsum(table.frames) - table.frames)
-    return _align_splits(recipe, Speech(np.concatenate(blocks), table, pronunciations()), progress)
+    splits: list[tuple[Utterances, list[np.ndarray]]] = []
+    read = partial(read_split, recipe, folder)
+    for table, blocks in fsdd.read_splits(recipe.recordings, read):
+        splits.append((table, blocks))
+        progress(f"fsdd-connected: {len(blocks)} strings for {table.split[0]}")
+    speech = Speech(*fsdd.join_splits(splits), pronunciations())
+    return _align_splits(recipe, speech, progress)
 
 
 def pronunciations() -> dict[str, tuple[str, ...]]:
