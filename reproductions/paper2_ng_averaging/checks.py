@@ -51,16 +51,12 @@ class AllReduceConfig(Configuration):
 
     def execute(self, store: Store, watch: Watch) -> Run:
         """See `Configuration`."""
-        return run_all_reduce(self, store, watch)
-
-
-def run_all_reduce(config: AllReduceConfig, store: Store, watch: Watch) -> Run:
-    """The finished run: sender, receiver, size, times and kind of every message."""
-    del watch  # it takes no second
-    return store.obtain(config.to_dict(), partial(_simulate, config))
+        del watch  # it takes no second
+        return store.obtain(self.to_dict(), partial(_simulate, self))
 
 
 def _simulate(config: AllReduceConfig, writer: RunWriter) -> None:
+    """The finished run: sender, receiver, size, times and kind of every message."""
     reduce = AllReduce(config.collective, build_wiring(config.cluster, config.workers))
     sent = reduce.messages(np.zeros(config.workers), config.size_bytes)
     columns = (sent.rows, sent.size_bytes, sent.sent_s, sent.arrived_s)
@@ -103,16 +99,12 @@ class EquivalenceConfig(Configuration):
 
     def execute(self, store: Store, watch: Watch) -> Run:
         """See `Configuration`."""
-        return run_equivalence(self, store, watch)
-
-
-def run_equivalence(config: EquivalenceConfig, store: Store, watch: Watch) -> Run:
-    """The finished run: largest difference of a parameter, and its largest distance travelled."""
-    del watch  # it takes seconds
-    return store.obtain(config.to_dict(), partial(_compare, config))
+        del watch  # it takes seconds
+        return store.obtain(self.to_dict(), partial(_compare, self))
 
 
 def _compare(config: EquivalenceConfig, writer: RunWriter) -> None:
+    """The finished run: largest difference of a parameter, and its largest distance travelled."""
     network = Dnn(Layout(config.layers))
     drawn = torch.Generator().manual_seed(config.seed)
     start = random_parameters(network.layout, drawn, HIDDEN_GAIN)[0].double()
