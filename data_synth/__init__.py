@@ -60,9 +60,9 @@ def check_known(name: str, scale: str) -> None:
     """
     if scale not in SCALES:
         raise name_error("--scale", scale, SCALES)
-    known = [*CORPORA, *load_plugins("corpora")]
-    if preset_of(name) not in known and not is_folder(name):
-        raise UserError(f"{name_error('corpus', name, known)}; or the folder of a saved corpus")
+    names = [*CORPORA, *load_plugins("corpora")]
+    if preset_of(name) not in names and not is_folder(name):
+        raise UserError(f"{name_error('corpus', name, names)}; or the folder of a saved corpus")
 
 
 def load_corpus(
@@ -98,8 +98,8 @@ def load_corpus(
         raise UserError(f"--skip-bad: corpus {name} has none; allowed: {', '.join(CAN_SKIP)}")
     options = {"skip": True} if skip else {}
     sized = preset_of(name) != name
-    made = presets.maker_of(name) if sized else {**CORPORA, **load_plugins("corpora")}[name]
-    return made(scale, seed=seed, cache=cache_folder(cache), progress=progress, **options)
+    make = presets.maker_of(name) if sized else {**CORPORA, **load_plugins("corpora")}[name]
+    return make(scale, seed=seed, cache=cache_folder(cache), progress=progress, **options)
 
 
 def make_corpus(

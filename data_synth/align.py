@@ -61,8 +61,8 @@ def fit(features: np.ndarray, targets: np.ndarray, n_targets: int) -> Gaussians:
     mean = np.tile(features.mean(axis=0, dtype=np.float64), (n_targets, 1))
     variance = np.tile(features.var(axis=0, dtype=np.float64), (n_targets, 1))
     for state in np.unique(targets):
-        own = features[targets == state].astype(np.float64)
-        mean[state], variance[state] = own.mean(axis=0), own.var(axis=0)
+        frames = features[targets == state].astype(np.float64)
+        mean[state], variance[state] = frames.mean(axis=0), frames.var(axis=0)
     return Gaussians(mean, np.maximum(variance, VARIANCE_FLOOR))
 
 
@@ -145,15 +145,15 @@ def viterbi_training(
         falls, but for the variance floor (segmental k-means; Juang and Rabiner 1990).
     """
     pieces = zip(utterances.start.tolist(), utterances.frames.tolist(), strict=True)
-    own = np.concatenate([features[start : start + frames] for start, frames in pieces])
-    model = fit(own, flat_start(utterances, lexicon, silence), n_targets)
+    rows = np.concatenate([features[start : start + frames] for start, frames in pieces])
+    model = fit(rows, flat_start(utterances, lexicon, silence), n_targets)
     history: list[float] = []
     for _ in range(rounds):
         targets, score = realign(
             utterances, lexicon, silence, lambda s, n, m=model: m.loglik(features[s : s + n])
         )
         history.append(score)
-        model = fit(own, targets, n_targets)
+        model = fit(rows, targets, n_targets)
     return model, history
 
 
@@ -180,16 +180,16 @@ class Mixtures:
 
     def loglik(self, features: np.ndarray) -> np.ndarray:
         """Log Σ_c w_c N(x; μ_c, diag σ²_c) of every frame in every state: [frames, n_targets]."""
-        each = self.parts.loglik(features) + self.log_weight
-        first = np.flatnonzero(np.diff(self.state, prepend=-1))
-        top = np.maximum.reduceat(each, first, axis=1)
-        share = np.add.reduceat(np.exp(each - top[:, self.state]), first, axis=1)
+        parts = self.parts.loglik(features) + self.log_weight
+        starts = np.flatnonzero(np.diff(self.state, prepend=-1))
+        top = np.maximum.reduceat(parts, starts, axis=1)
+        share = np.add.reduceat(np.exp(parts - top[:, self.state]), starts, axis=1)
         return top + np.log(share)
 
     def mixture_of(self, state: int) -> Mixture:
         """The components of one state: means, variances, log weights."""
-        own = self.state == state
-        return self.parts.mean[own], self.parts.variance[own], self.log_weight[own]
+        columns = self.state == state
+        return self.parts.mean[columns], self.parts.variance[columns], self.log_weight[columns]
 
 
 Mixture = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -216,18 +216,18 @@ def refit(
     order = np.argsort(targets, kind="stable")
     edges = np.searchsorted(targets[order], np.arange(n_targets + 1))
     everything = _gaussian(x)
-    found: list[Mixture] = []
-    for state, wanted in enumerate(np.broadcast_to(components, n_targets).tolist()):
-        own = x[order[edges[state] : edges[state + 1]]]
-        if not len(own):
-            found.append(everything)
-        elif wanted == 1:
-            found.append(_gaussian(own))
+    mixtures: list[Mixture] = []
+    for state, count in enumerate(np.broadcast_to(components, n_targets).tolist()):
+        frames = x[order[edges[state] : edges[state + 1]]]
+        if not len(frames):
+            mixtures.append(everything)
+        elif count == 1:
+            mixtures.append(_gaussian(frames))
         else:
-            first = _gaussian(own) if before is None else before.mixture_of(state)
-            found.append(_fit_mixture(own, *_split(first, wanted, len(own))))
-    mean, variance, weight = (np.concatenate(column) for column in zip(*found, strict=True))
-    state = np.repeat(np.arange(n_targets), [len(w) for _, _, w in found])
+            initial = _gaussian(frames) if before is None else before.mixture_of(state)
+            mixtures.append(_fit_mixture(frames, *_split(initial, count, len(frames))))
+    mean, variance, weight = (np.concatenate(column) for column in zip(*mixtures, strict=True))
+    state = np.repeat(np.arange(n_targets), [len(w) for _, _, w in mixtures])
     return Mixtures(Gaussians(mean, variance), weight, state)
 
 
@@ -256,8 +256,8 @@ def _fit_mixture(
     if len(mean) == 1:
         return _gaussian(x)
     for _ in range(ITERATIONS):
-        each = Gaussians(mean, variance).loglik(x) + weight
-        share = np.exp(each - each.max(axis=1, keepdims=True))
+        logs = Gaussians(mean, variance).loglik(x) + weight
+        share = np.exp(logs - logs.max(axis=1, keepdims=True))
         share /= share.sum(axis=1, keepdims=True)
         frames = share.sum(axis=0) + 1e-8
         mean = share.T @ x / frames[:, None]
@@ -287,8 +287,8 @@ class Alignment:
     @property
     def targets(self) -> np.ndarray:
         """int32 [frames of the aligned utterances, in their order]."""
-        found = [path.targets for path in self.paths if path is not None]
-        return np.concatenate([np.zeros(0, np.int32), *found])
+        targets = [path.targets for path in self.paths if path is not None]
+        return np.concatenate([np.zeros(0, np.int32), *targets])
 
 
 class Aligner:
@@ -312,8 +312,8 @@ class Aligner:
 
     def fewest_frames(self, words: tuple[str, ...]) -> int:
         """Smallest number of frames that the words fit into."""
-        said = self.lexicon.words
-        return sum(min(map(len, said[word])) for word in words)
+        entries = self.lexicon.words
+        return sum(min(map(len, entries[word])) for word in words)
 
     def align(self, words: tuple[str, ...], scores: np.ndarray) -> BestPath | None:
         """The best path through a sentence; None if it has no words or too few frames.
@@ -324,8 +324,8 @@ class Aligner:
         """
         if not words or len(scores) < self.fewest_frames(words):
             return None
-        found = decode(self.graph(words), np.asarray(scores, np.float64), EVERYTHING)
-        return found if found.complete else None
+        path = decode(self.graph(words), np.asarray(scores, np.float64), EVERYTHING)
+        return path if path.complete else None
 
     def align_all(
         self, utterances: Utterances, scores: Callable[[int, int], np.ndarray]
@@ -341,6 +341,6 @@ class Aligner:
             self.align(words, scores(start, frames)) if frames else None
             for (start, frames), words in zip(rows, utterances.words, strict=True)
         )
-        found = [path for path in paths if path is not None]
-        frames = sum(len(path.targets) for path in found)
-        return Alignment(paths, sum(path.score for path in found) / max(1, frames))
+        aligned = [path for path in paths if path is not None]
+        frames = sum(len(path.targets) for path in aligned)
+        return Alignment(paths, sum(path.score for path in aligned) / max(1, frames))

@@ -26,21 +26,21 @@ def smear_and_wobble(
     frames, dims = aims.shape
     path = np.empty_like(aims)
     ahead = np.empty(frames)
-    fresh = wobble * np.sqrt(1.0 - pole * pole)
+    step = wobble * np.sqrt(1.0 - pole * pole)
     for d in range(dims):
-        one = two = aims[frames - 1, d]
+        inner = two = aims[frames - 1, d]
         for t in range(frames - 1, -1, -1):
-            one = smear * one + (1.0 - smear) * aims[t, d]
-            two = smear * two + (1.0 - smear) * one
+            inner = smear * inner + (1.0 - smear) * aims[t, d]
+            two = smear * two + (1.0 - smear) * inner
             ahead[t] = two
-        one = two = aims[0, d]
+        inner = two = aims[0, d]
         # The noise starts in its stationary distribution, with variance wobble².
         drift = wobble * noise[0, d]
         for t in range(frames):
-            one = smear * one + (1.0 - smear) * aims[t, d]
-            two = smear * two + (1.0 - smear) * one
+            inner = smear * inner + (1.0 - smear) * aims[t, d]
+            two = smear * two + (1.0 - smear) * inner
             if t > 0:
-                drift = pole * drift + fresh * noise[t, d]
+                drift = pole * drift + step * noise[t, d]
             path[t, d] = 0.5 * (two + ahead[t]) + drift
     return path
 

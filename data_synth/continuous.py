@@ -117,15 +117,15 @@ class Recipe(invented_language.Recipe):
 def invent_lexicon(recipe: Recipe) -> dict[str, tuple[int, ...]]:
     """Words and their phones; homophones share the phones of an earlier word."""
     distinct = max(1, round(recipe.words * (1.0 - recipe.homophones)))
-    said = invented_language.invent_words(dataclasses.replace(recipe, words=distinct))
+    lexicon = invented_language.invent_words(dataclasses.replace(recipe, words=distinct))
     rng = stream(recipe.seed, "homophones")
-    stems = list(said)
+    stems = list(lexicon)
     for number in range(recipe.words - distinct):
         stem = stems[int(rng.integers(distinct))]
-        said[f"{stem}'{number}"] = said[stem]
+        lexicon[f"{stem}'{number}"] = lexicon[stem]
     if not recipe.characters:
-        return said
-    return {chr(FIRST_CHARACTER + i): phones for i, phones in enumerate(said.values())}
+        return lexicon
+    return {chr(FIRST_CHARACTER + i): phones for i, phones in enumerate(lexicon.values())}
 
 
 class Maker(SpeechMaker):
@@ -165,8 +165,8 @@ class Maker(SpeechMaker):
         r = self.recipe
         if speech == "train":
             return range(r.speakers)
-        first = r.speakers + ([c.name for c in r.splits()].index(speech) - 1) * r.test_speakers
-        return range(first, first + r.test_speakers)
+        start = r.speakers + ([c.name for c in r.splits()].index(speech) - 1) * r.test_speakers
+        return range(start, start + r.test_speakers)
 
     def speaker(self, speech: str, rng: np.random.Generator) -> int:
         """One of the people of a split."""
@@ -292,18 +292,18 @@ def tie(recipe: invented_language.Recipe, places: np.ndarray, count: int, pull: 
         """A chain of questions, one a family; a neighbour in no family is silence."""
         if not groups:
             return leaf(place)
-        first = len(nodes)
+        start = len(nodes)
         answers = [leaf(place) for _ in groups]
-        last = leaf(place)
+        otherwise = leaf(place)
         for k, (group, yes) in enumerate(zip(groups, answers, strict=True)):
-            no = last if k + 1 == len(groups) else first + k + 1
+            no = otherwise if k + 1 == len(groups) else start + k + 1
             nodes.append((side, group, yes, no))
-        return first
+        return start
 
     for phone in range(recipe.phones):
-        left, middle, right = states[phone]
+        opening, middle, right = states[phone]
         roots[phone_name(phone)] = (
-            add_questions("left", left),
+            add_questions("left", opening),
             leaf(middle),
             add_questions("right", right),
         )

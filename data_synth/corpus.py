@@ -87,8 +87,8 @@ class Card:
 
     def plain(self) -> dict[str, Any]:
         """All fields but the text, as JSON values; empty optional fields are left out."""
-        given = {key: value for key, value in asdict(self).items() if key != "lm_text"}
-        return {k: v for k, v in given.items() if v or k not in ("pronunciations", "tree")}
+        fields = {key: value for key, value in asdict(self).items() if key != "lm_text"}
+        return {k: v for k, v in fields.items() if v or k not in ("pronunciations", "tree")}
 
 
 def digest(card: Card, utterances: Utterances, features: str, targets: str) -> str:
@@ -230,9 +230,9 @@ class Corpus:
         Raises:
             UserError: there is no such split.
         """
-        known = ("train", "dev", *self.tests)
-        if name not in known:
-            raise name_error(f"corpus {self.name}: split", name, known)
+        names = ("train", "dev", *self.tests)
+        if name not in names:
+            raise name_error(f"corpus {self.name}: split", name, names)
         return self.utterances.take(self.utterances.split == name)
 
     def frames_of(self, name: str) -> int:
@@ -249,12 +249,12 @@ def frame_edges(utterances: Utterances) -> tuple[np.ndarray, np.ndarray, np.ndar
     Returns:
         Three int64 arrays [frames], in utterance order.
     """
-    first = np.repeat(utterances.start, utterances.frames)
+    starts = np.repeat(utterances.start, utterances.frames)
     ends = np.cumsum(utterances.frames)
     position = np.arange(utterances.total_frames) - np.repeat(
         ends - utterances.frames, utterances.frames
     )
-    return first + position, first, first + np.repeat(utterances.frames, utterances.frames) - 1
+    return starts + position, starts, starts + np.repeat(utterances.frames, utterances.frames) - 1
 
 
 def splice_index(utterances: Utterances, context: int) -> np.ndarray:
@@ -270,9 +270,9 @@ def splice_index(utterances: Utterances, context: int) -> np.ndarray:
     Returns:
         [frames, 2 * context + 1]: int32 where rows fit it, else int64.
     """
-    row, first, last = frame_edges(utterances)
+    row, starts, ends = frame_edges(utterances)
     # Rows are moved by up to `context` before they are clipped, which must not overflow.
-    dtype = np.int32 if len(row) == 0 or int(last.max()) < 2**31 - context else np.int64
+    dtype = np.int32 if len(row) == 0 or int(ends.max()) < 2**31 - context else np.int64
     offsets = np.arange(-context, context + 1, dtype=dtype)
-    row, first, last = (x.astype(dtype)[:, None] for x in (row, first, last))
-    return np.clip(row + offsets, first, last)
+    row, starts, ends = (x.astype(dtype)[:, None] for x in (row, starts, ends))
+    return np.clip(row + offsets, starts, ends)

@@ -42,8 +42,8 @@ def deltas(static: np.ndarray, window: int = DELTA_WINDOW) -> np.ndarray:
 
 def with_deltas(static: np.ndarray) -> np.ndarray:
     """Static features, their slopes, and the slopes' slopes: [frames, 3 * dim], float64."""
-    first = deltas(static)
-    return np.concatenate([static, first, deltas(first)], axis=1)
+    slopes = deltas(static)
+    return np.concatenate([static, slopes, deltas(slopes)], axis=1)
 
 
 def standardise(features: np.ndarray) -> np.ndarray:
@@ -72,11 +72,11 @@ def standardise_by_speaker(
     Returns:
         float32 [frames, dim] for each utterance, in the order given.
     """
-    own: dict[str, list[int]] = {}
-    for i, who in enumerate(speakers):
-        own.setdefault(str(who), []).append(i)
+    rows: dict[str, list[int]] = {}
+    for i, speaker in enumerate(speakers):
+        rows.setdefault(str(speaker), []).append(i)
     out: list[np.ndarray] = [np.zeros(0, np.float32)] * len(blocks)
-    for numbers in own.values():
+    for numbers in rows.values():
         joined = standardise(np.concatenate([blocks[i] for i in numbers]))
         ends = np.cumsum([len(blocks[i]) for i in numbers])[:-1]
         for i, piece in zip(numbers, np.split(joined, ends), strict=True):
@@ -209,8 +209,8 @@ def mel_bands(count: int, bins: int, rate_hz: int, low_hz: float = 20.0) -> np.n
     """
     edges = np.linspace(mel(low_hz), mel(rate_hz / 2), count + 2)
     place = mel(np.linspace(0, rate_hz / 2, bins))[None, :]
-    left, centre, right = edges[:-2, None], edges[1:-1, None], edges[2:, None]
-    rising, falling = (place - left) / (centre - left), (right - place) / (right - centre)
+    low, centre, right = edges[:-2, None], edges[1:-1, None], edges[2:, None]
+    rising, falling = (place - low) / (centre - low), (right - place) / (right - centre)
     return np.maximum(0.0, np.minimum(rising, falling))
 
 

@@ -303,10 +303,10 @@ def make_speech(
     """
 
     def fill(folder: Path) -> None:
-        made = maker()
+        speech = maker()
         total = sum(recipe.sizes().values())
-        chunks = track_chunks(made.chunks(), progress, f"{made.name} corpus", total)
-        write_chunks(folder, made.card(), chunks)
+        chunks = track_chunks(speech.chunks(), progress, f"{speech.name} corpus", total)
+        write_chunks(folder, speech.card(), chunks)
 
     key = recipe_key(asdict(recipe), makers)
     return load_or_make(cache / "corpora" / f"{name}-{key}", fill)

@@ -63,10 +63,10 @@ class Maker(SpeechMaker):
     def speaker(self, split: str, rng: np.random.Generator) -> int:
         """One of the people of a split."""
         r = self.recipe
-        first, count = {"train": (0, r.speakers), "dev": (r.speakers, r.test_speakers)}.get(
+        start, count = {"train": (0, r.speakers), "dev": (r.speakers, r.test_speakers)}.get(
             split, (r.speakers + r.test_speakers, r.test_speakers)
         )
-        return first + int(rng.integers(count))
+        return start + int(rng.integers(count))
 
     def aims(self, word: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Articulatory aim of every frame of an utterance, and its targets.
@@ -82,8 +82,8 @@ class Maker(SpeechMaker):
         stays = rng.geometric(1.0 / r.mean_state_frames, size=STATES_A_PHONE * len(phones))
         stays = np.concatenate([pauses[0], stays, pauses[1]])
         places = self.language.places[states]
-        said = self.language.variants[phones, rng.integers(r.variants, size=len(phones))]
-        places[SILENCE_STATES:-SILENCE_STATES] += np.repeat(said, STATES_A_PHONE, axis=0)
+        shifts = self.language.variants[phones, rng.integers(r.variants, size=len(phones))]
+        places[SILENCE_STATES:-SILENCE_STATES] += np.repeat(shifts, STATES_A_PHONE, axis=0)
         places += r.jitter * rng.normal(size=places.shape)
         return np.repeat(places, stays, axis=0), np.repeat(states, stays).astype(np.int32)
 

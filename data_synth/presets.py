@@ -189,12 +189,12 @@ def maker_of(name: str) -> Callable[..., Corpus]:
     """The function that makes a preset's corpus, with the signature of ``data_synth.CORPORA``."""
 
     def make(scale: str, *, seed: int, cache: Path, progress: Callable[[str], None]) -> Corpus:
-        wanted = recipe(name, scale, seed)
+        sized = recipe(name, scale, seed)
         if scale not in MADE:
-            return continuous.make(name, wanted, scale, cache=cache, progress=progress)
+            return continuous.make(name, sized, scale, cache=cache, progress=progress)
         from data_synth.made import speech  # torch, which stored speech does without
 
-        return speech.make(name, wanted, scale, cache=cache, progress=progress)
+        return speech.make(name, sized, scale, cache=cache, progress=progress)
 
     return make
 
@@ -244,8 +244,8 @@ def _vary_knobs(base: Recipe, turns: Mapping[str, Any]) -> Iterator[tuple[str, s
     yield "the preset", "", base
     for knob, values in turns.items():
         for value in values:
-            said = f"{_plain(value)} (was {_plain(getattr(base, knob))})"
-            yield f"`{knob}`", said, replace(base, **{knob: value})
+            change = f"{_plain(value)} (was {_plain(getattr(base, knob))})"
+            yield f"`{knob}`", change, replace(base, **{knob: value})
 
 
 def _plain(value: object) -> str:

@@ -34,24 +34,24 @@ def read_wav(path: Path, rate_hz: int) -> np.ndarray:
     Raises:
         UserError: the file is missing, not a wav, of another kind, or shorter than it says.
     """
-    wanted = f"a wav file, 16-bit, one channel, {rate_hz} Hz, is expected"
+    needed = f"a wav file, 16-bit, one channel, {rate_hz} Hz, is expected"
     try:
         with wave.open(str(path)) as file:
-            said = file.getparams()
-            raw = file.readframes(said.nframes)
+            header = file.getparams()
+            raw = file.readframes(header.nframes)
     except (wave.Error, EOFError, RuntimeError) as error:  # the last: a chunk that ends early
         reason = str(error) or "it ends early"
-        raise UserError(f"{path}: not a whole wav file ({reason}); {wanted}") from None
+        raise UserError(f"{path}: not a whole wav file ({reason}); {needed}") from None
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); {wanted}") from None
-    found = (said.sampwidth, said.nchannels, said.framerate)
+        raise UserError(f"{path}: cannot be read ({error.strerror}); {needed}") from None
+    found = (header.sampwidth, header.nchannels, header.framerate)
     if found != (2, 1, rate_hz):
         kind = f"{8 * found[0]}-bit, channels: {found[1]}, {found[2]} Hz"
-        raise UserError(f"{path}: {kind}; {wanted}")
-    if len(raw) != 2 * said.nframes or not raw:
+        raise UserError(f"{path}: {kind}; {needed}")
+    if len(raw) != 2 * header.nframes or not raw:
         raise UserError(
-            f"{path}: truncated: its header says {said.nframes} samples, "
-            f"the file has {len(raw) // 2}; {wanted}"
+            f"{path}: truncated: its header says {header.nframes} samples, "
+            f"the file has {len(raw) // 2}; {needed}"
         )
     return np.frombuffer(raw, "<i2").astype(np.float64)
 
@@ -67,24 +67,24 @@ def read_flac(path: Path, rate_hz: int) -> np.ndarray:
     """
     import soundfile  # pyright: ignore[reportMissingTypeStubs]
 
-    wanted = f"a flac file, one channel, {rate_hz} Hz, is expected"
+    needed = f"a flac file, one channel, {rate_hz} Hz, is expected"
     try:
         with soundfile.SoundFile(str(path)) as file:
             if file.format != "FLAC":  # of floating-point samples, int16 would be zeros
-                raise UserError(f"{path}: {file.format} of {file.subtype}; {wanted}")
-            said, found = file.frames, (file.channels, file.samplerate)
-            if said > LONGEST_S * rate_hz:  # so much is asked for before a sample is read
-                raise UserError(f"{path}: {said} samples; allowed: at most {LONGEST_S // 3600} h")
+                raise UserError(f"{path}: {file.format} of {file.subtype}; {needed}")
+            length, kind = file.frames, (file.channels, file.samplerate)
+            if length > LONGEST_S * rate_hz:  # so much is asked for before a sample is read
+                raise UserError(f"{path}: {length} samples; allowed: at most {LONGEST_S // 3600} h")
             samples = file.read(dtype="int16")
     except (soundfile.LibsndfileError, OSError) as error:
         reason = str(error).rpartition(": ")[2]
-        raise UserError(f"{path}: not a whole flac file ({reason}); {wanted}") from None
-    if found != (1, rate_hz):
-        raise UserError(f"{path}: channels: {found[0]}, {found[1]} Hz; {wanted}")
-    if len(samples) != said or not said:
+        raise UserError(f"{path}: not a whole flac file ({reason}); {needed}") from None
+    if kind != (1, rate_hz):
+        raise UserError(f"{path}: channels: {kind[0]}, {kind[1]} Hz; {needed}")
+    if len(samples) != length or not length:
         raise UserError(
-            f"{path}: truncated: its header says {said} samples, "
-            f"the file has {len(samples)}; {wanted}"
+            f"{path}: truncated: its header says {length} samples, "
+            f"the file has {len(samples)}; {needed}"
         )
     return samples.astype(np.float64)
 
@@ -105,10 +105,10 @@ def babble(
     """
     total = np.zeros(samples)
     for voice in rng.integers(len(voices), size=talkers):
-        own = voices[int(voice)]
-        start = int(rng.integers(len(own)))
-        looped = np.resize(np.roll(own, -start), samples)
-        total += looped / max(float(own.std()), 1.0)
+        recording = voices[int(voice)]
+        start = int(rng.integers(len(recording)))
+        looped = np.resize(np.roll(recording, -start), samples)
+        total += looped / max(float(recording.std()), 1.0)
     return total
 
 
@@ -269,24 +269,24 @@ def build(
         UserError: a bad recording, unless ``recipe.skip``; or no good one.
     """
     entries, tally = variants(pronunciations), Tally(name, recipe.skip)
-    kept: list[Recording] = []
+    good: list[Recording] = []
     blocks: list[np.ndarray] = []
     tell = progress_counter(progress, name, len(recordings), "recordings read")
     for i, recording in enumerate(recordings):
         try:
             blocks.append(features_of(recording, recipe, entries))
-            kept.append(recording)
+            good.append(recording)
         except UserError as error:
             tally.lose(error)
         tell(i + 1)
     tally.tell(len(recordings), progress)
-    if not any(r.split == "train" for r in kept):
+    if not any(r.split == "train" for r in good):
         raise UserError(f"corpus {name}: no good recording for training")
-    blocks = normalise(blocks, [r.speaker for r in kept], recipe.normalise)
+    blocks = normalise(blocks, [r.speaker for r in good], recipe.normalise)
     speech = Speech(
-        np.concatenate(blocks), table_of(kept, list(map(len, blocks))), dict(pronunciations)
+        np.concatenate(blocks), table_of(good, list(map(len, blocks))), dict(pronunciations)
     )
-    said = tuple(r.words for r in kept if r.split == "train")
+    sentences = tuple(r.words for r in good if r.split == "train")
     return from_transcripts(
-        name, speech, recipe.effort, progress, recipe.skip, tests=tests, lm_text=said
+        name, speech, recipe.effort, progress, recipe.skip, tests=tests, lm_text=sentences
     )

@@ -113,8 +113,8 @@ def write_chunks(folder: Path, card: Card, chunks: Iterable[Chunk]) -> None:
     known_as = digest(card, utterances, features.close((dim,)), targets.close(()))
     if card.lm_text:
         pq.write_table(pa.table({"words": _sentences(card.lm_text)}), folder / LM_TEXT)
-    known = {"format": FORMAT, "fingerprint": known_as, "lm_sentences": len(card.lm_text)}
-    text = json.dumps({**known, **card.plain()}, indent=1)
+    facts = {"format": FORMAT, "fingerprint": known_as, "lm_sentences": len(card.lm_text)}
+    text = json.dumps({**facts, **card.plain()}, indent=1)
     (folder / "corpus.json").write_text(text + "\n")
 
 
@@ -130,8 +130,8 @@ def new_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     try:
         hidden.mkdir(parents=True)
         fill(hidden)
-        for each in (*hidden.iterdir(), hidden):
-            sync(each)
+        for path in (*hidden.iterdir(), hidden):
+            sync(path)
         if not exists(folder):
             hidden.replace(folder)
             sync(folder.parent)
@@ -157,15 +157,15 @@ def write(corpus: Corpus, folder: Path) -> None:
 def _chunks_of(corpus: Corpus) -> Iterator[Chunk]:
     """The stored utterances in one chunk, then the generated ones in several."""
     table, rows = corpus.utterances, len(corpus.features)
-    first = int(np.searchsorted(table.start, rows)) if corpus.speech else len(table)
-    yield Chunk(corpus.features, corpus.targets[:rows], table.take(np.arange(first)))
+    stored = int(np.searchsorted(table.start, rows)) if corpus.speech else len(table)
+    yield Chunk(corpus.features, corpus.targets[:rows], table.take(np.arange(stored)))
     if corpus.speech is None:
         return
-    for at in range(first, len(table), MADE_AT_ONCE):
-        some = table.take(np.arange(at, min(at + MADE_AT_ONCE, len(table))))
-        features = corpus.speech.make(np.arange(at, at + len(some)) - first).features.numpy()
-        begin = int(some.start[0])
-        yield Chunk(features, corpus.targets[begin:][: len(features)], some.shifted(-begin))
+    for at in range(stored, len(table), MADE_AT_ONCE):
+        part = table.take(np.arange(at, min(at + MADE_AT_ONCE, len(table))))
+        features = corpus.speech.make(np.arange(at, at + len(part)) - stored).features.numpy()
+        begin = int(part.start[0])
+        yield Chunk(features, corpus.targets[begin:][: len(features)], part.shifted(-begin))
 
 
 def save(corpus: Corpus, folder: Path) -> None:
@@ -277,8 +277,8 @@ def cache_folder(cache: Path | None = None) -> Path:
     """
     if cache is not None:
         return cache
-    if named := os.environ.get("LAGBENCH_CACHE"):
-        return Path(named)
+    if folder := os.environ.get("LAGBENCH_CACHE"):
+        return Path(folder)
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "lagbench"
 
@@ -335,11 +335,11 @@ def progress_counter(
     """
     said_s = clock()
 
-    def tell(done: int) -> None:
+    def tell(count: int) -> None:
         nonlocal said_s
-        if done >= total or clock() - said_s >= EVERY_S:
+        if count >= total or clock() - said_s >= EVERY_S:
             said_s = clock()
-            progress(f"{of}: {done} of {total} {what}")
+            progress(f"{of}: {count} of {total} {what}")
 
     return tell
 
@@ -355,8 +355,8 @@ def track_chunks(
         of: the corpus, as ``"parametric corpus"``.
         total: number of utterances.
     """
-    tell, done = progress_counter(progress, of, total, "utterances made"), 0
+    tell, count = progress_counter(progress, of, total, "utterances made"), 0
     for chunk in made:
         yield chunk
-        done += len(chunk.utterances)
-        tell(done)
+        count += len(chunk.utterances)
+        tell(count)

@@ -110,8 +110,8 @@ def is_speech(loudness: np.ndarray) -> np.ndarray:
     around = np.pad(np.asarray(loudness, np.float64), SMOOTHED // 2, "edge")
     smooth = np.convolve(around, np.full(SMOOTHED, 1.0 / SMOOTHED), "valid")
     loud = smooth > np.quantile(smooth, [QUIETEST, LOUDEST]).mean()
-    near = np.convolve(loud, np.ones(2 * MARGIN + 1, np.int64))
-    return near[MARGIN : MARGIN + len(loud)] > 0
+    around_loud = np.convolve(loud, np.ones(2 * MARGIN + 1, np.int64))
+    return around_loud[MARGIN : MARGIN + len(loud)] > 0
 
 
 def flat_targets(
@@ -132,16 +132,16 @@ def flat_targets(
         int32 [frames of ``utterances``].
     """
     parts: list[np.ndarray] = []
-    first = {word: entries[0] for word, entries in variants(lexicon).items()}
+    entry_of = {word: entries[0] for word, entries in variants(lexicon).items()}
     rows = zip(utterances.start.tolist(), utterances.frames.tolist(), strict=True)
     for (start, frames), words in zip(rows, utterances.words, strict=True):
-        said = tuple(chain.from_iterable(lexicon[first[word]] for word in words))
+        states = tuple(chain.from_iterable(lexicon[entry_of[word]] for word in words))
         spoken = is_speech(speech.features[start : start + frames, 0])
-        if spoken.sum() < len(said):
+        if spoken.sum() < len(states):
             spoken[:] = True
-        own = np.full(frames, silence, np.int32)
-        own[spoken] = equal_parts(int(spoken.sum()), said)
-        parts.append(own)
+        targets = np.full(frames, silence, np.int32)
+        targets[spoken] = equal_parts(int(spoken.sum()), states)
+        parts.append(targets)
     return np.concatenate(parts)
 
 
@@ -173,17 +173,17 @@ def viterbi_rounds(
     aligner = Aligner(expand_lexicon(speech.pronunciations, tree), silence_of(tree))
     shares = np.ones(tree.n_targets, np.int64)
     shares[list(silence_of(tree))] = BACKGROUND
-    model, found = refit(speech.rows(train), start, tree.n_targets, shares), Alignment((), 0.0)
+    model, aligned = refit(speech.rows(train), start, tree.n_targets, shares), Alignment((), 0.0)
     for number in range(1, rounds + 1):
-        found = aligner.align_all(train, mixture_scores(speech, model))
-        kept = np.setdiff1d(np.arange(len(train)), found.failed)
-        if not len(kept):
+        aligned = aligner.align_all(train, mixture_scores(speech, model))
+        rows = np.setdiff1d(np.arange(len(train)), aligned.failed)
+        if not len(rows):
             raise UserError("alignment: no training utterance has frames enough for its words")
-        train = train.take(kept)
-        found = Alignment(tuple(p for p in found.paths if p is not None), found.score)
-        wanted = shares * min(components, 2 ** max(0, (number - 1) // 2))
-        model = refit(speech.rows(train), found.targets, tree.n_targets, wanted, model)
-    return model, found, train
+        train = train.take(rows)
+        aligned = Alignment(tuple(p for p in aligned.paths if p is not None), aligned.score)
+        sizes = shares * min(components, 2 ** max(0, (number - 1) // 2))
+        model = refit(speech.rows(train), aligned.targets, tree.n_targets, sizes, model)
+    return model, aligned, train
 
 
 def mixture_scores(speech: Speech, model: Mixtures) -> Callable[[int, int], np.ndarray]:
@@ -192,7 +192,7 @@ def mixture_scores(speech: Speech, model: Mixtures) -> Callable[[int, int], np.n
 
 
 def contexts(
-    train: Utterances, paths: tuple[BestPath | None, ...], tree: Tree, said: Pronunciations
+    train: Utterances, paths: tuple[BestPath | None, ...], tree: Tree, lexicon: Pronunciations
 ) -> list[Run]:
     """Stretches of one state in aligned utterances, with the phones around it.
 
@@ -200,24 +200,24 @@ def contexts(
         train: the aligned utterances.
         paths: their paths through the targets of ``tree``, which must be untied.
         tree: monophones.
-        said: pronunciations.
+        lexicon: pronunciations.
 
     Returns:
         (first row, row after last, left, phone, right, state), silence not among them.
     """
-    entries = {word: [said[e] for e in found] for word, found in variants(said).items()}
+    entries = {word: [lexicon[e] for e in words] for word, words in variants(lexicon).items()}
     runs: list[Run] = []
     for start, path in zip(train.start.tolist(), paths, strict=True):
         assert path is not None
-        for word, first, end in zip(path.words, path.start, path.end, strict=True):
-            own = path.targets[first:end]
-            edges = [0, *(np.flatnonzero(np.diff(own)) + 1).tolist(), len(own)]
-            visits = tuple(own[edges[:-1]].tolist())
+        for word, begin, end in zip(path.words, path.start, path.end, strict=True):
+            targets = path.targets[begin:end]
+            edges = [0, *(np.flatnonzero(np.diff(targets)) + 1).tolist(), len(targets)]
+            visits = tuple(targets[edges[:-1]].tolist())
             phones = next(p for p in entries[word] if tree.targets(p) == visits)
             around, states = (SILENCE, *phones, SILENCE), len(visits) // len(phones)
             for i in range(len(visits)):
                 at = i // states
-                rows = (start + first + edges[i], start + first + edges[i + 1])
+                rows = (start + begin + edges[i], start + begin + edges[i + 1])
                 runs.append((*rows, around[at], phones[at], around[at + 2], i % states))
     return runs
 
@@ -239,7 +239,7 @@ def tie_states(
     dim = speech.features.shape[1]
     means: dict[str, np.ndarray] = {}
     for phone in tree.roots:
-        heard = [n for (p, _), own in statistics.items() if p == phone for n in own.values()]
+        heard = [n for (p, _), part in statistics.items() if p == phone for n in part.values()]
         if heard:
             total = sum_counts(heard, dim)
             means[phone] = total.first / total.frames
@@ -250,8 +250,8 @@ def tie_states(
     for (start, frames), path in zip(place, paths, strict=True):
         assert path is not None
         rows[start : start + frames] = path.targets  # silence keeps its targets
-    for first, end, left, phone, right, state in runs:
-        rows[first:end] = grown(left, phone, right, state)
+    for begin, end, before, phone, right, state in runs:
+        rows[begin:end] = grown(before, phone, right, state)
     return grown, Speech(rows, train, {}).rows(train)
 
 
@@ -270,12 +270,14 @@ def learn(speech: Speech, effort: Effort, progress: Callable[[str], None]) -> tu
     (silence,) = silence_of(tree)
     start = flat_targets(speech, train, expand_lexicon(speech.pronunciations, tree), silence)
     most = effort.components
-    model, found, train = viterbi_rounds(speech, train, tree, start, effort.rounds, most)
-    progress(f"monophones: {tree.n_targets} targets, log-likelihood a frame {found.score:.2f}")
+    model, aligned, train = viterbi_rounds(speech, train, tree, start, effort.rounds, most)
+    progress(f"monophones: {tree.n_targets} targets, log-likelihood a frame {aligned.score:.2f}")
     if effort.leaves > tree.n_targets:
-        tree, start = tie_states(speech, train, found.paths, tree, effort)
-        model, found, train = viterbi_rounds(speech, train, tree, start, effort.tied_rounds, most)
-        progress(f"tied states: {tree.n_targets} targets, log-likelihood a frame {found.score:.2f}")
+        tree, start = tie_states(speech, train, aligned.paths, tree, effort)
+        model, aligned, train = viterbi_rounds(speech, train, tree, start, effort.tied_rounds, most)
+        progress(
+            f"tied states: {tree.n_targets} targets, log-likelihood a frame {aligned.score:.2f}"
+        )
     return tree, model
 
 
@@ -302,13 +304,13 @@ def from_transcripts(
     """
     tree, model = learn(speech, effort, progress)
     aligner = Aligner(expand_lexicon(speech.pronunciations, tree), silence_of(tree))
-    found = aligner.align_all(speech.utterances, mixture_scores(speech, model))
-    kept = _drop_failed(name, speech.utterances, found, skip, progress)
+    aligned = aligner.align_all(speech.utterances, mixture_scores(speech, model))
+    table = _drop_failed(name, speech.utterances, aligned, skip, progress)
     return Corpus(
         name=name,
-        features=speech.rows(kept),
-        targets=found.targets,
-        utterances=replace(kept, start=np.cumsum(kept.frames) - kept.frames),
+        features=speech.rows(table),
+        targets=aligned.targets,
+        utterances=replace(table, start=np.cumsum(table.frames) - table.frames),
         lexicon=expand_lexicon(speech.pronunciations, tree),
         silence=silence_of(tree),
         pronunciations=speech.pronunciations,
@@ -318,15 +320,19 @@ def from_transcripts(
 
 
 def _drop_failed(
-    name: str, utterances: Utterances, found: Alignment, skip: bool, progress: Callable[[str], None]
+    name: str,
+    utterances: Utterances,
+    aligned: Alignment,
+    skip: bool,
+    progress: Callable[[str], None],
 ) -> Utterances:
-    lost = found.failed
+    lost = aligned.failed
     if len(lost):
-        said = f"corpus {name}: {len(lost)} of {len(utterances)} utterances have too few frames "
-        said += f"for their words, e.g. {utterances.id[lost[0]]}"
+        problem = f"corpus {name}: {len(lost)} of {len(utterances)} utterances have too few frames "
+        problem += f"for their words, e.g. {utterances.id[lost[0]]}"
         if not skip:
-            raise UserError(f"{said}; they are left out with --skip-bad")
-        progress(f"{said}: left out")
+            raise UserError(f"{problem}; they are left out with --skip-bad")
+        progress(f"{problem}: left out")
     return utterances.take(np.setdiff1d(np.arange(len(utterances)), lost))
 
 

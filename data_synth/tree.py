@@ -133,8 +133,8 @@ def counts_of(features: np.ndarray) -> Counts:
 def sum_counts(counts: Sequence[Counts], dim: int) -> Counts:
     """The sum of statistics; of none, zeros."""
     total = Counts(0, np.zeros(dim), np.zeros(dim))
-    for each in counts:
-        total = total + each
+    for part in counts:
+        total = total + part
     return total
 
 
@@ -148,7 +148,7 @@ def questions(means: Mapping[str, np.ndarray]) -> list[tuple[str, ...]]:
     sets = [(SILENCE,), *((name,) for name in names)]
     if len(names) > 2:
         points = np.stack([means[name] for name in names])
-        sets += [tuple(names[i] for i in sorted(each)) for each in _clusters(points)]
+        sets += [tuple(names[i] for i in sorted(cluster)) for cluster in _clusters(points)]
     return sets
 
 
@@ -161,8 +161,8 @@ def _clusters(points: np.ndarray) -> list[list[int]]:
     )
 
     merges = np.asarray(linkage(points, "ward"), np.float64)  # [phones - 1, 4]
-    for left, right in merges[:, :2].astype(int):
-        members.append(members[int(left)] + members[int(right)])
+    for low, right in merges[:, :2].astype(int):
+        members.append(members[int(low)] + members[int(right)])
     return members[len(points) : -1]
 
 
@@ -190,8 +190,10 @@ def _best_split(
             if not least_frames <= n <= total.frames - least_frames:
                 continue
             part = Counts(n, first[yes].sum(0), second[yes].sum(0))
-            other = Counts(total.frames - n, total.first - part.first, total.second - part.second)
-            gain = part.loglik + other.loglik - total.loglik
+            remainder = Counts(
+                total.frames - n, total.first - part.first, total.second - part.second
+            )
+            gain = part.loglik + remainder.loglik - total.loglik
             if gain > best[0] + 1e-9:
                 best = gain, side, phones
     return best
@@ -256,9 +258,9 @@ def statistics_of(
         features: float [frames, dim].
         runs: (first row, row after last, left, phone, right, state).
     """
-    found: dict[tuple[str, int], dict[Context, Counts]] = {}
-    for first, end, left, phone, right, state in runs:
-        own = found.setdefault((phone, state), {})
+    table: dict[tuple[str, int], dict[Context, Counts]] = {}
+    for first, end, before, phone, right, state in runs:
+        part = table.setdefault((phone, state), {})
         new = counts_of(features[first:end])
-        own[left, right] = own[left, right] + new if (left, right) in own else new
-    return found
+        part[before, right] = part[before, right] + new if (before, right) in part else new
+    return table

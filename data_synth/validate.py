@@ -118,8 +118,8 @@ def train_network(
     with denormals_flushed():
         for epoch in range(effort.epochs):
             order = stream(seed, "validate order", epoch).permutation(len(rows))
-            for first in range(0, len(rows), MINIBATCH):
-                pick = order[first : first + MINIBATCH]
+            for start in range(0, len(rows), MINIBATCH):
+                pick = order[start : start + MINIBATCH]
                 logits = network(features[rows[pick]].flatten(1))
                 loss = torch.nn.functional.cross_entropy(logits, torch.as_tensor(targets[pick]))
                 optimiser.zero_grad()
@@ -200,9 +200,9 @@ def _find_confusions(
     wrong = targets != answers
     pairs, times = np.unique(targets[wrong] * n_targets + answers[wrong], return_counts=True)
     top = np.argsort(-times, kind="stable")[:count]
-    said = np.bincount(targets, minlength=n_targets)
-    found = [
+    frames = np.bincount(targets, minlength=n_targets)
+    mistakes = [
         (int(p // n_targets), int(p % n_targets), int(n))
         for p, n in zip(pairs[top], times[top], strict=True)
     ]
-    return tuple((t, a, n / int(said[t])) for t, a, n in found)
+    return tuple((t, a, n / int(frames[t])) for t, a, n in mistakes)

@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return exit_code(lambda: run(parser().parse_args(arguments)), GOES_ON)
 
 
-def run(asked: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Reproduce what was asked for; returns the exit code.
 
     Raises:
@@ -105,26 +105,26 @@ def run(asked: argparse.Namespace) -> int:
             incomplete, or a folder that cannot be.
         ProcessDied, KeyboardInterrupt: killed or stopped; the same command resumes.
     """
-    if asked.paper not in entries("papers"):
-        raise name_error("paper", asked.paper, entries("papers"))
-    if asked.scale not in (None, *SCALES):
-        raise name_error("--scale", asked.scale, SCALES)
+    if options.paper not in entries("papers"):
+        raise name_error("paper", options.paper, entries("papers"))
+    if options.scale not in (None, *SCALES):
+        raise name_error("--scale", options.scale, SCALES)
     # Imported late: a misspelt option is reported without waiting for torch.
     from data_synth import check_known, is_synthetic
 
-    if asked.corpus is not None:
-        check_known(asked.corpus, asked.scale or "smoke")
+    if options.corpus is not None:
+        check_known(options.corpus, options.scale or "smoke")
     from harness.experiment.device import resolve
     from harness.store.files import writable_folder
     from reproductions.paper import NO_CORPUS, Subject, corpus_without_speech
     from reproductions.reproduce import execute_share, reproduce
 
-    paper: Paper = entries("papers")[asked.paper].load()
-    if asked.corpus is not None and paper.corpus == NO_CORPUS:
-        raise UserError(f"--corpus: {asked.corpus!r} is not allowed; {paper.id} needs no corpus")
-    device = resolve(asked.device)
-    scale = asked.scale or ("gpu" if device == "cuda" else "laptop")
-    request = _request(asked, paper, scale, device)
+    paper: Paper = entries("papers")[options.paper].load()
+    if options.corpus is not None and paper.corpus == NO_CORPUS:
+        raise UserError(f"--corpus: {options.corpus!r} is not allowed; {paper.id} needs no corpus")
+    device = resolve(options.device)
+    scale = options.scale or ("gpu" if device == "cuda" else "laptop")
+    request = _request(options, paper, scale, device)
     curve = paper.curve(request.only)
     if curve is not None:
         _ = curve.entries  # refused before a folder is made
@@ -134,17 +134,19 @@ def run(asked: argparse.Namespace) -> int:
 
         means = Means(request.store, request.out, request.jobs, request.budget_s, device)
         return _print_results(reproduce_curve(paper, curve, means), request.out)
-    name, seed = asked.corpus or paper.corpus, request.seeds[0]
+    name, seed = options.corpus or paper.corpus, request.seeds[0]
     if paper.corpus == NO_CORPUS:
         subject = Subject(scale, corpus_without_speech(NO_CORPUS), seed, device)
     else:
-        made = partial(_corpus, name, scale, request.out)
-        subject = Subject(scale, made(seed), seed, device, made if is_synthetic(name) else None)
+        corpus_of = partial(_corpus, name, scale, request.out)
+        subject = Subject(
+            scale, corpus_of(seed), seed, device, corpus_of if is_synthetic(name) else None
+        )
     if request.share is not None:
         count = execute_share(paper, subject, request)
         plural = "" if count == 1 else "s"
         _say(
-            f"{count} run{plural} of share {asked.shard[0]}/{asked.shard[1]} are done; without "
+            f"{count} run{plural} of share {options.shard[0]}/{options.shard[1]} are done; without "
             "--shard the same command judges all"
         )
         return EXIT_DONE
@@ -152,7 +154,7 @@ def run(asked: argparse.Namespace) -> int:
     return _print_results(results, request.out)
 
 
-def _request(asked: argparse.Namespace, paper: Paper, scale: str, device: str) -> Request:
+def _request(options: argparse.Namespace, paper: Paper, scale: str, device: str) -> Request:
     """The request in the command line's options.
 
     Raises:
@@ -162,21 +164,21 @@ def _request(asked: argparse.Namespace, paper: Paper, scale: str, device: str) -
 
     if scale not in paper.seeds:
         raise name_error("--scale", scale, paper.seeds)
-    submit = argument_types.submission_of(asked)
-    only = tuple(name for name in asked.only.split(",") if name)
+    submit = argument_types.submission_of(options)
+    only = tuple(name for name in options.only.split(",") if name)
     curve = paper.curve(only)
     if curve is None or curve.scale != scale:
         paper.select_makers(only, scale)
     return Request(
-        seeds=paper.seeds_of(scale, asked.seeds),
+        seeds=paper.seeds_of(scale, options.seeds),
         only=only,
-        jobs=asked.jobs or (1 if device == "cuda" else os.cpu_count() or 1),
-        budget_s=None if asked.budget is None else 60.0 * asked.budget,
-        out=asked.out or Path("reports/out") / asked.paper / scale,
+        jobs=options.jobs or (1 if device == "cuda" else os.cpu_count() or 1),
+        budget_s=None if options.budget is None else 60.0 * options.budget,
+        out=options.out or Path("reports/out") / options.paper / scale,
         submit=submit,
-        share=asked.shard,
-        search=asked.search,
-        everything=asked.everything,
+        share=options.shard,
+        search=options.search,
+        everything=options.everything,
     )
 
 
@@ -215,8 +217,8 @@ def _print_results(results: Results, out: Path) -> int:
     if any(note.startswith(SEARCHED) for note in notes):
         print("settings: those of the published search; --search runs it again")
     if count := sum(note.startswith(REQUESTED) for note in notes):
-        told = "1 exhibit" if count == 1 else f"{count} exhibits"
-        print(f"{told} from the published report; --all makes them again")
+        exhibits = "1 exhibit" if count == 1 else f"{count} exhibits"
+        print(f"{exhibits} from the published report; --all makes them again")
     report = out / "report.pdf"  # which needs typst
     print(f"report: {report if report.exists() else report.with_suffix('.html')}")
     failed = failures(Store(out / "runs"), results)
@@ -238,8 +240,8 @@ def _folder(text: str) -> Path:
 def _share(text: str) -> tuple[int, int]:
     part, _, parts = text.partition("/")
     if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts) <= 10_000):
-        told = "allowed: I/N with I from 1 to N, N at most 10000, e.g. 2/8"
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; {told}")
+        allowed = "allowed: I/N with I from 1 to N, N at most 10000, e.g. 2/8"
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; {allowed}")
     return int(part), int(parts)
 
 
@@ -249,6 +251,6 @@ def _minutes(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0.0 < value <= 1e6:
-        told = "is not allowed; allowed: a positive number of minutes"
-        raise argparse.ArgumentTypeError(f"{text!r} {told}")
+        reason = "is not allowed; allowed: a positive number of minutes"
+        raise argparse.ArgumentTypeError(f"{text!r} {reason}")
     return value

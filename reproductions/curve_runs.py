@@ -82,8 +82,8 @@ def reproduce_curve(paper: Paper, scaling: Scaling, means: Means) -> Results:
     finally:
         finished = find_finished(scaling, store.runs(), means.device)
         hours = estimate_core_hours(scaling, finished)
-        left = f"about {hours:.1f} core-hours are left" if hours else "all sizes are run"
-        print(f"{scaling.id}: {left}", file=sys.stderr, flush=True)
+        remaining = f"about {hours:.1f} core-hours are left" if hours else "all sizes are run"
+        print(f"{scaling.id}: {remaining}", file=sys.stderr, flush=True)
         runs = {
             f"{arm} at {at:g}": [finished[at, each][arm] for size, each in finished if size == at]
             for at, seed in finished
@@ -122,24 +122,24 @@ def publish_curve(scaling: Scaling, out: Path, there: Path) -> int:
         UserError: a report that cannot be read, or a run.
     """
     results = read_results(there / "results.json")
-    others = [each for each in results.exhibits if each.id not in exhibit_ids(scaling)]
+    others = [exhibit for exhibit in results.exhibits if exhibit.id not in exhibit_ids(scaling)]
     # The curve comes first: it is what the claim says of the paper's own size.
     finished = find_finished(scaling, Store(out / "runs").runs())
     runs = {run.hash: run for arms in finished.values() for run in arms.values()}
     with tempfile.TemporaryDirectory() as folder:
         published = Store(folder)
         read_published(there, published)
-        kept = {run.hash: run for run in published.runs()}
-        write_archive(there / ARCHIVE, (kept | runs).values())
+        lines = {run.hash: run for run in published.runs()}
+        write_archive(there / ARCHIVE, (lines | runs).values())
     exhibits = (*build_exhibits(scaling, finished), *others)
     write_results(there / "results.json", replace(results, exhibits=exhibits))
     listed = provenance.lines(results, there)
-    kept = [line for line in listed if not line.kind.startswith(scaling.id)]
+    lines = [line for line in listed if not line.kind.startswith(scaling.id)]
     added = [
         replace(line, kind=f"{scaling.id} {line.kind}")
         for line in provenance.runs_from_csv(out / provenance.RUNS_CSV)
     ]
-    table = provenance.runs_to_csv([*kept, *added])
+    table = provenance.runs_to_csv([*lines, *added])
     write_bytes(there / provenance.RUNS_CSV, table.encode())
     reports.build(there)
     return len(runs)
@@ -154,16 +154,16 @@ def find_curves(paper: Paper, scale: str, store: Store, folder: Path = PUBLISHED
         store: its runs.
         folder: published results, ``PAPER/SCALE/results.json``.
     """
-    path, found = folder / paper.id / scale / "results.json", list[Exhibit]()
+    path, exhibits = folder / paper.id / scale / "results.json", list[Exhibit]()
     for scaling in paper.curves:
         if scaling.scale != scale:
             continue
         if finished := find_finished(scaling, store.runs()):
-            found += build_exhibits(scaling, finished)
+            exhibits += build_exhibits(scaling, finished)
         elif path.exists():
             ours = exhibit_ids(scaling)
-            found += [each for each in read_results(path).exhibits if each.id in ours]
-    return found
+            exhibits += [exhibit for exhibit in read_results(path).exhibits if exhibit.id in ours]
+    return exhibits
 
 
 def read_published(folder: Path, store: Store) -> None:
@@ -182,28 +182,28 @@ def find_finished(scaling: Scaling, runs: Sequence[Run], device: str = "cpu") ->
     for run in runs:
         if run.status in ("done", "diverged"):
             by_config.setdefault(_describe(run.config), []).append(run)
-    found: dict[tuple[float, int], Arms] = {}
+    finished: dict[tuple[float, int], Arms] = {}
     for size in scaling.sizes:
         for seed in size.seeds:
             subject = Subject(scaling.scale, corpus_without_speech(size.corpus), seed, device)
             configs = scaling.configs(subject, seed, size)
-            some = {
+            groups = {
                 arm: by_config.get(_describe(config.to_dict()), [])
                 for arm, config in configs.items()
             }
-            if (arms := _select_one_corpus(some)) is not None:
-                found[size.at, seed] = arms
-    return found
+            if (arms := _select_one_corpus(groups)) is not None:
+                finished[size.at, seed] = arms
+    return finished
 
 
-def _select_one_corpus(some: Mapping[str, Sequence[Run]]) -> Arms | None:
+def _select_one_corpus(groups: Mapping[str, Sequence[Run]]) -> Arms | None:
     """A run of each arm, all on one corpus; None if there are none."""
-    first, *_ = some.values()
-    for run in first:
+    candidates, *_ = groups.values()
+    for run in candidates:
         fingerprint = run.config["fingerprint"]
         arms = {
             arm: next((each for each in group if each.config["fingerprint"] == fingerprint), None)
-            for arm, group in some.items()
+            for arm, group in groups.items()
         }
         if all(arms.values()):
             return cast(Arms, arms)
@@ -237,7 +237,7 @@ def execute_missing(scaling: Scaling, means: Means) -> Finished:
     end_s = math.inf if means.budget_s is None else time.monotonic() + means.budget_s
     finished = dict(find_finished(scaling, means.store.runs(), means.device))
     rounds = zip_longest(*([(size, seed) for seed in size.seeds] for size in scaling.sizes))
-    every = [each for a_round in rounds for each in a_round if each]
+    every = [pair for a_round in rounds for pair in a_round if pair]
     with Runner(means.store, means.jobs) as runner:
         for size, seed in every:
             if (size.at, seed) not in finished:
@@ -271,14 +271,14 @@ def main() -> int:
     p = Parser(prog="reproductions.curve_runs", description="Publish a curve over scale.")
     p.add_argument("paper", help="a paper with a curve, e.g. paper1")
     p.add_argument("out", type=Path, help="folder of its report, made with --only scaling")
-    asked = p.parse_args()
-    papers = {each: entry for each, entry in entries("papers").items() if entry.ours}
-    if asked.paper not in papers:
-        raise name_error("paper", asked.paper, papers)
-    paper: Paper = papers[asked.paper].load()
+    arguments = p.parse_args()
+    papers = {name: entry for name, entry in entries("papers").items() if entry.ours}
+    if arguments.paper not in papers:
+        raise name_error("paper", arguments.paper, papers)
+    paper: Paper = papers[arguments.paper].load()
     for scaling in paper.curves:
-        there = PUBLISHED / paper.id / scaling.scale
-        print(f"{there}: {publish_curve(scaling, asked.out, there)} runs of {scaling.id}")
+        folder = PUBLISHED / paper.id / scaling.scale
+        print(f"{folder}: {publish_curve(scaling, arguments.out, folder)} runs of {scaling.id}")
     return EXIT_DONE
 
 

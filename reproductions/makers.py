@@ -56,8 +56,8 @@ class Exhibits(list[Maker[Subject, Exhibit]]):
         **options: Any,
     ) -> Callable[..., Callable[[Subject, Runs], Exhibit]]:
         """Decorate the function that yields a figure's content; ``axes`` are x and y."""
-        named = dict(zip("xy", axes, strict=False))
-        figure = Exhibit(id_, "figure", title, note=note, axes=named, draw=draw, paper_label=label)
+        titles = dict(zip("xy", axes, strict=False))
+        figure = Exhibit(id_, "figure", title, note=note, axes=titles, draw=draw, paper_label=label)
         return self._declare(figure, needs, options)
 
     def _declare(
@@ -121,11 +121,11 @@ class Claims(list[Maker[Subject, Claim]]):
         def declare(judged: Callable[..., Judged]) -> Callable[[Subject, Runs], Claim]:
             @wraps(judged)
             def make(subject: Subject, runs: Runs) -> Claim:
-                asked = self.conditions(runs) if self.conditions else ()
-                parts, words = [*judged(subject, runs), *asked], dict(reasons)
+                conditions = self.conditions(runs) if self.conditions else ()
+                parts, words = [*judged(subject, runs), *conditions], dict(reasons)
                 for part in parts:
                     words |= part if isinstance(part, dict) else {}
-                told = [note, *(part for part in parts if isinstance(part, str))]
+                notes = [note, *(part for part in parts if isinstance(part, str))]
                 return claim_of(
                     id_,
                     statement,
@@ -133,7 +133,7 @@ class Claims(list[Maker[Subject, Claim]]):
                     words.pop("statistic", statistic),
                     [part for part in parts if isinstance(part, Quantity)],
                     hashes(*runs.values()),
-                    " ".join(filter(None, told)),
+                    " ".join(filter(None, notes)),
                     presumes=[part for part in parts if isinstance(part, Precondition)],
                     **words,
                 )

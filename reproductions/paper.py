@@ -154,7 +154,7 @@ class Scaling:
     @cached_property
     def sizes(self) -> tuple[SizePlan, ...]:
         """The registered sizes, ascending."""
-        return tuple(_read_size(each) for each in self.entries["sizes"])
+        return tuple(_read_size(entry) for entry in self.entries["sizes"])
 
     @property
     def band(self) -> Rule:
@@ -164,10 +164,10 @@ class Scaling:
 
 
 def _read_size(entry: Mapping[str, Any]) -> SizePlan:
-    own = ("at", "seeds", "corpus", "core_minutes")
-    at, seeds, corpus, minutes = (entry[name] for name in own)
-    rest = {name: value for name, value in entry.items() if name not in own}
-    return SizePlan(float(at), tuple(seeds), corpus, float(minutes), rest)
+    keys = ("at", "seeds", "corpus", "core_minutes")
+    at, seeds, corpus, minutes = (entry[name] for name in keys)
+    settings = {name: value for name, value in entry.items() if name not in keys}
+    return SizePlan(float(at), tuple(seeds), corpus, float(minutes), settings)
 
 
 @dataclass(frozen=True)
@@ -210,16 +210,16 @@ class Paper:
         Raises:
             UserError: it names a curve and something else.
         """
-        named = [curve for curve in self.curves if curve.name in only]
-        if named and len(only) > 1:
-            told = f"{','.join(only)!r} is not allowed; allowed: {named[0].name} by itself"
-            raise UserError(f"--only: {told}")
-        return named[0] if named else None
+        curves = [curve for curve in self.curves if curve.name in only]
+        if curves and len(only) > 1:
+            reason = f"{','.join(only)!r} is not allowed; allowed: {curves[0].name} by itself"
+            raise UserError(f"--only: {reason}")
+        return curves[0] if curves else None
 
     def seeds_of(self, scale: str, count: int | None = None) -> tuple[int, ...]:
         """``count`` seeds from the scale's first; the scale's default number if None."""
-        first = FIRST_SEEDS[scale]
-        return tuple(range(first, first + (count or self.seeds[scale])))
+        start = FIRST_SEEDS[scale]
+        return tuple(range(start, start + (count or self.seeds[scale])))
 
     @cached_property
     def registration(self) -> Registration | None:

@@ -63,10 +63,10 @@ class Registration:
             UserError: it is missing, or lacks a key.
         """
         entry = self.table.get("scaling", {}).get(id_, {})
-        where = f"{self.path}: scaling.{id_}"
+        place = f"{self.path}: scaling.{id_}"
         sizes = enumerate(entry.get("sizes", ()))
-        keys = {f"{where}.{key}": key in entry for key in OF_A_CURVE} | {
-            f"{where}.sizes[{i}].{key}": key in size for i, size in sizes for key in OF_A_SIZE
+        keys = {f"{place}.{key}": key in entry for key in OF_A_CURVE} | {
+            f"{place}.sizes[{i}].{key}": key in size for i, size in sizes for key in OF_A_SIZE
         }
         for key, is_there in keys.items():
             if not is_there:
@@ -76,6 +76,6 @@ class Registration:
     def compare(self, runs: Iterable[Run]) -> str:
         """A line on whether the runs carry this file's digest."""
         digests = [run.provenance.get(UNDER, {}).get(REGISTRATION) for run in runs]
-        others = sum(digest != self.digest for digest in digests)
-        told = f"; {others} of {len(digests)} runs were begun under another" if others else ""
-        return f"{self.path.parent.name}/{self.path.name}, SHA-256 {self.digest}{told}"
+        count = sum(digest != self.digest for digest in digests)
+        suffix = f"; {count} of {len(digests)} runs were begun under another" if count else ""
+        return f"{self.path.parent.name}/{self.path.name}, SHA-256 {self.digest}{suffix}"

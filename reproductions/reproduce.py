@@ -80,9 +80,9 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
     runs = _execute_runs(paper, subject, request, makers)
     looks = paper.looks.get(subject.scale, 1)
     left_out = () if request.only else [each for each in paper.exhibits if each not in exhibits]
-    known = find_published(paper, subject, left_out)
-    own = subject.corpus.name == paper.corpus and not request.only
-    curves = find_curves(paper, subject.scale, store) if own else ()
+    published = find_published(paper, subject, left_out)
+    is_whole = subject.corpus.name == paper.corpus and not request.only
+    curves = find_curves(paper, subject.scale, store) if is_whole else ()
     facts = {
         "reference": {**paper.reference, "held_against": paper.held_against},
         "differences": paper.differences(subject),
@@ -97,11 +97,11 @@ def reproduce(paper: Paper, subject: Subject, request: Request) -> Results:
     }
     if paper.registration is not None:
         facts[REGISTRATION] = paper.registration.compare(chain.from_iterable(runs.values()))
-    asked = paper.conditions.ask([build_claim(maker, subject, runs) for maker in claims])
+    judged = paper.conditions.ask([build_claim(maker, subject, runs) for maker in claims])
     results = Results(
         paper.id, subject.scale, subject.corpus.name, request.seeds, facts,
-        (*curves, *(build_exhibit(maker, subject, runs) for maker in exhibits), *known),
-        correct_verdicts(asked, looks),
+        (*curves, *(build_exhibit(maker, subject, runs) for maker in exhibits), *published),
+        correct_verdicts(judged, looks),
     )  # fmt: skip
     reports.build(request.out, results)
     return results
@@ -130,17 +130,17 @@ def find_published(
         folder: published results, ``PAPER/SCALE/results.json``.
     """
     path = folder / paper.id / subject.scale / "results.json"
-    if not path.exists() or (found := read_results(path)).corpus != subject.corpus.name:
+    if not path.exists() or (results := read_results(path)).corpus != subject.corpus.name:
         return ()
-    told = {
+    notes = {
         maker.id: SEARCHED if maker.searches else REQUESTED
         for maker in makers
         if maker.searches or subject.scale in maker.on_request
     }
     return tuple(
-        replace(exhibit, note=f"{told[exhibit.id]} {exhibit.note}".rstrip())
-        for exhibit in found.exhibits
-        if exhibit.id in told
+        replace(exhibit, note=f"{notes[exhibit.id]} {exhibit.note}".rstrip())
+        for exhibit in results.exhibits
+        if exhibit.id in notes
     )
 
 
@@ -196,14 +196,14 @@ def _execute_runs(
     end_s = None if request.budget_s is None else time.monotonic() + request.budget_s
     store = request.store.under(describe_moment(paper))
     runs = execute_configs(configs, store)
-    drawn = {
+    pictured = {
         (setting, seed)
         for maker in makers
         for setting in maker.needs
         for place, seed in enumerate(request.seeds)
         if place < maker.timelines
     }
-    light = {k: configs[k] for k, run in runs.items() if k in drawn and run.without([TIMELINE])}
+    light = {k: configs[k] for k, run in runs.items() if k in pictured and run.without([TIMELINE])}
     if light:
         runs |= execute_configs(light, store.needing(TIMELINE))
     return {

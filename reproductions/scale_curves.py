@@ -61,7 +61,7 @@ def build_curve(scaling: Scaling, finished: Finished) -> Exhibit:
         for size in sizes:
             arms = [finished[size.at, seed] for seed in size.seeds]
             ratio = ratio_ci(*np.array(size.pairs).T)
-            behind = hashes([each[over] for each in arms], [each[under] for each in arms])
+            behind = hashes([group[over] for group in arms], [group[under] for group in arms])
             rows.append(Row.from_interval(label, size.at, None, ratio, behind))
         rows.append(Row(label, float(entries["paper"]), paper))
         trends.append(
@@ -115,14 +115,14 @@ def describe_progress(scaling: Scaling, finished: Finished) -> str:
         for size in scaling.sizes
         if (count := sum(_has_ended(finished, size.at, seed) for seed in size.seeds))
     ]
-    left = [
+    open_ = [
         f"{_with_unit(size, unit)} ({count})"
         for size, count in missing_seeds(scaling, finished).items()
     ]
     lost = sum(not _has_ended(finished, at, seed) for at, seed in finished)
-    told = f"Sizes run: {', '.join(run) or 'none'}; not run: {', '.join(left) or 'none'}."
-    told += f" With {lost} of the latter a run diverged." if lost else ""
-    return told if not left else f"{told} Until all are, the value at the paper's size is unclear."
+    text = f"Sizes run: {', '.join(run) or 'none'}; not run: {', '.join(open_) or 'none'}."
+    text += f" With {lost} of the latter a run diverged." if lost else ""
+    return text if not open_ else f"{text} Until all are, the value at the paper's size is unclear."
 
 
 def _with_unit(text: str, unit: str) -> str:

@@ -57,9 +57,9 @@ class BiasGrid:
         cells = list(product(self.rates, self.ages))
         squares = np.stack([self.squares(runs, *cell) for cell in cells], axis=1)
         rates, ages = np.array(cells).T
-        found = *exponents_ci(squares, rates * ages), *exponents_ci(squares, ages, rates)
+        exponents = *exponents_ci(squares, rates * ages), *exponents_ci(squares, ages, rates)
         names = "staleness × rate", "staleness alone", "rate alone"
-        return {name: 0.5 * each for name, each in zip(names, found, strict=True)}
+        return {name: 0.5 * exponent for name, exponent in zip(names, exponents, strict=True)}
 
     def rows(self, runs: Runs) -> tuple[Row, ...]:
         """The norm of the bias by 1,000 times staleness times rate, a curve for each rate."""
@@ -94,12 +94,12 @@ class CollapseGrid:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of all its settings."""
-        return tuple(self.name(*each) for each in product(self.etas, self.rates))
+        return tuple(self.name(*place) for place in product(self.etas, self.rates))
 
     @property
     def fast_names(self) -> tuple[str, ...]:
         """Names of the settings of which the collapses are compared."""
-        return tuple(self.name(*each) for each in product(self.etas, self.fast))
+        return tuple(self.name(*place) for place in product(self.etas, self.fast))
 
     def name(self, eta: int, rate: float) -> str:
         """Name of a setting."""
@@ -114,11 +114,13 @@ class CollapseGrid:
 
         It has no interval where a training of a seed has not collapsed.
         """
-        found = dict[str, Interval]()
+        exponents = dict[str, Interval]()
         for eta in self.etas:
             updates = [self.read(runs, eta, rate, "collapse") for rate in self.fast]
-            found[f"η = {eta}"] = exponents_ci(np.stack(updates, axis=1), np.array(self.fast))[0]
-        return found
+            exponents[f"η = {eta}"] = exponents_ci(np.stack(updates, axis=1), np.array(self.fast))[
+                0
+            ]
+        return exponents
 
     def limits(self, runs: Runs) -> Array:
         """The largest stable rate by allowance, [S, allowances]."""
@@ -130,8 +132,8 @@ class CollapseGrid:
 
     def limit(self, runs: Runs) -> dict[str, Interval]:
         """Exponent of the largest stable rate over the allowance, by name."""
-        found = exponents_ci(self.limits(runs), np.array(self.etas, np.float64))[0]
-        return {"largest stable rate": found}
+        exponent = exponents_ci(self.limits(runs), np.array(self.etas, np.float64))[0]
+        return {"largest stable rate": exponent}
 
     def clip_share(self, runs: Runs, etas: Sequence[int]) -> Interval:
         """Share of tokens that the clip cut off until the collapse, at the fast rates."""
@@ -176,9 +178,9 @@ def largest_stable(rates: Sequence[float], stable: Array) -> list[float]:
         >>> largest_stable([1.0, 2.0, 4.0], np.array([[1, 1, 0], [1, 0, 1], [0, 1, 1]]))
         [2.0, 1.0, nan]
     """
-    found = list[float]()
+    largest = list[float]()
     for row in stable:
-        first = next((k for k, each in enumerate(row) if not each > 0.5), len(rates))
-        is_known = first > 0 and (first == len(rates) or not np.isnan(row[first]))
-        found.append(rates[first - 1] if is_known else math.nan)
-    return found
+        end = next((k for k, flag in enumerate(row) if not flag > 0.5), len(rates))
+        is_known = end > 0 and (end == len(rates) or not np.isnan(row[end]))
+        largest.append(rates[end - 1] if is_known else math.nan)
+    return largest

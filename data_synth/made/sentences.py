@@ -92,8 +92,8 @@ class Visits:
     def visit_index(self, longest: int) -> Tensor:
         """Index of the visit of every frame, int64 [U, longest]; the last one after the end."""
         every = torch.arange(longest, device=self.ends.device).expand(len(self.ends), -1)
-        found = torch.searchsorted(self.ends, every.contiguous(), right=True)
-        return found.clamp_max_(self.ends.shape[1] - 1)
+        index = torch.searchsorted(self.ends, every.contiguous(), right=True)
+        return index.clamp_max_(self.ends.shape[1] - 1)
 
 
 def visits(maker: Maker, tables: Tables, split: str, draws: Draws) -> Visits:
@@ -105,13 +105,13 @@ def visits(maker: Maker, tables: Tables, split: str, draws: Draws) -> Visits:
     targets = torch.cat([said, silent], 2).flatten(1)
     lasting = torch.cat([stays, quiet[:, 1:]], 2).flatten(1)
     ways = torch.cat([ways, torch.zeros_like(silent)], 2).flatten(1)
-    first = silent[:, 0]
+    start = silent[:, 0]
     return Visits(
         words,
         draws.integers("speaker", len(maker.people(split)))[0],
-        torch.cat([first, targets], 1),
+        torch.cat([start, targets], 1),
         torch.cat([quiet[:, 0], lasting], 1),
-        torch.cat([torch.zeros_like(first), ways], 1),
+        torch.cat([torch.zeros_like(start), ways], 1),
     )
 
 

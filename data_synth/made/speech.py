@@ -93,7 +93,7 @@ class Speech:
 
     def targets(self, numbers: np.ndarray) -> np.ndarray:
         """Targets of some utterances, one after another, int32 [N]."""
-        parts = [found.frame_targets.cpu().numpy() for found in self.draw_sentences(numbers)]
+        parts = [visits.frame_targets.cpu().numpy() for visits in self.draw_sentences(numbers)]
         return np.concatenate([np.zeros(0, np.int32), *parts]).astype(np.int32)
 
     def make(self, numbers: np.ndarray) -> Made:
@@ -110,49 +110,50 @@ class Speech:
     def piece(self, numbers: np.ndarray) -> Made:
         """As ``make``, in one batch."""
         draws = self._draws(numbers)
-        found = self._visits(draws)
-        lengths = found.frames.cpu().numpy()  # the one question to a device
+        visits = self._visits(draws)
+        lengths = visits.frames.cpu().numpy()  # the one question to a device
         longest = int(lengths.max())
         at, rows = (
-            found.visit_index(longest),
+            visits.visit_index(longest),
             torch.as_tensor(_rows(lengths, longest)).to(self.device),
         )
-        features = self._features(found, at, draws).flatten(1).index_select(1, rows)
-        return Made(features.T.contiguous(), found.targets.gather(1, at).flatten()[rows])
+        features = self._features(visits, at, draws).flatten(1).index_select(1, rows)
+        return Made(features.T.contiguous(), visits.targets.gather(1, at).flatten()[rows])
 
-    def _features(self, found: Visits, at: Tensor, draws: Draws) -> Tensor:
+    def _features(self, visits: Visits, at: Tensor, draws: Draws) -> Tensor:
         """Normalised features ``[dim, U, longest]``."""
-        r, here, frames = self.maker.recipe, self.maker.conditions[self.split], found.frames
-        path = self._path(found, at, draws)
+        r, condition, frames = self.maker.recipe, self.maker.conditions[self.split], visits.frames
+        path = self._path(visits, at, draws)
         voices = self._voices
         turn, shift, bias = (
-            part[..., found.speaker].unsqueeze(-1)
+            part[..., visits.speaker].unsqueeze(-1)
             for part in (voices.turn, voices.shift, voices.bias)
         )
         ripple, humming = (
-            here.channel * r.channel_spread * draws.normal(name, 3) for name in ("channel", "hum")
+            condition.channel * r.channel_spread * draws.normal(name, 3)
+            for name in ("channel", "hum")
         )
-        colour = voices.colour[:, found.speaker, None] + self._ripples(ripple)
+        colour = voices.colour[:, visits.speaker, None] + self._ripples(ripple)
         units = sum_weighted(self._mouth, sum_weighted(turn, path[:-1], shift), bias).tanh_()
         speech = sum_weighted(self._spectrum, units, path[-1] + colour)
-        least, most = here.snr_db
+        least, most = condition.snr_db
         snr = (least + (most - least) * draws.uniform("snr", 1)[0]) * (np.log(10.0) / 10.0)
-        level = voices.level[found.speaker] + self._levels(ripple) - snr.float()
+        level = voices.level[visits.speaker] + self._levels(ripple) - snr.float()
         noise = r.band_noise * draws.normal("band", r.bands, path.shape[2])
         background = level[:, None] + self._ripples(humming)
         static = cepstra(speech, background, noise, self._cosines)
-        first = slopes(static, frames)
-        whole = torch.cat([static, first, slopes(first, frames)])
-        return standardise(whole, frames)
+        deltas = slopes(static, frames)
+        features = torch.cat([static, deltas, slopes(deltas, frames)])
+        return standardise(features, frames)
 
-    def _path(self, found: Visits, at: Tensor, draws: Draws) -> Tensor:
+    def _path(self, visits: Visits, at: Tensor, draws: Draws) -> Tensor:
         """Articulators in every frame, ``[articulation + 1, U, longest]``."""
         r, dims = self.maker.recipe, self._places.shape[0]
-        aims = self._places[:, found.targets] + self._ways[:, found.ways]
-        aims += r.jitter * draws.normal("jitter", dims, found.targets.shape[1])
+        aims = self._places[:, visits.targets] + self._ways[:, visits.ways]
+        aims += r.jitter * draws.normal("jitter", dims, visits.targets.shape[1])
         aims = aims.gather(2, at.expand(dims, -1, -1))
         noise = draws.normal("wobble", dims, at.shape[1])
-        return smooth_aims(aims, found.frames, r.smear) + wobble_path(
+        return smooth_aims(aims, visits.frames, r.smear) + wobble_path(
             noise, r.wobble, r.wobble_pole
         )
 
@@ -172,11 +173,11 @@ class Speech:
     @cached_property
     def _voices(self) -> Voices:
         maker, spread = self.maker, self.maker.conditions[self.split].speaker
-        own = [maker.voice(person, spread) for person in maker.people(self.split)]
+        voices = [maker.voice(person, spread) for person in maker.people(self.split)]
         turn, shift, colour = (
-            np.stack([getattr(v, name) for v in own], -1) for name in ("turn", "shift", "colour")
+            np.stack([getattr(v, name) for v in voices], -1) for name in ("turn", "shift", "colour")
         )
-        bias = np.stack([maker.language.mouth_bias + v.hidden for v in own], -1)
+        bias = np.stack([maker.language.mouth_bias + v.hidden for v in voices], -1)
         return Voices(*map(self._put, (turn, shift, bias, colour, colour.mean(0))))
 
     @cached_property
@@ -219,8 +220,8 @@ class Speech:
 
 
 def _cut(numbers: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    for first in range(0, len(numbers), size):
-        yield numbers[first : first + size]
+    for start in range(0, len(numbers), size):
+        yield numbers[start : start + size]
 
 
 def _rows(lengths: np.ndarray, longest: int) -> np.ndarray:
@@ -254,19 +255,19 @@ def smooth_aims(aims: Tensor, frames: Tensor, smear: float) -> Tensor:
     """
     places = torch.arange(aims.shape[2], device=aims.device)
     inside = places < frames[:, None]
-    last = (frames - 1).expand(len(aims), -1)[:, :, None]
-    first, last = aims[:, :, :1], aims.gather(2, last)
+    edge = (frames - 1).expand(len(aims), -1)[:, :, None]
+    first, edge = aims[:, :, :1], aims.gather(2, edge)
     gain = (1.0 - smear) * (1.0 - smear)
     causal = one_pole(one_pole((aims - first) * gain, smear), smear) + first
-    back = ((aims - last) * gain * inside).flip(2)
-    return 0.5 * (causal + (one_pole(one_pole(back, smear), smear).flip(2) + last))
+    back = ((aims - edge) * gain * inside).flip(2)
+    return 0.5 * (causal + (one_pole(one_pole(back, smear), smear).flip(2) + edge))
 
 
 def wobble_path(noise: Tensor, wobble: float, pole: float) -> Tensor:
     """Autoregressive noise of standard deviation ``wobble``, of normal ``noise [dims, U, T]``."""
-    fresh = noise * (wobble * (1.0 - pole * pole) ** 0.5)
-    fresh[:, :, 0] = wobble * noise[:, :, 0]
-    return one_pole(fresh, pole)
+    steps = noise * (wobble * (1.0 - pole * pole) ** 0.5)
+    steps[:, :, 0] = wobble * noise[:, :, 0]
+    return one_pole(steps, pole)
 
 
 def sum_weighted(weights: Tensor, x: Tensor, start: Tensor) -> Tensor:
@@ -352,26 +353,26 @@ def draw_utterances(
 ) -> tuple[Utterances, np.ndarray]:
     """All utterances of a split, and their targets, int32 [frames]."""
     maker, split, every = speech.maker, speech.split, np.arange(speech.utterances)
-    first = maker.people(split).start
-    speakers = np.array([f"speaker-{first + s:04d}" for s in range(len(maker.people(split)))])
+    person = maker.people(split).start
+    speakers = np.array([f"speaker-{person + s:04d}" for s in range(len(maker.people(split)))])
     frames: list[np.ndarray] = []
-    who: list[np.ndarray] = []
+    voices: list[np.ndarray] = []
     words: list[tuple[str, ...]] = []
     targets: list[np.ndarray] = []
     tell = progress_counter(
         progress, f"{maker.name} corpus", len(every), "training utterances drawn"
     )
-    for found in speech.draw_sentences(every):
-        frames.append(found.frames.numpy())
-        who.append(speakers[found.speaker.numpy()])
-        rows: list[list[int]] = found.words.numpy().tolist()
+    for batch in speech.draw_sentences(every):
+        frames.append(batch.frames.numpy())
+        voices.append(speakers[batch.speaker.numpy()])
+        rows: list[list[int]] = batch.words.numpy().tolist()
         words += [tuple(maker.words[w] for w in row if w >= 0) for row in rows]
-        targets.append(found.frame_targets.numpy().astype(np.int32))
+        targets.append(batch.frame_targets.numpy().astype(np.int32))
         tell(len(words))
     lengths = np.concatenate(frames)
     table = Utterances(
         id=np.array([f"{split}-{i:07d}" for i in range(len(every))]),
-        speaker=np.concatenate(who),
+        speaker=np.concatenate(voices),
         split=np.full(len(every), split),
         start=np.cumsum(lengths) - lengths,
         frames=lengths,

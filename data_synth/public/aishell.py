@@ -59,11 +59,11 @@ def transcripts(folder: Path) -> dict[str, tuple[str, ...]]:
     Raises:
         UserError: the file is missing or not UTF-8.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    texts: dict[str, tuple[str, ...]] = {}
     for line in read_lines(folder / TRANSCRIPT):
         name, _, text = line.strip().partition(" ")
-        found[name] = characters(text)
-    return found
+        texts[name] = characters(text)
+    return texts
 
 
 def recordings(folder: Path) -> list[Recording]:
@@ -72,26 +72,26 @@ def recordings(folder: Path) -> list[Recording]:
     Raises:
         UserError: no transcripts, or no recordings.
     """
-    said = transcripts(folder)
-    found: list[Recording] = []
+    texts = transcripts(folder)
+    files: list[Recording] = []
     for split in SPLITS:
         for path in sorted((folder / "wav" / split).glob("S*/*.wav")):
-            if path.stem in said:
-                found.append(Recording(path.stem, path.parent.name, split, said[path.stem], path))
-    if not found:
+            if path.stem in texts:
+                files.append(Recording(path.stem, path.parent.name, split, texts[path.stem], path))
+    if not files:
         raise UserError(f"{folder}: no recording of wav/{{train,dev,test}}/S*/ has a transcript")
-    if {r.split for r in found} == {"train"}:
-        return _assign_splits(found)
-    return found
+    if {r.split for r in files} == {"train"}:
+        return _assign_splits(files)
+    return files
 
 
-def _assign_splits(found: list[Recording]) -> list[Recording]:
+def _assign_splits(files: list[Recording]) -> list[Recording]:
     """The sample's splits: a tenth of every speaker each for dev and test."""
-    own: dict[str, list[Recording]] = {}
-    for recording in found:
-        own.setdefault(recording.speaker, []).append(recording)
+    spoken_by: dict[str, list[Recording]] = {}
+    for recording in files:
+        spoken_by.setdefault(recording.speaker, []).append(recording)
     parts: dict[str, list[Recording]] = {split: [] for split in SPLITS}
-    for spoken in own.values():
+    for spoken in spoken_by.values():
         tenth = len(spoken) // 10
         cuts = {"train": spoken[: -2 * tenth], "dev": spoken[-2 * tenth : -tenth]}
         for split, chosen in {**cuts, "test": spoken[-tenth:]}.items():
@@ -106,21 +106,21 @@ def readings(folder: Path, wanted: Iterable[str]) -> dict[str, tuple[str, ...]]:
         UserError: there is neither a lexicon nor pypinyin.
     """
     lexicon = folder.parent / "resource_aishell" / "lexicon.txt"
-    found = _from_lexicon(lexicon) if lexicon.exists() else _from_pinyin(wanted)
+    sounds = _from_lexicon(lexicon) if lexicon.exists() else _from_pinyin(wanted)
     entries: dict[str, tuple[str, ...]] = {}
     for character in sorted(set(wanted)):
-        for number, phones in enumerate(found.get(character, [])[:READINGS], 1):
+        for number, phones in enumerate(sounds.get(character, [])[:READINGS], 1):
             entries[character if number == 1 else f"{character}({number})"] = phones
     return entries
 
 
 def _from_lexicon(path: Path) -> dict[str, list[tuple[str, ...]]]:
-    found: dict[str, list[tuple[str, ...]]] = {}
+    entries: dict[str, list[tuple[str, ...]]] = {}
     for line in read_lines(path):
         word, *phones = line.split() or [""]
         if phones:
-            found.setdefault(word, []).append(tuple(phones))
-    return found
+            entries.setdefault(word, []).append(tuple(phones))
+    return entries
 
 
 def _from_pinyin(wanted: Iterable[str]) -> dict[str, list[tuple[str, ...]]]:
@@ -136,14 +136,14 @@ def _from_pinyin(wanted: Iterable[str]) -> dict[str, list[tuple[str, ...]]]:
             "corpus aishell: no resource_aishell/lexicon.txt beside data_aishell, and pypinyin "
             "is not installed: pip install 'lagbench[mandarin]'"
         ) from None
-    found: dict[str, list[tuple[str, ...]]] = {}
+    readings: dict[str, list[tuple[str, ...]]] = {}
     for character in wanted:
         if unicodedata.name(character, "").startswith("CJK"):
             syllables = pinyin(character, style=Style.NORMAL, heteronym=True)[0]
             parts = [(to_initials(s, strict=False), to_finals(s, strict=False)) for s in syllables]
             sounds = [tuple(p for p in pair if p) for pair in parts]
-            found[character] = list(dict.fromkeys(s for s in sounds if s))
-    return found
+            readings[character] = list(dict.fromkeys(s for s in sounds if s))
+    return readings
 
 
 def find(cache: Path) -> Path:
@@ -166,10 +166,10 @@ def make(
     folder = find(cache)
     recipe = dataclasses.replace(RECIPE, skip=skip)
     source = {"recordings": manifest_sha256(folder), **dataclasses.asdict(recipe)}
-    found = recordings(folder)
-    said = readings(folder, dict.fromkeys(c for r in found for c in r.words))
+    files = recordings(folder)
+    entries = readings(folder, dict.fromkeys(c for r in files for c in r.words))
 
     def fill(empty: Path) -> None:
-        write(build("aishell", found, said, recipe, progress), empty)
+        write(build("aishell", files, entries, recipe, progress), empty)
 
     return load_or_make(cache / "corpora" / f"aishell-{recipe_key(source, MAKERS)}", fill)

@@ -100,10 +100,10 @@ def _download(source: Source, folder: Path) -> None:
         raise UserError(
             f"corpus {source.name}: {source.url} could not be fetched ({error})"
         ) from None
-    found = manifest_sha256(folder, source.suffix)
-    if found != source.sha256:
+    digest = manifest_sha256(folder, source.suffix)
+    if digest != source.sha256:
         raise UserError(
-            f"corpus {source.name}: {source.url}: the files' SHA-256 is {found}, "
+            f"corpus {source.name}: {source.url}: the files' SHA-256 is {digest}, "
             f"expected {source.sha256}"
         )
 
@@ -129,17 +129,17 @@ def unpack(archive: IO[bytes], source: Source, folder: Path) -> None:
                     with place.open("wb") as file:
                         shutil.copyfileobj(data, file)
     except (OSError, EOFError, tarfile.TarError, ValueError) as error:
-        told = (str(error) or repr(error)).splitlines()[0]
+        reason = f"not a whole archive: {(str(error) or repr(error)).splitlines()[0]}"
         raise UserError(
-            f"corpus {source.name}: {source.url} could not be fetched (not a whole archive: {told})"
+            f"corpus {source.name}: {source.url} could not be fetched ({reason})"
         ) from None
 
 
 def _place(member: tarfile.TarInfo, source: Source, folder: Path) -> Path | None:
     """Destination of an archive member; None if it is left out."""
     parts = PurePosixPath(member.name).parts
-    wanted = source.inside in parts and ".." not in parts and member.isreg()
-    if not wanted or not member.name.endswith(source.suffix):
+    fits = source.inside in parts and ".." not in parts and member.isreg()
+    if not fits or not member.name.endswith(source.suffix):
         return None
     below = parts[parts.index(source.inside) + 1 :]
     return folder.joinpath(*below) if below else None

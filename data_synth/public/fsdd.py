@@ -70,8 +70,8 @@ class Recipe:
 
     def lexicon(self) -> dict[str, tuple[int, ...]]:
         """Word -> targets; silence has the first ``silence_states``."""
-        first, n = self.silence_states, self.word_states
-        return {w: tuple(range(first + d * n, first + d * n + n)) for d, w in enumerate(DIGITS)}
+        start, n = self.silence_states, self.word_states
+        return {w: tuple(range(start + d * n, start + d * n + n)) for d, w in enumerate(DIGITS)}
 
     def takes(self) -> dict[str, range]:
         """Split -> indices of its recordings of each digit and speaker."""
@@ -199,9 +199,9 @@ def build(recipe: Recipe, folder: Path, progress: Callable[[str], None]) -> Corp
     return align_splits(recipe, *join_splits(splits), progress)
 
 
-def refuse_short(recipe: Recipe, folder: Path, table: Utterances, made: list[np.ndarray]) -> None:
+def refuse_short(recipe: Recipe, folder: Path, table: Utterances, blocks: list[np.ndarray]) -> None:
     """Raises UserError for a recording with fewer frames than a digit has states."""
-    for name, block in zip(table.id, made, strict=True):
+    for name, block in zip(table.id, blocks, strict=True):
         if len(block) < recipe.word_states:
             path = folder / f"{str(name).split('-', 1)[1]}.wav"
             raise UserError(

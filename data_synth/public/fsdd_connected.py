@@ -64,8 +64,8 @@ def draw_strings(recipe: Recipe, split: str, speaker: str) -> Iterator[list[Key]
     takes = recipe.recordings.takes()[split]
     keys = [(digit, speaker, take) for digit in range(len(fsdd.DIGITS)) for take in takes]
     # Clean and noise share their recordings, so they share their strings: named by the first.
-    seed, who = recipe.recordings.seed, fsdd.SPEAKERS.index(speaker)
-    rng = stream(seed, "fsdd strings", takes.start, who)
+    seed, place = recipe.recordings.seed, fsdd.SPEAKERS.index(speaker)
+    rng = stream(seed, "fsdd strings", takes.start, place)
     order = [keys[int(i)] for i in rng.permutation(len(keys))]
     while order:
         length = int(rng.integers(recipe.digits[0], recipe.digits[1] + 1))
@@ -98,8 +98,8 @@ def read_split(recipe: Recipe, folder: Path, split: str) -> tuple[list[np.ndarra
 def build(recipe: Recipe, folder: Path, progress: Callable[[str], None]) -> Corpus:
     """Makes the corpus of the recordings in ``folder``."""
     splits: list[tuple[Utterances, list[np.ndarray]]] = []
-    read = partial(read_split, recipe, folder)
-    for table, blocks in fsdd.read_splits(recipe.recordings, read):
+    reader = partial(read_split, recipe, folder)
+    for table, blocks in fsdd.read_splits(recipe.recordings, reader):
         splits.append((table, blocks))
         progress(f"fsdd-connected: {len(blocks)} strings for {table.split[0]}")
     speech = Speech(*fsdd.join_splits(splits), pronunciations())

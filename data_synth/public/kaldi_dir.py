@@ -78,19 +78,19 @@ def utterance(
     return Recording(key, tables["utt2spk"][key], folder.split, words, folder.path)
 
 
-def check_features(found: np.ndarray, dim: int | None) -> np.ndarray:
+def check_features(features: np.ndarray, dim: int | None) -> np.ndarray:
     """An utterance's features, compared with the others'.
 
     Raises:
         UserError: they are not numbers, or do not fit.
     """
-    if found.ndim != 2 or not len(found):
+    if features.ndim != 2 or not len(features):
         raise UserError("no frames")
-    if dim is not None and found.shape[1] != dim:
-        raise UserError(f"{found.shape[1]} features a frame, the first utterance has {dim}")
-    if not np.isfinite(found).all():
+    if dim is not None and features.shape[1] != dim:
+        raise UserError(f"{features.shape[1]} features a frame, the first utterance has {dim}")
+    if not np.isfinite(features).all():
         raise UserError("features that are not finite")
-    return found
+    return features
 
 
 class _Reader:
@@ -109,33 +109,33 @@ class _Reader:
     ) -> None:
         features = matrices(folder.path, self.options.recipe.front_end)
         tables = {n: read_table(folder.path / n) for n in ("text", "utt2spk")}
-        named = tables["text"].keys() | tables["utt2spk"].keys()
-        if silent := sorted(named - features.keys()):
-            told = f"{len(silent)} of {len(named)} utterances have no recording or features"
+        keys = tables["text"].keys() | tables["utt2spk"].keys()
+        if silent := sorted(keys - features.keys()):
+            reason = f"{len(silent)} of {len(keys)} utterances have no recording or features"
             names = ", ".join(silent[:TOLD])
-            progress(f"corpus kaldi: {folder.path}: {told}, and are left out: {names}, …")
+            progress(f"corpus kaldi: {folder.path}: {reason}, and are left out: {names}, …")
         targets = None if given is None else given.of(folder.path)
         slopes = self.options.deltas or has_sound(folder.path)
-        for key, made in sorted(features.items()):
+        for key, compute in sorted(features.items()):
             self.total += 1
-            what = f"{folder.path}: utterance {key}"
+            place = f"{folder.path}: utterance {key}"
             dim = self.blocks[0].shape[1] if self.blocks else None
             try:
                 recording = utterance(key, tables, folder, self.entries)
                 if targets is not None and key not in targets:
                     raise UserError("no alignment")
-                static = made()
+                static = compute()
                 block = check_features(
                     with_deltas(static) if slopes and len(static) else static, dim
                 )
-                own = None if targets is None else targets[key](len(block))
+                aligned = None if targets is None else targets[key](len(block))
             except UserError as error:
-                self.tally.lose(UserError(f"{what}: {error}"))
+                self.tally.lose(UserError(f"{place}: {error}"))
                 continue
             self.recordings.append(recording)
             self.blocks.append(block)
-            if own is not None:
-                self.targets.append(own)
+            if aligned is not None:
+                self.targets.append(aligned)
 
 
 def assign_splits(recordings: Sequence[Recording], folders: Sequence[Folder]) -> list[Recording]:
@@ -146,18 +146,18 @@ def assign_splits(recordings: Sequence[Recording], folders: Sequence[Folder]) ->
     Raises:
         UserError: they are too few to be parted.
     """
-    given = {folder.split for folder in folders}
-    names = {8: "dev"} if "dev" not in given else {}
-    names |= {9: "test"} if given <= {"train", "dev"} else {}
+    splits = {folder.split for folder in folders}
+    names = {8: "dev"} if "dev" not in splits else {}
+    names |= {9: "test"} if splits <= {"train", "dev"} else {}
     training = iter(range(len(recordings)))
-    found = [
+    assigned = [
         replace(r, split=names.get(next(training) % 10, "train")) if r.split == "train" else r
         for r in recordings
     ]
-    if missing := set(names.values()) - {r.split for r in found}:
-        told = f"too few utterances to part off {' and '.join(sorted(missing))}"
-        raise UserError(f"{folders[0].path}: {told}; allowed: 10 or more, or --dev and --test")
-    return found
+    if missing := set(names.values()) - {r.split for r in assigned}:
+        reason = f"too few utterances to part off {' and '.join(sorted(missing))}"
+        raise UserError(f"{folders[0].path}: {reason}; allowed: 10 or more, or --dev and --test")
+    return assigned
 
 
 def read(
@@ -174,17 +174,19 @@ def read(
     Raises:
         UserError: something is missing, broken or inconsistent; see the module.
     """
-    first = folders[0].path
-    if not (first / "feats.scp").exists():
-        matrices(first, options.recipe.front_end)  # says what is needed before a lexicon is missed
+    training = folders[0].path
+    if not (training / "feats.scp").exists():
+        matrices(
+            training, options.recipe.front_end
+        )  # says what is needed before a lexicon is missed
     said = read_lexicon(lexicon)
-    rate_hz = rate_of(first) if has_sound(first) else options.recipe.rate_hz
+    rate_hz = rate_of(training) if has_sound(training) else options.recipe.rate_hz
     shifts = [shift_of(folder.path) for folder in folders]
     if max(shifts) > 1.05 * min(shifts):
-        several = ", ".join(f"{shift:g}" for shift in shifts)
-        raise UserError(f"{first}: frame shifts of {several} s; allowed: one for all directories")
+        spans = ", ".join(f"{shift:g}" for shift in shifts)
+        raise UserError(f"{training}: frame shifts of {spans} s; allowed: one for all directories")
     states = options.recipe.effort.states
-    given = None if options.realign else find_targets(first, said, states, rate_hz)
+    given = None if options.realign else find_targets(training, said, states, rate_hz)
     reader = _Reader(variants(said), options)
     for folder in folders:
         reader.read(folder, given, progress)
@@ -197,7 +199,7 @@ def read(
 def _corpus(
     reader: _Reader,
     folders: Sequence[Folder],
-    said: dict[str, tuple[str, ...]],
+    lexicon: dict[str, tuple[str, ...]],
     given: TargetReader | None,
     progress: Callable[[str], None],
 ) -> Corpus:
@@ -208,23 +210,23 @@ def _corpus(
     order = sorted(range(len(recordings)), key=lambda i: names.index(recordings[i].split))
     recordings = [recordings[i] for i in order]
     blocks = [blocks[i] for i in order]
-    there = {r.split for r in recordings}
-    tests = tuple(n for n in names[2:] if n in there)
+    present = {r.split for r in recordings}
+    tests = tuple(n for n in names[2:] if n in present)
     text = tuple(r.words for r in recordings if r.split == "train")
     table = table_of(recordings, list(map(len, blocks)))
     if given is None:
         effort, skip = options.recipe.effort, options.recipe.skip
-        speech = Speech(np.concatenate(blocks), table, said)
+        speech = Speech(np.concatenate(blocks), table, lexicon)
         return from_transcripts("kaldi", speech, effort, progress, skip, tests=tests, lm_text=text)
     return Corpus(
         name="kaldi",
         features=np.concatenate(blocks),
         targets=np.concatenate([reader.targets[i] for i in order]),
         utterances=table,
-        lexicon=expand_lexicon(said, given.tree),
+        lexicon=expand_lexicon(lexicon, given.tree),
         silence=silence_of(given.tree),
         tests=tests,
-        pronunciations=said,
+        pronunciations=lexicon,
         tree=given.tree,
         lm_text=text,
     )

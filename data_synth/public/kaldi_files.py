@@ -56,11 +56,11 @@ class NotNumbers(ValueError):  # noqa: N818 (what is wrong)
     """An archive or a table that holds something else than Kaldi's numbers."""
 
 
-def matrix(where: str, folder: Path) -> np.ndarray:
+def matrix(place: str, folder: Path) -> np.ndarray:
     """Read the matrix that a line of a table names.
 
     Args:
-        where: a file, perhaps with an offset; relative to the working directory, as in Kaldi, or
+        place: a file, perhaps with an offset; relative to the working directory, as in Kaldi, or
             to ``folder``.
         folder: of the table.
 
@@ -68,20 +68,20 @@ def matrix(where: str, folder: Path) -> np.ndarray:
         NotNumbers: it is a command, or something else lies there.
         Exception: whatever kaldiio raises where the archive is broken.
     """
-    named = PLACE.fullmatch(where)
-    if named is None or where.startswith("|") or where.endswith("|"):
+    parts = PLACE.fullmatch(place)
+    if parts is None or place.startswith("|") or place.endswith("|"):
         raise NotNumbers("a command, and commands are not run; needed: FILE or FILE:OFFSET")
-    near = Path(named["file"])
-    path = near if near.exists() else folder / near
+    file_name = Path(parts["file"])
+    path = file_name if file_name.exists() else folder / file_name
     if not path.is_file():
         raise FileNotFoundError(f"no file {path}")
     with path.open("rb") as file:
-        file.seek(int(named["offset"] or 0))
-        found = _numbers(file)
-    for axis, (first, last) in enumerate((("first", "last"), ("left", "right"))):
-        if named[last] is not None:
-            found = found.take(range(int(named[first]), int(named[last]) + 1), axis)
-    return found
+        file.seek(int(parts["offset"] or 0))
+        numbers = _numbers(file)
+    for axis, (start, end) in enumerate((("first", "last"), ("left", "right"))):
+        if parts[end] is not None:
+            numbers = numbers.take(range(int(parts[start]), int(parts[end]) + 1), axis)
+    return numbers
 
 
 def archive(path: Path) -> Iterator[tuple[str, np.ndarray]]:
@@ -119,14 +119,14 @@ def read_table(path: Path) -> dict[str, str]:
     Raises:
         UserError: it cannot be read, is not UTF-8, or names a key twice.
     """
-    found: dict[str, str] = {}
+    rows: dict[str, str] = {}
     for number, line in enumerate(read_lines(path), 1):
-        key, rest = [*line.split(maxsplit=1), "", ""][:2]
-        if key in found:
+        key, value = [*line.split(maxsplit=1), "", ""][:2]
+        if key in rows:
             raise UserError(f"{path}: line {number}: {key} occurs twice")
         if key:
-            found[key] = rest.strip()
-    return found
+            rows[key] = value.strip()
+    return rows
 
 
 def read_lexicon(path: Path) -> dict[str, tuple[str, ...]]:
@@ -144,8 +144,8 @@ def read_lexicon(path: Path) -> dict[str, tuple[str, ...]]:
             raise UserError(f"{path}: line {number}: word {word!r} has no phones")
         if word:
             times[word] = times.get(word, 0) + 1
-            named = tuple(SILENCE if p in SILENCE_PHONES else p for p in phones)
-            entries[word if times[word] == 1 else f"{word}({times[word]})"] = named
+            sounds = tuple(SILENCE if p in SILENCE_PHONES else p for p in phones)
+            entries[word if times[word] == 1 else f"{word}({times[word]})"] = sounds
     if not entries:
         raise UserError(f"{path}: no words")
     return entries
@@ -172,7 +172,7 @@ def matrices(folder: Path, front_end: str) -> Mapping[str, Made]:
     """
     if (folder / "feats.scp").exists():
         table = read_table(folder / "feats.scp")
-        return {key: partial(_load_matrix, where, folder) for key, where in table.items()}
+        return {key: partial(_load_matrix, place, folder) for key, place in table.items()}
     if not folder.is_dir():
         raise UserError(f"{folder}: no such directory; needed: a Kaldi data directory")
     if not (folder / "wav.scp").exists():
@@ -181,25 +181,25 @@ def matrices(folder: Path, front_end: str) -> Mapping[str, Made]:
             " steps/make_fbank.sh writes it, or wav.scp, whose recordings are made into features"
         )
     rate_hz = rate_of(folder)
-    made = partial(_compute_features, folder=folder, rate_hz=rate_hz, front_end=front_end)
-    return {key: partial(made, *piece) for key, piece in _pieces(folder).items()}
+    compute = partial(_compute_features, folder=folder, rate_hz=rate_hz, front_end=front_end)
+    return {key: partial(compute, *piece) for key, piece in _pieces(folder).items()}
 
 
 def _pieces(folder: Path) -> dict[str, tuple[str, float, float]]:
     """Recording, start and end (seconds) of each utterance."""
     table = read_table(folder / "wav.scp")
     if not (folder / "segments").exists():
-        return {key: (where, 0.0, float("inf")) for key, where in table.items()}
-    found: dict[str, tuple[str, float, float]] = {}
-    for key, rest in read_table(folder / "segments").items():
+        return {key: (place, 0.0, float("inf")) for key, place in table.items()}
+    pieces: dict[str, tuple[str, float, float]] = {}
+    for key, value in read_table(folder / "segments").items():
         try:
-            recording, start, end = rest.split()
+            recording, start, end = value.split()
             until = float("inf") if float(end) == -1 else float(end)  # as in Kaldi
-            found[key] = table[recording], float(start), until
+            pieces[key] = table[recording], float(start), until
         except (ValueError, KeyError):
-            told = "needed: UTTERANCE RECORDING START END, the recording one of wav.scp"
-            raise UserError(f"{folder / 'segments'}: {key}: {told}") from None
-    return found
+            needed = "needed: UTTERANCE RECORDING START END, the recording one of wav.scp"
+            raise UserError(f"{folder / 'segments'}: {key}: {needed}") from None
+    return pieces
 
 
 def rate_of(folder: Path) -> int:
@@ -257,52 +257,52 @@ def _durations(folder: Path, keys: Sequence[str]) -> dict[str, float]:
     """Seconds of utterances, where they are known."""
     import soundfile  # pyright: ignore[reportMissingTypeStubs]
 
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     if (folder / "utt2dur").exists():
         table = read_table(folder / "utt2dur")
-        found = {key: float(table[key]) for key in keys if key in table}
+        seconds = {key: float(table[key]) for key in keys if key in table}
     elif (folder / "wav.scp").exists():
         pieces = _pieces(folder)
         for key in keys:
             with suppress(KeyError, UserError, RuntimeError):  # of a file that cannot be read
-                where, start, end = pieces[key]
-                whole = end == float("inf")
-                until = soundfile.info(str(_recording(where, folder))).duration if whole else end
-                found[key] = until - start
-    return found
+                place, start, end = pieces[key]
+                is_whole = end == float("inf")
+                until = soundfile.info(str(_recording(place, folder))).duration if is_whole else end
+                seconds[key] = until - start
+    return seconds
 
 
-def _recording(where: str, folder: Path) -> Path:
+def _recording(place: str, folder: Path) -> Path:
     """The file of a line of ``wav.scp``, relative to the working directory or to ``folder``."""
-    if where.endswith("|"):
+    if place.endswith("|"):
         raise UserError(
-            f"{folder / 'wav.scp'}: {where[:60]!r} is a command, and commands are not run;"
+            f"{folder / 'wav.scp'}: {place[:60]!r} is a command, and commands are not run;"
             " needed: .wav or .flac files, or feats.scp"
         )
-    path = Path(where) if Path(where).exists() else folder / where
+    path = Path(place) if Path(place).exists() else folder / place
     if path.suffix.lower() not in READERS:
-        raise UserError(f"{folder / 'wav.scp'}: {where!r}; allowed: {', '.join(READERS)} files")
+        raise UserError(f"{folder / 'wav.scp'}: {place!r}; allowed: {', '.join(READERS)} files")
     return path
 
 
 def _compute_features(
-    where: str, start_s: float, end_s: float, folder: Path, rate_hz: int, front_end: str
+    place: str, start_s: float, end_s: float, folder: Path, rate_hz: int, front_end: str
 ) -> np.ndarray:
-    path = _recording(where, folder)
+    path = _recording(place, folder)
     signal = READERS[path.suffix.lower()](path, rate_hz)
     last = len(signal) if end_s == float("inf") else round(end_s * rate_hz)
     if len(signal) < last < len(signal) + OVERSHOOT_S * rate_hz:
         last = len(signal)
     if not 0 <= start_s * rate_hz < last <= len(signal):
-        told = f"segment from {start_s} to {end_s} s of {len(signal) / rate_hz:.2f} s"
-        raise UserError(f"{path}: {told}")
+        reason = f"segment from {start_s} to {end_s} s of {len(signal) / rate_hz:.2f} s"
+        raise UserError(f"{path}: {reason}")
     return FRONT_ENDS[front_end](signal[round(start_s * rate_hz) : last], rate_hz)
 
 
-def _load_matrix(where: str, folder: Path) -> np.ndarray:
+def _load_matrix(place: str, folder: Path) -> np.ndarray:
     """One matrix of an ark, relative to the working directory or to ``folder``."""
     try:
-        return matrix(where, folder).astype(np.float64)
+        return matrix(place, folder).astype(np.float64)
     except Exception as error:  # kaldiio lets whatever goes wrong while parsing through
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{where} cannot be read ({reason})") from None
+        raise UserError(f"{place} cannot be read ({reason})") from None

@@ -57,13 +57,13 @@ class TargetReader:
 
 
 def find_targets(
-    folder: Path, said: Mapping[str, tuple[str, ...]], states: int, rate_hz: int
+    folder: Path, lexicon: Mapping[str, tuple[str, ...]], states: int, rate_hz: int
 ) -> TargetReader | None:
     """Reader of the targets that a training directory comes with; None without any.
 
     Args:
         folder: the training directory; others are to have theirs in the same form.
-        said: the lexicon, phones by word.
+        lexicon: the lexicon, phones by word.
         states: of a phone, where its times are given.
         rate_hz: of the samples that ``.phn`` files count.
 
@@ -71,9 +71,9 @@ def find_targets(
         UserError: a broken file, or pdfs that are tied across contexts.
     """
     if any(any(folder.glob(f"{kind}.*.gz")) for kind in ("pdf", "ali")):
-        return _reader_from_archives(folder, said)
+        return _reader_from_archives(folder, lexicon)
     if _times(folder, rate_hz):
-        tree = monophones(said, states)
+        tree = monophones(lexicon, states)
         return TargetReader(tree, partial(_targets_from_times, tree=tree, rate_hz=rate_hz))
     return None
 
@@ -94,7 +94,7 @@ class Transitions:
     tree: Tree | None
 
 
-def _reader_from_archives(folder: Path, said: Mapping[str, tuple[str, ...]]) -> TargetReader:
+def _reader_from_archives(folder: Path, lexicon: Mapping[str, tuple[str, ...]]) -> TargetReader:
     """Reader of the archives that Kaldi's aligners write."""
     trans = folder / "trans.txt"
     if not trans.exists():
@@ -106,24 +106,24 @@ def _reader_from_archives(folder: Path, said: Mapping[str, tuple[str, ...]]) -> 
             f"{trans}: pdfs are tied across contexts, and Kaldi's tree is not read; "
             "--realign finds targets from the transcripts"
         )
-    lacking = {p for phones in said.values() for p in (*phones, SILENCE)}
+    lacking = {p for phones in lexicon.values() for p in (*phones, SILENCE)}
     lacking -= set(transitions.tree.roots)
     if lacking:
         raise UserError(f"{trans}: phone {min(lacking)!r} is missing")
 
     def read_targets(path: Path) -> Mapping[str, Targets]:
         return {
-            key: partial(_check_length, own)
-            for key, own in read_alignments(path, transitions).items()
+            key: partial(_check_length, targets)
+            for key, targets in read_alignments(path, transitions).items()
         }
 
     return TargetReader(transitions.tree, read_targets)
 
 
-def _check_length(own: np.ndarray, frames: int) -> np.ndarray:
-    if len(own) != frames:
-        raise UserError(f"{frames} frames of features, {len(own)} of alignment")
-    return own
+def _check_length(targets: np.ndarray, frames: int) -> np.ndarray:
+    if len(targets) != frames:
+        raise UserError(f"{frames} frames of features, {len(targets)} of alignment")
+    return targets
 
 
 def read_transitions(path: Path) -> Transitions:
@@ -148,7 +148,7 @@ def read_transitions(path: Path) -> Transitions:
 
 
 def _tree(pdfs: Mapping[tuple[str, int], set[int]]) -> Tree | None:
-    if any(len(found) > 1 for found in pdfs.values()):
+    if any(len(tree) > 1 for tree in pdfs.values()):
         return None
     roots: dict[str, tuple[int, ...]] = {}
     for phone, state in sorted(pdfs):
@@ -162,7 +162,7 @@ def read_alignments(folder: Path, transitions: Transitions) -> dict[str, np.ndar
     Raises:
         UserError: a broken archive, or transition numbers that nothing explains.
     """
-    found: dict[str, np.ndarray] = {}
+    alignments: dict[str, np.ndarray] = {}
     paths = sorted(folder.glob("pdf.*.gz")) or sorted(folder.glob("ali.*.gz"))
     for path in paths:
         try:
@@ -171,8 +171,8 @@ def read_alignments(folder: Path, transitions: Transitions) -> dict[str, np.ndar
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UserError(f"{path}: broken archive ({reason})") from None
         for key, numbers in pairs:
-            found[key] = _pdfs(path, numbers, transitions)
-    return found
+            alignments[key] = _pdfs(path, numbers, transitions)
+    return alignments
 
 
 def _pdfs(path: Path, numbers: np.ndarray, transitions: Transitions) -> np.ndarray:
@@ -199,7 +199,7 @@ def _times(folder: Path, rate_hz: int) -> dict[str, Times]:
 def _ctm(path: Path, numbers: Path) -> dict[str, Times]:
     """Lines ``utterance channel start duration phone``; numbers of phones are looked up."""
     names = {n: name for name, n in read_table(numbers).items()} if numbers.is_file() else {}
-    found: dict[str, list[tuple[float, float, str]]] = {}
+    times: dict[str, list[tuple[float, float, str]]] = {}
     for line, words in enumerate(map(str.split, read_lines(path)), 1):
         if words and not words[0].startswith(";;"):
             expected = "UTTERANCE CHANNEL START DURATION PHONE"
@@ -207,30 +207,30 @@ def _ctm(path: Path, numbers: Path) -> dict[str, Times]:
             if len(words) < 5:
                 raise UserError(f"{path}: line {line}: needed: {expected}")
             phone = names.get(words[4], words[4])
-            found.setdefault(words[0], []).append((start, start + length, phone))
-    return dict(found)
+            times.setdefault(words[0], []).append((start, start + length, phone))
+    return dict(times)
 
 
 def _phn(path: Path, rate_hz: int) -> Times:
     """Lines ``start end phone``, in samples."""
-    found: list[tuple[float, float, str]] = []
+    times: list[tuple[float, float, str]] = []
     for line, words in enumerate(map(str.split, read_lines(path)), 1):
         if words:
             start, end = _numbers(words[:2], path, line, "START END PHONE")
             if len(words) < 3:
                 raise UserError(f"{path}: line {line}: needed: START END PHONE")
-            found.append((start / rate_hz, end / rate_hz, words[2]))
-    return found
+            times.append((start / rate_hz, end / rate_hz, words[2]))
+    return times
 
 
 def _numbers(words: Sequence[str], path: Path, line: int, expected: str) -> tuple[float, float]:
     try:
-        first, second = map(float, words)
+        start, second = map(float, words)
     except ValueError:
         raise UserError(f"{path}: line {line}: needed: {expected}") from None
-    if not 0 <= first < float("inf") or not 0 <= second < float("inf"):
+    if not 0 <= start < float("inf") or not 0 <= second < float("inf"):
         raise UserError(f"{path}: line {line}: a time below 0, or not finite")
-    return first, second
+    return start, second
 
 
 def _targets_from_times(folder: Path, tree: Tree, rate_hz: int) -> Mapping[str, Targets]:
@@ -262,14 +262,14 @@ def spread(times: Times, frames: int, tree: Tree, shift_s: float = SHIFT_S) -> n
         raise UserError("phones whose times are out of order")
     if ends and ends[-1][1] > frames + LONGER:
         raise UserError(f"{frames} frames of features, {ends[-1][1]} of phones' times")
-    found = np.full(frames, -1, np.int32)
-    for (begin, end), own in zip(ends, states, strict=True):
+    targets = np.full(frames, -1, np.int32)
+    for (begin, end), span in zip(ends, states, strict=True):
         last = min(end, frames)
         if last > begin:
-            found[begin:last] = equal_parts(last - begin, own)
-    for begin, end in _runs(found < 0):
-        found[begin:end] = equal_parts(end - begin, _states(SILENCE, tree))
-    return found
+            targets[begin:last] = equal_parts(last - begin, span)
+    for begin, end in _runs(targets < 0):
+        targets[begin:end] = equal_parts(end - begin, _states(SILENCE, tree))
+    return targets
 
 
 def _states(phone: str, tree: Tree) -> tuple[int, ...]:
@@ -280,7 +280,7 @@ def _states(phone: str, tree: Tree) -> tuple[int, ...]:
     return tuple(~at for at in tree.roots[name])
 
 
-def _runs(where: np.ndarray) -> list[tuple[int, int]]:
+def _runs(place: np.ndarray) -> list[tuple[int, int]]:
     """Begin and end of every stretch of true entries."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], where, [False]]).astype(np.int8)))
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], place, [False]]).astype(np.int8)))
     return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]

@@ -63,10 +63,10 @@ def decode(graph: Graph, scores: np.ndarray, beam: Beam | None = None) -> BestPa
             is -inf.
     """
     tokens = _Tokens(*_search(*_arguments(graph, scores, beam or Beam())))
-    last = tokens.last_layer
+    layer = tokens.last_layer
     at = len(tokens.node) - 1
     if not tokens.has_complete_path(graph.end, len(scores)):
-        at = int(last[np.argmax(tokens.score[last])])
+        at = int(layer[np.argmax(tokens.score[layer])])
     score, path = float(tokens.score[at]), list[int]()
     while tokens.came[at] >= 0:
         path.append(int(tokens.arc[at]))
@@ -122,8 +122,8 @@ class _Tokens:
 
 def _arguments(graph: Graph, scores: np.ndarray, beam: Beam) -> tuple[Any, ...]:
     check_scores(scores)
-    rest = graph.states, graph.level, graph.start, float(beam.width), beam.max_active
-    return (np.ascontiguousarray(scores), *_arcs(graph), *rest)
+    limits = graph.states, graph.level, graph.start, float(beam.width), beam.max_active
+    return (np.ascontiguousarray(scores), *_arcs(graph), *limits)
 
 
 def _arcs(graph: Graph) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -235,11 +235,11 @@ def _advance(
     for i in tokens:
         n, so_far = np.uint32(node[i]), score[i]
         for a in range(np.uint64(first[n]), np.uint64(split[n])):
-            left = so_far + weight[a]
-            if left + top < lowest:
+            score_left = so_far + weight[a]
+            if score_left + top < lowest:
                 break  # the arcs after it weigh less
             d = np.uint32(to[a])
-            entered, before = left + row[np.uint32(consumed[a])], value[d]
+            entered, before = score_left + row[np.uint32(consumed[a])], value[d]
             if entered > before and entered >= lowest:
                 if before == -np.inf:
                     found[count] = d
@@ -297,17 +297,17 @@ def _search(
                 i += 1
                 if wave >= 0 and level[n] != wave:
                     continue
-                here = value[n]
-                if here < (lowest if wave < 0 else floor):
+                value_here = value[n]
+                if value_here < (lowest if wave < 0 else floor):
                     continue
-                node[size], score[size], origin[size], arc[size] = n, here, came[n], via[n]
+                node[size], score[size], origin[size], arc[size] = n, value_here, came[n], via[n]
                 for a in range(np.uint64(split[n]), np.uint64(first[n + np.uint32(1)])):
                     d = np.uint32(to[a])
-                    if here + weight[a] > value[d]:
+                    if value_here + weight[a] > value[d]:
                         if value[d] == -np.inf:
                             found[count] = d
                             count += 1
-                        value[d], came[d], via[d] = here + weight[a], size, a
+                        value[d], came[d], via[d] = value_here + weight[a], size, a
                 size += 1
         # clear only the entries that were set: a frame costs its tokens, not the graph's nodes
         for i in range(count):
@@ -335,25 +335,25 @@ def _link(
     gain = np.empty(4096)
     size, layers = 0, len(layer_first) - 1
     for layer in range(layers):
-        here = range(layer_first[layer], layer_first[layer + 1])
-        ahead = range(here.stop, layer_first[min(layer + 2, layers)])
-        for i in here:
+        layer_tokens = range(layer_first[layer], layer_first[layer + 1])
+        ahead = range(layer_tokens.stop, layer_first[min(layer + 2, layers)])
+        for i in layer_tokens:
             place[node[i]] = i if node[i] >= states else -1
         for i in ahead:
             if node[i] < states:
                 place[node[i]] = i
-        for i in here:
+        for i in layer_tokens:
             most = size + int(first[node[i] + 1] - first[node[i]])
             end, arc, gain = _longer(end, most), _longer(arc, most), _longer(gain, most)
             for a in range(first[node[i]], first[node[i] + 1]):
-                there = place[to[a]]
-                if there < 0:
+                token = place[to[a]]
+                if token < 0:
                     continue
-                end[size], arc[size], gain[size] = there, a, weight[a]
+                end[size], arc[size], gain[size] = token, a, weight[a]
                 if to[a] < states:
                     gain[size] += scores[layer, consumed[a]]
                 size += 1
             starts[i + 1] = size
-        for i in range(here.start, ahead.stop):
+        for i in range(layer_tokens.start, ahead.stop):
             place[node[i]] = -1
     return starts, end[:size], arc[:size], gain[:size]

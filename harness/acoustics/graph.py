@@ -124,18 +124,18 @@ def transcript_graph(words: Sequence[str], model: LanguageModel, lexicon: Lexico
     places = [(str(i),) for i in range(len(words) + 1)]
     ends = draft.histories(places)
     end = draft.junction()
-    said = (BEGIN, *words, END)
+    sentence = (BEGIN, *words, END)
     for i, word in enumerate(words):
-        weight = model.log_prob(word, said[: i + 1])
+        weight = model.log_prob(word, sentence[: i + 1])
         draft.say(word, draft.leaves[ends[places[i]]], ends[places[i + 1]], weight)
-    draft.arc(draft.leaves[ends[places[-1]]], end, model.log_prob(END, said[:-1]))
+    draft.arc(draft.leaves[ends[places[-1]]], end, model.log_prob(END, sentence[:-1]))
     return draft.graph(ends[places[0]], end)
 
 
-def _longest_suffix(words: Ngram, known: Mapping[Ngram, int], longest: int) -> Ngram:
-    """The longest suffix of at most ``longest`` words that is in ``known``; () always is."""
+def _longest_suffix(words: Ngram, histories: Mapping[Ngram, int], longest: int) -> Ngram:
+    """The longest suffix of at most ``longest`` words that is in ``histories``; () always is."""
     suffix = words[max(0, len(words) - longest) :]
-    while suffix not in known:
+    while suffix not in histories:
         suffix = suffix[1:]
     return suffix
 
@@ -187,22 +187,22 @@ class _Draft:
 
     def chain(self, targets: Sequence[int], goal: int) -> int:
         """Add a left-to-right chain of states that leads to ``goal``; returns its first state."""
-        first = len(self.targets)
-        last = first + len(targets) - 1
-        for state, target in enumerate(targets, first):
+        start = len(self.targets)
+        end = start + len(targets) - 1
+        for state, target in enumerate(targets, start):
             stay, leave = self.lexicon.staying(target)
             self.targets.append(target)
             self.arc(state, state, stay)
-            self.arc(state, state + 1 if state < last else goal, leave)
-        return first
+            self.arc(state, state + 1 if state < end else goal, leave)
+        return start
 
     def say(self, word: str, source: int, goal: int, weight: float) -> None:
         """Add arcs from ``source`` to the word's pronunciations, which lead to ``goal``."""
-        said = self.lexicon.words[word]
+        pronunciations = self.lexicon.words[word]
         if (word, goal) not in self.copies:
-            self.copies[word, goal] = [self.chain(targets, goal) for targets in said]
+            self.copies[word, goal] = [self.chain(targets, goal) for targets in pronunciations]
         for state in self.copies[word, goal]:
-            self.arc(source, state, weight - math.log(len(said)), self.number[word])
+            self.arc(source, state, weight - math.log(len(pronunciations)), self.number[word])
 
     def graph(self, start: int, end: int) -> Graph:
         """Build the arrays; junctions are numbered after the states, in order of creation."""

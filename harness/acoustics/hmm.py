@@ -101,18 +101,18 @@ def _chain_scores(
 ) -> np.ndarray:
     out = np.empty(len(ends))
     best = np.empty(len(states))
-    first = 0
+    start = 0
     for word in range(len(ends)):
-        last = ends[word] - 1
-        best[first : last + 1] = -np.inf
-        best[first] = loglik[0, states[first]]
-        best[first + skippable] = loglik[0, states[first + skippable]]
+        end = ends[word] - 1
+        best[start : end + 1] = -np.inf
+        best[start] = loglik[0, states[start]]
+        best[start + skippable] = loglik[0, states[start + skippable]]
         for t in range(1, len(loglik)):
-            for j in range(last, first, -1):
+            for j in range(end, start, -1):
                 best[j] = max(best[j], best[j - 1]) + loglik[t, states[j]]
-            best[first] += loglik[t, states[first]]
-        out[word] = max(best[last], best[last - skippable])
-        first = last + 1
+            best[start] += loglik[t, states[start]]
+        out[word] = max(best[end], best[end - skippable])
+        start = end + 1
     return out
 
 

@@ -156,8 +156,8 @@ def _continuations(counts: list[Counts]) -> list[Counts]:
 
 def _discount(counts: Counts) -> float:
     """Ney, Essen and Kneser's (1994) estimate n1 / (n1 + 2 n2) of the absolute discount."""
-    seen = Counter(c for followers in counts.values() for c in followers.values())
-    return seen[1] / (seen[1] + 2 * seen[2]) if seen[1] and seen[2] else 0.5
+    times = Counter(c for followers in counts.values() for c in followers.values())
+    return times[1] / (times[1] + 2 * times[2]) if times[1] and times[2] else 0.5
 
 
 def _interpolate(counts: list[Counts], vocabulary: Ngram) -> LanguageModel:
@@ -175,8 +175,8 @@ def _interpolate(counts: list[Counts], vocabulary: Ngram) -> LanguageModel:
                 backoffs[history] = math.log(weight)
             for word in followers if n else vocabulary:
                 below = lower[(*history[1:], word)] if n else 1.0 / len(vocabulary)
-                seen = max(followers.get(word, 0) - discount, 0.0)
-                probs[(*history, word)] = seen / total + weight * below
+                share = max(followers.get(word, 0) - discount, 0.0)
+                probs[(*history, word)] = share / total + weight * below
         log_probs.update((gram, math.log(p)) for gram, p in probs.items())
     return LanguageModel(len(counts), log_probs, backoffs)
 
@@ -244,15 +244,15 @@ class _Reader:
             self.backoffs[gram] = self._log(fields[-1])
 
     def _whole(self) -> LanguageModel:
-        held = Counter(map(len, self.log_probs))
+        sizes = Counter(map(len, self.log_probs))
         for order, count in self.announced.items():
-            if held[order] != count:
+            if sizes[order] != count:
                 raise UserError(
-                    f"{self.path}: announces {count} n-grams of order {order}, holds {held[order]}"
+                    f"{self.path}: announces {count} n-grams of order {order}, holds {sizes[order]}"
                 )
-        if set(held) - set(self.announced) or not self.announced:
-            raise UserError(f"{self.path}: n-gram orders {sorted(held)} are not all announced")
-        return LanguageModel(max(held), self.log_probs, self.backoffs)
+        if set(sizes) - set(self.announced) or not self.announced:
+            raise UserError(f"{self.path}: n-gram orders {sorted(sizes)} are not all announced")
+        return LanguageModel(max(sizes), self.log_probs, self.backoffs)
 
     def _integer(self, text: str) -> int:
         try:
@@ -269,8 +269,8 @@ class _Reader:
             raise self._wrong(f"{text!r}; a finite base-10 logarithm is needed")
         return -math.inf if value <= NEVER else value * LN10
 
-    def _wrong(self, what: str) -> UserError:
-        return UserError(f"{self.path}: line {self.number}: {what}")
+    def _wrong(self, mistake: str) -> UserError:
+        return UserError(f"{self.path}: line {self.number}: {mistake}")
 
 
 def word_of(entry: str) -> str:
@@ -291,10 +291,10 @@ def variants(pronunciations: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         >>> variants({"a": (1,), "the": (2,), "the(2)": (3,)})
         {'a': ('a',), 'the': ('the', 'the(2)')}
     """
-    found: dict[str, tuple[str, ...]] = {}
+    entries: dict[str, tuple[str, ...]] = {}
     for entry in pronunciations:
-        found[word_of(entry)] = (*found.get(word_of(entry), ()), entry)
-    return found
+        entries[word_of(entry)] = (*entries.get(word_of(entry), ()), entry)
+    return entries
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,7 +318,7 @@ class Lexicon:
     def __post_init__(self) -> None:
         if not 0 < self.silence_prob < 1:
             raise UserError(f"silence_prob: {self.silence_prob}; allowed: between 0 and 1")
-        empty = [w for w, said in self.words.items() if not said or not all(map(len, said))]
+        empty = [w for w, chains in self.words.items() if not chains or not all(map(len, chains))]
         if empty:
             raise UserError(f"lexicon: word {empty[0]!r} has a pronunciation without targets")
 
@@ -330,8 +330,8 @@ class Lexicon:
         stay: np.ndarray | None = None,
     ) -> Lexicon:
         """From a corpus's lexicon, where ``"word(2)"`` is a second pronunciation of ``"word"``."""
-        said = {w: tuple(entries[e] for e in found) for w, found in variants(entries).items()}
-        return cls(said, silence, stay=stay)
+        words = {w: tuple(entries[e] for e in found) for w, found in variants(entries).items()}
+        return cls(words, silence, stay=stay)
 
     def staying(self, target: int) -> tuple[float, float]:
         """Log weights of staying in and of leaving a state of ``target``."""

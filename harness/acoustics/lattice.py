@@ -81,9 +81,9 @@ def prune_lattice(lattice: Lattice, beam: float = math.inf) -> Lattice:
     keep &= through > -math.inf
     to, arc, score = lattice.to[keep], lattice.arc[keep], lattice.score[keep]
     leaving = np.bincount(source[keep], minlength=len(lattice.node))
-    kept = leaving > 0
-    kept[to] = True
-    nodes, number = np.flatnonzero(kept), np.cumsum(kept, dtype=np.int32) - 1
+    within = leaving > 0
+    within[to] = True
+    nodes, number = np.flatnonzero(within), np.cumsum(within, dtype=np.int32) - 1
     return Lattice(
         lattice.graph,
         lattice.frames,
@@ -137,13 +137,13 @@ def reference_posteriors(
     if lattice.empty:
         return -math.inf, gamma
     number = {word: i for i, word in enumerate(lattice.graph.words)}
-    said = np.array([number.get(word, len(number)) for word in reference], np.int64)
+    labels = np.array([number.get(word, len(number)) for word in reference], np.int64)
     arcs = lattice.first, lattice.to, lattice.score, lattice.graph.label[lattice.arc]
-    alpha = _reference_forward(*arcs, said)
+    alpha = _reference_forward(*arcs, labels)
     log_z = float(alpha[-1, -1])
     if log_z == -math.inf:
         return log_z, gamma
-    share = np.exp(alpha + _reference_backward(*arcs, said, alpha) - log_z).sum(axis=1)
+    share = np.exp(alpha + _reference_backward(*arcs, labels, alpha) - log_z).sum(axis=1)
     state = lattice.node < lattice.graph.states
     frame = lattice.layer[state].astype(np.int64) - 1
     np.add.at(gamma, (frame, lattice.graph.target[lattice.node[state]]), share[state])
@@ -202,10 +202,10 @@ def _sum_forward(first: np.ndarray, to: np.ndarray, score: np.ndarray) -> np.nda
     for i in range(len(alpha)):
         for a in range(first[i], first[i + 1]):
             x, y = alpha[to[a]], alpha[i] + score[a]
-            more, less = max(x, y), min(x, y)
+            high, less = max(x, y), min(x, y)
             if less > -np.inf:
-                more += np.log1p(np.exp(less - more))
-            alpha[to[a]] = more
+                high += np.log1p(np.exp(less - high))
+            alpha[to[a]] = high
     return alpha
 
 
@@ -227,25 +227,25 @@ def _sum_backward(first: np.ndarray, to: np.ndarray, score: np.ndarray) -> np.nd
 
 @part
 def _log_add(x: float, y: float) -> float:
-    more, less = max(x, y), min(x, y)
-    return more + np.log1p(np.exp(less - more)) if less > -np.inf else more
+    high, less = max(x, y), min(x, y)
+    return high + np.log1p(np.exp(less - high)) if less > -np.inf else high
 
 
 @kernel
 def _reference_forward(
-    first: np.ndarray, to: np.ndarray, score: np.ndarray, label: np.ndarray, said: np.ndarray
+    first: np.ndarray, to: np.ndarray, score: np.ndarray, label: np.ndarray, words: np.ndarray
 ) -> np.ndarray:
     """Log α [n, words+1] of the path prefixes to a node with the first j reference words."""
-    alpha = np.full((len(first) - 1, len(said) + 1), -np.inf)
+    alpha = np.full((len(first) - 1, len(words) + 1), -np.inf)
     alpha[0, 0] = 0.0
     for i in range(len(alpha)):
-        for j in range(len(said) + 1):
+        for j in range(len(words) + 1):
             if alpha[i, j] == -np.inf:
                 continue
             for a in range(first[i], first[i + 1]):
                 ahead = j
                 if label[a] != NO_WORD:
-                    if j == len(said) or label[a] != said[j]:
+                    if j == len(words) or label[a] != words[j]:
                         continue
                     ahead += 1
                 alpha[to[a], ahead] = _log_add(alpha[to[a], ahead], alpha[i, j] + score[a])
@@ -258,20 +258,20 @@ def _reference_backward(
     to: np.ndarray,
     score: np.ndarray,
     label: np.ndarray,
-    said: np.ndarray,
+    words: np.ndarray,
     alpha: np.ndarray,
 ) -> np.ndarray:
     """Log β [n, words+1] of the path suffixes with the remaining words, where α is finite."""
     beta = np.full_like(alpha, -np.inf)
     beta[-1, -1] = 0.0
     for i in range(len(beta) - 2, -1, -1):
-        for j in range(len(said) + 1):
+        for j in range(len(words) + 1):
             if alpha[i, j] == -np.inf:
                 continue
             for a in range(first[i], first[i + 1]):
                 ahead = j
                 if label[a] != NO_WORD:
-                    if j == len(said) or label[a] != said[j]:
+                    if j == len(words) or label[a] != words[j]:
                         continue
                     ahead += 1
                 beta[i, j] = _log_add(beta[i, j], score[a] + beta[to[a], ahead])

@@ -206,14 +206,14 @@ class SequenceCriterion:
         rules = self.criterion
         is_exact = rules.numerator == "sum" and rules.denominator == "graph"
         shares = likelihoods(scores) if is_exact else None
-        said = self._compute_numerator(words, scores, shares)
-        if said is None or said.log_z == -math.inf:
+        num = self._compute_numerator(words, scores, shares)
+        if num is None or num.log_z == -math.inf:
             return _nothing(scores, "unreachable")
         if rules.kind == "numerator":
-            kept = np.ones(len(scores), np.bool_)
-            return Outer(said.log_z, rules.kappa * said.gamma, kept)
+            used = np.ones(len(scores), np.bool_)
+            return Outer(num.log_z, rules.kappa * num.gamma, used)
         competing = paths.rescore(scores) if paths else self._competing(scores, shares)
-        return self._information(competing, words, said)
+        return self._information(competing, words, num)
 
     def competing(self, log_posteriors: np.ndarray) -> Denominator:
         """The denominator of one utterance's ``log_posteriors``, float [T, K]."""
@@ -241,44 +241,44 @@ class SequenceCriterion:
         gamma = best.occupancies(scores.shape[1])
         return _NumeratorSums(best.log_weight(scores), gamma, summed=False)
 
-    def _information(self, competing: Denominator, words: Words, said: _NumeratorSums) -> Outer:
+    def _information(self, competing: Denominator, words: Words, num: _NumeratorSums) -> Outer:
         log_den, gamma_den = competing.occupancies()
         if log_den == -math.inf:
-            return _nothing(said.gamma, "no end")
+            return _nothing(num.gamma, "no end")
         if not _is_finite(log_den, gamma_den):
-            return _nothing(said.gamma, "not finite")
-        said, lost = _match_numerator(competing, words, said, log_den)
+            return _nothing(num.gamma, "not finite")
+        num, lost = _match_numerator(competing, words, num, log_den)
         rules = self.criterion
         gradient, rejected, alive = _weigh_frames(
-            said.gamma, gamma_den, rules.reject_below, rules.cancel_below, rules.kappa
+            num.gamma, gamma_den, rules.reject_below, rules.cancel_below, rules.kappa
         )
-        return _outer(said.log_z - log_den, gradient, rejected, alive, lost)
+        return _outer(num.log_z - log_den, gradient, rejected, alive, lost)
 
 
 def _outer(
     value: float, gradient: np.ndarray, rejected: np.ndarray, alive: np.ndarray, lost: bool = False
 ) -> Outer:
-    kept = alive & ~rejected
+    used = alive & ~rejected
     cancelled = int((~alive & ~rejected).sum())
-    trouble = "lost" if lost else None if kept.any() else "nothing kept"
-    return Outer(value, gradient, kept, int(rejected.sum()), cancelled, trouble)
+    trouble = "lost" if lost else None if used.any() else "nothing kept"
+    return Outer(value, gradient, used, int(rejected.sum()), cancelled, trouble)
 
 
 def _match_numerator(
-    competing: Denominator, words: Words, said: _NumeratorSums, log_den: float
+    competing: Denominator, words: Words, num: _NumeratorSums, log_den: float
 ) -> tuple[_NumeratorSums, bool]:
     """Restrict the numerator to the denominator's paths; also whether the reference is lost.
 
     A lattice prunes a path from both sums, so F ≤ 0.
     """
     if isinstance(competing, WholeGraph):
-        return said, False
+        return num, False
     log_num, gamma = competing.reference(words)
     if log_num == -math.inf:
-        return said, True
-    if said.summed:
-        return said._replace(log_z=log_num, gamma=gamma), False
-    return said, said.log_z > log_den + ROUNDING * (1 + abs(log_den))
+        return num, True
+    if num.summed:
+        return num._replace(log_z=log_num, gamma=gamma), False
+    return num, num.log_z > log_den + ROUNDING * (1 + abs(log_den))
 
 
 @kernel
@@ -309,9 +309,9 @@ def _weigh_frames(
     return gradient, rejected, alive
 
 
-def _is_finite(log_z: float, found: np.ndarray) -> bool:
+def _is_finite(log_z: float, gamma: np.ndarray) -> bool:
     """Whether sums of finite scores are finite too."""
-    return math.isfinite(log_z) and bool(np.isfinite(found).all())
+    return math.isfinite(log_z) and bool(np.isfinite(gamma).all())
 
 
 def _nothing(like: np.ndarray, trouble: Trouble, value: float = math.nan) -> Outer:
@@ -384,11 +384,11 @@ class References:
             reference: words of the transcript.
             scores: float64 [T, K], scaled acoustic scores.
         """
-        found = decode(self.graph(reference), scores, EVERYTHING)
-        if not found.complete or found.score == -math.inf:
+        path = decode(self.graph(reference), scores, EVERYTHING)
+        if not path.complete or path.score == -math.inf:
             return None
-        acoustic = scores[np.arange(len(scores)), found.targets].sum()
-        return Alignment(found.targets, found.score - float(acoustic))
+        acoustic = scores[np.arange(len(scores)), path.targets].sum()
+        return Alignment(path.targets, path.score - float(acoustic))
 
     def sum(
         self, reference: Words, scores: np.ndarray, shares: Shares | None = None

@@ -121,8 +121,8 @@ def contrast(machine: Machine, v: Tensor, uniforms: Tensor, kind: Kind) -> tuple
     """
     p = hidden_mean(machine, v)
     again = visible_mean(machine, (uniforms < p).to(v.dtype), kind)
-    kept, lost = _collect_statistics(machine, v, p, kind), statistics(machine, again, kind)
-    return Machine(*(x - y for x, y in zip(kept, lost, strict=True))), again
+    data, lost = _collect_statistics(machine, v, p, kind), statistics(machine, again, kind)
+    return Machine(*(x - y for x, y in zip(data, lost, strict=True))), again
 
 
 def step_(
@@ -161,10 +161,10 @@ def step_(
     pace = rate * (1.0 - momentum)
     penalty = (decay * machine.weight, 0.0, 0.0)
     for x, m, g, shrunk in zip(machine, velocity, gain, penalty, strict=True):
-        each = (-1,) + (1,) * (x.dim() - 1)
-        m.mul_(momentum).add_(pace.view(each) * (g / v.shape[1] - shrunk))
-        m.masked_fill_(wild.view(each), 0.0)
-        x.copy_(torch.where(wild.view(each), x * ratio.view(each), x + m))
+        shape = (-1,) + (1,) * (x.dim() - 1)
+        m.mul_(momentum).add_(pace.view(shape) * (g / v.shape[1] - shrunk))
+        m.masked_fill_(wild.view(shape), 0.0)
+        x.copy_(torch.where(wild.view(shape), x * ratio.view(shape), x + m))
     rate.copy_(torch.where(wild, rate * SHRINK, rate))
     return ((v - again) ** 2).mean((1, 2))
 
@@ -195,8 +195,8 @@ def pretrain(
     """
     if net.activation != "sigmoid" or minibatches < 1:
         raise ValueError(f"{minibatches} minibatches for {net.activation} units; allowed: sigmoid")
-    first = inputs(0, 0)
-    stack = first.new_zeros(len(seeds), net.layout.parameters)
+    frames = inputs(0, 0)
+    stack = frames.new_zeros(len(seeds), net.layout.parameters)
     layers, reconstruction = net.layout.views(stack), list[Tensor]()
     for depth, layer in enumerate(layers[:-1]):
         below = layers[:depth]
@@ -215,7 +215,7 @@ def pretrain(
         layer.bias.copy_(machine.hidden)
         reconstruction.append(errors)
     k, m = layers[-1].weight.shape[1:]
-    layers[-1].weight.copy_(_normal(seeds, "rbm output", (k, m), first) * (2.0 / (m + k)) ** 0.5)
+    layers[-1].weight.copy_(_normal(seeds, "rbm output", (k, m), frames) * (2.0 / (m + k)) ** 0.5)
     return PretrainingResult(stack, reconstruction)
 
 
@@ -277,16 +277,16 @@ def _collect_statistics(machine: Machine, v: Tensor, p: Tensor, kind: Kind) -> M
 
 def _normal(seeds: Sequence[int], purpose: str, shape: tuple[int, int], like: Tensor) -> Tensor:
     """Standard normal draws ``[R, *shape]``, made on the CPU, so equal for all devices."""
-    drawn = np.stack([stream(seed, purpose).normal(size=shape) for seed in seeds])
-    return torch.as_tensor(drawn).to(like)
+    values = np.stack([stream(seed, purpose).normal(size=shape) for seed in seeds])
+    return torch.as_tensor(values).to(like)
 
 
 def _uniform(
     seeds: Sequence[int], depth: int, step: int, shape: tuple[int, int], like: Tensor
 ) -> Tensor:
     streams = (stream(seed, "rbm samples", depth, step) for seed in seeds)
-    drawn = np.stack([each.random(shape, dtype=np.float32) for each in streams])
-    return upload(torch.as_tensor(drawn), like.device).to(like.dtype)
+    values = np.stack([generator.random(shape, dtype=np.float32) for generator in streams])
+    return upload(torch.as_tensor(values), like.device).to(like.dtype)
 
 
 @dataclass(frozen=True)
@@ -314,6 +314,6 @@ class WideRandom:
             spread = self.gain * (2.0 / (m + n)) ** 0.5 * (self.first if i == 0 else 1.0)
             layer.weight[0] = spread * torch.randn(n, m, generator=generator, dtype=torch.float64)
             if i < len(layers) - 1:
-                drawn = torch.rand(n, generator=generator, dtype=torch.float64)
-                layer.bias[0] = self.low_bias * drawn
+                uniforms = torch.rand(n, generator=generator, dtype=torch.float64)
+                layer.bias[0] = self.low_bias * uniforms
         return stack.float()

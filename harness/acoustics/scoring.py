@@ -87,22 +87,22 @@ def word_errors(references: Iterable[Sentence], hypotheses: Iterable[Sentence]) 
 
 
 @kernel
-def _edits(said: np.ndarray, heard: np.ndarray) -> tuple[int, int, int]:
-    cost = np.empty((len(said) + 1, len(heard) + 1), np.int64)
+def _edits(reference: np.ndarray, heard: np.ndarray) -> tuple[int, int, int]:
+    cost = np.empty((len(reference) + 1, len(heard) + 1), np.int64)
     cost[0] = np.arange(len(heard) + 1)
-    for i in range(1, len(said) + 1):
+    for i in range(1, len(reference) + 1):
         cost[i, 0] = i
         for j in range(1, len(heard) + 1):
-            change = cost[i - 1, j - 1] + (said[i - 1] != heard[j - 1])
+            change = cost[i - 1, j - 1] + (reference[i - 1] != heard[j - 1])
             cost[i, j] = min(change, cost[i - 1, j] + 1, cost[i, j - 1] + 1)
     # Insertions minus deletions is the difference in length, so fewest edits with the most
     # substitutions have the fewest of both: count substitutions along optimal paths only.
     most = np.full(cost.shape, -1, np.int64)
     most[0, 0] = 0
-    for i in range(len(said) + 1):
+    for i in range(len(reference) + 1):
         for j in range(len(heard) + 1):
             if i and j:
-                differs = said[i - 1] != heard[j - 1]
+                differs = reference[i - 1] != heard[j - 1]
                 if cost[i - 1, j - 1] + differs == cost[i, j]:
                     most[i, j] = most[i - 1, j - 1] + differs
             if i and cost[i - 1, j] + 1 == cost[i, j]:
@@ -110,7 +110,7 @@ def _edits(said: np.ndarray, heard: np.ndarray) -> tuple[int, int, int]:
             if j and cost[i, j - 1] + 1 == cost[i, j]:
                 most[i, j] = max(most[i, j], most[i, j - 1])
     substitutions = most[-1, -1]
-    others, longer = cost[-1, -1] - substitutions, len(heard) - len(said)
+    others, longer = cost[-1, -1] - substitutions, len(heard) - len(reference)
     return substitutions, (others + longer) // 2, (others - longer) // 2
 
 
@@ -135,7 +135,7 @@ def recognise(
         scale: κ, factor of the scores.
         beam: limits of the search; by default ``Beam()``.
     """
-    return [decode(graph, scale * each, beam) for each in scores]
+    return [decode(graph, scale * matrix, beam) for matrix in scores]
 
 
 @dataclass(frozen=True)
@@ -202,17 +202,17 @@ def tune(
         ValueError: there is no scale or no penalty to try.
     """
     heard = list(scores)
-    found: dict[tuple[float, float], ErrorCounts] = {}
+    counts_of: dict[tuple[float, float], ErrorCounts] = {}
 
     def errors(scale: float, insertion: float) -> np.ndarray:
-        if (scale, insertion) not in found:
+        if (scale, insertion) not in counts_of:
             best = recognise(graph.with_insertion_penalty(insertion), heard, scale, beam)
-            found[scale, insertion] = word_errors(said, [each.words for each in best])
-        return found[scale, insertion].errors
+            counts_of[scale, insertion] = word_errors(said, [path.words for path in best])
+        return counts_of[scale, insertion].errors
 
     scale = plateau(scales, lambda value: errors(value, 0.0))
     insertion = plateau(insertions, lambda value: errors(scale.middle, value))
-    trials = {setting: Trial(*setting, counts.rate) for setting, counts in found.items()}
+    trials = {setting: Trial(*setting, counts.rate) for setting, counts in counts_of.items()}
     return TuningResult(
         trials[scale.middle, insertion.middle], tuple(trials.values()), scale, insertion
     )
@@ -237,16 +237,16 @@ def plateau(settings: Sequence[float], errors_of: Callable[[float], np.ndarray])
     """
     if not settings:
         raise ValueError("there is no setting to try")
-    begin, last = len(settings) // 2, len(settings) - 1
-    tried, asked = dict[int, np.ndarray](), [begin]
+    begin, end = len(settings) // 2, len(settings) - 1
+    tried, queue = dict[int, np.ndarray](), [begin]
     low = high = begin
-    while asked:
-        tried |= {i: errors_of(settings[i]) for i in asked}
+    while queue:
+        tried |= {i: errors_of(settings[i]) for i in queue}
         low, high = _as_good(tried)
-        asked = [i for i in (low - 1, high + 1) if 0 <= i <= last and i not in tried]
+        queue = [i for i in (low - 1, high + 1) if 0 <= i <= end and i not in tried]
     middles = ((low + high) // 2, (low + high + 1) // 2)
     middle = min(middles, key=lambda i: (tried[i].sum(), abs(i - begin)))
-    decided = not last or (low > 0 and high < last)
+    decided = not end or (low > 0 and high < end)
     return Plateau(settings[middle], settings[low], settings[high], decided)
 
 
@@ -262,7 +262,7 @@ def _as_good(tried: Mapping[int, np.ndarray]) -> tuple[int, int]:
 
 def is_clearly_worse(errors: np.ndarray, fewest: np.ndarray) -> bool:
     """Whether ``errors`` [U] exceed ``fewest`` [U] by more than `TELLS` standard errors."""
-    more = errors - fewest
-    if len(more) < 2:
+    excess = errors - fewest
+    if len(excess) < 2:
         return False
-    return bool(more.sum() > TELLS * math.sqrt(len(more)) * more.std(ddof=1))
+    return bool(excess.sum() > TELLS * math.sqrt(len(excess)) * excess.std(ddof=1))

@@ -92,9 +92,10 @@ def _build_arcs(graph: Graph) -> Arcs:
     source = np.repeat(np.arange(graph.nodes), np.diff(graph.first))
     to, enters, weight = graph.to.astype(np.int64), graph.to < graph.states, np.exp(graph.weight)
     stays, steps = (enters & (to == source + ahead) for ahead in (0, 1))
-    rest = enters & ~stays & ~steps
+    entering = enters & ~stays & ~steps
     lists = [
-        (source[m].astype(np.uint32), to[m].astype(np.uint32), weight[m]) for m in (rest, ~enters)
+        (source[m].astype(np.uint32), to[m].astype(np.uint32), weight[m])
+        for m in (entering, ~enters)
     ]
     stay, step = (np.bincount(source[m], weight[m], graph.states) for m in (stays, steps))
     return Arcs(graph.target.astype(np.uint32), stay, step, lists[0], lists[1])
@@ -169,13 +170,13 @@ def _forward(likely: np.ndarray, arcs: Arcs, start: int, nodes: int) -> tuple[np
     alpha[0] = 0.0
     alpha[0, start] = 1.0
     _pass_on(alpha[0], arcs)
-    seen = np.empty(len(arcs.target))
+    row = np.empty(len(arcs.target))
     log_scale, total = 0.0, 1.0
     for t in range(len(likely)):
-        _each(likely[t], arcs.target, seen)
+        _each(likely[t], arcs.target, row)
         _advance(alpha[t], alpha[t + 1], arcs)
         log_scale += np.log(total)
-        total = _observe(alpha[t + 1], seen, 1.0 / total)
+        total = _observe(alpha[t + 1], row, 1.0 / total)
         if total < LEAST:
             return alpha, -np.inf
         _pass_on(alpha[t + 1], arcs)
@@ -203,7 +204,7 @@ def _sums(
     if grown == -np.inf or alpha[frames, end] < TINY:
         return -np.inf, gamma, 0.0
     log_z = log_scale + grown + np.log(alpha[frames, end])
-    beta, share, seen = np.zeros(nodes), np.empty(states), np.empty(states)
+    beta, share, likes = np.zeros(nodes), np.empty(states), np.empty(states)
     entered = np.zeros(states + 1)
     beta[end] = 1.0
     least, total = alpha[frames, end], 1.0
@@ -211,9 +212,9 @@ def _sums(
         _retreat(beta, entered, arcs)
         shared = _meet(alpha[t], beta, share)
         least = min(least, shared)
-        _each(likely[t - 1], arcs.target, seen)
+        _each(likely[t - 1], arcs.target, likes)
         entered[:states] = beta[:states]
-        total = _observe(entered, seen, 1.0 / total)
+        total = _observe(entered, likes, 1.0 / total)
         if shared < LEAST or total < LEAST:
             return log_z, gamma, 0.0
         row, part, least_share = gamma[t - 1], 1.0 / shared, shared * 1e-20

@@ -125,14 +125,14 @@ def flat_after_one_pass(subject: Subject, runs: Runs) -> Judged:
 )  # fmt: skip
 def adapt_slow(subject: Subject, runs: Runs) -> Judged:
     """Adapt still falls in epoch 2, more than the others; whether it ends last is shown."""
-    last = {name: _dev(subject, runs[name], 2.0) for name in THREE}
-    drop = {name: _dev(subject, runs[name], 1.0) - last[name] for name in THREE}
-    others, worse = (np.maximum(of["hand"], of["search"]) for of in (drop, last))
+    final = {name: _dev(subject, runs[name], 2.0) for name in THREE}
+    drop = {name: _dev(subject, runs[name], 1.0) - final[name] for name in THREE}
+    larger, worse = (np.maximum(of["hand"], of["search"]) for of in (drop, final))
     yield _direction("drop of adapt in epoch 2", drop["adapt"], 0.0 * drop["adapt"], "above")
     label = "drop in epoch 2, adapt − larger of the others"
-    yield _direction(label, drop["adapt"], others, "above")
+    yield _direction(label, drop["adapt"], larger, "above")
     # Without a rule, so it is shown and not judged.
-    difference = paired_difference_ci(last["adapt"], worse)
+    difference = paired_difference_ci(final["adapt"], worse)
     yield Quantity("final, adapt − larger of the others", None, difference)
 
 
@@ -174,8 +174,8 @@ def _moves(runs: Sequence[Run]) -> Precondition:
 def _falls(small: Sequence[Run], large: Sequence[Run]) -> Precondition:
     """That smaller chunks lower the rate at least as far, from which the paper has their gain."""
     further = [
-        _fall_in_octaves(few) - _fall_in_octaves(many)
-        for few, many in zip(small, large, strict=True)
+        _fall_in_octaves(small_run) - _fall_in_octaves(large_run)
+        for small_run, large_run in zip(small, large, strict=True)
     ]
     return CONDITIONS.measure("search-falls-further", exponential(mean_ci(further)))
 
@@ -200,7 +200,7 @@ def _order(test: str, chunks: Sequence[Sequence[Run]]) -> Interval:
     """Rank correlation of the error of one pass with the size of its chunk."""
     lengths = lengths_of_utterances(chunks[0], test)
     errors = [final_errors("one_pass", test, group) for group in chunks]
-    rates = np.stack([seed_rates(each, lengths) for each in errors], axis=1)
+    rates = np.stack([seed_rates(counts, lengths) for counts in errors], axis=1)
     return rank_correlation_ci(CHUNK_HOURS, rates)
 
 
@@ -236,17 +236,17 @@ def one_pass_close(subject: Subject, runs: Runs) -> Judged:
 
 def _no_overfit(runs: Runs) -> Precondition:
     """That the baseline has learned what its data hold: it knows held-out speech about as well."""
-    held_out, seen = (
+    held_out, training = (
         np.array([summary_value(run, name) for run in runs["multi_pass"]])
         for name in ("dev_loss/iterate", "train_loss")
     )
-    return CONDITIONS.measure("loss-gap", ratio_ci(held_out - seen, held_out))
+    return CONDITIONS.measure("loss-gap", ratio_ci(held_out - training, held_out))
 
 
 def _data_no_limit(test: str, runs: Runs) -> Precondition:
     """That doubling the data hardly moves the baseline: from half of them to all of them."""
-    half, whole = (("multi_pass", runs[name]) for name in ("multi_pass_half", "multi_pass"))
-    return CONDITIONS.measure("data-no-limit", _error_ratio(test, half, whole), test)
+    half, full = (("multi_pass", runs[name]) for name in ("multi_pass_half", "multi_pass"))
+    return CONDITIONS.measure("data-no-limit", _error_ratio(test, half, full), test)
 
 
 @CLAIMS.declare(
@@ -339,9 +339,9 @@ def switch(subject: Subject, runs: Runs) -> Judged:
     """The running average gave way to the full average, and when."""
     epochs = [_switch_epoch(run) for run in runs["one_pass"]]
     happened = mean_ci([math.nan if math.isnan(e) else float(e <= 1.0) for e in epochs])
-    when = _join_values("never" if math.isinf(e) else f"{e:.3g}" for e in epochs)
+    listed = _join_values("never" if math.isinf(e) else f"{e:.3g}" for e in epochs)
     yield Quantity("", "holds", happened, rule_at_least(1.0))
-    yield f"Epoch of the switch, seed by seed: {when}."
+    yield f"Epoch of the switch, seed by seed: {listed}."
 
 
 ROWS = {

@@ -247,11 +247,11 @@ def staleness(subject: Subject, runs: Runs) -> Content:
         yield Row.from_interval("simulated", n, None, mean, hashes(group))
 
 
-def speedups(many: Sequence[Run], one: Sequence[Run]) -> tuple[Interval, Interval]:
+def speedups(many: Sequence[Run], worker: Sequence[Run]) -> tuple[Interval, Interval]:
     """Throughput of workers over one worker's, and over one card's without a server."""
     rate, alone, bare = (
         [summary_value(run, f"{name}throughput_per_s") for run in group]
-        for group, name in ((many, ""), (one, ""), (one, "bare_"))
+        for group, name in ((many, ""), (worker, ""), (worker, "bare_"))
     )
     return ratio_ci(rate, alone), ratio_ci(rate, bare)
 
@@ -270,11 +270,11 @@ OVER = ("over one worker", "over one bare card")
 )
 def workers(subject: Subject, runs: Runs) -> Content:
     """Simulated speed-up of the server with up to 64 cards."""
-    one = runs["timing_1"]
+    alone = runs["timing_1"]
     for n in TIMED_WORKERS:
-        many, paper = runs[f"timing_{n}"], 3.2 if n == 4 else None
-        for label, ratio in zip(OVER, speedups(many, one), strict=True):
-            yield Row.from_interval(label, n, paper, ratio, hashes(one, many))
+        group, paper = runs[f"timing_{n}"], 3.2 if n == 4 else None
+        for label, ratio in zip(OVER, speedups(group, alone), strict=True):
+            yield Row.from_interval(label, n, paper, ratio, hashes(alone, group))
 
 
 @EXHIBITS.table(
@@ -341,9 +341,9 @@ def speedup_by_minibatch(subject: Subject, runs: Runs) -> Content:
     """Speed-up of four workers against the minibatch, over one worker and over one card."""
     for place, label in enumerate(OVER):
         for size in MINIBATCHES:
-            one, four = (runs[setting(n, size)] for n in COUNTS)
-            ratio = speedups(four, one)[place]
-            yield Row.from_interval(label, size, None, ratio, hashes(one, four))
+            alone, four = (runs[setting(n, size)] for n in COUNTS)
+            ratio = speedups(four, alone)[place]
+            yield Row.from_interval(label, size, None, ratio, hashes(alone, four))
 
 
 READING_LABELS = {
@@ -365,10 +365,10 @@ NEEDS = tuple(reading(name, n) for name in READINGS for n in COUNTS)
 def readings(subject: Subject, runs: Runs) -> Content:
     """Hours of one pass and speed-up on four GPUs in each reading."""
     for name, label in READING_LABELS.items():
-        one, four = (runs[reading(name, n)] for n in COUNTS)
+        alone, four = (runs[reading(name, n)] for n in COUNTS)
         rates = [summary_value(run, "throughput_per_s") for run in four]
         hours = mean_ci([A_PASS / rate / 3600.0 for rate in rates])
         yield Row.from_interval(label, "hours", HOURS, hours, hashes(four))
-        over_worker, over_card = speedups(four, one)
+        over_worker, over_card = speedups(four, alone)
         for column, ratio in (("over one card", over_card), ("over one worker", over_worker)):
-            yield Row.from_interval(label, column, SPEEDUP, ratio, hashes(one, four))
+            yield Row.from_interval(label, column, SPEEDUP, ratio, hashes(alone, four))

@@ -106,10 +106,10 @@ class EquivalenceConfig(Configuration):
 def _compare(config: EquivalenceConfig, writer: RunWriter) -> None:
     """The finished run: largest difference of a parameter, and its largest distance travelled."""
     network = Dnn(Layout(config.layers))
-    drawn = torch.Generator().manual_seed(config.seed)
-    start = random_parameters(network.layout, drawn, HIDDEN_GAIN)[0].double()
-    one, other = (_train(config, each, network, start) for each in config.algorithms)
-    apart, moved = (one - other).abs().max(), (one - start).abs().max()
+    generator = torch.Generator().manual_seed(config.seed)
+    start = random_parameters(network.layout, generator, HIDDEN_GAIN)[0].double()
+    model, twin = (_train(config, algorithm, network, start) for algorithm in config.algorithms)
+    apart, moved = (model - twin).abs().max(), (model - start).abs().max()
     writer.finish("done", {"largest_difference": apart.item(), "largest_move": moved.item()})
 
 

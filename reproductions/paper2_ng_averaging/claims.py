@@ -212,15 +212,15 @@ def speedup_32(subject: Subject, runs: Runs) -> Judged:
 def every_20(subject: Subject, runs: Runs) -> Judged:
     """Predicted speed-up on 16 GPUs that average half as often."""
     paper = PRINTED["speedup_16_every_20"]
-    other = speedup(runs["other_1"], runs["other_16_every_20"]).estimate
+    ratio = speedup(runs["other_1"], runs["other_16_every_20"]).estimate
     yield from _judge_speed(runs, "timing_16_every_20", {"": paper})
     yield (
-        f"With a fixed cost of each average {other:.2f} ({format_change(other / paper - 1, 1)}): "
+        f"With a fixed cost of each average {ratio:.2f} ({format_change(ratio / paper - 1, 1)}): "
         "it would be a quarter of ten minibatches, so a slower minibatch is the likelier reading."
     )
     yield {
         "undetermined": "The timings on up to four GPUs do not tell a slower minibatch, which is "
-        f"shown, from a fixed cost of each average, with which {other:.2f} are foretold. Averaging "
+        f"shown, from a fixed cost of each average, with which {ratio:.2f} are foretold. Averaging "
         "half as often tells them apart, and no timing of it is printed but the one that is to be "
         "foretold."
     }

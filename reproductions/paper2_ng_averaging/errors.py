@@ -134,8 +134,8 @@ def error_statistic(
     test: str = ALL,
 ) -> Interval:
     """A statistic of some settings' errors on a set, or on all of them together."""
-    read = [count_errors(subject, runs[name], test) for name in settings]
-    return statistic(*(each.wrong for each in read), read[0].said)
+    counts = [count_errors(subject, runs[name], test) for name in settings]
+    return statistic(*(errors.wrong for errors in counts), counts[0].said)
 
 
 @unless_missing(UNKNOWN)
@@ -143,8 +143,8 @@ def frame_statistic(
     subject: Subject, runs: Runs, settings: Sequence[str], statistic: Statistic
 ) -> Interval:
     """The same of frame errors, each seed's mean over the test sets."""
-    read = [_frame_errors(subject, runs[name]) for name in settings]
-    return statistic(*read, np.ones_like(read[0]))
+    frames = [_frame_errors(subject, runs[name]) for name in settings]
+    return statistic(*frames, np.ones_like(frames[0]))
 
 
 def _frame_errors(subject: Subject, runs: Sequence[Run]) -> np.ndarray:
@@ -184,9 +184,9 @@ def judge_errors(
     yield Quantity(f"{label}, words", side or paper, words, band, true, "words")
     yield Quantity(f"{label}, frames", side, frames, band, measure="frames")
     for test in main_tests(subject) if by_set is not None else ():
-        shown = scale * error_statistic(subject, runs, settings, statistic, test)
+        rate = scale * error_statistic(subject, runs, settings, statistic, test)
         printed = printed_statistic(settings, test, statistic)
-        yield Quantity(f"{by_set}{label_of(test)}", printed, shown)
+        yield Quantity(f"{by_set}{label_of(test)}", printed, rate)
 
 
 def printed_statistic(settings: Sequence[str], test: str, statistic: Statistic) -> float | None:
@@ -211,9 +211,9 @@ def true_value(
     return PAPERS[statistic]([ours * rate / rates[-1] for rate in rates])
 
 
-def gain_difference_ci(a: Counts, b: Counts, c: Counts, d: Counts, said: Counts) -> Interval:
+def gain_difference_ci(a: Counts, b: Counts, c: Counts, d: Counts, lengths: Counts) -> Interval:
     """(A − B) − (C − D), paired."""
-    return rate_difference_ci(a - b, c - d, said)
+    return rate_difference_ci(a - b, c - d, lengths)
 
 
 PAPERS: dict[Statistic, Callable[[Sequence[float]], float]] = {

@@ -73,9 +73,9 @@ def _part(share: float) -> str:
     return {0.5: "½", 0.25: "¼"}.get(share, f"{share:.3g}")
 
 
-def speedup(one: Sequence[Run], many: Sequence[Run]) -> Interval:
+def speedup(alone: Sequence[Run], group: Sequence[Run]) -> Interval:
     """Epoch time of one GPU over that of many, for each seed."""
-    return ratio_ci(_seconds(one), _seconds(many))
+    return ratio_ci(_seconds(alone), _seconds(group))
 
 
 def _seconds(runs: Sequence[Run]) -> list[float]:
@@ -86,9 +86,9 @@ def _speed(
     runs: Runs, setting: str, label: str, column: str | float, paper: float | None, unit: int = 1
 ) -> Row:
     """A cell: the speed-up of a setting, over ``unit`` GPUs if given."""
-    one = runs["timing_1" if setting.startswith("timing") else "other_1"]
-    share = (1 / unit) * speedup(one, runs[setting])
-    return Row.from_interval(label, column, paper, share, hashes(one, runs[setting]))
+    alone = runs["timing_1" if setting.startswith("timing") else "other_1"]
+    share = (1 / unit) * speedup(alone, runs[setting])
+    return Row.from_interval(label, column, paper, share, hashes(alone, runs[setting]))
 
 
 @EXHIBITS.figure(
@@ -188,13 +188,13 @@ SCHEDULES = {
 def table5(subject: Subject, runs: Runs) -> Content:
     """Learning-rate schedules."""
     yield from _two_by_two(subject, runs, SCHEDULES, (1, 16))
-    one, sixteen, other = (
+    alone, sixteen, exponential = (
         ", ".join(f"{summary_value(run, 'passes'):g}" for run in runs[name])
         for name in (*SCHEDULES["newbob"], "exponential_16")
     )
     yield (
-        f"Newbob went through the data {one} times on 1 GPU, {sixteen} on 16; the exponential "
-        f"schedule {other} times. {NOTE}"
+        f"Newbob went through the data {alone} times on 1 GPU, {sixteen} on 16; the exponential "
+        f"schedule {exponential} times. {NOTE}"
     )
 
 
@@ -322,9 +322,9 @@ def prediction(subject: Subject, runs: Runs) -> Content:
     minutes = dict(zip(timings["gpus"], timings["total_min"], strict=True))
     for n in GPUS:
         label = f"{gpus(n)}, {'fitted' if n <= FITTED_UP_TO else 'predicted'}"
-        many, printed = runs[f"timing_{n}"], round(minutes[1] / minutes[n], 2)
-        took = mean_ci([seconds / 60.0 for seconds in _seconds(many)])
-        yield Row.from_interval(label, "minutes", minutes[n], took, hashes(many))
+        group, printed = runs[f"timing_{n}"], round(minutes[1] / minutes[n], 2)
+        took = mean_ci([seconds / 60.0 for seconds in _seconds(group)])
+        yield Row.from_interval(label, "minutes", minutes[n], took, hashes(group))
         # Shown without its sample.
         yield replace(_speed(runs, f"timing_{n}", label, "speed-up", printed), sample=None)
     once = PAPER["speedup_16_every_20"]

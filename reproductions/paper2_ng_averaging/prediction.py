@@ -72,5 +72,5 @@ def cluster(free: Mapping[str, float]) -> Cluster:
 @lru_cache
 def load_fit(reading: str = "minibatch") -> FitResult:
     """The fit for one reading of the excess, ``"minibatch"`` or ``"average"``."""
-    found = tomllib.loads(FITTED.read_text(encoding="utf-8"))[reading]
-    return FitResult(found["free"], found["largest_error"])
+    fit = tomllib.loads(FITTED.read_text(encoding="utf-8"))[reading]
+    return FitResult(fit["free"], fit["largest_error"])

@@ -150,9 +150,9 @@ def replicas_faster(subject: Subject, runs: Runs) -> Judged:
     """More replicas reach 90% of their own gain in the criterion earlier."""
     names = ("one", "ten", "fifty")
     times = {name: np.array([time_to_own_gain(run) for run in runs[name]]) for name in names}
-    for few, many in pairwise(names):
-        difference = paired_difference_ci(np.log2(times[many]), np.log2(times[few]))
-        yield Quantity(f"time, {many} over {few}", "below 1", difference, BELOW, is_log2=True)
+    for fewer, many in pairwise(names):
+        difference = paired_difference_ci(np.log2(times[many]), np.log2(times[fewer]))
+        yield Quantity(f"time, {many} over {fewer}", "below 1", difference, BELOW, is_log2=True)
     yield f"Mean times: {', '.join(f'{name} {_hours(times[name])}' for name in names)}."
     fewest = float(np.min([readings(run) for name in names for run in runs[name]]))
     yield CONDITIONS.measure("readings", Interval.exact(fewest))
@@ -207,8 +207,8 @@ def async_rate(subject: Subject, runs: Runs) -> Judged:
     """The largest stable rate with one replica above that with fifty."""
     stable = {n: [largest_stable(run) for run in runs[f"largest {n}"]] for n in (1, 50)}
     with np.errstate(divide="ignore"):  # the logarithm of 0 is the open bound it stands for
-        one, fifty = (np.log2(np.array(stable[n], np.float64)).T for n in (1, 50))
-    difference = bounded_difference_ci((one[0], one[1]), (fifty[0], fifty[1]))
+        alone, fifty = (np.log2(np.array(stable[n], np.float64)).T for n in (1, 50))
+    difference = bounded_difference_ci((alone[0], alone[1]), (fifty[0], fifty[1]))
     printed = float(np.log2(PAPER["rate_one"] / PAPER["rate_many"]))
     yield Quantity("", printed, difference, ABOVE, printed, is_log2=True)
     rates = "; ".join(f"{replicas(n)}: {_format_bounds(stable[n])}" for n in stable)
@@ -251,14 +251,14 @@ def fetch_tolerance(subject: Subject, runs: Runs) -> Judged:
     star = stars["last"]
     if math.isnan(star.estimate):
         star = tolerance_beyond(list(sweeps.values()), list(sweeps).index("last"))
-    first, *_, longest = PRESETS[subject.scale].fetch["last"]
-    rule = rule_between(math.log2(first), math.log2(longest))
+    shortest, *_, longest = PRESETS[subject.scale].fetch["last"]
+    rule = rule_between(math.log2(shortest), math.log2(longest))
     yield Quantity("T* (passes)", None, star, rule, is_log2=True)
     updates = passes_to_updates(subject, exponential(star), runs[fetch_name("last", 0)])
     yield Quantity("T* (updates)", "15 minutes", updates, None)
     yield {
         "statistic": f"T* in passes, where {COSTS_NOTHING:.0%} of the criterion's gain is lost; "
-        f"inside of the sweep, {first:g} to {longest:g} passes"
+        f"inside of the sweep, {shortest:g} to {longest:g} passes"
     }
 
 
@@ -304,7 +304,7 @@ def _judge_tolerances(
     """T* of a sweep over that of the last layer."""
     printed, rule = math.log2(FIGURES[figure]), rule_between(*map(math.log2, band))
     over, under = sweeps[sweep], sweeps["last"]
-    beside = tuple(other for name, other in sweeps.items() if name not in (sweep, "last"))
+    beside = tuple(swept for name, swept in sweeps.items() if name not in (sweep, "last"))
     ratio = tolerance_ratio(over, under, beside)
     yield Quantity("", printed, ratio, rule, printed, is_log2=True)
     alone = tolerance_ratio(over, under, shared=False)
@@ -328,13 +328,13 @@ def _rate_precondition(runs: Runs) -> Precondition:
 def cancel(subject: Subject, runs: Runs) -> Judged:
     """The share of frames whose numerator and denominator cancel."""
     paper = FIGURES["cancelled"]
-    share, kept, rejected = (
+    share, used, rejected = (
         mean_ci([summary_value(run, f"{fate}_frames") for run in runs["ten"]])
         for fate in ("cancelled", "kept", "rejected")
     )
     yield Quantity("", paper, share, rule_near(paper, 0.10), paper)
     yield (
-        f"Kept {kept.estimate:.1%}, rejected {rejected.estimate:.1%}. The fewer errors, the more "
+        f"Kept {used.estimate:.1%}, rejected {rejected.estimate:.1%}. The fewer errors, the more "
         "cancels: p3.cancel-curve."
     )
 
@@ -395,11 +395,11 @@ def tangent(subject: Subject, runs: Runs) -> Judged:
     value, slope = (
         np.array(
             [
-                [summary_value(run, f"{of}_{what}") for run in runs["tangent"]]
+                [summary_value(run, f"{of}_{point}") for run in runs["tangent"]]
                 for of in ("auxiliary", "criterion")
             ]
         )
-        for what in ("at_0", "slope")
+        for point in ("at_0", "slope")
     )
     for label, deviations, most in (
         ("value, difference", value[0] - value[1], 1e-12),

@@ -289,10 +289,10 @@ def _slots(run: Run) -> list[list[tuple[int, int]]]:
     decodes = load_timeline(run.path("timeline.parquet")).decodes
     lanes: list[list[tuple[int, int]]] = [[] for _ in range(run.config["slots"])]
     for i in np.flatnonzero((decodes.worker == 0) & (decodes.first_step < DRAWN_STEPS)).tolist():
-        first = int(decodes.first_step[i])
-        until = min(first + int(decodes.steps[i]), DRAWN_STEPS)
+        start = int(decodes.first_step[i])
+        until = min(start + int(decodes.steps[i]), DRAWN_STEPS)
         utterance = int(decodes.utterance[i])
-        lanes[int(decodes.slot[i])] += [(step, utterance) for step in range(first, until)]
+        lanes[int(decodes.slot[i])] += [(step, utterance) for step in range(start, until)]
     return lanes
 
 

@@ -56,21 +56,21 @@ class Sweep:
     def searched(self) -> Array:
         """The values of T* that are tried, ascending."""
         ends = float(self.intervals[1]) / BEYOND, float(self.intervals[-1]) * BEYOND
-        found: Array = np.geomspace(*ends, STEPS)
-        return found
+        values: Array = np.geomspace(*ends, STEPS)
+        return values
 
     @property
     def misfit(self) -> Array:
         """Squared distance from the best curve by p and T*, in mean gains of the first: [P, T]."""
-        whole = float(self.gains[:, 0].mean())
-        if not whole > 0:  # nothing to lose, or a run that failed
+        unit = float(self.gains[:, 0].mean())
+        if not unit > 0:  # nothing to lose, or a run that failed
             return np.full((len(POWERS), STEPS), np.nan)
         late = self.intervals / self.searched[:, None]
         curve: Array = np.exp(math.log(1 - COSTS_NOTHING) * late ** POWERS[:, None, None])
         along: Array = np.einsum("ptk,sk->pts", curve, self.gains) ** 2
         along /= (curve**2).sum(axis=2)[:, :, None]
-        left: Array = float((self.gains**2).sum()) - along.sum(axis=2)
-        return left / whole**2
+        residue: Array = float((self.gains**2).sum()) - along.sum(axis=2)
+        return residue / unit**2
 
 
 def log_tolerances(sweeps: Sequence[Sweep]) -> Array:
@@ -142,10 +142,10 @@ def tolerance_ratio(
         shared: whether p is shared; with a p for each sweep, T* is known far less well.
     """
     if shared:
-        first, second, *_ = _pseudo_values((sweep, other, *beside)).T
+        over, second, *_ = _pseudo_values((sweep, other, *beside)).T
     else:
-        first, second = (_pseudo_values([each])[:, 0] for each in (sweep, other))
-    return paired_difference_ci(first, second)
+        over, second = (_pseudo_values([single])[:, 0] for single in (sweep, other))
+    return paired_difference_ci(over, second)
 
 
 def _pseudo_values(sweeps: Sequence[Sweep]) -> Array:
@@ -196,8 +196,8 @@ def test_errors(subject: Subject, runs: Sequence[Run]) -> tuple[np.ndarray, np.n
 @unless_missing(UNKNOWN)
 def error_ratio(subject: Subject, a: Sequence[Run], b: Sequence[Run]) -> Interval:
     """Test word error of some runs over that of others, paired by seed and utterance."""
-    (errors, lengths), (others, _) = test_errors(subject, a), test_errors(subject, b)
-    return rate_ratio_ci(errors, others, lengths)
+    (errors, lengths), (below, _) = test_errors(subject, a), test_errors(subject, b)
+    return rate_ratio_ci(errors, below, lengths)
 
 
 def last(runs: Sequence[Run], name: str) -> np.ndarray:
@@ -237,11 +237,11 @@ def time_to_own_gain(run: Run, share: float = REACHED) -> float:
     """Simulated seconds until a run first has ``share`` of its final gain; inf without a gain."""
     _, values, time_s = run.curve(CRITERION)
     gained = values - values[0]
-    wanted = share * gained[-1]
-    if not wanted > 0:
+    goal = share * gained[-1]
+    if not goal > 0:
         return math.inf
-    i = int(np.flatnonzero(gained >= wanted)[0])
-    way = (wanted - gained[i - 1]) / (gained[i] - gained[i - 1])
+    i = int(np.flatnonzero(gained >= goal)[0])
+    way = (goal - gained[i - 1]) / (gained[i] - gained[i - 1])
     return float(time_s[i - 1] + way * (time_s[i] - time_s[i - 1]))
 
 
@@ -249,8 +249,8 @@ def time_to_own_gain(run: Run, share: float = REACHED) -> float:
 def share_in_slots(run: Run) -> float:
     """The share of the training utterances that are in the replicas' slots at once."""
     config = run.config
-    held = config["replicas"] * config["slots"]
-    return held * config["passes"] / run.summary["utterances"]
+    utterances = config["replicas"] * config["slots"]
+    return utterances * config["passes"] / run.summary["utterances"]
 
 
 def has_forced_start(run: Run) -> bool:

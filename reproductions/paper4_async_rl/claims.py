@@ -206,9 +206,9 @@ for _name, (_statement, _statistic, _needs, *_) in LAWS.items():
     )  # fmt: skip
     def law(subject: Subject, runs: Runs, name: str = _name) -> Judged:
         """The exponent of a law of staleness and rate lies within 0.2 of the law's."""
-        *_, read, clip = LAWS[name]
+        *_, exponents, clip = LAWS[name]
         true = REPORTED["law"][name]
-        for label, exponent in read(runs).items():
+        for label, exponent in exponents(runs).items():
             rule = rule_between(true - 0.2, true + 0.2)
             yield Quantity(label, true, exponent, rule, true)
         if clip:

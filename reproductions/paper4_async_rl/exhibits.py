@@ -59,11 +59,11 @@ def _hashes(runs: Runs, loss: str, eta: float, searched: bool) -> tuple[str, ...
 
 
 def _tell_rates() -> str:
-    told = [
-        f"{loss} {', '.join(f'{rate:g} (η = {eta})' for eta, rate in found.items())}"
-        for loss, found in RATES.items()
+    texts = [
+        f"{loss} {', '.join(f'{rate:g} (η = {eta})' for eta, rate in rates.items())}"
+        for loss, rates in RATES.items()
     ]
-    return "; ".join(told)
+    return "; ".join(texts)
 
 
 ALLOWANCE = "η + 1; 34 without an allowance"
@@ -128,10 +128,10 @@ def hour_table(subject: Subject, runs: Runs) -> Content:
     for plan in PLANS:
         ratio, printed = speed_up(runs, plan), REPORTED["hours"][plan]
         behind = hashes(runs[hours(plan)])
-        whole, printed_ratio = printed["synchronous"], round(read_printed_speed_up(plan), 2)
-        ends = (whole / ratio.high, whole / ratio.low) if math.isfinite(ratio.high) else None
-        yield Row(plan, "synchronous, given", whole, whole, None, behind)
-        took = whole / ratio.estimate
+        sync, printed_ratio = printed["synchronous"], round(read_printed_speed_up(plan), 2)
+        ends = (sync / ratio.high, sync / ratio.low) if math.isfinite(ratio.high) else None
+        yield Row(plan, "synchronous, given", sync, sync, None, behind)
+        took = sync / ratio.estimate
         yield Row(plan, "asynchronous", printed["asynchronous"], took, ends, behind)
         yield Row.from_interval(plan, "times as fast", printed_ratio, ratio, behind)
 
@@ -158,10 +158,13 @@ def throughputs(subject: Subject, runs: Runs) -> Content:
 def publications(subject: Subject, runs: Runs) -> Content:
     """Tokens a second by kind of publication."""
     models = [value for name, value in REPORTED["interruptible"].items() if name != "where"]
-    paper, first = sum(models) / len(models), publication_name("in-flight")
+    paper, in_flight = sum(models) / len(models), publication_name("in-flight")
     for name in PUBLICATIONS[:2]:
-        other, label = publication_name(name), f"in-flight over {name}"
-        ratio, behind = times_as_fast(runs, first, other), hashes(runs[first], runs[other])
+        setting, label = publication_name(name), f"in-flight over {name}"
+        ratio, behind = (
+            times_as_fast(runs, in_flight, setting),
+            hashes(runs[in_flight], runs[setting]),
+        )
         yield Row.from_interval(label, "tokens a second", paper, ratio, behind)
 
 
@@ -212,8 +215,8 @@ def _shares(run: Run) -> tuple[Share, ...]:
         return NO_SHARES
     columns = rows.columns()
     ages = columns["trained_version"] - columns["oldest_version"]
-    found, counts = np.unique(ages, return_counts=True)
-    return tuple(zip(found.tolist(), (counts / len(ages)).tolist(), strict=True))
+    values, counts = np.unique(ages, return_counts=True)
+    return tuple(zip(values.tolist(), (counts / len(ages)).tolist(), strict=True))
 
 
 @EXHIBITS.figure(

@@ -45,8 +45,8 @@ def share_kept(runs: Runs, loss: str, eta: float, searched: bool) -> Interval:
 
 def share_lost(runs: Runs, loss: str, eta: float, searched: bool) -> Interval:
     """Share of the gain without an allowance that a cell loses."""
-    fresh = gains(runs, loss, 0.0, searched)
-    return ratio_ci(fresh - gains(runs, loss, eta, searched), fresh)
+    base = gains(runs, loss, 0.0, searched)
+    return ratio_ci(base - gains(runs, loss, eta, searched), base)
 
 
 def read_printed_score(loss: str, eta: float, test: str = TEST) -> float:
@@ -57,20 +57,20 @@ def read_printed_score(loss: str, eta: float, test: str = TEST) -> float:
 
 def read_printed_loss(loss: str, eta: float) -> float:
     """Share of the gain that the paper's figures lose."""
-    fresh = read_printed_score(loss, 0.0)
-    return (fresh - read_printed_score(loss, eta)) / (fresh - REPORTED["score"]["start"][TEST])
+    base = read_printed_score(loss, 0.0)
+    return (base - read_printed_score(loss, eta)) / (base - REPORTED["score"]["start"][TEST])
 
 
 def order_of_scores(runs: Runs, loss: str, searched: bool) -> Interval:
     """Rank correlation of the score with the allowance."""
-    found = [scores(runs, loss, eta, searched) for eta in ETAS]
-    return rank_correlation_ci(list(PLACES.values()), np.stack(found, axis=1))
+    columns = [scores(runs, loss, eta, searched) for eta in ETAS]
+    return rank_correlation_ci(list(PLACES.values()), np.stack(columns, axis=1))
 
 
 def read_printed_order(loss: str) -> float:
     """Rank correlation of the paper's scores with the allowance."""
-    found = np.array([[read_printed_score(loss, eta) for eta in ETAS]])
-    return rank_correlation_ci(list(PLACES.values()), found).estimate
+    printed = np.array([[read_printed_score(loss, eta) for eta in ETAS]])
+    return rank_correlation_ci(list(PLACES.values()), printed).estimate
 
 
 def times_as_fast(runs: Runs, setting: str, other: str) -> Interval:
@@ -95,5 +95,5 @@ def speed_up(runs: Runs, plan: str) -> Interval:
 
 def read_printed_speed_up(plan: str) -> float:
     """The paper's synchronous over asynchronous hours."""
-    found = REPORTED["hours"][plan]
-    return found["synchronous"] / found["asynchronous"]
+    printed = REPORTED["hours"][plan]
+    return printed["synchronous"] / printed["asynchronous"]

@@ -101,8 +101,8 @@ class Allowances(Spec):
     def trouble(self) -> tuple[str, str] | None:
         """No engine is left to train."""
         if self.shared is not None and self.shared <= self.generators:
-            told = f"more than the {self.generators} that generate with an allowance"
-            return "shared", f"{self.shared} is not allowed; allowed: {told}"
+            allowed = f"more than the {self.generators} that generate with an allowance"
+            return "shared", f"{self.shared} is not allowed; allowed: {allowed}"
         return None
 
 
@@ -149,8 +149,10 @@ def predict_allowances(
     for number, values in enumerate(figures.tolist()):
         if number % 10 == 0:
             progress(f"draws from {number + 1} to {min(number + 10, plan.draws)} of {plan.draws}")
-        drawn = with_values(table, zip(plan.uncertain, values, strict=True), str(path))
-        seconds[number] = _ratios(build(Allowances, drawn, str(path)), number) * plan.synchronous_s
+        changed = with_values(table, zip(plan.uncertain, values, strict=True), str(path))
+        seconds[number] = (
+            _ratios(build(Allowances, changed, str(path)), number) * plan.synchronous_s
+        )
     tail = (1.0 - plan.interval) / 2.0
     for allowance, column in zip(plan.allowances, seconds.T, strict=True):
         low, middle, high = np.quantile(column, [tail, 0.5, 1.0 - tail]).tolist()
@@ -180,7 +182,7 @@ def _ratios(plan: Allowances, number: int) -> np.ndarray:
         rules = replace(rules, train_s=rules.train_s * machines / (machines - plan.generators))
     publish = plan.publish[number % len(plan.publish)]
     later = [replace(rules, eta=float(eta), publish=publish) for eta in plan.allowances]
-    return np.array([_simulate(plan, each, number, plan.generators) for each in later]) / whole_s
+    return np.array([_simulate(plan, rule, number, plan.generators) for rule in later]) / whole_s
 
 
 def _simulate(plan: Allowances, rules: Rollouts, number: int, generators: int) -> float:
@@ -209,8 +211,8 @@ class AllowanceConfig(Configuration):
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""
         plan = tomllib.loads(self.path.read_text(encoding="utf-8"))
-        told = {"draws": self.draws, "seed": self.seed, "format": self.format}
-        return {"is": "AllowanceConfig", "plan": plan, **told}
+        settings = {"draws": self.draws, "seed": self.seed, "format": self.format}
+        return {"is": "AllowanceConfig", "plan": plan, **settings}
 
     def execute(self, store: Store, watch: Watch) -> Run:
         """See `Configuration`.
@@ -223,10 +225,10 @@ class AllowanceConfig(Configuration):
 
         def execute(writer: RunWriter) -> None:
             summary = {"measured_s": plan.synchronous_s}
-            for each in predict_allowances(plan, self.path):
-                summary[f"seconds/{each.allowance}"] = each.seconds
-                summary[f"low/{each.allowance}"] = each.low
-                summary[f"high/{each.allowance}"] = each.high
+            for row in predict_allowances(plan, self.path):
+                summary[f"seconds/{row.allowance}"] = row.seconds
+                summary[f"low/{row.allowance}"] = row.low
+                summary[f"high/{row.allowance}"] = row.high
             writer.finish("done", summary)
 
         return store.obtain(self.to_dict(), execute)

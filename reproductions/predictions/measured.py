@@ -72,8 +72,8 @@ def compare(prediction: Path, measured: Path) -> list[CellComparison]:
     Raises:
         UserError: a measured cell was not predicted.
     """
-    told = tomllib.loads(measured.read_text(encoding="utf-8"))["measured"]["cells"]
-    runs = {_cell_of(cell): (cell["ms_per_step"], cell["computing_ms"]) for cell in told}
+    measurements = tomllib.loads(measured.read_text(encoding="utf-8"))["measured"]["cells"]
+    runs = {_cell_of(cell): (cell["ms_per_step"], cell["computing_ms"]) for cell in measurements}
     with prediction.open(encoding="utf-8") as file:
         rows = {_cell_of(row): row for row in csv.DictReader(file)}
     if unknown := [cell for cell in runs if cell not in rows]:
@@ -115,13 +115,13 @@ def format_table(tables: Mapping[str, Sequence[CellComparison]]) -> str:
     heads += [f"{name}{unit}" for name in tables for unit in (", ms", ": error")]
     lines = [" | ".join(heads), " | ".join("---" for _ in heads)]
     for cells in zip(*tables.values(), strict=True):
-        one = cells[0]
-        shown = [one.algorithm, str(one.every), f"{one.bandwidth_bits_per_s / MEGA:,.0f}"]
-        shown.append(_format_ms(one.measured_ms))
+        head = cells[0]
+        columns = [head.algorithm, str(head.every), f"{head.bandwidth_bits_per_s / MEGA:,.0f}"]
+        columns.append(_format_ms(head.measured_ms))
         for cell in cells:
             error = f"{100 * cell.error:+.0f}%".replace("-", "−")
-            shown += [_format_ms(cell.ms), error if cell.is_inside else f"({error})"]
-        lines.append(" | ".join(shown))
+            columns += [_format_ms(cell.ms), error if cell.is_inside else f"({error})"]
+        lines.append(" | ".join(columns))
     return "\n".join(f"| {line} |" for line in lines)
 
 
@@ -140,8 +140,8 @@ def _run(arguments: argparse.Namespace) -> int:
     measured = PLANS / f"{arguments.name}-measured.toml"
     if not measured.is_file():
         raise UserError(f"{measured}: there is no such file; allowed: a measured prediction")
-    asked = {"predicted": arguments.name, "mended": f"{arguments.name}-mended"}
-    files = {name: PUBLISHED / f"{file}.csv" for name, file in asked.items()}
+    names = {"predicted": arguments.name, "mended": f"{arguments.name}-mended"}
+    files = {name: PUBLISHED / f"{file}.csv" for name, file in names.items()}
     tables = {name: compare(file, measured) for name, file in files.items() if file.is_file()}
     print(format_table(tables))
     for name, cells in tables.items():

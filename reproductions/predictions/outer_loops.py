@@ -83,12 +83,12 @@ class OuterLoops(Spec):
         names = [loop.name for loop in self.algorithms]
         for place, figure in enumerate(self.uncertain):
             if unknown := [name for name in figure.algorithms if name not in names]:
-                told = f"{unknown[0]!r} is not allowed; allowed: {', '.join(names)}"
-                return f"uncertain[{place}].algorithms", told
+                reason = f"{unknown[0]!r} is not allowed; allowed: {', '.join(names)}"
+                return f"uncertain[{place}].algorithms", reason
         for every in {every for loop in self.algorithms for every in loop.every}:
             if self.steps // every <= self.discarded_steps // every:
-                told = f"{self.steps} is not allowed; allowed: so many that one is counted"
-                return "steps", f"{told} of the synchronisations every {every} steps"
+                reason = f"{self.steps} is not allowed; allowed: so many that one is counted"
+                return "steps", f"{reason} of the synchronisations every {every} steps"
         return None
 
 
@@ -121,8 +121,8 @@ def build_table(path: Path, progress: Callable[[str], None]) -> Iterator[Sequenc
 def format_row(cell: Cell) -> list[str]:
     """A cell as a row of the table, times with six digits and the share with four."""
     figures = (cell.ms_per_step, cell.ms_low, cell.ms_high)
-    asked = [cell.algorithm, str(cell.every), f"{cell.bandwidth_bits_per_s:.0f}"]
-    return [*asked, *(f"{figure:.6g}" for figure in figures), f"{cell.computing_share:.4g}"]
+    settings = [cell.algorithm, str(cell.every), f"{cell.bandwidth_bits_per_s:.0f}"]
+    return [*settings, *(f"{figure:.6g}" for figure in figures), f"{cell.computing_share:.4g}"]
 
 
 def predict_steps(
@@ -172,8 +172,8 @@ def _machine(
         for figure, value in zip(plan.uncertain, values, strict=True)
         if not figure.algorithms or loop.name in figure.algorithms
     ]
-    drawn = with_values(limited, figures, str(file))
-    return _with_broadcast(cluster_from(drawn, file), loop.broadcast_bytes)
+    changed = with_values(limited, figures, str(file))
+    return _with_broadcast(cluster_from(changed, file), loop.broadcast_bytes)
 
 
 def _with_broadcast(machine: Cluster, size_bytes: float) -> Cluster:

@@ -82,12 +82,12 @@ def with_values(
     Raises:
         UserError: there is no such key, or it has no number to multiply.
     """
-    drawn = copy.deepcopy(table)
+    changed = copy.deepcopy(table)
     for figure, value in values:
-        factor = get(drawn, figure.key, where) if figure.factor else 1.0
+        factor = get(changed, figure.key, where) if figure.factor else 1.0
         if not isinstance(factor, int | float):
             raise UserError(
                 f"{where}: {figure.key}: {factor!r} is not a number, so it cannot be scaled"
             )
-        put(drawn, figure.key, value * factor, where)
-    return drawn
+        put(changed, figure.key, value * factor, where)
+    return changed

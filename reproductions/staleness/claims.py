@@ -88,19 +88,19 @@ def _judge(
 ) -> Callable[..., Callable[[Subject, Runs], Claim]]:
     """Declare the claim of a registered prediction."""
     registered = REGISTERED[name]
-    statement, where = registered["statement"], registered["where"]
+    statement, place = registered["statement"], registered["where"]
     note = f"Expected: {registered['expected']}"
-    return CLAIMS.declare(f"s.{name}", needs, statement, where, statistic, note)
+    return CLAIMS.declare(f"s.{name}", needs, statement, place, statistic, note)
 
 
 def _cells(optimizers: Sequence[str], taus: Sequence[int], *problems: str) -> tuple[str, ...]:
-    named = [cell(p, o, t) for p in problems or tuple(PROBLEMS) for o in optimizers for t in taus]
-    return tuple(dict.fromkeys(named))
+    cells = [cell(p, o, t) for p in problems or tuple(PROBLEMS) for o in optimizers for t in taus]
+    return tuple(dict.fromkeys(cells))
 
 
-def _with_start(named: Sequence[str], *problems: str) -> tuple[str, ...]:
+def _with_start(cells: Sequence[str], *problems: str) -> tuple[str, ...]:
     """The cells and those of the precondition."""
-    return tuple(dict.fromkeys([*named, *_cells(("SGD",), (0,), *problems)]))
+    return tuple(dict.fromkeys([*cells, *_cells(("SGD",), (0,), *problems)]))
 
 
 def _cluster_cells(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
@@ -154,12 +154,12 @@ def momentum_rate(subject: Subject, runs: Runs) -> Judged:
 def momentum_begets(subject: Subject, runs: Runs) -> Judged:
     """Momentum is worth less under staleness: asynchrony begets momentum of its own."""
     for name in PROBLEMS:
-        stale, fresh = (
+        stale, current = (
             summary_values(runs[cell(name, "momentum", tau)], "loss")
             - summary_values(runs[cell(name, "SGD", tau)], "loss")
             for tau in (MIDDLE, 0)
         )
-        yield _quantity("momentum-begets", name, stale - fresh)
+        yield _quantity("momentum-begets", name, stale - current)
 
 
 @_judge(
@@ -169,11 +169,11 @@ def momentum_begets(subject: Subject, runs: Runs) -> Judged:
 def must_sweep(subject: Subject, runs: Runs) -> Judged:
     """SGD does not stand at τ = 16 the rate that is best without staleness."""
     searches = {n: [runs[cell(n, "SGD", tau)] for tau in (0, MIDDLE)] for n in PROBLEMS}
-    for name, (fresh, stale) in searches.items():
-        ratio = octaves(fresh, "rate") - octaves(stale, "edge")
+    for name, (current, stale) in searches.items():
+        ratio = octaves(current, "rate") - octaves(stale, "edge")
         yield replace(_quantity("must-sweep", name, ratio), is_log2=True)
-    for name, (fresh, stale) in searches.items():
-        left_open = _open(name, bounds_of_rate(fresh), bounds_of_edge(stale))
+    for name, (current, stale) in searches.items():
+        left_open = _open(name, bounds_of_rate(current), bounds_of_edge(stale))
         yield replace(left_open, is_log2=True)
 
 
@@ -291,8 +291,8 @@ def _quantity(name: str, label: str, shares: Array) -> Quantity:
 def _open(label: str, of: Bounds, less: Bounds | None = None) -> Quantity:
     """Unjudged companion of a part: its interval if an edge lies anywhere between its two rungs."""
     zero = np.zeros(len(of[0]))
-    found = bounded_difference_ci(of, less or (zero, zero))
-    return Quantity(f"{label}, with the ladder's rungs", None, found)
+    difference = bounded_difference_ci(of, less or (zero, zero))
+    return Quantity(f"{label}, with the ladder's rungs", None, difference)
 
 
 def _band(name: str) -> Rule:

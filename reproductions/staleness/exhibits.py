@@ -130,7 +130,7 @@ def clusters(subject: Subject, runs: Runs) -> Content:
 def _scatter_cells(tau: int) -> tuple[str, ...]:
     """The cells of a cluster's τ + 1 workers, of the same fixed staleness, and of none."""
     pairs = tuple(product(PROBLEMS, OPTIMIZERS))
-    fixed = tuple(cell(*pair, each) for pair in pairs for each in (0, tau))
+    fixed = tuple(cell(*pair, age) for pair in pairs for age in (0, tau))
     return (*fixed, *(cell(*pair, tau, cluster) for pair in pairs for cluster in CLUSTERS))
 
 

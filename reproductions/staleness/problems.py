@@ -51,8 +51,8 @@ class Characters(nn.Module):
         parts = (
             self.attended(self.before[0](h)).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
         )
-        seen = nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
-        h = h + self.mixed(seen.transpose(1, 2).flatten(2))
+        mixed = nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
+        h = h + self.mixed(mixed.transpose(1, 2).flatten(2))
         h = h + self.narrow(nn.functional.gelu(self.wide(self.before[1](h))))
         return self.out(self.before[2](h)).transpose(1, 2)
 
@@ -114,9 +114,9 @@ def text() -> tuple[Arrays, Arrays]:
     Training examples begin at every half length of the book, so that each character is in two.
     """
     number = {letter: k for k, letter in enumerate(alphabet())}
-    whole = torch.tensor([number[letter] for letter in _book()])
-    cut = round((1 - HELD_OUT_TEXT) * len(whole))
-    return _windows(whole[:cut], LENGTH // 2), _windows(whole[cut:], LENGTH)
+    letters = torch.tensor([number[letter] for letter in _book()])
+    cut = round((1 - HELD_OUT_TEXT) * len(letters))
+    return _windows(letters[:cut], LENGTH // 2), _windows(letters[cut:], LENGTH)
 
 
 def _windows(letters: Tensor, step: int) -> Arrays:

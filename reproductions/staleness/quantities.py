@@ -70,8 +70,8 @@ def bounds_of_edge(runs: Sequence[Run]) -> Bounds:
 
 def bounds_of_rate(runs: Sequence[Run]) -> Bounds:
     """log2 of the best rate as both bounds; unbounded where a search is missing, [S]."""
-    known = octaves(runs, "rate")
-    return _open_bounds(known, known)
+    rates = octaves(runs, "rate")
+    return _open_bounds(rates, rates)
 
 
 def _open_bounds(low: Array, high: Array) -> Bounds:
@@ -84,10 +84,10 @@ def share_lost(runs: Runs, problem: str, optimizer: str, tau: int, cluster: str 
 
     A gain is the development loss at the start less that at the end, at the best rate of each.
     """
-    fresh = runs[cell(problem, optimizer, 0)]
-    best = summary_values(fresh, "loss")
+    group = runs[cell(problem, optimizer, 0)]
+    best = summary_values(group, "loss")
     stale = summary_values(runs[cell(problem, optimizer, tau, cluster)], "loss")
-    return (stale - best) / (summary_values(fresh, "first_loss") - best)
+    return (stale - best) / (summary_values(group, "first_loss") - best)
 
 
 def share_lost_to_scatter(
