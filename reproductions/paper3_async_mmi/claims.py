@@ -20,9 +20,9 @@ from harness.judge.parts import Precondition, Quantity
 from harness.judge.statistics import bounded_difference_ci, mean_ci, paired_difference_ci, ratio_ci
 from reproductions.makers import Claims, Judged
 from reproductions.paper import Subject
+from reproductions.paper3_async_mmi.exhibits import SWEPT
 from reproductions.paper3_async_mmi.experiments import (
     DECODE_COST,
-    INTERVALS,
     PRESETS,
     REPORTED,
     SMALL,
@@ -224,7 +224,6 @@ def _format_bounds(bounds: list[Bounds]) -> str:
     )  # fmt: skip
 
 
-SWEPT = tuple(fetch_name(sweep, i) for sweep in SWEEPS for i in range(INTERVALS + 1))
 RATIOS = (*SWEPT, MANY)
 NOTE = (
     "T* is fitted to all intervals, seeds and sweeps at once, with one shape of the loss for all "

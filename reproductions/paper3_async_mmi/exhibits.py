@@ -64,6 +64,7 @@ SHUFFLED = {"none": "none", "on the fly": "on the fly", "full": "ce"}
 """Shufflings that p3.shuffling compares -> their settings; the start is shuffled in full."""
 THREE = tuple(LABELS)
 SWEEP = tuple(fetch_name("last", i) for i in range(INTERVALS + 1))
+SWEPT = tuple(fetch_name(sweep, i) for sweep in SWEEPS for i in range(INTERVALS + 1))
 PAPER_SHARE: float = REPORTED["claims"]["cancelled"]
 TIME = "simulated time (h)"
 EXHIBITS = Exhibits()
@@ -361,7 +362,7 @@ def lags(subject: Subject, runs: Runs) -> Content:
 @EXHIBITS.figure(
     "p3.fetching",
     "Gain of the criterion by fetch interval, of the gain when fetching at each utterance",
-    tuple(fetch_name(sweep, i) for sweep in SWEEPS for i in range(INTERVALS + 1)),
+    SWEPT,
     ("fetch interval (passes)", "gain left (%)"), draw={"as": "curves", "x_scale": "log"},
     divergence=True,
 )  # fmt: skip
