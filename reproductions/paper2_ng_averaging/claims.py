@@ -10,12 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.judge.builders import Runs
-from harness.judge.claims import (
-    relative_error,
-    rule_at_most,
-    rule_between,
-    rule_near,
-)
+from harness.judge.claims import relative_error, rule_at_most, rule_between, rule_near
 from harness.judge.conditions import read_conditions
 from harness.judge.parts import Precondition, Quantity, side_of_zero
 from harness.judge.statistics import Interval, mean_ci, ratio_ci
