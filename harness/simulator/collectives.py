@@ -408,9 +408,9 @@ class AllReduce:
         ends = ends_by_rounds_s if meet_nowhere else ends_by_events_s
         return ends(self.wiring, self.members, ready, rounds)
 
-    def messages(self, ready_s: Any, size_bytes: float, add_s_per_byte: float = 0.0) -> Messages:
-        """Every message of one run; the arguments are those of `ends_s`."""
-        return self._run(np.asarray(ready_s, np.float64), size_bytes, add_s_per_byte)[1]
+    def messages(self, ready_s: Any, size_bytes: float) -> Messages:
+        """Every message of one run in which adding takes no time; arguments as for `ends_s`."""
+        return self._run(np.asarray(ready_s, np.float64), size_bytes, 0.0)[1]
 
     def _get_plan(self) -> tuple[Plan, Program]:
         if self._plan is None:

@@ -408,9 +408,9 @@ def average_in_buckets(
     begins_s: Any,
     backward_s: Any,
     slowdown: float,
-    pause_s: float = 0.0,
-    add_s_per_byte: float = 0.0,
-    ratio: float = 1.0,
+    pause_s: float,
+    add_s_per_byte: float,
+    ratio: float,
 ) -> tuple[Any, Any]:
     """Compute and average bucket after bucket.
 
