@@ -205,11 +205,8 @@ class Maker(SpeechMaker):
         """A silence of (least, most) frames, like ``draw_word``."""
         total = int(rng.integers(frames[0], frames[1] + 1))
         stays = np.array([total // 3, total - 2 * (total // 3), total // 3])
-        return (
-            np.arange(SILENCE_STATES),
-            stays,
-            np.zeros((SILENCE_STATES, self.recipe.articulation + 1)),
-        )
+        still = np.zeros((SILENCE_STATES, self.recipe.articulation + 1))
+        return np.arange(SILENCE_STATES), stays, still
 
     def utterance(self, split: str, index: int) -> Spoken:
         """Utterance ``index`` of a split, a sentence."""

@@ -364,18 +364,15 @@ class References:
         self._sayable = frozenset(self.loop.words)
 
         @lru_cache(REMEMBERED)
-        def get_graph(words: Words) -> Graph:
+        def graph(words: Words) -> Graph:
             return transcript_graph(words, model, lexicon)
 
-        self._graph = get_graph
+        # The graph of one reference, which has no `unsayable` word.
+        self.graph = graph
 
     def unsayable(self, reference: Words) -> Words:
         """The words of a reference that the word loop lacks."""
         return tuple(w for w in reference if w not in self._sayable)
-
-    def graph(self, reference: Words) -> Graph:
-        """The graph of one reference, which has no `unsayable` word."""
-        return self._graph(reference)
 
     def align(self, reference: Words, scores: np.ndarray) -> Alignment | None:
         """The heaviest path of a reference (Viterbi); None if none has T frames.
@@ -434,7 +431,14 @@ class OnTheFly:
 
     def rescore(self, scores: np.ndarray) -> OnTheFly:
         """The same paths, without a new search, with other ``scores`` [T, K]."""
-        return replace(self, lattice=_rescore(self.lattice, scores))
+        lattice, graph = self.lattice, self.lattice.graph
+        entered = lattice.node[lattice.to]
+        gain = np.zeros(len(entered))
+        state = entered < graph.states
+        frame = lattice.layer[lattice.to[state]] - 1
+        gain[state] = scores[frame, graph.target[entered[state]]]
+        score = graph.weight[lattice.arc] + gain
+        return replace(self, lattice=replace(lattice, score=score))
 
 
 Denominator = WholeGraph | OnTheFly
@@ -454,16 +458,6 @@ def denominator(
     if beam is None:
         return WholeGraph(graph, scores, shares)
     return OnTheFly(lattice(graph, scores, beam), scores.shape[1])
-
-
-def _rescore(found: Lattice, scores: np.ndarray) -> Lattice:
-    """The same paths with other ``scores`` [T, K] where targets are entered."""
-    entered = found.node[found.to]
-    gain = np.zeros(len(entered))
-    state = entered < found.graph.states
-    frame = found.layer[found.to[state]] - 1
-    gain[state] = scores[frame, found.graph.target[entered[state]]]
-    return replace(found, score=found.graph.weight[found.arc] + gain)
 
 
 @dataclass(frozen=True, eq=False)

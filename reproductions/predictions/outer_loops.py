@@ -144,13 +144,10 @@ def predict_steps(
         for every in loop.every:
             progress(f"{loop.name}, a synchronisation every {every} steps")
             for bandwidth in plan.bandwidths_bits_per_s:
-                machines = (
-                    _machine(plan, table, file, loop, bandwidth, values)
-                    for values in figures.tolist()
-                )
+                rules = Averaging(every, buckets=loop.buckets)
                 runs = [
-                    _run(plan, machine, Averaging(every, buckets=loop.buckets), number)
-                    for number, machine in enumerate(machines)
+                    _run(plan, _machine(plan, table, file, loop, bandwidth, values), rules, number)
+                    for number, values in enumerate(figures.tolist())
                 ]
                 yield _cell(plan, loop.name, every, bandwidth, np.array(runs))
 
