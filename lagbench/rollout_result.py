@@ -18,8 +18,8 @@ from harness.judge.bounds import positive_ci, share_ci
 from harness.judge.interval import Interval
 from harness.judge.statistics import mean_ci
 from harness.rollouts.executor import REWARD
-from harness.rollouts.fates import figures_of, load_record
 from harness.rollouts.policy import Weights
+from harness.rollouts.records import figures_of, load_record
 from harness.rollouts.rollout_config import RolloutConfig
 from harness.store import Run
 from harness.store.schema import MODEL

@@ -5,24 +5,23 @@ Comparisons, searches for break points and advice are answered in one form.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from harness.base.settings import format_quantity, format_seconds
 from harness.judge import comparison
-from harness.store import files
+from harness.simulator import Workload
+from harness.store import Cell, Run, files
 from reports.render import inline, render_html
 from reports.style import render_figure, use_style
+from reports.tables import format_csv
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-__all__ = ["Answer", "Picture"]
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,9 @@ class Answer:
         results = {"schema": 1, **self.to_dict(), "provenance": provenance}
         contents = {
             "index.html": self._page(pictures, drawn, provenance).encode(),
-            "table.csv": self._csv().encode(),
+            "table.csv": format_csv(
+                self.records[0], (record.values() for record in self.records)
+            ).encode(),
             **drawn,
             "results.json": (json.dumps(results, indent=2) + "\n").encode(),
         }
@@ -138,16 +139,42 @@ class Answer:
         where = {"facts": [*facts, ("versions", versions)], "hashes": hashes}
         return render_html({**page, "provenance": where})
 
-    def _csv(self) -> str:
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(self.records[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.records)
-        return text.getvalue()
-
 
 def finite_or_none(value: Any) -> Any:
     """A value for JSON, which has no number that is not finite."""
     if isinstance(value, tuple | list):
         return [finite_or_none(each) for each in cast(Sequence[Any], value)]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def charge_line(cells: Sequence[Cell]) -> str:
+    """A line on the size of a minibatch and of a parameter copy; empty if no run records them."""
+    found = dict.fromkeys(_charge(run) for cell in cells for run in cell.runs[:1])
+    said = " or ".join(each for each in found if each)
+    return f"time is charged for {said}" if said else ""
+
+
+def _charge(run: Run) -> str:
+    config, work = run.config, _work(run.config)
+    if work is None:
+        return ""
+    copies = f"copies of {format_quantity(work.parameter_bytes, 'B')}"
+    if work.operators:
+        launched = f"{work.operators:.0f} operators, {format_quantity(work.moved_bytes, 'B')} moved"
+        return f"minibatches of {launched}, {work.minibatch_flops:.4g} operations, and {copies}"
+    if work.minibatch_flops:
+        return f"minibatches of {work.minibatch_flops:.4g} operations and {copies}"
+    devices = config["cluster"]["devices"].values()
+    launches = {float(device.get("launch_s", 0.0)) for device in devices}
+    steps = " or ".join(map(format_seconds, sorted(launches)))
+    return f"minibatches of {steps} and {copies}"
+
+
+def _work(config: dict[str, Any]) -> Workload | None:
+    """The work that a run of modules or of frames of speech is charged for."""
+    if "work" in config:
+        names = {entry.name for entry in fields(Workload)} & config["work"].keys()
+        return Workload(**{name: config["work"][name] for name in names})
+    if "timed_layers" in config and "stages" in config:
+        return Workload.of_network(config["timed_layers"], config["stages"][0]["timed_minibatch"])
+    return None

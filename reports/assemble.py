@@ -11,7 +11,7 @@ from typing import Any
 from harness.base.errors import UserError
 from harness.base.log import LOG
 from harness.base.printable import printable
-from harness.judge import Exhibit, Results, read_results, write_results
+from harness.judge.results import Exhibit, Results, read_results, write_results
 from harness.simulator.timeline_file import load_timeline, save_timeline
 from harness.store.files import writable_folder, write_bytes
 from harness.store.schema import TIMELINE

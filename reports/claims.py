@@ -10,12 +10,9 @@ import math
 from collections.abc import Collection
 from typing import Any
 
-from harness.judge import Claim, Condition, Part
-from harness.judge.results import Bounds
+from harness.judge.results import Bounds, Claim, Condition, Part
 from reports import numbers
 from reports.reference_terms import Words
-
-__all__ = ["draw_part", "explain_bearing", "find_deciding", "format_band", "row_of_claim"]
 
 Data = dict[str, Any]
 UNBOUNDED = (None, None)

@@ -14,9 +14,8 @@ from harness.judge.bounds import geometric_ci
 from harness.judge.comparison import Row, Table
 from harness.judge.interval import Interval
 from harness.store import Cell
-from reports.answers import Answer, Picture
-from reports.charge import charge_line
-from reports.learning_curves import curves_figure, has_methods, rates_figure
+from reports.answers import Answer, Picture, charge_line
+from reports.learning_curves import curves_figure, rates_figure
 from reports.sentences import (
     answer,
     find_headline,
@@ -27,7 +26,7 @@ from reports.sentences import (
     format_workers,
     rank_rows,
 )
-from reports.style import COLOURS, DASHES, MARKERS, MUTED, cycle, empty_figure, set_log_scale
+from reports.style import MUTED, empty_figure, look_of, set_log_scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +42,7 @@ def answer_of(table: Table, model: str = "") -> Answer:
         table: at least one row.
         model: what was trained, in words.
     """
-    methods = list(dict.fromkeys(row.cell.method for row in table.rows))
+    methods = [*table.methods]
     sentences, charged = answer(table), charge_line([row.cell for row in table.rows])
     data: dict[str, Any] = {"answer": " ".join(sentences), "judged": table.judged}
     data |= {"target": table.target, "target_is": table.reason, "charged": charged}
@@ -82,11 +81,11 @@ def feet(table: Table) -> Iterator[str]:
         name = f"{each.method}, {format_workers(each.workers)}"
         yield f"{name}: not possible: {each.reason}"
     target = "" if table.target is None else f"; target {table.target:.4g} ({table.reason})"
-    yield f"{_name(table)} on development data{target}; times are simulated; {_seeds(table)}"
+    yield f"{table.metric} on development data{target}; times are simulated; {_seeds(table)}"
     cell = table.rows[0].cell
     if cell.example_weight and _is_coarse(table):
         count = round(1.0 / cell.example_weight)
-        weight = f"one of them is {cell.example_weight:.2g} of {_name(table)}"
+        weight = f"one of them is {cell.example_weight:.2g} of {table.metric}"
         yield f"{count} development examples: {weight}"
     if charged := charge_line([row.cell for row in table.rows]):
         yield charged
@@ -133,10 +132,6 @@ def _seeds(table: Table) -> str:
     return f"95% intervals over {seeds} seeds" if seeds > 1 else "one seed has no intervals"
 
 
-def _name(table: Table) -> str:
-    return table.judged.removeprefix("dev_").replace("_", " ")
-
-
 def _label(row: Row) -> str:
     return f"{row.cell.method}, {format_workers(row.cell.workers)}"
 
@@ -147,7 +142,7 @@ def cells(table: Table) -> Iterator[list[str]]:
     faults = any(row.faults is not None for row in table.rows)
     compared = [row.speedup for row in table.rows if row.speedup] if len(table.rows) > 1 else []
     yield [
-        *("algorithm", "workers", "rate", _name(table), *(["test"] if test else []), "time"),
+        *("algorithm", "workers", "rate", table.metric, *(["test"] if test else []), "time"),
         *([] if table.target is None else ["to target"]),
         *(["speed-up"] if compared else []),
         "staleness",
@@ -241,7 +236,7 @@ CAPTION_RATES = (
 
 def _caption_curves(table: Table) -> str:
     first = " The first panels have the two rows of the answer."
-    first = first if len(find_headline(table)) > 1 and has_methods(table) else ""
+    first = first if len(find_headline(table)) > 1 and len(table.methods) > 1 else ""
     line = "" if table.target is None else " The dotted line is the target."
     return (
         "Mean over the reported seeds on development data. Bands reach from the lowest to the"
@@ -250,7 +245,7 @@ def _caption_curves(table: Table) -> str:
 
 
 def _caption_overview(table: Table) -> str:
-    told = f"The {_name(table)} at the end, and {_time(table)}: means over the reported seeds"
+    told = f"The {table.metric} at the end, and {_time(table)}: means over the reported seeds"
     bars = "Bars are 95% intervals, those of the table; they may go on beyond the frame."
     left = " Rows that do not reach the target with every seed have no time."
     return f"{told}. {bars}{'' if table.target is None else left}"
@@ -306,30 +301,28 @@ def _panel(axes: Axes, table: Table, value: Callable[[Row], Interval | None]) ->
     """Draw a line a method; returns the estimates."""
     from matplotlib.ticker import NullFormatter
 
-    methods = list(dict.fromkeys(row.cell.method for row in table.rows))
-    drawn: list[float] = []
-    for place, method in enumerate(methods):
-        found = [(row.cell.workers, value(row)) for row in table.rows if row.cell.method == method]
-        points = [(workers, each) for workers, each in found if each is not None]
-        beside = 1.0 + 0.03 * (place - (len(methods) - 1) / 2)  # so that intervals do not hide
+    estimates: list[float] = []
+    for place, (method, rows) in enumerate(table.methods.items()):
+        pairs = [(row.cell.workers, value(row)) for row in rows]
+        points = [(workers, interval) for workers, interval in pairs if interval is not None]
+        # beside each other, so that intervals do not hide
+        beside = 1.0 + 0.03 * (place - (len(table.methods) - 1) / 2)
         axes.errorbar(
             [workers * beside for workers, _ in points],
             [each.estimate for _, each in points],
             yerr=_bars([each for _, each in points]),
             label=method,
-            color=cycle(COLOURS, place),
-            linestyle=cycle(DASHES, place),
-            marker=cycle(MARKERS, place),
+            **look_of(place),
             elinewidth=0.7,
             capsize=1.5,
         )
-        drawn += [each.estimate for _, each in points]
-    counts = sorted({row.cell.workers for row in table.rows})
+        estimates += [each.estimate for _, each in points]
+    counts = table.counts
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [str(count) for count in counts])
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("workers")
-    return drawn
+    return estimates
 
 
 def _bars(found: Sequence[Interval]) -> list[list[float]]:

@@ -9,16 +9,14 @@ from dataclasses import asdict
 from typing import Any
 
 from harness.base.seeds import SHORT
-from harness.judge import Exhibit, Results
 from harness.judge.claims import VERDICTS
 from harness.judge.parts import LOOKS
+from harness.judge.results import Exhibit, Results
 from reports import extrapolation, figures, provenance, reference_terms, tables, written
 from reports.claims import row_of_claim, tell_bad_runs
 from reports.factors import with_factors
 from reports.provenance import BAD, Line, cited_runs, find_failures, settings_of, wall_time
 from reports.reference_terms import Words
-
-__all__ = ["corpus_of", "document"]
 
 Data = dict[str, Any]
 
@@ -177,7 +175,7 @@ def _describe_runs(runs: Sequence[Line]) -> str:
 def _exhibit(exhibit: Exhibit, bad: Collection[str], words: Words) -> Data:
     image = next((file for file in exhibit.files if file.endswith(".svg")), "")
     curve = exhibit.curve
-    rows = exhibit.rows if curve is None else extrapolation.rows_of_laws(curve)
+    rows = exhibit.rows if curve is None else [*extrapolation.rows_of_laws(curve)]
     table = tables.grid(rows, bad) if rows and (not image or curve is not None) else None
     is_absent = not image and "file" in exhibit.draw
     notes = (

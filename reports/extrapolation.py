@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from harness.judge import Exhibit, Results, Row
 from harness.judge.curve import Curve, Law, Trend
+from harness.judge.results import Exhibit, Results, Row
 from reports import numbers, style
 from reports.claims import format_band
 from reports.style import COLOURS, DASHES, INK, MUTED
@@ -117,35 +117,28 @@ def _seeds_at(exhibit: Exhibit) -> dict[str, int]:
 
 
 def _tell_ratios(exhibit: Exhibit, label: str) -> str:
-    found = [
-        numbers.format_fixed(row.measured, 2)
-        for row in exhibit.rows
-        if row.label == label and row.measured is not None
-    ]
-    return _join(found)
+    rows = (row for row in exhibit.rows if row.label == label)
+    return _join([numbers.format_fixed(r.measured, 2) for r in rows if r.measured is not None])
 
 
 def _join(items: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(items[:-1]), *items[-1:])))
 
 
-def rows_of_laws(curve: Curve) -> tuple[Row, ...]:
+def rows_of_laws(curve: Curve) -> Iterator[Row]:
     """The table below the figure: for each ratio, both laws' value, exponent and prediction."""
-    return tuple(row for trend in curve.trends for row in _rows_of_trend(curve, trend))
-
-
-def _rows_of_trend(curve: Curve, trend: Trend) -> Iterator[Row]:
     paper = _with_unit(curve.paper_size, curve.unit)
-    for law in trend.laws:
-        yield Row(f"{trend.label}, at {paper}", law.name, trend.paper, law.value, law.ci95)
-    for law in trend.laws:
-        yield Row(f"{trend.label}, exponent", law.name, None, law.exponent)
-    for law in trend.laws:
-        if (held := law.held_out) is not None:
-            size = _with_unit(held.at, curve.unit)
-            measured = numbers.format_number(held.measured and float(f"{held.measured:.4g}"))
-            label = f"{trend.label}, {size} from smaller sizes (measured {measured})"
-            yield Row(label, law.name, None, held.predicted, held.ci95)
+    for trend in curve.trends:
+        for law in trend.laws:
+            yield Row(f"{trend.label}, at {paper}", law.name, trend.paper, law.value, law.ci95)
+        for law in trend.laws:
+            yield Row(f"{trend.label}, exponent", law.name, None, law.exponent)
+        for law in trend.laws:
+            if (check := law.held_out) is not None:
+                size = _with_unit(check.at, curve.unit)
+                measured = numbers.format_number(check.measured and float(f"{check.measured:.4g}"))
+                label = f"{trend.label}, {size} from smaller sizes (measured {measured})"
+                yield Row(label, law.name, None, check.predicted, check.ci95)
 
 
 def describe_laws(curve: Curve) -> str:

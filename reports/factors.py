@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.judge import Claim, Part, Results
-from harness.judge.results import Bounds
-
-__all__ = ["with_factors"]
+from harness.judge.results import Bounds, Claim, Part, Results
 
 WORDS = {"above 0": "above 1", "below 0": "below 1"}
 

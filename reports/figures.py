@@ -30,15 +30,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
-from matplotlib.ticker import LogLocator, NullFormatter
 from matplotlib.transforms import ScaledTranslation
 
 from harness.base.errors import UserError, name_error
-from harness.judge import Exhibit, Row
 from harness.judge.paired import seeds_of, subtract_reference
+from harness.judge.results import Exhibit, Row
+from harness.simulator.timeline_file import load_timeline
 from reports import extrapolation, gantt, numbers, style
 from reports.reference_terms import PAPER, Words
-from reports.style import COLOURS, DASHES, HATCHES, INK, MARKERS, MUTED, cycle
+from reports.style import COLOURS, DASHES, HATCHES, INK, MUTED, cycle
 
 MARKED_POINTS = 12  # markers along a curve; more would hide it
 
@@ -56,8 +56,8 @@ ACROSS = 96  # characters of a legend's line
 def curves(axes: Axes, exhibit: Exhibit) -> None:
     """One line a label over the columns as x, with its interval as a band or as whiskers.
 
-    ``draw`` may hold ``x_scale`` and ``y_scale`` (matplotlib's names), and ``x_ticks``
-    and ``y_ticks`` (the values to mark).
+    ``draw`` may hold ``x_scale`` and ``y_scale`` (``"log"``), and ``x_ticks`` and ``y_ticks`` (the
+    values to mark).
     """
     for index, (label, rows) in enumerate(group_by_label(exhibit.rows).items()):
         _curve(axes, exhibit, index, label, rows)
@@ -122,21 +122,11 @@ def _mean_overlap(exhibit: Exhibit, one: list[Row], other: list[Row]) -> float:
 
 def _scales(axes: Axes, exhibit: Exhibit) -> None:
     for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
-        if scale := exhibit.draw.get(f"{name}_scale"):
-            axes.set(**{f"{name}scale": scale})
-            axis.set_major_formatter(plain)  # powers of ten would be set as mathematics
-            axis.set_minor_formatter(NullFormatter())
-        if scale == "log":  # less than a decade has few powers of ten in it, or none
-            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        if exhibit.draw.get(f"{name}_scale") == "log":
+            style.set_log_scale(axis)
         if ticks := exhibit.draw.get(f"{name}_ticks"):
-            axis.set_ticks(ticks, [plain(tick) for tick in ticks])
+            axis.set_ticks(ticks, [style.format_tick(tick) for tick in ticks])
             axis.set_ticks([], minor=True)
-
-
-def plain(value: float, position: float = 0.0) -> str:
-    """A tick's label in digits; the position is matplotlib's and does not matter."""
-    del position
-    return f"{value:g}"
 
 
 def bars(axes: Axes, exhibit: Exhibit) -> None:
@@ -178,8 +168,8 @@ def group_by_label(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 def _curve(axes: Axes, exhibit: Exhibit, index: int, label: str, rows: list[Row]) -> None:
     x, y = _xs(exhibit, rows), _numbers([row.measured for row in rows])
-    colour, marker = cycle(COLOURS, index), cycle(MARKERS, index)
-    low, high = _ends(rows)
+    look = style.look_of(index)
+    colour, (low, high) = look["color"], _ends(rows)
     step = math.ceil(len(rows) / MARKED_POINTS)
     if has_bands(exhibit):
         axes.fill_between(x, low, high, color=colour, alpha=0.16, lw=0)
@@ -193,15 +183,8 @@ def _curve(axes: Axes, exhibit: Exhibit, index: int, label: str, rows: list[Row]
         ends = np.array([[*x, *x], [*low, *high]]).T  # what is moved aside does not count by itself
         axes.update_datalim(ends[np.isfinite(ends).all(axis=1)])
     _seeds(axes, x, rows, colour)
-    axes.plot(
-        x,
-        y,
-        label=label,
-        color=colour,
-        ls=cycle(DASHES, index),
-        marker=marker,
-        markevery=(index % step, step),  # not all at one x, where they would hide each other
-    )
+    # markers are not all at one x, where they would hide each other
+    axes.plot(x, y, label=label, markevery=(index % step, step), **look)
     printed = _numbers([row.paper for row in rows])
     axes.plot(x, printed, "D", mfc="white", mec=colour, mew=1.4, ms=6.5, zorder=4, ls="")
 
@@ -220,19 +203,9 @@ def _seeds(axes: Axes, x: np.ndarray, rows: list[Row], colour: str) -> None:
 def _xs(exhibit: Exhibit, rows: list[Row]) -> np.ndarray:
     try:
         return np.array([float(row.column) for row in rows])
-    except (TypeError, ValueError):
-        wrong = next(row.column for row in rows if not _is_number(row.column))
-        raise UserError(
-            f"results.json: exhibit {exhibit.id}: column {wrong!r} of a curve; allowed: numbers"
-        ) from None
-
-
-def _is_number(column: object) -> bool:
-    try:
-        float(column)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return False
-    return True
+    except ValueError as error:
+        where = f"results.json: exhibit {exhibit.id}: column of a curve"
+        raise UserError(f"{where}: {error}; allowed: numbers") from None
 
 
 def _numbers(values: Sequence[float | None]) -> np.ndarray:
@@ -254,9 +227,7 @@ def legend(axes: Axes, rows: Sequence[Row], printed: str) -> None:
     if handles:
         longest = max(len(str(handle.get_label())) for handle in handles)
         columns = max(1, min(len(handles), ACROSS // (longest + 8)))
-        axes.legend(  # above the axes, where no data are
-            handles=handles, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns, borderpad=0
-        )
+        style.set_legend(axes, handles, columns)
 
 
 BOXES = {
@@ -301,9 +272,9 @@ def architecture(axes: Axes, exhibit: Exhibit) -> None:
 
 def _box(axes: Axes, name: str, x: float, y: float, width: float) -> None:
     corner = (x - width / 2, y - BOX_HEIGHT / 2)
-    style = "round,pad=0.0,rounding_size=0.02"
+    shape = "round,pad=0.0,rounding_size=0.02"
     axes.add_patch(
-        FancyBboxPatch(corner, width, BOX_HEIGHT, boxstyle=style, fc="white", ec=INK, lw=1.0)
+        FancyBboxPatch(corner, width, BOX_HEIGHT, boxstyle=shape, fc="white", ec=INK, lw=1.0)
     )
     axes.text(x, y, name, ha="center", va="center", color=INK)
 
@@ -350,23 +321,15 @@ def messages(axes: Axes, exhibit: Exhibit) -> None:
         _arrow_of_message(axes, row, scale)
     for lane in range(workers):
         axes.axhline(lane, color=MUTED, lw=0.8, zorder=1)
-    axes.set_yticks(range(workers), [f"worker {lane + 1}" for lane in range(workers)])
-    axes.set_ylim(workers - 0.6, -0.6)
+    names = [f"worker {lane + 1}" for lane in range(workers)]
+    style.set_lanes(axes, names, (workers - 0.6, -0.6))
     axes.set_xlim(0, 1.02 * scale * max(row["arrived_s"] for row in rows))
-    axes.grid(visible=False)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-    axes.legend(
-        handles=[
-            Line2D([], [], color=COLOURS[not adds], ls=DASHES[not adds], label=label)
-            for adds, label in LABEL.items()
-            if any(row["adds"] == adds for row in rows)
-        ],
-        loc="lower left",
-        bbox_to_anchor=(0, 1.0),
-        ncols=2,
-        borderpad=0,
-    )
+    handles = [
+        Line2D([], [], color=COLOURS[not adds], ls=DASHES[not adds], label=label)
+        for adds, label in LABEL.items()
+        if any(row["adds"] == adds for row in rows)
+    ]
+    style.set_legend(axes, handles, 2)
     exhibit.axes.setdefault("x", f"time since the all-reduce began ({unit})")
 
 
@@ -374,29 +337,11 @@ def _arrow_of_message(axes: Axes, row: dict[str, Any], scale: float) -> None:
     adds = bool(row["adds"])
     start = (row["sent_s"] * scale, row["from"])
     end = (row["arrived_s"] * scale, row["to"])
-    axes.annotate(
-        "",
-        xy=end,
-        xytext=start,
-        arrowprops={
-            "arrowstyle": "-|>,head_width=0.18,head_length=0.36",
-            "color": COLOURS[not adds],
-            "ls": DASHES[not adds],
-            "lw": 1.2,
-            "shrinkA": 0,
-            "shrinkB": 0,
-        },
-    )
-    axes.text(
-        start[0] + 0.14 * (end[0] - start[0]),
-        start[1] + 0.14 * (end[1] - start[1]),
-        row["part"],
-        fontsize=8,
-        color=INK,
-        ha="center",
-        va="center",
-        bbox={"boxstyle": "round,pad=0.12", "fc": "white", "ec": "none"},
-    )
+    look = {"color": COLOURS[not adds], "ls": DASHES[not adds], "lw": 1.2}
+    style.draw_arrow(axes, start, end, 0.18, **look)
+    x, y = (a + 0.14 * (b - a) for a, b in zip(start, end, strict=True))
+    box = {"boxstyle": "round,pad=0.12", "fc": "white", "ec": "none"}
+    axes.text(x, y, row["part"], fontsize=8, color=INK, ha="center", va="center", bbox=box)
 
 
 SLOT_HEIGHT = 0.72
@@ -507,6 +452,7 @@ def _timeline(exhibit: Exhibit, out: Path) -> dict[str, bytes]:
     if not path.is_file():
         return {}
     with style.canvas() as (figure, axes, *_):
-        lanes = gantt.timeline(axes, path, exhibit.draw)
+        view = gantt.window(load_timeline(path), exhibit.draw, str(path))
+        lanes = gantt.draw_window(axes, view, exhibit.draw)
         figure.set_figheight(0.42 * lanes + 0.85)
         return {form: style.render_figure(figure, form) for form in FORMS}

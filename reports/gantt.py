@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,7 @@ from matplotlib.patches import Patch
 
 from harness.base.errors import UserError
 from harness.simulator.timeline import Timeline
-from harness.simulator.timeline_file import load_timeline
-from reports.style import COLOURS, INK, MUTED, cycle
+from reports.style import COLOURS, INK, MUTED, cycle, draw_arrow, set_lanes, set_legend
 
 KNOWN = {  # colour and hatch of the usual kinds; others follow in the house order
     "fetch": ("#56B4E9", "////"),
@@ -101,26 +99,15 @@ def beginning(timeline: Timeline, end_s: float = 0.0) -> Timeline:
     )
 
 
-def timeline(axes: Axes, path: Path, draw: dict[str, Any]) -> int:
-    """Draw a timeline file; returns the number of lanes, for the figure's height.
-
-    Args:
-        axes: to draw on.
-        path: the file, as ``Timeline.save`` wrote it.
-        draw: ``start_s``, ``end_s``; ``average``: a label for a lane that marks
-            when the averaged model takes in the new version (at every fold), and
-            ``switch_fold``: the fold from which the full average replaced the running one.
-    """
-    return draw_window(axes, window(load_timeline(path), draw, str(path)), draw)
-
-
 def draw_window(axes: Axes, view: Window, draw: dict[str, Any]) -> int:
-    """Draw a window of a timeline; returns the number of lanes.
+    """Draw a window of a timeline; returns the number of lanes, for the figure's height.
 
     Args:
         axes: to draw on.
         view: the window.
-        draw: ``average`` and ``switch_fold`` as for `timeline`.
+        draw: ``average``: a label for a lane that marks when the averaged model takes in the new
+            version (at every fold), and ``switch_fold``: the fold from which the full average
+            replaced the running one.
     """
     scale, unit = view.scale()
     axes.set_xlim(0, (view.end_s - view.start_s) * scale)
@@ -132,11 +119,7 @@ def draw_window(axes: Axes, view: Window, draw: dict[str, Any]) -> int:
     if "average" in draw:
         _averages(axes, view, draw, lanes)
         names, lanes = [*names, str(draw["average"])], lanes + 1
-    axes.set_yticks(range(lanes), names)
-    axes.set_ylim(lanes - 0.45, -0.6)
-    axes.grid(visible=False)
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
+    set_lanes(axes, names, (lanes - 0.45, -0.6))
     axes.set_xlabel(f"virtual time ({unit}), from {view.start_s:.4g} s after the start")
     return lanes
 
@@ -159,9 +142,7 @@ def _spans(axes: Axes, view: Window) -> None:
             **style,
         )
         handles.append(Patch(label=kind, **style))
-    axes.legend(
-        handles=handles, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=len(handles), borderpad=0
-    )
+    set_legend(axes, handles, len(handles))
 
 
 def _arrows(axes: Axes, view: Window) -> None:
@@ -175,20 +156,8 @@ def _arrows(axes: Axes, view: Window) -> None:
         fold = float(when[index] - view.start_s) * scale
         if read < 0:
             continue
-        axes.annotate(
-            "",
-            xy=(fold, server - LANE / 2),
-            xytext=(read, view.lane(int(rows.worker[index])) + LANE / 2),
-            arrowprops={
-                "arrowstyle": "-|>,head_width=0.16,head_length=0.32",
-                "color": INK,
-                "alpha": 0.75,
-                "lw": 0.7,
-                "shrinkA": 0,
-                "shrinkB": 0,
-                "connectionstyle": "arc3,rad=0",
-            },
-        )
+        start = read, view.lane(int(rows.worker[index])) + LANE / 2
+        draw_arrow(axes, start, (fold, server - LANE / 2), 0.16, color=INK, alpha=0.75, lw=0.7)
     stale = rows.fold - rows.read_version
     for fold, time_s, staleness in zip(rows.fold, when, stale, strict=True):
         axes.text(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from harness.judge.comparison import Row, Table
 from harness.judge.direction import as_error
 from reports.sentences import find_headline, format_workers
 from reports.sentences import label as name_row
-from reports.style import COLOURS, DASHES, INK, MARKERS, cycle, empty_figure, set_log_scale
+from reports.style import INK, empty_figure, look_of, set_log_scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,16 +40,15 @@ MARKED = 8
 
 def curves_figure(table: Table) -> Figure:
     """The metric on development data over passes, and over simulated seconds."""
-    groups = _group_by_method(table.rows)
-    pair = find_headline(table)
-    above = int(len(pair) > 1 and has_methods(table))
+    groups, pair = table.methods, find_headline(table)
+    above = int(len(pair) > 1 and len(groups) > 1)
     drawn = empty_figure(PANEL_IN * (above + len(groups)) + LEGEND_IN)
     panels = drawn.subplots(above + len(groups), 2, sharey=True, sharex="col", squeeze=False)
     ends = [row.seconds.estimate for row in table.rows if row.seconds]
     is_log = bool(ends) and max(ends) > LOGARITHMIC * min(ends) > 0.0
     if above:
         for place, row in enumerate(pair):
-            look = _look_of(len(_counts(table)) + place, name_row(table, row))
+            look = {**look_of(len(table.counts) + place), "label": name_row(table, row)}
             passes, seconds = panels[0]
             _draw_curve(passes, seconds, table, row, look, skips_start=is_log)
         panels[0][0].legend(loc="upper right")
@@ -58,7 +58,7 @@ def curves_figure(table: Table) -> Figure:
             _draw_curve(passes, seconds, table, row, _look(table, row), skips_start=is_log)
         passes.set_title(method, loc="left", fontsize=9.5)
     for passes, seconds in panels:
-        passes.set_ylabel(_label(table))
+        passes.set_ylabel(f"{table.metric} (development)")
         if table.target is not None:
             for axes in (passes, seconds):
                 axes.axhline(table.target, color=INK, linewidth=0.8, linestyle=":")
@@ -71,14 +71,9 @@ def curves_figure(table: Table) -> Figure:
     return drawn
 
 
-def has_methods(table: Table) -> bool:
-    """Whether a table has several algorithms, each with a panel of its own."""
-    return len(_group_by_method(table.rows)) > 1
-
-
 def rates_figure(table: Table) -> Figure | None:
     """The metric at the end over the rates that were tried; None if all rates were given."""
-    groups = _group_by_method([row for row in table.rows if row.cell.tried])
+    groups = replace(table, rows=[row for row in table.rows if row.cell.tried]).methods
     if not groups:
         return None
     drawn = empty_figure(PANEL_IN * len(groups) + LEGEND_IN)
@@ -87,7 +82,7 @@ def rates_figure(table: Table) -> Figure | None:
         for row in rows:
             _draw_rates(axes, table, row)
         axes.set_title(method, loc="left", fontsize=9.5)
-        axes.set_ylabel(f"{_label(table)}\nat the end")
+        axes.set_ylabel(f"{table.metric} (development)\nat the end")
         set_log_scale(axes.xaxis)
     panels[-1].set_xlabel("learning rate")
     _legend(drawn, table, list(panels))
@@ -143,28 +138,8 @@ def _draw_rates(axes: Axes, table: Table, row: Row) -> None:
 
 def _look(table: Table, row: Row) -> dict[str, Any]:
     """Colour, dashes and marker of a number of workers."""
-    place = _counts(table).index(row.cell.workers)
-    return _look_of(place, format_workers(row.cell.workers))
-
-
-def _look_of(place: int, label: str) -> dict[str, Any]:
-    return {
-        "color": cycle(COLOURS, place),
-        "linestyle": cycle(DASHES, place),
-        "marker": cycle(MARKERS, place),
-        "label": label,
-    }
-
-
-def _counts(table: Table) -> list[int]:
-    return sorted({row.cell.workers for row in table.rows})
-
-
-def _group_by_method(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row.cell.method, []).append(row)
-    return groups
+    place = table.counts.index(row.cell.workers)
+    return {**look_of(place), "label": format_workers(row.cell.workers)}
 
 
 def _limit(axes: Axes, table: Table) -> None:
@@ -186,17 +161,13 @@ def _limit(axes: Axes, table: Table) -> None:
         axes.set_ylim(bottom, high + room)
 
 
-def _label(table: Table) -> str:
-    return f"{table.judged.removeprefix('dev_').replace('_', ' ')} (development)"
-
-
 def _legend(drawn: Figure, table: Table, panels: Sequence[Axes]) -> None:
     """One legend above all panels, with a line for each number of workers."""
     handles: dict[str, Any] = {}
     for axes in panels:
         found, labels = axes.get_legend_handles_labels()
         handles |= dict(zip(labels, found, strict=True))
-    order = [format_workers(count) for count in _counts(table)]
+    order = [format_workers(count) for count in table.counts]
     lines = [handles[name] for name in order if name in handles]
     if lines:
         drawn.legend(handles=lines, loc="outside upper left", ncols=min(len(lines), 6))

@@ -15,13 +15,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from harness.base.errors import UserError
-from harness.judge import Results
 from harness.judge.builders import ASKED
+from harness.judge.results import Results
 from harness.store import Run, Store, files
 from reports import numbers
+from reports.tables import format_csv
 
 BAD = ("diverged", "failed")
 
@@ -69,21 +70,7 @@ def cited_runs(results: Results) -> set[str]:
     return {run for item in (*rows, *results.claims) for run in item.runs}
 
 
-class RunLike(Protocol):
-    """A run, or a line about one."""
-
-    @property
-    def hash(self) -> str:
-        """Hash of its configuration."""
-        ...
-
-    @property
-    def status(self) -> str:
-        """Final status, e.g. ``done`` or ``diverged``."""
-        ...
-
-
-AnyRun = TypeVar("AnyRun", bound=RunLike)
+AnyRun = TypeVar("AnyRun", Run, "Line")
 
 
 def find_failures(facts: Mapping[str, Any], runs: Sequence[AnyRun]) -> list[AnyRun]:
@@ -284,10 +271,7 @@ def lines_from_runs(results: Results, stored: Sequence[Run]) -> list[Line]:
 
 def runs_to_csv(found: Sequence[Line]) -> str:
     """The file's text."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([HEADER, *(astuple(line) for line in found)])
-    return text.getvalue()
+    return format_csv(HEADER, (astuple(line) for line in found))
 
 
 def runs_from_csv(path: Path) -> list[Line]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.base.errors import name_error
-from harness.judge import Results
+from harness.judge.results import Results
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["compile_pdf", "has_typst", "inline", "render_html"]
-
 HERE = Path(__file__).parent
 TEMPLATE = HERE / "report.typ"
 IDS = re.compile(r'(\bid="|href="#|url\(#)')

@@ -5,11 +5,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 WIDTH_IN, HEIGHT_IN = 6.7, 3.1
@@ -55,6 +56,12 @@ RC: dict[Any, Any] = {
 def cycle(options: tuple[Any, ...], index: int) -> Any:
     """The ``index``-th option, starting over at the end."""
     return options[index % len(options)]
+
+
+def look_of(index: int) -> dict[str, Any]:
+    """Colour, dashes and marker of the ``index``-th line."""
+    options = {"color": COLOURS, "linestyle": DASHES, "marker": MARKERS}
+    return {name: cycle(choices, index) for name, choices in options.items()}
 
 
 UNSTEADY = {"svg": "Date", "png": "Software", "pdf": "CreationDate"}
@@ -103,17 +110,44 @@ def set_log_scale(axis: Any) -> None:
     Args:
         axis: the ``xaxis`` or ``yaxis`` of axes.
     """
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     scale = axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale
     scale("log")
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.set_major_formatter(FuncFormatter(_format_tick))
+    axis.set_major_formatter(format_tick)
     axis.set_minor_formatter(NullFormatter())
 
 
-def _format_tick(value: float, _: int | None) -> str:
+def format_tick(value: float, position: float = 0.0) -> str:
+    """A tick's label in digits; the position is matplotlib's and does not matter."""
+    del position
     return f"{value:g}"
+
+
+def set_lanes(axes: Axes, names: Sequence[str], ends: tuple[float, float]) -> None:
+    """Make the y axis one of lanes with names, without grid and ticks."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(ends)
+    axes.grid(visible=False)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+
+
+def set_legend(axes: Axes, handles: Sequence[Any], columns: int) -> None:
+    """A legend above the axes, where no data are."""
+    axes.legend(
+        handles=handles, loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns, borderpad=0
+    )
+
+
+def draw_arrow(
+    axes: Axes, start: tuple[float, float], end: tuple[float, float], head: float, **look: Any
+) -> None:
+    """An arrow between two points; its head is twice as long as half its width ``head``."""
+    shape = f"-|>,head_width={head},head_length={2 * head}"
+    look |= {"arrowstyle": shape, "shrinkA": 0, "shrinkB": 0}
+    axes.annotate("", xy=end, xytext=start, arrowprops=look)
 
 
 def render_figure(figure: Figure, form: str) -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from harness.judge import Exhibit, Row
+from harness.judge.results import Exhibit, Row
 from reports import numbers
 
 PAGE = 100
@@ -83,13 +83,18 @@ def grid(rows: Collection[Row], marked: Collection[str] = ()) -> Grid:
 
 def to_csv(exhibit: Exhibit) -> str:
     """Every row with full precision; a missing number is an empty field."""
+    ends = [row.ci95 or (None, None) for row in exhibit.rows]
+    lines = (
+        [row.label, row.column, row.paper, row.measured, *pair, " ".join(row.runs)]
+        for row, pair in zip(exhibit.rows, ends, strict=True)
+    )
+    return format_csv(HEADER, lines)
+
+
+def format_csv(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
+    """Lines of comma-separated values."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(HEADER)
-    for row in exhibit.rows:
-        low, high = row.ci95 or (None, None)
-        numeric = [row.paper, row.measured, low, high]
-        writer.writerow([row.label, row.column, *numeric, " ".join(row.runs)])
+    csv.writer(text, lineterminator="\n").writerows([head, *rows])
     return text.getvalue()
 
 

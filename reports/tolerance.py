@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.judge.break_point import Point, Tolerance
-from reports.answers import Answer, Picture
-from reports.charge import charge_line
+from reports.answers import Answer, Picture, charge_line
 from reports.style import COLOURS, INK, MUTED, empty_figure
 
 if TYPE_CHECKING:

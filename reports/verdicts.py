@@ -13,8 +13,8 @@ from pathlib import Path
 
 from harness.base.errors import UserError
 from harness.base.printable import printable
-from harness.judge import Claim, Exhibit, Results, read_results
 from harness.judge.claims import VERDICTS
+from harness.judge.results import Claim, Exhibit, Results, read_results
 from harness.store.files import write_bytes
 from reports import extrapolation, numbers, reference_terms
 from reports.claims import find_deciding

@@ -21,11 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.base.errors import UserError, name_error
-from harness.judge import Claim, Results
+from harness.judge.results import Claim, Results
 from reports import numbers
 from reports.factors import with_factors
-
-__all__ = ["needs_reason", "read_reasons", "read_summary", "read_terms", "summarise"]
 
 SUMMARY, REASONS = "summary.toml", "reasons.toml"
 SHOWN = 3

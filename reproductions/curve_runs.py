@@ -27,8 +27,8 @@ from harness.base.errors import EXIT_DONE, name_error
 from harness.base.registry import entries
 from harness.cli import Parser, exit_code
 from harness.experiment.grid import Runner, run_named
-from harness.judge import comparison, read_results, write_results
-from harness.judge.results import Exhibit, Results
+from harness.judge import comparison
+from harness.judge.results import Exhibit, Results, read_results, write_results
 from harness.store import Run, Store
 from harness.store.archive import ARCHIVE, read_archive, write_archive
 from harness.store.files import write_bytes

@@ -16,10 +16,10 @@ from harness.base.seeds import identity
 from harness.experiment.contract import Configuration
 from harness.experiment.grid import execute_named
 from harness.experiment.pools import Submission
-from harness.judge import comparison, read_results
+from harness.judge import comparison
 from harness.judge.builders import ASKED, Maker, Runs, build_claim, build_exhibit, divergence_hashes
 from harness.judge.parts import LOOKS, correct_verdicts
-from harness.judge.results import Claim, Exhibit, Results
+from harness.judge.results import Claim, Exhibit, Results, read_results
 from harness.store import Run, Store
 from harness.store.schema import TIMELINE
 from reports import PUBLISHED

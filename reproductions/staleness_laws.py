@@ -18,10 +18,9 @@ from itertools import product
 import numpy as np
 
 from harness.judge.builders import Runs
-from harness.judge.exponents import exponents_ci, root_ci
 from harness.judge.interval import Interval
 from harness.judge.results import Row
-from harness.judge.statistics import Array, mean_ci
+from harness.judge.statistics import Array, exponents_ci, mean_ci, root_ci
 from reproductions.run_metrics import hashes, summary_values
 
 __all__ = ["BiasGrid", "CollapseGrid", "largest_stable"]

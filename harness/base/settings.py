@@ -214,7 +214,7 @@ def build(
     values = dict(cast(_Table, table))
     if KIND in values and values.pop(KIND) not in _names_of(spec):
         raise UserError(f"{where}: {_join(key, KIND)}: not allowed; allowed: {spec.__name__}")
-    known = {entry.name: entry for entry in fields(cast(Any, spec))}
+    known = {entry.name: entry for entry in fields(cast(Any, spec)) if entry.init}
     for name in values:
         if name not in known:
             raise name_error(f"{where}: {'key in ' + key if key else 'key'}", str(name), known)
@@ -286,10 +286,13 @@ def _convert(
     if origin is Literal:
         return _scalar(value, str, Limits(one_of=arguments), label)
     if origin is tuple and isinstance(value, Sequence) and not isinstance(value, str):
-        items = enumerate(cast(Sequence[object], value))
+        items = list(cast(Sequence[object], value))
+        if arguments[-1] is not Ellipsis and len(items) != len(arguments):
+            allowed = describe_allowed(kind, limits)
+            raise UserError(f"{label}: {_show(items)} is not allowed; allowed: {allowed}")
         return tuple(
             _convert(v, arguments[0], limits, f"{label}[{i}]", where, f"{key}[{i}]")
-            for i, v in items
+            for i, v in enumerate(items)
         )
     if origin is dict and isinstance(value, Mapping):
         pairs = cast(_Table, value).items()
@@ -324,7 +327,8 @@ def _select_type(value: object, kinds: tuple[Any, ...], label: str) -> Any:
     classes = {cast(type, kind).__name__: kind for kind in possible if is_dataclass(kind)}
     second = {name: kind for kind in classes.values() for name in _names_of(cast(type, kind))}
     if len(possible) == 1 or not classes:
-        return next((each for each in possible if _suits(value, each)), possible[0])
+        suitable = [each for each in possible if _suits(value, each)]
+        return type(value) if type(value) in suitable else [*suitable, possible[0]][0]
     if type(value) in possible:
         return type(value)
     if not isinstance(value, Mapping):
@@ -383,7 +387,8 @@ def describe_allowed(kind: Any, limits: Limits) -> str:
         parts = (describe_allowed(part, limits) for part in arguments if part is not type(None))
         return " or ".join(dict.fromkeys(parts))
     if origin is tuple:
-        return f"a list, each entry {describe_allowed(arguments[0], limits)}"
+        count = "" if arguments[-1] is Ellipsis else f" of {len(arguments)}"
+        return f"a list{count}, each entry {describe_allowed(arguments[0], limits)}"
     if origin is Literal:
         return "one of " + ", ".join(arguments)
     if limits.one_of is not None:

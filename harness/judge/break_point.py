@@ -132,15 +132,12 @@ def _examples(found: Comparison, room: float, seeds: int = 0) -> float:
     """
     if seeds == 1:
         return math.inf
-    left = room - (_widen_variance(found.by_seed / seeds, seeds) if seeds else 0.0)
+    # a variance estimated from few seeds counts as that of a normal with the same interval
+    wider = (t_quantile(seeds - 1) / t_quantile(math.inf)) ** 2 if seeds else 0.0
+    left = room - (found.by_seed / seeds * wider if seeds else 0.0)
     if not found.by_example:
         return math.inf if seeds else 0.0
     return found.by_example / left if left > 0.0 else math.inf
-
-
-def _widen_variance(variance: float, seeds: int) -> float:
-    """A variance estimated from so few seeds, as that of a normal with the same interval."""
-    return variance * (t_quantile(seeds - 1) / t_quantile(math.inf)) ** 2
 
 
 def compare_errors(

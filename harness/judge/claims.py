@@ -71,14 +71,16 @@ class Rule:
             >>> BELOW.judge(Interval(-0.2, -0.3, -0.1))
             'holds'
         """
-        if self._inside(found.low) and self._inside(found.high):
+        if self.holds(found.low) and self.holds(found.high):
             return "holds"
         outside = found.high < self.low or found.low > self.high
         return "fails" if outside else "unclear"
 
     def holds(self, value: float) -> bool:
-        """Whether a number lies in the band."""
-        return self._inside(value)
+        """Whether a number lies in the band; an infinite end itself always does."""
+        if value in (self.low, self.high):
+            return not (self.open and math.isfinite(value))
+        return self.low < value < self.high
 
     def p_values(self, found: Interval) -> tuple[float, float]:
         """P-values of two hypotheses: the quantity lies outside the band, and inside it.
@@ -107,16 +109,6 @@ class Rule:
         if half == 0:  # an exact quantity: certain either way
             return 0.0 if away > 0 or not (self.open or beyond) else 1.0
         return 2.0 * tail(errors_from(found, end), found.degrees)
-
-    def _inside(self, value: float) -> bool:
-        above = value > self.low or (value == self.low and not self._is_open_at(self.low))
-        return above and (
-            value < self.high or (value == self.high and not self._is_open_at(self.high))
-        )
-
-    def _is_open_at(self, end: float) -> bool:
-        """Whether an end is itself outside; an infinite end never is."""
-        return self.open and math.isfinite(end)
 
 
 def rule_above(end: float) -> Rule:

@@ -179,6 +179,24 @@ class Table:
     reference: Row | None = None
     impossible: Sequence[Impossible] = ()
 
+    @property
+    def metric(self) -> str:
+        """The metric in words."""
+        return self.judged.removeprefix("dev_").replace("_", " ")
+
+    @property
+    def counts(self) -> list[int]:
+        """The numbers of workers, ascending."""
+        return sorted({row.cell.workers for row in self.rows})
+
+    @property
+    def methods(self) -> dict[str, list[Row]]:
+        """Rows by method, in order of appearance."""
+        methods: dict[str, list[Row]] = {}
+        for row in self.rows:
+            methods.setdefault(row.cell.method, []).append(row)
+        return methods
+
 
 def build_table(
     cells: Sequence[Cell], target: float | None = None, impossible: Sequence[Impossible] = ()

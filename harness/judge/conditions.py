@@ -34,8 +34,6 @@ from harness.judge.interval import Interval
 from harness.judge.parts import Precondition
 from harness.judge.results import Claim, Condition
 
-__all__ = ["Conditions", "PaperCondition", "read_conditions"]
-
 LIMITS = ("at_least", "at_most", "between")
 VALUE = re.compile(r"\{value:\.\d[g%]\}")
 
@@ -131,9 +129,8 @@ def _read_condition(
     for kind in entry["concerns"]:
         if kind not in kinds:
             raise name_error(f"{where}: concerns", kind, kinds)
-    value = entry[limits[0]]
-    rules = {"at_least": lambda: Rule(low=value), "at_most": lambda: Rule(high=value)}
-    rule = rules.get(limits[0], lambda: Rule(*value))()
+    low, high = entry.get("at_least", -math.inf), entry.get("at_most", math.inf)
+    rule = Rule(*entry.get("between", (low, high)))
     claims = frozenset(claim for kind in entry["concerns"] for claim in kinds[kind])
     if len(VALUE.findall(entry["unmet"])) != 1:
         raise UserError(f"{where}: unmet: {entry['unmet']!r}; needed: one '{{value:.3g}}'")

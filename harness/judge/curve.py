@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
@@ -104,7 +103,7 @@ class Curve:
     paper_size: float
     band: Ends
     trends: tuple[Trend, ...]
-    missing: Mapping[str, int] = field(default_factory=dict[str, int])
+    missing: dict[str, int] = field(default_factory=dict[str, int])
     registered: str = ""
     changed_after_runs: str = ""
     core_hours: float | None = None

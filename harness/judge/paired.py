@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from harness.judge.results import Row
 from harness.judge.statistics import paired_difference_ci
 
-__all__ = ["seeds_of", "subtract_reference"]
-
 
 def subtract_reference(rows: Sequence[Row], reference: str) -> tuple[Row, ...]:
     """Each row minus the reference's, with its paired 95% interval, at the row's column.

@@ -22,18 +22,6 @@ from harness.judge.interval import Interval
 from harness.judge.results import Claim, Condition, Part
 from harness.judge.statistics import t_quantile
 
-__all__ = [
-    "LOOKS",
-    "Precondition",
-    "Quantity",
-    "claim_of",
-    "correct_verdicts",
-    "finds",
-    "judge_quantities",
-    "power",
-    "side_of_zero",
-]
-
 LOOKS = "looks"
 """Provenance key of the number of times the claims were judged, where that is more than one."""
 

@@ -7,14 +7,14 @@ is not finite: it becomes None at construction, so that memory and file agree.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
-from functools import cache
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from numbers import Real
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, cast
 
 from harness.base.errors import UserError, name_error
+from harness.base.settings import build
 from harness.judge.claims import Here, Verdict, verdict_of
 from harness.judge.curve import Curve
 from harness.judge.interval import Interval, Sample
@@ -22,13 +22,37 @@ from harness.store import files as atomic
 from harness.store.read import read_json
 
 SCHEMA = 2
-_type_hints = cache(get_type_hints)
 Kind = Literal["table", "figure"]
-Bounds = tuple[float | None, float | None]
+Number = float | int
+"""A number that stays whole if it is; counts have no interval."""
+Bounds = tuple[Number | None, Number | None]
+
+
+def _finite(value: Any) -> Any:
+    """A value with plain numbers; None in place of one, or of a sample, that is not finite."""
+    if isinstance(value, tuple | list):
+        return tuple(map(_finite, cast(Sequence[Any], value)))
+    if isinstance(value, Sample):
+        return value if value.finite else None
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    number = cast(float, value)
+    if not math.isfinite(number):
+        return None
+    return int(number) if isinstance(value, int) else float(number)
+
+
+class Finite:
+    """Base of dataclasses whose numbers are plain and finite once they are made."""
+
+    def __post_init__(self) -> None:
+        # frozen dataclasses refuse assignment; object.__setattr__ bypasses that
+        for name, value in vars(self).items():
+            object.__setattr__(self, name, _finite(value))
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Finite):
     """One cell of a table, or one point of a figure.
 
     Attributes:
@@ -42,15 +66,12 @@ class Row:
     """
 
     label: str
-    column: str | float
-    paper: float | None = None
-    measured: float | None = None
+    column: str | Number
+    paper: Number | None = None
+    measured: Number | None = None
     ci95: Bounds | None = None
     runs: tuple[str, ...] = ()
     sample: Sample | None = None
-
-    def __post_init__(self) -> None:
-        _tidy(self)
 
     @classmethod
     def from_interval(
@@ -95,7 +116,7 @@ class Exhibit:
 
 
 @dataclass(frozen=True)
-class Part:
+class Part(Finite):
     """One of the quantities behind a claim, e.g. one test set.
 
     Attributes:
@@ -114,23 +135,20 @@ class Part:
     """
 
     label: str
-    paper: float | str | None = None
-    measured: float | None = None
+    paper: Number | str | None = None
+    measured: Number | None = None
     ci95: Bounds | None = None
     here: Here | None = None
     band: Bounds | None = None
-    power: float | None = None
-    finds: float | None = None
+    power: Number | None = None
+    finds: Number | None = None
     sample: Sample | None = None
     measure: str = ""
     is_log2: bool = False
 
-    def __post_init__(self) -> None:
-        _tidy(self)
-
 
 @dataclass(frozen=True)
-class Condition:
+class Condition(Finite):
     """A condition of the paper's regime, measured on the runs.
 
     Attributes:
@@ -145,7 +163,7 @@ class Condition:
     """
 
     what: str
-    measured: float | None
+    measured: Number | None
     ci95: Bounds | None
     band: Bounds
     holds: bool
@@ -153,12 +171,9 @@ class Condition:
     source: str = ""
     unmet: str = ""
 
-    def __post_init__(self) -> None:
-        _tidy(self)
-
 
 @dataclass(frozen=True)
-class Claim:
+class Claim(Finite):
     """A falsifiable statement of the paper, judged.
 
     Attributes:
@@ -194,8 +209,8 @@ class Claim:
     statement: str
     where: str
     statistic: str
-    paper: float | str | None
-    measured: float | None
+    paper: Number | str | None
+    measured: Number | None
     ci95: Bounds | None
     here: Here
     undetermined: str = ""
@@ -214,11 +229,10 @@ class Claim:
     verdict: Verdict = field(init=False)
 
     def __post_init__(self) -> None:
-        _tidy(self)
+        super().__post_init__()
         is_weak = self.here == "unclear" and self.power is not None and self.power < ENOUGH
         is_unmet = not all(each.holds for each in self.conditions)
         reasons = {"undetermined": self.undetermined, "conditions": is_unmet, "power": is_weak}
-        # frozen dataclasses refuse assignment; object.__setattr__ bypasses that
         object.__setattr__(self, "reasons", tuple(name for name, is_so in reasons.items() if is_so))
         object.__setattr__(self, "bears", not self.reasons)
         object.__setattr__(self, "verdict", verdict_of(self.here, self.bears))
@@ -279,101 +293,14 @@ def read_results(path: Path) -> Results:
     data = read_json(path)
     if data.get("schema") != SCHEMA:
         raise UserError(f"{path}: schema: {data.get('schema')!r} is not allowed; allowed: {SCHEMA}")
-    return _read_object(Results, data, f"{path}: ")
-
-
-def _read_object(kind: type[Any], value: dict[str, Any], where: str) -> Any:
-    """An instance of a dataclass from a JSON object; what follows from the rest is compared."""
-    names = {entry.name: entry for entry in fields(kind)}
-    for key in value:
-        if key not in names:
-            raise name_error(f"{where}key", key, names)
-    hints = _type_hints(kind)
-    given = {key: _read(hints[key], item, where + key) for key, item in value.items()}
-    derived = {name: given.pop(name) for name in [*given] if not names[name].init}
-    needed = [n for n, e in names.items() if e.default is e.default_factory is MISSING and e.init]
-    if missing := [name for name in needed if name not in given]:
-        raise UserError(f"{where}{missing[0]}: missing; needed: {_describe(hints[missing[0]])}")
-    item = kind(**given)
-    if "verdict" in derived and derived["verdict"] != item.verdict:
-        raise name_error(f"{where}verdict", derived["verdict"], (item.verdict,))
-    return item
-
-
-def _read(kind: Any, value: object, where: str) -> Any:
-    """A JSON value as the type of a field."""
-    origin, inner = get_origin(kind), get_args(kind)
-    kinds = inner if origin in (Union, UnionType) else (kind,)
-    if value is None and (NoneType in kinds or float in kinds):  # a number that is not finite
-        return None
-    if len(chosen := [each for each in kinds if each is not NoneType]) == 1:
-        kind, origin, inner = chosen[0], get_origin(chosen[0]), get_args(chosen[0])
-    if is_dataclass(kind) and isinstance(value, dict):
-        return _read_object(cast(type[Any], kind), cast(dict[str, Any], value), f"{where}: ")
-    if origin is Literal:
-        if value not in inner:
-            raise name_error(where, str(value), inner)
-        return value
-    json_type = type(value)
-    if origin is tuple and json_type is list:
-        items = cast(list[Any], value)
-        if inner[-1] is Ellipsis:
-            return tuple(_read(inner[0], v, f"{where}[{_name(v, i)}]") for i, v in enumerate(items))
-        if len(items) == len(inner):
-            return tuple(_read(k, v, where) for k, v in zip(inner, items, strict=True))
-    if any(json_type in JSON_TYPES.get(get_origin(each) or each, ()) for each in chosen):
-        return value
-    raise UserError(f"{where}: {value!r} is not allowed; allowed: {_describe(kind)}")
-
-
-JSON_TYPES: Mapping[Any, tuple[type, ...]] = {
-    str: (str,), bool: (bool,), int: (int,), float: (int, float), dict: (dict,), Mapping: (dict,),
-}  # fmt: skip
-"""Types of the values that JSON has for a type of a field."""
-
-NAMES = {str: "a string", bool: "true or false", int: "a whole number", float: "a number",
-         NoneType: "null", tuple: "a list"}  # fmt: skip
-
-
-def _describe(kind: Any) -> str:
-    """Allowed values of a type of a field, in words."""
-    origin, inner = get_origin(kind), get_args(kind)
-    if origin in (Union, UnionType):
-        return " or ".join(_describe(each) for each in inner)
-    if origin is tuple and inner[-1] is not Ellipsis:
-        return f"a list of {len(inner)}, each {_describe(inner[0])}"
-    if origin is Literal:
-        return f"one of {', '.join(inner)}"
-    return NAMES.get(origin or kind, "an object")
-
-
-def _name(item: Any, place: int) -> Any:
-    """Name of an item of a list in messages: its id, else its place."""
-    return cast(dict[str, Any], item).get("id", place) if isinstance(item, dict) else place
-
-
-def _finite(value: object) -> Any:
-    """Convert to a plain number, or to None if it is not finite; strings and None pass."""
-    if value is None or isinstance(value, str):
-        return value
-    number = cast(float, value)
-    if not math.isfinite(number):
-        return None
-    return int(number) if isinstance(value, int) else float(number)
-
-
-def _tidy(item: Row | Part | Condition | Claim) -> None:
-    """Make the numbers of a frozen ``item`` plain and finite, once, at construction."""
-    # frozen dataclasses refuse assignment; object.__setattr__ bypasses that
-    for name in ("paper", "measured", "power", "finds", "p_value"):
-        if hasattr(item, name):
-            object.__setattr__(item, name, _finite(getattr(item, name)))
-    if isinstance(item, Row):
-        object.__setattr__(item, "column", _finite(item.column))
-    for name in ("ci95", "band"):
-        if (ends := getattr(item, name, None)) is not None:
-            object.__setattr__(item, name, tuple(_finite(end) for end in ends))
-    if isinstance(item, Row | Claim):
-        object.__setattr__(item, "runs", tuple(item.runs))
-    if isinstance(item, Row | Part) and item.sample is not None and not item.sample.finite:
-        object.__setattr__(item, "sample", None)
+    claims, verdicts = data.get("claims"), list[Any]()
+    for claim in cast(list[Any], claims) if isinstance(claims, list) else ():
+        if isinstance(claim, dict):
+            # what follows from its other fields is no field of the file; a verdict is compared
+            fields = cast(dict[str, Any], claim)
+            verdicts.append([fields.pop(name, None) for name in ("reasons", "bears", "verdict")][2])
+    results = build(Results, data, str(path))
+    for claim, verdict in zip(results.claims, verdicts, strict=True):
+        if verdict not in (None, claim.verdict):
+            raise name_error(f"{path}: {claim.id}: verdict", str(verdict), (claim.verdict,))
+    return results

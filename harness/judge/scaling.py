@@ -176,14 +176,6 @@ def follow(
     )
 
 
-def interval_at(law: Law) -> Interval:
-    """The value of a law at the paper's size as an interval."""
-    low, high = law.ci95
-    if law.value is None or low is None or high is None:
-        return Interval(math.nan)
-    return Interval(law.value, low, high)
-
-
 def _fit_law(law: str, sizes: Sequence[Size], drawn: Array, paper_size: float) -> Law | None:
     at, weights = [size.at for size in sizes], weights_of(sizes)
     ratios = np.array([[size.ratio for size in sizes]])
@@ -233,9 +225,10 @@ def _misses(law: Law) -> float:
 
 def _judge(law: Law, band: Rule) -> Literal["in the band", "outside", "unclear"]:
     """The answer at the paper's size: of a law that predicted the size held out, else unclear."""
-    if law.held_out is None or not law.held_out.holds:
+    low, high = law.ci95
+    if law.held_out is None or not law.held_out.holds or None in (law.value, low, high):
         return "unclear"
-    here = band.judge(interval_at(law))
+    here = band.judge(Interval(law.value or 0.0, low or 0.0, high or 0.0))
     return "in the band" if here == "holds" else "outside" if here == "fails" else "unclear"
 
 

@@ -10,18 +10,14 @@ Shape letters: N rollouts, C context, L layers, H heads, D width.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from harness.kernels import compiling
 from harness.rollouts.policy import Transformer
 from harness.rollouts.problems import END
-
-__all__ = ["decode_all"]
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 _FAST = {"reassoc", "nsz", "contract"}
 """Flags that let sums be vectorised; values that are not finite stay what they are."""
@@ -30,13 +26,9 @@ _EPSILON = np.float32(1e-5)
 """Added to variances, as in `torch.nn.LayerNorm`."""
 
 
-def _kernel(function: _F) -> _F:
-    return compiling.kernel(function, nogil=True)
-
-
-def _part(function: _F) -> _F:
-    # inlined, so that compiled and cached code add in the same order
-    return compiling.part(function, nogil=True, forceinline=True, fastmath=_FAST)
+_kernel = partial(compiling.kernel, nogil=True)
+# inlined, so that compiled and cached code add in the same order
+_part = partial(compiling.part, nogil=True, forceinline=True, fastmath=_FAST)
 
 
 class _Sizes(NamedTuple):

@@ -22,54 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from harness.rollouts.event_state import (
-    ABSENT,
-    BOUNDARY,
-    COMPUTE,
-    DECODING,
-    DRAIN,
-    DRAINING,
-    FOLD,
-    FOLDS,
-    IDLE,
-    IN_FLIGHT_EXCHANGE,
-    JUDGED,
-    LEAF,
-    NEVER,
-    OUTSIDE,
-    PLACED,
-    PRIORITY,
-    PUSH,
-    READY,
-    RETURNED,
-    REWARDED,
-    ROWS,
-    SPANS,
-    STEPPED,
-    STEPPING,
-    STRETCHES,
-    SYNCING,
-    TRAINING,
-    UNTOLD,
-    Law,
-    Record,
-    Rules,
-    State,
-    keep_row,
-    keep_span,
-    keep_stretch,
-    list_generator,
-    plan,
-    scratch,
-    steps_before_now,
-)
+from harness.rollouts import event_state as events
+from harness.rollouts.event_state import Law, Record, Rules, State
 from harness.rollouts.group_buffer import complete, free_slot, place_groups, release, throw_old_away
 from harness.simulator import laws
 from harness.simulator.costs import Costs
 from harness.simulator.events import kernel
 from harness.simulator.protocols.contract import ASKS, DONE, FULL, STUCK, Limits
-
-__all__ = ["run", "tell"]
 
 
 @kernel
@@ -87,9 +46,9 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
         if time_s == np.inf:
             clock.busy = 0
             return DONE
-        kind, leaf = key >> PRIORITY, key & LEAF
+        kind, leaf = key >> events.PRIORITY, key & events.LEAF
         # before the clock moves: the event stays planned, and is met again with its answer
-        if kind == BOUNDARY and is_awaiting_length(state, leaf - len(state.rollouts)):
+        if kind == events.BOUNDARY and is_awaiting_length(state, leaf - len(state.rollouts)):
             return ASKS
         if time_s > limits.time_s:
             clock.now_s = limits.time_s
@@ -99,12 +58,12 @@ def run(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record
             return STUCK
         clock.now_s = time_s
         clock.unsettled = 1
-        scratch(state, leaf)
-        if kind == STEPPED:
+        events.scratch(state, leaf)
+        if kind == events.STEPPED:
             end_stage(state, rules, record)
-        elif kind == REWARDED:
+        elif kind == events.REWARDED:
             be_ready(state, rules, record, leaf)
-        elif kind == RETURNED:
+        elif kind == events.RETURNED:
             leave(state, costs, rules, record, leaf)
         else:
             meet_boundary(state, costs, rules, record, leaf - len(state.rollouts))
@@ -116,10 +75,10 @@ def is_full(state: State, record: Record) -> bool:
     """Whether one more event with all that it starts could exceed a buffer."""
     counts = record.counts
     return (
-        counts[FOLDS] == len(record.folds)
-        or counts[ROWS] + len(state.rollouts) > len(record.rows)
-        or counts[STRETCHES] + state.slots.size > len(record.stretches)
-        or counts[SPANS] + 2 * len(state.generators) + 4 > len(record.spans)
+        counts[events.FOLDS] == len(record.folds)
+        or counts[events.ROWS] + len(state.rollouts) > len(record.rows)
+        or counts[events.STRETCHES] + state.slots.size > len(record.stretches)
+        or counts[events.SPANS] + 2 * len(state.generators) + 4 > len(record.spans)
     )
 
 
@@ -133,7 +92,8 @@ def is_awaiting_length(state: State, who: int) -> bool:
         index = state.slots[who, place]
         if index >= 0:
             row = state.rollouts[index]
-            if row.phase == DECODING and row.tokens == UNTOLD and row.end_step <= generator.target:
+            is_untold = row.phase == events.DECODING and row.tokens == events.UNTOLD
+            if is_untold and row.end_step <= generator.target:
                 return True
     return False
 
@@ -152,9 +112,9 @@ def draw(key: Any, law: Law, row: Any, group: int) -> float:
 def settle(state: State, costs: Costs, rules: Rules, limits: Limits, record: Record) -> None:
     """Start whatever may start now: the trainer, groups, and generators at a boundary."""
     clock, trainer = state.clock[0], state.trainer[0]
-    if trainer.phase == DRAINING and clock.in_flight == 0 and clock.placing < 0:
+    if trainer.phase == events.DRAINING and clock.in_flight == 0 and clock.placing < 0:
         publish(state, rules)
-    if trainer.phase == IDLE and clock.waiting >= rules.batch:
+    if trainer.phase == events.IDLE and clock.waiting >= rules.batch:
         train(state, rules)
     place_groups(state, rules, limits)
     for number in range(clock.restless):
@@ -162,7 +122,7 @@ def settle(state: State, costs: Costs, rules: Rules, limits: Limits, record: Rec
         state.generators[who].listed = 0
         attend(state, costs, rules, record, who)
     clock.restless = 0
-    clock.busy = 1 if clock.alive > 0 or trainer.phase != IDLE else 0
+    clock.busy = 1 if clock.alive > 0 or trainer.phase != events.IDLE else 0
 
 
 # --- the trainer
@@ -174,7 +134,8 @@ def plan_trainer(state: State, seconds: float) -> None:
     trainer = state.trainer[0]
     trainer.start_s = state.clock[0].now_s
     trainer.end_s = trainer.start_s + seconds
-    plan(state, len(state.rollouts) + len(state.generators), trainer.end_s, STEPPED, 0)
+    leaf = len(state.rollouts) + len(state.generators)
+    events.plan(state, leaf, trainer.end_s, events.STEPPED, 0)
 
 
 @kernel
@@ -184,7 +145,7 @@ def train(state: State, rules: Rules) -> None:
     for number in range(rules.batch):
         place = state.waiting[number]
         state.batch[number] = place
-        state.groups[place].phase = TRAINING
+        state.groups[place].phase = events.TRAINING
         for index in range(place * rules.group, (place + 1) * rules.group):
             row = state.rollouts[index]
             row.taken_s = clock.now_s
@@ -194,7 +155,7 @@ def train(state: State, rules: Rules) -> None:
     for number in range(clock.waiting):
         state.waiting[number] = state.waiting[number + rules.batch]
     clock.begun_steps += 1
-    state.trainer[0].phase = STEPPING
+    state.trainer[0].phase = events.STEPPING
     plan_trainer(state, rules.step_s + rules.token_s * rules.scale * tokens)
 
 
@@ -202,11 +163,12 @@ def train(state: State, rules: Rules) -> None:
 def end_stage(state: State, rules: Rules, record: Record) -> None:
     """End the trainer's step, or its publication."""
     clock, trainer = state.clock[0], state.trainer[0]
-    stepping = trainer.phase == STEPPING
-    keep_span(record, -1, FOLD if stepping else PUSH, trainer.start_s, trainer.end_s)
+    stepping = trainer.phase == events.STEPPING
+    kind = events.FOLD if stepping else events.PUSH
+    events.keep_span(record, -1, kind, trainer.start_s, trainer.end_s)
     due = (clock.version + 1) % rules.interval == 0
-    if stepping and due and rules.publish == DRAIN:
-        trainer.phase = DRAINING
+    if stepping and due and rules.publish == events.DRAIN:
+        trainer.phase = events.DRAINING
     elif stepping and due and rules.sync_s > 0.0:
         publish(state, rules)
     else:
@@ -216,7 +178,7 @@ def end_stage(state: State, rules: Rules, record: Record) -> None:
 @kernel
 def publish(state: State, rules: Rules) -> None:
     """Begin to send the new weights."""
-    state.trainer[0].phase = SYNCING
+    state.trainer[0].phase = events.SYNCING
     plan_trainer(state, rules.sync_s)
 
 
@@ -229,23 +191,23 @@ def fold(state: State, rules: Rules, record: Record, due: bool) -> None:
         for index in range(place * rules.group, (place + 1) * rules.group):
             row = state.rollouts[index]
             row.fate = 0
-            keep_row(record, row)
-            row.phase = ABSENT
+            events.keep_row(record, row)
+            row.phase = events.ABSENT
         release(state, place)
-    record.folds[record.counts[FOLDS]] = clock.now_s
-    record.counts[FOLDS] += 1
+    record.folds[record.counts[events.FOLDS]] = clock.now_s
+    record.counts[events.FOLDS] += 1
     clock.version += 1
-    state.trainer[0].phase = IDLE
+    state.trainer[0].phase = events.IDLE
     if due:
         clock.published = clock.version
         clock.stale = clock.alive
     for who in range(len(state.generators)):
         generator = state.generators[who]
         if generator.active > 0:
-            keep_span(record, who, COMPUTE, generator.busy_s, clock.now_s)
+            events.keep_span(record, who, events.COMPUTE, generator.busy_s, clock.now_s)
             generator.busy_s = clock.now_s
-            if due and rules.publish == IN_FLIGHT_EXCHANGE:
-                list_generator(state, who)
+            if due and rules.publish == events.IN_FLIGHT_EXCHANGE:
+                events.list_generator(state, who)
     throw_old_away(state, rules, record)
 
 
@@ -255,7 +217,7 @@ def fold(state: State, rules: Rules, record: Record, due: bool) -> None:
 @kernel
 def next_boundary(state: State, who: int) -> int:
     """Steps at a generator's next boundary from now on."""
-    steps = steps_before_now(state, who)
+    steps = events.steps_before_now(state, who)
     return steps + 1 if state.clock[0].now_s > state.generators[who].since_s else steps
 
 
@@ -266,14 +228,14 @@ def plan_boundary(state: State, who: int) -> None:
     target = generator.wanted
     for place in range(state.slots.shape[1]):
         index = state.slots[who, place]
-        if index >= 0 and state.rollouts[index].phase == DECODING:
+        if index >= 0 and state.rollouts[index].phase == events.DECODING:
             target = min(target, state.rollouts[index].end_step)
     generator.target = target
-    if target == NEVER:
-        scratch(state, leaf)
+    if target == events.NEVER:
+        events.scratch(state, leaf)
     else:
         time_s = generator.since_s + (target - generator.steps) * generator.step_s
-        plan(state, leaf, time_s, BOUNDARY, who)
+        events.plan(state, leaf, time_s, events.BOUNDARY, who)
 
 
 @kernel
@@ -283,14 +245,14 @@ def meet_boundary(state: State, costs: Costs, rules: Rules, record: Record, who:
     generator.steps = generator.target
     generator.since_s = state.clock[0].now_s
     generator.at_boundary = 1
-    generator.wanted = NEVER
-    list_generator(state, who)
+    generator.wanted = events.NEVER
+    events.list_generator(state, who)
     for place in range(state.slots.shape[1]):
         index = state.slots[who, place]
         if index < 0:
             continue
         row = state.rollouts[index]
-        if row.phase == DECODING and row.end_step <= generator.steps:
+        if row.phase == events.DECODING and row.end_step <= generator.steps:
             end_decoding(state, costs, rules, record, index)
 
 
@@ -301,11 +263,11 @@ def end_decoding(state: State, costs: Costs, rules: Rules, record: Record, index
     row.decoded = row.tokens
     row.weighted += row.version * (row.tokens - row.first)
     row.end_s = now_s
-    row.phase = OUTSIDE
+    row.phase = events.OUTSIDE
     seconds = draw(costs.jitter_key, rules.environment, row, rules.group)
     if seconds > 0.0:
         number = row.group * rules.group + row.member
-        plan(state, index, now_s + seconds, RETURNED, number)
+        events.plan(state, index, now_s + seconds, events.RETURNED, number)
     else:
         leave(state, costs, rules, record, index)
 
@@ -316,11 +278,11 @@ def leave(state: State, costs: Costs, rules: Rules, record: Record, index: int) 
     row, now_s = state.rollouts[index], state.clock[0].now_s
     free_slot(state, row)
     row.left_s = now_s
-    row.phase = JUDGED
+    row.phase = events.JUDGED
     seconds = draw(costs.sample_key, rules.reward, row, rules.group)
     if seconds > 0.0:
         number = row.group * rules.group + row.member
-        plan(state, index, now_s + seconds, REWARDED, number)
+        events.plan(state, index, now_s + seconds, events.REWARDED, number)
     else:
         be_ready(state, rules, record, index)
 
@@ -330,7 +292,7 @@ def be_ready(state: State, rules: Rules, record: Record, index: int) -> None:
     """Note a known reward; the last one completes the group."""
     row = state.rollouts[index]
     row.ready_s = state.clock[0].now_s
-    row.phase = READY
+    row.phase = events.READY
     place = index // rules.group
     state.groups[place].done += 1
     if state.groups[place].done == rules.group:
@@ -348,7 +310,7 @@ def attend(state: State, costs: Costs, rules: Rules, record: Record, who: int) -
             plan_boundary(state, who)
             return
         generator.steps = steps
-    generator.wanted = NEVER
+    generator.wanted = events.NEVER
     resume(state, costs, rules, record, who)
 
 
@@ -359,18 +321,18 @@ def resume(state: State, costs: Costs, rules: Rules, record: Record, who: int) -
     was_active = generator.active
     generator.at_boundary = 0
     generator.since_s = clock.now_s
-    is_new = rules.publish == IN_FLIGHT_EXCHANGE and generator.version < clock.published
+    is_new = rules.publish == events.IN_FLIGHT_EXCHANGE and generator.version < clock.published
     active, read = 0, 0
     for place in range(state.slots.shape[1]):
         index = state.slots[who, place]
         if index < 0:
             continue
         row = state.rollouts[index]
-        if row.phase == PLACED:
+        if row.phase == events.PLACED:
             begin_decoding(state, costs, rules, record, index)
             read += rules.prompt_tokens
             active += 1
-        elif row.phase == DECODING:
+        elif row.phase == events.DECODING:
             if is_new:
                 exchange(state, rules, record, index)
                 if rules.recompute:
@@ -384,7 +346,7 @@ def resume(state: State, costs: Costs, rules: Rules, record: Record, who: int) -
     if was_active == 0 and active > 0:
         generator.busy_s = clock.now_s
     if was_active > 0 and active == 0:
-        keep_span(record, who, COMPUTE, generator.busy_s, clock.now_s)
+        events.keep_span(record, who, events.COMPUTE, generator.busy_s, clock.now_s)
     plan_boundary(state, who)
 
 
@@ -393,7 +355,7 @@ def begin_decoding(state: State, costs: Costs, rules: Rules, record: Record, ind
     """Begin a rollout with the newest published weights."""
     row, clock = state.rollouts[index], state.clock[0]
     generator = state.generators[row.generator]
-    row.phase = DECODING
+    row.phase = events.DECODING
     row.start_s = clock.now_s
     row.end_s = row.left_s = row.ready_s = np.nan
     row.oldest = row.version = clock.published
@@ -405,7 +367,7 @@ def begin_decoding(state: State, costs: Costs, rules: Rules, record: Record, ind
         tokens = draw(costs.length_key, rules.tokens, row, rules.group)
         row.tokens = min(max(1, int(tokens + 0.5)), rules.most_tokens)
         row.end_step = row.begun_step + row.tokens * rules.scale
-    keep_stretch(record, rules, row, clock.now_s)
+    events.keep_stretch(record, rules, row, clock.now_s)
 
 
 @kernel
@@ -419,17 +381,17 @@ def exchange(state: State, rules: Rules, record: Record, index: int) -> None:
     if kept == 0:
         row.oldest = row.version
     if rules.asks:
-        if row.tokens == UNTOLD:
+        if row.tokens == events.UNTOLD:
             state.generators[row.generator].untold -= 1
         leave_untold(state, rules, index)
-    keep_stretch(record, rules, row, clock.now_s)
+    events.keep_stretch(record, rules, row, clock.now_s)
 
 
 @kernel
 def leave_untold(state: State, rules: Rules, index: int) -> None:
     """Ask for the length of a rollout, which ends one token later at the earliest."""
     row = state.rollouts[index]
-    row.tokens = UNTOLD
+    row.tokens = events.UNTOLD
     row.end_step = row.begun_step + (row.first + 1) * rules.scale
     state.generators[row.generator].untold += 1
 

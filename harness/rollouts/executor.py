@@ -31,8 +31,6 @@ from harness.rollouts.rollout_config import RolloutConfig
 from harness.rollouts.sampling import Completion, check_sampled, draw_uniforms
 from harness.simulator import Timeline, concat
 
-__all__ = ["RECORD", "REWARD", "RolloutExecutor", "SampleRequest", "Update"]
-
 RECORD = ("rollout", "prompt", "difficulty", "tokens", "fate", "version")
 """Columns of whole numbers of the record of rollouts."""
 
@@ -62,14 +60,6 @@ class SampleRequest(NamedTuple):
     kept: int
 
 
-class _Open(NamedTuple):
-    """A rollout that has begun: number of its prompt, and its answer as it is known so far."""
-
-    prompt: int
-    tokens: np.ndarray
-    log_probs: np.ndarray
-
-
 _NOTHING = Completion(np.zeros(0, np.int64), np.zeros(0, np.float32))
 
 
@@ -86,20 +76,11 @@ class RolloutExecutor:
         problems = config.problems
         made = config.policy.make(problems.vocabulary, problems.context, config.start.seed)
         self.weights = Weights(made.to(config.device))
-        self.learner = Learner(
-            self.weights,
-            config.loss,
-            config.optimizer,
-            config.rate,
-            config.protocol.steps,
-            config.temperature,
-            config.even,
-            config.clip,
-        )
+        self.learner = Learner(self.weights, config)
         self.server: Server = self.learner.start(initial.to(config.device))
         self.simulation = config.simulation()
         self.versions = {0: self.server.model.clone()}
-        self.open: dict[int, _Open] = {}
+        self.open: dict[int, Completion] = {}  # answers so far, by number of the rollout
         self.rows = config.policy.rows(self.weights.module)
         self.ahead: dict[SampleRequest, Completion] = {}
         self.fresh = 0  # the newest prompt that was handed out for the first time
@@ -138,10 +119,8 @@ class RolloutExecutor:
         newest = int(asked.version.max())
         self.versions = {v: kept for v, kept in self.versions.items() if v >= asked.version.min()}
         for version in np.unique(asked.version).tolist():
-            named = LengthQueries(*(column[asked.version == version] for column in asked))
-            columns = (named.rollout, named.prompt, named.attempt, named.version, named.kept)
-            rows = zip(*(each.tolist() for each in columns), strict=True)
-            self.sample([SampleRequest(*row) for row in rows])
+            columns = (column[asked.version == version].tolist() for column in asked)
+            self.sample([SampleRequest(*row) for row in zip(*columns, strict=True)])
         self.versions = {v: kept for v, kept in self.versions.items() if v >= newest}
         self.ahead = {key: each for key, each in self.ahead.items() if key.version >= newest}
         lengths = [len(self.open[rollout].tokens) for rollout in asked.rollout.tolist()]
@@ -156,10 +135,9 @@ class RolloutExecutor:
         for row in rows:
             found = self.ahead.pop(row)
             if row.kept:
-                before, at = self.open[row.rollout], slice(row.kept)
-                pairs = zip((before.tokens, before.log_probs), found, strict=True)
-                found = Completion(*(np.concatenate([old[at], rest]) for old, rest in pairs))
-            self.open[row.rollout] = _Open(row.prompt, *found)
+                pairs = zip(self.open[row.rollout], found, strict=True)
+                found = Completion(*(np.concatenate([a[: row.kept], b]) for a, b in pairs))
+            self.open[row.rollout] = found
 
     def _foresee(self, last: SampleRequest, count: int) -> list[SampleRequest]:
         """The rollouts that probably begin next, to fill the rows of a step.
@@ -224,7 +202,7 @@ class RolloutExecutor:
         """Reward a rollout of known fate, record it, and give up its tokens."""
         rollout, prompt = int(rows.rollout[k]), int(rows.prompt[k])
         problem = self._problem(prompt)
-        begun = self.open.pop(rollout, None) or _Open(prompt, *_NOTHING)
+        begun = self.open.pop(rollout, _NOTHING)
         count = int(rows.tokens[k])
         if rows.fate[k] == TRAINED and count != len(begun.tokens):
             raise ValueError(f"rollout {rollout} has {len(begun.tokens)} tokens, not {count}")
@@ -247,19 +225,17 @@ class RolloutExecutor:
 
     def capture(self) -> tuple[Arrays, Facts]:
         """See `Executor`; rollouts that are only foreseen are sampled again."""
-        numbers = list(self.open)
-        tokens = [self.open[number].tokens for number in numbers]
-        log_probs = [self.open[number].log_probs for number in numbers]
+        tokens, log_probs = zip(_NOTHING, *self.open.values(), strict=True)
         arrays = {
             **resume.add_prefix(self.simulation.state(), "simulation/"),
             **resume.add_prefix(self.collect_record(), "record/"),
             "model": to_array(self.server.model),
             **{f"state/{name}": to_array(each) for name, each in self.server.tensors.items()},
             **{f"versions/{number}": to_array(each) for number, each in self.versions.items()},
-            "tokens": np.concatenate([*tokens, _NOTHING.tokens]),
-            "log_probs": np.concatenate([*log_probs, _NOTHING.log_probs]),
+            "tokens": np.concatenate(tokens),
+            "log_probs": np.concatenate(log_probs),
         }
-        places = [[n, self.open[n].prompt, len(self.open[n].tokens)] for n in numbers]
+        places = [[number, len(each.tokens)] for number, each in self.open.items()]
         return arrays, {"version": self.server.version, "open": places, "fresh": self.fresh}
 
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
@@ -274,7 +250,6 @@ class RolloutExecutor:
         kept = resume.part(arrays, "versions/")
         self.versions = {int(n): torch.as_tensor(each).to(device) for n, each in kept.items()}
         at = 0
-        for number, prompt, count in facts["open"]:
+        for number, count in facts["open"]:
             place = slice(at, at := at + count)
-            both = arrays["tokens"][place], arrays["log_probs"][place]
-            self.open[number] = _Open(prompt, *both)
+            self.open[number] = Completion(arrays["tokens"][place], arrays["log_probs"][place])

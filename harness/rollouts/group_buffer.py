@@ -10,36 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.rollouts.event_state import (
-    ABSENT,
-    ADMISSION,
-    BACKPRESSURE,
-    COMPLETE,
-    DECODING,
-    DISCARD,
-    DRAIN,
-    DRAINING,
-    FREE,
-    GROWING,
-    LEAVING,
-    NEVER,
-    ONE_STEP,
-    OUTSIDE,
-    PLACED,
-    UNTOLD,
-    WINDOW,
-    Record,
-    Rules,
-    State,
-    keep_row,
-    list_generator,
-    scratch,
-    steps_before_now,
-)
+from harness.rollouts import event_state as events
+from harness.rollouts.event_state import Record, Rules, State
 from harness.simulator.events import kernel
 from harness.simulator.protocols.contract import Limits
-
-__all__ = ["complete", "free_slot", "place_groups", "release", "throw_old_away"]
 
 
 @kernel
@@ -48,7 +22,7 @@ def place_groups(state: State, rules: Rules, limits: Limits) -> None:
     clock = state.clock[0]
     while clock.free_slots > 0:
         if clock.placing < 0:
-            if state.trainer[0].phase >= DRAINING and rules.publish == DRAIN:
+            if state.trainer[0].phase >= events.DRAINING and rules.publish == events.DRAIN:
                 return
             if not may_begin(state, rules, limits):
                 return
@@ -67,16 +41,16 @@ def may_begin(state: State, rules: Rules, limits: Limits) -> bool:
     if clock.alive == len(state.groups):
         return False
     promised = clock.version * rules.batch + clock.alive
-    if limits.dispatch < NEVER and promised >= limits.dispatch * rules.batch:
+    if limits.dispatch < events.NEVER and promised >= limits.dispatch * rules.batch:
         return False
     # after the last instant of handing out, a batch that has begun is completed
     if clock.now_s > limits.dispatch_s and promised % rules.batch == 0:
         return False
-    if rules.rule == ADMISSION:
+    if rules.rule == events.ADMISSION:
         return clock.groups // rules.batch <= clock.version + rules.allowed
-    if rules.rule == BACKPRESSURE:
+    if rules.rule == events.BACKPRESSURE:
         return clock.stale < rules.batch * (1.0 + rules.allowed) * rules.interval
-    if rules.rule == ONE_STEP:
+    if rules.rule == events.ONE_STEP:
         return clock.groups // rules.batch <= clock.begun_steps
     return True
 
@@ -95,11 +69,11 @@ def begin_group(state: State, rules: Rules) -> None:
         clock.retries -= 1
     else:
         clock.prompts += 1
-    group.number, group.phase, group.begun, group.done = clock.groups, GROWING, 0, 0
+    group.number, group.phase, group.begun, group.done = clock.groups, events.GROWING, 0, 0
     for member in range(rules.group):
         row = state.rollouts[place * rules.group + member]
         row.group, row.prompt, row.attempt = group.number, group.prompt, group.attempt
-        row.member, row.phase = member, ABSENT
+        row.member, row.phase = member, events.ABSENT
     clock.groups += 1
     clock.alive += 1
     clock.stale += 1
@@ -119,11 +93,11 @@ def place_rollout(state: State, index: int) -> None:
     while state.slots[best, place] >= 0:
         place += 1
     state.slots[best, place] = index
-    row.generator, row.slot, row.phase = best, place, PLACED
+    row.generator, row.slot, row.phase = best, place, events.PLACED
     generator.free -= 1
     state.clock[0].free_slots -= 1
     state.clock[0].in_flight += 1
-    list_generator(state, best)
+    events.list_generator(state, best)
 
 
 @kernel
@@ -139,12 +113,12 @@ def free_slot(state: State, row: Any) -> None:
 def complete(state: State, rules: Rules, record: Record, place: int) -> None:
     """Queue a complete group; it is thrown away if it is too old by now."""
     clock, group = state.clock[0], state.groups[place]
-    group.phase = COMPLETE
+    group.phase = events.COMPLETE
     group.complete_s = clock.now_s
     if is_too_old(state, rules, place):
         throw_away(state, rules, record, place)
         return
-    in_order = rules.rule == ADMISSION or rules.rule == ONE_STEP
+    in_order = rules.rule == events.ADMISSION or rules.rule == events.ONE_STEP
     behind = clock.waiting
     while behind > 0:
         other = state.groups[state.waiting[behind - 1]]
@@ -160,10 +134,10 @@ def complete(state: State, rules: Rules, record: Record, place: int) -> None:
 def is_too_old(state: State, rules: Rules, place: int) -> bool:
     """Whether the rule throws a group away now."""
     group = state.groups[place]
-    if rules.rule == DISCARD:
-        concerned = group.phase == GROWING or group.phase == COMPLETE
-    elif rules.rule == WINDOW:
-        concerned = group.phase == COMPLETE
+    if rules.rule == events.DISCARD:
+        concerned = group.phase == events.GROWING or group.phase == events.COMPLETE
+    elif rules.rule == events.WINDOW:
+        concerned = group.phase == events.COMPLETE
     else:
         return False
     if not concerned:
@@ -177,7 +151,7 @@ def oldest_of(state: State, rules: Rules, place: int) -> int:
     oldest = state.clock[0].published
     for index in range(place * rules.group, (place + 1) * rules.group):
         row = state.rollouts[index]
-        if row.phase >= DECODING and row.oldest < oldest:
+        if row.phase >= events.DECODING and row.oldest < oldest:
             oldest = row.oldest
     return oldest
 
@@ -186,7 +160,7 @@ def oldest_of(state: State, rules: Rules, place: int) -> int:
 def throw_old_away(state: State, rules: Rules, record: Record) -> None:
     """Throw away groups too old for the present version: waiting ones, then others by number."""
     clock = state.clock[0]
-    if rules.rule != DISCARD and rules.rule != WINDOW:
+    if rules.rule != events.DISCARD and rules.rule != events.WINDOW:
         return
     kept = 0
     for number in range(clock.waiting):
@@ -199,8 +173,8 @@ def throw_old_away(state: State, rules: Rules, record: Record) -> None:
     clock.waiting = kept
     leaving = 0
     for place in range(len(state.groups)):
-        if state.groups[place].phase == GROWING and is_too_old(state, rules, place):
-            state.groups[place].phase = LEAVING
+        if state.groups[place].phase == events.GROWING and is_too_old(state, rules, place):
+            state.groups[place].phase = events.LEAVING
             leaving += 1
     for _ in range(leaving):
         throw_away(state, rules, record, first_leaving(state))
@@ -212,7 +186,9 @@ def first_leaving(state: State) -> int:
     first = -1
     for place in range(len(state.groups)):
         group = state.groups[place]
-        if group.phase == LEAVING and (first < 0 or group.number < state.groups[first].number):
+        if group.phase == events.LEAVING and (
+            first < 0 or group.number < state.groups[first].number
+        ):
             first = place
     return first
 
@@ -223,20 +199,20 @@ def throw_away(state: State, rules: Rules, record: Record, place: int) -> None:
     clock, group = state.clock[0], state.groups[place]
     for index in range(place * rules.group, (place + 1) * rules.group):
         row = state.rollouts[index]
-        if row.phase == DECODING:
+        if row.phase == events.DECODING:
             stop_decoding(state, rules, index)
-        if PLACED <= row.phase <= OUTSIDE:
+        if events.PLACED <= row.phase <= events.OUTSIDE:
             free_slot(state, row)
-        scratch(state, index)
-        if row.phase >= DECODING:
+        events.scratch(state, index)
+        if row.phase >= events.DECODING:
             row.fate = 1
             row.taken_s = clock.now_s
             row.trained_version = clock.version
-            keep_row(record, row)
-        row.phase = ABSENT
+            events.keep_row(record, row)
+        row.phase = events.ABSENT
     if clock.placing == place:
         clock.placing = -1
-    if rules.rule == DISCARD:
+    if rules.rule == events.DISCARD:
         last = (clock.first_retry + clock.retries) % len(state.retries)
         state.retries[last].prompt = group.prompt
         state.retries[last].attempt = group.attempt + 1
@@ -248,20 +224,20 @@ def throw_away(state: State, rules: Rules, record: Record, place: int) -> None:
 def stop_decoding(state: State, rules: Rules, index: int) -> None:
     """Count the tokens of a rollout that is thrown away in flight."""
     row = state.rollouts[index]
-    row.decoded = (steps_before_now(state, row.generator) - row.begun_step) // rules.scale
-    if row.tokens == UNTOLD:
+    row.decoded = (events.steps_before_now(state, row.generator) - row.begun_step) // rules.scale
+    if row.tokens == events.UNTOLD:
         state.generators[row.generator].untold -= 1
         row.tokens = 0
     else:
         row.decoded = min(row.decoded, row.tokens)
     row.weighted += row.version * (row.decoded - row.first)
-    list_generator(state, row.generator)
+    events.list_generator(state, row.generator)
 
 
 @kernel
 def release(state: State, place: int) -> None:
     """Return a group's place to the pool."""
     clock = state.clock[0]
-    state.groups[place].phase = FREE
+    state.groups[place].phase = events.FREE
     clock.alive -= 1
     state.free[len(state.free) - 1 - clock.alive] = place

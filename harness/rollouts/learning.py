@@ -15,11 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from harness.algorithms.contract import Server
-from harness.algorithms.descent import LocalOptimizer
-from harness.rollouts.losses import Loss, TokenProbabilities, cosine, group_advantages, measure
+from harness.rollouts.losses import TokenProbabilities, cosine, group_advantages, measure
 from harness.rollouts.policy import Weights
-
-__all__ = ["Learner", "Rollout", "score_tokens"]
+from harness.rollouts.rollout_config import RolloutConfig
 
 CHUNK = 64
 """Rollouts that are computed together."""
@@ -88,29 +86,16 @@ class Learner:
 
     Args:
         weights: the policy's parameters; overwritten.
-        loss: the loss.
-        optimizer: turns gradients into directions.
-        rate: learning rate.
-        steps: optimizer steps in a step of the trainer, with equal parts of the batch.
-        temperature: of sampling.
-        even: whether groups of equal rewards are trained on: their advantages are zero, but their
-            tokens count in the mean.
-        clip: largest norm of a gradient; a larger one is scaled to it. None for no limit.
+        config: loss, optimizer and their settings.
     """
 
     weights: Weights
-    loss: Loss
-    optimizer: LocalOptimizer
-    rate: float
-    steps: int = 1
-    temperature: float = 1.0
-    even: bool = False
-    clip: float | None = None
+    config: RolloutConfig
 
     def start(self, model: Tensor) -> Server:
         """The trainer's state with the parameters ``model [P]``."""
         server = Server(model.clone())
-        server.tensors = dict(self.optimizer.start(server.model.unsqueeze(0)))
+        server.tensors = dict(self.config.optimizer.start(server.model.unsqueeze(0)))
         server.tensors[LAST] = torch.zeros_like(model)
         return server
 
@@ -125,12 +110,16 @@ class Learner:
         rewards = torch.tensor([[each.reward for each in group] for group in groups])
         advantages = group_advantages(rewards.double()).float()
         uneven = (rewards != rewards[:, :1]).any(1)
-        kept = [k for k in range(len(groups)) if self.even or bool(uneven[k])]
-        cuts: list[list[int]] = [c.tolist() for c in np.array_split(kept, self.steps) if len(c)]
+        kept = [k for k in range(len(groups)) if self.config.even or bool(uneven[k])]
+        split = np.array_split(kept, self.config.protocol.steps)
+        cuts: list[list[int]] = [cut.tolist() for cut in split if len(cut)]
         parts = [self._part([groups[k] for k in cut], advantages[cut]) for cut in cuts]
         # With one part, the parameters at the beginning are those of its own step.
-        proximal = [self._proximal(server, part) for part in parts] if len(parts) > 1 else [None]
-        pairs = zip(parts, proximal, strict=False)
+        proximal: list[Tensor | None] = [None] * len(parts)
+        if len(parts) > 1:
+            with torch.no_grad():
+                proximal = [self._score(server, part)[0] for part in parts]
+        pairs = zip(parts, proximal, strict=True)
         found = [self._descend(server, part, before) for part, before in pairs]
         server.version += 1
         means = {
@@ -152,32 +141,30 @@ class Learner:
             advantages.reshape(-1)[order].repeat_interleave(counts).to(device),
         )
 
-    def _proximal(self, server: Server, part: _Part) -> Tensor:
-        with torch.no_grad():
-            policy = self.weights.load(server.model)
-            return score_tokens(policy, part.rows, self.temperature)[0]
+    def _score(self, server: Server, part: _Part) -> tuple[Tensor, Tensor]:
+        policy = self.weights.load(server.model)
+        return score_tokens(policy, part.rows, self.config.temperature)
 
     def _descend(self, server: Server, part: _Part, proximal: Tensor | None) -> dict[str, float]:
         """Take one optimizer step."""
-        policy = self.weights.load(server.model)
-        log_probs, entropy = score_tokens(policy, part.rows, self.temperature)
+        config, (log_probs, entropy) = self.config, self._score(server, part)
         before = log_probs.detach() if proximal is None else proximal
         tokens = TokenProbabilities(log_probs, part.behaviour, before, part.advantages)
-        loss = self.loss.terms(tokens).mean()
+        loss = config.loss.terms(tokens).mean()
         gradient = self.weights.slope(loss)
         norm = float((gradient @ gradient).sqrt())
         told = {
             "loss": float(loss.detach()),
-            **measure(self.loss, tokens._replace(log_probs=log_probs.detach()), entropy),
+            **measure(config.loss, tokens._replace(log_probs=log_probs.detach()), entropy),
             "gradient_norm": norm,
             "cosine": cosine(gradient, server.tensors[LAST]),
         }
         server.tensors[LAST].copy_(gradient)
-        if self.clip is not None and norm > self.clip:
-            gradient *= self.clip / norm
+        if config.clip is not None and norm > config.clip:
+            gradient *= config.clip / norm
         model, state = server.model.unsqueeze(0), dict(server.tensors)
         del state[LAST]
         direction = gradient.unsqueeze(0)
-        self.optimizer.direct_(direction, model, state, cast(Any, self.weights))
-        server.model.sub_(direction[0], alpha=self.rate)
+        config.optimizer.direct_(direction, model, state, cast(Any, self.weights))
+        server.model.sub_(direction[0], alpha=config.rate)
         return told

@@ -22,18 +22,6 @@ from torch import Tensor
 
 from harness.base.settings import Spec, setting
 
-__all__ = [
-    "Decoupled",
-    "Loss",
-    "Naive",
-    "Reinforce",
-    "SecondMoment",
-    "TokenProbabilities",
-    "cosine",
-    "group_advantages",
-    "measure",
-]
-
 SPREAD = 1e-4
 """Added to the deviation of a group's rewards."""
 

@@ -26,8 +26,6 @@ from harness.rollouts.sampling import Completion, Sampler
 from harness.rollouts.sources import PolicySource
 from harness.simulator import Cluster
 
-__all__ = ["OwnPolicy", "OwnProblems", "Reward", "configure", "loss_of", "policy_of", "problems_of"]
-
 Reward = Callable[[list[int], list[int]], float]
 """Function ``reward(prompt, answer)`` of tokens; the answer has its end, token 0, if it has one."""
 
@@ -159,7 +157,7 @@ class OwnProblems(Problems, HasIdentity):
     ) -> None:
         if not callable(reward):
             raise UserError(f"reward: a {type(reward).__name__}; allowed: a function")
-        self._vocabulary, self._context, self._reward = vocabulary, context, reward
+        self.vocabulary, self._context, self._reward = vocabulary, context, reward
         every = self._read("problems", prompts)
         if held_out is None and len(every) < HELD_OUT:
             told = f"at least {HELD_OUT}, or test with prompts to hold out"
@@ -174,15 +172,10 @@ class OwnProblems(Problems, HasIdentity):
     def _read(self, name: str, prompts: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
         found = read_prompts(name, prompts)
         for each in found:
-            if max(each) >= self._vocabulary or len(each) >= self._context:
-                told = f"fewer than {self._context} tokens, each below {self._vocabulary}"
+            if max(each) >= self.vocabulary or len(each) >= self._context:
+                told = f"fewer than {self._context} tokens, each below {self.vocabulary}"
                 raise UserError(f"{name}: prompt {list(each)[:8]}; allowed: {told}")
         return found
-
-    @property
-    def vocabulary(self) -> int:
-        """See `Problems`."""
-        return self._vocabulary
 
     @property
     def context(self) -> int:
@@ -213,7 +206,7 @@ class OwnProblems(Problems, HasIdentity):
     def to_identity(self) -> dict[str, Any]:
         """Digests of prompts and reward, and the sizes."""
         prompts = digest_of_code([self._train, self._held_out], "problems")
-        sizes = {"vocabulary": self._vocabulary, "context": self._context}
+        sizes = {"vocabulary": self.vocabulary, "context": self._context}
         reward = digest_of_code(self._reward, "reward")
         return {"is": "OwnProblems", "prompts": prompts, "reward": reward, **sizes}
 

@@ -1,48 +1,22 @@
-"""A causal transformer over tokens, steps from a cache, and parameters as one vector.
+"""A causal transformer over tokens, and parameters as one vector.
 
 A policy is a `torch.nn.Module` from tokens ``[B, T]`` to logits ``[B, T, V]``, causal: the logits
 at a place depend on the tokens up to it. `Weights` holds its parameters as one vector, so that
 versions of it can be kept and exchanged.
 
-Shape letters: B rollouts, T tokens, V tokens of the vocabulary, P parameters, W rows of a step,
-C context, L layers, H heads, D width.
+Shape letters: B rollouts, T tokens, V tokens of the vocabulary, P parameters, C context, L layers,
+H heads, D width, W rows.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.base.errors import UserError
-
-__all__ = ["Decoding", "Transformer", "Weights"]
-
-Cache = list[tuple[Tensor, Tensor]]
-"""Keys ``[W, H, D / H, C]`` and values ``[W, H, C, D / H]`` of each layer."""
-
-
-@runtime_checkable
-class Decoding(Protocol):
-    """A policy that computes one token after another from a cache of the earlier ones."""
-
-    def new_cache(self, rows: int) -> Any:
-        """A cache of W rollouts without tokens."""
-        ...
-
-    def step(self, tokens: Tensor, places: Tensor, cache: Any) -> Tensor:
-        """Logits ``[W, V]`` after one more token of each rollout; changes the cache in place.
-
-        A row depends on its own earlier tokens alone, and a token at place 0 begins a rollout.
-
-        Args:
-            tokens: the tokens ``[W]``.
-            places: their places ``[W]``, from 0.
-            cache: from `new_cache`.
-        """
-        ...
 
 
 class Block(nn.Module):
@@ -61,25 +35,12 @@ class Block(nn.Module):
         three = self.attend(self.before(x)).view(rows, long, 3, self.heads, -1)
         query, key, value = three.permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
-        return self._finish(x, mixed.transpose(1, 2).reshape(rows, long, width))
-
-    def step(self, x: Tensor, places: Tensor, hidden: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """``[W, D]`` at ``places [W]``; ``hidden [W, 1, 1, C]`` is -inf at later places."""
-        rows, width = x.shape
-        three = self.attend(self.before(x)).view(rows, 3, self.heads, -1)
-        every = torch.arange(rows, device=x.device)
-        key[every, :, :, places], value[every, :, places] = three[:, 1], three[:, 2]
-        scores = torch.matmul(three[:, 0].unsqueeze(2), key).mul_(three.shape[3] ** -0.5)
-        mixed = torch.matmul(scores.add_(hidden).softmax(3), value)
-        return self._finish(x, mixed.reshape(rows, width))
-
-    def _finish(self, x: Tensor, mixed: Tensor) -> Tensor:
-        x = x + self.join(mixed)
+        x = x + self.join(mixed.transpose(1, 2).reshape(rows, long, width))
         return x + self.down(torch.relu(self.up(self.between(x))))
 
 
 class Transformer(nn.Module):
-    """A causal transformer with learned places; see `Decoding` for its cache.
+    """A causal transformer with learned places.
 
     Args:
         vocabulary: V.
@@ -104,22 +65,6 @@ class Transformer(nn.Module):
         x = self.token(tokens) + self.place.weight[: tokens.shape[1]]
         for block in self.blocks:
             x = cast(Block, block)(x)
-        return self.out(self.last(x))
-
-    def new_cache(self, rows: int) -> Cache:
-        """See `Decoding`."""
-        _, context, width, _, heads = self.sizes
-        key = self.out.weight.new_zeros(rows, heads, width // heads, context)
-        value = key.transpose(2, 3).contiguous()
-        return [(key.clone(), value.clone()) for _ in self.blocks]
-
-    def step(self, tokens: Tensor, places: Tensor, cache: Cache) -> Tensor:
-        """See `Decoding`."""
-        later = torch.arange(self.sizes[1], device=tokens.device) > places.unsqueeze(1)
-        hidden = torch.zeros(later.shape, device=tokens.device).masked_fill_(later, -torch.inf)
-        x = self.token(tokens) + self.place(places)
-        for block, (key, value) in zip(self.blocks, cache, strict=True):
-            x = cast(Block, block).step(x, places, hidden[:, None, None], key, value)
         return self.out(self.last(x))
 
 

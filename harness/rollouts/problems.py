@@ -23,8 +23,6 @@ from harness.base.errors import UserError
 from harness.base.seeds import stream
 from harness.base.settings import Spec, check_order, setting
 
-__all__ = ["END", "SYMBOLS", "Addition", "Problem", "Problems", "Reaching", "Sorting", "Verified"]
-
 END = 0
 """The token that ends an answer."""
 
@@ -63,12 +61,13 @@ class Problem(NamedTuple):
 
 
 class Problems(ABC):
-    """A source of problems, which rewards answers."""
+    """A source of problems, which rewards answers.
 
-    @property
-    @abstractmethod
-    def vocabulary(self) -> int:
-        """Number of tokens; `END` is one of them."""
+    Attributes:
+        vocabulary: number of tokens; `END` is one of them.
+    """
+
+    vocabulary: int
 
     @property
     @abstractmethod
@@ -109,15 +108,7 @@ class Verified(Problems):
     Training and held-out problems are of one law; no prompt is in both.
     """
 
-    @property
-    def vocabulary(self) -> int:
-        """See `Problems`."""
-        return len(SYMBOLS)
-
-    @property
-    @abstractmethod
-    def context(self) -> int:
-        """See `Problems`."""
+    vocabulary = len(SYMBOLS)
 
     @abstractmethod
     def draw(self, random: np.random.Generator) -> tuple[str, int]:
@@ -183,9 +174,7 @@ class Addition(Spec, Verified):
 
     def draw(self, random: np.random.Generator) -> tuple[str, int]:
         """See `Verified`."""
-        counts = np.arange(self.least, self.digits + 1)
-        chances = counts**-self.tail
-        digits = int(random.choice(counts, p=chances / chances.sum()))
+        digits = _draw_count(random, self.least, self.digits, self.tail)
         both = random.integers(0, 10, (2, digits))
         first, second = ("".join(map(str, row)) for row in both.tolist())
         return f"{first}+{second}=", digits
@@ -205,6 +194,13 @@ class Addition(Spec, Verified):
         first, second = (int(each[::-1]) for each in prompt[:-1].split("+"))
         _, there, result = answer.rpartition("=")
         return bool(there) and result.isdigit() and int(result[::-1]) == first + second
+
+
+def _draw_count(random: np.random.Generator, least: int, most: int, tail: float) -> int:
+    """A count n with a probability proportional to ``n ** -tail``."""
+    counts = np.arange(least, most + 1)
+    chances = counts**-tail
+    return int(random.choice(counts, p=chances / chances.sum()))
 
 
 class _Way(NamedTuple):
@@ -360,9 +356,7 @@ class Sorting(Spec, Verified):
 
     def draw(self, random: np.random.Generator) -> tuple[str, int]:
         """See `Verified`."""
-        counts = np.arange(self.least, self.most + 1)
-        chances = counts**-self.tail
-        count = int(random.choice(counts, p=chances / chances.sum()))
+        count = _draw_count(random, self.least, self.most, self.tail)
         return ",".join(map(str, random.integers(0, 10, count).tolist())) + "=", count
 
     def solve(self, prompt: str) -> str:

@@ -49,8 +49,6 @@ from harness.simulator.laws import LAW_CODES
 from harness.simulator.protocols.contract import Limits, TimingProtocol, UnitCosts
 from harness.simulator.timeline import IN_FLIGHT, Contributions, Folds, Spans, Timeline
 
-__all__ = ["Rollouts"]
-
 RULES = ("admission", "discard", "backpressure", "window", "one-step")
 PUBLICATIONS = ("drain", "between", "in-flight")
 LAWS = tuple(name for name in LAW_CODES if name != "empirical")
@@ -198,18 +196,13 @@ class Rollouts(Spec, TimingProtocol):
 
     @property
     def most_groups(self) -> int:
-        """Largest number of groups in flight, waiting and in training."""
-        return int(min(self.room * self.batch, self._admission_limit()))
-
-    def _admission_limit(self) -> float:
-        """Largest number of groups that the rule admits."""
-        if self.rule == "one-step":
-            return 2 * self.batch
-        if self.rule == "admission":
-            return (self.eta + 1) * self.batch
-        if self.rule == "backpressure":
-            return math.ceil(self.batch * (1 + self.eta) * self.interval)
-        return math.inf
+        """Largest number of groups in flight, waiting and in training: of the room and the rule."""
+        admitted = {
+            "one-step": 2 * self.batch,
+            "admission": (self.eta + 1) * self.batch,
+            "backpressure": math.ceil(self.batch * (1 + self.eta) * self.interval),
+        }
+        return int(min(self.room * self.batch, admitted.get(self.rule, math.inf)))
 
     def start(self, cluster: Cluster, workers: int) -> State:
         """Initial state: generators and trainer idle, no group.
@@ -287,9 +280,12 @@ class Rollouts(Spec, TimingProtocol):
 
     def in_flight(self, state: State) -> Contributions:
         """Rollouts that have begun and are not yet trained on, by number."""
-        rows = state.rollouts[state.rollouts["phase"] >= events.DECODING]
-        ordered = rows[np.argsort(rows["group"] * self.group + rows["member"])]
+        ordered = self._sort(state.rollouts[state.rollouts["phase"] >= events.DECODING])
         return _contributions(np.full(len(ordered), IN_FLIGHT, np.int64), ordered, self.group)
+
+    def _sort(self, rows: np.ndarray) -> np.ndarray:
+        """Rollouts by number."""
+        return rows[np.argsort(_numbers(rows, self.group))]
 
     def promised(self, state: State) -> int:
         """Number of folds once every group that has begun is trained on."""
@@ -298,17 +294,9 @@ class Rollouts(Spec, TimingProtocol):
 
     def asked(self, state: State) -> LengthQueries:
         """Rollouts with a length that the simulation needs, by number."""
-        rows = state.rollouts[_is_untold(state)]
-        rows = rows[np.argsort(rows["group"] * self.group + rows["member"])]
-        return LengthQueries(
-            rollout=rows["group"] * self.group + rows["member"],
-            group=rows["group"].copy(),
-            prompt=rows["prompt"].copy(),
-            member=rows["member"].copy(),
-            attempt=rows["attempt"].copy(),
-            version=rows["version"].copy(),
-            kept=rows["first"].copy(),
-        )
+        rows = self._sort(state.rollouts[_is_untold(state)])
+        columns = (rows[name].copy() for name in ("prompt", "attempt", "version", "first"))
+        return LengthQueries(_numbers(rows, self.group), *columns)
 
     def answer(self, state: State, who: np.ndarray, values: np.ndarray) -> None:
         """Set the lengths of rollouts, counted with their kept tokens.
@@ -322,8 +310,7 @@ class Rollouts(Spec, TimingProtocol):
             ValueError: there is no such question, or a length is too short.
         """
         indices = np.flatnonzero(_is_untold(state))
-        rows = state.rollouts[indices]
-        numbers = rows["group"] * self.group + rows["member"]
+        numbers = _numbers(state.rollouts[indices], self.group)
         order = np.argsort(numbers)
         found = np.searchsorted(numbers, who, sorter=order)
         if len(np.unique(who)) < len(who) or not np.isin(who, numbers).all():
@@ -356,13 +343,18 @@ def _is_untold(state: State) -> np.ndarray:
     return (rows["phase"] == events.DECODING) & (rows["tokens"] == events.UNTOLD)
 
 
+def _numbers(rows: np.ndarray, group: int) -> np.ndarray:
+    """Numbers of rollouts."""
+    return rows["group"] * group + rows["member"]
+
+
 def _contributions(folds: np.ndarray, rows: np.ndarray, group: int) -> Contributions:
     return Contributions(
         fold=folds,
         worker=rows["generator"].astype(np.int32),
         read_version=rows["oldest"].copy(),
         read_time_s=rows["start_s"].copy(),
-        first_step=rows["group"] * group + rows["member"],
+        first_step=_numbers(rows, group),
         steps=np.ones(len(rows), np.int32),
     )
 
@@ -373,7 +365,7 @@ def _rollout_rows(rows: np.ndarray, group: int) -> RolloutRows:
     same += ("left_s", "ready_s", "taken_s", "trained_version", "tokens", "decoded", "fate")
     decoded = rows["decoded"]
     return RolloutRows(
-        rollout=rows["group"] * group + rows["member"],
+        rollout=_numbers(rows, group),
         oldest_version=rows["oldest"].copy(),
         mean_version=np.where(
             decoded > 0, rows["weighted"] / np.maximum(decoded, 1), rows["oldest"]

@@ -19,8 +19,6 @@ from harness.rollouts.rollout_config import RolloutConfig
 from harness.rollouts.training import UNDER_WAY, UNDER_WAY_TOKENS
 from harness.simulator import Timeline, concat
 
-__all__ = ["RecordedRollouts", "time_record"]
-
 
 class RecordedRollouts(RolloutExecutor):
     """Executor that samples and trains as a timeline says; see `RolloutExecutor`.

@@ -1,4 +1,4 @@
-"""Records of simulated rollouts, and the questions that ask for their lengths.
+"""Records of rollouts, simulated and stored, and the questions that ask for their lengths.
 
 The protocol `harness.rollouts.protocol.Rollouts` and an application that samples the rollouts agree
 on numbers alone. Groups are numbered in the order in which they begin; rollout ``g · G + m`` is
@@ -22,23 +22,16 @@ even one that was not answered: tokens beyond ``kept`` are then forgotten.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import load_file  # pyright: ignore[reportUnknownVariableType]
 
 from harness.simulator.timeline import Table, Timeline
-
-__all__ = [
-    "TOO_OLD",
-    "TRAINED",
-    "LengthQueries",
-    "RolloutRows",
-    "TokenRows",
-    "rollout_rows",
-    "token_rows",
-]
+from harness.store import Run
 
 TRAINED, TOO_OLD = range(2)
 """Fates of rollouts: trained on, or thrown away because the group was too old."""
@@ -49,18 +42,14 @@ class LengthQueries(NamedTuple):
 
     Attributes:
         rollout: number of the rollout, group · G + member.
-        group: number of the group, in order of beginning.
         prompt: number of the prompt, in order of handing out.
-        member: index in the group.
         attempt: number of earlier groups of this prompt, which were thrown away.
         version: version of the weights that sample from here on.
         kept: number of tokens that stay as they are; 0 when a rollout begins.
     """
 
     rollout: NDArray[np.int64]
-    group: NDArray[np.int64]
     prompt: NDArray[np.int64]
-    member: NDArray[np.int64]
     attempt: NDArray[np.int64]
     version: NDArray[np.int64]
     kept: NDArray[np.int64]
@@ -82,7 +71,9 @@ class RolloutRows(Table):
     fate; members of a thrown-away group that had not begun have no row.
 
     Attributes:
-        rollout, group, prompt, member, attempt: see `LengthQueries`.
+        rollout, prompt, attempt: see `LengthQueries`.
+        group: number of the group, in order of beginning.
+        member: index in the group.
         generator: index of the generator, a worker of the cluster.
         slot: index of the generator's slot.
         start_s: instant at which decoding began.
@@ -153,3 +144,43 @@ def token_rows(timeline: Timeline) -> TokenRows:
     """The stretches of tokens of a timeline, simulated or loaded."""
     found = timeline.own.get("tokens")
     return TokenRows() if found is None else TokenRows(**found.columns())
+
+
+ROLLOUTS = "rollouts.safetensors"
+"""Attached file of a run: of each rollout with a known fate its prompt, difficulty, reward, tokens,
+fate and the version at that instant."""
+Record = Mapping[str, NDArray[Any]]
+"""The columns of `ROLLOUTS`."""
+
+
+def load_record(run: Run) -> Record:
+    """Read the record of a run's rollouts.
+
+    Raises:
+        UserError: the run has no record, or a damaged one.
+    """
+    return load_file(run.path(ROLLOUTS))
+
+
+def figures_of(run: Run) -> dict[str, Any]:
+    """A run's summary, with ``thrown_away/D``: the share thrown away of difficulty D.
+
+    Raises:
+        UserError: see `load_record`.
+    """
+    shares = share_thrown_away(load_record(run))
+    return run.summary | {f"thrown_away/{level}": share for level, share in shares.items()}
+
+
+def share_thrown_away(record: Record) -> dict[int, float]:
+    """Share of rollouts thrown away of each difficulty; 1 where none was trained on.
+
+    Example:
+        >>> rollouts = {"difficulty": np.array([1, 1, 2]), "fate": np.array([0, 1, 1])}
+        >>> share_thrown_away(rollouts)
+        {1: 0.5, 2: 1.0}
+    """
+    values, where = np.unique(record["difficulty"], return_inverse=True)
+    gone = np.bincount(where, weights=record["fate"] != TRAINED)
+    shares = gone / np.bincount(where)
+    return dict(zip(values.tolist(), shares.tolist(), strict=True))

@@ -1,11 +1,11 @@
-"""Exact sampling of rollouts, and their greedy answers.
+"""Exact sampling of rollouts, their greedy answers, and the scores of both.
 
 Token t of a rollout is the inverse of the distribution function at a number that depends on (seed,
 rollout, attempt, t) alone, so it follows from that, the weights and the tokens before. Which
 rollouts are sampled together is without effect. A transformer on a processor computes one token
-after another (`compiled_sampling`). Any other module computes steps of always the same number of
-rows and length of cache, in which a row computes as it would at any other place; a new rollout
-takes over the row of one that has ended. On one kind of processor with one thread, the tokens and
+after another (`compiled_sampling`). Any other module computes always the same number of rows and
+places, in which a row computes as it would at any other place; a new rollout takes over the row of
+one that has ended. On one kind of processor with one thread, the tokens and
 the logarithms of their probabilities are equal to the bit.
 
 Shape letters: N rollouts, W rows of a step, C context, V tokens of the vocabulary.
@@ -18,25 +18,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from harness.base.errors import UserError, describe_raised
 from harness.rollouts.compiled_sampling import decode_all
-from harness.rollouts.policy import Decoding, Transformer
-from harness.rollouts.problems import END
+from harness.rollouts.policy import Transformer
+from harness.rollouts.problems import END, Problem, Problems, check_reward
 from harness.simulator.events import kernel
 from harness.simulator.laws import purpose_key, uniforms
-
-__all__ = [
-    "ROWS",
-    "Completion",
-    "Sampler",
-    "check_sampled",
-    "draw_uniforms",
-    "rows_of",
-    "sample",
-    "sample_greedily",
-]
 
 ROWS = 64
 """Rollouts that are computed in one step."""
@@ -100,7 +89,7 @@ def sample(
     """Continue rollouts to their end, from the distribution ``softmax(logits / temperature)``.
 
     Args:
-        policy: a causal module; a `Decoding` one is faster.
+        policy: a causal module.
         prefixes: N prompts, each with the tokens that are kept: int64, fewer than C.
         draws: from `draw_uniforms`, ``[N, C]``; 0 at all places gives the most probable token
             at a temperature of 0.
@@ -131,12 +120,35 @@ def rows_of(policy: nn.Module) -> int:
 def _decode_together(
     policy: nn.Module, tokens: np.ndarray, begins: np.ndarray, draws: np.ndarray, temperature: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`decode_all` for any module, `ROWS` at a time; the last row is a filler that never ends."""
-    run = _Run(policy, tokens, begins, draws, temperature)
-    with torch.inference_mode():
-        while run.active:
-            run.step()
-    return run.log_probs, run.ends
+    """`decode_all` for any module, which computes all tokens of `ROWS` rollouts for each next one.
+
+    The last row of the arguments is a filler that never ends.
+    """
+    count, context = draws.shape
+    ends, log_probs = np.zeros(count + 1, np.int64), np.zeros((count + 1, context), np.float32)
+    numbers = np.concatenate([draws, np.zeros((1, context))])
+    which, places = np.minimum(np.arange(ROWS), count), np.zeros(ROWS, np.int64)
+    begun, active, device = min(ROWS, count), count, next(policy.parameters()).device
+    every = torch.arange(ROWS, device=device)
+    so_far = torch.zeros((ROWS, context), dtype=torch.int64, device=device)
+    while active:
+        at = torch.as_tensor(places, device=device)
+        so_far[every, at] = torch.as_tensor(tokens[which, places], device=device)
+        with torch.inference_mode():
+            logits = policy(so_far)[every, at].double().cpu().numpy()
+        places += 1
+        is_drawn = places >= begins[which]
+        rows, ahead = which[is_drawn], places[is_drawn]
+        sampled = _choose(logits[is_drawn], numbers[rows, ahead], temperature)
+        tokens[rows, ahead], log_probs[rows, ahead] = sampled
+        ended = np.flatnonzero(is_drawn)[(sampled[0] == END) | (ahead == context - 1)]
+        ends[which[ended]] = places[ended] + 1
+        for row in ended.tolist():  # a new rollout takes over the row
+            which[row], places[row] = begun, 0
+            begun = min(begun + 1, count)
+        active -= len(ended)
+        places[which == count] = 0
+    return log_probs, ends
 
 
 def sample_greedily(
@@ -203,49 +215,6 @@ def _is_finite(policy: nn.Module, tokens: np.ndarray) -> bool:
         return bool(policy(torch.as_tensor(tokens, device=device)[None]).isfinite().all())
 
 
-class _Run:
-    """Rollouts in the rows of a step; the one after the last is a filler of idle rows."""
-
-    def __init__(
-        self,
-        policy: nn.Module,
-        tokens: np.ndarray,
-        begins: np.ndarray,
-        draws: np.ndarray,
-        temperature: float,
-    ) -> None:
-        self.count, self.context = count, context = draws.shape
-        self.tokens, self.begins = tokens, begins
-        self.ends = np.zeros(count + 1, np.int64)
-        self.log_probs = np.zeros((count + 1, context), np.float32)
-        self.draws = np.concatenate([draws, np.zeros((1, context))])
-        self.temperature = temperature
-        self.which, self.places = np.minimum(np.arange(ROWS), count), np.zeros(ROWS, np.int64)
-        self.begun, self.active = min(ROWS, count), count
-        self.device = next(policy.parameters()).device
-        self.decoder = policy if isinstance(policy, Decoding) else _Recomputing(policy, context)
-        self.cache: Any = self.decoder.new_cache(ROWS)
-
-    def step(self) -> None:
-        """Compute one more token of each row, and replace rollouts that have ended."""
-        which, places = self.which, self.places
-        given = torch.as_tensor(self.tokens[which, places], device=self.device)
-        at = torch.as_tensor(places, device=self.device)
-        logits = self.decoder.step(given, at, self.cache).double().cpu().numpy()
-        places += 1
-        drawn = places >= self.begins[which]
-        rows, there = which[drawn], places[drawn]
-        tokens, log_probs = _choose(logits[drawn], self.draws[rows, there], self.temperature)
-        self.tokens[rows, there], self.log_probs[rows, there] = tokens, log_probs
-        ended = np.flatnonzero(drawn)[(tokens == END) | (there == self.context - 1)]
-        self.ends[which[ended]] = places[ended] + 1
-        for row in ended.tolist():
-            which[row], places[row] = self.begun, 0
-            self.begun = min(self.begun + 1, self.count)
-        self.active -= len(ended)
-        places[which == self.count] = 0
-
-
 def _choose(
     logits: np.ndarray, draws: np.ndarray, temperature: float
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -261,24 +230,45 @@ def _choose(
     return tokens, np.take_along_axis(scores, tokens[:, None], 1)[:, 0] - np.log(total)
 
 
-class _Recomputing:
-    """Steps of a module without a cache: it computes all tokens of its rows again.
+class Score(NamedTuple):
+    """Mean reward of greedy answers.
 
-    Args:
-        policy: the module.
-        context: C.
+    Attributes:
+        mean: over all problems.
+        by_difficulty: over those of each difficulty.
+        tokens: mean number of tokens.
     """
 
-    def __init__(self, policy: nn.Module, context: int) -> None:
-        self.policy, self.context = policy, context
+    mean: float
+    by_difficulty: dict[int, float]
+    tokens: float
 
-    def new_cache(self, rows: int) -> Tensor:
-        """The tokens so far ``[W, C]``."""
-        device = next(self.policy.parameters()).device
-        return torch.zeros((rows, self.context), dtype=torch.int64, device=device)
 
-    def step(self, tokens: Tensor, places: Tensor, cache: Tensor) -> Tensor:
-        """See `Decoding`."""
-        every = torch.arange(len(cache), device=cache.device)
-        cache[every, places] = tokens
-        return self.policy(cache)[every, places]
+def score_greedily(policy: nn.Module, problems: Problems, held_out: Sequence[Problem]) -> Score:
+    """Score the most probable answers of held-out problems; equal prompts are answered once."""
+    unique = {each.prompt: each for each in held_out}
+    prefixes = [np.array(prompt, np.int64) for prompt in unique]
+    answers = sample_greedily(policy, prefixes, problems.context)
+    pairs = zip(unique, answers, strict=True)
+    given = {prompt: answer.tolist() for prompt, answer in pairs}
+    found = {
+        each.prompt: check_reward(problems.reward(each, given[each.prompt]))
+        for each in unique.values()
+    }
+    rewards = np.array([found[each.prompt] for each in held_out])
+    classes = np.array([each.difficulty for each in held_out])
+    by_class = {k: float(rewards[classes == k].mean()) for k in np.unique(classes).tolist()}
+    tokens = float(np.mean([len(given[each.prompt]) for each in held_out]))
+    return Score(float(rewards.mean()), by_class, tokens)
+
+
+def score_samples(
+    policy: nn.Module, problems: Problems, given: Sequence[Problem], seed: int
+) -> float:
+    """Mean reward of one sampled answer for each problem."""
+    prefixes = [np.array(each.prompt, np.int64) for each in given]
+    numbers = np.arange(len(given))
+    draws = draw_uniforms(seed, numbers, np.zeros_like(numbers), problems.context)
+    found = sample(policy, prefixes, draws)
+    pairs = zip(given, found, strict=True)
+    return float(np.mean([problems.reward(each, one.tokens.tolist()) for each, one in pairs]))

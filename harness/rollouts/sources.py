@@ -15,8 +15,6 @@ from harness.base.settings import Spec, setting
 from harness.rollouts.policy import Transformer
 from harness.rollouts.sampling import Completion, Sampler, rows_of, sample
 
-__all__ = ["PolicySource", "SmallTransformer"]
-
 
 class PolicySource(ABC):
     """Where the untrained policy of a run is from, and its sampler.

@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 
 from harness.experiment.contract import Configuration, Progress, Watch
+from harness.experiment.experiment import plain
 from harness.rollouts.executor import RolloutExecutor
-from harness.rollouts.greedy_scores import score_samples
 from harness.rollouts.rollout_config import RolloutConfig
+from harness.rollouts.sampling import score_samples
 from harness.rollouts.starting import initial
 from harness.rollouts.training import DECIDING, computing
 from harness.store import Run, RunWriter, Store
-
-__all__ = ["StabilityConfig"]
 
 APART = 5 << 40
 """Number of the first prompt of a probe; training has those before, from 0."""
@@ -57,9 +56,7 @@ class StabilityConfig(Configuration):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""
-        names = ("share", "every", "probe", "seed")
-        told = {name: getattr(self, name) for name in names}
-        return {"is": "StabilityConfig", **told, "training": self.training.to_dict()}
+        return plain(self) | {"seed": self.seed}
 
     def execute(self, store: Store, watch: Watch) -> Run:
         """See `Configuration`.

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from harness.experiment.contract import Configuration, Progress, Watch
+from harness.experiment.experiment import plain
 from harness.rollouts.executor import RolloutExecutor
 from harness.rollouts.learning import score_tokens
 from harness.rollouts.losses import Loss, TokenProbabilities, group_advantages
@@ -31,8 +32,6 @@ from harness.rollouts.sampling import Completion, draw_uniforms
 from harness.rollouts.starting import initial
 from harness.rollouts.training import computing
 from harness.store import Run, RunWriter, Store
-
-__all__ = ["Groups", "StaleGradientConfig", "compare_gradients", "estimate_square_norm"]
 
 APART = 3 << 40
 """Number of the first prompt that is measured with; training has those before, from 0."""
@@ -63,9 +62,7 @@ class StaleGradientConfig(Configuration):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""
-        told = {name: list(getattr(self, name)) for name in ("stalenesses", "versions")}
-        counts = {name: getattr(self, name) for name in ("blocks", "groups", "seed")}
-        return {"is": "StaleGradientConfig", **told, **counts, "training": self.training.to_dict()}
+        return plain(self) | {"seed": self.seed}
 
     def execute(self, store: Store, watch: Watch) -> Run:
         """See `Configuration`.

@@ -13,15 +13,13 @@ from harness.algorithms.descent import AdamW
 from harness.base.errors import UserError
 from harness.experiment.contract import Progress, Watch
 from harness.replay.replica_states import to_array
-from harness.rollouts.greedy_scores import score_samples
 from harness.rollouts.learning import score_tokens
 from harness.rollouts.policy import Weights
 from harness.rollouts.problems import Problem
 from harness.rollouts.rollout_config import StartConfig
+from harness.rollouts.sampling import score_samples
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import MODEL
-
-__all__ = ["begin", "initial"]
 
 APART = 1 << 40
 """First number of the start's own problems; those of its measurement begin at twice that."""

@@ -18,16 +18,13 @@ from harness.experiment.loop import Diverged, Training, carry_out, describe_dive
 from harness.experiment.run import identity_config
 from harness.replay.fold_replay import Arrays, Facts
 from harness.rollouts.executor import REWARD, RolloutExecutor
-from harness.rollouts.fates import ROLLOUTS
-from harness.rollouts.greedy_scores import score_greedily
-from harness.rollouts.records import TRAINED, rollout_rows
+from harness.rollouts.records import ROLLOUTS, TRAINED, rollout_rows
 from harness.rollouts.rollout_config import RolloutConfig
+from harness.rollouts.sampling import score_greedily
 from harness.rollouts.starting import initial
 from harness.simulator import Timeline
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import Outcome
-
-__all__ = ["ROLLOUTS", "train_rollouts"]
 
 DECIDING = ("gradient_norm", "log_prob")
 """Figures of an update that are finite unless the training has diverged."""

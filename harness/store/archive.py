@@ -14,8 +14,6 @@ from harness.store.files import write_bytes
 from harness.store.read import Run
 from harness.store.store import Store
 
-__all__ = ["ARCHIVE", "read_archive", "write_archive"]
-
 ARCHIVE = "runs.tar.xz"
 """Name of the archive beside a published report."""
 

@@ -110,15 +110,12 @@ class Claim:
             if self.is_held():
                 self._path.unlink()
 
-    def renew(self) -> None:
-        """Set the claim's time to now, if it is held."""
-        with suppress(OSError):
-            if self.is_held():
-                os.utime(self._path)
-
     def _renew(self) -> None:
+        """Set the claim's time to now again and again, while it is held."""
         while not self._ended.wait(RENEW_S):
-            self.renew()
+            with suppress(OSError):
+                if self.is_held():
+                    os.utime(self._path)
 
     def _is_made(self, is_stale: bool) -> bool:
         """Make the claim, in place of a stale one or one of a process that has ended."""

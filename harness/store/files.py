@@ -110,27 +110,21 @@ def replacing(path: Path) -> Generator[Path]:
         UserError: the operating system refuses a write, e.g. because the disk is full.
     """
     try:
-        with _replacing(path) as temporary:
+        handle, name = tempfile.mkstemp(prefix=PREFIX, dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
+        try:
             yield temporary
+            temporary.chmod(0o644)  # mkstemp makes files private; results are to be read
+            sync(temporary)
+            os.replace(temporary, path)  # noqa: PTH105 (the name says what matters here)
+            sync(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         named = None if error.filename is None else Path(os.fsdecode(error.filename))
         is_ours = named is None or named.name.startswith(PREFIX)
         raise machine_error(error, path if is_ours else None) from error
-
-
-@contextmanager
-def _replacing(path: Path) -> Generator[Path]:
-    handle, name = tempfile.mkstemp(prefix=PREFIX, dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        temporary.chmod(0o644)  # mkstemp makes files private; results are to be read
-        sync(temporary)
-        os.replace(temporary, path)  # noqa: PTH105 (the name says what matters here)
-        sync(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -157,17 +151,13 @@ def _format_json(value: object, levels: int | None, margin: str = "\n") -> str:
         return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
     inner = margin + "  "
     if isinstance(value, dict):
-        found = cast("dict[str, object]", value).items()
-        names = [f"{json.dumps(name, ensure_ascii=False)}: " for name, _ in found]
-        items, ends = [each for _, each in found], "{}"
+        pairs = cast("dict[str, object]", value).items()
+        items = [(f"{json.dumps(name, ensure_ascii=False)}: ", item) for name, item in pairs]
     else:
-        items, ends = list(cast("Sequence[object]", value)), "[]"
-        names = [""] * len(items)
-    lines = (
-        inner + name + _format_json(each, levels - 1, inner)
-        for name, each in zip(names, items, strict=True)
-    )
-    return ends[0] + ",".join(lines) + margin + ends[1]
+        items = [("", item) for item in cast("Sequence[object]", value)]
+    lines = (inner + name + _format_json(item, levels - 1, inner) for name, item in items)
+    begin, end = "{}" if isinstance(value, dict) else "[]"
+    return begin + ",".join(lines) + margin + end
 
 
 def sync(path: Path) -> None:
@@ -247,16 +237,12 @@ def find_damaged(
         digests: SHA-256 by name.
         may_lack: names of files that may be missing.
     """
-    asked = {
-        name: known
-        for name, known in digests.items()
-        if name not in may_lack or exists(folder / name)
-    }
-    return [name for name, known in asked.items() if not _is(folder / name, known)]
-
-
-def _is(path: Path, known: str) -> bool:
-    return is_file(path) and sha256_of(path) == known
+    return [
+        name
+        for name, digest in digests.items()
+        if (name not in may_lack or exists(folder / name))
+        and not (is_file(folder / name) and sha256_of(folder / name) == digest)
+    ]
 
 
 _NUMBER = re.compile(r"os error (\d+)")

@@ -302,9 +302,6 @@ class Cell:
     @property
     def name(self) -> str:
         """Method and number of workers in words."""
-        alone = self.workers == 1
-        return (
-            f"1 worker alone ({self.method})"
-            if alone
-            else f"{self.method} with {self.workers} workers"
-        )
+        if self.workers == 1:
+            return f"1 worker alone ({self.method})"
+        return f"{self.method} with {self.workers} workers"

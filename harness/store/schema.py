@@ -73,7 +73,11 @@ def check_record(record: Mapping[str, Any]) -> None:
     Raises:
         ValueError: one is missing or of another type; names its key.
     """
-    figures, digests = _table(record, "summary"), _table(record, "files")
+    tables = {key: cast("dict[str, object]", record.get(key)) for key in ("summary", "files")}
+    for key, table in tables.items():
+        if type(table) is not dict:
+            raise ValueError(f"{key}: missing, or of another type than the store writes")
+    figures, digests = tables.values()
     right = {
         "status": record.get("status") in get_args(Outcome),
         "note": isinstance(record.get("note"), str),
@@ -85,13 +89,6 @@ def check_record(record: Mapping[str, Any]) -> None:
     for key, is_right in right.items():
         if not is_right:
             raise ValueError(f"{key}: missing, or of another type than the store writes")
-
-
-def _table(record: Mapping[str, Any], key: str) -> dict[str, object]:
-    value = record.get(key)
-    if not isinstance(value, dict):
-        raise ValueError(f"{key}: missing, or no table")
-    return cast("dict[str, object]", value)
 
 
 def finite_or_none(value: object) -> float | int | str | None:

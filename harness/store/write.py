@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
 
 import numpy as np
 
@@ -112,8 +111,12 @@ class RunWriter:
             files.write_bytes(target, content)
         else:
             # Not shutil.copyfile: its error for a full disk names the source, not this file.
-            with content.open("rb") as file, files.replacing(target) as copy:
-                _copy(file, copy)
+            with (
+                content.open("rb") as source,
+                files.replacing(target) as temporary,
+                temporary.open("wb") as copy,
+            ):
+                shutil.copyfileobj(source, copy)
         return target
 
     def attach_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> Path:
@@ -225,8 +228,3 @@ class RunWriter:
             **({schema.UNDER: self._under} if self._under else {}),
             **({} if unread is None or self._resumed else {schema.UNREAD: unread}),
         }
-
-
-def _copy(file: BinaryIO, path: Path) -> None:
-    with path.open("wb") as there:
-        shutil.copyfileobj(file, there)

@@ -10,7 +10,7 @@ import numpy as np
 from harness.judge.builders import Runs
 from harness.judge.interval import Interval
 from harness.judge.statistics import Array, rank_correlation_ci, ratio_ci
-from harness.rollouts.fates import figures_of
+from harness.rollouts.records import figures_of
 from harness.store import Run
 from reproductions.paper4_async_rl.experiments import ETAS, REPORTED, cell, hours, timing_name
 from reproductions.run_metrics import summary_values

@@ -26,7 +26,7 @@ from data_synth.storage import load as load_corpus
 from data_synth.storage import save as save_corpus
 from harness.acoustics.language_model import read_arpa
 from harness.experiment import loop, run_file
-from harness.judge import read_results
+from harness.judge.results import read_results
 from harness.processes.transport import (
     LAYOUT,
     Header,

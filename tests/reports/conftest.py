@@ -5,21 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from harness.judge import (
-    BELOW,
-    Claim,
-    Exhibit,
-    Interval,
-    Part,
-    Results,
-    Row,
-    mean_ci,
-    paired_difference_ci,
-    rule_at_least,
-    rule_near,
-    write_results,
-)
+from harness.judge.claims import BELOW, rule_at_least, rule_near
+from harness.judge.interval import Interval
 from harness.judge.parts import Precondition, Quantity, claim_of
+from harness.judge.results import Claim, Exhibit, Part, Results, Row, write_results
+from harness.judge.statistics import mean_ci, paired_difference_ci
 from harness.simulator.timeline import KINDS, Contributions, Folds, Spans, Timeline
 from harness.simulator.timeline_file import save_timeline
 from harness.store import Store

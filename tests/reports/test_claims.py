@@ -7,9 +7,11 @@ from dataclasses import replace
 import pytest
 
 from harness.base.errors import UserError
-from harness.judge import ABOVE, BELOW, Interval, Results, mean_ci, rule_at_least, rule_at_most
-from harness.judge.claims import Rule
+from harness.judge.claims import ABOVE, BELOW, Rule, rule_at_least, rule_at_most
+from harness.judge.interval import Interval
 from harness.judge.parts import Precondition, Quantity, claim_of
+from harness.judge.results import Results
+from harness.judge.statistics import mean_ci
 from reports import build
 from reports.claims import draw_part, explain_bearing, find_deciding, row_of_claim
 from reports.factors import with_factors

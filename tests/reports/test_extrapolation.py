@@ -7,8 +7,9 @@ import matplotlib.image
 import numpy as np
 import pytest
 
-from harness.judge import Exhibit, Row, rule_at_most
+from harness.judge.claims import rule_at_most
 from harness.judge.curve import Curve
+from harness.judge.results import Exhibit, Row
 from harness.judge.scaling import Size, follow
 from harness.judge.statistics import ratio_ci
 from reports import extrapolation, style

@@ -6,7 +6,8 @@ import pytest
 from matplotlib import colors
 
 from harness.base.errors import UserError
-from harness.judge import Exhibit, Row, mean_ci
+from harness.judge.results import Exhibit, Row
+from harness.judge.statistics import mean_ci
 from harness.simulator.timeline import Timeline, concat
 from harness.simulator.timeline_file import load_timeline
 from reports import figures, gantt, style
@@ -59,7 +60,7 @@ def test_an_exhibit_that_says_nothing_about_drawing_is_not_drawn(tmp_path):
     ("change", "complaint"),
     [
         ({"draw": {"as": "curvs"}}, "did you mean 'curves'"),
-        ({"rows": (Row("a", "one"),)}, "column 'one' of a curve; allowed: numbers"),
+        ({"rows": (Row("a", "one"),)}, "to float: 'one'; allowed: numbers"),
     ],
 )
 def test_what_cannot_be_drawn_is_named(change, complaint, tmp_path):

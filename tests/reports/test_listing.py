@@ -3,7 +3,7 @@ import shutil
 import pytest
 
 from harness.base.errors import UserError
-from harness.judge import read_results
+from harness.judge.results import read_results
 from harness.store import Store
 from reports import build, provenance
 from reports.provenance import USUAL, lines_from_runs

@@ -1,7 +1,7 @@
 import pytest
 
 from harness.base.errors import UserError
-from harness.judge import Exhibit
+from harness.judge.results import Exhibit
 from reports import figures
 
 ROWS = [

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
 
-from harness.judge import read_results, write_results
+from harness.judge.results import read_results, write_results
 from reports import build
 
 VOID = ("meta", "br", "col", "img")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.judge import read_results
+from harness.judge.results import read_results
 from harness.store import Store, schema, verify_run
 from harness.store.archive import ARCHIVE, read_archive
 from reports import provenance, written

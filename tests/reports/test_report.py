@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from harness.base.errors import UserError
-from harness.judge import Part, read_results, write_results
 from harness.judge.claims import VERDICTS
+from harness.judge.results import Part, read_results, write_results
 from reports import build, provenance
 from reports.document import document
 from tests.reports.typeset import labelled, pictured

@@ -1,6 +1,6 @@
 import pytest
 
-from harness.judge import Exhibit, Row
+from harness.judge.results import Exhibit, Row
 from reports import figures, style
 from reports import figures as architecture
 

@@ -3,7 +3,7 @@ import io
 
 import pytest
 
-from harness.judge import Exhibit, Row
+from harness.judge.results import Exhibit, Row
 from reports.tables import HEADER, NO_INTERVAL, NO_SPREAD, SOME_SPREAD, grid, to_csv
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from harness.base.errors import UserError
-from harness.judge import read_results
+from harness.judge.results import read_results
 from reports import verdicts
 
 ROOT = Path(__file__).parents[2]

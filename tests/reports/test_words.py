@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from harness.base.errors import UserError
-from harness.judge import Exhibit, Results, Row, mean_ci, read_results
+from harness.judge.results import Exhibit, Results, Row, read_results
+from harness.judge.statistics import mean_ci
 from reports import figures, reference_terms
 from reports.document import document
 from reports.reference_terms import KINDS, PAPER, PREDICTION

@@ -14,7 +14,7 @@ from harness.base.seeds import identity
 from harness.judge.builders import Maker, build_claim, build_exhibit
 from harness.judge.claims import Here, all_of
 from harness.judge.results import Claim
-from harness.rollouts.fates import ROLLOUTS
+from harness.rollouts.records import ROLLOUTS
 from harness.simulator import Timeline
 from harness.simulator.timeline_file import save_timeline
 from harness.store import Run

@@ -8,7 +8,7 @@ import pytest
 
 from data_synth import check_known, load_corpus, presets
 from harness.base.errors import UserError
-from harness.judge import Exhibit, Row, read_results, write_results
+from harness.judge.results import Exhibit, Row, read_results, write_results
 from harness.judge.scaling import LEAST_EXPONENT
 from harness.store import Run, Store
 from harness.store.archive import ARCHIVE, write_archive

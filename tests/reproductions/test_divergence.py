@@ -8,9 +8,8 @@ from data_synth import load_corpus
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Constant
 from harness.experiment.experiment import Stage
-from harness.judge import read_results
 from harness.judge.builders import Maker, Runs, failures
-from harness.judge.results import Exhibit, Row
+from harness.judge.results import Exhibit, Row, read_results
 from harness.simulator import load_cluster
 from harness.speech.frames import RunConfig
 from harness.store import Store, files

@@ -4,9 +4,9 @@ from importlib import import_module
 
 import pytest
 
-from harness.judge import read_results
 from harness.judge.builders import build_claim
 from harness.judge.parts import LOOKS, correct_verdicts
+from harness.judge.results import read_results
 from harness.store import Store
 from harness.store.archive import ARCHIVE, read_archive
 from reports import PUBLISHED

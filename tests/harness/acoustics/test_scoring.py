@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.acoustics.scoring import edits, word_errors
-from harness.judge import rate_ci
+from harness.judge.utterances import rate_ci
 
 SENTENCES = st.lists(st.sampled_from("abc"), max_size=6)
 

@@ -5,20 +5,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from harness.judge import (
-    ABOVE,
-    Interval,
-    Rule,
-    finds,
-    mean_ci,
-    power,
-    ratio_ci,
-    rule_at_most,
-    rule_between,
-)
-from harness.judge.claims import holm
-from harness.judge.parts import Quantity, claim_of, correct_verdicts
-from harness.judge.statistics import t_quantile
+from harness.judge.claims import ABOVE, Rule, holm, rule_at_most, rule_between
+from harness.judge.interval import Interval
+from harness.judge.parts import Quantity, claim_of, correct_verdicts, finds, power
+from harness.judge.statistics import mean_ci, ratio_ci, t_quantile
 
 TRIALS = 2000
 SEEDS = 6

@@ -4,21 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.judge import (
+from harness.judge.claims import (
     ABOVE,
     BELOW,
-    Interval,
     Rule,
     all_of,
     holm,
-    mean_ci,
-    ratio_ci,
     relative_error,
     rule_at_least,
     rule_at_most,
     rule_between,
     rule_near,
 )
+from harness.judge.interval import Interval
+from harness.judge.statistics import mean_ci, ratio_ci
 
 numbers = st.floats(-100, 100)
 ends = st.floats(allow_nan=False)

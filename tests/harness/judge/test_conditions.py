@@ -8,9 +8,12 @@ import pytest
 
 from harness.base.errors import UserError
 from harness.base.registry import entries
-from harness.judge import ABOVE, Interval, mean_ci, read_results
+from harness.judge.claims import ABOVE
 from harness.judge.conditions import read_conditions
+from harness.judge.interval import Interval
 from harness.judge.parts import Quantity, claim_of
+from harness.judge.results import read_results
+from harness.judge.statistics import mean_ci
 
 TABLE = """
 [kinds]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from harness.judge.exponents import exponents_ci
+from harness.judge.statistics import exponents_ci
 
 X, Y = np.array([1.0, 2.0, 4.0, 1.0, 2.0, 4.0]), np.array([1.0, 1.0, 1.0, 5.0, 5.0, 5.0])
 

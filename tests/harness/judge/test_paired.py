@@ -1,8 +1,9 @@
 import numpy as np
 from scipy import stats
 
-from harness.judge import Row, mean_ci
 from harness.judge.paired import seeds_of, subtract_reference
+from harness.judge.results import Row
+from harness.judge.statistics import mean_ci
 
 RNG = np.random.default_rng(3)
 SHARED = RNG.normal(0, 10, 5)

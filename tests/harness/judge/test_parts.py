@@ -3,16 +3,10 @@ from dataclasses import replace
 
 import pytest
 
-from harness.judge import (
-    ABOVE,
-    Interval,
-    finds,
-    mean_ci,
-    rank_correlation_ci,
-    rule_at_least,
-    rule_at_most,
-)
-from harness.judge.parts import Precondition, Quantity, claim_of, correct_verdicts
+from harness.judge.claims import ABOVE, rule_at_least, rule_at_most
+from harness.judge.interval import Interval
+from harness.judge.parts import Precondition, Quantity, claim_of, correct_verdicts, finds
+from harness.judge.statistics import mean_ci, rank_correlation_ci
 
 CLEAR = Quantity("clear", 1.0, mean_ci([1.0, 1.01, 0.99]), ABOVE, 1.0)
 AGAINST = Quantity("against", 1.0, mean_ci([-1.0, -1.01, -0.99]), ABOVE, 1.0)

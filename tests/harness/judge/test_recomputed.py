@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.judge import ratio_ci
 from harness.judge.claims import rule_between
 from harness.judge.scaling import Size, follow
+from harness.judge.statistics import ratio_ci
 from tests.harness.judge import recompute
 
 ROOT = Path(__file__).parents[3]

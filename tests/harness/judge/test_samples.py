@@ -3,17 +3,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.judge import (
+from harness.judge.statistics import (
     bounded_difference_ci,
     interval_of,
     mean_ci,
     paired_difference_ci,
     rank_correlation_ci,
-    rate_ci,
-    rate_difference_ci,
-    rate_ratio_ci,
     ratio_ci,
 )
+from harness.judge.utterances import rate_ci, rate_difference_ci, rate_ratio_ci
 
 RNG = np.random.default_rng(3)
 A, B = RNG.integers(0, 9, (4, 50)), RNG.integers(2, 12, (4, 50))

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from harness.judge import (
-    Interval,
+from harness.judge.interval import Interval
+from harness.judge.statistics import (
     bounded_difference_ci,
     mean_ci,
     paired_difference_ci,

@@ -3,7 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from harness.judge import mean_ci, rate_ci, rate_difference_ci, rate_ratio_ci, ratio_ci
+from harness.judge.statistics import mean_ci, ratio_ci
+from harness.judge.utterances import rate_ci, rate_difference_ci, rate_ratio_ci
 
 
 def corpus(rng, S=4, U=300, rate=0.1):

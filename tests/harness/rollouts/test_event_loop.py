@@ -58,7 +58,8 @@ def advance(simulation: Simulation, folds: int) -> Any:
 def answer(simulation: Simulation) -> None:
     """Answer all open questions."""
     asked = simulation.asked()
-    columns = (asked.prompt, asked.member, asked.attempt, asked.version)
+    members = asked.rollout % simulation.protocol.group
+    columns = (asked.prompt, members, asked.attempt, asked.version)
     tokens = [length(*row) for row in zip(*(c.tolist() for c in columns), strict=True)]
     simulation.answer(asked.rollout, np.maximum(np.array(tokens, np.int64), asked.kept + 1))
 

@@ -134,10 +134,7 @@ def retrain(timeline, config):
     is trained on with the rollouts on record.
     """
     problems, size = config.problems, config.protocol.group
-    learner = Learner(
-        Weights(config.policy.make(VOCABULARY, CONTEXT, 0)),
-        *(config.loss, config.optimizer, config.rate, config.protocol.steps),
-    )
+    learner = Learner(Weights(config.policy.make(VOCABULARY, CONTEXT, 0)), config)
     server = learner.start(learner.weights.vector.clone())
     rows, stretches = timeline.own["rollouts"], timeline.own["tokens"]
     prompts = dict(zip(rows.rollout.tolist(), rows.prompt.tolist(), strict=True))

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from harness.base.errors import UserError
-from harness.rollouts.policy import Decoding, Weights
+from harness.rollouts.policy import Weights
 from harness.rollouts.problems import END
 from harness.rollouts.sampling import draw_uniforms, sample, sample_greedily
 from harness.rollouts.sources import SmallTransformer
@@ -24,13 +24,12 @@ def make_policy(seed=0, scale=20.0, width=16):
     return made
 
 
-class Stepping(nn.Module):
-    """The same policy, computed in steps of many rows."""
+class Wrapped(nn.Module):
+    """The same policy, computed as any module."""
 
     def __init__(self, policy):
         super().__init__()
         self.policy = policy
-        self.new_cache, self.step = policy.new_cache, policy.step
 
     def forward(self, tokens):
         return self.policy(tokens)
@@ -50,7 +49,7 @@ def are_equal(first, second):
 
 
 class Plain(nn.Module):
-    """A policy without a cache: a causal mean of embeddings."""
+    """A causal mean of embeddings."""
 
     def __init__(self):
         super().__init__()
@@ -62,7 +61,7 @@ class Plain(nn.Module):
         return self.out(3.0 * self.embed(tokens).cumsum(1) / counts)
 
 
-KINDS = {"compiled": make_policy(), "cache": Stepping(make_policy()), "plain": Plain()}
+KINDS = {"compiled": make_policy(), "module": Wrapped(make_policy()), "plain": Plain()}
 
 
 @pytest.mark.parametrize("policy", KINDS.values(), ids=KINDS)
@@ -165,7 +164,7 @@ def test_a_low_temperature_is_nearly_greedy():
     assert all(np.array_equal(a.tokens, b) for a, b in zip(cold, greedy, strict=True))
 
 
-@pytest.mark.parametrize("wrap", [lambda policy: policy, Stepping], ids=["compiled", "cache"])
+@pytest.mark.parametrize("wrap", [lambda policy: policy, Wrapped], ids=["compiled", "module"])
 def test_logits_that_are_not_finite_end_every_rollout(wrap):
     policy = make_policy()
     with torch.no_grad():
@@ -173,18 +172,6 @@ def test_logits_that_are_not_finite_end_every_rollout(wrap):
     found = sample(wrap(policy), make_prefixes(70), draw(70))
     assert all(each.tokens.tolist() == [END] for each in found)
     assert all(np.isnan(each.log_probs).all() for each in found)
-
-
-def test_a_step_has_the_logits_of_all_tokens_together():
-    policy = make_policy()
-    tokens = torch.randint(0, VOCABULARY, (6, CONTEXT), generator=torch.Generator().manual_seed(0))
-    cache, steps = policy.new_cache(6), []
-    with torch.no_grad():
-        for place in range(CONTEXT):
-            steps.append(policy.step(tokens[:, place], torch.full((6,), place), cache))
-        torch.testing.assert_close(torch.stack(steps, 1), policy(tokens))
-    assert isinstance(policy, Decoding)
-    assert not isinstance(Plain(), Decoding)
 
 
 def test_weights_are_one_vector_that_the_module_reads():

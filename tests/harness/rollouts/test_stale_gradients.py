@@ -10,14 +10,13 @@ import torch
 
 from harness.algorithms.descent import Momentum
 from harness.rollouts.executor import RolloutExecutor
-from harness.rollouts.greedy_scores import score_samples
 from harness.rollouts.learning import LAST
 from harness.rollouts.losses import Naive, Reinforce
 from harness.rollouts.policy import Weights
 from harness.rollouts.problems import Addition
 from harness.rollouts.protocol import Rollouts
 from harness.rollouts.rollout_config import RolloutConfig, WarmStart
-from harness.rollouts.sampling import draw_uniforms, sample
+from harness.rollouts.sampling import draw_uniforms, sample, score_samples
 from harness.rollouts.sources import SmallTransformer
 from harness.rollouts.stability import APART, StabilityConfig
 from harness.rollouts.stale_gradients import (
