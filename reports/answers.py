@@ -79,8 +79,8 @@ class Answer:
 
     def to_html(self) -> str:
         """Sentences and table for a notebook."""
-        shown = {"sentences": self.sentences, "rows": self.table, "notes": self.notes}
-        return render_html(shown, "answer.html")
+        data = {"sentences": self.sentences, "rows": self.table, "notes": self.notes}
+        return render_html(data, "answer.html")
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; numbers that are not finite are None."""
@@ -102,18 +102,18 @@ class Answer:
         provenance |= {"command": command} if command else {}
         with use_style():
             pictures = [*self.pictures()]
-            drawn = {
+            images = {
                 f"{picture.name}.{form}": render_figure(picture.figure, form)
                 for picture in pictures
                 for form in ("svg", "png")
             }
         results = {"schema": 1, **self.to_dict(), "provenance": provenance}
         contents = {
-            "index.html": self._page(pictures, drawn, provenance).encode(),
+            "index.html": self._page(pictures, images, provenance).encode(),
             "table.csv": format_csv(
                 self.records[0], (record.values() for record in self.records)
             ).encode(),
-            **drawn,
+            **images,
             "results.json": (json.dumps(results, indent=2) + "\n").encode(),
         }
         for name, content in contents.items():
@@ -123,35 +123,35 @@ class Answer:
     def _page(
         self,
         pictures: Sequence[Picture],
-        drawn: Mapping[str, bytes],
+        images: Mapping[str, bytes],
         provenance: Mapping[str, Any],
     ) -> str:
         versions = ", ".join(f"{name} {text}" for name, text in provenance["versions"].items())
         facts = (("command", provenance["command"]), ("commit", provenance["git"]))
         hashes = [(name, " ".join(h[:12] for h in run)) for name, run in self.runs.items()]
         figures = [
-            {"id": each.name, "label": each.title, "note": each.caption,
-             "svg": inline(drawn[f"{each.name}.svg"].decode(), each.name)}
-            for each in pictures
+            {"id": picture.name, "label": picture.title, "note": picture.caption,
+             "svg": inline(images[f"{picture.name}.svg"].decode(), picture.name)}
+            for picture in pictures
         ]  # fmt: skip
         page = {"title": self.title, "sentences": self.sentences, "rows": self.table}
         page |= {"notes": [*filter(None, [self.setting]), *self.notes], "exhibits": figures}
-        where = {"facts": [*facts, ("versions", versions)], "hashes": hashes}
-        return render_html({**page, "provenance": where})
+        footer = {"facts": [*facts, ("versions", versions)], "hashes": hashes}
+        return render_html({**page, "provenance": footer})
 
 
 def finite_or_none(value: Any) -> Any:
     """A value for JSON, which has no number that is not finite."""
     if isinstance(value, tuple | list):
-        return [finite_or_none(each) for each in cast(Sequence[Any], value)]
+        return [finite_or_none(item) for item in cast(Sequence[Any], value)]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def charge_line(cells: Sequence[Cell]) -> str:
     """A line on the size of a minibatch and of a parameter copy; empty if no run records them."""
-    found = dict.fromkeys(_charge(run) for cell in cells for run in cell.runs[:1])
-    said = " or ".join(each for each in found if each)
-    return f"time is charged for {said}" if said else ""
+    charges = dict.fromkeys(_charge(run) for cell in cells for run in cell.runs[:1])
+    text = " or ".join(charge for charge in charges if charge)
+    return f"time is charged for {text}" if text else ""
 
 
 def _charge(run: Run) -> str:

@@ -29,13 +29,13 @@ def assemble(out: Path, results: Results | None = None) -> None:
         _keep_timelines(results, out)
     for folder in ("figures", "tables"):
         writable_folder(out / folder, "report")
-    drawn = with_files(content, out)
-    if results is not None or drawn != content:
-        write_results(path, drawn)
-    runs = provenance.lines(drawn, out)
+    complete = with_files(content, out)
+    if results is not None or complete != content:
+        write_results(path, complete)
+    runs = provenance.lines(complete, out)
     write_bytes(out / provenance.RUNS_CSV, provenance.runs_to_csv(runs).encode())
-    reasons, summary = written.read_reasons(out, drawn), written.read_summary(out, drawn)
-    data = document(drawn, runs, reasons, summary, written.read_terms(out))
+    reasons, summary = written.read_reasons(out, complete), written.read_summary(out, complete)
+    data = document(complete, runs, reasons, summary, written.read_terms(out))
     data["sources"] = provenance.source_digests(out)
     write_bytes(out / "report.html", render.render_html(with_pictures(data, out)).encode())
     if render.has_typst():
@@ -47,10 +47,10 @@ def assemble(out: Path, results: Results | None = None) -> None:
 def with_pictures(data: Mapping[str, Any], out: Path) -> dict[str, Any]:
     """The data of a report with the figures themselves, as a page has them."""
     exhibits = [
-        each | {"svg": render.inline((out / each["image"]).read_text("utf-8"), each["id"])}
-        if each["image"]
-        else each
-        for each in data["exhibits"]
+        exhibit | {"svg": render.inline((out / exhibit["image"]).read_text("utf-8"), exhibit["id"])}
+        if exhibit["image"]
+        else exhibit
+        for exhibit in data["exhibits"]
     ]
     return {**data, "exhibits": exhibits}
 
@@ -68,18 +68,18 @@ def _keep_timelines(results: Results, out: Path) -> None:
         if "file" in draw and "run" in draw:
             target = out / str(draw["file"])
             target.parent.mkdir(parents=True, exist_ok=True)
-            whole = load_timeline(out / "runs" / str(draw["run"]) / TIMELINE)
-            save_timeline(gantt.beginning(whole, float(draw.get("end_s", 0.0))), target)
+            timeline = load_timeline(out / "runs" / str(draw["run"]) / TIMELINE)
+            save_timeline(gantt.beginning(timeline, float(draw.get("end_s", 0.0))), target)
 
 
 def with_files(results: Results, out: Path) -> Results:
     """Write every exhibit's figure and table, and enter their names."""
-    said = reference_terms.words_of(results)
-    exhibits = (replace(each, files=_write(each, out, said)) for each in results.exhibits)
+    words = reference_terms.words_of(results)
+    exhibits = (replace(exhibit, files=_write(exhibit, out, words)) for exhibit in results.exhibits)
     return replace(results, exhibits=tuple(exhibits))
 
 
-def _write(exhibit: Exhibit, out: Path, said: reference_terms.Words) -> tuple[str, ...]:
+def _write(exhibit: Exhibit, out: Path, words: reference_terms.Words) -> tuple[str, ...]:
     # Ids become file names: a separator or '..' in one would lead out of the folder.
     if not ID.fullmatch(exhibit.id):
         raise UserError(
@@ -87,7 +87,7 @@ def _write(exhibit: Exhibit, out: Path, said: reference_terms.Words) -> tuple[st
         )
     contents = {
         f"figures/{exhibit.id}.{form}": image
-        for form, image in figures.draw(exhibit, out, said).items()
+        for form, image in figures.draw(exhibit, out, words).items()
     }
     if exhibit.rows:
         contents[f"tables/{exhibit.id}.csv"] = tables.to_csv(exhibit).encode()

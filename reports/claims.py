@@ -56,17 +56,17 @@ def parts_of(claim: Claim) -> tuple[Part, ...]:
 def find_deciding(claim: Claim) -> list[Part]:
     """The quantity that decides a claim; of a mixed one, one that holds and one that fails."""
     judged = [part for part in parts_of(claim) if part.here is not None] or [*parts_of(claim)]
-    wanted = ("holds", "fails") if claim.here == "mixed" else (claim.here,)
-    parts = [next((part for part in judged if part.here == here), None) for here in wanted]
+    answers = ("holds", "fails") if claim.here == "mixed" else (claim.here,)
+    parts = [next((part for part in judged if part.here == answer), None) for answer in answers]
     return [part for part in parts if part is not None] or judged[:1]
 
 
 def explain_bearing(claim: Claim, words: Words) -> list[str]:
     """Why an answer does not bear on its reference: a sentence for each of its ``reasons``."""
     unmet = [
-        each.unmet or f"{each.what}: {'not measured' if each.measured is None else 'not met'}"
-        for each in claim.conditions
-        if not each.holds
+        c.unmet or f"{c.what}: {'not measured' if c.measured is None else 'not met'}"
+        for c in claim.conditions
+        if not c.holds
     ]
     sentences = {
         "undetermined": claim.undetermined,
@@ -99,7 +99,7 @@ def format_band(ends: Bounds | None) -> str:
 
 
 def _notes(claim: Claim) -> list[str]:
-    notes = [_tell_condition(each) for each in claim.conditions]
+    notes = [_tell_condition(condition) for condition in claim.conditions]
     if claim.cannot_fail:
         notes.append(f"Cannot fail: {claim.cannot_fail.rstrip('.')}.")
     if claim.here == "unclear" and "fails" in {part.here for part in claim.parts}:
@@ -158,9 +158,9 @@ def draw_part(part: Part) -> str:
         share = (value - min(values)) / (max(values) - min(values))
         return round(EDGE + (100.0 - 2 * EDGE) * share, 2)
 
-    left, right = place(band[0]), place(band[1], 100.0)
+    start, end = place(band[0]), place(band[1], 100.0)
     shapes = [
-        f'<rect x="{left}" y="1" width="{right - left:.2f}" height="10" fill="#d9dee3"/>',
+        f'<rect x="{start}" y="1" width="{end - start:.2f}" height="10" fill="#d9dee3"/>',
         f'<path d="M{place(ci95[0])} 6H{place(ci95[1])}" stroke="#0072b2" stroke-width="1.8"/>',
         f'<circle cx="{place(part.measured)}" cy="6" r="2.6" fill="#0072b2"/>',
     ]

@@ -47,7 +47,7 @@ def answer_of(table: Table, model: str = "") -> Answer:
     data: dict[str, Any] = {"answer": " ".join(sentences), "judged": table.judged}
     data |= {"target": table.target, "target_is": table.reason, "charged": charged}
     if table.impossible:
-        data["impossible"] = [asdict(each) for each in table.impossible]
+        data["impossible"] = [asdict(cell) for cell in table.impossible]
     return Answer(
         title=f"Comparison of {', '.join(methods)}" if len(methods) > 1 else methods[0],
         sentences=sentences,
@@ -71,8 +71,8 @@ def _pictures(table: Table) -> Iterator[Picture]:
     yield Picture("curves", "Learning curves", curves_figure(table), _caption_curves(table))
     overview = figure(table), _caption_overview(table)
     yield Picture("comparison", "By number of workers", *overview)
-    if (drawn := rates_figure(table)) is not None:
-        yield Picture("rates", "Learning rates that were tried", drawn, CAPTION_RATES)
+    if (rates := rates_figure(table)) is not None:
+        yield Picture("rates", "Learning rates that were tried", rates, CAPTION_RATES)
 
 
 def feet(table: Table) -> Iterator[str]:
@@ -91,14 +91,14 @@ def feet(table: Table) -> Iterator[str]:
         yield charged
     if any(row.cell.edge for row in table.rows):
         yield "*: the best rate is at an end of those that were tried"
-    known = [row for row in table.rows if row.seconds and not math.isnan(row.trained)]
+    trained = [row for row in table.rows if row.seconds and not math.isnan(row.trained)]
     shares: dict[str, list[str]] = {}
-    for row in sorted(known, key=lambda row: row.trained):
+    for row in sorted(trained, key=lambda row: row.trained):
         shares.setdefault(f"{row.trained:.1%}", []).append(_label(row))
     if shares.keys() - {"100.0%"}:
-        told = [f"{share} ({'; '.join(labels)})" for share, labels in shares.items()]
-        told = list(shares) if len(shares) == 1 else told
-        yield f"share of the requested examples trained: {', '.join(told)}"
+        listed = [f"{share} ({'; '.join(labels)})" for share, labels in shares.items()]
+        listed = list(shares) if len(shares) == 1 else listed
+        yield f"share of the requested examples trained: {', '.join(listed)}"
     if calm := [_label(row) for row in table.rows if row.faults == 0.0]:
         yield f"no fault happened, so its cost is not seen: {'; '.join(calm)}"
     if skews := [each for each in dict.fromkeys(map(_skew, table.rows)) if each]:
@@ -110,10 +110,10 @@ def _skew(row: Row) -> str:
     skew, workers = row.skew, row.cell.workers
     if not skew or workers == 1:
         return ""
-    told = f"{skew['smallest_share']:g} to {skew['largest_share']:g} examples each of {workers}"
+    sizes = f"{skew['smallest_share']:g} to {skew['largest_share']:g} examples each of {workers}"
     if "label_skew" not in skew:
-        return told
-    return f"{told}, classes {skew['label_skew']:.2f} from those of all (total variation)"
+        return sizes
+    return f"{sizes}, classes {skew['label_skew']:.2f} from those of all (total variation)"
 
 
 COARSE = 0.1
@@ -181,15 +181,15 @@ def _speedup(table: Table, row: Row) -> str:
         return "-"
     if table.reference is not None and row.cell is table.reference.cell:
         return "1"
-    found = row.speedup.time
-    return f"{format_times(found.estimate, found.width)}{format_range(found, format_times)}"
+    ratio = row.speedup.time
+    return f"{format_times(ratio.estimate, ratio.width)}{format_range(ratio, format_times)}"
 
 
 def record(table: Table, row: Row) -> dict[str, Any]:
     """A row as plain values by column; NaN where there is none."""
     cell, faster = row.cell, row.speedup
-    passes = [each.passes for each in row.reaches if each.is_earned]
-    found: dict[str, Any] = {
+    passes = [reach.passes for reach in row.reaches if reach.is_earned]
+    columns: dict[str, Any] = {
         **{"algorithm": cell.method, "workers": cell.workers, "rate": cell.rate},
         "before": math.nan if row.start is None else row.start,
         **_three("error", row.error),
@@ -206,8 +206,8 @@ def record(table: Table, row: Row) -> dict[str, Any]:
         "runs": " ".join(run.hash[:12] for run in cell.runs),
     }
     if table.target is None:  # no column of a target without one
-        return {name: value for name, value in found.items() if name not in OF_TARGETS}
-    return found
+        return {name: value for name, value in columns.items() if name not in OF_TARGETS}
+    return columns
 
 
 OF_TARGETS = frozenset(
@@ -219,9 +219,9 @@ OF_TARGETS = frozenset(
 """Columns that only a table with a target has."""
 
 
-def _three(name: str, found: Interval | None) -> dict[str, float]:
+def _three(name: str, value: Interval | None) -> dict[str, float]:
     """Estimate and ends of an interval, as three columns."""
-    values = (math.nan,) * 3 if found is None else (found.estimate, found.low, found.high)
+    values = (math.nan,) * 3 if value is None else (value.estimate, value.low, value.high)
     return dict(zip((name, f"{name}_low", f"{name}_high"), values, strict=True))
 
 
@@ -235,20 +235,20 @@ CAPTION_RATES = (
 
 
 def _caption_curves(table: Table) -> str:
-    first = " The first panels have the two rows of the answer."
-    first = first if len(find_headline(table)) > 1 and len(table.methods) > 1 else ""
+    panels = " The first panels have the two rows of the answer."
+    panels = panels if len(find_headline(table)) > 1 and len(table.methods) > 1 else ""
     line = "" if table.target is None else " The dotted line is the target."
     return (
         "Mean over the reported seeds on development data. Bands reach from the lowest to the"
-        f" highest of these seeds; they are no intervals.{first}{line}"
+        f" highest of these seeds; they are no intervals.{panels}{line}"
     )
 
 
 def _caption_overview(table: Table) -> str:
-    told = f"The {table.metric} at the end, and {_time(table)}: means over the reported seeds"
+    content = f"The {table.metric} at the end, and {_time(table)}: means over the reported seeds"
     bars = "Bars are 95% intervals, those of the table; they may go on beyond the frame."
-    left = " Rows that do not reach the target with every seed have no time."
-    return f"{told}. {bars}{'' if table.target is None else left}"
+    missing = " Rows that do not reach the target with every seed have no time."
+    return f"{content}. {bars}{'' if table.target is None else missing}"
 
 
 def describe_setting(table: Table, model: str = "") -> str:
@@ -264,7 +264,7 @@ def describe_setting(table: Table, model: str = "") -> str:
     words = [f"cluster {cluster!r}" if cluster else "", model]
     words.append("" if passes is None else format_count(passes, "pass"))
     words.append(f"minibatches of {stages[0]['minibatch']} a worker" if stages else "")
-    return "; ".join(each for each in words if each)
+    return "; ".join(word for word in words if word)
 
 
 def _time(table: Table) -> str:
@@ -276,8 +276,8 @@ def _time(table: Table) -> str:
 
 def figure(table: Table) -> Figure:
     """Two panels over workers: the final error, and simulated seconds to the target."""
-    drawn = empty_figure(HEIGHT_IN)
-    errors, times = drawn.subplots(1, 2)
+    canvas = empty_figure(HEIGHT_IN)
+    errors, times = canvas.subplots(1, 2)
     ends = _panel(errors, table, lambda row: row.error)
     has_target = table.target is not None
     # The mean of the seeds that reached it is no time of the row where others did not.
@@ -294,7 +294,7 @@ def figure(table: Table) -> Figure:
         set_log_scale(times.yaxis)
         times.set_ylim(min(seconds) / 3.0, max(seconds) * 3.0)
     errors.legend(loc="upper left")
-    return drawn
+    return canvas
 
 
 def _panel(axes: Axes, table: Table, value: Callable[[Row], Interval | None]) -> list[float]:
@@ -325,8 +325,8 @@ def _panel(axes: Axes, table: Table, value: Callable[[Row], Interval | None]) ->
     return estimates
 
 
-def _bars(found: Sequence[Interval]) -> list[list[float]]:
+def _bars(intervals: Sequence[Interval]) -> list[list[float]]:
     """Half intervals below and above; none where a single seed gives no interval."""
-    below = [e.estimate - e.low if math.isfinite(e.low) else 0.0 for e in found]
-    above = [e.high - e.estimate if math.isfinite(e.high) else 0.0 for e in found]
+    below = [e.estimate - e.low if math.isfinite(e.low) else 0.0 for e in intervals]
+    above = [e.high - e.estimate if math.isfinite(e.high) else 0.0 for e in intervals]
     return [below, above]

@@ -95,8 +95,8 @@ def _what_was_run(results: Results, runs: int) -> list[tuple[str, str]]:
     """Facts of the first page, as (name, value)."""
     facts = results.provenance
     differing = {
-        each["what"]: ALIKE.sub(_count_layers, f"{each['here']} (paper: {each['paper']})")
-        for each in facts.get("differences", [])
+        row["what"]: ALIKE.sub(_count_layers, f"{row['here']} (paper: {row['paper']})")
+        for row in facts.get("differences", [])
     }
     rows = [
         *((what, differing.get(what, "")) for what in ("training speech", "network", "policy")),
@@ -150,10 +150,10 @@ def _describe_correction(results: Results) -> str:
     decided = [claim for claim in results.claims if claim.decided and not claim.cannot_fail]
     if not decided or all(claim.corrected is None for claim in results.claims):
         return ""
-    kept, looks = sum(c.corrected == c.here for c in decided), results.provenance.get(LOOKS, 1)
+    stay, looks = sum(c.corrected == c.here for c in decided), results.provenance.get(LOOKS, 1)
     often = f" and for the {looks} looks at them while seeds were added" if looks > 1 else ""
     return (
-        f"Of the {len(decided)} answers that hold or fail, and could have been others, {kept} stay "
+        f"Of the {len(decided)} answers that hold or fail, and could have been others, {stay} stay "
         f"after a correction for the number of claims (Holm's){often}."
     )
 

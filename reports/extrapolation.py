@@ -49,14 +49,14 @@ def summarise(exhibit: Exhibit, statement: str) -> str:
     """Sentence on a claim's ratio at the paper's size; on the runs so far if some are missing."""
     curve = exhibit.curve
     assert curve is not None
-    told = _tell_progress(exhibit, curve) if curve.missing else _tell_value(exhibit, curve)
-    return f"“{statement}”, followed over {curve.grows} on seeds of its own{told}"
+    ending = _tell_progress(exhibit, curve) if curve.missing else _tell_value(exhibit, curve)
+    return f"“{statement}”, followed over {curve.grows} on seeds of its own{ending}"
 
 
 def _tell_value(exhibit: Exhibit, curve: Curve) -> str:
-    told = [told for trend in curve.trends if (told := _tell_trend(curve, trend))]
+    values = [values for trend in curve.trends if (values := _tell_trend(curve, trend))]
     paper, sizes = _with_unit(curve.paper_size, curve.unit), [float(s) for s in _seeds_at(exhibit)]
-    if not told:
+    if not values:
         return f": no curve can be drawn to the paper's {paper}, as runs did not end."
     run = f"{min(sizes):,g} to {_with_unit(max(sizes), curve.unit)}"
     way = (
@@ -64,7 +64,7 @@ def _tell_value(exhibit: Exhibit, curve: Curve) -> str:
         if curve.paper_size > max(sizes)
         else f"run from {run} and read off at the paper's {paper}"
     )
-    return f", {way}: {'; '.join(told)}."
+    return f", {way}: {'; '.join(values)}."
 
 
 def _tell_trend(curve: Curve, trend: Trend) -> str:
@@ -78,13 +78,13 @@ def _tell_trend(curve: Curve, trend: Trend) -> str:
 
 
 def _answer(curve: Curve, trend: Trend, law: Law) -> str:
-    band, held = format_band(curve.band), law.held_out
+    band, check = format_band(curve.band), law.held_out
     if trend.word != "unclear":
         return f"{trend.word.removesuffix(' the band')} the band ({band})"
-    if held is None:
+    if check is None:
         return "unclear, as no size is left to check the curve"
-    if not held.holds:
-        size = _with_unit(held.at, curve.unit)
+    if not check.holds:
+        size = _with_unit(check.at, curve.unit)
         return f"unclear, as the curve through the smaller sizes misses {size}"
     return f"unclear, as the range reaches over an end of the band ({band})"
 
@@ -97,10 +97,10 @@ def _tell_progress(exhibit: Exhibit, curve: Curve) -> str:
         "seeds)"
         for size, count in seeds.items()
     ]
-    left = [size for size in curve.missing if size not in seeds]
+    gaps = [size for size in curve.missing if size not in seeds]
     ratios = [f"{trend.label} {_tell_ratios(exhibit, trend.label)}" for trend in curve.trends]
     so_far = f": so far {_join(run)}. Ratios there: {'; '.join(ratios)}" if run else ""
-    absent = f"not run yet: {_with_unit(_join(left), curve.unit)}" if left else "seeds are missing"
+    absent = f"not run yet: {_with_unit(_join(gaps), curve.unit)}" if gaps else "seeds are missing"
     return (
         f"{so_far}{f'. {absent.capitalize()}' if run else f': {absent}'}. Until all are run, "
         f"nothing is said of this claim at the paper's {paper}."
@@ -143,19 +143,19 @@ def rows_of_laws(curve: Curve) -> Iterator[Row]:
 
 def describe_laws(curve: Curve) -> str:
     """Sentence on the law that was chosen for each ratio, and whether it held."""
-    told: list[str] = []
+    text: list[str] = []
     for trend in curve.trends:
         law = trend.law
         if law is None:
-            told.append(f"{trend.label}: too few sizes for a law and its check.")
+            text.append(f"{trend.label}: too few sizes for a law and its check.")
         elif law.held_out is None:
-            told.append(f"{trend.label}: no size is left to check “{law.name}”.")
+            text.append(f"{trend.label}: no size is left to check “{law.name}”.")
         else:
-            held = "predicts" if law.held_out.holds else "misses"
+            verb = "predicts" if law.held_out.holds else "misses"
             size = _with_unit(law.held_out.at, curve.unit)
-            told.append(f"{trend.label}: used is “{law.name}”, which from the smaller sizes {held} "
+            text.append(f"{trend.label}: used is “{law.name}”, which from the smaller sizes {verb} "
                         f"{size}.")  # fmt: skip
-    return " ".join([*told, FORMULA] if any(trend.laws for trend in curve.trends) else told)
+    return " ".join([*text, FORMULA] if any(trend.laws for trend in curve.trends) else text)
 
 
 def draw_curve(exhibit: Exhibit, printed: str) -> Iterator[tuple[str, bytes]]:
@@ -226,8 +226,8 @@ def _limits(exhibit: Exhibit, curve: Curve) -> tuple[float, float]:
     """
     values = [1.0, *(ratio for row in exhibit.rows for ratio in (row.measured, row.paper))]
     values += [law.value for trend in curve.trends for law in trend.laws]
-    known = [value for value in values if value is not None]
-    low, high = min(known), max(known)
+    figures = [value for value in values if value is not None]
+    low, high = min(figures), max(figures)
     ends = [end for row in exhibit.rows for end in row.ci95 or () if end is not None]
     reach = high - low  # few seeds have intervals beside which the ratios would be one line
     low = max(min((low, *ends)), low - reach)

@@ -25,7 +25,7 @@ def with_factors(results: Results) -> Results:
 
 
 def _claim(claim: Claim) -> Claim:
-    parts = tuple(_part(each) if each.is_log2 else each for each in claim.parts)
+    parts = tuple(_part(part) if part.is_log2 else part for part in claim.parts)
     if not (claim.parts and claim.parts[0].is_log2):
         return replace(claim, parts=parts)
     head = parts[0]

@@ -100,7 +100,7 @@ def has_bands(exhibit: Exhibit) -> bool:
     short = max(map(len, groups), default=0) <= MARKED_POINTS
     if len(groups) > MOST_BANDS or any(_has_turns(_xs(exhibit, rows)) for rows in groups):
         return False
-    shares = (_mean_overlap(exhibit, one, other) for one, other in combinations(groups, 2))
+    shares = (_mean_overlap(exhibit, a, b) for a, b in combinations(groups, 2))
     return not (short and any(share > MOST_SHARED for share in shares))
 
 
@@ -110,14 +110,14 @@ def _has_turns(x: np.ndarray) -> bool:
     return bool((steps < 0).any() and (steps > 0).any())
 
 
-def _mean_overlap(exhibit: Exhibit, one: list[Row], other: list[Row]) -> float:
+def _mean_overlap(exhibit: Exhibit, a: list[Row], b: list[Row]) -> float:
     """Share of the narrower interval inside the wider, averaged over the common range of x."""
-    (x, at), (ends, theirs) = (_xs(exhibit, r) for r in (one, other)), map(_ends, (one, other))
+    (x, at), (ends, theirs) = (_xs(exhibit, r) for r in (a, b)), map(_ends, (a, b))
     low, high = (np.interp(x, at, end, math.nan, math.nan) for end in theirs)
     common = np.minimum(ends[1], high) - np.maximum(ends[0], low)
     narrower = np.minimum(ends[1] - ends[0], high - low)
-    told = narrower > 0  # NaN is not
-    return float((common[told] / narrower[told]).mean()) if told.any() else 0.0
+    is_wide = narrower > 0  # NaN is not
+    return float((common[is_wide] / narrower[is_wide]).mean()) if is_wide.any() else 0.0
 
 
 def _scales(axes: Axes, exhibit: Exhibit) -> None:
@@ -177,9 +177,9 @@ def _curve(axes: Axes, exhibit: Exhibit, index: int, label: str, rows: list[Row]
         whiskers: dict[str, Any] = {"elinewidth": 0.9, "capsize": 2.0, "alpha": 0.7, "ls": ""}
         aside = ScaledTranslation(index * ASIDE_IN, 0, axes.figure.dpi_scale_trans)
         whiskers["transform"] = axes.transData + aside  # or they would lie on each other
-        known = np.isfinite(low) | np.isfinite(high)  # of others a cap alone would be drawn
-        reach = np.nan_to_num([y - low, high - y]).clip(0)[:, known]
-        axes.errorbar(x[known], y[known], reach, color=colour, **whiskers)
+        bounded = np.isfinite(low) | np.isfinite(high)  # of others a cap alone would be drawn
+        reach = np.nan_to_num([y - low, high - y]).clip(0)[:, bounded]
+        axes.errorbar(x[bounded], y[bounded], reach, color=colour, **whiskers)
         ends = np.array([[*x, *x], [*low, *high]]).T  # what is moved aside does not count by itself
         axes.update_datalim(ends[np.isfinite(ends).all(axis=1)])
     _seeds(axes, x, rows, colour)
@@ -197,7 +197,7 @@ def _seeds(axes: Axes, x: np.ndarray, rows: list[Row], colour: str) -> None:
         {"marker": ".", "ms": 2.6, "ls": ""} if len(rows) <= FEW else {"lw": 0.35}
     )
     for seed in range(seeds):
-        axes.plot(x, [each[seed] for each in values], color=colour, alpha=0.55, **look)
+        axes.plot(x, [series[seed] for series in values], color=colour, alpha=0.55, **look)
 
 
 def _xs(exhibit: Exhibit, rows: list[Row]) -> np.ndarray:
@@ -259,9 +259,9 @@ def architecture(axes: Axes, exhibit: Exhibit) -> None:
         ((0.56, 0.735), (0.76, 0.505), (0.405, 0.585), "trainer's fetch"),
         ((0.88, 0.505), (0.64, 0.79), (0.80, 0.66), "push of a gradient"),
     ]
-    for index, ((start, end, place, what), lag) in enumerate(zip(ways, lags, strict=False)):
+    for index, ((start, end, place, way), lag) in enumerate(zip(ways, lags, strict=False)):
         _arrow_to_box(axes, start, end, COLOURS[index])
-        axes.text(*place, f"{what}\n{lag}", color=COLOURS[index], fontsize=8.5, va="center")
+        axes.text(*place, f"{way}\n{lag}", color=COLOURS[index], fontsize=8.5, va="center")
     _arrow_to_box(axes, (0.31, 0.42), (0.69, 0.42), MUTED)
     axes.text(0.5, 0.38, "outer gradients, frame by frame", color=MUTED, ha="center", va="top",
               fontsize=8.5)  # fmt: skip
@@ -289,13 +289,13 @@ def _arrow_to_box(
 
 def _lag(rows: Sequence[Row], label: str, column: str) -> str:
     """The two ages of one path, in words."""
-    found = {
+    ages = {
         str(row.column).rpartition(", ")[2]: row.measured
         for row in rows
         if row.label == label and str(row.column).startswith(f"{column}, ")
     }
-    told = [f"{value:.3g} {unit}" for unit, value in found.items() if value is not None]
-    return ", ".join(told)
+    texts = [f"{value:.3g} {unit}" for unit, value in ages.items() if value is not None]
+    return ", ".join(texts)
 
 
 LABEL = {True: "added by its receiver", False: "takes the place of the receiver's part"}
@@ -359,11 +359,11 @@ def slots(axes: Axes, exhibit: Exhibit) -> None:
         for row in rows:
             spans.setdefault(int(row.measured or 0), []).append(float(row.column))
         for utterance, steps in spans.items():
-            left, width = min(steps), max(steps) - min(steps) + 1
+            begin, width = min(steps), max(steps) - min(steps) + 1
             colour = cycle(COLOURS[:6], utterance)
-            axes.barh(lane, width, SLOT_HEIGHT, left, color=colour, alpha=0.35, ec="white", lw=1.0)
+            axes.barh(lane, width, SLOT_HEIGHT, begin, color=colour, alpha=0.35, ec="white", lw=1.0)
             if width >= 2:
-                axes.text(left + width / 2, lane, str(utterance), ha="center", va="center",
+                axes.text(begin + width / 2, lane, str(utterance), ha="center", va="center",
                           fontsize=7.5)  # fmt: skip
     axes.set_yticks(range(len(lanes)), [label.removeprefix("slot ") for label in lanes])
     axes.invert_yaxis()
@@ -429,22 +429,22 @@ def caption(exhibit: Exhibit) -> str:
     kind = exhibit.draw.get("as", "curves")
     if kind not in ("curves", "bars") or not exhibit.draw:
         return ""
-    told: list[str] = []
+    lines: list[str] = []
     samples = [row.sample for row in exhibit.rows if row.sample]
     if any(numbers.half_width(row.ci95) for row in exhibit.rows):
         shape = "Bands" if kind == "curves" and has_bands(exhibit) else "Whiskers"
         seeds = {len(sample.values) for sample in samples}
         over = f" over {' or '.join(map(str, sorted(seeds)))} seeds" if seeds else ""
-        told.append(f"{shape}: 95% intervals{over}.")
+        lines.append(f"{shape}: 95% intervals{over}.")
     if any(len(seeds_of(row)) > 1 for row in exhibit.rows):
         longest = max(map(len, group_by_label(exhibit.rows).values()))
-        few = kind == "bars" or longest <= FEW
-        told.append(f"{'Dots' if few else 'Thin lines'}: single seeds.")
+        is_dotted = kind == "bars" or longest <= FEW
+        lines.append(f"{'Dots' if is_dotted else 'Thin lines'}: single seeds.")
     if has_differences(exhibit):
-        told.append(
+        lines.append(
             f"Below: differences to {exhibit.draw['against']} seed by seed, with 95% intervals."
         )
-    return " ".join(told)
+    return " ".join(lines)
 
 
 def _timeline(exhibit: Exhibit, out: Path) -> dict[str, bytes]:

@@ -66,13 +66,13 @@ def window(timeline: Timeline, draw: dict[str, Any], name: str) -> Window:
     middle = float(timeline.folds.time_s[len(timeline.folds) // 2])
     start = float(draw.get("start_s", middle))
     end = float(draw.get("end_s", start + CYCLES * float(np.median(timeline.lag_s()))))
-    spans, taken = timeline.spans, timeline.folded()
-    when = _fold_times(timeline, taken.fold)
-    lanes = spans.worker if len(spans) else taken.worker
+    spans, rows = timeline.spans, timeline.folded()
+    fold_s = _fold_times(timeline, rows.fold)
+    lanes = spans.worker if len(spans) else rows.worker
     cut = replace(
         timeline,
         spans=spans.where((spans.end_s > start) & (spans.start_s < end)),
-        contributions=taken.where((when > start) & (when < end)),
+        contributions=rows.where((fold_s > start) & (fold_s < end)),
     )
     if not len(cut.contributions):
         raise UserError(f"{name}: nothing was folded from {start:g} s to {end:g} s")
@@ -90,10 +90,10 @@ def beginning(timeline: Timeline, end_s: float = 0.0) -> Timeline:
     if len(folds) <= KEPT:
         return timeline
     until = max(float(folds.time_s[KEPT - 1]), end_s)
-    last = int(folds.fold[folds.time_s <= until][-1])
+    end = int(folds.fold[folds.time_s <= until][-1])
     return Timeline(
-        folds.where(folds.fold <= last),
-        rows.where(rows.fold <= last),
+        folds.where(folds.fold <= end),
+        rows.where(rows.fold <= end),
         timeline.spans.where(timeline.spans.end_s <= until),
         timeline.kinds,
     )
@@ -149,17 +149,17 @@ def _arrows(axes: Axes, view: Window) -> None:
     """An arrow from each read to its fold, with the staleness of the contribution at its tip."""
     scale, _ = view.scale()
     rows = view.timeline.contributions
-    when = _fold_times(view.timeline, rows.fold)
+    fold_s = _fold_times(view.timeline, rows.fold)
     server = view.lane(-1)
     for index in range(len(rows)):
-        read = float(rows.read_time_s[index] - view.start_s) * scale
-        fold = float(when[index] - view.start_s) * scale
-        if read < 0:
+        read_x = float(rows.read_time_s[index] - view.start_s) * scale
+        fold = float(fold_s[index] - view.start_s) * scale
+        if read_x < 0:
             continue
-        start = read, view.lane(int(rows.worker[index])) + LANE / 2
+        start = read_x, view.lane(int(rows.worker[index])) + LANE / 2
         draw_arrow(axes, start, (fold, server - LANE / 2), 0.16, color=INK, alpha=0.75, lw=0.7)
     stale = rows.fold - rows.read_version
-    for fold, time_s, staleness in zip(rows.fold, when, stale, strict=True):
+    for fold, time_s, staleness in zip(rows.fold, fold_s, stale, strict=True):
         axes.text(
             float(time_s - view.start_s) * scale,
             server + LANE / 2 + 0.03,

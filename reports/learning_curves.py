@@ -42,8 +42,8 @@ def curves_figure(table: Table) -> Figure:
     """The metric on development data over passes, and over simulated seconds."""
     groups, pair = table.methods, find_headline(table)
     above = int(len(pair) > 1 and len(groups) > 1)
-    drawn = empty_figure(PANEL_IN * (above + len(groups)) + LEGEND_IN)
-    panels = drawn.subplots(above + len(groups), 2, sharey=True, sharex="col", squeeze=False)
+    canvas = empty_figure(PANEL_IN * (above + len(groups)) + LEGEND_IN)
+    panels = canvas.subplots(above + len(groups), 2, sharey=True, sharex="col", squeeze=False)
     ends = [row.seconds.estimate for row in table.rows if row.seconds]
     is_log = bool(ends) and max(ends) > LOGARITHMIC * min(ends) > 0.0
     if above:
@@ -67,8 +67,8 @@ def curves_figure(table: Table) -> Figure:
     _limit(panels[0][0], table)
     panels[-1][0].set_xlabel("passes over the training data")
     panels[-1][1].set_xlabel("simulated time (s)")
-    _legend(drawn, table, list(panels[above:, 0]))
-    return drawn
+    _legend(canvas, table, list(panels[above:, 0]))
+    return canvas
 
 
 def rates_figure(table: Table) -> Figure | None:
@@ -76,8 +76,8 @@ def rates_figure(table: Table) -> Figure | None:
     groups = replace(table, rows=[row for row in table.rows if row.cell.tried]).methods
     if not groups:
         return None
-    drawn = empty_figure(PANEL_IN * len(groups) + LEGEND_IN)
-    panels = drawn.subplots(len(groups), 1, sharex=True, squeeze=False)[:, 0]
+    canvas = empty_figure(PANEL_IN * len(groups) + LEGEND_IN)
+    panels = canvas.subplots(len(groups), 1, sharex=True, squeeze=False)[:, 0]
     for (method, rows), axes in zip(groups.items(), panels, strict=True):
         for row in rows:
             _draw_rates(axes, table, row)
@@ -85,8 +85,8 @@ def rates_figure(table: Table) -> Figure | None:
         axes.set_ylabel(f"{table.metric} (development)\nat the end")
         set_log_scale(axes.xaxis)
     panels[-1].set_xlabel("learning rate")
-    _legend(drawn, table, list(panels))
-    return drawn
+    _legend(canvas, table, list(panels))
+    return canvas
 
 
 def _draw_curve(
@@ -105,33 +105,33 @@ def _draw_curve(
     runs = [run for run in row.cell.runs if run.status == "done"]
     if not runs:
         return
-    found = [run.curve(run.deployed(table.judged)) for run in runs]
-    least = min(len(epochs) for epochs, _, _ in found)
-    epochs, values, times = (np.array([each[i][:least] for each in found]) for i in range(3))
+    curves = [run.curve(run.deployed(table.judged)) for run in runs]
+    least = min(len(epochs) for epochs, _, _ in curves)
+    epochs, values, times = (np.array([curve[i][:least] for curve in curves]) for i in range(3))
     times = times.mean(0)
-    here = times > 0.0 if skips_start else np.ones(least, np.bool_)
-    for axes, x, kept in ((passes, epochs.mean(0), slice(None)), (seconds, times, here)):
-        low, mean, high = (each[kept] for each in (values.min(0), values.mean(0), values.max(0)))
-        axes.fill_between(x[kept], low, high, color=look["color"], alpha=0.16, lw=0)
-        axes.plot(x[kept], mean, markevery=max(1, least // MARKED), **look)
+    shown_s = times > 0.0 if skips_start else np.ones(least, np.bool_)
+    for axes, x, rows in ((passes, epochs.mean(0), slice(None)), (seconds, times, shown_s)):
+        low, mean, high = (curve[rows] for curve in (values.min(0), values.mean(0), values.max(0)))
+        axes.fill_between(x[rows], low, high, color=look["color"], alpha=0.16, lw=0)
+        axes.plot(x[rows], mean, markevery=max(1, least // MARKED), **look)
 
 
 def _draw_rates(axes: Axes, table: Table, row: Row) -> None:
     """A row's errors by rate, with a ring at the chosen one; diverged rates are left out."""
-    some = row.cell.runs[0]
-    known = {
-        rate: [as_error(some, error) for error in errors]
+    run = row.cell.runs[0]
+    tried = {
+        rate: [as_error(run, error) for error in errors]
         for rate, errors in sorted(row.cell.tried.items())
         if all(math.isfinite(error) for error in errors)
     }
-    if not known:
+    if not tried:
         return
-    rates, look = list(known), _look(table, row)
-    lowest, highest = ([pick(each) for each in known.values()] for pick in (min, max))
-    means = [sum(each) / len(each) for each in known.values()]
+    rates, look = list(tried), _look(table, row)
+    lowest, highest = ([pick(each) for each in tried.values()] for pick in (min, max))
+    means = [sum(each) / len(each) for each in tried.values()]
     axes.fill_between(rates, lowest, highest, color=look["color"], alpha=0.16, lw=0)
     axes.plot(rates, means, **look)
-    if row.cell.rate in known:
+    if row.cell.rate in tried:
         chosen = means[rates.index(row.cell.rate)]
         axes.plot([row.cell.rate], [chosen], "o", mfc="none", mec=INK, mew=1.2, ms=9)
 
@@ -152,8 +152,8 @@ def _limit(axes: Axes, table: Table) -> None:
         values += [] if row.start is None else [row.start]
         for run in row.cell.runs:
             if run.status == "done":
-                found = run.curve(run.deployed(table.judged))[1]
-                values.append(as_error(run, min(as_error(run, 1.0) * found)))
+                curve = run.curve(run.deployed(table.judged))[1]
+                values.append(as_error(run, min(as_error(run, 1.0) * curve)))
     if values:
         low, high = min(values), max(values)
         room = ROOM * (high - low) or 1.0
@@ -161,13 +161,13 @@ def _limit(axes: Axes, table: Table) -> None:
         axes.set_ylim(bottom, high + room)
 
 
-def _legend(drawn: Figure, table: Table, panels: Sequence[Axes]) -> None:
+def _legend(canvas: Figure, table: Table, panels: Sequence[Axes]) -> None:
     """One legend above all panels, with a line for each number of workers."""
     handles: dict[str, Any] = {}
     for axes in panels:
-        found, labels = axes.get_legend_handles_labels()
-        handles |= dict(zip(labels, found, strict=True))
+        artists, labels = axes.get_legend_handles_labels()
+        handles |= dict(zip(labels, artists, strict=True))
     order = [format_workers(count) for count in table.counts]
     lines = [handles[name] for name in order if name in handles]
     if lines:
-        drawn.legend(handles=lines, loc="outside upper left", ncols=min(len(lines), 6))
+        canvas.legend(handles=lines, loc="outside upper left", ncols=min(len(lines), 6))

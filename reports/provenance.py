@@ -53,8 +53,8 @@ def where_from(results: Results) -> Data:
             if key not in ELSEWHERE and facts[key] != []
         ],
         "differences": [
-            [str(each.get(key, "")) for key in ("what", "paper", "here")]
-            for each in facts.get("differences", [])
+            [str(difference.get(key, "")) for key in ("what", "paper", "here")]
+            for difference in facts.get("differences", [])
         ],
     }
 
@@ -83,12 +83,12 @@ def find_failures(facts: Mapping[str, Any], runs: Sequence[AnyRun]) -> list[AnyR
         facts: the provenance of the results.
         runs: every run of the store, or lines about them.
     """
-    named, asked = settings_of(facts.get("settings", {})), set(facts.get(ASKED, ()))
+    names, divergence = settings_of(facts.get("settings", {})), set(facts.get(ASKED, ()))
     return [
         run for run in runs
         if run.status in BAD
-        and (run.hash in named or not named)
-        and not (run.status == "diverged" and run.hash in asked)
+        and (run.hash in names or not names)
+        and not (run.status == "diverged" and run.hash in divergence)
     ]  # fmt: skip
 
 
@@ -101,9 +101,9 @@ def settings_of(settings: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """
     names: dict[str, list[str]] = {}
     for setting, hashes in settings.items():
-        for each in dict.fromkeys(hashes):  # seeds that share a run name it once
-            names.setdefault(each, []).append(setting)
-    return {each: " = ".join(own) for each, own in names.items()}
+        for hash_ in dict.fromkeys(hashes):  # seeds that share a run name it once
+            names.setdefault(hash_, []).append(setting)
+    return {hash_: " = ".join(group) for hash_, group in names.items()}
 
 
 def wall_time(facts: Mapping[str, Any]) -> str:
@@ -114,15 +114,15 @@ def wall_time(facts: Mapping[str, Any]) -> str:
     wall, together, busy, reused = (
         facts.get(key) for key in ("wall_s", "runs_s", "runs_processor_s", "reused")
     )
-    told: list[str] = []
+    parts: list[str] = []
     if isinstance(busy, int | float):
-        told.append(f"the runs {numbers.duration(busy)} of a processor")
+        parts.append(f"the runs {numbers.duration(busy)} of a processor")
     elif isinstance(together, int | float):
-        told.append(f"the runs {numbers.duration(together)} one by one")
+        parts.append(f"the runs {numbers.duration(together)} one by one")
     if isinstance(wall, int | float):
-        found = f" ({reused} runs were there)" if reused else ""
-        told.append(f"this command {numbers.duration(wall)}{found}")
-    return ", ".join(told)
+        reuse = f" ({reused} runs were there)" if reused else ""
+        parts.append(f"this command {numbers.duration(wall)}{reuse}")
+    return ", ".join(parts)
 
 
 def _fact(facts: Mapping[str, Any], key: str) -> str:
@@ -178,8 +178,8 @@ def split(configs: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[di
     shared = {
         key: value for key, value in flats[0].items() if all(f.get(key) == value for f in flats)
     }
-    own = [{k: v for k, v in each.items() if k not in shared} for each in flats]
-    return _cut(shared), [_cut(each) for each in own]
+    apart = [{k: v for k, v in items.items() if k not in shared} for items in flats]
+    return _cut(shared), [_cut(items) for items in apart]
 
 
 def _inner(value: Any) -> Mapping[str, Any]:
@@ -188,8 +188,8 @@ def _inner(value: Any) -> Mapping[str, Any]:
         return cast(Mapping[str, Any], value)
     if isinstance(value, list):
         items = cast(list[object], value)
-        if all(isinstance(each, Mapping) for each in items):
-            return {str(position): each for position, each in enumerate(items, 1)}
+        if all(isinstance(item, Mapping) for item in items):
+            return {str(position): item for position, item in enumerate(items, 1)}
     return {}
 
 
@@ -256,22 +256,22 @@ def lines_from_runs(results: Results, stored: Sequence[Run]) -> list[Line]:
     """From runs of the store: kinds in order, settings in the order of the experiments."""
     names = settings_of(results.provenance.get("settings", {}))
     cited = cited_runs(results)
-    wanted = cited | {run.hash for run in find_failures(results.provenance, stored)}
-    listed = [run for run in stored if run.hash in wanted]
+    hashes = cited | {run.hash for run in find_failures(results.provenance, stored)}
+    listed = [run for run in stored if run.hash in hashes]
     order = {hash_: place for place, hash_ in enumerate(names)}
     listed.sort(key=lambda run: order.get(run.hash, len(order)))
     kinds = group_by_keys([run.config for run in listed])
-    made = [
+    rows = [
         line
         for number, kind in enumerate(kinds, 1)
         for line in _kind(str(number), [listed[index] for index in kind], names)
     ]
-    return [*made, *_lines_without_runs(results, cited - {run.hash for run in stored})]
+    return [*rows, *_lines_without_runs(results, cited - {run.hash for run in stored})]
 
 
-def runs_to_csv(found: Sequence[Line]) -> str:
+def runs_to_csv(rows: Sequence[Line]) -> str:
     """The file's text."""
-    return format_csv(HEADER, (astuple(line) for line in found))
+    return format_csv(HEADER, (astuple(line) for line in rows))
 
 
 def runs_from_csv(path: Path) -> list[Line]:
@@ -288,12 +288,12 @@ def runs_from_csv(path: Path) -> list[Line]:
 
 def _kind(number: str, runs: Sequence[Run], names: Mapping[str, str]) -> Iterator[Line]:
     flats = [flat(run.config) for run in runs]
-    seeds = [own.pop("seed", "") for own in flats]
-    counts = Counter(pair for own in flats for pair in own.items())
+    seeds = [values.pop("seed", "") for values in flats]
+    counts = Counter(pair for values in flats for pair in values.items())
     usual = dict(pair for pair, _ in reversed(counts.most_common()))  # the commonest comes last
     yield Line(number, USUAL, "", "", "", _format_items(usual))
-    for run, own, seed in zip(runs, flats, seeds, strict=True):
-        apart = {key: value for key, value in own.items() if usual.get(key) != value}
+    for run, values, seed in zip(runs, flats, seeds, strict=True):
+        apart = {key: value for key, value in values.items() if usual.get(key) != value}
         setting = names.get(run.hash, "")
         yield Line(number, setting, run.hash, seed, run.status, _format_items(apart), run.note)
 

@@ -74,9 +74,9 @@ def grid(rows: Collection[Row], marked: Collection[str] = ()) -> Grid:
     }
     turned = {(column, label): cell for (label, column), cell in cells.items()}
     listed = {(f"{label} · {column}", ""): cell for (label, column), cell in cells.items()}
-    both = [_build_grid(form, remark) for form in (cells, turned)]
+    grids = [_build_grid(form, remark) for form in (cells, turned)]
     fitting = [
-        form for wrapped in (False, True) for form in both if form.width(wrapped=wrapped) <= PAGE
+        form for wrapped in (False, True) for form in grids if form.width(wrapped=wrapped) <= PAGE
     ]
     return [*fitting, _build_grid(listed, remark)][0]
 
@@ -118,11 +118,11 @@ def _head(row: Row) -> str:
 
 def _remark(rows: Collection[Row]) -> tuple[str, str]:
     """Interval text that many cells would repeat, and a sentence in its place."""
-    said = {numbers.spread(r.measured, r.ci95) for r in rows if r.measured is not None} - {""}
-    if said == {numbers.UNBOUNDED}:
+    spreads = {numbers.spread(r.measured, r.ci95) for r in rows if r.measured is not None} - {""}
+    if spreads == {numbers.UNBOUNDED}:
         return numbers.UNBOUNDED, NO_INTERVAL
-    if numbers.SAME in said:
-        return numbers.SAME, NO_SPREAD if len(said) == 1 else SOME_SPREAD
+    if numbers.SAME in spreads:
+        return numbers.SAME, NO_SPREAD if len(spreads) == 1 else SOME_SPREAD
     return "", ""
 
 

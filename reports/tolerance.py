@@ -46,22 +46,22 @@ def answer_of(search: Tolerance) -> Answer:
 # -- text ------------------------------------------------------------------------------------
 
 
-def describe_tolerance(found: Tolerance) -> Iterator[str]:
+def describe_tolerance(search: Tolerance) -> Iterator[str]:
     """The break point, its interval, and the data that would decide, a sentence each."""
-    first, margin = found.points[0].value, f"{100.0 * found.margin:.3g}%"
-    known = {point.value: point for point in found.points}
-    said = f"the error stays within {margin} of that at {first:g} up to {found.tolerated:g}"
-    ends = [known[found.tolerated]]
-    if math.isinf(found.broken):
-        said += ", the most that was tried"
+    reference, margin = search.points[0].value, f"{100.0 * search.margin:.3g}%"
+    points = {point.value: point for point in search.points}
+    summary = f"the error stays within {margin} of that at {reference:g} up to {search.tolerated:g}"
+    ends = [points[search.tolerated]]
+    if math.isinf(search.broken):
+        summary += ", the most that was tried"
     else:
-        said += f", and not at {found.broken:g}"
-        ends.append(known[found.broken])
+        summary += f", and not at {search.broken:g}"
+        ends.append(points[search.broken])
     if all(end.decided for end in ends):
-        yield f"{found.what}: {said}"
+        yield f"{search.what}: {summary}"
         return
-    yield f"{found.what}: {_describe_interval(found, margin)}"
-    yield f"by the means alone, {said}"
+    yield f"{search.what}: {_describe_interval(search, margin)}"
+    yield f"by the means alone, {summary}"
     if len(ends[0].errors) == 1:
         yield "one seed has no interval: not decided"
         return
@@ -70,23 +70,23 @@ def describe_tolerance(found: Tolerance) -> Iterator[str]:
             yield f"undecided at {end.value:g}: needs {end.need}"
 
 
-def _describe_interval(found: Tolerance, margin: str) -> str:
+def _describe_interval(search: Tolerance, margin: str) -> str:
     """The values between which the break point is with 95% confidence."""
-    first, (low, high) = found.points[0].value, found.interval
-    within = f"within {margin} of that at {first:g}"
-    if low > first and math.isfinite(high):
+    reference, (low, high) = search.points[0].value, search.interval
+    within = f"within {margin} of that at {reference:g}"
+    if low > reference and math.isfinite(high):
         return f"the error is surely {within} up to {low:g}, and surely not from {high:g} on (95%)"
     if math.isfinite(high):
         return f"the error is surely not {within} from {high:g} on (95%), and unsure below"
-    if low > first:
+    if low > reference:
         return f"the error is surely {within} up to {low:g} (95%), and unsure above"
     return f"at no value that was tried is it sure (95%) whether the error is {within}"
 
 
-def _cells(found: Tolerance) -> Iterator[list[str]]:
+def _cells(search: Tolerance) -> Iterator[list[str]]:
     """The table's head and rows as text."""
-    yield [found.what, "rate", "error (seeds)", "ratio, 95%", ""]
-    for point in found.points:
+    yield [search.what, "rate", "error (seeds)", "ratio, 95%", ""]
+    for point in search.points:
         low, high = min(point.errors), max(point.errors)
         ratio = "diverged" if point.ratio is None else point.ratio.show(4)
         errors = f"{_mean(point):.4g} ({low:.4g} to {high:.4g})"
@@ -98,10 +98,10 @@ def _mean(point: Point) -> float:
     return sum(point.errors) / len(point.errors)
 
 
-def _record_of_point(found: Tolerance, point: Point) -> dict[str, Any]:
+def _record_of_point(search: Tolerance, point: Point) -> dict[str, Any]:
     ratio = point.ratio
     three = (math.nan,) * 3 if ratio is None else (ratio.estimate, ratio.low, ratio.high)
-    seconds = found.seconds(point)
+    seconds = search.seconds(point)
     return {
         **{"value": point.value, "rate": point.cell.rate, "error": _mean(point)},
         **{"lowest": min(point.errors), "highest": max(point.errors)},
@@ -116,39 +116,39 @@ def _record_of_point(found: Tolerance, point: Point) -> dict[str, Any]:
 # -- picture ---------------------------------------------------------------------------------
 
 
-def draw(found: Tolerance) -> Figure:
+def draw(search: Tolerance) -> Figure:
     """Two panels over the varied quantity: the error, and simulated seconds to the target."""
-    drawn = empty_figure(HEIGHT_IN)
-    errors, times = drawn.subplots(1, 2)
-    ordered = sorted(found.points, key=lambda point: point.value)
-    _curve(errors, found, [(p.value, p.errors) for p in ordered])
-    _curve(times, found, [(p.value, found.seconds(p)) for p in ordered])
-    label = found.points[0].cell.judged.replace("_", " ")
-    errors.axhline(found.target, color=MUTED, linewidth=0.8, linestyle=":", label="margin")
+    canvas = empty_figure(HEIGHT_IN)
+    errors, times = canvas.subplots(1, 2)
+    ordered = sorted(search.points, key=lambda point: point.value)
+    _curve(errors, search, [(p.value, p.errors) for p in ordered])
+    _curve(times, search, [(p.value, search.seconds(p)) for p in ordered])
+    label = search.points[0].cell.judged.replace("_", " ")
+    errors.axhline(search.target, color=MUTED, linewidth=0.8, linestyle=":", label="margin")
     ends = [error for p in ordered for error in p.errors if math.isfinite(error)]
-    errors.set_ylim(0.0, 1.6 * max([*ends, found.target]))  # room for the legend
+    errors.set_ylim(0.0, 1.6 * max([*ends, search.target]))  # room for the legend
     errors.set_ylabel(f"{label} at the end")
     times.set_ylim(bottom=0.0)
-    times.set_ylabel(f"simulated time to {found.target:.3g} (s)")
+    times.set_ylabel(f"simulated time to {search.target:.3g} (s)")
     errors.legend(loc="upper left")
-    return drawn
+    return canvas
 
 
-def _curve(axes: Axes, found: Tolerance, points: Sequence[tuple[float, Sequence[float]]]) -> None:
+def _curve(axes: Axes, search: Tolerance, points: Sequence[tuple[float, Sequence[float]]]) -> None:
     """Mean over seeds, their band, and where quality breaks."""
-    there = [(v, each) for v, each in points if all(math.isfinite(e) for e in each)]
-    values = [value for value, _ in there]
-    means = [sum(each) / len(each) for _, each in there]
-    band = ([min(each) for _, each in there], [max(each) for _, each in there])
+    rows = [(v, errors) for v, errors in points if all(math.isfinite(e) for e in errors)]
+    values = [value for value, _ in rows]
+    means = [sum(errors) / len(errors) for _, errors in rows]
+    band = ([min(errors) for _, errors in rows], [max(errors) for _, errors in rows])
     axes.fill_between(values, *band, color=COLOURS[0], alpha=0.25, linewidth=0.0, label="seeds")
     axes.plot(values, means, color=COLOURS[0], marker="o", label="mean")
-    end = found.broken if math.isfinite(found.broken) else found.tolerated
-    axes.axvspan(found.tolerated, end, color=MUTED, alpha=0.25, linewidth=0.0)
-    if math.isfinite(found.broken):
-        axes.axvline(found.broken, color=INK, linewidth=0.8, linestyle="--", label="broken")
+    end = search.broken if math.isfinite(search.broken) else search.tolerated
+    axes.axvspan(search.tolerated, end, color=MUTED, alpha=0.25, linewidth=0.0)
+    if math.isfinite(search.broken):
+        axes.axvline(search.broken, color=INK, linewidth=0.8, linestyle="--", label="broken")
     if all(value > 0.0 for value, _ in points):
         axes.set_xscale("log", base=2)
         ticks = sorted({value for value, _ in points})
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.minorticks_off()
-    axes.set_xlabel(found.axis)
+    axes.set_xlabel(search.axis)

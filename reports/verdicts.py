@@ -122,8 +122,8 @@ def render_pages(root: Path) -> Iterator[tuple[Path, str, str]]:
     published = read_published(root)
     for name, form in PAGES.items():
         text = (root / name).read_text(encoding="utf-8")
-        before, begin, rest = text.partition(BEGIN)
-        _, end, after = rest.partition(END)
+        before, begin, after_begin = text.partition(BEGIN)
+        _, end, after = after_begin.partition(END)
         if not (begin and end):
             raise UserError(f"{name}: the markers {BEGIN!r} and {END!r} are missing")
         yield root / name, text, f"{before}{BEGIN}\n{form(published, root)}{END}{after}"
@@ -134,14 +134,14 @@ def draw_curves(root: Path) -> Iterator[tuple[Path, bytes]]:
     for results in _largest(read_published(root)).values():
         printed = reference_terms.words_of(results).printed
         for exhibit in _curves(results):
-            drawn = dict(extrapolation.draw_curve(exhibit, printed))
-            yield root / PICTURES / f"{exhibit.id}.png", drawn["png"]
+            images = dict(extrapolation.draw_curve(exhibit, printed))
+            yield root / PICTURES / f"{exhibit.id}.png", images["png"]
 
 
 def main(root: Path) -> int:
     """Rewrite the pages that are out of date, and the pictures; returns the exit code."""
-    fresh = [(path, text.encode()) for path, _, text in render_pages(root)]
-    for path, content in (*fresh, *draw_curves(root)):
+    pages = [(path, text.encode()) for path, _, text in render_pages(root)]
+    for path, content in (*pages, *draw_curves(root)):
         if not path.exists() or path.read_bytes() != content:
             write_bytes(path, content)
             print(path)

@@ -119,9 +119,9 @@ def _name(claims: Sequence[Claim], here: str) -> str:
     chosen.sort(key=lambda claim: (not claim.bears, bool(claim.cannot_fail)))
     if not chosen:
         return "No claim holds here." if here == "holds" else "None fails."
-    named = ", ".join(f"“{claim.statement.rstrip('.')}”" for claim in chosen[:SHOWN])
-    more = f" and {len(chosen) - SHOWN} more" if len(chosen) > SHOWN else ""
-    return f"{here.capitalize()} here: {named}{more}."
+    statements = ", ".join(f"“{claim.statement.rstrip('.')}”" for claim in chosen[:SHOWN])
+    count = f" and {len(chosen) - SHOWN} more" if len(chosen) > SHOWN else ""
+    return f"{here.capitalize()} here: {statements}{count}."
 
 
 def _read(path: Path) -> dict[str, Any]:

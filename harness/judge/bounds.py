@@ -50,15 +50,15 @@ def share_ci(values: Sequence[float], weight: float = 0.0) -> Interval:
         (0.0367, 0.0128, 0.1003)
     """
     if not all(0.0 <= value <= 1.0 for value in values):
-        told = ", ".join(f"{value:g}" for value in values)
-        raise UserError(f"share: the metric, declared a share, is {told}; allowed: from 0 to 1")
-    found = _transform_mean(
+        shares = ", ".join(f"{value:g}" for value in values)
+        raise UserError(f"share: the metric, declared a share, is {shares}; allowed: from 0 to 1")
+    mean = _transform_mean(
         values, lambda p: math.log(p / (1.0 - p)), _logistic, lambda p: p * (1 - p)
     )
-    if not math.isfinite(found.high):
-        return Interval(found.estimate)
-    low, high = found.estimate - weight / 2, found.estimate + weight / 2
-    return Interval(found.estimate, max(0.0, min(low, found.low)), min(1.0, max(high, found.high)))
+    if not math.isfinite(mean.high):
+        return Interval(mean.estimate)
+    low, high = mean.estimate - weight / 2, mean.estimate + weight / 2
+    return Interval(mean.estimate, max(0.0, min(low, mean.low)), min(1.0, max(high, mean.high)))
 
 
 def positive_ci(values: Sequence[float]) -> Interval:

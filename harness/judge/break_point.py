@@ -42,9 +42,9 @@ class Need:
         if math.isinf(max(self.both)):
             return f"more than {MOST_SEEDS} seeds: it is at the margin"
         ways = [_count(self.examples, "development example"), _count(self.seeds, "seed")]
-        found = " or ".join(way for way in ways if way)
+        alternatives = " or ".join(way for way in ways if way)
         together = (_count(self.both[0], "development example"), _count(self.both[1], "seed"))
-        return f"about {found or ' and '.join(way for way in together if way)}"
+        return f"about {alternatives or ' and '.join(way for way in together if way)}"
 
 
 def _count(number: float, name: str) -> str:
@@ -52,8 +52,8 @@ def _count(number: float, name: str) -> str:
     if not 0.0 < number < math.inf:
         return ""
     step = 10 ** max(0, math.floor(math.log10(number)) - 1)
-    whole = math.ceil(number / step) * step
-    return f"{whole:,} {name}{'' if whole == 1 else 's'}"
+    rounded = math.ceil(number / step) * step
+    return f"{rounded:,} {name}{'' if rounded == 1 else 's'}"
 
 
 @dataclass(frozen=True)
@@ -122,11 +122,11 @@ class Comparison:
         )
 
 
-def _examples(found: Comparison, room: float, seeds: int = 0) -> float:
+def _examples(comparison: Comparison, room: float, seeds: int = 0) -> float:
     """Development examples for which the variance is at most ``room``; 0 if it has no such part.
 
     Args:
-        found: the comparison.
+        comparison: the comparison.
         room: the variance, as of a normal.
         seeds: seeds whose scatter has part of it; 0 for none.
     """
@@ -134,10 +134,10 @@ def _examples(found: Comparison, room: float, seeds: int = 0) -> float:
         return math.inf
     # a variance estimated from few seeds counts as that of a normal with the same interval
     wider = (t_quantile(seeds - 1) / t_quantile(math.inf)) ** 2 if seeds else 0.0
-    left = room - (found.by_seed / seeds * wider if seeds else 0.0)
-    if not found.by_example:
+    remainder = room - (comparison.by_seed / seeds * wider if seeds else 0.0)
+    if not comparison.by_example:
         return math.inf if seeds else 0.0
-    return found.by_example / left if left > 0.0 else math.inf
+    return comparison.by_example / remainder if remainder > 0.0 else math.inf
 
 
 def compare_errors(
@@ -165,17 +165,17 @@ def compare_errors(
     """
     if len(errors) != len(reference) or not errors:
         raise ValueError(f"{len(errors)} and {len(reference)} seeds cannot be paired")
-    first, second = np.asarray(errors, np.float64), np.asarray(reference, np.float64)
-    mean, base = float(first.mean()), float(second.mean())
+    tried, base_errors = np.asarray(errors, np.float64), np.asarray(reference, np.float64)
+    mean, base = float(tried.mean()), float(base_errors.mean())
     seeds, examples = len(errors), round(1.0 / weight) if weight else 0
     if base == 0.0 and not weight:
         return Comparison(math.inf if mean > 0.0 else mean, False, 0.0, 0.0, seeds, 0)
     # The size of a metric of which more is better is a share too; its errors are negative.
-    sizes = [max(abs(each), weight / 2) for each in (mean, base)]
+    sizes = [max(abs(error), weight / 2) for error in (mean, base)]
     logarithmic = min(mean, base) >= 0.0
     scale = 1.0 if logarithmic else sizes[0] / sizes[1]
     location = math.log(sizes[0] / sizes[1]) if logarithmic else (mean - base) / sizes[1]
-    scatter = float(np.var(first / sizes[0] - second / sizes[1], ddof=1)) if seeds > 1 else 0.0
+    scatter = float(np.var(tried / sizes[0] - base_errors / sizes[1], ddof=1)) if seeds > 1 else 0.0
     scatter = scatter if scatter > ROUNDING else 0.0
     by_example = sum(max(0.0, 1.0 - size) / size for size in sizes) if weight else 0.0
     variances = scatter * scale**2, by_example * scale**2
@@ -235,8 +235,8 @@ class Tolerance:
         """
         broken = [p.value for p in self.points if p.broken and p.decided]
         high = min(broken, default=math.inf)
-        whole = [p.value for p in self.points if p.decided and not p.broken and p.value < high]
-        return max([self.points[0].value, *whole]), high
+        tolerated = [p.value for p in self.points if p.decided and not p.broken and p.value < high]
+        return max([self.points[0].value, *tolerated]), high
 
     @property
     def target(self) -> float:
@@ -264,13 +264,13 @@ def point(value: float, cell: Cell, reference: Sequence[float], margin: float) -
     """
     errors = errors_of(cell)
     # a diverged seed has no finite ratio: quality is broken beyond doubt
-    if not all(math.isfinite(each) for each in errors):
+    if not all(math.isfinite(error) for error in errors):
         return Point(value, cell, errors, None, broken=True, decided=True)
-    found = compare_errors(errors, reference, cell.example_weight)
-    ratio, edge = found.interval(), 1.0 + margin
+    comparison = compare_errors(errors, reference, cell.example_weight)
+    ratio, edge = comparison.interval(), 1.0 + margin
     broken = ratio.estimate > edge
     decided = ratio.low > edge if broken else ratio.high <= edge
-    need = None if decided else found.find_need(margin)
+    need = None if decided else comparison.find_need(margin)
     return Point(value, cell, errors, ratio, broken, decided, need)
 
 

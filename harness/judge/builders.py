@@ -68,35 +68,35 @@ class Maker(Generic[Subject, Made]):
 def build_exhibit(maker: Maker[Subject, Exhibit], subject: Subject, runs: Runs) -> Exhibit:
     """Build the exhibit; its note names the runs that did not end, if any."""
     try:
-        made = maker.make(subject, maker.readable(runs))
+        exhibit = maker.make(subject, maker.readable(runs))
     except DidNotEnd:
-        made = Exhibit(maker.id, "table", maker.id)
-    return replace(made, note=_explain_missing(made.note, maker, runs))
+        exhibit = Exhibit(maker.id, "table", maker.id)
+    return replace(exhibit, note=_explain_missing(exhibit.note, maker, runs))
 
 
 def build_claim(maker: Maker[Subject, Claim], subject: Subject, runs: Runs) -> Claim:
     """Build the claim from the parts that can be judged; its note names runs that did not end."""
     try:
-        made = maker.make(subject, maker.readable(runs))
+        claim = maker.make(subject, maker.readable(runs))
     except DidNotEnd:  # no part is left: the first line of the maker's docstring is the statement
         hashes = tuple(run.hash for setting in maker.needs for run in runs[setting])
         make: Any = maker.make
         make = make.func if isinstance(make, partial) else make
-        made = Claim(
+        claim = Claim(
             maker.id, (make.__doc__ or maker.id).splitlines()[0], "", "", None, None, None,
             "unclear", "No run that it rests on ended.", runs=hashes,
         )  # fmt: skip
-    missing = [p.label for p in made.parts if p.measured is None and p.ci95 == (None, None)]
-    return replace(made, note=_explain_missing(made.note, maker, runs, missing))
+    missing = [p.label for p in claim.parts if p.measured is None and p.ci95 == (None, None)]
+    return replace(claim, note=_explain_missing(claim.note, maker, runs, missing))
 
 
 def divergence_hashes(makers: Sequence[Maker[Any, Any]], runs: Runs) -> list[str]:
     """Hashes of the runs that only makers with ``divergence`` need."""
-    asked, others = (
+    divergence, further = (
         {run.hash for m in makers if m.divergence == asks for s in m.needs for run in runs[s]}
         for asks in (True, False)
     )
-    return sorted(asked - others)
+    return sorted(divergence - further)
 
 
 def failures(store: Store, results: Results) -> list[str]:
@@ -104,7 +104,7 @@ def failures(store: Store, results: Results) -> list[str]:
 
     A diverged run is left out if only makers with ``divergence`` need it (see `ASKED`).
     """
-    asked = set(results.provenance.get(ASKED, ()))
+    divergence = set(results.provenance.get(ASKED, ()))
     names: dict[str, str] = {}
     for setting, hashes in results.provenance["settings"].items():
         for hash_ in hashes:
@@ -113,7 +113,7 @@ def failures(store: Store, results: Results) -> list[str]:
     return [
         f"{results.paper}: {run.ending(_name_run(setting, run))}"
         for setting, run in behind
-        if run.status != "done" and not (run.status == "diverged" and run.hash in asked)
+        if run.status != "done" and not (run.status == "diverged" and run.hash in divergence)
     ]
 
 
@@ -129,8 +129,8 @@ def _explain_missing(
     }
     if not broken:
         return note
-    what = f"Not measured: {', '.join(missing)}." if missing else ""
-    return " ".join(filter(None, (note, what, f"{'; '.join(broken)}.")))
+    parts = f"Not measured: {', '.join(missing)}." if missing else ""
+    return " ".join(filter(None, (note, parts, f"{'; '.join(broken)}.")))
 
 
 def _name_run(setting: str, run: Run) -> str:
@@ -159,7 +159,7 @@ class Unreadable(Run):
     @classmethod
     def from_run(cls, run: Run) -> Unreadable:
         """The same run, unreadable."""
-        return cls(*(getattr(run, each.name) for each in fields(run)))
+        return cls(*(getattr(run, entry.name) for entry in fields(run)))
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("status", "summary", "metrics", "curve", "path", "dir"):

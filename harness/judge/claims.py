@@ -62,7 +62,7 @@ class Rule:
         if not self.low <= self.high:
             raise ValueError(f"band {self.low, self.high} is empty")
 
-    def judge(self, found: Interval) -> Here:
+    def judge(self, value: Interval) -> Here:
         """``holds`` if the whole interval lies in the band, ``fails`` if none of it.
 
         An interval that contains an end of the band is ``unclear``.
@@ -71,9 +71,9 @@ class Rule:
             >>> BELOW.judge(Interval(-0.2, -0.3, -0.1))
             'holds'
         """
-        if self.holds(found.low) and self.holds(found.high):
+        if self.holds(value.low) and self.holds(value.high):
             return "holds"
-        outside = found.high < self.low or found.low > self.high
+        outside = value.high < self.low or value.low > self.high
         return "fails" if outside else "unclear"
 
     def holds(self, value: float) -> bool:
@@ -82,33 +82,33 @@ class Rule:
             return not (self.open and math.isfinite(value))
         return self.low < value < self.high
 
-    def p_values(self, found: Interval) -> tuple[float, float]:
+    def p_values(self, value: Interval) -> tuple[float, float]:
         """P-values of two hypotheses: the quantity lies outside the band, and inside it.
 
         Two-sided: for intervals of Student's t and Fieller's, the first is below 5% exactly when
         the answer is ``holds``, the second when it is ``fails``.
         """
-        if math.isnan(found.estimate):  # an open end leaves no standard error, only the answer
-            here = self.judge(found)
-            return ALPHA if here == "holds" else 1.0, ALPHA if here == "fails" else 1.0
+        if math.isnan(value.estimate):  # an open end leaves no standard error, only the answer
+            answer = self.judge(value)
+            return ALPHA if answer == "holds" else 1.0, ALPHA if answer == "fails" else 1.0
         ends = [(self.low, 1.0), (self.high, -1.0)]
         finite = [(end, side) for end, side in ends if math.isfinite(end)]
-        outside = max((self._p(found, end, side) for end, side in finite), default=0.0)
-        inside = min((self._p(found, end, -side, True) for end, side in finite), default=1.0)
+        outside = max((self._p(value, end, side) for end, side in finite), default=0.0)
+        inside = min((self._p(value, end, -side, True) for end, side in finite), default=1.0)
         return outside, inside
 
-    def _p(self, found: Interval, end: float, side: float, beyond: bool = False) -> float:
+    def _p(self, value: Interval, end: float, side: float, beyond: bool = False) -> float:
         """P-value of the quantity lying across ``end``; ``side`` is 1 for an estimate above it.
 
         ``beyond``: the hypothesis lies strictly across the end.
         """
-        away = side * (found.estimate - end)
-        half = found.estimate - found.low if side > 0 else found.high - found.estimate
+        away = side * (value.estimate - end)
+        half = value.estimate - value.low if side > 0 else value.high - value.estimate
         if away < 0 or math.isinf(half):
             return 1.0
         if half == 0:  # an exact quantity: certain either way
             return 0.0 if away > 0 or not (self.open or beyond) else 1.0
-        return 2.0 * tail(errors_from(found, end), found.degrees)
+        return 2.0 * tail(errors_from(value, end), value.degrees)
 
 
 def rule_above(end: float) -> Rule:
@@ -159,8 +159,8 @@ def relative_error(predicted: Interval | float, paper: float) -> Interval:
     """
     if not math.isfinite(paper) or paper == 0:
         raise ValueError(f"no relative error against {paper}")
-    it = predicted if isinstance(predicted, Interval) else Interval.exact(predicted)
-    return (1 / paper) * it - 1
+    interval = predicted if isinstance(predicted, Interval) else Interval.exact(predicted)
+    return (1 / paper) * interval - 1
 
 
 def all_of(answers: Iterable[Here]) -> Here:
@@ -174,9 +174,9 @@ def all_of(answers: Iterable[Here]) -> Here:
     parts = set(answers)
     if not parts:
         raise ValueError("a claim without parts has no verdict")
-    for here in ("fails", "unclear"):
-        if here in parts:
-            return here
+    for answer in ("fails", "unclear"):
+        if answer in parts:
+            return answer
     return "holds"
 
 

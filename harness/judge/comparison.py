@@ -124,8 +124,8 @@ class Row:
         """Whether the metric is better at the end than before training."""
         if self.error is None or self.start is None:
             return self.error is not None
-        first = self.cell.runs[0]
-        return as_error(first, self.error.estimate) < as_error(first, self.start)
+        run = self.cell.runs[0]
+        return as_error(run, self.error.estimate) < as_error(run, self.start)
 
     @property
     def is_earned(self) -> bool:
@@ -217,11 +217,11 @@ def build_table(
     reference = _reference(rows)
     if reference is not None:
         fastest_s = min(_target_seconds(row) for row in rows if row.is_earned)
-        others = len(rows) - 1  # of which the fastest row and the reference are chosen
+        pairs = len(rows) - 1  # of which the fastest row and the reference are chosen
         rows = [
             replace(
                 row,
-                speedup=speedup(row, reference, 1 if _target_seconds(row) > fastest_s else others),
+                speedup=speedup(row, reference, 1 if _target_seconds(row) > fastest_s else pairs),
                 ahead=_is_ahead(row, reference),
             )
             for row in rows
@@ -242,7 +242,7 @@ def speedup(row: Row, other: Row, comparisons: int = 1) -> Speedup | None:
         return None
     if row.cell is other.cell:
         return Speedup(*[Interval.exact(1.0)] * 3)
-    rates = [[each.passes / each.seconds for each in of.reaches] for of in (row, other)]
+    rates = [[hit.passes / hit.seconds for hit in of.reaches] for of in (row, other)]
     return Speedup(
         time=paired_ratio_ci(*pair_times(other, row), comparisons),
         steps=paired_ratio_ci(rates[0], rates[1], comparisons=comparisons),
@@ -254,7 +254,7 @@ def pair_times(row: Row, other: Row, unit: str = "seconds") -> tuple[Any, Any, t
     """Times of two rows to the target by seed, and of the evaluations before, see `bounds`."""
     names = unit, f"{unit}_before"
     (ours, before), (theirs, their_before) = (
-        [[getattr(each, name) for each in of.reaches] for name in names] for of in (row, other)
+        [[getattr(hit, name) for hit in of.reaches] for name in names] for of in (row, other)
     )
     return ours, theirs, (before, their_before)
 
@@ -270,10 +270,10 @@ def reach(run: Run, judged: str, target: float) -> Reach:
     if run.status != "done":
         return Reach()
     passes, values, times = run.curve(run.deployed(judged))
-    there = np.flatnonzero(as_error(run, 1.0) * values <= as_error(run, target))
-    if not len(there):
+    reached = np.flatnonzero(as_error(run, 1.0) * values <= as_error(run, target))
+    if not len(reached):
         return Reach()
-    k = there[0]
+    k = reached[0]
     before = (passes[k - 1], times[k - 1]) if k else (0.0, 0.0)
     return Reach(float(passes[k]), float(times[k]), float(before[0]), float(before[1]))
 
@@ -291,7 +291,7 @@ def value_before_training(run: Run, judged: str) -> float | None:
 
 def _default_target(cells: Sequence[Cell]) -> tuple[float | None, str]:
     fewest = min(cell.workers for cell in cells)
-    told = f"{fewest} worker{'' if fewest == 1 else 's'}"
+    workers = f"{fewest} worker{'' if fewest == 1 else 's'}"
     ends: dict[str, tuple[float, float]] = {}  # end and start as errors, by the cell's name
     for cell in cells:
         pairs = [
@@ -303,22 +303,22 @@ def _default_target(cells: Sequence[Cell]) -> tuple[float | None, str]:
             end, start = np.mean(pairs, axis=0)
             ends[cell.name] = float(end), float(start)
     if not ends:
-        return None, f"no run with {told} has an end"
+        return None, f"no run with {workers} has an end"
     best = min(ends, key=lambda name: ends[name])
     end, start = ends[best]
     if not end < start:
-        return None, f"with {told} nothing was learned"
-    some = cells[0].runs[0]
+        return None, f"with {workers} nothing was learned"
+    any_run = cells[0].runs[0]
     errors = start + IMPROVEMENT * (end - start), start, end
-    value, was, went = (as_error(some, error) for error in errors)
+    value, was, went = (as_error(any_run, error) for error in errors)
     way = f"{IMPROVEMENT:.0%} of the way from {was:.4g} before training to {went:.4g}"
     return value, f"{way}, the end of {best}"
 
 
 def _reference(rows: Sequence[Row]) -> Row | None:
     fewest = min(row.cell.workers for row in rows)
-    there = [row for row in rows if row.cell.workers == fewest and row.is_earned]
-    return min(there, key=_target_seconds, default=None)
+    candidates = [row for row in rows if row.cell.workers == fewest and row.is_earned]
+    return min(candidates, key=_target_seconds, default=None)
 
 
 def _target_seconds(row: Row) -> float:
@@ -326,24 +326,24 @@ def _target_seconds(row: Row) -> float:
 
 
 def _row(cell: Cell, target: float | None) -> Row:
-    done, judged = _select_done(cell), cell.judged
+    runs, judged = _select_done(cell), cell.judged
     reaches = () if target is None else tuple(reach(run, judged, target) for run in cell.runs)
-    earned = [each for each in reaches if each.is_earned]
-    seconds, before = ([each.seconds for each in earned], [each.seconds_before for each in earned])
+    earned = [hit for hit in reaches if hit.is_earned]
+    seconds, before = ([hit.seconds for hit in earned], [hit.seconds_before for hit in earned])
     test = judged.replace("dev_", "test_", 1)
-    is_tested = done and all(run.deployed(test) in run.summary for run in done)
-    ends = [last(run, judged) for run in done]
-    starts = [s for run in done if (s := value_before_training(run, judged)) is not None]
+    is_tested = runs and all(run.deployed(test) in run.summary for run in runs)
+    ends = [last(run, judged) for run in runs]
+    starts = [s for run in runs if (s := value_before_training(run, judged)) is not None]
     return Row(
         cell,
-        error=metric_ci(cell.is_share, ends, cell.example_weight) if done else None,
-        test=metric_ci(cell.is_share, [last(run, test) for run in done]) if is_tested else None,
-        seconds=positive_ci([float(run.summary["virtual_s"]) for run in done]) if done else None,
+        error=metric_ci(cell.is_share, ends, cell.example_weight) if runs else None,
+        test=metric_ci(cell.is_share, [last(run, test) for run in runs]) if is_tested else None,
+        seconds=positive_ci([float(run.summary["virtual_s"]) for run in runs]) if runs else None,
         target_s=geometric_ci(seconds, before) if earned else None,
-        reached=sum(math.isfinite(each.seconds) for each in reaches),
-        diverged=len(cell.runs) - len(done),
+        reached=sum(math.isfinite(hit.seconds) for hit in reaches),
+        diverged=len(cell.runs) - len(runs),
         staleness=_staleness(cell.runs[0]),
-        trained=_trained_share(done),
+        trained=_trained_share(runs),
         start=float(np.mean(starts)) if starts else None,
         reaches=reaches,
         faults=_count_faults(cell),
@@ -394,8 +394,8 @@ def _trained_share(runs: Sequence[Run]) -> float:
 def _staleness(run: Run) -> float:
     if run.without([TIMELINE]):
         return math.nan
-    found = load_timeline(run.path(TIMELINE)).staleness()
-    return float(found.mean()) if len(found) else math.nan
+    staleness = load_timeline(run.path(TIMELINE)).staleness()
+    return float(staleness.mean()) if len(staleness) else math.nan
 
 
 PACKAGES = ("lagbench", "torch", "numpy", "numba", "scipy", "matplotlib", "typst")
@@ -427,14 +427,14 @@ def describe_runs(runs: Runs, before: Collection[str]) -> dict[str, Any]:
     # settings share runs: each run's time counts once
     distinct = {run.hash: run for group in runs.values() for run in group}
     moments = [run.provenance for run in distinct.values()]
-    found = {
+    facts = {
         "settings": {name: [run.hash for run in group] for name, group in runs.items()},
-        "runs_s": round(sum(each.get("wall_s", 0.0) for each in moments), 1),
+        "runs_s": round(sum(entry.get("wall_s", 0.0) for entry in moments), 1),
         "reused": len(distinct.keys() & set(before)),
     }
-    if moments and all("processor_s" in each for each in moments):
-        found["runs_processor_s"] = round(sum(each["processor_s"] for each in moments), 1)
-    return found
+    if moments and all("processor_s" in entry for entry in moments):
+        facts["runs_processor_s"] = round(sum(entry["processor_s"] for entry in moments), 1)
+    return facts
 
 
 def _commit() -> str:

@@ -73,9 +73,9 @@ class Conditions:
             value: measured value.
             of: what it is measured on, where there are several, e.g. a test set.
         """
-        found = self.named[name]
-        what = f"{of}, {found.statistic}" if of else found.statistic
-        return Precondition(what, value, found.rule, name, found.source, found.unmet)
+        entry = self.named[name]
+        text = f"{of}, {entry.statistic}" if of else entry.statistic
+        return Precondition(text, value, entry.rule, name, entry.source, entry.unmet)
 
     def ask(self, claims: Sequence[Claim]) -> list[Claim]:
         """The claims, each with every condition of its kinds.
@@ -84,8 +84,8 @@ class Conditions:
         """
         measured: dict[str, dict[str, Condition]] = {}
         for claim in claims:
-            for each in claim.conditions:
-                measured.setdefault(each.name, {}).setdefault(each.what, each)
+            for condition in claim.conditions:
+                measured.setdefault(condition.name, {}).setdefault(condition.what, condition)
         return [
             replace(claim, conditions=self._attach_conditions(claim, measured)) for claim in claims
         ]
@@ -93,12 +93,12 @@ class Conditions:
     def _attach_conditions(
         self, claim: Claim, measured: Mapping[str, Mapping[str, Condition]]
     ) -> tuple[Condition, ...]:
-        found = {each.what: each for each in claim.conditions}
+        conditions = {entry.what: entry for entry in claim.conditions}
         for name, condition in self.named.items():
             if claim.id in condition.claims:
                 unknown = self.measure(name, Interval(math.nan)).condition
-                found |= measured.get(name) or {unknown.what: unknown}
-        return tuple(found.values())
+                conditions |= measured.get(name) or {unknown.what: unknown}
+        return tuple(conditions.values())
 
 
 def read_conditions(path: Path) -> Conditions:
@@ -110,11 +110,11 @@ def read_conditions(path: Path) -> Conditions:
     """
     table = tomllib.loads(path.read_text(encoding="utf-8"))
     kinds: dict[str, list[str]] = table["kinds"]
-    named = {
+    conditions = {
         name: _read_condition(f"{path}: conditions.{name}", name, entry, kinds)
         for name, entry in table["conditions"].items()
     }
-    return Conditions(named)
+    return Conditions(conditions)
 
 
 def _read_condition(

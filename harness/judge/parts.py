@@ -52,12 +52,12 @@ class Quantity:
     @property
     def part(self) -> Part:
         """Entry of the results file for this quantity."""
-        made = Part(self.label, self.paper, self.value.estimate, self.value.ci95)
-        made = replace(made, sample=self.value.sample, measure=self.measure, is_log2=self.is_log2)
+        part = Part(self.label, self.paper, self.value.estimate, self.value.ci95)
+        part = replace(part, sample=self.value.sample, measure=self.measure, is_log2=self.is_log2)
         if self.rule is None:
-            return made
+            return part
         return replace(
-            made, here=self.rule.judge(self.value), band=(self.rule.low, self.rule.high),
+            part, here=self.rule.judge(self.value), band=(self.rule.low, self.rule.high),
             power=self.power, finds=finds(self.value),
         )  # fmt: skip
 
@@ -96,8 +96,8 @@ class Precondition:
         value, unmet = self.value, ""
         if self.unmet and not holds and not math.isnan(value.estimate):
             unmet = self.unmet.format(value=value.estimate)
-        told = (self.name, self.source, unmet)
-        return Condition(self.what, value.estimate, value.ci95, ends, holds, *told)
+        facts = (self.name, self.source, unmet)
+        return Condition(self.what, value.estimate, value.ci95, ends, holds, *facts)
 
 
 def side_of_zero(
@@ -142,16 +142,16 @@ def claim_of(
         undetermined: choice that the paper leaves open, if the answer depends on it.
         cannot_fail: reason why it holds by construction, if it does.
     """
-    conditions = tuple(each.condition for each in presumes)
-    known = [each.power for each in quantities if each.power is not None]
-    chance = math.prod(known) if known else None
+    conditions = tuple(entry.condition for entry in presumes)
+    powers = [entry.power for entry in quantities if entry.power is not None]
+    chance = math.prod(powers) if powers else None
     judged = [(q.value, q.rule, q.measure) for q in quantities if q.rule is not None]
-    here, p = judge_quantities(judged)
+    answer, p = judge_quantities(judged)
     head = quantities[0]
     return Claim(
         id_, statement, where, statistic, head.paper, head.value.estimate, head.value.ci95,
-        here, undetermined, conditions, cannot_fail, runs=runs, note=note,
-        parts=tuple(each.part for each in quantities), power=chance, p_value=p,
+        answer, undetermined, conditions, cannot_fail, runs=runs, note=note,
+        parts=tuple(entry.part for entry in quantities), power=chance, p_value=p,
     )  # fmt: skip
 
 
@@ -181,27 +181,27 @@ def judge_quantities(quantities: Sequence[Judged]) -> tuple[Here, float]:
     A quantity without a measure belongs to every one.
     """
     measures = dict.fromkeys(measure for _, _, measure in quantities if measure)
-    found = [
-        _judge_all([each for each in quantities if each[2] in ("", measure)])
+    answers = [
+        _judge_all([quantity for quantity in quantities if quantity[2] in ("", measure)])
         for measure in measures
     ]
-    if {"holds", "fails"} <= {here for here, _ in found}:
-        return "mixed", max(p for here, p in found if here in ("holds", "fails"))
+    if {"holds", "fails"} <= {answer for answer, _ in answers}:
+        return "mixed", max(p for answer, p in answers if answer in ("holds", "fails"))
     return _judge_all(quantities)
 
 
 def _judge_all(quantities: Sequence[Judged]) -> tuple[Here, float]:
     """Joint answer and its p-value; an unclear one has the p-value of the nearer answer."""
-    each = [rule.p_values(value) for value, rule, _ in quantities]
-    against = holm([inside for _, inside in each])
+    p_values = [rule.p_values(value) for value, rule, _ in quantities]
+    against = holm([inside for _, inside in p_values])
     answers: list[Here] = []
     for (value, rule, _), p in zip(quantities, against, strict=True):
-        found = rule.judge(value)
-        lost = found == "fails" and len(quantities) > 1 and not significant(p)
-        answers.append("unclear" if lost else found)
-    here = all_of(answers)
-    holds, fails = max(outside for outside, _ in each), min(against)
-    return here, {"holds": holds, "fails": fails}.get(here, min(holds, fails))
+        answer = rule.judge(value)
+        lost = answer == "fails" and len(quantities) > 1 and not significant(p)
+        answers.append("unclear" if lost else answer)
+    joint = all_of(answers)
+    holds, fails = max(outside for outside, _ in p_values), min(against)
+    return joint, {"holds": holds, "fails": fails}.get(joint, min(holds, fails))
 
 
 WANTED = 0.8
@@ -211,40 +211,40 @@ POINTS = 400
 """Points of the midpoint rule over the distribution of the measured error."""
 
 
-def power(found: Interval, rule: Rule, true: float) -> float:
+def power(value: Interval, rule: Rule, true: float) -> float:
     """Probability that a quantity is judged ``holds``.
 
     Mean over ratios r of measured to true standard error of Φ((high - a r - true) / e) - Φ((low +
     b r - true) / e), with a, b the interval's upper and lower half widths and e its error.
 
     Args:
-        found: measured interval, for the scatter; the power is 0 if it is unbounded.
+        value: measured interval, for the scatter; the power is 0 if it is unbounded.
         rule: band according to the paper.
         true: assumed true value, in the quantity's unit.
     """
     from scipy.special import ndtr  # pyright: ignore[reportMissingTypeStubs]
 
-    below, above = found.estimate - found.low, found.high - found.estimate
+    below, above = value.estimate - value.low, value.high - value.estimate
     if not math.isfinite(below + above):
         return 0.0
     if below == above == 0:
         return float(rule.holds(true))
-    t = t_quantile(found.degrees)
+    t = t_quantile(value.degrees)
     error = (below + above) / 2 / t
-    stretch = _standard_error_ratios(found.degrees)
+    stretch = _standard_error_ratios(value.degrees)
     with np.errstate(invalid="ignore"):
         highest = (rule.high - above * stretch - true) / error
         lowest = (rule.low + below * stretch - true) / error
     return float(np.maximum(ndtr(highest) - ndtr(lowest), 0.0).mean())
 
 
-def finds(found: Interval) -> float:
+def finds(value: Interval) -> float:
     """Smallest distance from an end of a band that is detected with 80% power.
 
     In the quantity's own unit; infinite if the interval is unbounded.
     """
-    half = max(found.high - found.estimate, found.estimate - found.low)  # a rank's ends at 1
-    return half * _detectable_half_widths(found.degrees) if math.isfinite(half) else math.inf
+    half = max(value.high - value.estimate, value.estimate - value.low)  # a rank's ends at 1
+    return half * _detectable_half_widths(value.degrees) if math.isfinite(half) else math.inf
 
 
 @lru_cache(maxsize=256)

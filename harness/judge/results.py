@@ -231,7 +231,7 @@ class Claim(Finite):
     def __post_init__(self) -> None:
         super().__post_init__()
         is_weak = self.here == "unclear" and self.power is not None and self.power < ENOUGH
-        is_unmet = not all(each.holds for each in self.conditions)
+        is_unmet = not all(condition.holds for condition in self.conditions)
         reasons = {"undetermined": self.undetermined, "conditions": is_unmet, "power": is_weak}
         object.__setattr__(self, "reasons", tuple(name for name, is_so in reasons.items() if is_so))
         object.__setattr__(self, "bears", not self.reasons)

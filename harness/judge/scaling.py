@@ -87,18 +87,18 @@ def draw_ratios(sizes: Sequence[Size], draws: int = DRAWS, seed: int = 0) -> Arr
     rng = stream(seed, "scaling")
     names = sorted({seed for size in sizes for seed in size.seeds})
     weights = dict(zip(names, rng.normal(size=(len(names), draws)), strict=True))
-    found: list[Array] = []
+    columns: list[Array] = []
     for size in sizes:
         pairs, count = np.asarray(size.pairs, np.float64), len(size.seeds)
         if count < 2:
-            found.append(np.full(draws, math.nan))
+            columns.append(np.full(draws, math.nan))
             continue
-        own = np.stack([weights[seed] for seed in size.seeds], axis=1)
-        moved = own @ (pairs - pairs.mean(axis=0)) / math.sqrt(count * (count - 1))
+        normals = np.stack([weights[seed] for seed in size.seeds], axis=1)
+        moved = normals @ (pairs - pairs.mean(axis=0)) / math.sqrt(count * (count - 1))
         moved /= np.sqrt(rng.chisquare(count - 1, draws) / (count - 1))[:, None]
         means = pairs.mean(axis=0) + moved
-        found.append(means[:, 0] / means[:, 1])
-    return np.stack(found, axis=1)
+        columns.append(means[:, 0] / means[:, 1])
+    return np.stack(columns, axis=1)
 
 
 def weights_of(sizes: Sequence[Size]) -> Array:
@@ -159,14 +159,14 @@ def follow(
         whole: whether all registered sizes were run; until then the answer is ``unclear``.
         draws: draws of the seeds.
     """
-    drawn = draw_ratios(sizes, draws) if sizes else np.zeros((draws, 0))
+    ratios = draw_ratios(sizes, draws) if sizes else np.zeros((draws, 0))
     laws = tuple(
-        made
+        fitted
         for law in LEAST_EXPONENT
-        if (made := _fit_law(law, sizes, drawn, paper[0])) is not None
+        if (fitted := _fit_law(law, sizes, ratios, paper[0])) is not None
     )
-    known = [law for law in laws if law.value is not None]
-    chosen = min(known, key=_misses, default=None)
+    determined = [law for law in laws if law.value is not None]
+    chosen = min(determined, key=_misses, default=None)
     return Trend(
         label,
         paper[1],
@@ -176,40 +176,40 @@ def follow(
     )
 
 
-def _fit_law(law: str, sizes: Sequence[Size], drawn: Array, paper_size: float) -> Law | None:
+def _fit_law(law: str, sizes: Sequence[Size], draws: Array, paper_size: float) -> Law | None:
     at, weights = [size.at for size in sizes], weights_of(sizes)
     ratios = np.array([[size.ratio for size in sizes]])
-    found, many = (fit(at, each, weights, law) for each in (ratios, drawn))
-    if found is None or many is None:
+    curve, curves = (fit(at, data, weights, law) for data in (ratios, draws))
+    if curve is None or curves is None:
         return None
-    value = found.predict(paper_size)
+    value = curve.predict(paper_size)
     line = np.geomspace(min(at), max(*at, paper_size), LINE)
-    held = _hold_out(law, at, weights, ratios, drawn)
+    check = _hold_out(law, at, weights, ratios, draws)
     return Law(
         law,
-        float(found.factor[0]),
-        float(found.exponent[0]),
-        float(found.floor[0]),
+        float(curve.factor[0]),
+        float(curve.exponent[0]),
+        float(curve.floor[0]),
         float(value[0]),
-        _ends(many.predict(paper_size)),
-        held,
-        tuple((float(x), float(found.predict(x)[0]), *_ends(many.predict(x))) for x in line),
+        _ends(curves.predict(paper_size)),
+        check,
+        tuple((float(x), float(curve.predict(x)[0]), *_ends(curves.predict(x))) for x in line),
     )
 
 
 def _hold_out(
-    law: str, at: Sequence[float], weights: Array, ratios: Array, drawn: Array
+    law: str, at: Sequence[float], weights: Array, ratios: Array, draws: Array
 ) -> Extrapolation | None:
     """The largest size as the others predict it; None if they are too few for the law."""
-    found, many = (fit(at[:-1], each[:, :-1], weights[:-1], law) for each in (ratios, drawn))
-    if found is None or many is None:
+    curve, curves = (fit(at[:-1], data[:, :-1], weights[:-1], law) for data in (ratios, draws))
+    if curve is None or curves is None:
         return None
-    predicted = many.predict(at[-1])
-    low, high = _ends(drawn[:, -1] - predicted)
+    predicted = curves.predict(at[-1])
+    low, high = _ends(draws[:, -1] - predicted)
     return Extrapolation(
         at[-1],
         float(ratios[0, -1]),
-        float(found.predict(at[-1])[0]),
+        float(curve.predict(at[-1])[0]),
         _ends(predicted),
         None if low is None or high is None else low <= 0.0 <= high,
     )
@@ -217,10 +217,10 @@ def _hold_out(
 
 def _misses(law: Law) -> float:
     """Distance of a law's prediction of the size held out, in octaves; infinite if not checked."""
-    held = law.held_out
-    if held is None or held.predicted is None or held.measured is None or held.predicted <= 0:
+    check = law.held_out
+    if check is None or check.predicted is None or check.measured is None or check.predicted <= 0:
         return math.inf
-    return abs(math.log2(held.measured / held.predicted))
+    return abs(math.log2(check.measured / check.predicted))
 
 
 def _judge(law: Law, band: Rule) -> Literal["in the band", "outside", "unclear"]:
@@ -228,8 +228,8 @@ def _judge(law: Law, band: Rule) -> Literal["in the band", "outside", "unclear"]
     low, high = law.ci95
     if law.held_out is None or not law.held_out.holds or None in (law.value, low, high):
         return "unclear"
-    here = band.judge(Interval(law.value or 0.0, low or 0.0, high or 0.0))
-    return "in the band" if here == "holds" else "outside" if here == "fails" else "unclear"
+    answer = band.judge(Interval(law.value or 0.0, low or 0.0, high or 0.0))
+    return "in the band" if answer == "holds" else "outside" if answer == "fails" else "unclear"
 
 
 def _ends(draws: Array) -> tuple[float, float] | tuple[None, None]:
@@ -251,7 +251,7 @@ def _search_golden(misfit: Callable[[Array], Array], low: Array, high: Array) ->
     share = (math.sqrt(5.0) - 1.0) / 2.0
     a, b = low.copy(), high.copy()
     for _ in range(GOLDEN_STEPS):
-        left, right = b - share * (b - a), a + share * (b - a)
-        is_left = misfit(left) < misfit(right)
-        a, b = np.where(is_left, a, left), np.where(is_left, right, b)
+        lower, upper = b - share * (b - a), a + share * (b - a)
+        is_left = misfit(lower) < misfit(upper)
+        a, b = np.where(is_left, a, lower), np.where(is_left, upper, b)
     return (a + b) / 2.0

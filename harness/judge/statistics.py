@@ -163,10 +163,10 @@ def root_ci(values: Array) -> Interval:
         >>> root_ci(np.array([3.0, 4.0, 5.0])).estimate
         2.0
     """
-    found = mean_ci(values)
-    ends = (found.estimate, found.low, found.high)
-    root, low, high = (math.sqrt(max(each, 0.0)) for each in ends)
-    return Interval(root, low, high) if math.isfinite(found.high) else Interval(root)
+    mean = mean_ci(values)
+    ends = (mean.estimate, mean.low, mean.high)
+    root, low, high = (math.sqrt(max(square, 0.0)) for square in ends)
+    return Interval(root, low, high) if math.isfinite(mean.high) else Interval(root)
 
 
 def exponents_ci(values: Array, *places: Array) -> list[Interval]:
@@ -192,21 +192,21 @@ def exponents_ci(values: Array, *places: Array) -> list[Interval]:
         (2.0, -1.0, -1.0)
     """
     seeds = len(values)
-    design = np.column_stack([np.ones(values.shape[1]), *(np.log(each) for each in places)])
+    design = np.column_stack([np.ones(values.shape[1]), *(np.log(place) for place in places)])
     if np.linalg.matrix_rank(design) < design.shape[1]:
         raise ValueError("these places leave an exponent undetermined")
     fit = np.linalg.pinv(design)[1:]
-    kept = [np.arange(seeds), *(np.delete(np.arange(seeds), k) for k in range(seeds))]
+    subsets = [np.arange(seeds), *(np.delete(np.arange(seeds), k) for k in range(seeds))]
     means = np.array(
-        [values[rows].mean(0) if len(rows) else np.nan * design[:, 0] for rows in kept]
+        [values[rows].mean(0) if len(rows) else np.nan * design[:, 0] for rows in subsets]
     )
     logs = np.log(np.where(means > 0.0, means, np.nan))
-    found = logs @ fit.T
-    whole, without = found[0], found[1:]
+    exponents = logs @ fit.T
+    full, without = exponents[0], exponents[1:]
     if seeds < 3:
-        return [Interval(middle) for middle in whole.tolist()]
+        return [Interval(middle) for middle in full.tolist()]
     # One value a seed, with the mean and the standard error of the jackknife.
-    return [mean_ci(column) for column in (whole + (seeds - 1) * (without.mean(0) - without)).T]
+    return [mean_ci(column) for column in (full + (seeds - 1) * (without.mean(0) - without)).T]
 
 
 def _mean(sample: Sample, values: Array) -> Interval:
@@ -289,19 +289,19 @@ def t_quantile(degrees: float, comparisons: int = 1) -> float:
     return float(ndtri(level)) if math.isinf(degrees) else float(stdtrit(degrees, level))
 
 
-def errors_from(found: Interval, end: float) -> float:
+def errors_from(value: Interval, end: float) -> float:
     """Distance of an estimate from ``end``, in standard errors.
 
     For a ratio with known values it is the statistic of Fieller's test, whose standard error
     depends on ``end``; otherwise the half width towards ``end`` gives the error.
     """
-    if found.sample is not None and found.sample.statistic == "ratio":
-        values = np.asarray(found.sample.values, np.float64)
-        covariance, along = sum(_variances(found.sample, values)), np.array([1.0, -end])
+    if value.sample is not None and value.sample.statistic == "ratio":
+        values = np.asarray(value.sample.values, np.float64)
+        covariance, along = sum(_variances(value.sample, values)), np.array([1.0, -end])
         error = math.sqrt(max(float(along @ covariance @ along), 0.0))
         return abs(float(along @ values.mean(axis=0))) / error if error else math.inf
-    half = found.estimate - found.low if end < found.estimate else found.high - found.estimate
-    return abs(found.estimate - end) / half * t_quantile(found.degrees)
+    half = value.estimate - value.low if end < value.estimate else value.high - value.estimate
+    return abs(value.estimate - end) / half * t_quantile(value.degrees)
 
 
 def quotient(a: float, b: float) -> float:
@@ -347,15 +347,15 @@ def _rank_half_width(points: int, seeds: int) -> float:
 
     if points > EXACT_RANKS:  # Var ρ = 1 / (K - 1) in random order
         return min(1.0, float(ndtri((1 + LEVEL) / 2)) / math.sqrt(seeds * (points - 1)))
-    one = _rank_null(points)
+    null = _rank_null(points)
     chance = Counter({0: 1})
     for _ in range(seeds):
-        chance = _convolve(chance, one)
+        chance = _convolve(chance, null)
     outside, limit = 0, (1 - LEVEL) * chance.total()
     for distance in sorted({abs(d) for d in chance}, reverse=True):
         outside += chance[distance] + (chance[-distance] if distance else 0)
         if outside > limit:
-            return distance / (max(one) * seeds)
+            return distance / (max(null) * seeds)
     raise AssertionError("the whole distribution lies beyond its own tail")
 
 

@@ -78,8 +78,8 @@ def seed_rates(errors: Counts, lengths: Counts) -> Array:
 
 def _interval(statistic: Statistic, lengths: Counts, *columns: Counts) -> Interval:
     """Interval of a statistic of the error rates of one setting per column [S, U]."""
-    checked = [_check_counts(each, lengths, like=columns[0]) for each in columns]
-    rates = np.stack([seed_rates(each, lengths) for each in checked], axis=1)
+    checked = [_check_counts(column, lengths, like=columns[0]) for column in columns]
+    rates = np.stack([seed_rates(column, lengths) for column in checked], axis=1)
     values = tuple(tuple(map(float, row)) for row in rates)
     if lengths.ndim == 2:
         return interval_of(Sample(statistic, values))

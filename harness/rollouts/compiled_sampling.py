@@ -103,34 +103,34 @@ def _attend(room: _Room, layer: int, place: int) -> None:
             keys[place, k], values[place, k] = three[1, head, k], three[2, head, k]
             out[k] = np.float32(0.0)
         most = np.float32(-np.inf)
-        for other in range(keys.shape[0]):
+        for earlier in range(keys.shape[0]):
             score = np.float32(0.0)
             for k in range(keys.shape[1]):
-                score += query[k] * keys[other, k]
-            scores[other] = score * root
-            most = max(most, scores[other])
+                score += query[k] * keys[earlier, k]
+            scores[earlier] = score * root
+            most = max(most, scores[earlier])
         total = np.float32(0.0)
-        for other in range(scores.shape[0]):
-            scores[other] = np.exp(scores[other] - most)
-            total += scores[other]
-        for other in range(values.shape[0]):
-            share = scores[other] / total
+        for earlier in range(scores.shape[0]):
+            scores[earlier] = np.exp(scores[earlier] - most)
+            total += scores[earlier]
+        for earlier in range(values.shape[0]):
+            share = scores[earlier] / total
             for k in range(values.shape[1]):
-                out[k] += share * values[other, k]
+                out[k] += share * values[earlier, k]
 
 
 @_part
-def _add(x: Any, more: Any) -> None:
+def _add(x: Any, y: Any) -> None:
     for k in range(len(x)):
-        x[k] += more[k]
+        x[k] += y[k]
 
 
 @_part
 def _read(weights: Any, sizes: _Sizes, room: _Room, token: int, place: int) -> int:
     """Pass a token through all blocks; returns the place behind their parameters."""
     width = sizes.width
-    first, second = token * width, (sizes.vocabulary + place) * width
-    meaning, position = weights[first : first + width], weights[second : second + width]
+    at_token, at_place = token * width, (sizes.vocabulary + place) * width
+    meaning, position = weights[at_token : at_token + width], weights[at_place : at_place + width]
     for k in range(width):
         room.stream[k] = meaning[k] + position[k]
     at = (sizes.vocabulary + sizes.context) * width
@@ -173,18 +173,18 @@ def _choose(logits: Any, draw: float, temperature: float) -> tuple[int, float]:
 
 @_part
 def _split(
-    tokens: Any, order: Any, first: int, last: int, place: int, stack: Any, depth: int
+    tokens: Any, order: Any, begin: int, end: int, place: int, stack: Any, depth: int
 ) -> int:
     """Divide rows ``order[first:last]`` by their token at ``place``: a branch of the stack each."""
-    while first < last:
-        behind, token = first, tokens[order[first], place]
-        for number in range(first, last):
+    while begin < end:
+        behind, token = begin, tokens[order[begin], place]
+        for number in range(begin, end):
             row = order[number]
             if tokens[row, place] == token:
                 order[number], order[behind] = order[behind], row
                 behind += 1
-        stack[depth, 0], stack[depth, 1], stack[depth, 2] = first, behind, place
-        first, depth = behind, depth + 1
+        stack[depth, 0], stack[depth, 1], stack[depth, 2] = begin, behind, place
+        begin, depth = behind, depth + 1
     return depth
 
 
@@ -209,17 +209,17 @@ def _decode(
     depth = _split(tokens, order, 0, len(tokens), 0, stack, 0)
     while depth > 0:
         depth -= 1
-        first, last, place = stack[depth, 0], stack[depth, 1], stack[depth, 2]
-        at = _read(weights, sizes, room, tokens[order[first], place], place)
+        begin, end, place = stack[depth, 0], stack[depth, 1], stack[depth, 2]
+        at = _read(weights, sizes, room, tokens[order[begin], place], place)
         place += 1
         is_drawn = False
-        for number in range(first, last):
+        for number in range(begin, end):
             is_drawn = is_drawn or place >= begins[order[number]]
         if is_drawn:
             at = _normalise(weights, at, room.stream, room.normal)
             _multiply(weights, at, room.normal, room.logits)
-        left = first
-        for number in range(first, last):
+        unfinished = begin
+        for number in range(begin, end):
             row = order[number]
             if place >= begins[row]:
                 token, log_prob = _choose(room.logits, draws[row, place], temperature)
@@ -227,9 +227,9 @@ def _decode(
                 if token == END or place == sizes.context - 1:
                     ends[row] = place + 1
             if ends[row] == 0:
-                order[number], order[left] = order[left], row
-                left += 1
-        depth = _split(tokens, order, first, left, place, stack, depth)
+                order[number], order[unfinished] = order[unfinished], row
+                unfinished += 1
+        depth = _split(tokens, order, begin, unfinished, place, stack, depth)
 
 
 def decode_all(
@@ -252,7 +252,7 @@ def decode_all(
         ``log_probs [N, C]`` of the sampled tokens, and the rollouts' ends ``[N]``.
     """
     sizes = _Sizes(*policy.sizes)
-    vector = np.concatenate([each.detach().numpy().reshape(-1) for each in policy.parameters()])
+    vector = np.concatenate([p.detach().numpy().reshape(-1) for p in policy.parameters()])
     context, width = sizes.context, sizes.width
     empty = np.empty
     room = _Room(

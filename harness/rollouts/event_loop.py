@@ -83,13 +83,13 @@ def is_full(state: State, record: Record) -> bool:
 
 
 @kernel
-def is_awaiting_length(state: State, who: int) -> bool:
+def is_awaiting_length(state: State, worker: int) -> bool:
     """Whether a rollout without a length may end at a generator's next boundary."""
-    generator = state.generators[who]
+    generator = state.generators[worker]
     if generator.untold == 0:
         return False
     for place in range(state.slots.shape[1]):
-        index = state.slots[who, place]
+        index = state.slots[worker, place]
         if index >= 0:
             row = state.rollouts[index]
             is_untold = row.phase == events.DECODING and row.tokens == events.UNTOLD
@@ -118,9 +118,9 @@ def settle(state: State, costs: Costs, rules: Rules, limits: Limits, record: Rec
         train(state, rules)
     place_groups(state, rules, limits)
     for number in range(clock.restless):
-        who = state.restless[number]
-        state.generators[who].listed = 0
-        attend(state, costs, rules, record, who)
+        worker = state.restless[number]
+        state.generators[worker].listed = 0
+        attend(state, costs, rules, record, worker)
     clock.restless = 0
     clock.busy = 1 if clock.alive > 0 or trainer.phase != events.IDLE else 0
 
@@ -201,13 +201,13 @@ def fold(state: State, rules: Rules, record: Record, due: bool) -> None:
     if due:
         clock.published = clock.version
         clock.stale = clock.alive
-    for who in range(len(state.generators)):
-        generator = state.generators[who]
+    for worker in range(len(state.generators)):
+        generator = state.generators[worker]
         if generator.active > 0:
-            events.keep_span(record, who, events.COMPUTE, generator.busy_s, clock.now_s)
+            events.keep_span(record, worker, events.COMPUTE, generator.busy_s, clock.now_s)
             generator.busy_s = clock.now_s
             if due and rules.publish == events.IN_FLIGHT_EXCHANGE:
-                events.list_generator(state, who)
+                events.list_generator(state, worker)
     throw_old_away(state, rules, record)
 
 
@@ -215,19 +215,19 @@ def fold(state: State, rules: Rules, record: Record, due: bool) -> None:
 
 
 @kernel
-def next_boundary(state: State, who: int) -> int:
+def next_boundary(state: State, worker: int) -> int:
     """Steps at a generator's next boundary from now on."""
-    steps = events.steps_before_now(state, who)
-    return steps + 1 if state.clock[0].now_s > state.generators[who].since_s else steps
+    steps = events.steps_before_now(state, worker)
+    return steps + 1 if state.clock[0].now_s > state.generators[worker].since_s else steps
 
 
 @kernel
-def plan_boundary(state: State, who: int) -> None:
+def plan_boundary(state: State, worker: int) -> None:
     """Plan the next boundary at which a rollout ends or something is wanted."""
-    generator, leaf = state.generators[who], len(state.rollouts) + who
+    generator, leaf = state.generators[worker], len(state.rollouts) + worker
     target = generator.wanted
     for place in range(state.slots.shape[1]):
-        index = state.slots[who, place]
+        index = state.slots[worker, place]
         if index >= 0 and state.rollouts[index].phase == events.DECODING:
             target = min(target, state.rollouts[index].end_step)
     generator.target = target
@@ -235,20 +235,20 @@ def plan_boundary(state: State, who: int) -> None:
         events.scratch(state, leaf)
     else:
         time_s = generator.since_s + (target - generator.steps) * generator.step_s
-        events.plan(state, leaf, time_s, events.BOUNDARY, who)
+        events.plan(state, leaf, time_s, events.BOUNDARY, worker)
 
 
 @kernel
-def meet_boundary(state: State, costs: Costs, rules: Rules, record: Record, who: int) -> None:
+def meet_boundary(state: State, costs: Costs, rules: Rules, record: Record, worker: int) -> None:
     """Complete a generator's steps up to the planned boundary, and end its rollouts there."""
-    generator = state.generators[who]
+    generator = state.generators[worker]
     generator.steps = generator.target
     generator.since_s = state.clock[0].now_s
     generator.at_boundary = 1
     generator.wanted = events.NEVER
-    events.list_generator(state, who)
+    events.list_generator(state, worker)
     for place in range(state.slots.shape[1]):
-        index = state.slots[who, place]
+        index = state.slots[worker, place]
         if index < 0:
             continue
         row = state.rollouts[index]
@@ -300,54 +300,54 @@ def be_ready(state: State, rules: Rules, record: Record, index: int) -> None:
 
 
 @kernel
-def attend(state: State, costs: Costs, rules: Rules, record: Record, who: int) -> None:
+def attend(state: State, costs: Costs, rules: Rules, record: Record, worker: int) -> None:
     """At a boundary, read weights and begin rollouts; else have the next boundary processed."""
-    generator = state.generators[who]
+    generator = state.generators[worker]
     if generator.at_boundary == 0 and generator.active > 0:
-        steps = next_boundary(state, who)
+        steps = next_boundary(state, worker)
         if generator.since_s + (steps - generator.steps) * generator.step_s > state.clock[0].now_s:
             generator.wanted = steps
-            plan_boundary(state, who)
+            plan_boundary(state, worker)
             return
         generator.steps = steps
     generator.wanted = events.NEVER
-    resume(state, costs, rules, record, who)
+    resume(state, costs, rules, record, worker)
 
 
 @kernel
-def resume(state: State, costs: Costs, rules: Rules, record: Record, who: int) -> None:
+def resume(state: State, costs: Costs, rules: Rules, record: Record, worker: int) -> None:
     """Begin the next step, with new rollouts and, if exchanged in flight, new weights."""
-    generator, clock = state.generators[who], state.clock[0]
+    generator, clock = state.generators[worker], state.clock[0]
     was_active = generator.active
     generator.at_boundary = 0
     generator.since_s = clock.now_s
     is_new = rules.publish == events.IN_FLIGHT_EXCHANGE and generator.version < clock.published
-    active, read = 0, 0
+    active, prefill = 0, 0
     for place in range(state.slots.shape[1]):
-        index = state.slots[who, place]
+        index = state.slots[worker, place]
         if index < 0:
             continue
         row = state.rollouts[index]
         if row.phase == events.PLACED:
             begin_decoding(state, costs, rules, record, index)
-            read += rules.prompt_tokens
+            prefill += rules.prompt_tokens
             active += 1
         elif row.phase == events.DECODING:
             if is_new:
                 exchange(state, rules, record, index)
                 if rules.recompute:
-                    read += rules.prompt_tokens + generator.steps - row.begun_step
+                    prefill += rules.prompt_tokens + generator.steps - row.begun_step
             active += 1
     generator.version = clock.published
     generator.active = active
-    pace = costs.compute_s[who] / costs.compute_s[0] if costs.compute_s[0] > 0.0 else 1.0
+    pace = costs.compute_s[worker] / costs.compute_s[0] if costs.compute_s[0] > 0.0 else 1.0
     generator.step_s = pace * (rules.decode_s + rules.sequence_s * active)
-    generator.since_s += pace * rules.prefill_s * read
+    generator.since_s += pace * rules.prefill_s * prefill
     if was_active == 0 and active > 0:
         generator.busy_s = clock.now_s
     if was_active > 0 and active == 0:
-        events.keep_span(record, who, events.COMPUTE, generator.busy_s, clock.now_s)
-    plan_boundary(state, who)
+        events.keep_span(record, worker, events.COMPUTE, generator.busy_s, clock.now_s)
+    plan_boundary(state, worker)
 
 
 @kernel
@@ -374,11 +374,11 @@ def begin_decoding(state: State, costs: Costs, rules: Rules, record: Record, ind
 def exchange(state: State, rules: Rules, record: Record, index: int) -> None:
     """Go on with a rollout with new weights; its tokens stay."""
     row, clock = state.rollouts[index], state.clock[0]
-    kept = (state.generators[row.generator].steps - row.begun_step) // rules.scale
-    row.weighted += row.version * (kept - row.first)
-    row.first = kept
+    tokens = (state.generators[row.generator].steps - row.begun_step) // rules.scale
+    row.weighted += row.version * (tokens - row.first)
+    row.first = tokens
     row.version = clock.published
-    if kept == 0:
+    if tokens == 0:
         row.oldest = row.version
     if rules.asks:
         if row.tokens == events.UNTOLD:

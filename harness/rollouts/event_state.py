@@ -168,26 +168,26 @@ def scratch(state: State, leaf: int) -> None:
 
 
 @kernel
-def list_generator(state: State, who: int) -> None:
+def list_generator(state: State, worker: int) -> None:
     """Have a generator looked at once this instant's events have happened."""
-    if state.generators[who].listed == 0:
-        state.generators[who].listed = 1
-        state.restless[state.clock[0].restless] = who
+    if state.generators[worker].listed == 0:
+        state.generators[worker].listed = 1
+        state.restless[state.clock[0].restless] = worker
         state.clock[0].restless += 1
 
 
 @kernel
-def steps_before_now(state: State, who: int) -> int:
+def steps_before_now(state: State, worker: int) -> int:
     """Decode steps that a generator has completed before this instant."""
-    generator, now_s = state.generators[who], state.clock[0].now_s
+    generator, now_s = state.generators[worker], state.clock[0].now_s
     if generator.active == 0 or now_s <= generator.since_s:
         return generator.steps
-    done = int((now_s - generator.since_s) / generator.step_s)
-    while generator.since_s + done * generator.step_s >= now_s:
-        done -= 1
-    while generator.since_s + (done + 1) * generator.step_s < now_s:
-        done += 1
-    return generator.steps + done
+    count = int((now_s - generator.since_s) / generator.step_s)
+    while generator.since_s + count * generator.step_s >= now_s:
+        count -= 1
+    while generator.since_s + (count + 1) * generator.step_s < now_s:
+        count += 1
+    return generator.steps + count
 
 
 @kernel

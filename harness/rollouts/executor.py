@@ -74,8 +74,8 @@ class RolloutExecutor:
     def __init__(self, config: RolloutConfig, initial: Tensor) -> None:
         self.config = config
         problems = config.problems
-        made = config.policy.make(problems.vocabulary, problems.context, config.start.seed)
-        self.weights = Weights(made.to(config.device))
+        policy = config.policy.make(problems.vocabulary, problems.context, config.start.seed)
+        self.weights = Weights(policy.to(config.device))
         self.learner = Learner(self.weights, config)
         self.server: Server = self.learner.start(initial.to(config.device))
         self.simulation = config.simulation()
@@ -107,24 +107,24 @@ class RolloutExecutor:
             self.forget(rows.where(rows.fate != TRAINED))
             if len(segment.folds):
                 return Update(concat(happened), figures)
-            asked = self.simulation.asked()
-            if not len(asked.rollout):
+            queries = self.simulation.asked()
+            if not len(queries.rollout):
                 raise UserError("protocol: no group can begin any more; allowed: with a fold left")
-            self._answer(asked)
+            self._answer(queries)
 
     # -- sampling ------------------------------------------------------------------------
 
-    def _answer(self, asked: LengthQueries) -> None:
+    def _answer(self, queries: LengthQueries) -> None:
         """Sample the rollouts that are asked for, and tell the simulation their lengths."""
-        newest = int(asked.version.max())
-        self.versions = {v: kept for v, kept in self.versions.items() if v >= asked.version.min()}
-        for version in np.unique(asked.version).tolist():
-            columns = (column[asked.version == version].tolist() for column in asked)
+        newest = int(queries.version.max())
+        self.versions = {v: copy for v, copy in self.versions.items() if v >= queries.version.min()}
+        for version in np.unique(queries.version).tolist():
+            columns = (column[queries.version == version].tolist() for column in queries)
             self.sample([SampleRequest(*row) for row in zip(*columns, strict=True)])
-        self.versions = {v: kept for v, kept in self.versions.items() if v >= newest}
-        self.ahead = {key: each for key, each in self.ahead.items() if key.version >= newest}
-        lengths = [len(self.open[rollout].tokens) for rollout in asked.rollout.tolist()]
-        self.simulation.answer(asked.rollout, np.array(lengths, np.int64))
+        self.versions = {v: copy for v, copy in self.versions.items() if v >= newest}
+        self.ahead = {key: answer for key, answer in self.ahead.items() if key.version >= newest}
+        lengths = [len(self.open[rollout].tokens) for rollout in queries.rollout.tolist()]
+        self.simulation.answer(queries.rollout, np.array(lengths, np.int64))
 
     def sample(self, rows: Sequence[SampleRequest]) -> None:
         """Sample rollouts, by number, with one version of the weights."""
@@ -133,28 +133,28 @@ class RolloutExecutor:
             new += self._foresee(rows[-1], -len(new) % self.rows)
             self.ahead |= dict(zip(new, self._continue(new), strict=True))
         for row in rows:
-            found = self.ahead.pop(row)
+            completion = self.ahead.pop(row)
             if row.kept:
-                pairs = zip(self.open[row.rollout], found, strict=True)
-                found = Completion(*(np.concatenate([a[: row.kept], b]) for a, b in pairs))
-            self.open[row.rollout] = found
+                pairs = zip(self.open[row.rollout], completion, strict=True)
+                completion = Completion(*(np.concatenate([a[: row.kept], b]) for a, b in pairs))
+            self.open[row.rollout] = completion
 
-    def _foresee(self, last: SampleRequest, count: int) -> list[SampleRequest]:
+    def _foresee(self, newest: SampleRequest, count: int) -> list[SampleRequest]:
         """The rollouts that probably begin next, to fill the rows of a step.
 
         A wrong guess costs a second sampling and changes nothing: a rollout is the same with
         whatever else it is sampled.
         """
         size = self.config.protocol.group
-        if not last.attempt:
-            self.fresh = last.prompt
-        found = list[SampleRequest]()
-        for rollout in range(last.rollout + 1, last.rollout + 1 + count):
-            further = rollout // size - last.rollout // size
-            prompt = self.fresh + further if further else last.prompt
-            attempt = 0 if further else last.attempt
-            found.append(SampleRequest(rollout, prompt, attempt, last.version, 0))
-        return [row for row in found if row not in self.ahead]
+        if not newest.attempt:
+            self.fresh = newest.prompt
+        guesses = list[SampleRequest]()
+        for rollout in range(newest.rollout + 1, newest.rollout + 1 + count):
+            further = rollout // size - newest.rollout // size
+            prompt = self.fresh + further if further else newest.prompt
+            attempt = 0 if further else newest.attempt
+            guesses.append(SampleRequest(rollout, prompt, attempt, newest.version, 0))
+        return [row for row in guesses if row not in self.ahead]
 
     def _continue(self, rows: Sequence[SampleRequest]) -> list[Completion]:
         """Continue rollouts from their kept tokens, with one version."""
@@ -168,11 +168,11 @@ class RolloutExecutor:
         config = self.config
         draws = draw_uniforms(config.seed, numbers, attempts, config.problems.context)
         policy = self.weights.load(self.versions[rows[0].version])
-        found = config.policy.sample(policy, prefixes, draws, config.temperature)
+        answers = config.policy.sample(policy, prefixes, draws, config.temperature)
         if config.policy.sampler is None:
-            return list(found)
+            return list(answers)
         shape = config.problems.vocabulary, config.problems.context
-        return check_sampled(policy, found, prefixes, *shape)
+        return check_sampled(policy, answers, prefixes, *shape)
 
     # -- training ------------------------------------------------------------------------
 
@@ -187,8 +187,8 @@ class RolloutExecutor:
         age = ((rows.trained_version - rows.mean_version) * rows.tokens).sum() / rows.tokens.sum()
         return {
             **figures,
-            "reward": float(np.mean([each.reward for each in every])),
-            "log_prob": float(np.concatenate([each.log_probs for each in every]).mean()),
+            "reward": float(np.mean([rollout.reward for rollout in every])),
+            "log_prob": float(np.concatenate([rollout.log_probs for rollout in every]).mean()),
             "tokens": float(rows.tokens.mean()),
             "staleness": float(age),
         }
@@ -202,26 +202,26 @@ class RolloutExecutor:
         """Reward a rollout of known fate, record it, and give up its tokens."""
         rollout, prompt = int(rows.rollout[k]), int(rows.prompt[k])
         problem = self._problem(prompt)
-        begun = self.open.pop(rollout, _NOTHING)
+        answer = self.open.pop(rollout, _NOTHING)
         count = int(rows.tokens[k])
-        if rows.fate[k] == TRAINED and count != len(begun.tokens):
-            raise ValueError(f"rollout {rollout} has {len(begun.tokens)} tokens, not {count}")
+        if rows.fate[k] == TRAINED and count != len(answer.tokens):
+            raise ValueError(f"rollout {rollout} has {len(answer.tokens)} tokens, not {count}")
         reward = float("nan")
         if count:
-            reward = check_reward(self.config.problems.reward(problem, begun.tokens.tolist()))
+            reward = check_reward(self.config.problems.reward(problem, answer.tokens.tolist()))
         facts = rollout, prompt, problem.difficulty, count, rows.fate[k], rows.trained_version[k]
         for name, fact in zip(RECORD, facts, strict=True):
             self.record[name].append(int(fact))
         self.record[REWARD].append(reward)
         prompted = np.array(problem.prompt, np.int64)
-        return Rollout(prompted, begun.tokens, begun.log_probs, reward)
+        return Rollout(prompted, answer.tokens, answer.log_probs, reward)
 
     # -- to go on later ------------------------------------------------------------------
 
     def collect_record(self) -> Arrays:
         """The record of all rollouts with a known fate, a column for each of `RECORD`."""
-        found = {name: np.array(self.record[name], np.int64) for name in RECORD}
-        return {**found, REWARD: np.array(self.record[REWARD], np.float64)}
+        columns = {name: np.array(self.record[name], np.int64) for name in RECORD}
+        return {**columns, REWARD: np.array(self.record[REWARD], np.float64)}
 
     def capture(self) -> tuple[Arrays, Facts]:
         """See `Executor`; rollouts that are only foreseen are sampled again."""
@@ -230,25 +230,25 @@ class RolloutExecutor:
             **resume.add_prefix(self.simulation.state(), "simulation/"),
             **resume.add_prefix(self.collect_record(), "record/"),
             "model": to_array(self.server.model),
-            **{f"state/{name}": to_array(each) for name, each in self.server.tensors.items()},
-            **{f"versions/{number}": to_array(each) for number, each in self.versions.items()},
+            **{f"state/{name}": to_array(data) for name, data in self.server.tensors.items()},
+            **{f"versions/{number}": to_array(data) for number, data in self.versions.items()},
             "tokens": np.concatenate(tokens),
             "log_probs": np.concatenate(log_probs),
         }
-        places = [[number, len(each.tokens)] for number, each in self.open.items()]
+        places = [[number, len(data.tokens)] for number, data in self.open.items()]
         return arrays, {"version": self.server.version, "open": places, "fresh": self.fresh}
 
     def reinstate(self, arrays: Arrays, facts: Facts) -> None:
         """See `Executor`."""
         self.simulation = self.simulation.with_state(resume.part(arrays, "simulation/"))
-        self.record = {name: each.tolist() for name, each in resume.part(arrays, "record/").items()}
+        self.record = {name: data.tolist() for name, data in resume.part(arrays, "record/").items()}
         device = self.server.model.device
         self.server.version, self.fresh = facts["version"], facts["fresh"]
         self.server.model.copy_(torch.as_tensor(arrays["model"]))
-        for name, each in resume.part(arrays, "state/").items():
-            self.server.tensors[name].copy_(torch.as_tensor(each))
-        kept = resume.part(arrays, "versions/")
-        self.versions = {int(n): torch.as_tensor(each).to(device) for n, each in kept.items()}
+        for name, data in resume.part(arrays, "state/").items():
+            self.server.tensors[name].copy_(torch.as_tensor(data))
+        models = resume.part(arrays, "versions/")
+        self.versions = {int(n): torch.as_tensor(data).to(device) for n, data in models.items()}
         at = 0
         for number, count in facts["open"]:
             place = slice(at, at := at + count)

@@ -85,9 +85,9 @@ def begin_group(state: State, rules: Rules) -> None:
 def place_rollout(state: State, index: int) -> None:
     """Put a rollout into a slot of the generator with the most free ones, the first of equals."""
     best = 0
-    for who in range(1, len(state.generators)):
-        if state.generators[who].free > state.generators[best].free:
-            best = who
+    for worker in range(1, len(state.generators)):
+        if state.generators[worker].free > state.generators[best].free:
+            best = worker
     generator, row = state.generators[best], state.rollouts[index]
     place = 0
     while state.slots[best, place] >= 0:
@@ -121,8 +121,8 @@ def complete(state: State, rules: Rules, record: Record, place: int) -> None:
     in_order = rules.rule == events.ADMISSION or rules.rule == events.ONE_STEP
     behind = clock.waiting
     while behind > 0:
-        other = state.groups[state.waiting[behind - 1]]
-        if other.number < group.number or (not in_order and other.complete_s < group.complete_s):
+        front = state.groups[state.waiting[behind - 1]]
+        if front.number < group.number or (not in_order and front.complete_s < group.complete_s):
             break
         state.waiting[behind] = state.waiting[behind - 1]
         behind -= 1
@@ -162,15 +162,15 @@ def throw_old_away(state: State, rules: Rules, record: Record) -> None:
     clock = state.clock[0]
     if rules.rule != events.DISCARD and rules.rule != events.WINDOW:
         return
-    kept = 0
+    count = 0
     for number in range(clock.waiting):
         place = state.waiting[number]
         if is_too_old(state, rules, place):
             throw_away(state, rules, record, place)
         else:
-            state.waiting[kept] = place
-            kept += 1
-    clock.waiting = kept
+            state.waiting[count] = place
+            count += 1
+    clock.waiting = count
     leaving = 0
     for place in range(len(state.groups)):
         if state.groups[place].phase == events.GROWING and is_too_old(state, rules, place):
@@ -183,14 +183,14 @@ def throw_old_away(state: State, rules: Rules, record: Record) -> None:
 @kernel
 def first_leaving(state: State) -> int:
     """The group with the smallest number among those that leave."""
-    first = -1
+    earliest = -1
     for place in range(len(state.groups)):
         group = state.groups[place]
         if group.phase == events.LEAVING and (
-            first < 0 or group.number < state.groups[first].number
+            earliest < 0 or group.number < state.groups[earliest].number
         ):
-            first = place
-    return first
+            earliest = place
+    return earliest
 
 
 @kernel
@@ -213,9 +213,9 @@ def throw_away(state: State, rules: Rules, record: Record, place: int) -> None:
     if clock.placing == place:
         clock.placing = -1
     if rules.rule == events.DISCARD:
-        last = (clock.first_retry + clock.retries) % len(state.retries)
-        state.retries[last].prompt = group.prompt
-        state.retries[last].attempt = group.attempt + 1
+        end = (clock.first_retry + clock.retries) % len(state.retries)
+        state.retries[end].prompt = group.prompt
+        state.retries[end].attempt = group.attempt + 1
         clock.retries += 1
     release(state, place)
 

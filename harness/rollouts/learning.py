@@ -54,19 +54,19 @@ def score_tokens(
     """
     device = next(policy.parameters()).device
     log_probs, entropies = list[Tensor](), list[Tensor]()
-    for first in range(0, len(rows), CHUNK):
-        chunk = rows[first : first + CHUNK]
+    for begin in range(0, len(rows), CHUNK):
+        chunk = rows[begin : begin + CHUNK]
         tokens = np.zeros((len(chunk), max(len(p) + len(a) for p, a in chunk)), np.int64)
         is_answer = np.zeros(tokens.shape, np.bool_)
         for row, (prompt, answer) in enumerate(chunk):
             begins, ends = len(prompt), len(prompt) + len(answer)
             tokens[row, :begins], tokens[row, begins:ends] = prompt, answer
             is_answer[row, begins:ends] = True
-        given = torch.as_tensor(tokens, device=device)
+        inputs = torch.as_tensor(tokens, device=device)
         at = torch.as_tensor(is_answer[:, 1:], device=device)
-        logits = cast(Tensor, policy(given[:, :-1]))[at]
+        logits = cast(Tensor, policy(inputs[:, :-1]))[at]
         scores = (logits / temperature).log_softmax(1)
-        log_probs.append(scores.gather(1, given[:, 1:][at].unsqueeze(1)).squeeze(1))
+        log_probs.append(scores.gather(1, inputs[:, 1:][at].unsqueeze(1)).squeeze(1))
         fixed = scores.detach()
         entropies.append(-(fixed.exp() * fixed).sum(1))
     return torch.cat(log_probs), torch.cat(entropies)
@@ -107,11 +107,11 @@ class Learner:
             means over optimizer steps of ``loss``, of `measure`, of the gradient's norm before it
             is clipped, and of its cosine with the gradient of the step before.
         """
-        rewards = torch.tensor([[each.reward for each in group] for group in groups])
+        rewards = torch.tensor([[row.reward for row in group] for group in groups])
         advantages = group_advantages(rewards.double()).float()
         uneven = (rewards != rewards[:, :1]).any(1)
-        kept = [k for k in range(len(groups)) if self.config.even or bool(uneven[k])]
-        split = np.array_split(kept, self.config.protocol.steps)
+        chosen = [k for k in range(len(groups)) if self.config.even or bool(uneven[k])]
+        split = np.array_split(chosen, self.config.protocol.steps)
         cuts: list[list[int]] = [cut.tolist() for cut in split if len(cut)]
         parts = [self._part([groups[k] for k in cut], advantages[cut]) for cut in cuts]
         # With one part, the parameters at the beginning are those of its own step.
@@ -120,23 +120,23 @@ class Learner:
             with torch.no_grad():
                 proximal = [self._score(server, part)[0] for part in parts]
         pairs = zip(parts, proximal, strict=True)
-        found = [self._descend(server, part, before) for part, before in pairs]
+        figures = [self._descend(server, part, before) for part, before in pairs]
         server.version += 1
         means = {
-            name: float(np.mean([each[name] for each in found])) for name in (found or [{}])[0]
+            name: float(np.mean([row[name] for row in figures])) for name in (figures or [{}])[0]
         }
         return {"uneven": float(uneven.double().mean()), **means}
 
     def _part(self, groups: Sequence[Sequence[Rollout]], advantages: Tensor) -> _Part:
-        every = [each for group in groups for each in group]
-        lengths = np.array([len(each.prompt) + len(each.tokens) for each in every])
+        every = [rollout for group in groups for rollout in group]
+        lengths = np.array([len(rollout.prompt) + len(rollout.tokens) for rollout in every])
         order: list[int] = np.argsort(lengths, kind="stable").tolist()
         rows = [every[k] for k in order]
-        counts = torch.tensor([len(each.tokens) for each in rows])
-        behaviour = torch.as_tensor(np.concatenate([each.log_probs for each in rows]))
+        counts = torch.tensor([len(rollout.tokens) for rollout in rows])
+        behaviour = torch.as_tensor(np.concatenate([rollout.log_probs for rollout in rows]))
         device = self.weights.vector.device
         return _Part(
-            [(each.prompt, each.tokens) for each in rows],
+            [(rollout.prompt, rollout.tokens) for rollout in rows],
             behaviour.to(device),
             advantages.reshape(-1)[order].repeat_interleave(counts).to(device),
         )
@@ -153,7 +153,7 @@ class Learner:
         loss = config.loss.terms(tokens).mean()
         gradient = self.weights.slope(loss)
         norm = float((gradient @ gradient).sqrt())
-        told = {
+        figures = {
             "loss": float(loss.detach()),
             **measure(config.loss, tokens._replace(log_probs=log_probs.detach()), entropy),
             "gradient_norm": norm,
@@ -167,4 +167,4 @@ class Learner:
         direction = gradient.unsqueeze(0)
         config.optimizer.direct_(direction, model, state, cast(Any, self.weights))
         server.model.sub_(direction[0], alpha=config.rate)
-        return told
+        return figures

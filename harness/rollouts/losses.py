@@ -166,9 +166,9 @@ class SecondMoment(Spec, Loss):
         ordered, order = squares.sort(stable=True)
         counts = torch.arange(1, len(ordered) + 1, device=ordered.device)
         # The means grow with the tokens, so that those within the bound are the first ones.
-        kept = int((ordered.cumsum(0) / counts <= self.bound).sum())
+        count = int((ordered.cumsum(0) / counts <= self.bound).sum())
         cut = torch.ones_like(squares, dtype=torch.bool)
-        cut[order[:kept]] = False
+        cut[order[:count]] = False
         return cut
 
 
@@ -205,6 +205,6 @@ def measure(loss: Loss, tokens: TokenProbabilities, entropy: Tensor) -> dict[str
 
 def cosine(first: Tensor, second: Tensor) -> float:
     """The cosine of the angle between two gradients ``[P]``; 0 if one of them is zero."""
-    one, other = first.double(), second.double()
-    sizes = float((one @ one * (other @ other)).sqrt())
-    return float(one @ other) / sizes if sizes else 0.0
+    a, b = first.double(), second.double()
+    sizes = float((a @ a * (b @ b)).sqrt())
+    return float(a @ b) / sizes if sizes else 0.0

@@ -29,15 +29,15 @@ def token_staleness(timeline: Timeline) -> tuple[Ints, Ints]:
     stretches = TokenRows(**ordered)
     chosen = np.argsort(rows.rollout)
     place: Ints = np.searchsorted(rows.rollout, stretches.rollout, sorter=chosen)
-    known: NDArray[np.bool_] = place < len(rows)
-    known[known] = rows.rollout[chosen[place[known]]] == stretches.rollout[known]
-    stretches, owner = stretches.where(known), chosen[place[known]]
+    mask: NDArray[np.bool_] = place < len(rows)
+    mask[mask] = rows.rollout[chosen[place[mask]]] == stretches.rollout[mask]
+    stretches, owner = stretches.where(mask), chosen[place[mask]]
     ends = rows.decoded[owner]
     goes_on = owner[1:] == owner[:-1]
     ends[:-1][goes_on] = stretches.first[1:][goes_on]
     ages = rows.trained_version[owner] - stretches.version
-    values, where = np.unique(ages, return_inverse=True)
-    counts = np.bincount(where, weights=ends - stretches.first, minlength=len(values))
+    values, places = np.unique(ages, return_inverse=True)
+    counts = np.bincount(places, weights=ends - stretches.first, minlength=len(values))
     return values, counts.astype(np.int64)
 
 
@@ -57,16 +57,16 @@ def measure(timeline: Timeline, slots: int, scale: int) -> dict[str, float]:
     trained = rows.fate == TRAINED
     if not trained.any():
         return {}
-    kept, gone = rows.where(trained), rows.where(~trained)
+    used, gone = rows.where(trained), rows.where(~trained)
     seconds = float(folds.time_s[-1]) - begin_s
     ages, counts = token_staleness(timeline)
-    stale = kept.trained_version - kept.oldest_version
+    stale = used.trained_version - used.oldest_version
     left_s = _slot_ends_s(rows)
     spans = timeline.spans
     lengths = np.maximum(spans.end_s - np.maximum(spans.start_s, begin_s), 0.0)
     generators = 1 + int(timeline.contributions.worker.max())
-    found = {
-        "tokens/s, trained": scale * float(kept.decoded.sum()) / seconds,
+    figures = {
+        "tokens/s, trained": scale * float(used.decoded.sum()) / seconds,
         "tokens/s, decoded": scale * float(rows.decoded.sum()) / seconds,
         "trainer works, %": 100.0 * float(lengths[spans.worker == SERVER].sum()) / seconds,
         "generators decode, %": (
@@ -78,16 +78,16 @@ def measure(timeline: Timeline, slots: int, scale: int) -> dict[str, float]:
         "staleness of a rollout, mean": float(stale.mean()),
         "staleness of a rollout, p95": float(np.percentile(stale, 95)),
         "staleness of a rollout, max": float(stale.max()),
-        "in flight, mean s": float((kept.left_s - kept.start_s).mean()),
-        "in the queue, mean s": float((kept.taken_s - kept.ready_s).mean()),
-        "tokens of a trained rollout": float(kept.tokens.mean()),
+        "in flight, mean s": float((used.left_s - used.start_s).mean()),
+        "in the queue, mean s": float((used.taken_s - used.ready_s).mean()),
+        "tokens of a trained rollout": float(used.tokens.mean()),
         "thrown away, %": 100.0 * len(gone) / len(rows),
     }
     if len(gone):
-        told = gone.tokens[gone.tokens > 0]
-        found["tokens of one thrown away"] = float(told.mean()) if len(told) else 0.0
-        found["of which were decoded"] = float(gone.decoded.mean())
-    return found
+        sizes = gone.tokens[gone.tokens > 0]
+        figures["tokens of one thrown away"] = float(sizes.mean()) if len(sizes) else 0.0
+        figures["of which were decoded"] = float(gone.decoded.mean())
+    return figures
 
 
 def _slot_ends_s(rows: RolloutRows) -> Floats:
@@ -135,25 +135,25 @@ def trace(timeline: Timeline, slots: int) -> Iterator[dict[str, Any]]:
     yield from _queue_counts(rows)
 
 
-def _slice(name: str, lane: int, start_s: float, end_s: float, **told: Any) -> dict[str, Any]:
+def _slice(name: str, lane: int, start_s: float, end_s: float, **facts: Any) -> dict[str, Any]:
     times = {"ts": start_s * MICROSECONDS, "dur": (end_s - start_s) * MICROSECONDS}
-    return {"ph": "X", "name": name, "pid": 0, "tid": lane, **times, "args": told}
+    return {"ph": "X", "name": name, "pid": 0, "tid": lane, **times, "args": facts}
 
 
 def _rollout_slices(rows: RolloutRows, slots: int) -> Iterator[dict[str, Any]]:
     """A slice of each rollout in its slot, and one of its environment."""
     names, columns = zip(*rows.columns().items(), strict=True)
-    for found in zip(*(column.tolist() for column in columns), strict=True):
-        row = dict(zip(names, found, strict=True))
+    for values in zip(*(column.tolist() for column in columns), strict=True):
+        row = dict(zip(names, values, strict=True))
         lane = 1 + row["generator"] * slots + row["slot"]
         is_trained = row["fate"] == TRAINED
         ended = row["end_s"] == row["end_s"]
         end_s = row["end_s"] if ended else row["taken_s"]
-        told = {name: row[name] for name in ("group", "prompt", "member", "tokens")}
-        told |= {"versions": [row["oldest_version"], row["last_version"]]}
-        told |= {"trained at version": row["trained_version"]} if is_trained else {}
+        facts = {name: row[name] for name in ("group", "prompt", "member", "tokens")}
+        facts |= {"versions": [row["oldest_version"], row["last_version"]]}
+        facts |= {"trained at version": row["trained_version"]} if is_trained else {}
         name = f"rollout {row['rollout']}" + ("" if is_trained else ", thrown away")
-        yield _slice(name, lane, row["start_s"], end_s, **told)
+        yield _slice(name, lane, row["start_s"], end_s, **facts)
         left_s = row["left_s"] if row["left_s"] == row["left_s"] else row["taken_s"]
         if ended and left_s > end_s:
             yield _slice("environment", lane, end_s, left_s)
@@ -161,15 +161,15 @@ def _rollout_slices(rows: RolloutRows, slots: int) -> Iterator[dict[str, Any]]:
 
 def _queue_counts(rows: RolloutRows) -> Iterator[dict[str, Any]]:
     """The number of complete groups that wait, whenever it changes."""
-    groups, first = np.unique(rows.group, return_index=True)
+    groups, indices = np.unique(rows.group, return_index=True)
     ready_s = np.full(len(groups), -np.inf)
     known_s = np.where(np.isnan(rows.ready_s), np.inf, rows.ready_s)
     np.maximum.at(ready_s, np.searchsorted(groups, rows.group), known_s)
-    whole = np.isfinite(ready_s)
-    instants = np.concatenate([ready_s[whole], rows.taken_s[first][whole]])
-    changes = np.repeat([1, -1], int(whole.sum()))
-    times, where = np.unique(instants, return_inverse=True)
-    waiting = np.cumsum(np.bincount(where, weights=changes, minlength=len(times)))
+    is_complete = np.isfinite(ready_s)
+    instants = np.concatenate([ready_s[is_complete], rows.taken_s[indices][is_complete]])
+    changes = np.repeat([1, -1], int(is_complete.sum()))
+    times, places = np.unique(instants, return_inverse=True)
+    waiting = np.cumsum(np.bincount(places, weights=changes, minlength=len(times)))
     for time_s, count in zip(times.tolist(), waiting.tolist(), strict=True):
         place = {"ph": "C", "name": QUEUE, "pid": 0, "ts": time_s * MICROSECONDS}
         yield {**place, "args": {"groups": int(count)}}

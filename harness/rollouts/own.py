@@ -49,8 +49,8 @@ class OwnPolicy(PolicySource, HasIdentity):
     ) -> None:
         for name, part in {"policy": model, "sampler": sampler or model}.items():
             if not callable(part):
-                told = "a module or a function" if name == "policy" else "a function"
-                raise UserError(f"{name}: a {type(part).__name__}; allowed: {told}")
+                form = "a module or a function" if name == "policy" else "a function"
+                raise UserError(f"{name}: a {type(part).__name__}; allowed: {form}")
         self.model, self.sampler = model, sampler
 
     def make(self, vocabulary: int, context: int, seed: int) -> nn.Module:
@@ -61,13 +61,13 @@ class OwnPolicy(PolicySource, HasIdentity):
         with torch.random.fork_rng():  # pyright: ignore[reportUnknownMemberType]
             torch.manual_seed(stream_key(seed, "policy") >> 65)  # pyright: ignore[reportUnknownMemberType]
             try:
-                made: Any = self.model()
+                policy: Any = self.model()
             except RAISED as error:
                 raise UserError(f"policy: raised {describe_raised(error)}") from error
-        if not isinstance(made, nn.Module):
-            told = f"gives a {type(made).__name__}; allowed: a torch.nn.Module, or what makes one"
-            raise UserError(f"policy: {told}")
-        return made.eval()
+        if not isinstance(policy, nn.Module):
+            text = f"gives a {type(policy).__name__}; allowed: a torch.nn.Module, or what makes one"
+            raise UserError(f"policy: {text}")
+        return policy.eval()
 
     def rows(self, policy: nn.Module) -> int:
         """See `PolicySource`; of a user's sampler nothing is known."""
@@ -104,12 +104,12 @@ class OwnPolicy(PolicySource, HasIdentity):
         logits = _compute_logits(policy, prompt)
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         if not isinstance(shape, tuple) or len(shape) != 3 or shape[:2] != (1, len(prompt)):
-            told = f"a tensor (1, {len(prompt)}, tokens of the vocabulary)"
-            raise UserError(f"policy: gives {shape} for a prompt of {len(prompt)}; allowed: {told}")
+            form = f"a tensor (1, {len(prompt)}, tokens of the vocabulary)"
+            raise UserError(f"policy: gives {shape} for a prompt of {len(prompt)}; allowed: {form}")
         longer = _compute_logits(policy, [*prompt, (prompt[-1] + 1) % shape[2]])
         if not torch.allclose(longer[:, :-1], logits, rtol=1e-3, atol=1e-3, equal_nan=True):
-            told = "a causal module, whose logits depend on the tokens up to their own"
-            raise UserError(f"policy: one more token changes earlier logits; allowed: {told}")
+            form = "a causal module, whose logits depend on the tokens up to their own"
+            raise UserError(f"policy: one more token changes earlier logits; allowed: {form}")
         return shape[2]
 
     def to_identity(self) -> dict[str, Any]:
@@ -160,22 +160,22 @@ class OwnProblems(Problems, HasIdentity):
         self.vocabulary, self._context, self._reward = vocabulary, context, reward
         every = self._read("problems", prompts)
         if held_out is None and len(every) < HELD_OUT:
-            told = f"at least {HELD_OUT}, or test with prompts to hold out"
-            raise UserError(f"problems: {len(every)} prompts; allowed: {told}")
+            form = f"at least {HELD_OUT}, or test with prompts to hold out"
+            raise UserError(f"problems: {len(every)} prompts; allowed: {form}")
         order = stream(0, "held-out prompts").permutation(len(every)).tolist()
         apart = set(order[: len(every) // HELD_OUT]) if held_out is None else set[int]()
-        self._train = [each for k, each in enumerate(every) if k not in apart]
+        self._train = [prompt for k, prompt in enumerate(every) if k not in apart]
         self._held_out = [every[k] for k in sorted(apart)]
         if held_out is not None:
             self._held_out = self._read("test", held_out)
 
     def _read(self, name: str, prompts: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-        found = read_prompts(name, prompts)
-        for each in found:
-            if max(each) >= self.vocabulary or len(each) >= self._context:
-                told = f"fewer than {self._context} tokens, each below {self.vocabulary}"
-                raise UserError(f"{name}: prompt {list(each)[:8]}; allowed: {told}")
-        return found
+        tuples = read_prompts(name, prompts)
+        for prompt in tuples:
+            if max(prompt) >= self.vocabulary or len(prompt) >= self._context:
+                form = f"fewer than {self._context} tokens, each below {self.vocabulary}"
+                raise UserError(f"{name}: prompt {list(prompt)[:8]}; allowed: {form}")
+        return tuples
 
     @property
     def context(self) -> int:
@@ -190,7 +190,7 @@ class OwnProblems(Problems, HasIdentity):
 
     def held_out(self, count: int) -> list[Problem]:
         """See `Problems`."""
-        return [Problem(each) for each in self._held_out[:count]]
+        return [Problem(prompt) for prompt in self._held_out[:count]]
 
     def reward(self, problem: Problem, answer: Sequence[int]) -> float:
         """See `Problems`.
@@ -217,14 +217,14 @@ def read_prompts(name: str, prompts: object) -> list[tuple[int, ...]]:
     Raises:
         UserError: there are none, or one is no sequence of whole numbers from 0.
     """
-    told = "a list of prompts, each a list of at least one whole number from 0"
+    form = "a list of prompts, each a list of at least one whole number from 0"
     try:
-        found = [tuple(map(operator.index, each)) for each in cast(Any, prompts)]
+        tuples = [tuple(map(operator.index, prompt)) for prompt in cast(Any, prompts)]
     except (TypeError, ValueError) as error:
-        raise UserError(f"{name}: {describe_raised(error)}; allowed: {told}") from error
-    if not found or not all(each and min(each) >= 0 for each in found):
-        raise UserError(f"{name}: {len(found)} prompts, or an empty one; allowed: {told}")
-    return found
+        raise UserError(f"{name}: {describe_raised(error)}; allowed: {form}") from error
+    if not tuples or not all(prompt and min(prompt) >= 0 for prompt in tuples):
+        raise UserError(f"{name}: {len(tuples)} prompts, or an empty one; allowed: {form}")
+    return tuples
 
 
 CONTEXT = 64
@@ -265,30 +265,30 @@ def problems_of(
     Raises:
         UserError: a mistake in one of them, or parts that do not go together.
     """
-    given = NAMED[asked]() if isinstance(asked, str) and asked in NAMED else asked
-    if isinstance(given, Problems):
+    source = NAMED[asked]() if isinstance(asked, str) and asked in NAMED else asked
+    if isinstance(source, Problems):
         for name, part in {"reward": reward, "test": test, "context": context}.items():
             if part is not None:
                 raise UserError(f"{name}: for prompts of your own; allowed: without it")
         if isinstance(policy, OwnPolicy):
-            found, needed = policy.count_tokens(given.held_out(1)[0].prompt), given.vocabulary
-            if found != needed:
-                raise UserError(f"policy: logits of {found} tokens; allowed: {needed}")
-        return given
-    if isinstance(given, str):
+            count, needed = policy.count_tokens(source.held_out(1)[0].prompt), source.vocabulary
+            if count != needed:
+                raise UserError(f"policy: logits of {count} tokens; allowed: {needed}")
+        return source
+    if isinstance(source, str):
         raise name_error(
-            "problems", given, [n for n, k in NAMED.items() if issubclass(k, Problems)]
+            "problems", source, [n for n, k in NAMED.items() if issubclass(k, Problems)]
         )
     if reward is None:
         raise UserError("reward: missing; needed: a function of prompt and answer")
     if not isinstance(policy, OwnPolicy):
         raise UserError("policy: a module of your own is needed for prompts of your own")
-    prompts = read_prompts("problems", given)
+    prompts = read_prompts("problems", source)
     vocabulary = policy.count_tokens(prompts[0])
     most = CONTEXT if context is None else context
     if type(most) is not int or most < 2:
-        told = "a whole number at least 2"
-        raise UserError(f"context: {most!r} is not allowed; allowed: {told}")
+        form = "a whole number at least 2"
+        raise UserError(f"context: {most!r} is not allowed; allowed: {form}")
     return OwnProblems(prompts, cast(Any, reward), cast(Any, test), vocabulary, most)
 
 
@@ -336,21 +336,21 @@ def configure(
         UserError: a mistake in one of them.
     """
     if protocol is not None and not isinstance(protocol, Rollouts):
-        told = f"a {type(protocol).__name__}; allowed: a harness.rollouts.protocol.Rollouts"
-        raise UserError(f"protocol: {told}")
+        text = f"a {type(protocol).__name__}; allowed: a harness.rollouts.protocol.Rollouts"
+        raise UserError(f"protocol: {text}")
     allowed = {entry.name for entry in fields(RolloutConfig)} - FIXED
     for name in settings:
         if name not in allowed:
             raise name_error("rollouts", name, allowed)
     chosen = policy_of(policy, sampler)
-    found = problems_of(problems, chosen, reward, test, context)
+    source = problems_of(problems, chosen, reward, test, context)
     table: dict[str, Any] = {"loss": loss_of(settings.get("loss", "decoupled")), "device": "cpu"}
-    if isinstance(found, OwnProblems):
+    if isinstance(source, OwnProblems):
         if "start" in settings:
             raise UserError(f"rollouts: {NO_START}")
         table["start"] = WarmStart(steps=0)
-    table = {**table, **{name: each for name, each in settings.items() if name != "loss"}}
-    table |= {"policy": chosen, "problems": found, "cluster": cluster, "seed": 0}
+    table = {**table, **{name: value for name, value in settings.items() if name != "loss"}}
+    table |= {"policy": chosen, "problems": source, "cluster": cluster, "seed": 0}
     return build(RolloutConfig, {**table, "protocol": protocol or Rollouts()}, "rollouts")
 
 

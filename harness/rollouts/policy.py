@@ -83,26 +83,26 @@ class Weights:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self.parameters = [each for each in module.parameters() if each.requires_grad]
+        self.parameters = [p for p in module.parameters() if p.requires_grad]
         parameters = self.parameters
-        kinds = {str(each.dtype).removeprefix("torch.") for each in parameters}
+        kinds = {str(p.dtype).removeprefix("torch.") for p in parameters}
         if kinds != {"float32"}:
-            there = " and ".join(sorted(kinds)) or "no"
-            raise UserError(f"policy: it has {there} parameters; allowed: float32 ones")
+            dtypes = " and ".join(sorted(kinds)) or "no"
+            raise UserError(f"policy: it has {dtypes} parameters; allowed: float32 ones")
         self.module = module
-        self.vector = torch.cat([each.detach().reshape(-1) for each in parameters])
+        self.vector = torch.cat([p.detach().reshape(-1) for p in parameters])
         self.gradient = torch.zeros_like(self.vector)
         at = 0
-        for each in parameters:
-            place = slice(at, at := at + each.numel())
-            each.data = self.vector[place].view_as(each)
-            each.grad = self.gradient[place].view_as(each)
+        for p in parameters:
+            place = slice(at, at := at + p.numel())
+            p.data = self.vector[place].view_as(p)
+            p.grad = self.gradient[place].view_as(p)
 
     def matrices(self, stack: Tensor) -> list[Tensor]:
         """Views ``[W, n, m]`` of the weight matrices in ``stack [W, P]``; see `Network`."""
-        sizes = [each.numel() for each in self.parameters]
+        sizes = [p.numel() for p in self.parameters]
         pairs = zip(self.parameters, stack.split_with_sizes(sizes, 1), strict=True)
-        return [part.view(len(stack), *each.shape) for each, part in pairs if each.ndim == 2]
+        return [part.view(len(stack), *p.shape) for p, part in pairs if p.ndim == 2]
 
     def load(self, version: Tensor) -> nn.Module:
         """The module with the parameters ``version [P]``."""

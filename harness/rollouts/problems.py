@@ -175,15 +175,15 @@ class Addition(Spec, Verified):
     def draw(self, random: np.random.Generator) -> tuple[str, int]:
         """See `Verified`."""
         digits = _draw_count(random, self.least, self.digits, self.tail)
-        both = random.integers(0, 10, (2, digits))
-        first, second = ("".join(map(str, row)) for row in both.tolist())
-        return f"{first}+{second}=", digits
+        rows = random.integers(0, 10, (2, digits))
+        a, b = ("".join(map(str, row)) for row in rows.tolist())
+        return f"{a}+{b}=", digits
 
     def solve(self, prompt: str) -> str:
         """See `Verified`."""
-        first, second = prompt[:-1].split("+")
+        addend, augend = prompt[:-1].split("+")
         columns, digits, carry = "", "", 0
-        for a, b in zip(first, second, strict=True):
+        for a, b in zip(addend, augend, strict=True):
             carry, digit = divmod(int(a) + int(b) + carry, 10)
             columns += f"{a}{b}{digit}{'>' if carry else '|'}"
             digits += str(digit)
@@ -191,9 +191,9 @@ class Addition(Spec, Verified):
 
     def is_right(self, prompt: str, answer: str) -> bool:
         """See `Verified`: the digits after the last ``=`` are the sum."""
-        first, second = (int(each[::-1]) for each in prompt[:-1].split("+"))
-        _, there, result = answer.rpartition("=")
-        return bool(there) and result.isdigit() and int(result[::-1]) == first + second
+        a, b = (int(digits[::-1]) for digits in prompt[:-1].split("+"))
+        _, equals, result = answer.rpartition("=")
+        return bool(equals) and result.isdigit() and int(result[::-1]) == a + b
 
 
 def _draw_count(random: np.random.Generator, least: int, most: int, tail: float) -> int:
@@ -246,56 +246,56 @@ class Reaching(Spec, Verified):
         """See `Verified`: the number is reached from all that are given, and is from 1 to 999."""
         count = int(random.integers(self.least, self.most + 1))
         while True:
-            given = tuple(random.integers(1, self.largest + 1, count).tolist())
-            target = given[0]
-            for number in given[1:]:
+            numbers = tuple(random.integers(1, self.largest + 1, count).tolist())
+            target = numbers[0]
+            for number in numbers[1:]:
                 target = _calculate(target, "+-*"[int(random.integers(3))], number)
             if 1 <= target <= 999:
                 order = random.permutation(count).tolist()
-                return f"{','.join(str(given[k]) for k in order)}={target}", count
+                return f"{','.join(str(numbers[k]) for k in order)}={target}", count
 
     def solve(self, prompt: str) -> str:
         """See `Verified`: the first way with the fewest steps."""
-        given, target = _parse_prompt(prompt)
-        return _reach(given, target)
+        numbers, target = _parse_prompt(prompt)
+        return _reach(numbers, target)
 
     def is_right(self, prompt: str, answer: str) -> bool:
         """See `Verified`: every step is right, and the last one gives the number."""
-        given, target = _parse_prompt(prompt)
-        left, reached = list(given), math.nan
+        numbers, target = _parse_prompt(prompt)
+        unused, reached = list(numbers), math.nan
         for place, step in enumerate(answer.split(",")):
             parts = _parts(step)
             if parts is None:
                 return False
-            first, sign, second, result = parts
-            if place == 0 and first not in left:
+            a, sign, b, result = parts
+            if place == 0 and a not in unused:
                 return False
             if place == 0:
-                left.remove(first)
-            elif first != reached:
+                unused.remove(a)
+            elif a != reached:
                 return False
-            if second not in left or _calculate(first, sign, second) != result:
+            if b not in unused or _calculate(a, sign, b) != result:
                 return False
-            left.remove(second)
+            unused.remove(b)
             reached = result
         return reached == target
 
 
 def _parse_prompt(prompt: str) -> tuple[tuple[int, ...], int]:
-    given, target = prompt.split("=")
-    return tuple(int(each) for each in given.split(",")), int(target)
+    numbers, target = prompt.split("=")
+    return tuple(int(word) for word in numbers.split(",")), int(target)
 
 
-def _calculate(first: int, sign: str, second: int) -> int:
-    return first + second if sign == "+" else first - second if sign == "-" else first * second
+def _calculate(a: int, sign: str, b: int) -> int:
+    return a + b if sign == "+" else a - b if sign == "-" else a * b
 
 
 def _parts(step: str) -> tuple[int, str, int, int] | None:
     """The numbers and the sign of ``3*4=12``; None for another text."""
-    term, there, result = step.partition("=")
+    term, equals, result = step.partition("=")
     place = next((at for at, symbol in enumerate(term) if at and symbol in "+-*"), 0)
     words = term[:place], term[place + 1 :], result
-    if not (there and place and all(_is_number(word) for word in words)):
+    if not (equals and place and all(_is_number(word) for word in words)):
         return None
     return int(words[0]), term[place], int(words[1]), int(words[2])
 
@@ -307,25 +307,25 @@ def _is_number(word: str) -> bool:
 
 
 @lru_cache(4096)
-def _reach(given: tuple[int, ...], target: int) -> str:
+def _reach(numbers: tuple[int, ...], target: int) -> str:
     """The steps of the first way to a number, fewest steps first; given by breadth."""
-    ways = [(_Way(each, ""), _remove_one(given, each)) for each in dict.fromkeys(given)]
+    ways = [(_Way(start, ""), _remove_one(numbers, start)) for start in dict.fromkeys(numbers)]
     while ways:
         further: list[tuple[_Way, tuple[int, ...]]] = []
-        for (number, steps), left in ways:
-            for second in dict.fromkeys(left):
+        for (number, steps), unused in ways:
+            for second in dict.fromkeys(unused):
                 for sign in "+-*":
                     result = _calculate(number, sign, second)
-                    told = f"{steps}{',' if steps else ''}{number}{sign}{second}={result}"
+                    path = f"{steps}{',' if steps else ''}{number}{sign}{second}={result}"
                     if result == target:
-                        return told
-                    further.append((_Way(result, told), _remove_one(left, second)))
+                        return path
+                    further.append((_Way(result, path), _remove_one(unused, second)))
         ways = further
-    raise ValueError(f"{target} cannot be reached from {given}")
+    raise ValueError(f"{target} cannot be reached from {numbers}")
 
 
-def _remove_one(numbers: tuple[int, ...], one: int) -> tuple[int, ...]:
-    at = numbers.index(one)
+def _remove_one(numbers: tuple[int, ...], number: int) -> tuple[int, ...]:
+    at = numbers.index(number)
     return numbers[:at] + numbers[at + 1 :]
 
 

@@ -140,8 +140,8 @@ class Rollouts(Spec, TimingProtocol):
         most = MOST_ROLLOUTS // self.batch
         if self.group > most:
             allowed = f"at most {most}, since a batch has at most {MOST_ROLLOUTS} rollouts"
-            shown = f"{self.group} is not allowed with batch = {self.batch}"
-            return "group", f"{shown}; allowed: {allowed}"
+            value = f"{self.group} is not allowed with batch = {self.batch}"
+            return "group", f"{value}; allowed: {allowed}"
         if self.steps > self.batch:
             allowed = f"at most {self.batch}, the groups of a batch"
             return "steps", f"{self.steps} is not allowed; allowed: {allowed}"
@@ -160,9 +160,9 @@ class Rollouts(Spec, TimingProtocol):
 
     def asking(self) -> Rollouts:
         """The same protocol with lengths that an application supplies (`asked`, `answer`)."""
-        given = replace(self)
-        object.__setattr__(given, "asks", True)
-        return given
+        protocol = replace(self)
+        object.__setattr__(protocol, "asks", True)
+        return protocol
 
     def _law(self, name: str, mean: float) -> Law:
         law = getattr(self, f"{name}_law") if mean > 0.0 else "constant"
@@ -248,7 +248,7 @@ class Rollouts(Spec, TimingProtocol):
         """Run to a limit or until ``room`` folds are recorded: reason of the stop, timeline."""
         size, workers = self.batch * self.group, len(state.generators)
         room = max(1, min(room, MOST_ROWS // size, MOST_ROWS // workers))
-        first = int(state.clock[0]["version"])
+        version = int(state.clock[0]["version"])
         record = Record(
             rows=np.empty(room * size + 2 * len(state.rollouts), events.ROLLOUT),
             folds=np.empty(room),
@@ -256,24 +256,24 @@ class Rollouts(Spec, TimingProtocol):
             spans=np.empty(room * (workers + 2) + 4 * workers + 8, events.SPAN),
             counts=np.zeros(4, np.int64),
         )
-        why = run(state, costs, self._rules(costs), limits, record)
+        reason = run(state, costs, self._rules(costs), limits, record)
         rows, folds, stretches, busy = record.counts
-        found = record.rows[:rows]
-        trained = found[found["fate"] == 0]
-        numbers = np.arange(first, first + folds, dtype=np.int64)
-        kept = record.spans[: busy if spans else 0]
-        return why, Timeline(
+        fates = record.rows[:rows]
+        trained = fates[fates["fate"] == 0]
+        numbers = np.arange(version, version + folds, dtype=np.int64)
+        records = record.spans[: busy if spans else 0]
+        return reason, Timeline(
             unit=self.unit,
             folds=Folds(numbers, record.folds[:folds].copy()),
             contributions=_contributions(np.repeat(numbers, size), trained, self.group),
             spans=Spans(
-                kept["worker"].astype(np.int32),
-                kept["kind"].astype(np.int32),
-                kept["start_s"].copy(),
-                kept["end_s"].copy(),
+                records["worker"].astype(np.int32),
+                records["kind"].astype(np.int32),
+                records["start_s"].copy(),
+                records["end_s"].copy(),
             ),
             own={
-                "rollouts": _rollout_rows(found, self.group),
+                "rollouts": _rollout_rows(fates, self.group),
                 "tokens": _token_rows(record.stretches[:stretches]),
             },
         )
@@ -312,10 +312,10 @@ class Rollouts(Spec, TimingProtocol):
         indices = np.flatnonzero(_is_untold(state))
         numbers = _numbers(state.rollouts[indices], self.group)
         order = np.argsort(numbers)
-        found = np.searchsorted(numbers, who, sorter=order)
+        places = np.searchsorted(numbers, who, sorter=order)
         if len(np.unique(who)) < len(who) or not np.isin(who, numbers).all():
             raise ValueError("a rollout's length is set once, and only if it was asked for")
-        chosen = indices[order[found]]
+        chosen = indices[order[places]]
         lengths = np.ascontiguousarray(values, np.int64)
         if np.any(lengths <= state.rollouts["first"][chosen]):
             raise ValueError("a rollout has at least one token more than it keeps")
@@ -333,8 +333,8 @@ class Rollouts(Spec, TimingProtocol):
         """See `TimingProtocol`; the pool of groups is counted with the workers."""
         del cluster
         pool = self.most_groups * self.group * (events.ROLLOUT.itemsize + 32.0)
-        each = self.slots * 8.0 + pool / workers
-        return UnitCosts(2e-6, 200.0 + each, 1.2e-6, contributions=self.batch * self.group)
+        state_bytes = self.slots * 8.0 + pool / workers
+        return UnitCosts(2e-6, 200.0 + state_bytes, 1.2e-6, contributions=self.batch * self.group)
 
 
 def _is_untold(state: State) -> np.ndarray:

@@ -39,16 +39,16 @@ class RecordedRollouts(RolloutExecutor):
     @property
     def now_s(self) -> float:
         """The recorded time of the last fold."""
-        done = self.server.version
-        return float(self._timeline.folds.time_s[done - 1]) if done else 0.0
+        version = self.server.version
+        return float(self._timeline.folds.time_s[version - 1]) if version else 0.0
 
     def advance(self) -> Update:
         """See `RolloutExecutor`; the whole timeline comes with the last fold."""
         version, rows = self.server.version, self._known
         stretches = self._stretches.where(self._stretches.version == version)
         pairs = zip(stretches.rollout.tolist(), stretches.first.tolist(), strict=True)
-        known = [(rollout, first) for rollout, first in pairs if rollout in self._prompts]
-        self.sample([SampleRequest(r, *self._prompts[r], version, first) for r, first in known])
+        requests = [(rollout, start) for rollout, start in pairs if rollout in self._prompts]
+        self.sample([SampleRequest(r, *self._prompts[r], version, start) for r, start in requests])
         is_now = (rows.fate == TRAINED) & (rows.trained_version == version)
         end = int(np.flatnonzero(is_now)[-1]) + 1
         is_last = version + 1 == len(self._timeline.folds)
@@ -82,19 +82,19 @@ def time_record(config: RolloutConfig, timeline: Timeline, recorded: Any) -> Tim
         timeline: its recorded timeline.
         recorded: path of the record of its rollouts.
     """
-    rows, found = rollout_rows(timeline), load_file(recorded)
+    rows, columns = rollout_rows(timeline), load_file(recorded)
     lengths = dict(zip(rows.rollout.tolist(), rows.tokens.tolist(), strict=True))
-    pairs = (found[name].tolist() for name in (UNDER_WAY, UNDER_WAY_TOKENS))
+    pairs = (columns[name].tolist() for name in (UNDER_WAY, UNDER_WAY_TOKENS))
     lengths |= dict(zip(*pairs, strict=True))
     simulation, segments = config.simulation(), list[Timeline]()
     while simulation.version < len(timeline.folds):
         before = simulation.version
         segments.append(simulation.advance(folds=1))
-        asked = simulation.asked()
-        if simulation.version == before and len(asked.rollout):
-            told = [
+        queries = simulation.asked()
+        if simulation.version == before and len(queries.rollout):
+            answers = [
                 max(lengths.get(r, 0), k + 1)
-                for r, k in zip(asked.rollout.tolist(), asked.kept.tolist(), strict=True)
+                for r, k in zip(queries.rollout.tolist(), queries.kept.tolist(), strict=True)
             ]
-            simulation.answer(asked.rollout, np.array(told, np.int64))
+            simulation.answer(queries.rollout, np.array(answers, np.int64))
     return concat(segments)

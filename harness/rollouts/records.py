@@ -136,14 +136,14 @@ class TokenRows(Table):
 
 def rollout_rows(timeline: Timeline) -> RolloutRows:
     """The rollouts with a known fate of a timeline, simulated or loaded."""
-    found = timeline.own.get("rollouts")
-    return RolloutRows() if found is None else RolloutRows(**found.columns())
+    table = timeline.own.get("rollouts")
+    return RolloutRows() if table is None else RolloutRows(**table.columns())
 
 
 def token_rows(timeline: Timeline) -> TokenRows:
     """The stretches of tokens of a timeline, simulated or loaded."""
-    found = timeline.own.get("tokens")
-    return TokenRows() if found is None else TokenRows(**found.columns())
+    table = timeline.own.get("tokens")
+    return TokenRows() if table is None else TokenRows(**table.columns())
 
 
 ROLLOUTS = "rollouts.safetensors"
@@ -180,7 +180,7 @@ def share_thrown_away(record: Record) -> dict[int, float]:
         >>> share_thrown_away(rollouts)
         {1: 0.5, 2: 1.0}
     """
-    values, where = np.unique(record["difficulty"], return_inverse=True)
-    gone = np.bincount(where, weights=record["fate"] != TRAINED)
-    shares = gone / np.bincount(where)
+    values, places = np.unique(record["difficulty"], return_inverse=True)
+    gone = np.bincount(places, weights=record["fate"] != TRAINED)
+    shares = gone / np.bincount(places)
     return dict(zip(values.tolist(), shares.tolist(), strict=True))

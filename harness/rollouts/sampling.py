@@ -60,10 +60,10 @@ the run.
 def _fill(key: Any, rollouts: Any, attempts: Any, out: Any) -> None:
     for row in range(out.shape[0]):
         for place in range(0, out.shape[1], 2):
-            first, second = uniforms(key, rollouts[row], place, attempts[row])
-            out[row, place] = first
+            a, b = uniforms(key, rollouts[row], place, attempts[row])
+            out[row, place] = a
             if place + 1 < out.shape[1]:
-                out[row, place + 1] = second
+                out[row, place + 1] = b
 
 
 def draw_uniforms(
@@ -106,7 +106,7 @@ def sample(
         log_probs, ends = decode_all(policy, tokens[:-1], begins[:-1], draws, temperature)
     else:
         log_probs, ends = _decode_together(policy, tokens, begins, draws, temperature)
-    places = [slice(*each) for each in zip(begins.tolist(), ends.tolist(), strict=False)]
+    places = [slice(*pair) for pair in zip(begins.tolist(), ends.tolist(), strict=False)]
     rows = zip(tokens, log_probs, places, strict=False)
     return [Completion(tokens[at].copy(), logs[at].copy()) for tokens, logs, at in rows][:count]
 
@@ -128,7 +128,7 @@ def _decode_together(
     ends, log_probs = np.zeros(count + 1, np.int64), np.zeros((count + 1, context), np.float32)
     numbers = np.concatenate([draws, np.zeros((1, context))])
     which, places = np.minimum(np.arange(ROWS), count), np.zeros(ROWS, np.int64)
-    begun, active, device = min(ROWS, count), count, next(policy.parameters()).device
+    next_row, active, device = min(ROWS, count), count, next(policy.parameters()).device
     every = torch.arange(ROWS, device=device)
     so_far = torch.zeros((ROWS, context), dtype=torch.int64, device=device)
     while active:
@@ -144,8 +144,8 @@ def _decode_together(
         ended = np.flatnonzero(is_drawn)[(sampled[0] == END) | (ahead == context - 1)]
         ends[which[ended]] = places[ended] + 1
         for row in ended.tolist():  # a new rollout takes over the row
-            which[row], places[row] = begun, 0
-            begun = min(begun + 1, count)
+            which[row], places[row] = next_row, 0
+            next_row = min(next_row + 1, count)
         active -= len(ended)
         places[which == count] = 0
     return log_probs, ends
@@ -156,12 +156,12 @@ def sample_greedily(
 ) -> list[np.ndarray]:
     """The most probable token after token, int64 ``[n]`` for each prefix."""
     draws = np.zeros((len(prefixes), context))
-    return [each.tokens for each in sample(policy, prefixes, draws, temperature=0.0)]
+    return [completion.tokens for completion in sample(policy, prefixes, draws, temperature=0.0)]
 
 
 def check_sampled(
     policy: nn.Module,
-    found: Sequence[Any],
+    answers: Sequence[Any],
     prefixes: Sequence[np.ndarray],
     vocabulary: int,
     context: int,
@@ -170,7 +170,7 @@ def check_sampled(
 
     Args:
         policy: the module that was sampled from.
-        found: a pair (tokens, log_probs) for each prefix.
+        answers: a pair (tokens, log_probs) for each prefix.
         prefixes: prompts, with kept tokens.
         vocabulary: V.
         context: C.
@@ -179,32 +179,32 @@ def check_sampled(
         UserError: an answer is missing, empty, or not what `Completion` says.
     """
     try:
-        pairs = [(np.asarray(tokens), np.asarray(logs)) for tokens, logs in found]
+        pairs = [(np.asarray(tokens), np.asarray(logs)) for tokens, logs in answers]
     except (TypeError, ValueError, RuntimeError) as error:
-        told = "a pair (tokens, log_probs) for each rollout"
-        raise UserError(f"sampler: {describe_raised(error)}; allowed: {told}") from error
+        form = "a pair (tokens, log_probs) for each rollout"
+        raise UserError(f"sampler: {describe_raised(error)}; allowed: {form}") from error
     if len(pairs) != len(prefixes):
-        told = f"{len(pairs)} answers for {len(prefixes)} rollouts; allowed: one for each"
-        raise UserError(f"sampler: {told}")
+        form = f"{len(pairs)} answers for {len(prefixes)} rollouts; allowed: one for each"
+        raise UserError(f"sampler: {form}")
     for (tokens, logs), prefix in zip(pairs, prefixes, strict=True):
         room = context - len(prefix)
         if tokens.ndim != 1 or not 1 <= len(tokens) <= room:
-            shown = f"{len(tokens)} tokens" if tokens.ndim == 1 else f"tokens {tokens.shape}"
-            raise UserError(f"sampler: {shown} of a rollout; allowed: from 1 to {room}")
+            size = f"{len(tokens)} tokens" if tokens.ndim == 1 else f"tokens {tokens.shape}"
+            raise UserError(f"sampler: {size} of a rollout; allowed: from 1 to {room}")
         if tokens.dtype.kind not in "iu" or tokens.min() < 0 or tokens.max() >= vocabulary:
-            told = f"whole numbers from 0 to {vocabulary - 1}"
-            raise UserError(f"sampler: tokens {tokens.tolist()[:5]}; allowed: {told}")
+            form = f"whole numbers from 0 to {vocabulary - 1}"
+            raise UserError(f"sampler: tokens {tokens.tolist()[:5]}; allowed: {form}")
         if (tokens[:-1] == END).any():
-            told = f"token {END} at the end alone"
-            raise UserError(f"sampler: tokens {tokens.tolist()[:5]}; allowed: {told}")
+            form = f"token {END} at the end alone"
+            raise UserError(f"sampler: tokens {tokens.tolist()[:5]}; allowed: {form}")
         if logs.shape != tokens.shape or logs.dtype.kind not in "fiu":
-            told = f"one number for each of the {len(tokens)} tokens"
-            raise UserError(f"sampler: log_probs of shape {logs.shape}; allowed: {told}")
+            form = f"one number for each of the {len(tokens)} tokens"
+            raise UserError(f"sampler: log_probs of shape {logs.shape}; allowed: {form}")
         wrong = ~(np.isfinite(logs) & (logs <= MOST_LOG_PROB))
         # of a policy that has diverged, no probability is known
         if wrong.any() and _is_finite(policy, np.concatenate([prefix, tokens])):
-            told = "finite numbers up to 0"
-            raise UserError(f"sampler: log_probs {logs[wrong].tolist()[:5]}; allowed: {told}")
+            form = "finite numbers up to 0"
+            raise UserError(f"sampler: log_probs {logs[wrong].tolist()[:5]}; allowed: {form}")
     return [Completion(tokens.astype(np.int64), logs.astype(np.float32)) for tokens, logs in pairs]
 
 
@@ -246,29 +246,29 @@ class Score(NamedTuple):
 
 def score_greedily(policy: nn.Module, problems: Problems, held_out: Sequence[Problem]) -> Score:
     """Score the most probable answers of held-out problems; equal prompts are answered once."""
-    unique = {each.prompt: each for each in held_out}
+    unique = {problem.prompt: problem for problem in held_out}
     prefixes = [np.array(prompt, np.int64) for prompt in unique]
     answers = sample_greedily(policy, prefixes, problems.context)
     pairs = zip(unique, answers, strict=True)
-    given = {prompt: answer.tolist() for prompt, answer in pairs}
-    found = {
-        each.prompt: check_reward(problems.reward(each, given[each.prompt]))
-        for each in unique.values()
+    replies = {prompt: answer.tolist() for prompt, answer in pairs}
+    scores = {
+        problem.prompt: check_reward(problems.reward(problem, replies[problem.prompt]))
+        for problem in unique.values()
     }
-    rewards = np.array([found[each.prompt] for each in held_out])
-    classes = np.array([each.difficulty for each in held_out])
+    rewards = np.array([scores[problem.prompt] for problem in held_out])
+    classes = np.array([problem.difficulty for problem in held_out])
     by_class = {k: float(rewards[classes == k].mean()) for k in np.unique(classes).tolist()}
-    tokens = float(np.mean([len(given[each.prompt]) for each in held_out]))
+    tokens = float(np.mean([len(replies[problem.prompt]) for problem in held_out]))
     return Score(float(rewards.mean()), by_class, tokens)
 
 
 def score_samples(
-    policy: nn.Module, problems: Problems, given: Sequence[Problem], seed: int
+    policy: nn.Module, problems: Problems, questions: Sequence[Problem], seed: int
 ) -> float:
     """Mean reward of one sampled answer for each problem."""
-    prefixes = [np.array(each.prompt, np.int64) for each in given]
-    numbers = np.arange(len(given))
+    prefixes = [np.array(item.prompt, np.int64) for item in questions]
+    numbers = np.arange(len(questions))
     draws = draw_uniforms(seed, numbers, np.zeros_like(numbers), problems.context)
-    found = sample(policy, prefixes, draws)
-    pairs = zip(given, found, strict=True)
-    return float(np.mean([problems.reward(each, one.tokens.tolist()) for each, one in pairs]))
+    completions = sample(policy, prefixes, draws)
+    pairs = zip(questions, completions, strict=True)
+    return float(np.mean([problems.reward(item, reply.tokens.tolist()) for item, reply in pairs]))

@@ -75,13 +75,13 @@ class SmallTransformer(Spec, PolicySource):
         Weights are normal with deviation 0.02, those that add to the residual stream with that
         divided by the root of twice the layers (Radford et al. 2019, section 2.3).
         """
-        made = Transformer(vocabulary, context, self.width, self.layers, self.heads)
+        policy = Transformer(vocabulary, context, self.width, self.layers, self.heads)
         random = torch.Generator().manual_seed(stream_key(seed, "policy") % 2**63)
         with torch.no_grad():
-            for name, weight in made.named_parameters():
+            for name, weight in policy.named_parameters():
                 if weight.ndim == 2:
                     adds = name.endswith(("join.weight", "down.weight"))
                     weight.normal_(0.0, 0.02 / (2 * self.layers) ** (adds / 2), generator=random)
                 elif name.endswith("bias"):
                     weight.zero_()
-        return made
+        return policy

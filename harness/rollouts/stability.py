@@ -83,13 +83,13 @@ def _train(
 ) -> dict[str, float]:
     """Train to the collapse or the end; a figure that is not finite is a collapse, too."""
     problems, updates = config.training.problems, config.training.updates
-    given = [problems.train(APART + k, config.seed) for k in range(config.probe)]
+    prompts = [problems.train(APART + k, config.seed) for k in range(config.probe)]
 
-    def probe(done: int) -> float:
+    def probe(count: int) -> float:
         policy = executor.weights.load(executor.server.model)
-        reward = score_samples(policy, problems, given, config.seed)
-        share = done / max(1, updates)
-        writer.log("reward", reward, fold=done, time_s=executor.now_s, epoch=share)
+        reward = score_samples(policy, problems, prompts, config.seed)
+        share = count / max(1, updates)
+        writer.log("reward", reward, fold=count, time_s=executor.now_s, epoch=share)
         return reward
 
     before = reward = probe(0)
@@ -102,13 +102,13 @@ def _train(
             reward = probe(done)
             has_collapsed = reward <= config.share * before or not is_finite
             watch(Progress(writer.hash, done / updates, 1.0, f"reward {reward:.3f}"))
-    told = {name: _mean(figures, name) for name in MEANS}
-    clipped = (told.pop("clipped_positive") + told.pop("clipped_negative")) / 2.0
-    told |= {"reward_before": before, "reward": reward, "updates": done, "clipped": clipped}
-    return told | ({"stable": 0, "collapse": done} if has_collapsed else {"stable": 1})
+    summary = {name: _mean(figures, name) for name in MEANS}
+    clipped = (summary.pop("clipped_positive") + summary.pop("clipped_negative")) / 2.0
+    summary |= {"reward_before": before, "reward": reward, "updates": done, "clipped": clipped}
+    return summary | ({"stable": 0, "collapse": done} if has_collapsed else {"stable": 1})
 
 
 def _mean(figures: list[dict[str, float]], name: str) -> float:
     """Mean of a figure over the updates that have it: one without a gradient has fewer."""
-    found = [each[name] for each in figures if name in each]
-    return float(np.mean(found)) if found else 0.0
+    values = [update[name] for update in figures if name in update]
+    return float(np.mean(values)) if values else 0.0

@@ -133,37 +133,37 @@ def compare_gradients(
         temperature: of sampling.
     """
     with torch.no_grad():
-        known = [
-            score_tokens(weights.load(each), groups.rows, temperature)[0] for each in behaviours
+        scores = [
+            score_tokens(weights.load(vector), groups.rows, temperature)[0] for vector in behaviours
         ]
     scored, _ = score_tokens(weights.load(model), groups.rows, temperature)
     counts = torch.tensor([len(answer) for _, answer in groups.rows], device=scored.device)
     owner = torch.arange(len(counts), device=scored.device).repeat_interleave(counts)
     advantages = group_advantages(groups.rewards).flatten().to(scored.device).float()[owner]
     size = groups.rewards.shape[1]
-    fresh, _ = _slopes(loss, scored, scored.detach(), advantages)
-    coefficients, ratios, cuts = [fresh], list[Tensor](), list[Tensor]()
-    for behaviour in known:
+    slopes_fresh, _ = _slopes(loss, scored, scored.detach(), advantages)
+    coefficients, ratios, cuts = [slopes_fresh], list[Tensor](), list[Tensor]()
+    for behaviour in scores:
         logs = torch.zeros(len(counts) // size, dtype=torch.float64, device=scored.device)
         logs.index_add_(0, owner // size, (behaviour - scored.detach()).double())
         slopes, cut = _slopes(loss, scored, behaviour, advantages)
         ratios.append(logs.exp())
         cuts.append(cut)
-        coefficients.append(ratios[-1].float()[owner // size] * slopes - fresh)
-    found = [_pull(weights, scored, each) / len(counts) for each in coefficients]
-    both = torch.stack(ratios).cpu(), torch.stack(cuts).cpu()
-    return GradientComparison(found[0], torch.stack(found[1:]), *both)
+        coefficients.append(ratios[-1].float()[owner // size] * slopes - slopes_fresh)
+    gradients = [_pull(weights, scored, vector) / len(counts) for vector in coefficients]
+    shares = torch.stack(ratios).cpu(), torch.stack(cuts).cpu()
+    return GradientComparison(gradients[0], torch.stack(gradients[1:]), *shares)
 
 
 def _slopes(
     loss: Loss, scored: Tensor, behaviour: Tensor, advantages: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Derivatives ``[N]`` of the loss by the logarithms ``scored [N]``, and the share cut off."""
-    given = scored.detach().requires_grad_()
-    tokens = TokenProbabilities(given, behaviour, scored.detach(), advantages)
+    leaf = scored.detach().requires_grad_()
+    tokens = TokenProbabilities(leaf, behaviour, scored.detach(), advantages)
     cast(Any, loss.terms(tokens).sum()).backward()
-    assert given.grad is not None
-    return given.grad, loss.is_cut(tokens).double().mean()
+    assert leaf.grad is not None
+    return leaf.grad, loss.is_cut(tokens).double().mean()
 
 
 def _pull(weights: Weights, scored: Tensor, coefficients: Tensor) -> Tensor:
@@ -171,7 +171,7 @@ def _pull(weights: Weights, scored: Tensor, coefficients: Tensor) -> Tensor:
     parts = torch.autograd.grad(
         scored, list(weights.module.parameters()), coefficients, retain_graph=True
     )
-    return torch.cat([each.flatten() for each in parts]).double().cpu()
+    return torch.cat([part.flatten() for part in parts]).double().cpu()
 
 
 def estimate_square_norm(blocks: Tensor) -> float:
@@ -200,7 +200,7 @@ def _measure(config: StaleGradientConfig, start: Tensor) -> dict[str, float]:
     weights, cuts = list[Tensor](), list[Tensor]()
     for version in config.versions:
         behaviours = [models[version - staleness] for staleness in config.stalenesses]
-        found = [
+        rows = [
             compare_gradients(
                 executor.weights, config.training.loss,
                 _sample(config, executor.weights, models[version], version, block),
@@ -208,20 +208,20 @@ def _measure(config: StaleGradientConfig, start: Tensor) -> dict[str, float]:
             )
             for block in range(config.blocks)
         ]  # fmt: skip
-        norm.append(estimate_square_norm(torch.stack([each.fresh for each in found])))
-        differences = torch.stack([each.difference for each in found], 1)
-        squares.append([estimate_square_norm(each) for each in differences])
-        weights += [each.weights for each in found]
-        cuts += [each.clip_shares for each in found]
+        norm.append(estimate_square_norm(torch.stack([row.fresh for row in rows])))
+        differences = torch.stack([row.difference for row in rows], 1)
+        squares.append([estimate_square_norm(row) for row in differences])
+        weights += [row.weights for row in rows]
+        cuts += [row.clip_shares for row in rows]
     every = torch.cat(weights, 1)
     shares = every.sum(1).square() / (every.shape[1] * every.square().sum(1))
     cut = torch.stack(cuts).mean(0)
-    told = {"square": float(np.mean(norm))}
+    summary = {"square": float(np.mean(norm))}
     for k, staleness in enumerate(config.stalenesses):
-        told[f"bias_square/{staleness}"] = float(np.mean([each[k] for each in squares]))
-        told[f"weights/{staleness}"] = float(shares[k])
-        told[f"clipped/{staleness}"] = float(cut[k])
-    return told
+        summary[f"bias_square/{staleness}"] = float(np.mean([row[k] for row in squares]))
+        summary[f"weights/{staleness}"] = float(shares[k])
+        summary[f"clipped/{staleness}"] = float(cut[k])
+    return summary
 
 
 def _sample(
@@ -230,11 +230,11 @@ def _sample(
     """Groups of a block, sampled by a version; no prompt number is used twice."""
     training = config.training
     group, problems = training.protocol.group, training.problems
-    first = APART + (version * config.blocks + block) * config.groups
-    each = [problems.train(first + k, training.seed) for k in range(config.groups)]
-    each = [problem for problem in each for _ in range(group)]
-    prompts = [np.array(problem.prompt, np.int64) for problem in each]
-    numbers = np.arange(first * group, first * group + len(each))
+    begin = APART + (version * config.blocks + block) * config.groups
+    questions = [problems.train(begin + k, training.seed) for k in range(config.groups)]
+    questions = [problem for problem in questions for _ in range(group)]
+    prompts = [np.array(problem.prompt, np.int64) for problem in questions]
+    numbers = np.arange(begin * group, begin * group + len(questions))
     draws = draw_uniforms(training.seed, numbers, np.zeros_like(numbers), problems.context)
     policy = weights.load(model)
     answers: Sequence[Completion] = training.policy.sample(
@@ -242,7 +242,7 @@ def _sample(
     )
     rewards = [
         problems.reward(problem, answer.tokens.tolist())
-        for problem, answer in zip(each, answers, strict=True)
+        for problem, answer in zip(questions, answers, strict=True)
     ]
     rows = [(prompt, answer.tokens) for prompt, answer in zip(prompts, answers, strict=True)]
     return Groups(rows, torch.tensor(rewards, dtype=torch.float64).view(-1, group))

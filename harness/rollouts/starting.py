@@ -51,8 +51,8 @@ def begin(config: StartConfig, store: Store, watch: Watch) -> Run:
 
 def _make(config: StartConfig) -> Any:
     problems = config.problems
-    made = config.policy.make(problems.vocabulary, problems.context, config.start.seed)
-    return made.to(config.device)
+    policy = config.policy.make(problems.vocabulary, problems.context, config.start.seed)
+    return policy.to(config.device)
 
 
 def _train(config: StartConfig, writer: RunWriter, watch: Watch) -> tuple[Tensor, int, float]:
@@ -62,32 +62,32 @@ def _train(config: StartConfig, writer: RunWriter, watch: Watch) -> tuple[Tensor
     model = weights.vector.clone()
     state = dict(optimizer.start(model.unsqueeze(0)))
     measured = [problems.train(2 * APART + k, start.seed) for k in range(start.measured)]
-    if not all(each.solution for each in measured):
+    if not all(problem.solution for problem in measured):
         raise UserError("start.steps: the problems have no solutions; allowed: 0")
     step, share = 0, 0.0
     for step in range(start.steps + 1):
         if step % start.every == 0 or step == start.steps:
             share = score_samples(weights.load(model), problems, measured, start.seed)
             writer.log("share_right", share, fold=step, time_s=0.0, epoch=step / start.steps)
-            told = f"right answers {share:.1%}"
-            watch(Progress(writer.hash, step, start.steps, told, "steps at most"))
+            text = f"right answers {share:.1%}"
+            watch(Progress(writer.hash, step, start.steps, text, "steps at most"))
             if share >= start.least or step == start.steps:
                 break
-        first = APART + step * start.minibatch
-        given = [problems.train(first + k, start.seed) for k in range(start.minibatch)]
-        direction = _gradient(weights, model, given).unsqueeze(0)
+        begin = APART + step * start.minibatch
+        examples = [problems.train(begin + k, start.seed) for k in range(start.minibatch)]
+        direction = _gradient(weights, model, examples).unsqueeze(0)
         optimizer.direct_(direction, model.unsqueeze(0), state, cast(Any, weights))
         model.sub_(direction[0], alpha=start.rate)
     if not start.least <= share <= start.most:
-        told = f"after {step} steps {share:.1%} of the answers are right"
-        wanted = f"from {start.least:.1%} to {start.most:.1%}, by other steps, rate or every"
-        raise UserError(f"start: {told}; allowed: {wanted}")
+        text = f"after {step} steps {share:.1%} of the answers are right"
+        form = f"from {start.least:.1%} to {start.most:.1%}, by other steps, rate or every"
+        raise UserError(f"start: {text}; allowed: {form}")
     return model, step, share
 
 
-def _gradient(weights: Weights, model: Tensor, given: list[Problem]) -> Tensor:
+def _gradient(weights: Weights, model: Tensor, examples: list[Problem]) -> Tensor:
     """The gradient ``[P]`` of the mean of ``-log pi`` over the tokens of right answers."""
-    given.sort(key=lambda each: len(each.prompt) + len(each.solution))
-    both = [(each.prompt, each.solution) for each in given]
-    rows = [(np.array(a, np.int64), np.array(b, np.int64)) for a, b in both]
+    examples.sort(key=lambda example: len(example.prompt) + len(example.solution))
+    pairs = [(example.prompt, example.solution) for example in examples]
+    rows = [(np.array(a, np.int64), np.array(b, np.int64)) for a, b in pairs]
     return weights.slope(-score_tokens(weights.load(model), rows)[0].mean())

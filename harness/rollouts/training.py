@@ -89,8 +89,8 @@ class RolloutTraining(Training[RolloutExecutor]):
         for difficulty, mean in score.by_difficulty.items():
             self.log(f"score/{difficulty}", mean)
         self.log("answer_tokens", score.tokens)
-        done, told = self.executor.server.version, f"score {score.mean:.1%}"
-        self.watch(Progress(self.writer.hash, done, max(1, self.config.updates), told, "updates"))
+        step, text = self.executor.server.version, f"score {score.mean:.1%}"
+        self.watch(Progress(self.writer.hash, step, max(1, self.config.updates), text, "updates"))
 
     def finish(self) -> None:
         """See `Training`; the last evaluation was at the last update."""
@@ -116,8 +116,8 @@ class RolloutTraining(Training[RolloutExecutor]):
 
     def summarise(self, status: Outcome, timeline: Timeline) -> tuple[dict[str, Any], str]:
         """See `Training`: scores before and after, times, staleness, and what was thrown away."""
-        first = {row["name"]: row["value"] for row in reversed(self.writer.rows())}
-        scores = {name: value for name, value in first.items() if name.startswith("score")}
+        initial = {row["name"]: row["value"] for row in reversed(self.writer.rows())}
+        scores = {name: value for name, value in initial.items() if name.startswith("score")}
         summary = {
             **{name.replace("score", "score_before", 1): value for name, value in scores.items()},
             **self.last_measured(),
@@ -155,22 +155,22 @@ def measure_rollouts(timeline: Timeline, recorded: Arrays) -> dict[str, float]:
     age = trained.trained_version - trained.oldest_version
     by_token = (trained.trained_version - trained.mean_version) * trained.tokens
     seconds = float(timeline.folds.time_s[-1])
-    found = {
+    figures = {
         "staleness_tokens": float(by_token.sum() / trained.tokens.sum()),
         "staleness_rollouts": float(age.mean()),
         "staleness_most": int(age.max()),
         "tokens_per_s": float(trained.tokens.sum()) / seconds if seconds else math.inf,
         "thrown_away": 1.0 - len(trained) / len(rows),
     }
-    known = ~np.isnan(recorded[REWARD])
+    is_rewarded = ~np.isnan(recorded[REWARD])
     for name, keep in (
         ("trained", recorded["fate"] == TRAINED),
         ("thrown", recorded["fate"] != TRAINED),
     ):
-        if (keep & known).any():
-            found[f"{name}_tokens"] = float(recorded["tokens"][keep & known].mean())
-            found[f"{name}_reward"] = float(recorded[REWARD][keep & known].mean())
-    return found
+        if (keep & is_rewarded).any():
+            figures[f"{name}_tokens"] = float(recorded["tokens"][keep & is_rewarded].mean())
+            figures[f"{name}_reward"] = float(recorded[REWARD][keep & is_rewarded].mean())
+    return figures
 
 
 @contextmanager

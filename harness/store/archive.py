@@ -31,7 +31,7 @@ def write_archive(path: Path, runs: Iterable[Run]) -> None:
     ]
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:xz") as tar:
-        for _, name, run in sorted(members, key=lambda each: (*each[:2], each[2].hash)):
+        for _, name, run in sorted(members, key=lambda item: (*item[:2], item[2].hash)):
             data = (run.dir / name).read_bytes()
             member = tarfile.TarInfo(f"{run.hash}/{name}")
             member.size = len(data)

@@ -80,8 +80,8 @@ class Claim:
             OSError, UserError: the folder cannot be read or written.
         """
         begun_s = since_s = looked_s = time.monotonic()
-        seen, is_told = _look(self._path), False
-        while not self._is_made(seen is not None and looked_s - since_s > STALE_S):
+        mark, is_told = _look(self._path), False
+        while not self._is_made(mark is not None and looked_s - since_s > STALE_S):
             if looked_s - begun_s > TELL_S and not is_told:
                 is_told = True
                 process = _read(self._path).partition(" ")[0]
@@ -90,8 +90,8 @@ class Claim:
             # Taken before the look: were this process suspended in between, the time would not
             # count as the other's silence.
             looked_s = time.monotonic()
-            if (now := _look(self._path)) != seen:
-                seen, since_s = now, time.monotonic()
+            if (latest := _look(self._path)) != mark:
+                mark, since_s = latest, time.monotonic()
         Thread(target=self._renew, daemon=True).start()
 
     def is_held(self) -> bool:

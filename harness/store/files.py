@@ -122,8 +122,8 @@ def replacing(path: Path) -> Generator[Path]:
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
-        named = None if error.filename is None else Path(os.fsdecode(error.filename))
-        is_ours = named is None or named.name.startswith(PREFIX)
+        place = None if error.filename is None else Path(os.fsdecode(error.filename))
+        is_ours = place is None or place.name.startswith(PREFIX)
         raise machine_error(error, path if is_ours else None) from error
 
 
@@ -335,6 +335,6 @@ def read_columns(path: Path) -> Columns:
             for key in dict.fromkeys((*TYPES, *table.column_names))
         }
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
-        first = str(error).splitlines()[0]
-        raise Damaged(f"{path}: not a whole file of metrics ({first})") from None
+        line = str(error).splitlines()[0]
+        raise Damaged(f"{path}: not a whole file of metrics ({line})") from None
     return columns

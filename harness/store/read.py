@@ -43,11 +43,11 @@ def folder_of_run(folder: Path) -> Path:
     """
     if is_run(folder):
         return folder
-    runs = [each for each in files.list_folder(folder) if is_run(each)]
+    runs = [path for path in files.list_folder(folder) if is_run(path)]
     if len(runs) == 1:
         return runs[0]
-    told = f"{len(runs)} runs" if runs else "no run"
-    raise UserError(f"{folder}: {told}; allowed: a folder of a store (lagbench runs)")
+    count = f"{len(runs)} runs" if runs else "no run"
+    raise UserError(f"{folder}: {count}; allowed: a folder of a store (lagbench runs)")
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,11 @@ class Run:
             KeyError: nothing was logged under this name; the message lists what was.
         """
         columns = self.metrics
-        here = columns["name"] == name
-        if not here.any():
+        rows = columns["name"] == name
+        if not rows.any():
             names = ", ".join(sorted(set(columns["name"].tolist()))) or "nothing"
             raise KeyError(f"run {self.hash[:12]}: no metric {name!r}; it has {names}")
-        return columns["epoch"][here], columns["value"][here], columns["time_s"][here]
+        return columns["epoch"][rows], columns["value"][rows], columns["time_s"][rows]
 
     def deployed(self, metric: str) -> str:
         """Name of a metric for the model to deploy: the averaged one if the run has it.
@@ -126,9 +126,9 @@ class Run:
         if self.status in ("unfinished", "damaged"):
             return []
         lost = files.find_damaged(self.dir, self.digests, schema.LARGE)
-        for name, read in ((schema.CONFIG, self._read_config), (schema.PROVENANCE, self._moment)):
+        for name, reader in ((schema.CONFIG, self._read_config), (schema.PROVENANCE, self._moment)):
             try:
-                read()
+                reader()
             except Damaged:
                 lost.append(name)
         return lost
@@ -152,8 +152,8 @@ class Run:
         Args:
             name: title of the run.
         """
-        why = "" if not self.note else f"{' ' if self.note.startswith('in ') else ': '}{self.note}"
-        return f"{name} ({self.hash[:SHORT]}) {self.status}{why}"
+        end = "" if not self.note else f"{' ' if self.note.startswith('in ') else ': '}{self.note}"
+        return f"{name} ({self.hash[:SHORT]}) {self.status}{end}"
 
     def lines(self) -> list[str]:
         """The results as lines: one per value of the summary, the status and the folder."""
@@ -161,8 +161,8 @@ class Run:
             key: f"{value:.6g}" if isinstance(value, float) else value
             for key, value in sorted(self.summary.items())
         }
-        told = {**figures, "status": self.status, "run": self.dir}
-        return [f"{key:32} {value}" for key, value in told.items()]
+        facts = {**figures, "status": self.status, "run": self.dir}
+        return [f"{key:32} {value}" for key, value in facts.items()]
 
     @cached_property
     def provenance(self) -> dict[str, Any]:
@@ -212,8 +212,8 @@ def verify_run(run: Run) -> Run:
 def _run_from_record(folder: Path, record: Mapping[str, Any]) -> Run:
     hash_ = record.get("hash")
     if not (hash_ == folder.name and is_named(folder, record.get("config"))):
-        told = f"of another run, {str(hash_)[:SHORT]}; the folder's name is not its hash"
-        raise Damaged(f"{folder / schema.RUN}: {told}")
+        mistake = f"of another run, {str(hash_)[:SHORT]}; the folder's name is not its hash"
+        raise Damaged(f"{folder / schema.RUN}: {mistake}")
     try:
         schema.check_record(record)
     except ValueError as error:

@@ -55,15 +55,15 @@ class Store:
         Args:
             facts: JSON values, e.g. the commit of the code.
         """
-        told = copy(self)
-        told._under = facts
-        return told
+        store = copy(self)
+        store._under = facts
+        return store
 
     def with_absolute_path(self) -> Self:
         """The same store by its absolute path, for processes with another working directory."""
-        there = copy(self)
-        there.path = self.path.resolve()
-        return there
+        store = copy(self)
+        store.path = self.path.resolve()
+        return store
 
     def begin(self, config: Mapping[str, object]) -> RunWriter:
         """Claim a run, new or unfinished; waits while another process executes it.
@@ -95,8 +95,8 @@ class Store:
                 shutil.rmtree(folder / schema.CHECKPOINT, ignore_errors=True)
                 raise AlreadyFinished(run)
             if absent := self._absent(run):
-                told = f"without its {' and '.join(absent)}, which is needed"
-                LOG.warning(f"{folder}: {told}; the run is made again")
+                reason = f"without its {' and '.join(absent)}, which is needed"
+                LOG.warning(f"{folder}: {reason}; the run is made again")
             else:
                 if run.status == "damaged":
                     LOG.warning(f"{folder}: {run.note}; the run is made again")
@@ -113,8 +113,8 @@ class Store:
                 return read_record(path).get(schema.UNDER, {})
             return {}
         if self._under:
-            begun = {"schema": schema.SCHEMA, "hash": folder.name, schema.UNDER: self._under}
-            files.write_json(path, files.add_digest(begun))
+            facts = {"schema": schema.SCHEMA, "hash": folder.name, schema.UNDER: self._under}
+            files.write_json(path, files.add_digest(facts))
         return self._under
 
     def _configure(self, folder: Path, config: Mapping[str, object]) -> None:
@@ -167,12 +167,12 @@ class Store:
             UserError: no such run, or several.
         """
         folders = [self.path / hash_] if len(hash_) == 64 else self._folders(hash_)
-        found = [folder for folder in folders if is_run(folder)]
-        if len(found) != 1:
-            count = "no run" if not found else f"{len(found)} runs"
+        matches = [folder for folder in folders if is_run(folder)]
+        if len(matches) != 1:
+            count = "no run" if not matches else f"{len(matches)} runs"
             listed = f"lagbench runs {self.path} lists what it has"
             raise UserError(f"{self.path}: {count} with hash {hash_!r}; {listed}")
-        return read_run(found[0])
+        return read_run(matches[0])
 
     def runs(self) -> list[Run]:
         """All runs, finished or not, by hash; their files are not verified (`verify_run`)."""

@@ -83,7 +83,7 @@ class RunWriter:
             "time_s": float(time_s),
             "epoch": float(epoch),
         }
-        self._rows.append(row | {key: float(each) for key, each in further.items()})
+        self._rows.append(row | {key: float(number) for key, number in further.items()})
 
     def rows(self) -> list[MetricRow]:
         """A copy of the rows so far, as plain dicts, for a checkpoint to hold.
@@ -182,8 +182,8 @@ class RunWriter:
 
     def _check_held(self) -> None:
         if self._open and not self._claim.is_held():
-            told = "taken over by another process while this one stood still"
-            raise UserError(f"run {self.hash[:SHORT]}: {told}; the same command resumes")
+            reason = "taken over by another process while this one stood still"
+            raise UserError(f"run {self.hash[:SHORT]}: {reason}; the same command resumes")
 
     def _record(
         self, status: Outcome, summary: Mapping[str, object], note: str
@@ -208,8 +208,8 @@ class RunWriter:
         except Damaged:  # there is none, or it has been damaged since
             return
         if before != record:
-            told = "made again with other results than it had, as another kind of processor may"
-            LOG.warning(f"run {self.hash[:SHORT]}: {told}")
+            reason = "made again with other results than it had, as another kind of processor may"
+            LOG.warning(f"run {self.hash[:SHORT]}: {reason}")
 
     def _digest(self, name: str) -> str:
         return self._digests.get(name) or files.sha256_of(self.dir / name)
