@@ -286,19 +286,21 @@ def _enough(table: Table, best: Row) -> str:
     most = rows[-1].cell.workers
     if len(rows) == 1:
         return ""
+    is_alone = len({row.cell.method for row in table.rows}) == 1
+    of = "" if is_alone else f" of {best.cell.method}"
     for place, row in enumerate(rows):
         more = rows[place + 1 :]
         gains = [found for each in more if (found := compare_chosen(table, each, row)) is not None]
         if row.is_earned and not any(_is_faster(found) for found in gains):
             if row.cell.workers == most:
-                return f"; more than {most} were not tried"
+                return f"; more than {most}{of} were not tried"
             if not gains:
                 some = any(each.reached for each in more)
                 ends = "not every seed reaches it" if some else "it is not reached"
-                return f"; with more than {row.cell.workers} {ends} {within(best)}"
+                return f"; with more than {row.cell.workers}{of} {ends} {within(best)}"
             some = any(found.time.estimate > 1.0 for found in gains)
             seen = " that these seeds show" if some else ""
-            return f"; more than {row.cell.workers} pay nothing{seen}"
+            return f"; more than {row.cell.workers}{of} pay nothing{seen}"
     return ""
 
 

@@ -117,19 +117,25 @@ def _read_loader(loader: Any, what: str) -> Arrays:
     generators = [loader.generator, getattr(getattr(batches, "sampler", None), "generator", None)]
     states = [(each, each.get_state()) for each in generators if each is not None]
     _check_indexed(loader.dataset, what)
-    passes: list[list[list[int]]] = []  # by batch
-    for number in range(2):
-        with use_seed(READING_SEED + number):  # of a loader that shuffles
-            passes.append([[batch] if batches is None else [*batch] for batch in sampler])
+    rows, again = _ask_order(sampler, is_batched=batches is not None)
+    if sorted(rows) != sorted(again) and batches is not None and hasattr(batches, "drop_last"):
+        # each pass leaves others out: all are read, and shuffled in an order of our own
+        rows, again = _ask_order(batches.sampler, is_batched=False)
     for generator, state in states:
         generator.set_state(state)  # so that a second reading gives the same order
-    rows, again = (list(chain.from_iterable(batched)) for batched in passes)
-    spare = len(loader.dataset) - len(set(rows))  # fewer than a batch are dropped from its end
-    is_whole = len(set(rows)) == len(rows) and spare < max(map(len, passes[0]), default=1)
-    if again and not is_whole and sorted(rows) != sorted(again):
+    if sorted(rows) != sorted(again):
         told = "the sampler draws other examples in each pass, and their order is read once"
         raise UserError(f"{what}: {told}; allowed: each example once a pass, weights in the loss")
     return _read(loader.dataset, None if batches is None else collate, what, rows)
+
+
+def _ask_order(sampler: Any, *, is_batched: bool) -> tuple[list[int], list[int]]:
+    """The examples of two passes of a sampler, with a seed for each if it shuffles."""
+    passes: list[list[int]] = []
+    for number in range(2):
+        with use_seed(READING_SEED + number):
+            passes.append([*chain.from_iterable(sampler)] if is_batched else [*sampler])
+    return passes[0], passes[1]
 
 
 def _read(
@@ -144,11 +150,12 @@ def _read(
     index = np.arange(len(data)) if rows is None else np.array(rows, np.int64)
     if not len(index):
         raise UserError(f"{what}: empty; {ALLOWED}")
+    check = _Check(data, index, collate, what)
     with use_seed(READING_SEED):
         before = state_of_generators()
         arrays = _stack([_example(data[row], collate, what) for row in index.tolist()], what)
         draws = state_of_generators() != before
-    _check_examples(data, index, collate, what)
+    check.finish()
     if not draws:
         return arrays
     told = "draws at random: each example is asked anew in each pass of training, with a seed"
@@ -163,33 +170,58 @@ ASKED = 32
 """Examples that are asked a second time."""
 
 
-def _check_examples(data: Any, index: np.ndarray, collate: Collate | None, what: str) -> None:
-    """Reject examples that one seed does not determine, or that depend on the rest of a batch.
+class _Check:
+    """Asks for some examples before all are read, to compare them with the same ones afterwards.
 
-    Raises:
-        UserError: there are such examples.
+    Args:
+        data: a data set that is asked for examples.
+        index: of the examples that are read.
+        collate: see `_example`.
+        what: name of the user's argument, for messages.
     """
 
-    def ask(rows: np.ndarray, seed: int = READING_SEED, batched: bool = False) -> str:
-        with use_seed(seed):
-            items = [data[row] for row in rows.tolist()]
-        with use_seed(seed):
-            if batched and collate is not None:
-                return _pair(collate(items), what).map(lambda tensor: tensor[0]).sha256
-            return "".join(_example(item, collate, what).sha256 for item in items)
+    def __init__(self, data: Any, index: np.ndarray, collate: Collate | None, what: str) -> None:
+        self._data, self._index, self._collate, self._what = data, index, collate, what
+        self._some = index[:: -(-len(index) // ASKED)]
+        self._before = self._ask(self._some)
 
-    some = index[:: -(-len(index) // ASKED)]
-    if ask(some) != ask(some):
-        told = "an example differs when it is asked again with an equal seed"
-        allowed = "draws by torch, numpy.random or random, not by a generator of its own"
-        raise UserError(f"{what}: {told}; allowed: {allowed}")
-    if collate in (None, *TORCHS_OWN) or len(index) < 3:
-        return
-    half = min(3, (len(index) - 1) // 2)  # of two batches that have the first example in common
-    one, other = index[: 1 + half], np.concatenate([index[:1], index[-half:]])
-    if any(ask(one, seed, batched=True) != ask(other, seed, batched=True) for seed in range(8)):
-        told = "collate_fn mixes examples, and is called with one at a time"
-        raise UserError(f"{what}: {told}; allowed: what makes each by itself")
+    def _ask(self, rows: np.ndarray, seed: int = READING_SEED) -> str:
+        with use_seed(seed):
+            items = [self._data[row] for row in rows.tolist()]
+        with use_seed(seed):
+            return "".join(_example(item, self._collate, self._what).sha256 for item in items)
+
+    def _ask_batch(self, rows: np.ndarray, seed: int) -> tuple[str, bool]:
+        """The first example of a batch, and whether ``collate_fn`` drew."""
+        assert self._collate is not None
+        with use_seed(seed):
+            items = [self._data[row] for row in rows.tolist()]
+        with use_seed(seed):
+            before = state_of_generators()
+            first = _pair(self._collate(items), self._what).map(lambda tensor: tensor[0])
+            return first.sha256, before != state_of_generators()
+
+    def finish(self) -> None:
+        """Reject examples that a seed does not determine, or that depend on the rest of a batch.
+
+        Raises:
+            UserError: there are such examples.
+        """
+        if self._before != self._ask(self._some):
+            told = "an example differs when it is asked again with an equal seed"
+            allowed = "draws by torch, numpy.random or random, not by a generator of its own"
+            raise UserError(f"{self._what}: {told}; allowed: {allowed}")
+        index = self._index
+        if self._collate in (None, *TORCHS_OWN) or len(index) < 3:
+            return
+        half = min(3, (len(index) - 1) // 2)  # of two batches that have the first in common
+        one, other = index[: 1 + half], np.concatenate([index[:1], index[-half:]])
+        for seed in range(8):
+            (first, draws), (again, _) = self._ask_batch(one, seed), self._ask_batch(other, seed)
+            # What is drawn for a batch of another size differs by that alone.
+            if first != again or (not draws and first != self._ask(index[:1], seed)):
+                told = "collate_fn mixes examples, and is called with one at a time"
+                raise UserError(f"{self._what}: {told}; allowed: what makes each by itself")
 
 
 def _check_indexed(data: object, what: str) -> None:

@@ -186,7 +186,7 @@ def test_a_row_that_is_ahead_when_its_passes_end_is_told_as_unfinished(seeds):
     table = build_table([replace(cell, runs=cell.runs[:seeds]) for cell in cells], 0.2)
     told = answer(table)
 
-    assert told[0].endswith("; with more than 1 it is not reached within these 5 passes.")
+    assert told[0].endswith("; with more than 1 of a it is not reached within these 5 passes.")
     assert told[1] == (
         "Not within these 5 passes, but ahead there of 1 worker alone (a) with every seed, after"
         " the same time: a with 8 workers; more passes would tell."

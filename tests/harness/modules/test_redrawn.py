@@ -183,10 +183,9 @@ def replace_train(problem: Problem, train: Arrays) -> Problem:
     ("data", "told"),
     [
         (Noisy(), "data: draws at random: each example is asked anew in each pass of training"),
-        (Plain(), ""),
-        (TensorDataset(X, Y), ""),
+        (Plain(), ""), (TensorDataset(X, Y), ""),
     ],
-)
+)  # fmt: skip
 def test_what_is_done_is_told_in_one_line(data, told, caplog):
     with caplog.at_level("INFO", "lagbench"):
         found = arrays_of(data, "data")
@@ -195,15 +194,12 @@ def test_what_is_done_is_told_in_one_line(data, told, caplog):
     assert type(found) is (RandomExamples if type(data) is Noisy else Arrays)
 
 
-@pytest.mark.parametrize(
-    "loader",
-    [
-        DataLoader(Noisy(), batch_size=7),
-        DataLoader(Noisy(), batch_size=7, shuffle=True),
-        DataLoader(Noisy(), batch_sampler=BatchSampler(RandomSampler(Noisy()), 7, False)),
-    ],
-)
-def test_a_loader_s_data_set_is_asked_anew(loader):
+@pytest.mark.parametrize("order", [
+    {"batch_size": 7}, {"batch_size": 7, "shuffle": True},
+    {"batch_sampler": BatchSampler(RandomSampler(X), 7, False)},
+])  # fmt: skip
+def test_a_loader_s_data_set_is_asked_anew(order):
+    loader = DataLoader(Noisy(), **order)
     found, again = arrays_of(loader, "data"), arrays_of(loader, "data")
     assert isinstance(found, RandomExamples)
     assert sorted(found.rows.tolist()) == list(range(60))
@@ -214,6 +210,9 @@ def test_a_loader_s_data_set_is_asked_anew(loader):
 def test_a_loader_that_drops_the_last_batch_keeps_the_rest():
     found = arrays_of(DataLoader(Noisy(), batch_size=7, drop_last=True), "data")
     assert found.rows.tolist() == list(range(56))
+    for some in (RandomSampler(X), SubsetRandomSampler(range(60))):  # drops others in each pass
+        found = arrays_of(DataLoader(Noisy(), 7, sampler=some, drop_last=True), "data")
+        assert sorted(found.rows) == list(range(60))
 
 
 def test_a_split_keeps_the_rows_of_each_part():
@@ -276,6 +275,19 @@ def collate_centred(items):
     return (x - x.mean(0) if len(x) > 1 else x), y
 
 
+def collate_mean(items):
+    x, y = default_collate(items)
+    return x / len(items), y
+
+
+class Counted(Generated):
+    """Augments from its fiftieth example on."""
+
+    def __getitem__(self, i: int):
+        self.asked += 1
+        return X[i] * (1 + (self.asked > 50)), int(Y[i])
+
+
 @pytest.mark.parametrize(
     ("data", "told"),
     [
@@ -284,6 +296,8 @@ def collate_centred(items):
         (DataLoader(Generated(random.SystemRandom().random), 4), "an example differs when it is"),
         (DataLoader(Plain(), 8, collate_fn=collate_mixed), "collate_fn mixes examples, and is"),
         (DataLoader(Noisy(), 8, collate_fn=collate_centred), "collate_fn mixes examples, and is"),
+        (DataLoader(Plain(), 8, collate_fn=collate_mean), "collate_fn mixes examples, and is"),
+        (Counted(X.numpy), "an example differs when it is asked again"),
         (DataLoader(Plain(), 8, sampler=WeightedRandomSampler([1.0, 2.0] * 30, 60)), "sampler dra"),
         (DataLoader(Plain(), 8, sampler=RandomSampler(X, num_samples=30)), "the sampler draws"),
         (DataLoader(Plain(), batch_sampler=BatchSampler(RandomSampler(X, True), 8, True)), "sampl"),
@@ -300,15 +314,11 @@ def collate_noisy(items):
     return x + torch.randn(len(x), 1), y
 
 
-@pytest.mark.parametrize(
-    "loader",
-    [
-        DataLoader(Plain(), 8, collate_fn=collate_noisy),
-        DataLoader(Noisy(), 8, sampler=SubsetRandomSampler(range(5, 25))),
-        DataLoader(Noisy(), 8, sampler=[3, 3, 4]),
-        DataLoader(Noisy(), 7, shuffle=True, drop_last=True),
-    ],
-)
+@pytest.mark.parametrize("loader", [
+    DataLoader(Plain(), 8, collate_fn=collate_noisy), DataLoader(Noisy(), 8, sampler=[3, 3, 4]),
+    DataLoader(Noisy(), 8, sampler=SubsetRandomSampler(range(5, 25))),
+    DataLoader(Noisy(), 7, shuffle=True, drop_last=True),
+])  # fmt: skip
 def test_draws_of_collate_and_orders_of_the_same_examples_are_taken(loader):
     train = arrays_of(loader, "data")
     assert isinstance(train, RandomExamples)
