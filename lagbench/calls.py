@@ -60,7 +60,7 @@ from harness.modules.allowed import (
     pair_of,
     seeds_of,
 )
-from harness.modules.experiment import Experiment, Model, cluster_of
+from harness.modules.call import Call, Model, cluster_of
 from harness.modules.network import AskedLoss
 from harness.modules.partition import dirichlet
 from harness.modules.settings import USUAL, Settings
@@ -266,9 +266,9 @@ def train(
         UserError: a mistake, in one line that says what is allowed.
     """
     check_whole("workers", workers)
-    with Experiment(model, loss, data, cluster, settings) as experiment:
-        found = experiment.run([algorithm], [workers], experiment.rate_or_own(rate))
-    return Result(build_table(found, experiment.settings.target), experiment.module)
+    with Call(model, loss, data, cluster, settings) as call:
+        found = call.run([algorithm], [workers], call.rate_or_own(rate))
+    return Result(build_table(found, call.settings.target), call.module)
 
 
 @resumable
@@ -304,10 +304,10 @@ def compare(
         rates = None
     check_kind("rates", rates, RATES, "'sweep', a number, or one by algorithm")
     assert not isinstance(rates, str)
-    with Experiment(model, loss, data, cluster, settings) as experiment:
-        found = experiment.run(algorithms, workers, rates)
-    table = build_table(found, experiment.settings.target, experiment.impossible)
-    return Result(table, experiment.module)
+    with Call(model, loss, data, cluster, settings) as call:
+        found = call.run(algorithms, workers, rates)
+    table = build_table(found, call.settings.target, call.impossible)
+    return Result(table, call.module)
 
 
 @resumable
@@ -358,20 +358,18 @@ def tolerate(
     search = Search(knob.name, knob.axis, knob.whole, ends, margin, halvings)
     knob.check(method.algorithm)
     # Both ends are configured before any run, so that a mistake is reported before training.
-    with Experiment(model, loss, data, cluster, settings) as experiment:
-        ends = [knob.apply(experiment.machine, workers, value) for value in search.between]
-        least, most = (
-            experiment.with_cluster(machine).first(method, count) for machine, count in ends
-        )
+    with Call(model, loss, data, cluster, settings) as call:
+        ends = [knob.apply(call.machine, workers, value) for value in search.between]
+        least, most = (call.with_cluster(machine).first(method, count) for machine, count in ends)
         knob.check_reach(least, most)
         for line in repeat_lines([least, most]):
-            experiment.say(line)
+            call.say(line)
 
-        fixed = experiment.rate_or_own(rate)
+        fixed = call.rate_or_own(rate)
 
-        def turn(value: float) -> tuple[Experiment, int]:
-            machine, count = knob.apply(experiment.machine, workers, value)
-            return experiment.with_cluster(machine), count
+        def turn(value: float) -> tuple[Call, int]:
+            machine, count = knob.apply(call.machine, workers, value)
+            return call.with_cluster(machine), count
 
         def grid_at(value: float) -> Grid:
             there, count = turn(value)
@@ -380,11 +378,11 @@ def tolerate(
         def run(value: float, grid: Grid, tally: Tally) -> list[Cell]:
             return turn(value)[0].run_grid(grid, tally)
 
-        jobs = experiment.settings.jobs
+        jobs = call.settings.jobs
         found = ToleranceSearch(search, grid_at, run, jobs).find()
         runs = [run for point in found.points for run in point.cell.runs]
         for line in [f"no effect: {knob.idle}"] if knob.idle else idle_lines(runs):
-            experiment.say(line)
+            call.say(line)
         return Tolerated(found)
 
 
@@ -498,10 +496,10 @@ def advise(
         check_whole("intervals", interval)
     if budget is not None:
         check_number("budget", budget)
-    with Experiment(model, loss, data, machines, settings) as experiment:
-        counts = worker_counts(experiment.machine.size, workers or ())
-        grid = experiment.grid([*expand(algorithms, intervals)], counts, None)
-        return Advice(experiment.advise(grid, budget))
+    with Call(model, loss, data, machines, settings) as call:
+        counts = worker_counts(call.machine.size, workers or ())
+        grid = call.grid([*expand(algorithms, intervals)], counts, None)
+        return Advice(call.advise(grid, budget))
 
 
 def load(run: str | Path) -> Run:

@@ -78,6 +78,17 @@ class Subject:
         return replace(self, corpus=self.made(seed), corpus_seed=seed)
 
     @property
+    def names(self) -> dict[str, Any]:
+        """The fields of a configuration that name the corpus."""
+        corpus = self.corpus
+        return {
+            "corpus": corpus.name,
+            "scale": self.scale,
+            "corpus_seed": self.corpus_seed,
+            "fingerprint": corpus.fingerprint,
+        }
+
+    @property
     def development(self) -> Subject:
         """The subject that settings are tuned on; it shares a recorded corpus with the verdicts."""
         return self.replicate(DEVELOPMENT)

@@ -31,7 +31,7 @@ forks.context(
     "harness.processes.rank_main",
     "harness.kernels.preload",
     "harness.speech.sequence_task",
-    "harness.modules.application",
+    "harness.modules.task",
     "harness.rollouts.task",
     "harness.experiment.grid",
     "lagbench",

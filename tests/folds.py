@@ -44,7 +44,7 @@ from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.replay.fold_replay import StaleReplay
 from harness.simulator import Averaging, ParameterServer, Simulation, Workload, load_cluster
-from harness.speech.frames import Frames
+from harness.speech.frames import FramesOnDevice
 from tests.logical_device import DEVICE, Counts, LogicalDevice
 
 CLUSTER = load_cluster(Path(__file__).parents[1] / "reproductions/clusters/k20m-server.toml")
@@ -74,12 +74,14 @@ ALGORITHMS = {
 }  # fmt: skip
 
 
-def speech() -> Frames:
+def speech() -> FramesOnDevice:
     """Utterances of four features a frame, on the device."""
     draw = np.random.default_rng(0)
     features = draw.normal(size=(1200, 4)).astype(np.float32)
     targets = draw.integers(10, size=1200)
-    return Frames.from_arrays(features, targets, START, LENGTH, context=CONTEXT, device=str(DEVICE))
+    return FramesOnDevice.from_arrays(
+        features, targets, START, LENGTH, context=CONTEXT, device=str(DEVICE)
+    )
 
 
 def simulation_of(algorithm: Any) -> Simulation:

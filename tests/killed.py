@@ -11,6 +11,7 @@ import torch
 from harness.experiment import loop
 from harness.experiment.contract import Progress, Watch
 from harness.experiment.folds import FrameTraining
+from harness.experiment.run import run as execute
 from harness.store import Run, Store
 from harness.store.schema import MODEL, WORD_ERRORS
 from tests.silence import silent
@@ -73,7 +74,7 @@ def check_resumption(config: Any, folder: Path, files: tuple[str, ...] = FILES) 
     Returns:
         The run that was resumed.
     """
-    whole, killed = config.execute(Store(folder / "whole"), silent), Store(folder / "killed")
+    whole, killed = execute(config, Store(folder / "whole"), silent), Store(folder / "killed")
     steps, step = 0, FrameTraining.step
 
     def dying(training: FrameTraining) -> bool:
@@ -88,11 +89,11 @@ def check_resumption(config: Any, folder: Path, files: tuple[str, ...] = FILES) 
         patch.setattr(loop, "CHECKPOINT_SHARE", 1e9)
         patch.setattr(FrameTraining, "step", dying)
         with pytest.raises(Killed):
-            config.execute(killed, silent)
+            execute(config, killed, silent)
     assert (killed.path / whole.hash / "checkpoint").is_dir()
     torch.rand(5)
     np.random.rand(5)
-    resumed = config.execute(killed, silent)
+    resumed = execute(config, killed, silent)
     for name in files:
         assert resumed.path(name).read_bytes() == whole.path(name).read_bytes(), name
     return resumed

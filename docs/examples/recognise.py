@@ -11,15 +11,15 @@ from data_synth.corpus import Utterances
 from harness.acoustics.scoring import word_errors
 from harness.fidelity.replay import config_of, load_finished_run
 from harness.speech.evaluation import Decoding, FrameEvaluator, Transcriber
-from harness.speech.frames import frames_of
+from harness.speech.frames import corpus_of, frames_of
 from harness.speech.task import final_model
 
 run = load_finished_run(Path(sys.argv[1]))
 config = config_of(run)
-corpus = config.application.load(config, print)
+corpus = corpus_of(config.task, print)
 model = final_model(run)
 frames = frames_of(corpus, "cpu", config.shuffling)
-evaluator = FrameEvaluator(config.network(corpus), frames, corpus)
+evaluator = FrameEvaluator(config.task.network(corpus), frames, corpus)
 
 
 def scores_of(part: Utterances) -> list:

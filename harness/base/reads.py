@@ -26,7 +26,7 @@ NO_USE = (dataclasses.__file__, settings.__file__, __file__)
 GENERATED = ("__init__", "__eq__", "__hash__", "__repr__", "trouble")
 """Functions of a settings class that read its fields without using them."""
 
-IDENTITY = ("to_dict", "plain", "plain_fields", "<dictcomp>", "<listcomp>")
+IDENTITY = ("to_dict", "to_identity", "plain", "plain_fields", "<dictcomp>", "<listcomp>")
 """Functions that convert settings to plain values, and what they call in these."""
 
 Key = tuple[type, str]

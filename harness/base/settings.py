@@ -188,11 +188,7 @@ def load_toml(path: str | Path) -> dict[str, object]:
 
 
 def build(
-    spec: type[_Built],
-    table: object,
-    where: str,
-    key: str = "",
-    named: Callable[[str], str] = str,
+    spec: type[_Built], table: object, where: str, key: str = "", named: Callable[[str], str] = str
 ) -> _Built:
     """An instance of ``spec`` from a TOML table.
 
@@ -267,7 +263,7 @@ def _convert(
     value: object, kind: Any, limits: Limits, label: str, where: str = "", key: str = ""
 ) -> object:
     """Convert ``value`` to the type ``kind``, or raise the `UserError` that names both."""
-    if kind is Any:
+    if kind is Any or isinstance(kind, TypeVar):
         return value
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
@@ -275,6 +271,10 @@ def _convert(
             return None
         inner = _select_type(value, arguments, label)
         return _convert(value, inner, limits, label, where, key)
+    if isinstance(origin, type) and is_dataclass(origin):  # of a class for one of its parts
+        kind = origin
+        if isinstance(value, Mapping):
+            return cast(Any, origin).from_table(arguments[0], value, where, key)
     if isinstance(kind, type) and is_dataclass(kind):
         return value if isinstance(value, kind) else build(kind, value, where, key)
     # Builtins have subclasses too, dozens in every library, which are no choices of a field.

@@ -14,7 +14,7 @@ from harness import argument_types
 from harness.base.errors import UserError
 
 if TYPE_CHECKING:
-    from harness.experiment.experiment import TrainingConfig
+    from harness.experiment.experiment import AnyExperiment
     from harness.experiment.methods import Method
     from harness.search.comparison import Grid
 
@@ -142,23 +142,21 @@ def _change(text: str) -> tuple[tuple[str, ...], object]:
         return steps, value.strip()
 
 
-def base_of(arguments: argparse.Namespace) -> tuple[TrainingConfig[Any], Method]:
+def base_of(arguments: argparse.Namespace) -> tuple[AnyExperiment, Method]:
     """The run file's configuration with changes, and its algorithm with its protocol.
 
     Raises:
         UserError: a mistake in the file or an option.
     """
-    from harness.experiment.experiment import TrainingConfig
     from harness.experiment.methods import Method
-    from harness.experiment.run_file import RunFile, load_run
+    from harness.experiment.run_file import load_folds
 
     asked = changes(arguments.changes)
-    run: RunFile[TrainingConfig[Any]] = load_run(arguments.file, TrainingConfig, changes=asked)
-    base = run.config
+    base: AnyExperiment = load_folds(arguments.file, changes=asked)
     return base, Method(type(base.algorithm).__name__, base.algorithm, base.timed)
 
 
-def named_methods(words: Sequence[str], base: TrainingConfig[Any]) -> list[Method]:
+def named_methods(words: Sequence[str], base: AnyExperiment) -> list[Method]:
     """Methods by name, with the file's protocol if it hands out data in the same way as theirs.
 
     Other methods keep their own protocol; a line on stderr names them, if the file's protocol is
@@ -191,7 +189,7 @@ def named_methods(words: Sequence[str], base: TrainingConfig[Any]) -> list[Metho
 
 def grid_of(
     arguments: argparse.Namespace,
-    base: TrainingConfig[Any],
+    base: AnyExperiment,
     methods: Sequence[Method],
     workers: Sequence[int] = (),
 ) -> Grid:
@@ -211,7 +209,7 @@ def grid_of(
 
     from harness.search.comparison import Grid
 
-    def build_config(method: Method, workers: int, rate: float, seed: int) -> TrainingConfig[Any]:
+    def build_config(method: Method, workers: int, rate: float, seed: int) -> AnyExperiment:
         schedule = replace(cast(Any, base.schedule), rate=rate)
         trained = base.with_algorithm(method.algorithm, method.protocol)
         return replace(trained, workers=workers, schedule=schedule, seed=seed)

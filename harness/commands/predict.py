@@ -75,7 +75,7 @@ def _run(arguments: argparse.Namespace) -> int:
     """Print the prediction of a run."""
     from harness.base.errors import EXIT_DONE, UserError
     from harness.base.reads import Reads, watch
-    from harness.experiment.run_file import load_run
+    from harness.experiment.run_file import application_of_config, load_run
     from harness.fidelity.predict import prediction
     from harness.simulator import load_cluster
     from harness.simulator.foresight import describe_idle, describe_repeats, load_bundled
@@ -87,14 +87,14 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.kept is not None and not 0.0 < arguments.kept <= 1.0:
         raise UserError(f"--kept {arguments.kept}: allowed: above 0, to 1")
     cluster = load_cluster(arguments.cluster) if arguments.cluster else None
-    asked = load_run(arguments.file)
-    config = asked.config.with_cluster(cluster, arguments.workers)
+    run = load_run(arguments.file)
+    config = run.with_cluster(cluster, arguments.workers)
     for line in describe_repeats(config.cluster, config.count):
         print(line, file=sys.stderr)
     options = cluster, arguments.workers, arguments.target, arguments.kept
-    pieces = config.application.pieces(config, asked.data)
+    pieces = application_of_config(config).pieces(config, lambda line: None)
     with watch(Reads(config.cluster, load_bundled(config.cluster.name))) as reads:
-        lines = [*prediction(asked.config, pieces, *options)]
+        lines = [*prediction(run, pieces, *options)]
     print("\n".join(lines))
     for line in describe_idle([reads.unread()]):
         print(line, file=sys.stderr)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness import argument_types
 from harness.base.files import describe_choices, run_file
@@ -12,7 +12,7 @@ from harness.commands import overrides
 
 if TYPE_CHECKING:
     from harness.experiment.display import Tally
-    from harness.experiment.experiment import TrainingConfig
+    from harness.experiment.experiment import AnyExperiment
     from harness.search.comparison import Grid
     from harness.store import Cell
 
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     knob.check(method.algorithm)
     store = Store(writable_folder(arguments.out, "--out") / "runs")
 
-    def turn(value: float) -> TrainingConfig[Any]:
+    def turn(value: float) -> AnyExperiment:
         machine, workers = knob.apply(base.cluster, base.workers, value)
         return replace(base, cluster=machine, workers=workers)
 

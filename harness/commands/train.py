@@ -134,7 +134,7 @@ def _configs(arguments: argparse.Namespace) -> dict[str, TaskConfig]:
 
     path, seed = arguments.file, arguments.seed
     device, changes = resolve(arguments.device), overrides.changes(arguments.changes)
-    base: Any = load_run(path, seed=seed, device=device, progress=_say, changes=changes).config
+    base: Any = load_run(path, seed=seed, device=device, progress=_say, changes=changes)
     if arguments.algorithm is not None:
         if not hasattr(base, "with_algorithm"):
             raise UserError(f"--algorithm: not for {path}; allowed: without it")

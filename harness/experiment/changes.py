@@ -20,7 +20,7 @@ Table = dict[str, Any]
 
 
 def put(
-    path: Path, table: Table, change: Change, application: Callable[[], Application[Any, Any]]
+    path: Path, table: Table, change: Change, application: Callable[[], Application[Any]]
 ) -> None:
     """Set a key; missing tables are created. Whether the key is allowed is checked later.
 

@@ -14,21 +14,14 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
+from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 import numpy as np
-from torch import Tensor
 
-from harness.base import reads
-from harness.base.errors import UserError, name_error
+from harness.base.errors import UserError
 from harness.base.files import cluster_file
-from harness.base.registry import entries, load
-from harness.base.seeds import identity
-from harness.base.settings import KIND, build
-from harness.experiment.order import Minibatches
-from harness.networks.contract import Network
+from harness.base.settings import build
 from harness.simulator import Cluster, Timeline, Workload, load_cluster
-from harness.simulator.foresight import load_bundled
 from harness.simulator.full_run import Whole
 from harness.simulator.protocols.contract import TimingProtocol
 from harness.simulator.timeline import Lag
@@ -76,6 +69,12 @@ class Progress:
 
 Watch = Callable[[Progress], None]
 
+
+def ignore(progress: object) -> None:
+    """Watch nothing."""
+    del progress
+
+
 Say = Callable[[str], None]
 """Prints one line to the user."""
 
@@ -84,7 +83,10 @@ Reads = Mapping[str, Callable[[Timeline], Lag]]
 
 
 class Configuration(Protocol):
-    """A computation that a grid executes and a store keeps."""
+    """A computation that a store keeps: an experiment, or what executes itself.
+
+    What is no experiment has ``execute(store, watch)``, which gives its run.
+    """
 
     @property
     def effort(self) -> float:
@@ -95,49 +97,24 @@ class Configuration(Protocol):
         """Plain JSON values: what the run's identity hashes."""
         ...
 
-    def execute(self, store: Store, watch: Watch) -> Run:
-        """Load the finished run from the store, or run it, resuming from a checkpoint if any.
-
-        Args:
-            store: the store of the run.
-            watch: receives progress.
-
-        Raises:
-            UserError: bad input.
-        """
-        ...
-
 
 class TaskConfig(ABC):
     """Configuration of one training run: task, cluster and training settings."""
 
-    task: ClassVar[str]
-    """Name of its application in the registry."""
-    charge: ClassVar[str]
-    """The workload used in place of the cluster file's ``[workload]``, in words for messages."""
     cluster: Cluster
     seed: int
     device: str
     passes: int
 
     @property
-    def application(self) -> Application[Any, Any]:
-        """The application of this configuration, from the registry."""
-        return load("tasks", self.task)
+    @abstractmethod
+    def kind(self) -> str:
+        """Name of its task in run files."""
 
     @property
     def effort(self) -> float:
         """See `Configuration`: passes, times the weights that are trained if these differ."""
         return float(self.passes)
-
-    def execute(self, store: Store, watch: Watch) -> Run:
-        """See `Configuration`; keys that nothing reads are written beside the run."""
-        watched = reads.Reads(self, load_bundled(self.cluster.name), identity(self.to_dict()))
-        work = self.cluster.workload
-        if work is not None and work.minibatch_flops == self.workload().minibatch_flops:
-            watched.use(work)  # where the run was configured
-        with reads.watch(watched):
-            return self.application.execute(self, store, watch)
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
@@ -191,10 +168,9 @@ class TaskConfig(ABC):
 
 
 Config = TypeVar("Config", bound=TaskConfig)
-Data = TypeVar("Data")
 
 
-class Application(ABC, Generic[Config, Data]):
+class Application(ABC, Generic[Config]):
     """Reads, trains, times and replays the runs of one task.
 
     Attributes:
@@ -216,6 +192,11 @@ class Application(ABC, Generic[Config, Data]):
     simulated: str = ""
 
     @property
+    def stored_as(self) -> str:
+        """Name of its configurations in the store."""
+        return self.config.__name__
+
+    @property
     def keys(self) -> frozenset[str]:
         """Every key of its run files."""
         tables = (cast(Any, self.config), *self.tables)
@@ -228,19 +209,11 @@ class Application(ABC, Generic[Config, Data]):
         return self.keys - SHARED
 
     @abstractmethod
-    def read(self, asked: RunRequest) -> tuple[Config, Data]:
-        """Build the configuration of a run file, and load its data.
+    def read(self, asked: RunRequest) -> Config:
+        """Build the configuration of a run file.
 
         Raises:
             UserError: a mistake in the file or in its data.
-        """
-
-    @abstractmethod
-    def load(self, config: Config, say: Say) -> Data:
-        """Load the data that a configuration names.
-
-        Raises:
-            UserError: the data are missing, or differ from those the run was configured with.
         """
 
     def restore(
@@ -264,18 +237,22 @@ class Application(ABC, Generic[Config, Data]):
     def execute(self, config: Config, store: Store, watch: Watch) -> Run:
         """See `Configuration`."""
 
-    def replay(self, config: Config, data: Data, run: Run, store: Store, watch: Watch) -> Run:
+    def replay(self, config: Config, run: Run, store: Store, watch: Watch) -> Run:
         """Execute a recorded run again on one device, in its recorded order.
 
         Raises:
             UserError: by default: a timeline does not determine runs of this task.
         """
-        del config, data, store, watch
-        raise UserError(f"{run.dir}: a run of {self.config.task} has no record to replay")
+        del store, watch
+        raise UserError(f"{run.dir}: a run of {config.kind} has no record to replay")
 
     @abstractmethod
-    def pieces(self, config: Config, data: Data) -> Any:
-        """The part of the training data that timing depends on: start and length of each piece."""
+    def pieces(self, config: Config, say: Say) -> Any:
+        """The part of the training data that timing depends on: start and length of each piece.
+
+        Raises:
+            UserError: the data are missing, or differ from those the run was configured with.
+        """
 
     @abstractmethod
     def time(self, config: Config, pieces: Any, share: float, most: int) -> Whole:
@@ -303,8 +280,8 @@ class Application(ABC, Generic[Config, Data]):
         Raises:
             UserError: by default: runs of this task are simulated only.
         """
-        del config, pieces, timeline
-        raise UserError(f"{run.dir}: a run of {self.config.task} has no record to compare with")
+        del pieces, timeline
+        raise UserError(f"{run.dir}: a run of {config.kind} has no record to compare with")
 
     def sampled(self, config: Config) -> tuple[Config, int]:
         """A copy with one worker and no faults, and the number of its folds to time."""
@@ -332,42 +309,6 @@ class Application(ABC, Generic[Config, Data]):
 
 
 WITHOUT_LIMIT = 10**9
-
-
-def application_of(table: Mapping[str, object], where: str) -> Application[Any, Any]:
-    """The application that a run file names in ``[task]``.
-
-    Args:
-        table: the parsed file.
-        where: the file, for messages.
-
-    Raises:
-        UserError: the table or the name is missing, or no application has the name.
-    """
-    task = table.get(TASK)
-    if not isinstance(task, Mapping) or KIND not in task:
-        allowed = f"a table with {KIND} = one of {', '.join(entries('tasks'))}"
-        raise UserError(f"{where}: {TASK}: missing; needed: {allowed}")
-    named = str(cast(Mapping[str, object], task)[KIND])
-    if named not in entries("tasks"):
-        raise name_error(f"{where}: {TASK}.{KIND}", named, entries("tasks"))
-    return load("tasks", named)
-
-
-def application_of_run(table: Mapping[str, object], where: str) -> Application[Any, Any]:
-    """The application of a stored run, from the class of its configuration.
-
-    Raises:
-        UserError: no application has such a class.
-    """
-    # Loads every application, since only a loaded one knows its configuration's class.
-    found = {
-        each.config.__name__: each for each in (load("tasks", name) for name in entries("tasks"))
-    }
-    named = str(table.get(KIND))
-    if named not in found:
-        raise UserError(f"{where}: {KIND}: {named!r} is not allowed; allowed: {', '.join(found)}")
-    return found[named]
 
 
 def key_in_file(key: str) -> str:
@@ -458,25 +399,6 @@ class RunRequest:
         return load_cluster(found)
 
 
-class Scores(Protocol):
-    """Measurements of a model on one data set."""
-
-    @property
-    def error(self) -> float:
-        """The error that candidates are compared by; less is better."""
-        ...
-
-    @property
-    def finite(self) -> bool:
-        """Whether the model's loss is finite."""
-        ...
-
-    @property
-    def measured(self) -> Mapping[str, float]:
-        """Every measurement by its name."""
-        ...
-
-
 @dataclass(frozen=True)
 class EvaluationResult:
     """Measurements of a model on the test sets.
@@ -491,42 +413,3 @@ class EvaluationResult:
     word_errors: Mapping[str, tuple[np.ndarray, np.ndarray]] = field(
         default_factory=dict[str, tuple[np.ndarray, np.ndarray]]
     )
-
-
-class Task(Protocol):
-    """A network, its data, and the scores of its models."""
-
-    @property
-    def network(self) -> Network:
-        """The trained network."""
-        ...
-
-    @property
-    def minibatches(self) -> Minibatches:
-        """The training data."""
-        ...
-
-    @property
-    def unit(self) -> str:
-        """Unit of the loss, in words."""
-        ...
-
-    def initial(self) -> Tensor:
-        """The parameters ``[P]`` that training starts from."""
-        ...
-
-    def losses_in(self, minibatch: int) -> int:
-        """Number of losses summed in a minibatch of ``minibatch`` rows."""
-        ...
-
-    def dev(self, model: Tensor) -> Scores:
-        """Scores of ``model [P]`` on the development set."""
-        ...
-
-    def held_out_loss(self, model: Tensor) -> float:
-        """Loss of ``model [P]`` on a part of the development set, for frequent evaluation."""
-        ...
-
-    def tested(self, model: Tensor, name: str) -> EvaluationResult:
-        """Scores of the candidate ``name``, ``model [P]``, on the test sets."""
-        ...

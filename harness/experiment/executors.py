@@ -16,9 +16,9 @@ from torch import Tensor
 from harness.algorithms.contract import Server, start_server
 from harness.algorithms.share_schedules import Rates
 from harness.base.errors import UserError
-from harness.experiment.experiment import Data, TrainingConfig
+from harness.experiment.experiment import AnyExperiment, Problem
 from harness.experiment.order import Key, Minibatches
-from harness.networks.contract import Network, State
+from harness.networks.contract import Network, State, StatefulNetwork
 from harness.replay import fold_replay as resume
 from harness.replay.fold_replay import Arrays, Facts, StaleReplay
 from harness.replay.sharded_replay import ShardedReplay
@@ -53,19 +53,19 @@ class SimulationExecutor(OnSimulation[StaleReplay | ShardedReplay]):
     """Executes folds on a simulated cluster; see `FrameExecutor`.
 
     Args:
-        config: configuration of the run.
-        data: its training data.
+        config: the experiment.
+        problem: its opened task.
         model: initial parameters ``[P]``.
-        minibatches: the minibatches of ``data``.
+        minibatches: its minibatches.
     """
 
     def __init__(
-        self, config: TrainingConfig[Data], data: Data, model: Tensor, minibatches: Minibatches
+        self, config: AnyExperiment, problem: Problem, model: Tensor, minibatches: Minibatches
     ) -> None:
         self._config, self._minibatches = config, minibatches
-        self.simulation = config.simulation(config.pieces(data))
+        self.simulation = config.simulation(problem.pieces)
         rates = config.rates(minibatches)
-        self.replay = _replay(config, config.network(data), model, minibatches, rates)
+        self.replay = _replay(config, problem.network, model, minibatches, rates)
         self._counts = WorkerSteps() if config.counts_by_worker else None
 
     @property
@@ -149,18 +149,16 @@ class WorkerSteps:
 
 
 def _replay(
-    config: TrainingConfig[Data],
-    network: Network,
-    model: Tensor,
-    minibatches: Minibatches,
-    rates: Rates,
+    config: AnyExperiment, network: Network, model: Tensor, minibatches: Minibatches, rates: Rates
 ) -> StaleReplay | ShardedReplay:
     algorithm, server = config.algorithm, start_server(config.algorithm, model)
     parts = algorithm, network, server, minibatches.fetch
     if config.shards > 1:
         return ShardedReplay(*parts, config.shards, rates)
-    # A worker that rejoins rounds keeps its own memory, so workers are computed one by one.
-    alone = config.may_be_lost
+    # A worker whose memory has a contribution that is lost is computed by itself.
+    has_state = isinstance(network, StatefulNetwork) and bool(network.fresh_state())
+    keeps = algorithm.remembers or has_state
+    alone = config.missed_rounds or (bool(config.cluster.faults) and keeps)
     return StaleReplay(*parts, slots=config.handing.under_way, alone=alone, rates=rates)
 
 
@@ -172,17 +170,17 @@ class TimelineExecutor:
     the order of the all-reduce.
 
     Args:
-        config: configuration of the recorded run.
-        data: its training data.
+        config: the experiment of the recorded run.
+        problem: its opened task.
         model: initial parameters ``[P]``.
-        minibatches: the minibatches of ``data``.
+        minibatches: its minibatches.
         timeline: the recorded timeline.
     """
 
     def __init__(
         self,
-        config: TrainingConfig[Data],
-        data: Data,
+        config: AnyExperiment,
+        problem: Problem,
         model: Tensor,
         minibatches: Minibatches,
         timeline: Timeline,
@@ -190,7 +188,7 @@ class TimelineExecutor:
         self.timeline, rates = timeline, config.rates(minibatches)
         parts = (
             config.algorithm,
-            config.network(data),
+            problem.network,
             start_server(config.algorithm, model),
             minibatches.fetch,
         )

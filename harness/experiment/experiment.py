@@ -1,19 +1,20 @@
-"""The configuration of training on a simulated cluster, and the boundaries of its stages.
+"""An experiment: a task, a cluster, and how it is trained there.
 
-`TrainingConfig` has the settings common to all training on a simulated cluster, for any task.
-
-`Boundaries` cuts a stage at the folds at which training decides something. Training and prediction
-cut in the same way, so that both request the same segments from the simulation.
+A `Task` is what is trained: its fields, `open` and `workload`. `open` gives a `Problem`: network,
+examples, and what models are worth. An `Experiment` is a task with everything else that decides a
+run: cluster, protocol, algorithm, schedule, number of workers and passes, seed. Its fields are its
+run's identity.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
 from math import ceil
-from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, TypeVar, cast
 
 import numpy as np
 from torch import Tensor
@@ -22,28 +23,43 @@ from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.schedules import Schedule
 from harness.algorithms.share_schedules import STEADY, Rates
 from harness.base.errors import UserError
-from harness.base.settings import setting
-from harness.experiment.contract import OPTIMIZED, Reads, TaskConfig
+from harness.base.settings import KIND, build, dataclasses_below, setting
+from harness.experiment.contract import (
+    OPTIMIZED,
+    TASK,
+    EvaluationResult,
+    Reads,
+    RunRequest,
+    Table,
+    TaskConfig,
+    Watch,
+    ignore,
+)
 from harness.experiment.order import (
     Consecutive,
+    ContinuousOrder,
     Examples,
     Laid,
     Minibatches,
     Order,
     Partition,
+    Shares,
     Shuffling,
 )
-from harness.networks.contract import Network
+from harness.networks.contract import Network, State
 from harness.simulator import (
+    Averaging,
     Cluster,
     ParameterServer,
     Simulation,
+    Workload,
     compute_seconds,
     load_protocols,
     protocol_named,
 )
 from harness.simulator.protocols.contract import Handing, TimingProtocol
 from harness.simulator.timeline import inner_lag
+from harness.store import Run, Store
 
 Tested = Literal["every pass", "first pass", "at the end", "never"]
 
@@ -81,9 +97,6 @@ class Pieces(Protocol):
         ...
 
 
-Data = TypeVar("Data", contravariant=True)
-
-
 class HasIdentity(ABC):
     """A part of a configuration that enters identities by other values, such as digests."""
 
@@ -92,11 +105,223 @@ class HasIdentity(ABC):
         """Plain JSON values."""
 
 
+class Judged(NamedTuple):
+    """The measurement that decides between models and settings.
+
+    Attributes:
+        name: as `Problem.evaluate` names it.
+        is_share: whether it is a share, from 0 to 1.
+        maximise: whether more of it is better.
+    """
+
+    name: str = "loss"
+    is_share: bool = False
+    maximise: bool = False
+
+    def error(self, measured: Mapping[str, float]) -> float:
+        """The value of a model's measurements that less of is better."""
+        return -measured[self.name] if self.maximise else measured[self.name]
+
+
+class Problem(ABC):
+    """An opened task: network, training data, and measurements of models.
+
+    Attributes:
+        unit: what a loss is for, in words.
+    """
+
+    unit: str = "a minibatch"
+
+    @cached_property
+    def network(self) -> Network:
+        """The network, which computes gradients of minibatches."""
+        raise NotImplementedError
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        """The training data, in pieces that are dealt to workers."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def initial(self) -> Tensor:
+        """The parameters ``[P]`` that training starts from, on the run's device."""
+
+    @abstractmethod
+    def evaluate(self, model: Tensor) -> Mapping[str, float]:
+        """Measurements of ``model [P]`` on development data by name; one of them is ``"loss"``."""
+
+    @cached_property
+    def examples(self) -> Examples:
+        """The training data on the run's device, where they are other than `pieces`."""
+        return cast(Examples, self.pieces)
+
+    @cached_property
+    def like(self) -> Tensor:
+        """A tensor ``[P]`` with the type of the parameters, in host memory."""
+        return self.initial().cpu()
+
+    def losses_in(self, minibatch: int) -> int:
+        """Number of losses that the network sums in a minibatch of so many rows."""
+        del minibatch
+        return 1
+
+    def held_out_loss(self, model: Tensor) -> float:
+        """Loss of ``model [P]`` on some development data, for frequent evaluation."""
+        return self.evaluate(model)["loss"]
+
+    def test(self, model: Tensor, name: str) -> EvaluationResult:
+        """Measurements of the candidate ``name``, ``model [P]``, on test data; none without."""
+        del model, name
+        return EvaluationResult({})
+
+    def take_states(self, states: Callable[[], Mapping[int, State]]) -> None:
+        """Take a function that returns the states of replicas known at the server, by worker."""
+        del states
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The state to store with the deployed model; empty if there is none."""
+        return {}
+
+    def minibatches(self, experiment: AnyExperiment) -> Minibatches:
+        """The minibatches of a run, equal for every executor."""
+        return Minibatches(lambda stage: experiment.order(stage, self.pieces), self.examples)
+
+    def computing(self, *, alone: bool) -> AbstractContextManager[object]:
+        """Set up this process for computing: threads, rounding, random generators.
+
+        Args:
+            alone: whether no other thread uses the run's tensors.
+        """
+        del alone
+        return nullcontext()
+
+
+class Task(ABC):
+    """What is trained, as settings: a frozen dataclass, whose fields are part of identities."""
+
+    kind: ClassVar[str] = ""
+    """Name in run files, and in the registry; that of the class without one."""
+    usual: ClassVar[Mapping[str, Any]] = {}
+    """Defaults of further keys that its run files may omit."""
+    follows: ClassVar[Sequence[str]] = ("device",)
+    """Fields that are derived from the rest of a run file, and refused in it."""
+    tables: ClassVar[Sequence[type[Any]]] = ()
+    """Further classes whose fields are keys of its run files."""
+    unit: ClassVar[str] = "examples"
+    """The word for rows of training data, in messages."""
+    drops_rest: ClassVar[bool] = False
+    """Whether a pass in rounds leaves out what does not fill the last one. Then epochs are nominal
+    parts of passes; otherwise they count the examples trained on."""
+
+    @abstractmethod
+    def open(self, experiment: Any, store: Store | None = None, watch: Watch = ignore) -> Problem:
+        """Open the task for a run.
+
+        Args:
+            experiment: the experiment, an `Experiment` of this task.
+            store: store of other runs that it needs; None to open it for timing alone.
+            watch: receives progress of these.
+
+        Raises:
+            UserError: data are missing, or differ from those of the experiment.
+        """
+
+    @abstractmethod
+    def workload(self, experiment: Any, stage: int = 0) -> Workload:
+        """Operations and bytes of one minibatch of a stage, for which the cluster is charged."""
+
+    @property
+    def judged(self) -> Judged:
+        """The measurement that decides."""
+        return Judged()
+
+    @property
+    def size(self) -> int:
+        """About how many parameters are trained, to order runs by their length."""
+        return 1
+
+    def find_simulation_only(self) -> tuple[str, str] | None:
+        """A setting without a counterpart on real processes: (key, mistake and allowed values)."""
+        return None
+
+    def example_weight(self, experiment: Any) -> float:
+        """Change of the judged measurement by one development example; 0 without a fixed one."""
+        del experiment
+        return 0.0
+
+    def check(self, experiment: Any) -> None:
+        """Refuse settings that do not go together.
+
+        Raises:
+            UserError: they do not.
+        """
+        del experiment
+
+    def name_keys(self) -> AbstractContextManager[None]:
+        """A context in which errors name the run file, where the task knows it."""
+        return nullcontext()
+
+    def facts(self, experiment: Any) -> dict[str, Any]:
+        """JSON values besides the fields, or in place of them, that are part of identities."""
+        del experiment
+        return {}
+
+    def shares(self, workers: int, seed: int) -> Sequence[np.ndarray] | None:
+        """The rows of each worker, where their data differ."""
+        del workers, seed
+        return None
+
+    def describe_data(self, workers: int, seed: int) -> Mapping[str, float]:
+        """Figures of the data for a run's summary, by name."""
+        del workers, seed
+        return {}
+
+    @classmethod
+    def stored_as(cls) -> str:
+        """Name in stored configurations."""
+        return cls.__name__
+
+    @classmethod
+    def read(cls, asked: RunRequest, own: Table) -> tuple[Self, Table]:
+        """The task of a run file, and the file's other keys.
+
+        Args:
+            asked: the run file.
+            own: the keys of ``[task]``.
+
+        Raises:
+            UserError: a mistake in the file or in its data.
+        """
+        table: Table = {key: value for key, value in asked.table.items() if key not in own}
+        table = {"protocol": Table(), **table, "cluster": asked.cluster()}
+        return build(cls, own, str(asked.path), TASK), table
+
+    @classmethod
+    def restore(cls, run: Run, own: Table, where: str, named: TaskConfig | None) -> Self:
+        """The task of a stored run, which names no code.
+
+        Args:
+            run: the run.
+            own: the task's fields as stored.
+            where: the file that they are from, for messages.
+            named: configuration of the run file that the user names for the run's code.
+
+        Raises:
+            UserError: they are not allowed, or need such a run file.
+        """
+        del run, named
+        return build(cls, own, where)
+
+
+AnyTask = TypeVar("AnyTask", bound=Task)
+
+
 @dataclass(frozen=True, kw_only=True)
-class TrainingConfig(TaskConfig, Generic[Data]):
-    """One training on a simulated cluster; subclasses add the task.
+class Experiment(TaskConfig, HasIdentity, Generic[AnyTask]):
+    """One training of a task on a simulated cluster.
 
     Args:
+        task: what is trained.
         algorithm: the training algorithm, which computes contributions and folds.
         schedule: the learning-rate schedule.
         stages: one stage for each pass, with the minibatch size and the share of the data; the
@@ -130,48 +355,22 @@ class TrainingConfig(TaskConfig, Generic[Data]):
         UserError: settings that do not go together.
     """
 
+    task: AnyTask
     algorithm: Algorithm
     schedule: Schedule
     stages: tuple[Stage, ...]
-    passes: int = setting(at_least=1)
-    chunk: float = setting(above=0.0, at_most=1.0)
-    evaluations: int = setting(at_least=1)
+    passes: int = setting(1, at_least=1)
+    chunk: float = setting(1.0, above=0.0, at_most=1.0)
+    evaluations: int = setting(10, at_least=1)
     cluster: Cluster
     workers: int = setting(at_least=1, at_most=1_000_000)
-    seed: int = setting(at_least=0)
-    device: str
+    seed: int = setting(0, at_least=0)
+    device: str = setting("cpu")
     protocol: TimingProtocol | None = setting(None)
     tested: Tested = setting("every pass")
     tested_models: Models = setting("all")
     shards: int = setting(1, at_least=1, at_most=1000)
     shuffling: Shuffling = setting("full")
-
-    unit: ClassVar[str] = "frames"
-    """The word for rows of training data, in messages."""
-    cut_by: ClassVar[str] = "stages"
-    """The setting that cuts the data into minibatches, in messages."""
-    counts_examples: ClassVar[bool] = False
-    """Whether epochs count the examples trained on; otherwise nominal parts of passes."""
-
-    @abstractmethod
-    def network(self, data: Data) -> Network:
-        """The network that is trained."""
-
-    @abstractmethod
-    def pieces(self, data: Data) -> Pieces:
-        """The pieces of the training data."""
-
-    @abstractmethod
-    def zeros(self, data: Data) -> Tensor:
-        """Zeros ``[P]`` with the shape and type of the parameters, in host memory."""
-
-    @abstractmethod
-    def examples(self, data: Data) -> Examples:
-        """The training data on the run's device."""
-
-    @abstractmethod
-    def stage_name(self, fold: int) -> str:
-        """The stage of the run after ``fold`` folds, in words."""
 
     def __post_init__(self) -> None:
         self._check_protocol()
@@ -196,6 +395,7 @@ class TrainingConfig(TaskConfig, Generic[Data]):
         if self.shards > 1 and (self.rounds or self.cluster.faults):
             found = "rounds" if self.rounds else "faults"
             raise UserError(f"shards: {self.shards} is not allowed with {found}; allowed: 1")
+        self.task.check(self)
 
     def _check_protocol(self) -> None:
         """Reject a protocol that does not fit the algorithm, or can be timed but not trained.
@@ -208,7 +408,7 @@ class TrainingConfig(TaskConfig, Generic[Data]):
         if handing is None or handing.rounds != self.rounds:
             allowed = " or ".join(self._protocols())
             if handing is None:
-                told = f"{protocol.name!r} hands out no {self.unit} to train on"
+                told = f"{protocol.name!r} hands out no {self.task.unit} to train on"
                 raise UserError(f"protocol: {told}; allowed: {allowed}")
             raise UserError(f"protocol: of another kind than {name}; allowed: {allowed}")
         if (trouble := self.algorithm.trouble(self.workers, handing.under_way)) is not None:
@@ -231,6 +431,48 @@ class TrainingConfig(TaskConfig, Generic[Data]):
                     yield name
 
     @property
+    def kind(self) -> str:
+        """See `TaskConfig`."""
+        return self.task.kind or type(self.task).__name__
+
+    @property
+    def judged(self) -> str:
+        """See `TaskConfig`."""
+        return f"dev_{self.task.judged.name}"
+
+    @property
+    def is_share(self) -> bool:
+        """See `TaskConfig`."""
+        return self.task.judged.is_share
+
+    @property
+    def example_weight(self) -> float:
+        """See `TaskConfig`."""
+        return self.task.example_weight(self)
+
+    def show(self, error: float) -> str:
+        """See `TaskConfig`; shares in percent, other measurements as numbers."""
+        judged = self.task.judged
+        value = -error if judged.maximise else error
+        return f"{value:.2%}" if judged.is_share else f"{value:.6g}"
+
+    @property
+    def effort(self) -> float:
+        """See `Configuration`."""
+        return float(self.passes * self.task.size)
+
+    def workload(self, number: int = 0) -> Workload:
+        """See `TaskConfig`; an algorithm may send fewer bytes than the parameters have."""
+        whole, sent = self.task.workload(self, number), self.algorithm.sent
+        if sent == 1.0:  # itself: reads of a copy count for every workload with the value
+            return whole
+        return replace(whole, parameter_bytes=whole.parameter_bytes * sent)
+
+    def stage_name(self, fold: int) -> str:
+        """Name of the algorithm; before the first fold ``"its initial parameters"``."""
+        return type(self.algorithm).__name__ if fold > 0 else "its initial parameters"
+
+    @property
     def count(self) -> int:
         """See `TaskConfig`."""
         return self.workers
@@ -246,10 +488,6 @@ class TrainingConfig(TaskConfig, Generic[Data]):
     def reads(self) -> Reads:
         """See `TaskConfig`."""
         return {"inner": inner_lag}
-
-    def find_simulation_only(self) -> tuple[str, str] | None:
-        """A setting without a counterpart on real processes: (key, mistake and allowed values)."""
-        return None
 
     @property
     def rounds(self) -> bool:
@@ -276,22 +514,8 @@ class TrainingConfig(TaskConfig, Generic[Data]):
     @property
     def counts_by_worker(self) -> bool:
         """Whether one counter hands out minibatches, and yet each worker has its own data."""
-        return False
-
-    def describe_data(self) -> Mapping[str, float]:
-        """Figures of the run's data for its summary, by name."""
-        return {}
-
-    @property
-    def may_be_lost(self) -> bool:
-        """Whether a worker's memory may contain a contribution that is lost afterwards."""
-        keeps = self.algorithm.remembers or self.has_replica_state
-        return self.missed_rounds or (bool(self.cluster.faults) and keeps)
-
-    @property
-    def has_replica_state(self) -> bool:
-        """Whether gradients change a worker's replica besides its parameters."""
-        return False
+        own = self.task.shares(self.workers, self.seed) is not None
+        return own and self.handing.own is None
 
     def stage(self, number: int) -> Stage:
         """The stage of a number, from 0."""
@@ -308,9 +532,21 @@ class TrainingConfig(TaskConfig, Generic[Data]):
         Raises:
             UserError: ``train``, or with averaging a worker's part of it, does not fill one fold.
         """
-        return Consecutive(
-            lambda number: self.lay_out(number, train), stage, self.stages_around(stage)
-        )
+
+        def lay_out(number: int) -> Order | Partition:
+            with self.task.name_keys():
+                return self.lay_out(number, train)
+
+        around = self.stages_around(stage)
+        shares = self.task.shares(self.workers, self.seed)
+        if shares is None and not (self.rounds and not self.task.drops_rest):
+            return Consecutive(lay_out, stage, around)
+        _, own, a_fold, *_ = self.handing
+        cut = stage, self.passes, around.stop, self.workers, own, a_fold
+        if shares is None:
+            return ContinuousOrder(lay_out, *cut)
+        size = self.stage(stage).minibatch
+        return ContinuousOrder(lambda times: Shares(self.seed, times, shares, size), *cut)
 
     def waits_before(self, stage: int) -> bool:
         """Whether nothing is in flight when a stage begins; else workers go on from the last one.
@@ -341,14 +577,14 @@ class TrainingConfig(TaskConfig, Generic[Data]):
         size, share = self.stage(stage).minibatch, self.stage(stage).share
         _, own, a_fold, *_ = self.handing
         if own is not None:
-            between = (self.workers, size, own, share, self.shuffling, self.unit)
+            between = (self.workers, size, own, share, self.shuffling, self.task.unit)
             return Partition(self.seed, stage, train.start, train.frames, *between)
         cut = (size, share, a_fold, self.shuffling)
         order = Order(self.seed, stage, train.start, train.frames, *cut)
         if not order.folds:
             several = f"{a_fold} minibatches" if a_fold > 1 else "a minibatch"
-            need, there = f"{several} of {size} {self.unit}", int(train.frames.sum())
-            raise UserError(f"{self.cut_by}: a fold takes {need}, which {there} do not fill")
+            need, there = f"{several} of {size} {self.task.unit}", int(train.frames.sum())
+            raise UserError(f"minibatch: a fold takes {need}, which {there} do not fill")
         return order
 
     def rates(self, minibatches: Minibatches) -> Rates:
@@ -361,16 +597,6 @@ class TrainingConfig(TaskConfig, Generic[Data]):
             return STEADY
         folds = sum(minibatches.order_of(stage).folds for stage in range(self.passes))
         return Rates(self.schedule, folds)
-
-    def minibatches(self, data: Data, examples: Examples) -> Minibatches:
-        """The minibatches of the run, equal for every executor.
-
-        Args:
-            data: its training data.
-            examples: the same data on the run's device.
-        """
-        train = self.pieces(data)
-        return Minibatches(lambda stage: self.order(stage, train), examples)
 
     def simulation(self, train: Pieces, cluster: Cluster | None = None) -> Simulation:
         """The run's simulation at time 0, at the beginning of the first stage.
@@ -419,7 +645,49 @@ class TrainingConfig(TaskConfig, Generic[Data]):
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, canonical: what the run's identity hashes."""
         place = {OPTIMIZED: "in the server"} if self.algorithm.optimizes_in_server else {}
-        return plain(self) | place
+        return self.to_identity() | place | self._facts
+
+    @cached_property
+    def _facts(self) -> dict[str, Any]:
+        """See `Task.facts`; pickled too, as another process may have a user's class otherwise."""
+        return self.task.facts(self)
+
+    def to_identity(self) -> dict[str, Any]:
+        """The fields of experiment and task side by side; no name is in both."""
+        own = {name: value for name, value in plain_fields(self).items() if name != TASK}
+        return {"is": self.task.stored_as(), **own, **plain_fields(self.task)}
+
+    def vary(self, **changes: Any) -> Self:
+        """A copy with other values of fields, of the experiment or of its task."""
+        own = {name: changes.pop(name) for name in self._names & changes.keys()}
+        if changes:
+            own[TASK] = replace(cast(Any, self.task), **changes)
+        return replace(self, **own)
+
+    @classmethod
+    def from_table(cls, kind: type[Task], table: Table, where: str, key: str = "") -> AnyExperiment:
+        """An experiment from a table with the fields of a task beside its own.
+
+        Args:
+            kind: class of the task.
+            table: the table.
+            where: the file, for messages.
+            key: the table's key in the file.
+
+        Raises:
+            UserError: a mistake in it.
+        """
+        names = {entry.name for entry in fields(cast(Any, kind))}
+        own = {name: value for name, value in table.items() if name in names}
+        top = {name: value for name, value in table.items() if name not in {*names, KIND}}
+        return build(cls, complete_protocol(top) | {TASK: build(kind, own, where, key)}, where, key)
+
+    @property
+    def _names(self) -> set[str]:
+        return {entry.name for entry in fields(self)}
+
+
+AnyExperiment = Experiment[Any]
 
 
 def plain(value: object) -> Any:
@@ -443,92 +711,20 @@ def plain_fields(value: Any) -> dict[str, Any]:
     return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
 
 
-SEARCH = "search"
-"""Kind of the cluster's pause for the search of the next chunk's learning rate."""
+def complete_protocol(table: Table) -> Table:
+    """Name the class of the table ``protocol``, by default the protocol of the algorithm."""
+    if not isinstance(table.get("protocol"), dict):
+        return table
+    return {**table, "protocol": {KIND: _usual_protocol(table), **table["protocol"]}}
 
 
-@dataclass(frozen=True)
-class Segment:
-    """The folds between two boundaries, as requested from the cluster.
-
-    Attributes:
-        begins, ends: first and last fold, counted from the beginning of the stage.
-        drain: whether nothing is in flight at its end.
-        handing_out: folds whose minibatches may be handed out, from ``begins``; None for those of
-            the segment.
-    """
-
-    begins: int
-    ends: int
-    drain: bool
-    handing_out: int | None
-
-    @property
-    def folds(self) -> int:
-        """Number of folds in the segment."""
-        return self.ends - self.begins
-
-
-@dataclass(frozen=True)
-class Boundaries:
-    """The boundaries of one stage.
-
-    Args:
-        config: configuration of the run.
-        order: minibatches of the stage.
-        stage: number of the stage, from 0.
-    """
-
-    config: TrainingConfig[Any]
-    order: Laid
-    stage: int
-
-    @property
-    def evaluations(self) -> dict[int, float]:
-        """The folds after which candidates are scored, and the share of a pass done by then."""
-        return self._every(self.config.evaluations)
-
-    @property
-    def considerations(self) -> dict[int, float]:
-        """The folds after which the algorithm receives the candidates' scores."""
-        times = self.config.algorithm.considers
-        return self._every(times) if times else {}
-
-    @property
-    def held_out_tests(self) -> dict[int, float]:
-        """The folds after which the schedule receives a held-out loss."""
-        times = self.config.schedule.held_out_tests
-        return self._every(times) if times else {}
-
-    @property
-    def chunk_steps(self) -> int:
-        """Minibatches in a chunk."""
-        order = self.order
-        return max(1, round(self.config.chunk * int(order.frames.sum()) / order.minibatch))
-
-    def is_chunk(self, step: int) -> bool:
-        """Whether a chunk begins after ``step`` folds, and with it a search for its rate."""
-        return self.config.schedule.searches and step % self.chunk_steps == 0
-
-    def segments(self, begun: int = 0) -> Iterator[Segment]:
-        """The remaining segments of a stage after its first ``begun`` folds."""
-        folds, chunk = self.order.folds, self.chunk_steps
-        last = folds + self.order.ahead(self.config.handing.under_way)
-        chunks = set(range(0, folds, chunk)) if self.config.schedule.searches else set[int]()
-        asked = self.evaluations.keys() | self.considerations.keys() | self.held_out_tests.keys()
-        ends = chunks | asked | {folds}
-        for end in sorted(step for step in ends if step > begun):
-            idle = next(step for step in sorted(chunks | {last}) if step > begun)
-            if self.config.shards > 1:
-                idle = end  # shards have one common version only when nothing is in flight
-            yield Segment(begun, end, end == idle, None if end == idle else idle - begun)
-            begun = end
-
-    def _every(self, times: int) -> dict[int, float]:
-        """Folds that divide a whole pass into ``times`` nearly equal parts, and the share done.
-
-        The share is nominal: a subset of whole utterances has different numbers of frames for
-        different seeds, and evaluations at the same share are compared between seeds.
-        """
-        parts = max(1, round(times * self.config.stage(self.stage).share))
-        return {ceil(self.order.folds * (k + 1) / parts): (k + 1) / parts for k in range(parts)}
+def _usual_protocol(table: Table) -> str:
+    """Class of a table ``protocol`` without ``is``: averaging for algorithms in rounds."""
+    algorithm = table.get("algorithm")
+    named = cast(Table, algorithm).get(KIND) if isinstance(algorithm, dict) else None
+    known: tuple[type[Algorithm], ...] = dataclasses_below(Algorithm)
+    rounds = cast(Table, algorithm).get("rounds") if isinstance(algorithm, dict) else None
+    one_by_one = rounds is False or any(
+        named == kind.__name__ and not (kind.rounds if rounds is None else rounds) for kind in known
+    )
+    return (ParameterServer if one_by_one else Averaging).__name__

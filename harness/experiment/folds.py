@@ -1,21 +1,23 @@
 """Training by folds, for any task: stages, chunks, schedules, and measuring at boundaries.
 
 Workers keep running during an evaluation and from one pass to the next. They are idle during a rate
-search, and between stages where `TrainingConfig.waits_before` says so.
+search, and between stages where `Experiment.waits_before` says so.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from harness.algorithms.schedules import Pace, trial_losses
-from harness.experiment.contract import Progress, Scores, Task, Watch
-from harness.experiment.experiment import SEARCH, Boundaries, Segment, TrainingConfig
+from harness.experiment.boundaries import SEARCH, Boundaries, Segment
+from harness.experiment.contract import Progress, Watch
+from harness.experiment.experiment import AnyExperiment, Problem
 from harness.experiment.loop import (
     Diverged,
     FrameExecutor,
@@ -24,7 +26,6 @@ from harness.experiment.loop import (
     describe_divergence,
 )
 from harness.experiment.order import Laid, Minibatches
-from harness.networks.contract import State
 from harness.replay.fold_replay import Arrays, Facts
 from harness.simulator import Timeline, concat
 from harness.store.schema import STATE, Outcome
@@ -32,21 +33,8 @@ from harness.store.schema import STATE, Outcome
 FAR_WORSE = 100.0
 """A run diverges if its loss rises by so many times its absolute value at the start, or 1."""
 
-MakesExecutor = Callable[[Tensor, Minibatches], FrameExecutor]
-"""Makes an executor from initial parameters ``[P]`` and minibatches."""
-
-
-@runtime_checkable
-class StatefulTask(Task, Protocol):
-    """A task whose models are scored with state of the workers' replicas."""
-
-    def take_states(self, states: Callable[[], Mapping[int, State]]) -> None:
-        """Take a function that returns the states known at the server, by worker."""
-        ...
-
-    def deployed_state(self) -> dict[str, np.ndarray]:
-        """The state to store with the deployed model; empty if there is none."""
-        ...
+ExecutedBy = Callable[[Any, Problem, Tensor, Minibatches], FrameExecutor]
+"""Makes an executor from an experiment, its problem, initial parameters ``[P]`` and minibatches."""
 
 
 @dataclass
@@ -75,24 +63,24 @@ class FrameTraining(Training[FrameExecutor]):
     """A run in progress that trains by folds.
 
     Args:
-        config: configuration of the run.
-        task: its network, data and measures.
+        config: the experiment.
+        problem: its opened task.
         watch: receives progress.
         executed_by: makes the executor.
     """
 
-    config: TrainingConfig[Any]
-    task: Task
+    config: AnyExperiment
+    problem: Problem
     watch: Watch
-    executed_by: MakesExecutor
+    executed_by: ExecutedBy
     position: Position = field(default_factory=Position, init=False)
     pace: Pace = field(init=False)
 
     def __post_init__(self) -> None:
-        self.minibatches = self.task.minibatches
-        self.executor = self.executed_by(self.task.initial(), self.minibatches)
-        if isinstance(self.task, StatefulTask) and isinstance(self.executor, StatefulExecutor):
-            self.task.take_states(self.executor.states)
+        problem, self.minibatches = self.problem, self.problem.minibatches(self.config)
+        self.executor = self.executed_by(self.config, problem, problem.initial(), self.minibatches)
+        if isinstance(self.executor, StatefulExecutor):
+            problem.take_states(self.executor.states)
         self.pace = Pace(self.config.schedule.rate)
         self.rates = self.config.rates(self.minibatches)
         self.resume()
@@ -108,7 +96,7 @@ class FrameTraining(Training[FrameExecutor]):
         self._advance(segment)
         self._score(segment.ends)
         if segment.ends in self._boundaries.held_out_tests:
-            loss = self.task.held_out_loss(self.executor.server.model)
+            loss = self.problem.held_out_loss(self.executor.server.model)
             self.config.schedule.after_test(self.pace, loss)
         return True
 
@@ -134,7 +122,7 @@ class FrameTraining(Training[FrameExecutor]):
         )
         self.segments.append(happened)
         minibatches = int(happened.folded().steps.sum())
-        position.loss_frames += minibatches * self.task.losses_in(self.order.minibatch)
+        position.loss_frames += minibatches * self.problem.losses_in(self.order.minibatch)
         position.folded += minibatches * self.order.minibatch
         position.trained += minibatches * self.order.minibatch
         if len(happened.restarts):
@@ -152,7 +140,7 @@ class FrameTraining(Training[FrameExecutor]):
         """Let the schedule judge the pass, score the test sets if due, and begin the next pass."""
         position, schedule, accuracy = self.position, self.config.schedule, None
         if schedule.judges_passes:
-            accuracy = 1.0 - self.task.dev(self.executor.server.model).error
+            accuracy = 1.0 - self._error(self.problem.evaluate(self.executor.server.model))
         schedule.after_pass(self.pace, position.stage + 1, accuracy)
         last = self.pace.stop or position.stage + 1 == self.config.passes
         if self.config.tests(position.stage, last):
@@ -180,7 +168,7 @@ class FrameTraining(Training[FrameExecutor]):
         minibatches = (self.minibatches.fetch([(0, step)]) for step in range(first, first + steps))
         ladder = schedule.ladder(self.pace.rate)
         losses = trial_losses(
-            self.task.network.gradient, self.executor.server.model, ladder, minibatches
+            self.problem.network.gradient, self.executor.server.model, ladder, minibatches
         )
         rate = schedule.choose(ladder, losses)
         cost = self.config.search_s(self.position.stage, chunk_steps, left)
@@ -204,40 +192,44 @@ class FrameTraining(Training[FrameExecutor]):
         if read:
             self._tell(scores)
         if considered:
-            errors = {name: s.error for name, s in scores.items()}
+            errors = {name: self._error(measured) for name, measured in scores.items()}
             happened = self.config.algorithm.consider(self.executor.server, errors)
             for name, value in happened.items():
                 self.log(name, value)
 
-    def _score_candidates(self) -> dict[str, Scores]:
+    def _error(self, measured: Mapping[str, float]) -> float:
+        return self.config.task.judged.error(measured)
+
+    def _score_candidates(self) -> dict[str, Mapping[str, float]]:
         candidates = self.executor.server.candidates()
-        scores = {name: self.task.dev(model) for name, model in candidates.items()}
+        scores = {name: self.problem.evaluate(model) for name, model in candidates.items()}
         rows = reversed(self.writer.rows())  # so that the first row of a name remains
         begun = {row["name"]: row["value"] for row in rows}
-        for name, s in scores.items():
-            loss = s.measured["loss"]
+        for name, measured in scores.items():
+            loss = measured["loss"]
             start = begun.get(f"dev_loss/{name}", loss)
-            if not s.finite or loss - start > FAR_WORSE * max(1.0, abs(start)):
+            if not math.isfinite(loss) or loss - start > FAR_WORSE * max(1.0, abs(start)):
                 raise Diverged
         return scores
 
-    def _tell(self, scores: Mapping[str, Scores]) -> None:
+    def _tell(self, scores: Mapping[str, Mapping[str, float]]) -> None:
         """Log the scores, and report progress."""
-        for name, s in scores.items():
-            for metric, value in s.measured.items():
+        for name, measured in scores.items():
+            for metric, value in measured.items():
                 self.log(f"dev_{metric}/{name}", value)
         self.log("rate", self._rate)
         self._log_training_loss()
         passes = sum(self.config.stage(k).share for k in range(self.config.passes))
-        measured = f"{self.config.metric} {self.config.show(scores[self._deployed].error)}"
-        self.watch(Progress(self.writer.hash, self._passed, passes, measured))
+        error = self.config.show(self._error(scores[self._deployed]))
+        line = f"{self.config.metric} {error}"
+        self.watch(Progress(self.writer.hash, self._passed, passes, line))
 
     def _test(self) -> None:
         """Score candidate models on the test sets; keep the errors of each utterance."""
         for name, model in self.executor.server.candidates().items():
             if self.config.tested_models == "deployed" and name != self._deployed:
                 continue
-            found = self.task.tested(model, name)
+            found = self.problem.test(model, name)
             for metric, value in found.measured.items():
                 self.log(metric, value)
             for test, (wrong, said) in found.word_errors.items():
@@ -254,7 +246,7 @@ class FrameTraining(Training[FrameExecutor]):
     def epoch(self) -> float:
         """Passes over the training set so far."""
         position, size = self.position, self.order.size
-        if self.config.counts_examples:
+        if not self.config.task.drops_rest:
             return position.trained / size
         return self._passed - (position.folded - position.trained) / size
 
@@ -279,8 +271,8 @@ class FrameTraining(Training[FrameExecutor]):
 
     def attachments(self) -> dict[str, Arrays | bytes]:
         """See `Training`: the deployed state of replicas, of a task that has any."""
-        found = self.task.deployed_state() if isinstance(self.task, StatefulTask) else {}
-        return {STATE: found} if found else {}
+        state = self.problem.state()
+        return {STATE: state} if state else {}
 
     @property
     def _deployed(self) -> str:
@@ -293,10 +285,15 @@ class FrameTraining(Training[FrameExecutor]):
         times = {"virtual_s": now.time_s, "folds": now.fold}
         if status == "done":
             ended = {"stopped": int(self.pace.stop), "timeline_sha256": timeline.sha256()}
-            known = {**self.config.describe_data(), **self._progress()}
+            known = {
+                **self.config.task.describe_data(self.config.workers, self.config.seed),
+                **self._progress(),
+            }
             return {**self.last_measured(), **times, **known, **ended}, ""
         stage, rows = self.config.stage_name(now.fold), self.writer.rows()
-        return times, describe_divergence(stage, now, rows, "dev_loss", self._rate, self.task.unit)
+        return times, describe_divergence(
+            stage, now, rows, "dev_loss", self._rate, self.problem.unit
+        )
 
     def _progress(self) -> dict[str, float]:
         """Epochs and passes, and the share of the passes' rows that was trained on.
@@ -304,7 +301,7 @@ class FrameTraining(Training[FrameExecutor]):
         Without counted examples, the share is given only if the passes left out more than a
         minibatch each, as rounds do.
         """
-        position, counted = self.position, self.config.counts_examples
+        position, counted = self.position, not self.config.task.drops_rest
         found = {"epochs": self.epoch, "passes": position.stage}
         left_out = position.offered - position.trained
         if counted or left_out > position.stage * self.order.minibatch:

@@ -43,6 +43,7 @@ from harness.experiment.pools import (
     open_executor,
     tell,
 )
+from harness.experiment.run import run
 from harness.simulator.foresight import describe_idle, describe_repeats
 from harness.store import AlreadyFinished, Run, Store
 from harness.store.schema import CHECKPOINT, UNREAD
@@ -308,7 +309,7 @@ def execute_run(config: Configuration, store: Store, keeps_faults: bool, watch: 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        config.execute(store, watch)
+        run(config, store, watch)
     except Exception as error:
         if isinstance(error, UserError):
             raise

@@ -8,42 +8,185 @@ is the name of a bundled cluster, or a file, relative to the run file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, cast
 
-from harness.algorithms.catalogue import Algorithm
 from harness.base.errors import UserError, name_error
-from harness.base.registry import import_modules, load_plugins
-from harness.base.settings import KIND, dataclasses_below, load_toml
+from harness.base.registry import entries, import_modules, load, load_plugins
+from harness.base.seeds import identity
+from harness.base.settings import KIND, build, dataclasses_below, load_toml
 from harness.experiment.changes import Change, put
 from harness.experiment.contract import (
+    EXECUTED,
     IMPORT,
     SHARED,
     TASK,
     Application,
     RunRequest,
+    Say,
     TaskConfig,
-    application_of,
+    Watch,
+    key_in_file,
 )
-from harness.simulator import Averaging, ParameterServer
+from harness.experiment.executors import TimelineExecutor
+from harness.experiment.experiment import AnyExperiment, Experiment, Pieces, Task, complete_protocol
+from harness.experiment.run import MOST_FOLDS, time_passes, train
+from harness.simulator import Timeline
+from harness.simulator.full_run import Whole
 from harness.simulator.simulation import load_protocol
+from harness.simulator.timeline_file import load_timeline
+from harness.store import Run, Store
+from harness.store.schema import TIMELINE
 
 Table = dict[str, Any]
 
-Config = TypeVar("Config", bound=TaskConfig)
-
 
 @dataclass(frozen=True)
-class RunFile(Generic[Config]):
-    """A run file that was read: its configuration, and its data."""
+class Folds(Application[AnyExperiment]):
+    """The runs of a task that trains by folds; see `Application`.
 
-    config: Config
-    data: Any
+    Args:
+        task: class of the task.
+    """
+
+    task: type[Task]
+
+    config = Experiment
+
+    @property
+    def stored_as(self) -> str:
+        """See `Application`."""
+        return self.task.stored_as()
+
+    def __post_init__(self) -> None:
+        set_ = partial(object.__setattr__, self)
+        set_("usual", self.task.usual)
+        set_("follows", (TASK, *self.task.follows))
+        set_("tables", (self.task, *self.task.tables))
+
+    def read(self, asked: RunRequest) -> AnyExperiment:
+        """See `Application`."""
+        asked = replace(asked, table={**self.task.usual, **asked.table})
+        own = {key: value for key, value in asked.table.items() if key in self.own_keys}
+        task, table = self.task.read(asked, own)
+        table = complete_protocol(table) | {TASK: task, "device": asked.device}
+        return cast(Any, build(Experiment, table, str(asked.path), named=key_in_file))
+
+    def restore(
+        self, run: Run, table: Table, where: str, named: TaskConfig | None = None
+    ) -> AnyExperiment:
+        """See `Application`."""
+        names = {entry.name for entry in fields(cast(Any, self.task))}
+        own = {key: value for key, value in table.items() if key in names}
+        known = {entry.name for entry in fields(Experiment)}
+        top = {key: value for key, value in table.items() if key in known}
+        task = self.task.restore(run, own, where, named)
+        config: AnyExperiment = cast(Any, build(Experiment, top | {TASK: task}, where))
+        how = {EXECUTED: run.config[EXECUTED]} if EXECUTED in run.config else {}
+        if identity(config.to_dict() | how) != run.hash:
+            place = "this program" if named is None else "the run file"
+            raise UserError(f"{run.dir}: task, data or algorithm are not those of {place}")
+        return config
+
+    def execute(self, config: AnyExperiment, store: Store, watch: Watch) -> Run:
+        """See `Configuration`."""
+        return train(config, store, watch)
+
+    def replay(self, config: AnyExperiment, run: Run, store: Store, watch: Watch) -> Run:
+        """See `Application`."""
+        made = partial(TimelineExecutor, timeline=load_timeline(run.path(TIMELINE)))
+        return train(config, store, watch, made, {"by": "a record"})
+
+    def pieces(self, config: AnyExperiment, say: Say) -> Pieces:
+        """See `Application`."""
+        del say
+        return config.task.open(config).pieces
+
+    def time(self, config: AnyExperiment, pieces: Any, share: float, most: int) -> Whole:
+        """See `Application`; stage by stage, with what searches cost."""
+        del share
+        return time_passes(config, pieces, most)
+
+    def time_again(
+        self, config: AnyExperiment, pieces: Any, run: Run, timeline: Timeline
+    ) -> Timeline:
+        """See `Application`."""
+        del run
+        return time_passes(config, pieces, len(timeline.folds)).timeline
+
+    def sampled(self, config: AnyExperiment) -> tuple[AnyExperiment, int]:
+        """See `Application`; a rate search costs time once a chunk, so a whole pass is timed."""
+        alone, healthy = config.algorithm.with_workers(1), replace(config.cluster, faults=())
+        return replace(config, cluster=healthy, algorithm=alone, workers=1, passes=1), MOST_FOLDS
+
+    def describe(self, config: AnyExperiment, share: float) -> Iterator[tuple[str, str]]:
+        """See `Application`."""
+        del share
+        work = config.workload()
+        each = f"{work.flops_per_frame:.6g} operations an example"
+        if work.operators:
+            each += f", {work.operators:.6g} operators, {work.moved_bytes:.6g} bytes moved"
+        size = f"{work.parameter_bytes:.6g} bytes"
+        yield "  time is charged for", f"minibatches of {work.minibatch_frames}, {each}, {size}"
 
 
-def load_application(path: Path) -> Application[Any, Any]:
+def _as_application(entry: Any) -> Application[Any]:
+    """What the registry has of a name: the class of a task that trains by folds, or another."""
+    return Folds(entry) if isinstance(entry, type) else entry
+
+
+def application_of_config(config: TaskConfig) -> Application[Any]:
+    """The application of a configuration."""
+    if isinstance(config, Experiment):
+        task: Task = cast(AnyExperiment, config).task
+        return Folds(type(task))
+    return _as_application(load("tasks", config.kind))
+
+
+def application_of(table: Mapping[str, object], where: str) -> Application[Any]:
+    """The application that a run file names in ``[task]``.
+
+    Args:
+        table: the parsed file.
+        where: the file, for messages.
+
+    Raises:
+        UserError: the table or the name is missing, or no application has the name.
+    """
+    task = table.get(TASK)
+    if not isinstance(task, Mapping) or KIND not in task:
+        allowed = f"a table with {KIND} = one of {', '.join(entries('tasks'))}"
+        raise UserError(f"{where}: {TASK}: missing; needed: {allowed}")
+    name = str(cast(Mapping[str, object], task)[KIND])
+    imported = {kind.__name__: kind for kind in dataclasses_below(Task)}
+    if name in entries("tasks"):
+        return _as_application(load("tasks", name))
+    if name in imported:
+        return Folds(imported[name])
+    raise name_error(f"{where}: {TASK}.{KIND}", name, entries("tasks"))
+
+
+def application_of_run(table: Mapping[str, object], where: str) -> Application[Any]:
+    """The application of a stored run, from the name of its configuration.
+
+    Raises:
+        UserError: no application has such a name.
+    """
+    # Loads every application, since only a loaded one knows its configuration's name.
+    known = [_as_application(load("tasks", name)) for name in entries("tasks")]
+    known += map(Folds, dataclasses_below(Task))
+    applications = {application.stored_as: application for application in known}
+    name = str(table.get(KIND))
+    if name not in applications:
+        allowed = f"allowed: {', '.join(applications)}"
+        raise UserError(f"{where}: {KIND}: {name!r} is not allowed; {allowed}")
+    return applications[name]
+
+
+def load_application(path: Path) -> Application[Any]:
     """Read a run file's application.
 
     Raises:
@@ -54,20 +197,30 @@ def load_application(path: Path) -> Application[Any, Any]:
     return application_of(table, str(path))
 
 
+def load_folds(path: Path, **options: Any) -> AnyExperiment:
+    """Read a run file of a task that trains by folds; see `load_run`.
+
+    Raises:
+        UserError: also if it is of another task.
+    """
+    config = load_run(path, **options)
+    if not isinstance(config, Experiment):
+        raise UserError(f"{path}: {TASK}.{KIND}: not allowed; allowed: a task of training")
+    return cast(AnyExperiment, config)
+
+
 def load_run(
     path: Path,
-    spec: type[Config] = TaskConfig,
     *,
     seed: int | None = None,
     device: str = "cpu",
     progress: Callable[[str], None] = lambda line: None,
     changes: Sequence[Change] = (),
-) -> RunFile[Config]:
-    """Read a run file and load its data.
+) -> TaskConfig:
+    """Read a run file.
 
     Args:
         path: the file.
-        spec: required class of its configuration.
         seed: overrides the file's; not that of the run that a sequence training starts from.
         device: device that executes the run.
         progress: receives lines while data are made.
@@ -82,17 +235,15 @@ def load_run(
     _import(path, table.pop(IMPORT, []))
     _import_protocol(path, table.get("protocol"))
     application = application_of(table, str(path))
-    if not issubclass(application.config, spec):
-        raise UserError(f"{path}: {TASK}.{KIND}: not allowed; allowed: a task of training")
     task: Table = table.pop(TASK)
     del task[KIND]
     _check_keys(path, application, table, task)
     if seed is not None:
         table["seed"] = seed
-    return RunFile(*application.read(RunRequest(path, table | task, device, progress)))
+    return application.read(RunRequest(path, table | task, device, progress))
 
 
-def _check_keys(path: Path, application: Application[Any, Any], top: Table, task: Table) -> None:
+def _check_keys(path: Path, application: Application[Any], top: Table, task: Table) -> None:
     """Reject keys that are unknown, derived from the rest, or not in their place.
 
     Raises:
@@ -136,22 +287,3 @@ def _import_protocol(path: Path, table: object) -> None:
             load_protocol(named)
         except UserError as error:
             raise UserError(f"{path}: {error}") from error
-
-
-def complete_protocol(table: Table) -> Table:
-    """Name the class of the table ``protocol``, by default the protocol of the algorithm."""
-    if not isinstance(table.get("protocol"), dict):
-        return table
-    return {**table, "protocol": {KIND: _usual_protocol(table), **table["protocol"]}}
-
-
-def _usual_protocol(table: Table) -> str:
-    """Class of a table ``protocol`` without ``is``: averaging for algorithms in rounds."""
-    algorithm = table.get("algorithm")
-    named = cast(Table, algorithm).get(KIND) if isinstance(algorithm, dict) else None
-    known: tuple[type[Algorithm], ...] = dataclasses_below(Algorithm)
-    rounds = cast(Table, algorithm).get("rounds") if isinstance(algorithm, dict) else None
-    one_by_one = rounds is False or any(
-        named == kind.__name__ and not (kind.rounds if rounds is None else rounds) for kind in known
-    )
-    return (ParameterServer if one_by_one else Averaging).__name__

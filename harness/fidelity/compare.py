@@ -13,8 +13,9 @@ from scipy.stats import (  # pyright: ignore[reportMissingTypeStubs]
 )
 
 from harness.base.errors import UserError
+from harness.experiment.boundaries import SEARCH
 from harness.experiment.contract import EXECUTED
-from harness.experiment.experiment import SEARCH
+from harness.experiment.run_file import application_of_config
 from harness.fidelity.replay import config_of, load_finished_run, named_config
 from harness.processes.recorder import PAUSE
 from harness.simulator import Cluster, Spans, Timeline
@@ -95,8 +96,8 @@ def compare_to_prediction(
     """
     run = load_finished_run(folder)
     config = config_of(run, named_config(file))
-    application = config.application
-    pieces = application.pieces(config, application.load(config, say))
+    application = application_of_config(config)
+    pieces = application.pieces(config, say)
     timeline = load_timeline(run.path(TIMELINE))
     predicted = application.time_again(config.with_cluster(cluster), pieces, run, timeline)
     recorded, simulated = behaviour(timeline), behaviour(predicted)

@@ -11,6 +11,7 @@ import numpy as np
 from harness.base.errors import UserError
 from harness.experiment.contract import TaskConfig
 from harness.experiment.run import MOST_FOLDS
+from harness.experiment.run_file import application_of_config
 from harness.fidelity.replay import config_of, load_finished_run
 from harness.simulator import Cluster
 from harness.simulator.full_run import Whole
@@ -41,7 +42,7 @@ def prediction(
         UserError: no such run, too many workers for the data, or a run that cannot be predicted.
     """
     config = config.with_cluster(cluster, workers)
-    application = config.application
+    application = application_of_config(config)
     finished = _load_run_of_task(target, config) if target else None
     share = application.share(config, finished, kept)
     # The same run with one healthy worker, to which the speed-up refers.
@@ -56,11 +57,12 @@ def time_full_run(
     config: TaskConfig, pieces: Any, share: float = 1.0, most: int = MOST_FOLDS
 ) -> Whole:
     """Simulate a run from beginning to end; see `Application.time`."""
-    return config.application.time(config, pieces, share, most)
+    return application_of_config(config).time(config, pieces, share, most)
 
 
 def _lines(config: TaskConfig, share: float, run: Whole, alone: Whole) -> Iterator[str]:
-    application, worker = config.application, config.application.worker
+    application = application_of_config(config)
+    worker = application.worker
     yield f"{'cluster':28} {config.cluster.name}, {config.count} {worker}s"
     yield f"{f'  {worker}s':28} machines of the cluster file, not processes here"
     for label, value in application.describe(config, share):
@@ -104,6 +106,6 @@ def _load_run_of_task(folder: Path, config: TaskConfig) -> Run:
         UserError: there is no run, or it is of another task.
     """
     run = load_finished_run(folder)
-    if (found := config_of(run, config)).task != config.task:
-        raise UserError(f"{folder}: trains {found.task}; allowed: a run that trains {config.task}")
+    if (kind := config_of(run, config).kind) != config.kind:
+        raise UserError(f"{folder}: trains {kind}; allowed: a run that trains {config.kind}")
     return run

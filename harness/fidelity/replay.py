@@ -14,14 +14,8 @@ from safetensors.torch import load_file  # pyright: ignore[reportUnknownVariable
 
 from harness.base.errors import UserError
 from harness.base.registry import load_plugins
-from harness.experiment.contract import (
-    EXECUTED,
-    OPTIMIZED,
-    Progress,
-    TaskConfig,
-    application_of_run,
-)
-from harness.experiment.run_file import load_run
+from harness.experiment.contract import EXECUTED, OPTIMIZED, Progress, TaskConfig
+from harness.experiment.run_file import application_of_config, application_of_run, load_run
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Run, Store, folder_of_run
 from harness.store.schema import MODEL, TIMELINE
@@ -75,7 +69,7 @@ def config_of(run: Run, named: TaskConfig | None = None) -> TaskConfig:
 
 def named_config(file: Path | None) -> TaskConfig | None:
     """Configuration of the run file that the user names, whose code is imported."""
-    return None if file is None else load_run(file).config
+    return None if file is None else load_run(file)
 
 
 def replay_run(folder: Path, say: Callable[[str], None], file: Path | None = None) -> ReplayResult:
@@ -105,8 +99,7 @@ def replay_run(folder: Path, say: Callable[[str], None], file: Path | None = Non
 
 def _replay_into(run: Run, store: Store, say: Callable[[str], None], file: Path | None) -> Run:
     config = config_of(run, named_config(file))
-    data = config.application.load(config, say)
-    return config.application.replay(config, data, run, store, partial(_tell, say))
+    return application_of_config(config).replay(config, run, store, partial(_tell, say))
 
 
 def _tell(say: Callable[[str], None], progress: Progress) -> None:

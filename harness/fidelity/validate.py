@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from harness.base.errors import UserError
-from harness.experiment.experiment import TrainingConfig
-from harness.experiment.run_file import RunFile, load_run
+from harness.experiment.experiment import AnyExperiment
+from harness.experiment.run_file import load_folds
 from harness.fidelity.compare import Comparison, compare_to_prediction
 
 ASYNCHRONOUS = """
@@ -127,8 +126,7 @@ def validate_regimes(say: Callable[[str], None], program: str) -> Iterator[tuple
 
 def _run_regime(folder: Path, name: str, program: str) -> Comparison:
     command = [sys.executable, "-m", program, str(folder / "run.toml"), "--paced"]
-    run: RunFile[TrainingConfig[Any]] = load_run(folder / "run.toml", TrainingConfig)
-    config = run.config
+    config: AnyExperiment = load_folds(folder / "run.toml")
     processes = str(config.workers + config.shards)
     options = ["--processes", processes, "--out", str(folder / "runs")]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)

@@ -159,9 +159,9 @@ def _check_bound(
         raise UserError(f"model: {told}, and not of a worker's own; allowed: the buffer itself")
 
 
-def _scale(module: nn.Module, factor: float) -> None:
+def _scale(module: nn.Module, factor: float, more: float = 0.0) -> None:
     for parameter in trainable_parameters(module).values():
-        parameter.data.mul_(factor)
+        parameter.data.mul_(factor).add_(more)
 
 
 def _find_leaves(value: Tensor) -> set[Tensor]:
@@ -267,8 +267,8 @@ def _find_reduction(
     """
     xs, ys = (join(torch.cat, [each, each]) for each in (x, targets))
     once = 0.0
-    for factor in (1.0, -1.0, 0.0):
-        _scale(module, factor)
+    for change in ((1.0, 0.0), (-1.0, 0.0), (1.0, 1.0)):  # the last moves zeros, too
+        _scale(module, *change)
         try:
             outputs = run(x, targets)
             once = float(loss(outputs, unwrap(targets)))

@@ -25,7 +25,7 @@ from harness.base.errors import UserError
 from harness.base.settings import find_changed, format_quantity, format_seconds
 from harness.experiment.contract import Configuration, Watch
 from harness.modules.network import preserve_generators, trainable_parameters
-from harness.modules.problem import Problem
+from harness.modules.parts import ModuleParts
 from harness.modules.settings import ModuleTable
 from harness.modules.step_counts import Counts, StepCounter
 from harness.simulator import Cluster, Device, Workload
@@ -55,7 +55,7 @@ class StepConfig(Configuration):
         device: ``"cpu"`` or ``"cuda"``.
     """
 
-    problem: Problem
+    problem: ModuleParts
     minibatch: int
     device: str
 
@@ -154,12 +154,12 @@ def describe_counts(counts: Counts) -> str:
 
 def charge(
     table: ModuleTable,
-    problem: Problem,
+    problem: ModuleParts,
     machine: Cluster,
     *,
     accumulate: int = 1,
     work: Workload | None = None,
-    measure: Callable[[Problem, int], StepMeasurement] | None = None,
+    measure: Callable[[ModuleParts, int], StepMeasurement] | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[Cluster, Workload]:
     """The cluster to simulate, and its workload; see `check_charge`.
@@ -182,11 +182,11 @@ def charge(
 
 def _charge(
     table: ModuleTable,
-    problem: Problem,
+    problem: ModuleParts,
     machine: Cluster,
     accumulate: int,
     work: Workload | None,
-    measure: Callable[[Problem, int], StepMeasurement] | None,
+    measure: Callable[[ModuleParts, int], StepMeasurement] | None,
     say: Callable[[str], None],
 ) -> tuple[Cluster, Workload]:
     """See `charge`."""
@@ -196,7 +196,7 @@ def _charge(
     if isinstance(charged, Workload):
         return machine, charged
     if charged is not None:
-        problem = Problem(charged, problem.loss, problem.train, problem.dev, None, {})
+        problem = ModuleParts(charged, problem.loss, problem.train, problem.dev, None, {})
     travels = table.parameter_bytes
     if travels is None:
         travels = problem.bytes_of_number * problem.parameters().count
@@ -269,7 +269,7 @@ def is_finite(value: Any) -> bool:
     return number and math.isfinite(value)
 
 
-def count_step(problem: Problem, minibatch: int) -> Counts:
+def count_step(problem: ModuleParts, minibatch: int) -> Counts:
     """Counts of one step on the CPU, the same on every machine."""
     step = _step(StepConfig(problem, minibatch, "cpu"))
     with StepCounter() as counter:

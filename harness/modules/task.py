@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
+from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -14,36 +16,46 @@ import torch
 from torch import Tensor, nn
 
 from harness.algorithms.catalogue import Algorithm
-from harness.base.errors import UserError, name_error
+from harness.base.errors import RAISED, UserError, describe_raised, name_error
+from harness.base.log import LOG
+from harness.base.registry import OBJECT, find_object
 from harness.base.seeds import stream_key
-from harness.base.settings import setting
-from harness.experiment.contract import EvaluationResult
-from harness.experiment.digests import digest_of_code, from_outside
-from harness.experiment.experiment import Pieces, TrainingConfig
-from harness.experiment.order import (
-    ContinuousOrder,
-    Examples,
-    Key,
-    Laid,
-    Minibatches,
-    Order,
-    Partition,
-    Shares,
+from harness.base.settings import build, setting
+from harness.experiment.contract import (
+    TASK,
+    EvaluationResult,
+    RunRequest,
+    Table,
+    TaskConfig,
+    Watch,
+    ignore,
+    name_keys,
 )
-from harness.modules.buffers import deploy
+from harness.experiment.digests import digest_of_code, from_outside
+from harness.experiment.experiment import AnyExperiment, Experiment, Judged, Problem, Task, plain
+from harness.experiment.order import Examples, Laid, Minibatches
+from harness.modules.buffers import deploy, describe_buffers
 from harness.modules.gradient_rules import GradientRules
 from harness.modules.inspection import Inspection
-from harness.modules.network import OWN_LOSS, Drawing, Metric, ModuleNetwork, use_seed
-from harness.modules.outputs import Classes, class_axis, join_alike, logits_of
+from harness.modules.network import (
+    OWN_LOSS,
+    Drawing,
+    Metric,
+    ModuleNetwork,
+    preserve_generators,
+    use_seed,
+)
+from harness.modules.outputs import WHOLE, Classes, class_axis, join_alike, logits_of
 from harness.modules.partition import measure_skew, partition_of
-from harness.modules.problem import Arrays, Problem
+from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.reading import RandomExamples, arrays_of
 from harness.modules.settings import ModuleTable, check_module
+from harness.modules.step_time import charge, check_charge
 from harness.modules.trees import unwrap
-from harness.networks.contract import Minibatch, State
+from harness.networks.contract import Key, Minibatch, State
 from harness.replay.replica_states import to_array
 from harness.simulator import Workload
-from harness.simulator.protocols.contract import TimingProtocol
+from harness.store import Run, Store
 
 Metrics = Mapping[str, Metric]
 """Metrics by name; the first one decides."""
@@ -53,8 +65,8 @@ SUMMED = "summed over examples"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModuleConfig(TrainingConfig[Problem]):
-    """One training of a module, on a simulated cluster.
+class Module(Task):
+    """A user's module as a task.
 
     Args:
         problem: module, loss, data and metrics, whose digests are part of the identity.
@@ -68,173 +80,152 @@ class ModuleConfig(TrainingConfig[Problem]):
         UserError: settings that do not go together.
     """
 
-    task: ClassVar[str] = "module"
-    charge: ClassVar[str] = "time is charged for the module; charge_for='cluster' takes the file's"
-    unit: ClassVar[str] = "examples"
-    cut_by: ClassVar[str] = "minibatch"
-    counts_examples: ClassVar[bool] = True
+    kind: ClassVar[str] = "module"
+    usual: ClassVar[Mapping[str, Any]] = {"passes": 5, "tested": "at the end"}
+    follows: ClassVar[Sequence[str]] = ("problem", "work", "stages", "chunk", "device")
+    tables: ClassVar[Sequence[type[Any]]] = (ModuleTable,)
 
-    problem: Problem
+    problem: ModuleParts
     work: Workload
     clip: float | None = setting(None, above=0.0)
     weight_decay: float = setting(0.0, at_least=0.0)
     accumulate: int = setting(1, at_least=1)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self._size % self.accumulate:
-            told = f"a divisor of minibatch, {self._size}"
-            raise UserError(f"accumulate: {self.accumulate}; allowed: {told}")
-        if not self.schedule.searches:
+    @classmethod
+    def stored_as(cls) -> str:
+        """See `Task`: what runs were stored as before tasks were parts of experiments."""
+        return "ModuleConfig"
+
+    @classmethod
+    def read(cls, asked: RunRequest, own: Table) -> tuple[Self, Table]:
+        """See `Task`; names of module, loss and data stand for objects in modules of the user."""
+        further = {name: own.pop(name) for name in FURTHER if name in own}
+        dropped = {*own, *further}
+        table: Table = {k: value for k, value in asked.table.items() if k not in dropped}
+        settings = build(ModuleTable, own, str(asked.path), TASK)
+        source = Source(asked.task, asked.path.parent, settings)
+        parts, machine = source.parts(), asked.cluster()
+        inspection = parts.inspect(settings.minibatch, asked.device)  # mistakes in its parts
+        if line := describe_buffers(inspection.changing, settings.buffers):
+            LOG.info(line)
+        for line in remark_direction(settings.maximise, parts.metrics):
+            LOG.info(line)
+        with name_keys(asked.task):
+            check_charge(source.objects, machine)
+            cluster, work = charge(source.objects, parts, machine)
+        cut = {"minibatch": settings.minibatch, "timed_minibatch": settings.minibatch}
+        # as `lagbench.train` does, so that identities are equal
+        table = {"protocol": Table(), **table, "cluster": cluster, "stages": [cut]}
+        task = build(cls, {"problem": parts, "work": work, **further}, str(asked.path), TASK)
+        if task.accumulate > 1 and inspection.axes is None:
+            LOG.info(WHOLE)
+        return task, table
+
+    @classmethod
+    def restore(cls, run: Run, own: Table, where: str, named: TaskConfig | None) -> Self:
+        """See `Task`; module, loss and data are those of the run file."""
+        task = cast(Any, named).task if isinstance(named, Experiment) else None
+        if not isinstance(task, Module):
+            told = "its module, loss and data are code; allowed: with the run file that names them"
+            raise UserError(f"{run.dir}: {told}, as lagbench replay {run.dir} run.toml")
+        restored = build(cls, own | {"problem": task.problem}, where)
+        whole = task.work.parameter_bytes  # of which the run has what its algorithm sends
+        return replace(restored, work=replace(restored.work, parameter_bytes=whole))
+
+    def open(
+        self, experiment: Experiment[Module], store: Store | None = None, watch: Watch = ignore
+    ) -> ModuleProblem:
+        """See `Task`."""
+        del store, watch
+        return ModuleProblem(experiment)
+
+    def workload(self, experiment: Experiment[Module], stage: int = 0) -> Workload:
+        """See `Task`."""
+        del experiment, stage
+        return self.work
+
+    def check(self, experiment: Experiment[Module]) -> None:
+        """See `Task`."""
+        size = experiment.stage(0).minibatch
+        if size % self.accumulate:
+            raise UserError(
+                f"accumulate: {self.accumulate}; allowed: a divisor of minibatch, {size}"
+            )
+        if not experiment.schedule.searches:
             return
-        found = self.inspection
-        if found.draws or found.changing:
-            what = "draws at random" if found.draws else "has running statistics"
+        inspection = self.inspect(experiment)
+        if inspection.draws or inspection.changing:
+            what = "draws at random" if inspection.draws else "has running statistics"
             raise UserError(f"schedule: no search for the rate of a module that {what}")
         if self.problem.partition is not None:
             raise UserError("schedule: no search for the rate with a partition; allowed: 'iid'")
 
-    @property
-    def _size(self) -> int:
-        return self.stage(0).minibatch
+    def name_keys(self) -> AbstractContextManager[None]:
+        """See `Task`."""
+        return self.problem.name_keys()
 
-    @property
-    def inspection(self) -> Inspection:
+    def inspect(self, experiment: Experiment[Module]) -> Inspection:
         """Properties of the module and its loss."""
-        return self.problem.inspect(self._size, self.device)
+        return self.problem.inspect(experiment.stage(0).minibatch, experiment.device)
 
-    def to_dict(self) -> dict[str, Any]:
-        """See `TrainingConfig`; adds digests of the user's code, and whether the loss is a sum."""
-        found = self.inspection
-        summed = found.reduction == "sum"
-        further = {"code": self._code} if self._code else {}
-        further |= {"loss": SUMMED} if summed else {}
-        further |= {"buffers": self.problem.buffers} if found.changing else {}
-        if self.algorithm.averages_gradients and (self.clip or self.weight_decay):
-            further |= {"rules": "of the mean gradient"}
-        return super().to_dict() | further
-
-    @cached_property
-    def _code(self) -> dict[str, str]:
-        """Digests of parts in the user's code; cached, and pickled with the configuration."""
-        parts = {"algorithm": self.algorithm, "protocol": self.protocol, "schedule": self.schedule}
-        outside = {name: part for name, part in parts.items() if from_outside(part)}
-        return {name: digest_of_code(part, name) for name, part in outside.items()}
+    def facts(self, experiment: Experiment[Module]) -> dict[str, Any]:
+        """See `Task`: digests of the user's code, whether the loss is a sum, and what is sent."""
+        inspection = self.inspect(experiment)
+        rules = experiment.algorithm.averages_gradients and (self.clip or self.weight_decay)
+        code = _digests_of_code(experiment.algorithm, experiment.protocol, experiment.schedule)
+        return {
+            "work": plain(experiment.workload()),
+            **({"code": code} if code else {}),
+            **({"loss": SUMMED} if inspection.reduction == "sum" else {}),
+            **({"buffers": self.problem.buffers} if inspection.changing else {}),
+            **({"rules": "of the mean gradient"} if rules else {}),
+        }
 
     @property
-    def has_replica_state(self) -> bool:
-        """See `TrainingConfig`."""
-        return bool(self.inspection.changing)
-
-    def network(self, data: Problem) -> ModuleNetwork:
-        """The network of the problem's module."""
-        rules = GradientRules(self.clip, self.weight_decay, self.accumulate)
-        return data.network(self.seed, self._size, self.device, rules)
-
-    def pieces(self, data: Problem) -> Arrays:
-        """The training examples."""
-        return data.train
-
-    def zeros(self, data: Problem) -> Tensor:
-        """See `TrainingConfig`."""
-        return torch.zeros_like(data.initial(self.seed), device="cpu")
-
-    def examples(self, data: Problem) -> Arrays:
-        """See `TrainingConfig`."""
-        return data.train.to(self.device, data.initial(self.seed).dtype)
-
-    def lay_out(self, stage: int, train: Pieces) -> Order | Partition:
-        """See `TrainingConfig`."""
-        with self.problem.name_keys():
-            return super().lay_out(stage, train)
-
-    def order(self, stage: int, train: Pieces) -> Laid:
-        """See `TrainingConfig`; rounds leave no examples out, nor do workers with own data."""
-        _, own, a_fold, *_ = self.handing
-        cut = stage, self.passes, self.stages_around(stage).stop, self.workers, own, a_fold
-        if self.problem.partition is not None:
-            shares = self.problem.shares(self.workers, self.seed)
-            size = self.stage(stage).minibatch
-            return ContinuousOrder(lambda times: Shares(self.seed, times, shares, size), *cut)
-        if not self.rounds:
-            return super().order(stage, train)
-        return ContinuousOrder(lambda number: self.lay_out(number, train), *cut)
-
-    @property
-    def counts_by_worker(self) -> bool:
-        """See `TrainingConfig`."""
-        return self.problem.partition is not None and self.handing.own is None
-
-    def find_simulation_only(self) -> tuple[str, str] | None:
-        """See `TrainingConfig`; a real server counts the minibatches of all workers together."""
-        if not self.counts_by_worker:
-            return None
-        return "task.partition", "simulated only without rounds; allowed on real processes: 'iid'"
-
-    def describe_data(self) -> Mapping[str, float]:
-        """See `TrainingConfig`; how much the workers' data differ, with a partition."""
-        if self.problem.partition is None:
-            return {}
-        shares = self.problem.shares(self.workers, self.seed)
-        return measure_skew(shares, unwrap(self.problem.train.targets))
-
-    def minibatches(self, data: Problem, examples: Examples) -> Minibatches:
-        """See `TrainingConfig`; modules and data sets that draw random numbers get their seeds."""
-        draws = data.inspect(self._size, self.device).draws
-        order_of = partial(self.order, train=data.train)
-        return ModuleMinibatches(order_of, examples, self.seed, draws=draws)
-
-    @property
-    def effort(self) -> float:
-        """See `Configuration`."""
-        return float(self.passes * self.problem.size)
-
-    def with_algorithm(self, algorithm: Algorithm, protocol: TimingProtocol | None) -> Self:
-        """See `TrainingConfig`; the bytes sent are scaled to the other algorithm's."""
-        found = super().with_algorithm(algorithm, protocol)
-        if algorithm.sent == self.algorithm.sent:
-            return found
-        whole = self.work.parameter_bytes / self.algorithm.sent
-        return replace(found, work=replace(self.work, parameter_bytes=whole * algorithm.sent))
-
-    def workload(self, number: int = 0) -> Workload:
-        """See `TaskConfig`."""
-        del number
-        return self.work
-
-    @property
-    def judged(self) -> str:
+    def judged(self) -> Judged:
         """The first metric on the development set; without one, the loss."""
-        return f"dev_{next(iter(self.problem.metrics), 'loss')}"
+        problem = self.problem
+        return Judged(next(iter(problem.metrics), LOSS), problem.is_share, problem.maximise)
 
-    @property
-    def example_weight(self) -> float:
-        """See `TaskConfig`; shares of right or wrong classes have one."""
+    def example_weight(self, experiment: Experiment[Module]) -> float:
+        """See `Task`; shares of right or wrong classes have one."""
         is_counted = is_ours(self.problem.metrics, SHARES)
-        return 1.0 / self.scored_examples if is_counted else 0.0
+        return 1.0 / self.count_scored(experiment) if is_counted else 0.0
 
-    @property
-    def is_share(self) -> bool:
-        """See `TaskConfig`."""
-        return self.problem.is_share
-
-    @property
-    def scored_examples(self) -> int:
+    def count_scored(self, experiment: Experiment[Module]) -> int:
         """Number of development examples with a target that the first metric counts."""
-        classes, targets = self.inspection.classes, self.problem.dev.y
+        classes, targets = self.inspect(experiment).classes, self.problem.dev.y
         is_counted = is_ours(self.problem.metrics, SHARES)
         if not is_counted or classes is None or not isinstance(targets, Tensor):
             return len(self.problem.dev)
         return int(classes.counts(targets).view(len(targets), -1).any(1).sum())
 
-    def show(self, error: float) -> str:
-        """See `TaskConfig`; shares in percent, other metrics as numbers."""
-        value = -error if self.problem.maximise else error
-        return f"{value:.2%}" if self.is_share else f"{value:.6g}"
+    @property
+    def size(self) -> int:
+        """Number of trained parameters."""
+        return self.problem.size
 
-    def stage_name(self, fold: int) -> str:
-        """Name of the algorithm; before the first fold ``"its initial parameters"``."""
-        return type(self.algorithm).__name__ if fold > 0 else "its initial parameters"
+    def shares(self, workers: int, seed: int) -> Sequence[np.ndarray] | None:
+        """See `Task`, with a partition."""
+        return None if self.problem.partition is None else self.problem.shares(workers, seed)
+
+    def describe_data(self, workers: int, seed: int) -> Mapping[str, float]:
+        """How much the workers' data differ, with a partition."""
+        shares = self.shares(workers, seed)
+        return {} if shares is None else measure_skew(shares, unwrap(self.problem.train.targets))
+
+
+@lru_cache(maxsize=64)
+def _digest_part(part: Any, name: str) -> str | None:
+    """Digest of a part in the user's code; None of one of ours."""
+    return digest_of_code(part, name) if from_outside(part) else None
+
+
+def _digests_of_code(algorithm: Algorithm, protocol: object, schedule: object) -> dict[str, str]:
+    """Digests of parts in the user's code."""
+    parts = {"algorithm": algorithm, "protocol": protocol, "schedule": schedule}
+    digests = {name: _digest_part(part, name) for name, part in parts.items()}
+    return {name: digest for name, digest in digests.items() if digest}
 
 
 class ModuleMinibatches(Minibatches):
@@ -272,7 +263,7 @@ class ModuleMinibatches(Minibatches):
         return self._examples.ask(rows, passes, self._seed)
 
 
-def problem_of(table: ModuleTable, called: str = "", place: str = "") -> Problem:
+def problem_of(table: ModuleTable, called: str = "", place: str = "") -> ModuleParts:
     """Module, loss, data and metrics of what a user says.
 
     Args:
@@ -297,7 +288,7 @@ def problem_of(table: ModuleTable, called: str = "", place: str = "") -> Problem
     if first in METRICS and not is_ours(metrics) and meaning == (None, None):
         told = f"a function named {first!r}, as one of ours"
         raise UserError(f"metric: {told}; allowed: another name, or maximise or share beside it")
-    return Problem(
+    return ModuleParts(
         table.model,
         table.loss,
         train,
@@ -314,97 +305,224 @@ def problem_of(table: ModuleTable, called: str = "", place: str = "") -> Problem
     )
 
 
+FURTHER = ("clip", "weight_decay", "accumulate")
+"""Keys of ``[task]`` that are settings of steps, not of module or data."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The task table of a run file, and the folder of its modules.
+
+    Args:
+        place: what precedes keys in messages.
+        folder: folder of the file.
+        asked: the task table.
+    """
+
+    place: str
+    folder: Path
+    asked: ModuleTable
+
+    def find(self, key: str, name: Any) -> Any:
+        """Import the object of a name ``my_module:name``.
+
+        Raises:
+            UserError: it cannot be imported, or its module has no such name.
+        """
+        if not isinstance(name, str):
+            raise UserError(f"{key}: {name!r} is not allowed; allowed: {OBJECT}")
+        return find_object(name, self.place + key, self.folder)
+
+    def load(self, key: str, name: Any) -> Any:
+        """The data of a name; a function is called.
+
+        Raises:
+            UserError: see `find`; or the function raises an error.
+        """
+        data = self.find(key, name)
+        is_function = callable(data) and not hasattr(data, "__getitem__")
+        return self.call(key, name, data) if is_function else data
+
+    def call(self, key: str, name: str, function: Callable[[], Any]) -> Any:
+        """Call a user's function without arguments.
+
+        Raises:
+            UserError: the function raises an error.
+        """
+        try:
+            return function()
+        except RAISED as error:
+            raise UserError(f"{key}: {name} raised {describe_raised(error)}") from error
+
+    @cached_property
+    def objects(self) -> ModuleTable:
+        """The table with the objects of its names."""
+        asked = self.asked
+        metric, other = asked.metric, self._find_named("charge_for", asked.charge_for)
+        if asked.step_seconds == "measure":
+            raise UserError("step_seconds: 'measure'; allowed: 'count' or seconds, from 0")
+        if callable(other) and not isinstance(other, nn.Module):
+            other = self.call("charge_for", asked.charge_for, other)
+        if isinstance(metric, list | tuple):
+            metric = [self._find_named("metric", name) for name in cast("list[Any]", metric)]
+        return replace(
+            asked,
+            model=self.find("model", asked.model),
+            loss=asked.loss if asked.loss == OWN_LOSS else self.find("loss", asked.loss),
+            data=self.load("data", asked.data),
+            test=None if asked.test is None else self.load("test", asked.test),
+            dev=self.load("dev", asked.dev) if isinstance(asked.dev, str) else asked.dev,
+            metric=self._find_named("metric", metric),
+            partition=self._find_named("partition", asked.partition),
+            charge_for=other,
+        )
+
+    def _find_named(self, key: str, value: Any) -> Any:
+        """The object of a name with a colon; another value itself."""
+        is_name = isinstance(value, str) and ":" in value and not value.startswith("dirichlet:")
+        return self.find(key, value) if is_name else value
+
+    def parts(self) -> ModuleParts:
+        """Module, loss, data and metrics.
+
+        Raises:
+            UserError: a mistake in one of them.
+        """
+        with name_keys(self.place):
+            return problem_of(self.objects, self.asked.model, self.place)
+
+
 HELD_OUT = 2000
 """About this many examples of the development set, evenly spaced, give the held-out loss."""
 
 
-class ModuleTask:
-    """The opened task of a module; see `Task`.
+class ModuleProblem(Problem):
+    """An opened module; see `Problem`.
 
     Args:
-        config: configuration of the run.
+        experiment: the experiment.
     """
 
-    unit = "a minibatch"
-
-    def __init__(self, config: ModuleConfig) -> None:
-        self.config, self.problem = config, config.problem
-        self._start = self.problem.initial(config.seed).to(config.device)
-        network = config.network(self.problem)
-        self._fresh = network.fresh_state()
-        scored = partial(ModuleEvaluator, network, self.problem, config.inspection.classes)
-        self._evaluator, self._losses = scored(self.problem.metrics), scored({})
+    def __init__(self, experiment: Experiment[Module]) -> None:
+        self.experiment, self.parts = experiment, experiment.task.problem
         self._states: Callable[[], Mapping[int, State]] = dict
-        self._train, self._dev, self._test = (
-            part and part.to(config.device, self._start.dtype)
-            for part in (self.problem.train, self.problem.dev, self.problem.test)
-        )
-        assert self._train is not None
-        self.minibatches = config.minibatches(self.problem, self._train)
-        self._check_evaluation()
 
-    def _check_evaluation(self) -> None:
+    @cached_property
+    def pieces(self) -> Arrays:
+        """See `Problem`."""
+        return self.parts.train
+
+    @cached_property
+    def network(self) -> ModuleNetwork:
+        """See `Problem`."""
+        return self._make_network()
+
+    def _make_network(self) -> ModuleNetwork:
+        experiment, task = self.experiment, self.experiment.task
+        rules = GradientRules(task.clip, task.weight_decay, task.accumulate)
+        size = experiment.stage(0).minibatch
+        return self.parts.network(experiment.seed, size, experiment.device, rules)
+
+    @cached_property
+    def examples(self) -> Arrays:
+        """See `Problem`."""
+        return self._upload(self.parts.train)
+
+    @cached_property
+    def like(self) -> Tensor:
+        """See `Problem`."""
+        return torch.zeros_like(self.parts.initial(self.experiment.seed), device="cpu")
+
+    def initial(self) -> Tensor:
+        """See `Problem`."""
+        return self._start
+
+    def minibatches(self, experiment: AnyExperiment) -> Minibatches:
+        """See `Problem`; modules and data sets that draw random numbers get their seeds."""
+        draws = self.experiment.task.inspect(experiment).draws
+        order_of = partial(experiment.order, train=self.pieces)
+        return ModuleMinibatches(order_of, self.examples, experiment.seed, draws=draws)
+
+    @contextmanager
+    def computing(self, *, alone: bool) -> Generator[None]:
+        """See `Problem`; one thread, as results depend on their number in the last bits."""
+        del alone
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            with preserve_generators():
+                yield
+        finally:
+            torch.set_num_threads(threads)
+
+    def _upload(self, examples: Arrays) -> Arrays:
+        return examples.to(self.experiment.device, self.like.dtype)
+
+    # -- measurements --------------------------------------------------------------------
+
+    @cached_property
+    def _start(self) -> Tensor:
+        return self.parts.initial(self.experiment.seed).to(self.experiment.device)
+
+    @cached_property
+    def _dev(self) -> Arrays:
+        return self._upload(self.parts.dev)
+
+    @cached_property
+    def _evaluators(self) -> tuple[ModuleEvaluator, ModuleEvaluator, State]:
+        """Those of all metrics and of the loss alone, and the state before training."""
+        network, classes = (
+            self._make_network(),
+            self.experiment.task.inspect(self.experiment).classes,
+        )
+        of = partial(ModuleEvaluator, network, self.parts, classes)
+        evaluators = of(self.parts.metrics), of({}), network.fresh_state()
+        self._check_evaluation(*evaluators[1:])
+        return evaluators
+
+    def _check_evaluation(self, losses: ModuleEvaluator, fresh: State) -> None:
         """Refuse targets that do not count, and scores that differ from call to call.
 
         Raises:
             UserError: there are such.
         """
-        if not self.config.scored_examples:
+        if not self.experiment.task.count_scored(self.experiment):
             told = "no target is a class that the loss counts"
             raise UserError(f"dev: {told}; allowed: one or more")
-        assert self._dev is not None
         few = self._dev[:FEW]
-        once, again = (self._losses.scores(self._start, few, self._fresh).loss for _ in range(2))
+        once, again = (losses.scores(self._start, few, fresh)[LOSS] for _ in range(2))
         if not math.isclose(once, again, rel_tol=SAME) and math.isfinite(once):
             told = f"two evaluations of one model give {once:.6g} and {again:.6g}"
             allowed = "draws from the global generators of torch, numpy or random alone"
             raise UserError(f"loss: {told}; allowed: {allowed}")
 
-    @property
-    def network(self) -> ModuleNetwork:
-        """The network of searches for a learning rate."""
-        return self._network
+    def evaluate(self, model: Tensor) -> Mapping[str, float]:
+        """See `Problem`."""
+        return self._evaluators[0].scores(model, self._dev, self._deploy_state())
 
-    @cached_property
-    def _network(self) -> ModuleNetwork:
-        return self.config.network(self.problem)
+    def held_out_loss(self, model: Tensor) -> float:
+        """See `Problem`."""
+        examples = self._dev.spread(HELD_OUT)
+        return self._evaluators[1].scores(model, examples, self._deploy_state())[LOSS]
 
-    def initial(self) -> Tensor:
-        """See `Task`."""
-        return self._start
-
-    def losses_in(self, minibatch: int) -> int:
-        """One: the user's loss function returns one number a minibatch."""
-        del minibatch
-        return 1
-
-    def dev(self, model: Tensor) -> ModuleScores:
-        """See `Task`."""
-        assert self._dev is not None
-        return self._evaluator.scores(model, self._dev, self._deploy_state())
+    def test(self, model: Tensor, name: str) -> EvaluationResult:
+        """The same measurements on the test set, if there is one."""
+        if self.parts.test is None:
+            return EvaluationResult({})
+        examples = self._upload(self.parts.test)
+        measured = self._evaluators[0].scores(model, examples, self._deploy_state())
+        return EvaluationResult({f"test_{m}/{name}": value for m, value in measured.items()})
 
     def take_states(self, states: Callable[[], Mapping[int, State]]) -> None:
-        """See `StatefulTask`."""
+        """See `Problem`."""
         self._states = states
 
     def _deploy_state(self) -> State:
-        return deploy(self._states(), self._fresh, self.problem.buffers)
+        return deploy(self._states(), self._evaluators[2], self.parts.buffers)
 
-    def deployed_state(self) -> dict[str, np.ndarray]:
-        """See `StatefulTask`."""
+    def state(self) -> dict[str, np.ndarray]:
+        """See `Problem`."""
         return {name: to_array(tensor) for name, tensor in self._deploy_state().items()}
-
-    def held_out_loss(self, model: Tensor) -> float:
-        """See `Task`."""
-        assert self._dev is not None
-        return self._losses.scores(model, self._dev.spread(HELD_OUT), self._deploy_state()).loss
-
-    def tested(self, model: Tensor, name: str) -> EvaluationResult:
-        """The same scores on the test set, if there is one."""
-        if self._test is None:
-            return EvaluationResult({})
-        found = self._evaluator.scores(model, self._test, self._deploy_state()).measured
-        return EvaluationResult({f"test_{metric}/{name}": value for metric, value in found.items()})
 
 
 BLOCK = 1024
@@ -422,37 +540,6 @@ EVALUATION_SEED = 0
 LOSS = "loss"
 
 
-@dataclass(frozen=True)
-class ModuleScores:
-    """Scores on one set.
-
-    Attributes:
-        loss: that of the whole set; of a loss that sums over examples, the mean over them.
-        further: metrics by name; the first one decides.
-        maximise: whether more of the first metric is better.
-    """
-
-    loss: float
-    further: Mapping[str, float]
-    maximise: bool = False
-
-    @property
-    def error(self) -> float:
-        """The first metric, or the loss; negated where more is better."""
-        value = next(iter(self.further.values()), self.loss)
-        return -value if self.maximise else value
-
-    @property
-    def finite(self) -> bool:
-        """Whether the model's loss is finite."""
-        return math.isfinite(self.loss)
-
-    @property
-    def measured(self) -> dict[str, float]:
-        """Metrics and loss by name."""
-        return {**self.further, LOSS: self.loss}
-
-
 class ModuleEvaluator:
     """Scores models of one module.
 
@@ -464,34 +551,36 @@ class ModuleEvaluator:
     """
 
     def __init__(
-        self, network: ModuleNetwork, problem: Problem, classes: Classes | None, metrics: Metrics
+        self,
+        network: ModuleNetwork,
+        problem: ModuleParts,
+        classes: Classes | None,
+        metrics: Metrics,
     ) -> None:
         self._network, self._classes = network, classes
         self._network.module.eval()
         self._loss, self._metrics = problem.loss, metrics
-        self._maximise = problem.maximise
 
     @torch.no_grad()
     def scores(
         self, model: Tensor, examples: Arrays, state: Mapping[str, Tensor] | None = None
-    ) -> ModuleScores:
-        """Scores of ``model [P]`` on a data set as a whole.
+    ) -> dict[str, float]:
+        """Metrics and loss of ``model [P]`` on a data set as a whole, by name.
 
         Args:
             model: parameters.
             examples: the data set.
             state: buffers that training changes; of several rows, scores are the mean.
         """
-        own = {name: tensor.clone() for name, tensor in (state or {}).items()}
-        rows = len(next(iter(own.values()))) if own else 1
-        each: list[ModuleScores] = []
+        state = {name: tensor.clone() for name, tensor in (state or {}).items()}
+        rows = len(next(iter(state.values()))) if state else 1
+        measured: list[dict[str, float]] = []
         for row in range(rows):
-            self._network.buffers.bind(own, row)
-            each.append(self._scores(model, examples))
-        further = {name: sum(one.further[name] for one in each) / rows for name in self._metrics}
-        return ModuleScores(sum(one.loss for one in each) / rows, further, self._maximise)
+            self._network.buffers.bind(state, row)
+            measured.append(self._scores(model, examples))
+        return {name: sum(values[name] for values in measured) / rows for name in measured[0]}
 
-    def _scores(self, model: Tensor, examples: Arrays) -> ModuleScores:
+    def _scores(self, model: Tensor, examples: Arrays) -> dict[str, float]:
         module, targets = self._network.bind_parameters(model), unwrap(examples.y)
         with use_seed(EVALUATION_SEED):
             outputs = self._run(module, examples)
@@ -501,7 +590,7 @@ class ModuleEvaluator:
                 for name, metric in self._metrics.items()
             }
         count = len(examples) if self._network.reduction == "sum" else 1
-        return ModuleScores(loss / count, further, self._maximise)
+        return {**further, LOSS: loss / count}
 
     def _run(self, module: nn.Module, examples: Arrays) -> Any:
         """The outputs for all examples: of blocks, joined, or of one call where they cannot be."""
@@ -588,12 +677,7 @@ def _residuals(outputs: Any, targets: Any, name: str) -> Tensor:
     return (outputs - targets).double()
 
 
-METRICS: dict[str, Metric] = {
-    "error": wrong,
-    "accuracy": right,
-    "mse": squared,
-    "mae": absolute,
-}
+METRICS: dict[str, Metric] = {"error": wrong, "accuracy": right, "mse": squared, "mae": absolute}
 """Metrics by name."""
 
 MAXIMISED, SHARES = ("accuracy",), ("error", "accuracy")

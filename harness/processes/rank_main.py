@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,10 +19,11 @@ from harness.base.errors import EXIT_DONE, EXIT_RUN_FAILED, UserError
 from harness.base.seeds import identity
 from harness.experiment.contract import Say
 from harness.experiment.device import resolve
-from harness.experiment.experiment import TrainingConfig
+from harness.experiment.experiment import AnyExperiment, Problem
 from harness.experiment.order import Minibatches
-from harness.experiment.run import FoldApplication, identity_config, train
-from harness.experiment.run_file import RunFile, load_application, load_run
+from harness.experiment.run import identity_config, train
+from harness.experiment.run_file import load_application, load_folds
+from harness.networks.contract import StatefulNetwork
 from harness.processes.group import GOES_ON, LISTENING, SECRET, SERVER_RANK, Group, allow_files, say
 from harness.processes.rounds import Rounds
 from harness.processes.server import NoWorkersLeft, ServerExecutor
@@ -42,8 +43,6 @@ from harness.store.files import writable_folder
 
 if TYPE_CHECKING:
     from harness.experiment.contract import Watch
-
-Read = RunFile[TrainingConfig[Any]]
 
 Served = ServerExecutor | Rounds
 
@@ -134,7 +133,7 @@ def _serve(asked: argparse.Namespace, ranks: int, hub: Hub) -> int:
         told = f"has not connected within {CONNECTED_WITHIN_S:g} s"
         say(f"rank {worker + 1} (worker {worker}) {told}{_describe_strangers(hub)}")
     run = _read(asked, say)
-    check(run.config, asked, ranks)
+    check(run, asked, ranks)
     writable_folder(asked.out, "--out")
     try:
         stored = _train_or_load(run, asked, hub)
@@ -144,7 +143,7 @@ def _serve(asked: argparse.Namespace, ranks: int, hub: Hub) -> int:
     print(*stored.lines(), sep="\n")
     if stored.status == "done":
         return EXIT_DONE
-    say(stored.ending(f"{asked.file.stem}, seed {run.config.seed}"))
+    say(stored.ending(f"{asked.file.stem}, seed {run.seed}"))
     return EXIT_RUN_FAILED
 
 
@@ -153,7 +152,7 @@ def _describe_strangers(hub: Hub) -> str:
     return told if hub.strangers else ""
 
 
-def _read(asked: argparse.Namespace, progress: Say = lambda line: None) -> Read:
+def _read(asked: argparse.Namespace, progress: Say = lambda line: None) -> AnyExperiment:
     """Read the run of a file.
 
     Raises:
@@ -162,20 +161,20 @@ def _read(asked: argparse.Namespace, progress: Say = lambda line: None) -> Read:
     if reason := load_application(asked.file).simulated:
         raise UserError(f"{asked.file}: processes: {reason}; allowed: lagbench train")
     device = "cpu" if asked.device is None else resolve(asked.device)
-    return load_run(asked.file, TrainingConfig, seed=asked.seed, device=device, progress=progress)
+    return load_folds(asked.file, seed=asked.seed, device=device, progress=progress)
 
 
-def _train_or_load(run: Read, asked: argparse.Namespace, hub: Hub) -> Run:
+def _train_or_load(run: AnyExperiment, asked: argparse.Namespace, hub: Hub) -> Run:
     """Load the finished run from the store, or train it on all processes."""
     served: list[Served] = []
 
     def start_executor(
-        config: TrainingConfig[Any], data: Any, model: Tensor, minibatches: Minibatches
+        config: AnyExperiment, problem: Problem, model: Tensor, minibatches: Minibatches
     ) -> Served:
         # Called only when the store lacks the run: until then the other ranks wait.
         hub.late = not config.rounds
         hub.announce(_identity(config, asked))
-        placed = replace(config, algorithm=config.algorithm.on(config.network(data)))
+        placed = replace(config, algorithm=config.algorithm.on(problem.network))
         kind = Rounds if config.rounds else ServerExecutor
         pace = Pacing.from_config(config, asked.paced)
         served.append(kind(placed, model, minibatches, hub, pace, say))
@@ -183,7 +182,7 @@ def _train_or_load(run: Read, asked: argparse.Namespace, hub: Hub) -> Run:
 
     with _show_progress(asked.file.stem) as watch:
         store, facts = Store(asked.out), _execution_facts(asked)
-        stored = train(run.config, run.data, store, watch, start_executor, facts)
+        stored = train(run, store, watch, start_executor, facts, alone=False)
     for executor in served:
         executor.close()
     if not served:  # the store had the run
@@ -208,19 +207,20 @@ def _execution_facts(asked: argparse.Namespace) -> dict[str, object]:
     return {"by": "processes", "paced": asked.paced}
 
 
-def _identity(config: TrainingConfig[Any], asked: argparse.Namespace) -> str:
+def _identity(config: AnyExperiment, asked: argparse.Namespace) -> str:
     """Identity of a run, equal on all its processes."""
     return identity(identity_config(config, _execution_facts(asked)))
 
 
-def check(config: TrainingConfig[Any], asked: argparse.Namespace, ranks: int) -> None:
+def check(config: AnyExperiment, asked: argparse.Namespace, ranks: int) -> None:
     """Reject settings that real processes do not support.
 
     Raises:
         UserError: one is set.
     """
     check_protocol(config, asked.file)
-    if config.has_replica_state:
+    network = config.task.open(config).network
+    if isinstance(network, StatefulNetwork) and network.fresh_state():
         told = "its buffers change in training, and servers do not receive them"
         raise UserError(f"{asked.file}: model: {told}; allowed: a simulated cluster")
     if asked.restarts and config.algorithm.remembers and not config.rounds:
@@ -235,7 +235,7 @@ def check(config: TrainingConfig[Any], asked: argparse.Namespace, ranks: int) ->
         )
 
 
-def check_protocol(config: TrainingConfig[Any], file: Path) -> None:
+def check_protocol(config: AnyExperiment, file: Path) -> None:
     """Reject faults and protocols that exist only in the simulator.
 
     Raises:
@@ -244,7 +244,10 @@ def check_protocol(config: TrainingConfig[Any], file: Path) -> None:
     if config.cluster.faults:
         told = "real processes have no simulated faults"
         raise UserError(f"{file}: cluster.faults: {told}; allowed here: none")
-    if (trouble := config.find_simulation_only()) is not None:
+    if config.counts_by_worker:  # a real server counts the minibatches of all workers together
+        told = "simulated only without rounds; allowed on real processes: 'iid'"
+        raise UserError(f"{file}: task.partition: {told}")
+    if (trouble := config.task.find_simulation_only()) is not None:
         raise UserError(f"{file}: {trouble[0]}: {trouble[1]}")
     protocol = config.timed
     if "processes" not in protocol.can:
@@ -274,7 +277,7 @@ def _take_part(asked: argparse.Namespace, rank: int, server: Link) -> int:
     if asked.device is not None and resolve(asked.device) == "cuda":
         _choose_gpu(rank)  # before any tensor is put on it
     run = _read(asked)
-    if (own := _identity(run.config, asked)) != at_work:
+    if (own := _identity(run, asked)) != at_work:
         raise UserError(
             f"{asked.file}: run {own} is not allowed; allowed: {at_work}, as the server has it"
             " (the same file, corpus and options for every process)"
@@ -288,16 +291,15 @@ def _take_part(asked: argparse.Namespace, rank: int, server: Link) -> int:
     return EXIT_DONE
 
 
-def _work(run: Read, rank: int, asked: argparse.Namespace, server: Link) -> None:
+def _work(run: AnyExperiment, rank: int, asked: argparse.Namespace, server: Link) -> None:
     """Run the loop of a worker."""
-    config = run.config
-    application = cast("FoldApplication[Any, Any]", config.application)
-    with application.computing(config):
-        pace = Pacing.from_config(config, asked.paced)
+    problem = run.task.open(run)
+    with problem.computing(alone=False):
+        pace = Pacing.from_config(run, asked.paced)
         offset_s = clock_offset_s(server)
         if offset_s is None:
             return
-        contributor = Contributor(config, run.data, rank - 1, pace, offset_s)
+        contributor = Contributor(run, problem, rank - 1, pace, offset_s)
         server.send(Header(Kind.READY))
         work(contributor, server)
 

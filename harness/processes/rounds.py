@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from harness.algorithms.contract import Fold
-from harness.experiment.experiment import TrainingConfig
+from harness.experiment.experiment import AnyExperiment
 from harness.processes.recorder import Work
 from harness.processes.server import NOT_FINITE, NoWorkersLeft, OnProcesses, is_finite
 from harness.processes.transport import Header, Kind
@@ -30,7 +30,7 @@ class Rounds(OnProcesses):
         NoWorkersLeft: a worker is missing.
     """
 
-    def __init__(self, config: TrainingConfig[Any], *parts: Any) -> None:
+    def __init__(self, config: AnyExperiment, *parts: Any) -> None:
         assert config.handing.own is not None  # each worker has its own part of the data
         self._next, self._every = 0, config.handing.own
         super().__init__(config, *parts)

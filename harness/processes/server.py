@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from harness.algorithms.contract import Fold
-from harness.experiment.experiment import TrainingConfig
+from harness.experiment.experiment import AnyExperiment
 from harness.experiment.order import Minibatches
 from harness.processes.recorder import Recorder, Work
 from harness.processes.transport import Connections, Header, Kind, MalformedMessage, Message, fill
@@ -85,7 +85,7 @@ class OnProcesses:
 
     def __init__(
         self,
-        config: TrainingConfig[Any],
+        config: AnyExperiment,
         model: Tensor,
         minibatches: Minibatches,
         peers: Connections,
@@ -228,7 +228,7 @@ def _describe(message: Header | Awaited) -> str:
 class ServerExecutor(OnProcesses):
     """An executor of asynchronous training: no worker waits for another; see `OnProcesses`."""
 
-    def __init__(self, config: TrainingConfig[Any], *parts: Any) -> None:
+    def __init__(self, config: AnyExperiment, *parts: Any) -> None:
         self._steps = config.handing.a_fold
         # First minibatch never handed out, and those of lost contributions, which go first.
         self._next, self._again, self._folded = 0, deque[int](), Counter[int]()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from harness.algorithms.contract import LocalWork, Memory
 from harness.experiment.contract import TaskConfig
-from harness.experiment.experiment import TrainingConfig
+from harness.experiment.experiment import AnyExperiment, Problem
 from harness.processes.transport import Body, Header, Kind, Link, MalformedMessage, ServerGone, fill
 from harness.simulator.costs import Costs, computation_s, costs_of, folding_s
 
@@ -31,8 +30,8 @@ class Contributor:
     """Computes the contributions of one worker.
 
     Args:
-        config: configuration of the run.
-        data: training data of its task.
+        config: the experiment.
+        problem: its opened task.
         worker: index of the worker.
         pace: minimal durations of its computations.
         offset_s: offset to add to this process's clock to get the server's.
@@ -45,17 +44,16 @@ class Contributor:
 
     def __init__(
         self,
-        config: TrainingConfig[Any],
-        data: Any,
+        config: AnyExperiment,
+        problem: Problem,
         worker: int,
         pace: Pacing,
         offset_s: float = 0.0,
     ) -> None:
-        self._net = config.network(data)
-        self._minibatches = config.minibatches(data, config.examples(data))
+        self._net, self._minibatches = problem.network, problem.minibatches(config)
         self._rates = config.rates(self._minibatches)
-        self.received = config.zeros(data)
-        self.out = config.zeros(data).to(config.device).unsqueeze(0)
+        self.received = torch.zeros_like(problem.like)
+        self.out = torch.zeros_like(problem.like).to(config.device).unsqueeze(0)
         self._config, self._worker, self._pace = config, worker, pace
         self._count, self._offset_s, self.memory = 0, offset_s, Memory()
 

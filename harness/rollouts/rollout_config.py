@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from harness.algorithms.descent import AdamW, LocalOptimizer
 from harness.base.errors import UserError
@@ -102,9 +102,6 @@ class RolloutConfig(TaskConfig):
         UserError: settings that do not go together.
     """
 
-    task: ClassVar[str] = "rollouts"
-    charge: ClassVar[str] = "time is charged by protocol"
-
     cluster: Cluster
     seed: int
     device: str
@@ -139,6 +136,11 @@ class RolloutConfig(TaskConfig):
     def effort(self) -> float:
         """See `Configuration`."""
         return float(self.updates * self.protocol.batch * self.protocol.group)
+
+    @property
+    def kind(self) -> str:
+        """See `TaskConfig`."""
+        return "rollouts"
 
     @property
     def count(self) -> int:

@@ -57,7 +57,7 @@ class OwnTable:
     context: int | None = setting(None, at_least=2, at_most=100_000)
 
 
-class RolloutApplication(Application[RolloutConfig, Problems]):
+class RolloutApplication(Application[RolloutConfig]):
     """Training by rollouts: see `Application`."""
 
     config = RolloutConfig
@@ -67,7 +67,7 @@ class RolloutApplication(Application[RolloutConfig, Problems]):
     follows = ("device",)
     simulated = "generators and trainer are simulated"
 
-    def read(self, asked: RunRequest) -> tuple[RolloutConfig, Problems]:
+    def read(self, asked: RunRequest) -> RolloutConfig:
         """See `Application`."""
         table = {**self.usual, **asked.table}
         names = {entry.name for entry in fields(OwnTable)}
@@ -76,8 +76,7 @@ class RolloutApplication(Application[RolloutConfig, Problems]):
         if own or any(isinstance(table.get(name), str) for name in ("policy", "problems")):
             with name_keys(asked.task):
                 table |= _find_own(asked, own, table)
-        config = build(RolloutConfig, table, str(asked.path), named=key_in_file)
-        return config, config.problems
+        return build(RolloutConfig, table, str(asked.path), named=key_in_file)
 
     def restore(
         self, run: Run, table: Table, where: str, named: TaskConfig | None = None
@@ -92,25 +91,17 @@ class RolloutApplication(Application[RolloutConfig, Problems]):
                 raise UserError(f"{run.dir}: {name}: a user's own; allowed: one of lagbench")
         return super().restore(run, table, where, named)
 
-    def load(self, config: RolloutConfig, say: Say) -> Problems:
-        """See `Application`."""
-        del say
-        return config.problems
-
     def execute(self, config: RolloutConfig, store: Store, watch: Watch) -> Run:
         """See `Configuration`."""
         return train_rollouts(config, store, watch)
 
-    def replay(
-        self, config: RolloutConfig, data: Problems, run: Run, store: Store, watch: Watch
-    ) -> Run:
+    def replay(self, config: RolloutConfig, run: Run, store: Store, watch: Watch) -> Run:
         """See `Application`."""
-        del data
         timeline = load_timeline(run.path(TIMELINE))
         made = partial(RecordedRollouts, timeline=timeline)
         return train_rollouts(config, store, watch, made, {"by": "a record"})
 
-    def pieces(self, config: RolloutConfig, data: Problems) -> None:
+    def pieces(self, config: RolloutConfig, say: Say) -> None:
         """None: problems are made by number."""
 
     def time(self, config: RolloutConfig, pieces: None, share: float, most: int) -> Whole:

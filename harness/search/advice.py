@@ -25,7 +25,7 @@ from harness.base.log import LOG
 from harness.base.seeds import identity
 from harness.base.settings import format_count
 from harness.experiment.display import Span, Tally
-from harness.experiment.experiment import TrainingConfig
+from harness.experiment.experiment import AnyExperiment
 from harness.experiment.grid import Runner, run_named
 from harness.experiment.methods import Method
 from harness.judge.comparison import IMPROVEMENT, Impossible, reach
@@ -231,7 +231,7 @@ def seconds_to(run: Run, judged: str, error: float) -> float:
     return float(times[-1]) / progress if progress > 0.0 else math.inf
 
 
-def simulate_step_s(config: TrainingConfig[Any]) -> float:
+def simulate_step_s(config: AnyExperiment) -> float:
     """Simulated seconds of a minibatch, once the cluster's pipeline is full.
 
     Args:
@@ -376,7 +376,7 @@ class AdviceSearch:
 
     def _configure(
         self, candidate: Candidate, rate: float, seed: int, passes: int
-    ) -> TrainingConfig[Any]:
+    ) -> AnyExperiment:
         config = self.grid.configure(candidate.method, candidate.workers, rate, seed)
         return config if config.passes == passes else replace(config, passes=passes)
 

@@ -10,7 +10,7 @@ from typing import Any
 from harness.base.errors import UserError
 from harness.base.log import LOG
 from harness.experiment.display import Span, Tally
-from harness.experiment.experiment import TrainingConfig
+from harness.experiment.experiment import AnyExperiment
 from harness.experiment.grid import Runner, run_named
 from harness.experiment.methods import Method
 from harness.judge.comparison import Impossible
@@ -24,10 +24,10 @@ from harness.search.rates import (
 from harness.search.search import Steps, final_error, follow, linearly_scaled, translate
 from harness.store import Cell, Run
 
-Configure = Callable[[Method, int, float, int], TrainingConfig[Any]]
+Configure = Callable[[Method, int, float, int], AnyExperiment]
 """Makes a configuration from a method, a number of workers, a learning rate and a seed."""
 
-Try = tuple[str, TrainingConfig[Any]]
+Try = tuple[str, AnyExperiment]
 """A run to execute: its name for the user, and its configuration."""
 
 SEARCHED = Span(LEAST_TRAININGS, MOST_TRAININGS)

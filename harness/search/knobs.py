@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from harness.algorithms.catalogue import Algorithm
 from harness.base.errors import UserError, name_error
-from harness.experiment.experiment import TrainingConfig
+from harness.experiment.experiment import AnyExperiment
 from harness.simulator import Cluster, Fault, Network, Server, Simulation, WorkerGroup
 
 RETRY_OF_LATENCIES, LEAST_RETRY_S = 2.0, 1e-6
@@ -62,7 +61,7 @@ class Knob:
             told = f"{type(algorithm).__name__} folds in rounds, not one by one"
             raise UserError(f"tolerate: {self.name}: {told}; allowed: asynchronous algorithms")
 
-    def check_reach(self, least: TrainingConfig[Any], most: TrainingConfig[Any]) -> None:
+    def check_reach(self, least: AnyExperiment, most: AnyExperiment) -> None:
         """Reject a delay that no message of the run meets: any delay would be tolerated.
 
         Args:
@@ -139,7 +138,7 @@ def _to_server_s(cluster: Cluster) -> float:
     return sum(level.latency_s for level in (*passed, network.server))
 
 
-def _begin(config: TrainingConfig[Any]) -> list[float]:
+def _begin(config: AnyExperiment) -> list[float]:
     """Times of a run's first folds, one for each worker, in simulated seconds."""
     workload = config.workload(0)
     made = Simulation(

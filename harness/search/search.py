@@ -22,7 +22,8 @@ from harness.algorithms.schedules import Constant
 from harness.base.seeds import identity
 from harness.base.settings import setting
 from harness.experiment.contract import Configuration, Progress, Watch
-from harness.experiment.experiment import TrainingConfig
+from harness.experiment.experiment import AnyExperiment
+from harness.experiment.run import run
 from harness.judge.direction import as_error
 from harness.store import Run, RunWriter, Store
 
@@ -245,7 +246,7 @@ class BestRateConfig(Configuration):
         most: number of rungs above the best rate that are tried for the largest stable one.
     """
 
-    training: TrainingConfig[Any]
+    training: AnyExperiment
     guess: float = setting(above=0.0)
     most: int = setting(12, at_least=0, at_most=100)
 
@@ -292,7 +293,7 @@ def best_rate(config: BestRateConfig, store: Store, watch: Watch) -> Run:
         losses: dict[float, tuple[float, float]] = {}
 
         def run_to_end(rate: float) -> float:
-            losses[rate] = _losses(_with_rate(config.training, rate).execute(store, tell))
+            losses[rate] = _losses(run(_with_rate(config.training, rate), store, tell))
             return losses[rate][1]
 
         def first_loss() -> float:
@@ -334,7 +335,7 @@ def climb_to_edge(
     return RateSearchResult(best.rate, stable, math.inf, tried)
 
 
-def _with_rate(training: TrainingConfig[Any], rate: float) -> TrainingConfig[Any]:
+def _with_rate(training: AnyExperiment, rate: float) -> AnyExperiment:
     return replace(training, schedule=Constant(rate))
 
 
@@ -348,7 +349,7 @@ TOLD = ("outer_staleness_mean", "kept_frames")
 """Values of the run at the largest stable rate that the search's summary repeats."""
 
 
-class HasRate(Protocol):
+class HasRate(Configuration, Protocol):
     """A configuration with a field ``rate``, as a dataclass."""
 
     @property
@@ -358,10 +359,6 @@ class HasRate(Protocol):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""
-        ...
-
-    def execute(self, store: Store, watch: Watch) -> Run:
-        """See `Configuration`."""
         ...
 
 
@@ -410,7 +407,7 @@ def largest_rate(config: LargestRateConfig, store: Store, watch: Watch) -> Run:
         watch(replace(progress, run=name))
 
     def run_at(rate: float) -> Run:
-        return config.with_rate(rate).execute(store, tell)
+        return run(config.with_rate(rate), store, tell)
 
     def execute(writer: RunWriter) -> None:
         search = find_largest(config)

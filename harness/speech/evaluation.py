@@ -45,21 +45,6 @@ class Scores:
     loss: float
     frame_error: float
 
-    @property
-    def finite(self) -> bool:
-        """Whether the loss is finite."""
-        return bool(np.isfinite(self.loss))
-
-    @property
-    def error(self) -> float:
-        """Metric for comparing candidates: the frame error."""
-        return self.frame_error
-
-    @property
-    def measured(self) -> dict[str, float]:
-        """Frame error and loss by name."""
-        return {"frame_error": self.frame_error, "loss": self.loss}
-
 
 @torch.no_grad()
 def frame_scores(net: Dnn, model: Tensor, frames: Examples, rows: Tensor) -> Scores:

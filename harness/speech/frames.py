@@ -1,4 +1,4 @@
-"""Frames of a corpus: the configuration of training on them, and their copy on a device.
+"""Frames of a corpus on a device.
 
 A corpus may generate its training speech on demand, in blocks of consecutive utterances. The
 blocks used last are kept on the device, as many as fit. Utterances have the same distribution
@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import pairwise
-from typing import Any, ClassVar, Protocol, cast
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,147 +20,9 @@ from torch import Tensor
 
 from data_synth import CAN_SKIP, load_corpus
 from data_synth.corpus import Corpus, MakesSpeech, Utterances
-from harness.acoustics.rbm import Recipe, WideRandom
 from harness.base.errors import UserError
-from harness.base.settings import setting
-from harness.experiment.contract import Configuration, Watch
-from harness.experiment.experiment import Pieces, Stage, TrainingConfig, plain
 from harness.experiment.order import Shuffling, row_numbers
 from harness.networks.contract import Minibatch, upload
-from harness.networks.feedforward import Activation, Dnn, Layout, Precision, check
-from harness.simulator import Workload
-from harness.store import Run, Store
-
-__all__ = [
-    "Blocks",
-    "ForcedAlignment",
-    "Frames",
-    "MadeFrames",
-    "NamesCorpus",
-    "RunConfig",
-    "Stage",
-    "corpus_of",
-    "frames_of",
-    "longer_rows",
-    "plain",
-    "room_on",
-    "shuffling_of",
-    "splice_offsets",
-]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunConfig(TrainingConfig[Corpus]):
-    """One training on the frames of a corpus, on a simulated cluster.
-
-    Args:
-        corpus: name of a corpus, or folder of a saved one (docs/corpora.md).
-        scale: size of a generated corpus: smoke, laptop, overnight, gpu or paper.
-        corpus_seed: seed of a generated corpus.
-        fingerprint: SHA-256 of the corpus's content.
-        hidden: number of units of each hidden layer; the sizes of input and output follow from
-            the corpus.
-        activation: nonlinearity of the hidden layers.
-        initial: initialisation: `Recipe` pretrains with RBMs, `WideRandom` draws from a wide
-            distribution. Without it, parameters are drawn from a narrower one.
-        timed_layers: units of every layer of the network whose time and bytes the cluster is
-            charged for; inputs and outputs included.
-        precision: arithmetic of the matrix products in gradients.
-        targets: forced alignment whose targets replace the corpus's own in training and scoring.
-            Without it, the corpus's own.
-
-    Raises:
-        UserError: settings that do not go together.
-    """
-
-    task: ClassVar[str] = "frames"
-    charge: ClassVar[str] = "time is charged for timed_layers"
-
-    corpus: str
-    scale: str
-    corpus_seed: int
-    fingerprint: str
-    hidden: tuple[int, ...] = setting(at_least=1)
-    activation: Activation
-    initial: Recipe | WideRandom | None
-    timed_layers: tuple[int, ...] = setting(at_least=1)
-    precision: Precision = setting("float32")
-    targets: ForcedAlignment | None = setting(None)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check(self.precision, self.device)
-
-    def network(self, data: Corpus) -> Dnn:
-        """The network to train."""
-        return Dnn(Layout(data.layers(self.hidden)), self.activation, self.precision)
-
-    def pieces(self, data: Corpus) -> Pieces:
-        """The training utterances, or blocks of them if frames are shuffled in blocks."""
-        train = data.split("train")
-        return Blocks.from_utterances(train) if self.shuffling == "in blocks" else train
-
-    def zeros(self, data: Corpus) -> Tensor:
-        """See `TrainingConfig`."""
-        return torch.zeros(self.network(data).layout.parameters)
-
-    def examples(self, data: Corpus) -> Frames | MadeFrames:
-        """The corpus on the run's device."""
-        return frames_of(data, self.device, self.shuffling)
-
-    def workload(self, number: int = 0) -> Workload:
-        """See `TaskConfig`."""
-        whole = Workload.of_network(self.timed_layers, self.stage(number).timed_minibatch)
-        return replace(whole, parameter_bytes=whole.parameter_bytes * self.algorithm.sent)
-
-    def find_simulation_only(self) -> tuple[str, str] | None:
-        """See `TrainingConfig`; each process would have to make the alignment."""
-        if self.targets is None:
-            return super().find_simulation_only()
-        return "targets", "simulated only; allowed on real processes: the corpus's own"
-
-    @property
-    def weights(self) -> int:
-        """About how many are trained: inputs and targets follow from the corpus."""
-        return sum(above * below for above, below in pairwise((self.hidden[0], *self.hidden)))
-
-    @property
-    def effort(self) -> float:
-        """See `Configuration`."""
-        return float(self.passes * self.weights)
-
-    @property
-    def judged(self) -> str:
-        """Name of the metric: share of wrong frames on the development set."""
-        return "dev_frame_error"
-
-    def stage_name(self, fold: int) -> str:
-        """Name of the algorithm, or before the first fold that of the initial parameters."""
-        if fold > 0:
-            return type(self.algorithm).__name__
-        return "pretraining" if isinstance(self.initial, Recipe) else "its initial parameters"
-
-
-@dataclass(frozen=True)
-class ForcedAlignment(Configuration):
-    """Forced alignment of a corpus's transcripts by a trained network.
-
-    Args:
-        network: the training that produces the network.
-        kappa: factor of its acoustic scores; transitions and words have factor 1.
-    """
-
-    network: RunConfig
-    kappa: float = setting(above=0.0)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Canonical plain JSON values, which the alignment's identity hashes."""
-        return plain(self)
-
-    def execute(self, store: Store, watch: Watch) -> Run:
-        """See `Configuration`."""
-        return cast(Any, self.network.application).align(self, store, watch)
-
 
 BLOCK = 500
 """Utterances in a block: generated together, and their frames shuffled together."""
@@ -184,14 +45,16 @@ class Blocks:
         return cls(train.start[first], np.add.reduceat(train.frames, first))
 
 
-def frames_of(corpus: Corpus, device: str, shuffling: Shuffling = "full") -> Frames | MadeFrames:
+def frames_of(
+    corpus: Corpus, device: str, shuffling: Shuffling = "full"
+) -> FramesOnDevice | MadeFrames:
     """Copy a corpus to a device: all of it, or its stored part if it generates the rest.
 
     Raises:
         UserError: generated speech does not fit on the device, and is not shuffled in blocks.
     """
     if corpus.speech is None:
-        return Frames.from_corpus(corpus, device)
+        return FramesOnDevice.from_corpus(corpus, device)
     made = MadeFrames(corpus, corpus.speech, device)
     if shuffling != "in blocks" and not made.holds_all:
         raise UserError(
@@ -207,7 +70,7 @@ def shuffling_of(corpus: Corpus) -> Shuffling:
 
 
 class MadeFrames:
-    """Frames of a corpus that generates its training speech block by block; see `Frames`.
+    """Frames of a corpus that generates its training speech block by block; see `FramesOnDevice`.
 
     Args:
         corpus: the corpus.
@@ -219,7 +82,7 @@ class MadeFrames:
     def __init__(
         self, corpus: Corpus, speech: MakesSpeech, device: str, room: int | None = None
     ) -> None:
-        self._stored, self._speech = Frames.from_corpus(corpus, device), speech.on(device)
+        self._stored, self._speech = FramesOnDevice.from_corpus(corpus, device), speech.on(device)
         self._train, self._context = corpus.split("train"), corpus.context
         self._targets = corpus.targets[len(corpus.features) :]
         self._blocks = Blocks.from_utterances(self._train)
@@ -245,7 +108,7 @@ class MadeFrames:
         return self._kept == len(self._blocks.start)
 
     def gather(self, rows: Tensor) -> Minibatch:
-        """See `Frames`; generates the blocks of ``rows [W, B]`` that are not kept."""
+        """See `FramesOnDevice`; generates the blocks of ``rows [W, B]`` that are not kept."""
         flat = rows.cpu().numpy().ravel()
         if not len(flat) or flat.max() < self._first:
             return self._stored.gather(rows)
@@ -299,12 +162,12 @@ class MadeFrames:
         self.made += 1
 
     @cached_property
-    def _ring(self) -> Frames:
+    def _ring(self) -> FramesOnDevice:
         """The kept blocks, each in a slot as long as the longest block."""
         features = self._stored.features
         zeros = features.new_zeros(self._kept * self._most, dtype=torch.int64)
         kept = features.new_zeros(self._kept * self._longest, features.shape[1])
-        return Frames(kept, zeros, zeros.clone(), self._context)
+        return FramesOnDevice(kept, zeros, zeros.clone(), self._context)
 
     @cached_property
     def _first(self) -> int:
@@ -377,7 +240,7 @@ def _load_cached(name: str, scale: str, seed: int, say: Callable[[str], None]) -
 
 
 @dataclass(frozen=True)
-class Frames:
+class FramesOnDevice:
     """A corpus on one device, with the ends of every utterance repeated for splicing.
 
     A spliced frame is then a contiguous piece of memory, copied at once. If all frames were
@@ -396,7 +259,7 @@ class Frames:
     context: int
 
     @classmethod
-    def from_corpus(cls, corpus: Corpus, device: str) -> Frames:
+    def from_corpus(cls, corpus: Corpus, device: str) -> FramesOnDevice:
         """Copy the stored part of a corpus to ``device`` (``"cpu"`` or ``"cuda"``)."""
         stored, table = len(corpus.features), corpus.utterances
         there = table.start < stored
@@ -412,7 +275,7 @@ class Frames:
         frames: np.ndarray,
         context: int,
         device: str,
-    ) -> Frames:
+    ) -> FramesOnDevice:
         """Copy frames ``[N, dim]`` and targets ``[N]`` of utterances to a device.
 
         Args:

@@ -20,7 +20,6 @@ from harness.networks.feedforward import Dnn
 from harness.simulator import Timeline
 from harness.speech.decoding import DecodeStats, Tally, log_posteriors, references_of, sample_evenly
 from harness.speech.evaluation import BEAM
-from harness.speech.frames import RunConfig
 from harness.speech.sequence import SequenceConfig
 
 
@@ -146,7 +145,7 @@ class SequenceEvaluator:
         return int((posteriors.argmax(1) != self.corpus.targets[first:][: len(posteriors)]).sum())
 
 
-def lags(timeline: Timeline, config: RunConfig | SequenceConfig) -> dict[str, float]:
+def lags(timeline: Timeline, config: SequenceConfig) -> dict[str, float]:
     """Mean, median and 95th percentile of the lags from each kind of read, in folds and seconds."""
     return {
         f"{name}_{unit}_{figure}": value

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 from torch import Tensor
@@ -20,7 +20,7 @@ from harness.algorithms.async_sgd import AsyncSgd, Gradients
 from harness.base.errors import UserError, name_error
 from harness.base.settings import setting
 from harness.experiment.contract import Reads, TaskConfig
-from harness.experiment.experiment import plain
+from harness.experiment.experiment import Experiment, plain
 from harness.experiment.loop import Executor
 from harness.experiment.order import Examples
 from harness.networks.feedforward import Dnn
@@ -28,8 +28,9 @@ from harness.simulator import Cluster, ParameterServer, Simulation, Timeline, Wo
 from harness.simulator.timeline import inner_lag, outer_lag, pass_lag, push_lag
 from harness.speech.decoding import Decoder, DecodeStats, Halves, orders, references_of
 from harness.speech.evaluation import log_prior
-from harness.speech.frames import RunConfig, frames_of
+from harness.speech.frames import frames_of
 from harness.speech.protocol import Sequence
+from harness.speech.task import Frames
 
 SHUFFLINGS = ("none", "on the fly", "full")
 
@@ -127,14 +128,11 @@ class SequenceConfig(TaskConfig):
         UserError: settings that are not allowed, or do not go together.
     """
 
-    task: ClassVar[str] = "sequence"
-    charge: ClassVar[str] = "time is charged for timed_layers"
-
     corpus: str
     scale: str
     corpus_seed: int
     fingerprint: str
-    start: RunConfig
+    start: Experiment[Frames]
     criterion: Criterion
     cluster: Cluster
     timed_layers: tuple[int, ...]
@@ -174,6 +172,11 @@ class SequenceConfig(TaskConfig):
         _check_algorithm(self.algorithm, self.shards)
 
     @property
+    def kind(self) -> str:
+        """See `TaskConfig`."""
+        return "sequence"
+
+    @property
     def count(self) -> int:
         """See `TaskConfig`."""
         return self.replicas
@@ -209,7 +212,7 @@ class SequenceConfig(TaskConfig):
     @property
     def effort(self) -> float:
         """See `Configuration`; its network is that of the training that it starts from."""
-        return float(self.passes * self.start.weights)
+        return float(self.passes * self.start.task.size)
 
     @property
     def timed(self) -> Sequence | ParameterServer:
@@ -292,7 +295,7 @@ class Setup:
     @classmethod
     def from_config(cls, config: SequenceConfig, corpus: Corpus, initial: Tensor) -> Setup:
         """Build the parts of a training with initial parameters ``initial [P]``."""
-        net = config.start.network(corpus)
+        net = config.start.task.network(corpus)
         halves, part = Halves.split(net, initial.to(config.device), config.layers)
         frames, train = frames_of(corpus, config.device), corpus.split("train")
         criterion = SequenceCriterion(config.criterion, references_of(corpus), log_prior(corpus))

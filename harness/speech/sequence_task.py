@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from data_synth.corpus import Corpus, Utterances
+from data_synth.corpus import Utterances
 from harness.base.errors import UserError
 from harness.base.settings import build
 from harness.experiment.contract import (
@@ -26,14 +26,7 @@ from harness.speech.frames import corpus_of
 from harness.speech.protocol import Sequence
 from harness.speech.sequence import SequenceConfig
 from harness.speech.sequence_training import train_sequence
-from harness.speech.task import (
-    CORPUS,
-    FOLLOWS,
-    complete_frames,
-    load_corpus_with_targets,
-    name_timed,
-    read_corpus,
-)
+from harness.speech.task import FOLLOWS, load_corpus_with_targets, read_corpus
 from harness.store import Run, Store
 
 SHARED = ("corpus", "scale", "corpus_seed", "cluster", "timed_layers")
@@ -43,16 +36,16 @@ SAMPLE = 2000
 """Folds of the single-replica simulation that speed-ups are computed from."""
 
 
-class SequenceApplication(Application[SequenceConfig, Corpus]):
+class SequenceApplication(Application[SequenceConfig]):
     """Sequence training of speech: see `Application`."""
 
     config = SequenceConfig
     worker, workers = "replica", "replicas"
-    usual = {**CORPUS, "criterion": {}}  # noqa: RUF012 (never written to)
+    usual = {"seed": 0, "criterion": {}}  # noqa: RUF012 (never written to)
     follows = FOLLOWS
     simulated = "decoders and trainers are simulated"
 
-    def read(self, asked: RunRequest) -> tuple[SequenceConfig, Corpus]:
+    def read(self, asked: RunRequest) -> SequenceConfig:
         """See `Application`; the table ``start`` omits the keys it shares with the run.
 
         Raises:
@@ -65,15 +58,10 @@ class SequenceApplication(Application[SequenceConfig, Corpus]):
             raise UserError(asked.task + told)
         own = dict(cast(Mapping[str, Any], start))
         asked.refuse([f"{TASK}.start.{name}" for name in (*FOLLOWS, *SHARED) if name in own])
-        table, corpus = read_corpus(asked, own.get("hidden"))
+        table, _ = read_corpus(asked, own.get("hidden"))
         shared = {name: table[name] for name in (*SHARED, "fingerprint", "device")}
-        begun = complete_frames({"seed": 0, **own, **shared})
-        table["start"] = begun
-        return build(SequenceConfig, table, str(asked.path), named=key_in_file), corpus
-
-    def load(self, config: SequenceConfig, say: Say) -> Corpus:
-        """See `Application`."""
-        return corpus_of(config, say)
+        table["start"] = {**own, **shared}
+        return build(SequenceConfig, table, str(asked.path), named=key_in_file)
 
     def execute(self, config: SequenceConfig, store: Store, watch: Watch) -> Run:
         """See `Configuration`."""
@@ -81,10 +69,9 @@ class SequenceApplication(Application[SequenceConfig, Corpus]):
             config, load_corpus_with_targets(config.start, store, watch), store, watch
         )
 
-    def pieces(self, config: SequenceConfig, data: Corpus) -> Utterances:
+    def pieces(self, config: SequenceConfig, say: Say) -> Utterances:
         """The training utterances."""
-        del config
-        return data.split("train")
+        return corpus_of(config, say).split("train")
 
     def time(self, config: SequenceConfig, pieces: Utterances, share: float, most: int) -> Whole:
         """See `Application`; a pass ends with its share of the folds.
@@ -131,7 +118,7 @@ class SequenceApplication(Application[SequenceConfig, Corpus]):
 
     def describe(self, config: SequenceConfig, share: float) -> Iterator[tuple[str, str]]:
         """See `Application`."""
-        yield "  timed network", name_timed(config.timed_layers, config.start.hidden)
+        yield "  timed network", "-".join(map(str, config.timed_layers))
         yield "frames kept", f"{share:.3g} of all"
 
 

@@ -225,12 +225,7 @@ def has_collapsed(kind: str, start: float, value: float) -> bool:
     return kind == "mmi" and start < 0 and value < 2.0 * start
 
 
-def train_sequence(
-    config: SequenceConfig,
-    corpus: Corpus,
-    store: Store,
-    watch: Watch,
-) -> Run:
+def train_sequence(config: SequenceConfig, corpus: Corpus, store: Store, watch: Watch) -> Run:
     """Run a sequence training after its start, or load finished runs from the store.
 
     If the start diverged or failed, the run has the same status.
@@ -246,7 +241,7 @@ def train_sequence(
     """
 
     def execute(writer: RunWriter) -> None:
-        start = train(config.start, corpus, store.needing(MODEL), watch)
+        start = train(config.start, store.needing(MODEL), watch)
         if start.status != "done":
             its = f"in its cross-entropy start, run {start.hash[:SHORT]}"
             ended = "failed" if start.status == "failed" else "diverged"

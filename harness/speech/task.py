@@ -12,12 +12,13 @@ continues with alignments by the network itself. Both are computed here by one r
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -28,59 +29,234 @@ from torch import Tensor
 from data_synth import load_corpus
 from data_synth.corpus import Corpus, frame_edges
 from harness.acoustics.mmi import Criterion, SequenceCriterion
-from harness.acoustics.rbm import Recipe, pretrain
+from harness.acoustics.rbm import Recipe, WideRandom, pretrain
 from harness.base.errors import UserError
 from harness.base.seeds import stream_key
 from harness.base.settings import build, setting
-from harness.experiment.contract import EvaluationResult, RunRequest, Say, Table, Watch, key_in_file
-from harness.experiment.experiment import plain
+from harness.experiment.contract import (
+    TASK,
+    Configuration,
+    EvaluationResult,
+    RunRequest,
+    Table,
+    Watch,
+    ignore,
+)
+from harness.experiment.experiment import Experiment, Judged, Pieces, Problem, Task, plain
 from harness.experiment.order import Examples, Order, Shuffling
-from harness.experiment.run import FoldApplication, train
-from harness.experiment.run_file import complete_protocol
-from harness.networks.feedforward import Dnn, check_here, denormals_flushed, random_parameters
+from harness.experiment.run import run, train
+from harness.networks.feedforward import (
+    Activation,
+    Dnn,
+    Layout,
+    Precision,
+    check,
+    check_here,
+    denormals_flushed,
+    random_parameters,
+)
+from harness.simulator import Workload
 from harness.speech.decoding import log_posteriors, references_of
-from harness.speech.evaluation import FrameEvaluator, Scores, log_prior
-from harness.speech.frames import Blocks, ForcedAlignment, RunConfig, corpus_of, frames_of
+from harness.speech.evaluation import FrameEvaluator, log_prior
+from harness.speech.frames import Blocks, FramesOnDevice, MadeFrames, corpus_of, frames_of
 from harness.store import Run, RunWriter, Store
 from harness.store.schema import MODEL, TARGETS
 
+CORPUS = {"scale": "smoke", "corpus_seed": 0}
+"""Defaults of the keys that a run file on a corpus may omit."""
 
-class Acoustic:
-    """Training on the frames of a corpus; see `Task`.
+FOLLOWS = ("fingerprint", "device")
+"""Fields that are derived from the rest of a run file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frames(Task):
+    """Frames of a corpus as a task.
 
     Args:
-        config: configuration of the run.
+        corpus: name of a corpus, or folder of a saved one (docs/corpora.md).
+        scale: size of a generated corpus: smoke, laptop, overnight, gpu or paper.
+        corpus_seed: seed of a generated corpus.
+        fingerprint: SHA-256 of the corpus's content.
+        hidden: number of units of each hidden layer; the sizes of input and output follow from
+            the corpus.
+        activation: nonlinearity of the hidden layers.
+        initial: initialisation: `Recipe` pretrains with RBMs, `WideRandom` draws from a wide
+            distribution. Without it, parameters are drawn from a narrower one.
+        timed_layers: units of every layer of the network whose time and bytes the cluster is
+            charged for; inputs and outputs included.
+        precision: arithmetic of the matrix products in gradients.
+        targets: forced alignment whose targets replace the corpus's own in training and scoring.
+            Without it, the corpus's own.
+
+    Raises:
+        UserError: settings that do not go together.
+    """
+
+    kind: ClassVar[str] = "frames"
+    follows: ClassVar[Sequence[str]] = FOLLOWS
+    unit: ClassVar[str] = "frames"
+    drops_rest: ClassVar[bool] = True
+
+    corpus: str
+    scale: str
+    corpus_seed: int
+    fingerprint: str
+    hidden: tuple[int, ...] = setting(at_least=1)
+    activation: Activation = setting("sigmoid")
+    initial: Recipe | WideRandom | None = setting(None)
+    timed_layers: tuple[int, ...] = setting(at_least=1)
+    precision: Precision = setting("float32")
+    targets: ForcedAlignment | None = setting(None)
+
+    @classmethod
+    def stored_as(cls) -> str:
+        """See `Task`: what runs were stored as before tasks were parts of experiments."""
+        return "RunConfig"
+
+    @classmethod
+    def read(cls, asked: RunRequest, own: Table) -> tuple[Self, Table]:
+        """See `Task`."""
+        table, _ = read_corpus(asked, own.get("hidden"))
+        names = {entry.name for entry in fields(cls)}
+        own = {key: value for key, value in table.items() if key in names}
+        rest = {key: value for key, value in table.items() if key not in names}
+        return build(cls, own, str(asked.path), TASK), rest
+
+    def open(
+        self, experiment: Experiment[Frames], store: Store | None = None, watch: Watch = ignore
+    ) -> FramesProblem:
+        """See `Task`; without a store the corpus has its own targets."""
+        corpus = corpus_of(self)
+        if store is not None:
+            corpus = load_corpus_with_targets(experiment, store, watch)
+        return FramesProblem(experiment, corpus, store)
+
+    def network(self, corpus: Corpus) -> Dnn:
+        """The network to train."""
+        return Dnn(Layout(corpus.layers(self.hidden)), self.activation, self.precision)
+
+    def workload(self, experiment: Experiment[Frames], stage: int = 0) -> Workload:
+        """See `Task`."""
+        return Workload.of_network(self.timed_layers, experiment.stage(stage).timed_minibatch)
+
+    def check(self, experiment: Experiment[Frames]) -> None:
+        """See `Task`."""
+        check(self.precision, experiment.device)
+
+    def find_simulation_only(self) -> tuple[str, str] | None:
+        """See `Task`; each process would have to make the alignment."""
+        if self.targets is None:
+            return None
+        return "targets", "simulated only; allowed on real processes: the corpus's own"
+
+    @property
+    def size(self) -> int:
+        """About how many weights are trained: inputs and targets follow from the corpus."""
+        return sum(above * below for above, below in pairwise((self.hidden[0], *self.hidden)))
+
+    @property
+    def judged(self) -> Judged:
+        """Share of wrong frames on the development set."""
+        return Judged("frame_error", is_share=True)
+
+
+@dataclass(frozen=True)
+class ForcedAlignment(Configuration):
+    """Forced alignment of a corpus's transcripts by a trained network.
+
+    Args:
+        network: the training that produces the network.
+        kappa: factor of its acoustic scores; transitions and words have factor 1.
+    """
+
+    network: Experiment[Frames]
+    kappa: float = setting(above=0.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Canonical plain JSON values, which the alignment's identity hashes."""
+        return plain(self)
+
+    def execute(self, store: Store, watch: Watch) -> Run:
+        """See `Configuration`."""
+        return align(self, store, watch)
+
+
+class FramesProblem(Problem):
+    """Training on the frames of a corpus; see `Problem`.
+
+    Args:
+        experiment: the experiment.
         corpus: the corpus it names.
-        store: store of pretraining runs.
+        store: store of pretraining runs; None if nothing is trained.
     """
 
     unit = "nats a frame"
 
-    def __init__(self, config: RunConfig, corpus: Corpus, store: Store) -> None:
-        self.config, self.corpus, self.store = config, corpus, store
-        self.network = config.network(corpus)
-        self.frames = frames_of(corpus, config.device, config.shuffling)
-        self.evaluator = FrameEvaluator(self.network, self.frames, corpus)
-        self.minibatches = config.minibatches(corpus, self.frames)
+    def __init__(self, experiment: Experiment[Frames], corpus: Corpus, store: Store | None) -> None:
+        self.experiment, self.corpus, self.store = experiment, corpus, store
+
+    @cached_property
+    def network(self) -> Dnn:
+        """See `Problem`."""
+        return self.experiment.task.network(self.corpus)
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        """The training utterances, or blocks of them if frames are shuffled in blocks."""
+        train = self.corpus.split("train")
+        in_blocks = self.experiment.shuffling == "in blocks"
+        return Blocks.from_utterances(train) if in_blocks else train
+
+    @cached_property
+    def examples(self) -> FramesOnDevice | MadeFrames:
+        """See `Problem`."""
+        return frames_of(self.corpus, self.experiment.device, self.experiment.shuffling)
+
+    @cached_property
+    def like(self) -> Tensor:
+        """See `Problem`."""
+        return torch.zeros(self.network.layout.parameters)
 
     def initial(self) -> Tensor:
-        """See `Task`."""
-        parts = self.config, self.network, self.frames, self.corpus, self.store
-        return initial_parameters(*parts).to(self.config.device)
+        """See `Problem`."""
+        assert self.store is not None  # it is opened for training
+        parts = self.experiment, self.network, self.examples, self.corpus, self.store
+        return initial_parameters(*parts).to(self.experiment.device)
+
+    @contextmanager
+    def computing(self, *, alone: bool) -> Generator[None]:
+        """See `Problem`.
+
+        Gradients of speech need no autograd. In inference mode calls are a tenth to a fifth
+        cheaper, with the same bits; on real processes threads share tensors, which excludes it.
+
+        Raises:
+            UserError: this machine does not support the precision.
+        """
+        check_here(self.network.precision, self.experiment.device)
+        with denormals_flushed(), torch.inference_mode() if alone else nullcontext():
+            yield
 
     def losses_in(self, minibatch: int) -> int:
         """Number of losses in a minibatch: one per frame."""
         return minibatch
 
-    def dev(self, model: Tensor) -> Scores:
-        """See `Task`."""
-        return self.evaluator.dev(model)
+    @cached_property
+    def evaluator(self) -> FrameEvaluator:
+        """Scores models."""
+        return FrameEvaluator(self.network, self.examples, self.corpus)
+
+    def evaluate(self, model: Tensor) -> Mapping[str, float]:
+        """See `Problem`."""
+        scores = self.evaluator.dev(model)
+        return {"frame_error": scores.frame_error, "loss": scores.loss}
 
     def held_out_loss(self, model: Tensor) -> float:
-        """See `Task`."""
+        """See `Problem`."""
         return self.evaluator.held_out_loss(model)
 
-    def tested(self, model: Tensor, name: str) -> EvaluationResult:
+    def test(self, model: Tensor, name: str) -> EvaluationResult:
         """Frame and word errors, at the acoustic scale tuned on development data."""
         measured: dict[str, float] = {}
         errors: dict[str, tuple[np.ndarray, np.ndarray]] = {}
@@ -147,16 +323,17 @@ def final_model(run: Run) -> Tensor:
 
 
 def initial_parameters(
-    config: RunConfig, net: Dnn, frames: Examples, corpus: Corpus, store: Store
+    config: Experiment[Frames], net: Dnn, frames: Examples, corpus: Corpus, store: Store
 ) -> Tensor:
     """Initial parameters ``[P]`` of a run: pretrained, or drawn."""
-    if isinstance(config.initial, Recipe):
+    task = config.task
+    if isinstance(task.initial, Recipe):
         asked = PretrainingConfig(
-            config.corpus,
-            config.scale,
-            config.fingerprint,
-            config.hidden,
-            config.initial,
+            task.corpus,
+            task.scale,
+            task.fingerprint,
+            task.hidden,
+            task.initial,
             config.seed,
             config.device,
             _share(config, corpus),
@@ -164,13 +341,13 @@ def initial_parameters(
         )
         return pretrain_or_load(asked, net, frames, corpus, store)
     generator = torch.Generator().manual_seed(stream_key(config.seed, "initialise") >> 65)
-    if config.initial is not None:
-        return config.initial.parameters(net.layout, generator)[0]
-    gain = SIGMOID_GAIN if config.activation == "sigmoid" else 1.0
+    if task.initial is not None:
+        return task.initial.parameters(net.layout, generator)[0]
+    gain = SIGMOID_GAIN if task.activation == "sigmoid" else 1.0
     return random_parameters(net.layout, generator, gain)[0]
 
 
-def _share(config: RunConfig, corpus: Corpus) -> float:
+def _share(config: Experiment[Frames], corpus: Corpus) -> float:
     """Share of utterances to pretrain on: of runs in rounds their first stage's, else all."""
     share = config.stages[0].share if config.rounds else 1.0
     if config.shuffling != "in blocks":
@@ -217,7 +394,7 @@ def _pretrain(
     )
 
 
-def load_corpus_with_targets(config: RunConfig, store: Store, watch: Watch) -> Corpus:
+def load_corpus_with_targets(config: Experiment[Frames], store: Store, watch: Watch) -> Corpus:
     """Load the corpus of a configuration, with the targets of its alignment if it names one.
 
     Args:
@@ -228,10 +405,10 @@ def load_corpus_with_targets(config: RunConfig, store: Store, watch: Watch) -> C
     Raises:
         UserError: the training of the alignment's network diverged or failed.
     """
-    corpus = corpus_of(config)
-    if config.targets is None:
+    corpus, targets = corpus_of(config.task), config.task.targets
+    if targets is None:
         return corpus
-    run = config.targets.execute(store.needing(TARGETS), watch)
+    run = targets.execute(store.needing(TARGETS), watch)
     if run.status != "done":
         raise UserError(f"targets: {run.ending()}")
     return _with_targets(corpus, run.path(TARGETS))
@@ -250,13 +427,13 @@ def align(config: ForcedAlignment, store: Store, watch: Watch) -> Run:
     """
 
     def execute(writer: RunWriter) -> None:
-        network = config.network.execute(store.needing(MODEL), watch)
+        network = run(config.network, store.needing(MODEL), watch)
         if network.status != "done":
             ended = "failed" if network.status == "failed" else "diverged"
             writer.finish(ended, {}, network.ending("its network"))
             return
         corpus = load_corpus_with_targets(config.network, store, watch)
-        net, model = config.network.network(corpus), final_model(network)
+        net, model = config.network.task.network(corpus), final_model(network)
         found = compute_forced_targets(net, model.to(config.network.device), corpus, config)
         writer.attach_arrays(TARGETS, {"targets": found})
         splits = ("train", "dev", *corpus.tests)
@@ -302,16 +479,6 @@ def target_change_rate(corpus: Corpus, targets: np.ndarray, split: str) -> float
     return float((targets[rows] != corpus.targets[rows]).mean())
 
 
-CORPUS = {"scale": "smoke", "corpus_seed": 0, "seed": 0}
-"""Defaults of the keys that a run file on a corpus may omit."""
-
-USUAL = {"activation": "sigmoid", "initial": None, "chunk": 1.0, "evaluations": 10, "passes": 1}
-"""Defaults of further keys that a run file on frames may omit."""
-
-FOLLOWS = ("fingerprint", "device")
-"""Fields that are derived from the rest of a run file."""
-
-
 def read_corpus(asked: RunRequest, hidden: object) -> tuple[Table, Corpus]:
     """Load the corpus of a run file and complete the file's table with keys derived from it.
 
@@ -322,6 +489,7 @@ def read_corpus(asked: RunRequest, hidden: object) -> tuple[Table, Corpus]:
     Raises:
         UserError: a mistake in the file, its cluster file or its corpus.
     """
+    asked = replace(asked, table={**CORPUS, **asked.table})
     corpus = load_corpus(
         asked.word("corpus"),
         scale=asked.word("scale"),
@@ -335,81 +503,13 @@ def read_corpus(asked: RunRequest, hidden: object) -> tuple[Table, Corpus]:
     return {**table, "fingerprint": corpus.fingerprint, "device": asked.device}, corpus
 
 
-def complete_frames(table: Table) -> Table:
-    """Complete the table of a run on frames with defaults and its protocol's class."""
-    return complete_protocol({**USUAL, **table})
-
-
-class FramesApplication(FoldApplication[RunConfig, Corpus]):
-    """Frames of a corpus: see `Application`."""
-
-    config = RunConfig
-    usual = {**CORPUS, **USUAL}  # noqa: RUF012 (never written to)
-    follows = FOLLOWS
-
-    def read(self, asked: RunRequest) -> tuple[RunConfig, Corpus]:
-        """See `Application`."""
-        asked = replace(asked, table={**CORPUS, **asked.table})
-        table, corpus = read_corpus(asked, asked.table.get("hidden"))
-        return build(RunConfig, complete_frames(table), str(asked.path), named=key_in_file), corpus
-
-    def load(self, config: RunConfig, say: Say) -> Corpus:
-        """See `Application`; the corpus has its own targets."""
-        return corpus_of(config, say)
-
-    def open(self, config: RunConfig, data: Corpus, store: Store, writer: RunWriter) -> Acoustic:
-        """See `FoldApplication`."""
-        del writer
-        return Acoustic(config, data, store)
-
-    @contextmanager
-    def computing(self, config: RunConfig) -> Generator[None]:
-        """See `FoldApplication`.
-
-        Raises:
-            UserError: this machine does not support the configured precision.
-        """
-        check_here(config.precision, config.device)
-        with denormals_flushed():
-            yield
-
-    def execute(self, config: RunConfig, store: Store, watch: Watch) -> Run:
-        """See `Configuration`.
-
-        Gradients of speech need no autograd. In inference mode calls are a tenth to a fifth
-        cheaper, with the same bits; on real processes threads share tensors, which excludes it.
-        """
-        with torch.inference_mode():
-            return train(config, load_corpus_with_targets(config, store, watch), store, watch)
-
-    def align(self, config: ForcedAlignment, store: Store, watch: Watch) -> Run:
-        """Run or load the alignment of a configuration; see `align`."""
-        return align(config, store, watch)
-
-    def describe(self, config: RunConfig, share: float) -> Iterator[tuple[str, str]]:
-        """See `Application`."""
-        del share
-        yield "  timed network", name_timed(config.timed_layers, config.hidden)
-
-
-FRAMES = FramesApplication()
-
-
-def name_timed(timed: tuple[int, ...], hidden: tuple[int, ...]) -> str:
-    """Describe the network that time is charged for, often larger than the trained one."""
-    sizes = "-".join(map(str, timed))
-    if timed[1:-1] == tuple(hidden):
-        return f"{sizes}, as trained"
-    return f"{sizes} (timed_layers); trained is hidden = {list(hidden)}"
-
-
-def train_or_load_start(config: RunConfig, corpus: Corpus, store: Store, watch: Watch) -> Tensor:
+def train_or_load_start(config: Experiment[Frames], store: Store, watch: Watch) -> Tensor:
     """Final parameters ``[P]`` of a run, which is trained unless the store has it.
 
     Raises:
         UserError: the run diverged or failed, or has stored no model.
     """
-    run = train(config, corpus, store.needing(MODEL), watch)
-    if run.status != "done":
-        raise UserError(f"start: {run.ending()}")
-    return final_model(run)
+    start = train(config, store.needing(MODEL), watch)
+    if start.status != "done":
+        raise UserError(f"start: {start.ending()}")
+    return final_model(start)

@@ -25,12 +25,12 @@ from data_synth.corpus import Corpus
 from harness.acoustics.rbm import Recipe
 from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd, Scaling
 from harness.algorithms.schedules import Constant, Halving, Hand, Schedule, Search
-from harness.experiment.experiment import Stage
+from harness.experiment.experiment import Experiment, Stage
 from harness.experiment.timing import TimingConfig
 from harness.networks.feedforward import Precision
 from harness.simulator import Cluster, Device, Host, Jitter, Link, Server, Workload, load_cluster
-from harness.speech.frames import RunConfig, shuffling_of
-from harness.speech.task import ENOUGH
+from harness.speech.frames import shuffling_of
+from harness.speech.task import ENOUGH, Frames
 from reproductions.paper import Subject, levels
 
 FOLDER = Path(__file__).parent
@@ -145,29 +145,29 @@ def hours_factor(subject: Subject) -> float:
 
 def asgd_config(
     subject: Subject, seed: int, schedule: Schedule, scaling: Scaling = "plain", k: float = 1.0
-) -> RunConfig:
+) -> Experiment[Frames]:
     """Asynchronous averaged SGD for two passes: one to judge, one to see the curve flatten."""
     algorithm = AveragedSgd(AsyncSgd(scaling, k), eta=REPORTED["paper"]["eta"])
     return _run(subject, seed, algorithm, schedule, (stage(subject),), passes=2)
 
 
-def hand(subject: Subject, seed: int, chosen: MethodSettings) -> RunConfig:
+def hand(subject: Subject, seed: int, chosen: MethodSettings) -> Experiment[Frames]:
     """*ASGD-hand*; its other setting is the gain in held-out loss that leaves the rate alone."""
     return asgd_config(subject, seed, Hand(chosen.rate, gain=chosen.other))
 
 
-def adapt(subject: Subject, seed: int, chosen: MethodSettings) -> RunConfig:
+def adapt(subject: Subject, seed: int, chosen: MethodSettings) -> Experiment[Frames]:
     """*ASGD-adapt*; its other setting is K of equation 2."""
     return asgd_config(subject, seed, Constant(chosen.rate), "memory_of_one", chosen.other)
 
 
-def search(subject: Subject, seed: int, chosen: MethodSettings) -> RunConfig:
+def search(subject: Subject, seed: int, chosen: MethodSettings) -> Experiment[Frames]:
     """*ASGD-search*; its other setting is the margin by which another rate must be better."""
     schedule = Search(chosen.rate, clear=chosen.other, whole_trials=True)
     return asgd_config(subject, seed, schedule)
 
 
-def multi_pass(subject: Subject, seed: int, chosen: MethodSettings) -> RunConfig:
+def multi_pass(subject: Subject, seed: int, chosen: MethodSettings) -> Experiment[Frames]:
     """The multi-pass baseline: 64 on a quarter of the data, twice 256, then 1024 (section 4.3).
 
     Its other setting is the gain of a pass below which halving begins.
@@ -178,7 +178,7 @@ def multi_pass(subject: Subject, seed: int, chosen: MethodSettings) -> RunConfig
     return _run(subject, seed, AsyncSgd(), schedule, stages, passes)
 
 
-METHODS: Mapping[str, Callable[[Subject, int, MethodSettings], RunConfig]] = {
+METHODS: Mapping[str, Callable[[Subject, int, MethodSettings], Experiment[Frames]]] = {
     "hand": hand,
     "adapt": adapt,
     "search": search,
@@ -187,18 +187,18 @@ METHODS: Mapping[str, Callable[[Subject, int, MethodSettings], RunConfig]] = {
 """The compared methods; all are tuned alike."""
 
 
-def as_chosen(subject: Subject, seed: int, method: str) -> RunConfig:
+def as_chosen(subject: Subject, seed: int, method: str) -> Experiment[Frames]:
     """A method with the settings that development data chose for it."""
     return METHODS[method](subject, seed, PRESETS[subject.scale].chosen[method])
 
 
-def with_share(config: RunConfig, share: float) -> RunConfig:
+def with_share(config: Experiment[Frames], share: float) -> Experiment[Frames]:
     """The run on a share of the training set."""
     stages = tuple(replace(each, share=share * each.share) for each in config.stages)
     return replace(config, stages=stages)
 
 
-def chunk_configs(one_pass: RunConfig) -> dict[str, RunConfig]:
+def chunk_configs(one_pass: Experiment[Frames]) -> dict[str, Experiment[Frames]]:
     """Table 1's runs: one pass with each of the larger chunks."""
     return {
         chunk_name(hours): replace(
@@ -213,7 +213,7 @@ def chunk_name(hours: int) -> str:
     return "one_pass" if hours == CHUNK_HOURS[0] else f"chunk_{hours}"
 
 
-VARIANTS: Mapping[str, Callable[[RunConfig], dict[str, Any]]] = {
+VARIANTS: Mapping[str, Callable[[Experiment[Frames]], dict[str, Any]]] = {
     "search, factor 1.5": lambda run: {"schedule": replace(cast(Search, run.schedule), factor=1.5)},
     "first rate kept": lambda run: {"schedule": Constant(run.schedule.rate)},
     "random initial parameters": lambda _: {"initial": None},
@@ -222,10 +222,10 @@ VARIANTS: Mapping[str, Callable[[RunConfig], dict[str, Any]]] = {
 """Variants of *search* with one of the README's defaults changed."""
 
 
-def variants(one_pass: RunConfig) -> dict[str, RunConfig]:
+def variants(one_pass: Experiment[Frames]) -> dict[str, Experiment[Frames]]:
     """One pass each, one choice changed."""
     short = replace(one_pass, passes=1, tested="never")
-    return {name: replace(short, **change(short)) for name, change in VARIANTS.items()}
+    return {name: short.vary(**change(short)) for name, change in VARIANTS.items()}
 
 
 def timing(
@@ -236,7 +236,7 @@ def timing(
     return TimingConfig(load_cluster(CLUSTER), workers, layers, minibatch, 2000, seed)
 
 
-def experiments(subject: Subject, seed: int) -> dict[str, RunConfig | TimingConfig]:
+def experiments(subject: Subject, seed: int) -> dict[str, Experiment[Frames] | TimingConfig]:
     """Every run of one seed, by the name the exhibits use."""
     subset = PRESETS[subject.scale].subset
     one_pass = replace(as_chosen(subject, seed, "search"), tested="first pass")
@@ -273,11 +273,7 @@ def differences(subject: Subject) -> list[dict[str, str]]:
             f"{paper['training_hours']} h Mandarin",
             f"{hours:.2f} h {corpus.name}",
         ),
-        (
-            "network",
-            levels(paper["layers"]),
-            levels(corpus.layers(preset.hidden)),
-        ),
+        ("network", levels(paper["layers"]), levels(corpus.layers(preset.hidden))),
         ("minibatch", "256 frames", f"{minibatch} frames (timed as 256)"),
         *(
             [("pretraining", "not said how long", f"on {ENOUGH:,} frames")]
@@ -333,16 +329,17 @@ def _run(
     schedule: Schedule,
     stages: tuple[Stage, ...],
     passes: int,
-) -> RunConfig:
+) -> Experiment[Frames]:
     preset = PRESETS[subject.scale]
-    return RunConfig(
-        corpus=subject.corpus.name,
-        scale=subject.scale,
-        corpus_seed=subject.corpus_seed,
-        fingerprint=subject.corpus.fingerprint,
+    task = Frames(
+        **subject.names,
         hidden=preset.hidden,
-        activation="sigmoid",
         initial=Recipe(),
+        timed_layers=tuple(REPORTED["paper"]["layers"]),
+        precision=precision_of(subject),
+    )
+    return Experiment(
+        task=task,
         algorithm=algorithm,
         schedule=schedule,
         stages=stages,
@@ -351,11 +348,9 @@ def _run(
         evaluations=preset.evaluations,
         cluster=load_cluster(CLUSTER),
         workers=REPORTED["paper"]["workers"],
-        timed_layers=tuple(REPORTED["paper"]["layers"]),
         seed=seed,
         device=subject.device,
         shuffling=shuffling_of(subject.corpus),
-        precision=precision_of(subject),
     )
 
 

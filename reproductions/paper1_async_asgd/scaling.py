@@ -8,10 +8,11 @@ from itertools import product
 from typing import cast
 
 from harness.algorithms.schedules import Search
+from harness.experiment.experiment import Experiment
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import mean_ci
 from harness.judge.utterances import seed_rates
-from harness.speech.frames import RunConfig
+from harness.speech.task import Frames
 from harness.store import Run
 from reproductions.paper import Finished, Scaling, SizePlan, Subject
 from reproductions.paper1_async_asgd.exhibits import final_errors
@@ -23,7 +24,7 @@ MEASURES = {"word_error": "characters", "frame_error": "frames"}
 AVERAGE_BY_HOURS = "p1.average-by-hours"
 
 
-def configs(subject: Subject, seed: int, size: SizePlan) -> Mapping[str, RunConfig]:
+def configs(subject: Subject, seed: int, size: SizePlan) -> Mapping[str, Experiment[Frames]]:
     """One pass and many, with the settings that were chosen overnight.
 
     A trial of the search has the registered number of minibatches.

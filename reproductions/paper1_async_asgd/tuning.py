@@ -13,11 +13,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from harness.experiment.experiment import Experiment
 from harness.judge.builders import Maker, Runs, unless_missing
 from harness.judge.interval import Interval
 from harness.judge.results import Exhibit, Row
 from harness.judge.statistics import mean_ci
-from harness.speech.frames import RunConfig
+from harness.speech.task import Frames
 from harness.store import Run
 from reproductions.paper import DEVELOPMENT, Subject
 from reproductions.paper1_async_asgd.exhibits import DEV_AVERAGE, DEV_ITERATE, LABELS
@@ -67,7 +68,7 @@ def _method_trials(method: str, chosen: MethodSettings) -> Iterator[tuple[str, T
         yield f"tuning {method}, {what} {other:.3g}", Trial(method, chosen._replace(other=other))
 
 
-def tuning_configs(subject: Subject) -> dict[str, RunConfig]:
+def tuning_configs(subject: Subject) -> dict[str, Experiment[Frames]]:
     """The runs of ``trials``, the same for every seed."""
     # Settings are chosen on development data alone, so these runs are never tested.
     seen = subject.development

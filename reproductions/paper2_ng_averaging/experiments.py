@@ -23,11 +23,11 @@ from harness.algorithms.averaging import (
 )
 from harness.algorithms.schedules import Exponential, Halving
 from harness.experiment.contract import Configuration
-from harness.experiment.experiment import Stage
+from harness.experiment.experiment import Experiment, Stage
 from harness.experiment.timing import TimingConfig
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
-from harness.speech.frames import RunConfig, shuffling_of
-from harness.speech.task import ENOUGH
+from harness.speech.frames import shuffling_of
+from harness.speech.task import ENOUGH, Frames
 from reproductions.paper import DEVELOPMENT, Subject, levels
 from reproductions.paper2_ng_averaging.checks import AllReduceConfig, EquivalenceConfig
 from reproductions.paper2_ng_averaging.prediction import (
@@ -114,7 +114,7 @@ def load_rates(scale: str) -> Mapping[str, Any]:
     return tomllib.loads(RATES.read_text(encoding="utf-8")).get(SWEPT_AT.get(scale, scale), {})
 
 
-def with_found_rate(scale: str, name: str, config: RunConfig) -> RunConfig:
+def with_found_rate(scale: str, name: str, config: Experiment[Frames]) -> Experiment[Frames]:
     """A setting at the rate that was found for it, or at the paper's."""
     paper = REPORTED["paper"]["first_rate"] * config.workers
     return with_rate(config, float(load_rates(scale).get("rates", {}).get(name, paper)))
@@ -125,13 +125,13 @@ def newbob_passes(scale: str, otherwise: int) -> int:
     return int(load_rates(scale).get("newbob_passes", otherwise))
 
 
-def with_rate(config: RunConfig, rate: float) -> RunConfig:
+def with_rate(config: Experiment[Frames], rate: float) -> Experiment[Frames]:
     """The run with another first rate."""
     assert isinstance(config.schedule, Exponential | Halving)
     return replace(config, schedule=replace(config.schedule, rate=float(rate)))
 
 
-def tuning(name: str, config: RunConfig) -> dict[str, RunConfig]:
+def tuning(name: str, config: Experiment[Frames]) -> dict[str, Experiment[Frames]]:
     """Runs of a setting around its rate, without tests, by name."""
     return {
         trial_name(name, label): replace(
@@ -169,26 +169,20 @@ def gpus(n: int) -> str:
     return "1 GPU" if n == 1 else f"{n} GPUs"
 
 
-def build_averaging(subject: Subject, seed: int, workers: int) -> RunConfig:
+def build_averaging(subject: Subject, seed: int, workers: int) -> Experiment[Frames]:
     """Model averaging with the paper's default settings and first rate."""
     preset = PRESETS[subject.scale]
-    return RunConfig(
-        corpus=subject.corpus.name,
-        scale=subject.scale,
-        corpus_seed=subject.corpus_seed,
-        fingerprint=subject.corpus.fingerprint,
-        hidden=preset.hidden,
-        activation="sigmoid",
-        initial=Recipe(),
+    layers = tuple(PRINTED["layers"])
+    task = Frames(**subject.names, hidden=preset.hidden, initial=Recipe(), timed_layers=layers)
+    return Experiment(
+        task=task,
         algorithm=ModelAveraging(natural(preset)),
         schedule=Exponential(PRINTED["first_rate"], preset.passes, PRINTED["last_rate_share"]),
         stages=(Stage(preset.minibatch, PRINTED["minibatch"], preset.share),),
         passes=preset.passes,
-        chunk=1.0,
         evaluations=1,
         cluster=cluster(load_fit().free),
         workers=workers,
-        timed_layers=tuple(PRINTED["layers"]),
         seed=seed,
         device=subject.device,
         protocol=averaging(),
@@ -197,7 +191,7 @@ def build_averaging(subject: Subject, seed: int, workers: int) -> RunConfig:
     )
 
 
-def small(config: RunConfig) -> RunConfig:
+def small(config: Experiment[Frames]) -> Experiment[Frames]:
     """The paper's minibatch of 256."""
     (stage,) = config.stages
     share = PRINTED["small_minibatch"] / PRINTED["minibatch"]
@@ -206,13 +200,13 @@ def small(config: RunConfig) -> RunConfig:
     return replace(config, stages=(less,))
 
 
-def newbob(config: RunConfig, scale: str) -> RunConfig:
+def newbob(config: Experiment[Frames], scale: str) -> Experiment[Frames]:
     """Kaldi's rule in place of the exponential schedule."""
     halving = Halving(config.schedule.rate)
     return replace(config, schedule=halving, passes=PRESETS[scale].most_passes)
 
 
-def as_long_as_newbob(config: RunConfig, scale: str) -> RunConfig:
+def as_long_as_newbob(config: Experiment[Frames], scale: str) -> Experiment[Frames]:
     """The exponential schedule over the passes that newbob took, as in section 5.6."""
     assert isinstance(config.schedule, Exponential)
     passes = min(newbob_passes(scale, config.passes), PRESETS[scale].most_passes)
@@ -224,7 +218,7 @@ def pretraining(passes: int) -> Recipe:
     return Recipe(gaussian_epochs=2 * passes, bernoulli_epochs=passes)
 
 
-def build_configs(subject: Subject, seed: int) -> dict[str, RunConfig]:
+def build_configs(subject: Subject, seed: int) -> dict[str, Experiment[Frames]]:
     """Every setting with a rate of its own, at that rate."""
     scale, preset = subject.scale, PRESETS[subject.scale]
     ng = {n: build_averaging(subject, seed, n) for n in NODES}
@@ -234,8 +228,8 @@ def build_configs(subject: Subject, seed: int) -> dict[str, RunConfig]:
     each = replace(averaging(), every=1)
     settings = {
         **{f"ng_{n}": config for n, config in ng.items()},
-        **{f"random_{n}": replace(ng[n], initial=WideRandom()) for n in (1, 32)},
-        **{f"rbm_{n}": replace(ng[n], initial=pretraining(preset.pretraining)) for n in (1, 32)},
+        **{f"random_{n}": ng[n].vary(initial=WideRandom()) for n in (1, 32)},
+        **{f"rbm_{n}": ng[n].vary(initial=pretraining(preset.pretraining)) for n in (1, 32)},
         "every_20": replace(many, protocol=averaging(2 * EVERY)),
         **{f"small_{n}": small(ng[n]) for n in (1, MANY)},
         **{f"newbob_{n}": newbob(ng[n], scale) for n in (1, MANY)},
@@ -250,7 +244,7 @@ def build_configs(subject: Subject, seed: int) -> dict[str, RunConfig]:
     return {name: with_found_rate(scale, name, config) for name, config in settings.items()}
 
 
-def derive_configs(runs: Mapping[str, RunConfig]) -> dict[str, RunConfig]:
+def derive_configs(runs: Mapping[str, Experiment[Frames]]) -> dict[str, Experiment[Frames]]:
     """Settings with a rate derived from another setting's."""
     many = runs[f"ng_{MANY}"]
     assert isinstance(many.algorithm, ModelAveraging)
@@ -264,7 +258,7 @@ def derive_configs(runs: Mapping[str, RunConfig]) -> dict[str, RunConfig]:
     }
 
 
-def search(subject: Subject) -> dict[str, RunConfig]:
+def search(subject: Subject) -> dict[str, Experiment[Frames]]:
     """Every setting around its rate on development data: the same for every seed."""
     settings = build_configs(subject.development, DEVELOPMENT)
     return {n: c for name in SEARCHED for n, c in tuning(name, settings[name]).items()}

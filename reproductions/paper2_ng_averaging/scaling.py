@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from harness.speech.frames import RunConfig
+from harness.experiment.experiment import Experiment
+from harness.speech.task import Frames
 from harness.store import Run
 from reproductions.paper import Scaling, SizePlan, Subject
 from reproductions.paper2_ng_averaging.errors import LABELS, paper_error_rate
@@ -22,14 +23,14 @@ SEARCHED = "ng_16", "ng_1"
 """The arms, as the search for rates names them at a minibatch of 32 frames."""
 
 
-def configs(subject: Subject, seed: int, size: SizePlan) -> Mapping[str, RunConfig]:
+def configs(subject: Subject, seed: int, size: SizePlan) -> Mapping[str, Experiment[Frames]]:
     """Both arms at a size's minibatch, which is charged as the paper's 1,024.
 
     Rates are proportional to the minibatch: the searches at 32 and at 8 frames found a ratio of 4
     on one GPU and on 16.
     """
     minibatch, rates = int(size.settings["minibatch"]), load_rates(subject.scale)["rates"]
-    found: dict[str, RunConfig] = {}
+    found: dict[str, Experiment[Frames]] = {}
     for arm, workers in zip(SEARCHED, (MANY, 1), strict=True):
         config = build_averaging(subject, seed, workers)
         (stage,) = config.stages

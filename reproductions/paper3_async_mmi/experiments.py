@@ -20,14 +20,14 @@ from harness.acoustics.mmi import Criterion
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Exponential
 from harness.experiment.contract import Configuration
-from harness.experiment.experiment import Stage
+from harness.experiment.experiment import Experiment, Stage
 from harness.experiment.order import Shuffling
 from harness.experiment.timing import TimingConfig
 from harness.search.search import LargestRateConfig
 from harness.simulator import Link, load_cluster
-from harness.speech.frames import ForcedAlignment, RunConfig
 from harness.speech.protocol import Sequence
 from harness.speech.sequence import Plateau, SequenceConfig
+from harness.speech.task import ForcedAlignment, Frames
 from reproductions.paper import Subject, levels
 from reproductions.paper3_async_mmi.line_scan import LineConfig
 
@@ -173,37 +173,29 @@ FIRST_PASSES = 2
 """Passes of the network that makes the forced alignments for the start's training."""
 
 
-def start(subject: Subject, seed: int, hidden: tuple[int, ...]) -> RunConfig:
+def start(subject: Subject, seed: int, hidden: tuple[int, ...]) -> Experiment[Frames]:
     """Cross-entropy training of one worker, from which sequence training starts.
 
     As in the paper, its targets are forced alignments by another system: here a network of the
     small task's size, trained on the corpus's own targets.
     """
     preset = PRESETS[subject.scale]
-    own = RunConfig(
-        corpus=subject.corpus.name,
-        scale=subject.scale,
-        corpus_seed=subject.corpus_seed,
-        fingerprint=subject.corpus.fingerprint,
-        hidden=hidden,
-        activation="relu",
-        initial=None,
+    own = Experiment(
+        task=Frames(**subject.names, hidden=hidden, activation="relu", timed_layers=LAYERS),
         algorithm=AsyncSgd(),
         schedule=_annealing_schedule(preset.rates["full"], preset.ce_passes),
         stages=(Stage(preset.minibatch, PAPER["minibatch_ce"]),),
         passes=preset.ce_passes,
-        chunk=1.0,
         evaluations=1,
         cluster=load_cluster(CLUSTER),
         workers=1,
-        timed_layers=LAYERS,
         seed=seed,
         device=subject.device,
         tested="never",
     )
     few = _annealing_schedule(preset.rates["full"], FIRST_PASSES)
-    first = replace(own, hidden=preset.hidden, schedule=few, passes=FIRST_PASSES)
-    return replace(own, targets=ForcedAlignment(first, KAPPA))
+    first = own.vary(hidden=preset.hidden, schedule=few, passes=FIRST_PASSES)
+    return own.vary(targets=ForcedAlignment(first, KAPPA))
 
 
 def _annealing_schedule(rate: float, passes: int) -> Exponential:
@@ -212,7 +204,7 @@ def _annealing_schedule(rate: float, passes: int) -> Exponential:
 
 def start_with_shuffling(
     subject: Subject, seed: int, shuffling: Shuffling, factor: float = 1.0
-) -> RunConfig:
+) -> Experiment[Frames]:
     """The start with its frames in another order, at ``factor`` times that order's tuned rate."""
     preset = PRESETS[subject.scale]
     at = _annealing_schedule(factor * preset.rates[shuffling], preset.ce_passes)
@@ -225,10 +217,7 @@ def sequence(
     """MMI training with the paper's settings and ``replicas``."""
     preset = PRESETS[subject.scale]
     return SequenceConfig(
-        corpus=subject.corpus.name,
-        scale=subject.scale,
-        corpus_seed=subject.corpus_seed,
-        fingerprint=subject.corpus.fingerprint,
+        **subject.names,
         start=start(subject, seed, hidden or preset.hidden),
         criterion=criterion(subject.corpus),
         cluster=load_cluster(CLUSTER),

@@ -45,11 +45,7 @@ class LineConfig(Configuration):
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""
         plain = {"utterances": self.utterances, "points": list(self.points)}
-        return {
-            "is": "LineConfig",
-            "training": self.training.to_dict(),
-            **plain,
-        }
+        return {"is": "LineConfig", "training": self.training.to_dict(), **plain}
 
     def execute(self, store: Store, watch: Watch) -> Run:
         """See `Configuration`."""
@@ -75,7 +71,7 @@ def scan_line(config: LineConfig, corpus: Corpus, store: Store, watch: Watch) ->
             outcome = "failed" if trained.status == "failed" else "diverged"
             writer.finish(outcome, {}, trained.ending("its training"))
             return
-        begin = train_or_load_start(config.training.start, corpus, store, watch)
+        begin = train_or_load_start(config.training.start, store, watch)
         end = final_model(trained)
         with denormals_flushed():
             _measure(_Line(config, corpus, begin.double(), end.double()), writer, watch)
@@ -103,7 +99,7 @@ def _measure(line: _Line, writer: RunWriter, watch: Watch) -> None:
 class _Line:
     def __init__(self, config: LineConfig, corpus: Corpus, begin: Tensor, end: Tensor) -> None:
         training, self.points = config.training, config.points
-        self.net = training.start.network(corpus)
+        self.net = training.start.task.network(corpus)
         self.begin, self.way = begin, end - begin
         self.frames = frames_of(corpus, "cpu")
         # Whole frames or none: rejected and cancelled ones would leave another function.

@@ -18,13 +18,13 @@ from harness.algorithms.descent import AdamW, Momentum, Muon
 from harness.algorithms.schedules import Constant
 from harness.algorithms.stale import ServerDescent
 from harness.experiment.contract import Configuration
-from harness.experiment.experiment import Stage, TrainingConfig
-from harness.modules.task import ModuleConfig
+from harness.experiment.experiment import AnyExperiment, Experiment, Stage
+from harness.modules.task import Module
 from harness.natural_gradient import NaturalGradient
 from harness.search.search import BestRateConfig
 from harness.simulator import Cluster, Device, WorkerGroup, Workload, load_cluster
 from harness.simulator.cluster import Server
-from harness.speech.frames import RunConfig
+from harness.speech.task import Frames
 from reproductions.paper import Subject
 from reproductions.staleness.problems import problem
 
@@ -170,7 +170,7 @@ def _search(
 
 def _training(
     subject: Subject, seed: int, name: str, optimizer: str, cluster: Cluster, tau: int
-) -> TrainingConfig[Any]:
+) -> AnyExperiment:
     """One training with τ + 1 workers; the search sets its learning rate."""
     preset = PRESETS[subject.scale]
     size = preset.minibatches[name]
@@ -178,7 +178,6 @@ def _training(
         "algorithm": ALGORITHMS[optimizer],
         "schedule": Constant(guess(name, optimizer, tau)),
         "passes": 1,
-        "chunk": 1.0,
         "evaluations": 1,
         "cluster": cluster,
         "workers": tau + 1,
@@ -191,21 +190,15 @@ def _training(
     made = problem(name, preset.folds, size)
     # The cluster of fixed staleness has no workload: computing and copying take no time.
     work = cluster.workload or Workload(size, 0.0, 0.0)
-    return ModuleConfig(problem=made, work=work, stages=(Stage(size, size),), **asked)
+    task = Module(problem=made, work=work)
+    return Experiment(task=task, stages=(Stage(size, size),), **asked)
 
 
-def _acoustic(subject: Subject, size: int, folds: int, asked: dict[str, Any]) -> RunConfig:
+def _acoustic(subject: Subject, size: int, folds: int, asked: dict[str, Any]) -> Experiment[Frames]:
     corpus = subject.corpus
     share = min(1.0, folds * size / corpus.split("train").total_frames)
-    return RunConfig(
-        corpus=corpus.name,
-        scale=subject.scale,
-        corpus_seed=subject.corpus_seed,
-        fingerprint=corpus.fingerprint,
-        hidden=HIDDEN,
-        activation="sigmoid",
-        initial=None,
-        timed_layers=TIMED_LAYERS,
+    return Experiment(
+        task=Frames(**subject.names, hidden=HIDDEN, timed_layers=TIMED_LAYERS),
         stages=(Stage(size, _equivalent_frames(asked["cluster"], size), share),),
         **asked,
     )

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from harness.modules.problem import Arrays, Problem
+from harness.modules.parts import Arrays, ModuleParts
 
 DATA = Path(__file__).parent / "data"
 BOOK, DIGITS = "opticks.txt", "digits.csv.gz"
@@ -67,7 +67,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(outputs, targets)
 
 
-class ProblemByName(Problem):
+class ProblemByName(ModuleParts):
     """A problem with bundled data; between processes it is sent by name."""
 
     def __init__(self, name: str, folds: int, minibatch: int, *parts: Any) -> None:
@@ -79,7 +79,7 @@ class ProblemByName(Problem):
 
 
 @cache
-def problem(name: str, folds: int, minibatch: int) -> Problem:
+def problem(name: str, folds: int, minibatch: int) -> ModuleParts:
     """A problem by name, with training data for ``folds`` minibatches.
 
     Args:

@@ -2,7 +2,7 @@ import ast
 import subprocess
 import sys
 
-from tests.architecture.test_circles import ROOT, modules
+from tests.architecture.test_size import PRODUCT, files
 
 
 def loaded_after(statement: str) -> set[str]:
@@ -33,7 +33,7 @@ def test_asking_a_command_for_help_loads_nothing_heavy():
 
 def test_a_program_ends_its_file():
     """A definition below the line that runs a module as a program would come too late for it."""
-    for path in modules(ROOT).values():
+    for path in (path for package in PRODUCT for path in files(package, ".py")):
         body = ast.parse(path.read_text(encoding="utf-8")).body
         programs = [
             node

@@ -31,7 +31,7 @@ ROOMS = {
     "reports": ("reports", "build"),
     "rollouts": ("harness.rollouts.protocol", "Rollouts.advance"),
     "simulator": ("harness.simulator.simulation", "Simulation.advance"),
-    "speech": ("harness.speech.frames", "Frames.gather"),
+    "speech": ("harness.speech.frames", "FramesOnDevice.gather"),
 }
 """Module and function that ``--plant`` slows, by room."""
 

@@ -17,21 +17,22 @@ from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.replay.fold_replay import StaleReplay
 from harness.replay.replica_states import ReplicaStates
 from harness.simulator import Simulation, Workload, load_cluster
-from harness.speech.frames import Frames
+from harness.speech.frames import FramesOnDevice
 
 CLUSTER = Path(__file__).parents[2] / "reproductions" / "clusters" / "k20m-server.toml"
 SIZES, FRAMES, SPEECH, UTTERANCE, CONTEXT = (440, 512, 512, 512, 1000), 256, 50_000, 500, 5
 WORKERS, FOLDS, RATE, ETA = 4, 16, 1e-5, 0.01
 
 
-def speech_of(sizes: tuple[int, ...]) -> tuple[Frames, tuple[np.ndarray, np.ndarray]]:
+def speech_of(sizes: tuple[int, ...]) -> tuple[FramesOnDevice, tuple[np.ndarray, np.ndarray]]:
     """Random frames in utterances of equal length; first row and length of each utterance."""
     draw = np.random.default_rng(0)
     features = draw.standard_normal((SPEECH, sizes[0] // (2 * CONTEXT + 1)), np.float32)
     targets = draw.integers(sizes[-1], size=SPEECH)
     start = np.arange(0, SPEECH, UTTERANCE)
     length = np.full(len(start), UTTERANCE)
-    return Frames.from_arrays(features, targets, start, length, CONTEXT, "cpu"), (start, length)
+    speech = FramesOnDevice.from_arrays(features, targets, start, length, CONTEXT, "cpu")
+    return speech, (start, length)
 
 
 class Steps:

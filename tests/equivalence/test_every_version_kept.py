@@ -15,18 +15,16 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from data_synth.corpus import Corpus
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.contract import Fold, LocalWork, Memory
-from harness.experiment.experiment import Stage
+from harness.experiment.experiment import Experiment, Stage
 from harness.experiment.run import train
 from harness.experiment.run_file import load_run
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
 from harness.simulator import LOST, Fault, ParameterServer, Timeline
 from harness.simulator.timeline import SERVER
 from harness.simulator.timeline_file import load_timeline
-from harness.speech.frames import Frames, RunConfig
-from harness.speech.task import initial_parameters
+from harness.speech.task import Frames
 from harness.store import Store
 from harness.store.schema import MODEL, TIMELINE
 
@@ -40,11 +38,11 @@ NAMES = (
 class Walk:
     """A run's algorithm at the versions on record, nothing shared and nothing batched."""
 
-    def __init__(self, config: RunConfig, corpus: Corpus, store: Store) -> None:
-        frames = Frames.from_corpus(corpus, "cpu")
-        self.config, self.net = config, config.network(corpus)
-        self.minibatches = config.minibatches(corpus, frames)
-        self.model = initial_parameters(config, self.net, frames, corpus, store)
+    def __init__(self, config: Experiment[Frames], store: Store) -> None:
+        problem = config.task.open(config, store)
+        self.config, self.net = config, problem.network
+        self.minibatches = problem.minibatches(config)
+        self.model = problem.initial()
         self.memories: dict[int, Memory] = {}
 
     def contribution(self, read: Tensor, worker: int, first: int, steps: int) -> Tensor:
@@ -126,10 +124,10 @@ def walked_in_shards(walk: Walk, timeline: Timeline, shards: int) -> Tensor:
 
 def trained(name: str, folder: Path, **choices: Any) -> tuple[Walk, Timeline, Tensor]:
     asked, store = load_run(RUNS / f"{name}.toml"), Store(folder)
-    config = replace(asked.config, **choices)
-    run = train(config, asked.data, store, lambda progress: None)
+    config = replace(asked, **choices)
+    run = train(config, store, lambda progress: None)
     assert run.status == "done"
-    walk = Walk(config, asked.data, store)
+    walk = Walk(config, store)
     return walk, load_timeline(run.dir / TIMELINE), load_file(run.path(MODEL))["model"]
 
 
@@ -178,7 +176,7 @@ def test_what_workers_remember_is_of_what_was_folded_however_often_models_are_sc
 
 
 def test_rounds_that_everybody_leaves_are_handed_out_anew(tmp_path):
-    cluster = load_run(RUNS / "averaging-with-deaths.toml").config.cluster
+    cluster = load_run(RUNS / "averaging-with-deaths.toml").cluster
     gone = replace(cluster, faults=(Fault("death", at_s=(0.5,), down_s=0.3),))
     walk, timeline, model = trained("averaging-with-deaths", tmp_path, cluster=gone)
     assert len(timeline.lost()) == 4

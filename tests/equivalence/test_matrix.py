@@ -21,7 +21,7 @@ from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.schedules import Constant
 from harness.base.errors import UserError
 from harness.experiment.executors import SimulationExecutor
-from harness.experiment.experiment import Stage, TrainingConfig
+from harness.experiment.experiment import Experiment, Problem, Stage, Task
 from harness.networks.contract import Minibatch
 from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.replay.sharded_replay import ShardedReplay
@@ -81,29 +81,33 @@ class Rows:
         return Minibatch(self.x[rows], self.targets[rows])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cell(TrainingConfig[Pieces]):
-    """A run of the matrix."""
+class CellProblem(Problem):
+    """Rows that are known, and a network of two layers."""
 
-    judged: ClassVar[str] = "loss"
+    def __init__(self) -> None:
+        self.network, self.pieces, self.examples = Dnn(LAYOUT), PIECES, Rows()
 
-    def network(self, data: Pieces) -> Dnn:
-        return Dnn(LAYOUT)
+    def initial(self) -> Tensor:
+        return start().clone()
 
-    def pieces(self, data: Pieces) -> Pieces:
-        return data
+    def evaluate(self, model: Tensor) -> dict[str, float]:
+        return {"loss": 0.0}
 
-    def workload(self, number: int) -> Workload:
+
+@dataclass(frozen=True)
+class CellTask(Task):
+    """The task of every run of the matrix."""
+
+    drops_rest: ClassVar[bool] = True
+
+    def open(self, experiment: Any, store: Any = None, watch: Any = None) -> CellProblem:
+        return CellProblem()
+
+    def workload(self, experiment: Any, stage: int = 0) -> Workload:
         return Workload(FRAMES, 1.0, 1.0)
 
-    def zeros(self, data: Pieces) -> Tensor:
-        return torch.zeros_like(start())
 
-    def examples(self, data: Pieces) -> Rows:
-        return Rows()
-
-    def stage_name(self, fold: int) -> str:
-        return "a cell"
+Cell = Experiment[CellTask]
 
 
 def cell(algorithm: Algorithm, protocol: Any, faults: tuple[Fault, ...], shards: int) -> Cell:
@@ -113,10 +117,10 @@ def cell(algorithm: Algorithm, protocol: Any, faults: tuple[Fault, ...], shards:
         (WorkerGroup(3, "quick"), WorkerGroup(1, "slow")), link=Link(0.0004), server=Server(0.0002),
         jitter=Jitter("gamma", 0.6), faults=faults,
     )  # fmt: skip
-    return Cell(
-        algorithm=algorithm, schedule=Constant(rate=RATE), stages=(Stage(FRAMES, FRAMES),),
-        passes=1, chunk=1.0, evaluations=1, cluster=cluster, workers=WORKERS,
-        seed=zlib.crc32(f"{algorithm}{protocol}{faults}".encode()), device="cpu", protocol=protocol,
+    return Experiment(
+        task=CellTask(), algorithm=algorithm, schedule=Constant(rate=RATE),
+        stages=(Stage(FRAMES, FRAMES),), evaluations=1, cluster=cluster, workers=WORKERS,
+        seed=zlib.crc32(f"{algorithm}{protocol}{faults}".encode()), protocol=protocol,
         shards=shards,
     )  # fmt: skip
 
@@ -129,8 +133,9 @@ def start() -> Tensor:
 
 def trained(config: Cell, alone: bool) -> tuple[Timeline, list[int], Tensor, bool]:
     """The timeline, folds before which passes begin, the model, and whether each went alone."""
-    minibatches = config.minibatches(PIECES, config.examples(PIECES))
-    made = SimulationExecutor(config, PIECES, start().clone(), minibatches)
+    problem = config.task.open(config)
+    minibatches = problem.minibatches(config)
+    made = SimulationExecutor(config, problem, problem.initial(), minibatches)
     if alone and not isinstance(made.replay, ShardedReplay):
         made.replay.alone = True
     drained = config.shards > 1
@@ -160,7 +165,7 @@ def compare(config: Cell, seen: Counter[str]) -> None:
         again, _, model, each_alone = trained(config, alone=True)
         assert again.sha256() == timeline.sha256()
         found.append((model, each_alone))
-    minibatches = config.minibatches(PIECES, config.examples(PIECES))
+    minibatches = config.task.open(config).minibatches(config)
     walk = Walk(config.algorithm, Dnn(LAYOUT), minibatches.fetch, start(), RATE, passes)
     with torch.no_grad():
         if config.shards > 1:

@@ -4,6 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,13 +13,15 @@ from harness.acoustics.mmi import Criterion
 from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
 from harness.algorithms.schedules import Constant
 from harness.experiment.contract import Watch
-from harness.experiment.experiment import Stage
+from harness.experiment.experiment import Experiment, Stage
 from harness.experiment.order import Minibatches
 from harness.simulator import Cluster, load_cluster
-from harness.speech.frames import RunConfig
+from harness.speech import frames
 from harness.speech.sequence import SequenceConfig
 from harness.speech.sequence_training import train_sequence
+from harness.speech.task import Frames
 from harness.store import Run, Store
+from tests.experiments import experiment
 from tests.processes import PATIENCE_S, Started
 from tests.run_files import tiny_corpus
 
@@ -40,8 +43,23 @@ jitter = {law = "lognormal", cv = 0.3}
 
 @pytest.fixture(scope="session")
 def corpus() -> Corpus:
-    """See `tiny_corpus`."""
+    """See `tiny_corpus`; experiments find it, or another (`offered`), by the name "tiny"."""
     return tiny_corpus()
+
+
+@pytest.fixture(autouse=True)
+def offered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Corpus]:
+    """Corpora that experiments find by their names, before any other."""
+    corpora: dict[str, Corpus] = {}
+    load = frames._load_cached
+
+    def load_offered(name: str, *settings: Any) -> Corpus:
+        if name == "tiny" and name not in corpora:
+            corpora[name] = request.getfixturevalue("corpus")
+        return corpora[name] if name in corpora else load(name, *settings)
+
+    monkeypatch.setattr(frames, "_load_cached", load_offered)
+    return corpora
 
 
 def cluster_of(text: str, folder: Path) -> Cluster:
@@ -67,8 +85,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.fixture
-def configure(corpus: Corpus, unequal: Cluster) -> Callable[..., RunConfig]:
-    def make(**choices: object) -> RunConfig:
+def configure(corpus: Corpus, unequal: Cluster) -> Callable[..., Experiment[Frames]]:
+    def make(**choices: object) -> Experiment[Frames]:
         standard: dict[str, object] = {
             "corpus": "tiny", "scale": "smoke", "corpus_seed": 0, "fingerprint": corpus.fingerprint,
             "hidden": (6,), "activation": "sigmoid", "initial": None,
@@ -76,19 +94,21 @@ def configure(corpus: Corpus, unequal: Cluster) -> Callable[..., RunConfig]:
             "stages": (Stage(8, 256),), "passes": 2, "chunk": 0.25, "evaluations": 5,
             "cluster": unequal, "workers": 3, "timed_layers": (9, 6, 5), "seed": 0, "device": "cpu",
         }  # fmt: skip
-        return RunConfig(**{**standard, **choices})
+        return experiment(Frames, **{**standard, **choices})
 
     return make
 
 
 @pytest.fixture
-def start(configure: Callable[..., RunConfig]) -> RunConfig:
+def start(configure: Callable[..., Experiment[Frames]]) -> Experiment[Frames]:
     """Cross-entropy training that sequence training starts from."""
     return configure(activation="relu", algorithm=AsyncSgd(), passes=1)
 
 
 @pytest.fixture
-def sequence(start: RunConfig, corpus: Corpus, unequal: Cluster) -> Callable[..., SequenceConfig]:
+def sequence(
+    start: Experiment[Frames], corpus: Corpus, unequal: Cluster
+) -> Callable[..., SequenceConfig]:
     def make(**choices: object) -> SequenceConfig:
         standard: dict[str, object] = {
             "corpus": "tiny", "scale": "smoke", "corpus_seed": 0, "fingerprint": corpus.fingerprint,
@@ -147,6 +167,7 @@ def waiting_server(tmp_path: Path) -> Path:
 PAUSE = """
 import time
 from pathlib import Path
+from typing import Any
 from harness.processes import recorder
 
 store, row, since = Path(sys.argv[sys.argv.index("--out") + 1]), recorder._row, []

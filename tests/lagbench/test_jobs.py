@@ -184,17 +184,17 @@ def test_a_script_without_a_guard_runs_once_and_its_classes_reach_the_other_proc
 
 
 def test_a_problem_is_unpacked_once_and_has_its_identity_there(usual, tmp_path) -> None:
-    from harness.modules.experiment import Experiment
+    from harness.modules.call import Call
 
     given = {key: value for key, value in usual.items() if key != "cluster"}
     asked = (mlp, lambda outputs, targets: functional.cross_entropy(outputs, targets), points(80))
-    with Experiment(*asked, usual["cluster"], {**given, "store": tmp_path / "s"}) as experiment:
+    with Call(*asked, usual["cluster"], {**given, "store": tmp_path / "s"}) as experiment:
         config = experiment.first("async", 2)
     plain = config.to_dict()
     packed = [pickle.dumps(Parcel(config)) for _ in range(2)]
     found = [pickle.loads(data).content for data in packed]
-    assert found[0].problem is found[1].problem is not config.problem
-    assert found[0].problem.to_identity() == config.problem.to_identity()
+    assert found[0].task.problem is found[1].task.problem is not config.task.problem
+    assert found[0].task.problem.to_identity() == config.task.problem.to_identity()
     assert found[0].to_dict() == plain
 
 
@@ -239,11 +239,11 @@ def test_a_job_runs_the_code_that_was_submitted_though_its_file_was_edited(tmp_p
 
 
 def test_a_job_whose_code_is_not_that_of_its_hash_is_refused(usual, tmp_path):
-    from harness.modules.experiment import Experiment
+    from harness.modules.call import Call
 
     given = {key: value for key, value in usual.items() if key != "cluster"}
     asked = (mlp, functional.cross_entropy, points(80), usual["cluster"])
-    with Experiment(*asked, {**given, "store": tmp_path / "s"}) as experiment:
+    with Call(*asked, {**given, "store": tmp_path / "s"}) as experiment:
         config = experiment.first("async", 2)
     packed = pickle.dumps(Parcel({"another hash": config}))
     told = run_job(packed, Store(tmp_path / "s"), keeps_faults=False)

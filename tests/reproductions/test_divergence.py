@@ -7,22 +7,23 @@ import pytest
 from data_synth import load_corpus
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.schedules import Constant
-from harness.experiment.experiment import Stage
+from harness.experiment.experiment import Experiment, Stage
 from harness.judge.builders import Maker, Runs, failures
 from harness.judge.results import Exhibit, Row, read_results
 from harness.simulator import load_cluster
-from harness.speech.frames import RunConfig
+from harness.speech.task import Frames
 from harness.store import Store, files
 from reproductions.paper import Paper, Subject
 from reproductions.reproduce import Request, reproduce
+from tests.experiments import experiment
 
 CLUSTER = Path(__file__).parents[2] / "reproductions" / "clusters" / "k20m-server.toml"
 
 
-def wild(subject: Subject, seed: int) -> dict[str, RunConfig]:
+def wild(subject: Subject, seed: int) -> dict[str, Experiment[Frames]]:
     corpus = subject.corpus
     return {
-        "wild": RunConfig(
+        "wild": experiment(Frames,
             corpus=corpus.name, scale=subject.scale, corpus_seed=subject.corpus_seed,
             fingerprint=corpus.fingerprint, hidden=(8,), activation="relu", initial=None,
             algorithm=AsyncSgd(), schedule=Constant(1e6), stages=(Stage(32, 256, 0.05),), passes=1,

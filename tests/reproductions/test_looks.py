@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from data_synth import load_corpus
+from harness.experiment.experiment import Experiment
 from harness.judge.builders import Maker, Runs
 from harness.judge.claims import ABOVE
 from harness.judge.parts import LOOKS, Quantity, claim_of
 from harness.judge.results import Claim
 from harness.judge.statistics import mean_ci
-from harness.speech.frames import RunConfig
+from harness.speech.task import Frames
 from reproductions.paper import Paper, Subject
 from reproductions.reproduce import Request, reproduce
 
@@ -18,7 +19,7 @@ VALUES = [0.30, 0.02, 0.16, 0.25, 0.10]
 """Their mean's p-value is 0.03: clear by itself, not if it counts twice."""
 
 
-def no_runs(subject: Subject, seed: int) -> dict[str, RunConfig]:
+def no_runs(subject: Subject, seed: int) -> dict[str, Experiment[Frames]]:
     del subject, seed
     return {}
 

@@ -10,7 +10,8 @@ from data_synth.corpus import Corpus
 from harness.algorithms.schedules import Constant
 from harness.experiment import loop
 from harness.experiment.run import train
-from harness.speech.frames import RunConfig
+from harness.speech import frames
+from harness.speech.task import Frames
 from harness.store import Store
 from reproductions.paper import Subject
 from reproductions.paper1_async_asgd import PAPER
@@ -29,9 +30,11 @@ def corpus() -> Corpus:
 def test_the_paper_preset_has_the_papers_network_minibatches_and_shares(corpus):
     runs = PAPER.experiments(Subject("paper", corpus, 11, "cpu"), 11)
     names = ("one_pass", "multi_pass", "search", "chunk_25")
-    one, many, part, large = (c for c in map(runs.get, names) if isinstance(c, RunConfig))
+    one, many, part, large = (
+        c for c in map(runs.get, names) if isinstance(getattr(c, "task", None), Frames)
+    )
     inputs = corpus.dim * (2 * corpus.context + 1)
-    levels = [inputs, *one.hidden, corpus.n_targets]
+    levels = [inputs, *one.task.hidden, corpus.n_targets]
     assert levels == REPORTED["paper"]["layers"] == [INPUTS, *[2048] * 7, TARGETS]
     assert [(s.minibatch, s.share) for s in one.stages] == [(256, 1.0)]
     assert [s.minibatch for s in many.stages] == [64, 256, 256, 1024]
@@ -44,14 +47,15 @@ def test_the_paper_preset_has_the_papers_network_minibatches_and_shares(corpus):
 def test_the_papers_network_makes_its_first_folds_on_a_cpu(corpus, tmp_path, monkeypatch):
     """Two minibatches of twelve frames in place of 256: the arithmetic is the same."""
     config = PAPER.experiments(Subject("paper", corpus, 11, "cpu"), 11)["one_pass"]
-    assert isinstance(config, RunConfig)
+    assert isinstance(getattr(config, "task", None), Frames)
     stage = replace(config.stages[0], minibatch=12)
-    short = replace(
-        config, stages=(stage,), passes=1, initial=None, evaluations=1, tested="never", workers=2,
+    short = config.vary(
+        stages=(stage,), passes=1, initial=None, evaluations=1, tested="never", workers=2,
         schedule=Constant(0.008 / 256), chunk=1.0,
     )  # fmt: skip
+    monkeypatch.setattr(frames, "_load_cached", lambda *settings: corpus)
     monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", math.inf)  # of hundreds of megabytes
-    run = train(short, corpus, Store(tmp_path), lambda progress: None)
+    run = train(short, Store(tmp_path), lambda progress: None)
     assert (run.status, run.summary["folds"]) == ("done", 2)
     before, after = run.curve("dev_loss/iterate")[1]
     assert np.isfinite([before, after]).all()

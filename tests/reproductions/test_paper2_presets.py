@@ -10,9 +10,11 @@ from data_synth.corpus import Corpus
 from harness.acoustics.rbm import WideRandom
 from harness.algorithms.averaging import ModelAveraging
 from harness.experiment import loop
+from harness.experiment.experiment import Experiment
 from harness.experiment.run import train
 from harness.simulator import Averaging
-from harness.speech.frames import RunConfig
+from harness.speech import frames
+from harness.speech.task import Frames
 from harness.store import Store
 from reproductions.paper import Subject
 from reproductions.paper2_ng_averaging import PAPER
@@ -28,9 +30,13 @@ def corpus() -> Corpus:
     return noise_of(("train", "train", "dev", "swb", "callhome"), 40, PRINTED["layers"][-1])
 
 
-def experiments(scale: str, corpus: Corpus) -> dict[str, RunConfig]:
+def experiments(scale: str, corpus: Corpus) -> dict[str, Experiment[Frames]]:
     found = PAPER.experiments(Subject(scale, corpus, 11, "cpu"), 11)
-    return {name: config for name, config in found.items() if isinstance(config, RunConfig)}
+    return {
+        name: config
+        for name, config in found.items()
+        if isinstance(getattr(config, "task", None), Frames)
+    }
 
 
 def test_the_paper_preset_has_the_papers_network_minibatches_and_rates(corpus):
@@ -38,7 +44,7 @@ def test_the_paper_preset_has_the_papers_network_minibatches_and_rates(corpus):
     inputs = corpus.dim * (2 * corpus.context + 1)
     for workers in PRINTED["nodes"]:
         config = runs[f"ng_{workers}"]
-        assert [inputs, *config.hidden, corpus.n_targets] == PRINTED["layers"]
+        assert [inputs, *config.task.hidden, corpus.n_targets] == PRINTED["layers"]
         assert [stage.minibatch for stage in config.stages] == [PRINTED["minibatch"]]
         assert config.schedule.rate == pytest.approx(0.32 * workers)
         assert config.passes == PRINTED["epochs"]
@@ -49,12 +55,13 @@ def test_the_papers_network_makes_its_first_folds_on_a_cpu(corpus, tmp_path, mon
     config = experiments("paper", corpus)["ng_32"]
     assert isinstance(config.protocol, Averaging)
     assert isinstance(config.algorithm, ModelAveraging)
-    short = replace(
-        config, stages=(replace(config.stages[0], minibatch=6),), passes=1, tested="never",
+    short = config.vary(
+        stages=(replace(config.stages[0], minibatch=6),), passes=1, tested="never",
         initial=WideRandom(), workers=2, protocol=replace(config.protocol, every=2),
     )  # fmt: skip
+    monkeypatch.setattr(frames, "_load_cached", lambda *settings: corpus)
     monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", math.inf)  # of hundreds of megabytes
-    run = train(short, corpus, Store(tmp_path), lambda progress: None)
+    run = train(short, Store(tmp_path), lambda progress: None)
     assert (run.status, run.summary["folds"]) == ("done", 2)
     before, after = run.curve("dev_loss/iterate")[1]
     assert np.isfinite([before, after]).all()

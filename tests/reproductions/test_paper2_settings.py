@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from harness.base.seeds import identity
-from harness.speech.frames import RunConfig
+from harness.speech.task import Frames
+from reproductions.paper import Subject
 from reproductions.paper2_ng_averaging.experiments import (
     AROUND,
     RATES,
@@ -17,16 +18,14 @@ from reproductions.paper2_ng_averaging.experiments import (
     trial_name,
 )
 
-CORPUS = SimpleNamespace(
+CORPUS: Any = SimpleNamespace(
     name="none that is made", speech=None, fingerprint="f", tests=("swb", "callhome"), dim=39,
     context=5, n_targets=399, frame_shift_s=0.01, frames_of=lambda split: 400_000,
 )  # fmt: skip
 
 
-def subject(scale: str) -> Any:
-    found = SimpleNamespace(scale=scale, corpus=CORPUS, corpus_seed=11, device="cpu")
-    found.development = SimpleNamespace(**{**vars(found), "corpus_seed": 100})
-    return found
+def subject(scale: str) -> Subject:
+    return Subject(scale, CORPUS, 11, "cpu", made=lambda seed: CORPUS)
 
 
 @pytest.mark.parametrize("scale", sorted(tomllib.loads(RATES.read_text(encoding="utf-8"))))
@@ -43,9 +42,9 @@ def test_runs_of_the_search_are_the_same_for_every_seed_and_no_verdicts():
     one, other = (experiments(subject("laptop"), seed) for seed in (1001, 1002))
     for name in names:
         config = one[name]
-        assert isinstance(config, RunConfig)
+        assert isinstance(getattr(config, "task", None), Frames)
         assert identity(config.to_dict()) == identity(other[name].to_dict())
-        assert (config.corpus_seed, config.seed, config.tested) == (100, 100, "never")
+        assert (config.task.corpus_seed, config.seed, config.tested) == (100, 100, "never")
 
 
 def test_settings_that_are_compared_differ_in_what_they_say_only():
@@ -64,7 +63,7 @@ def test_settings_that_are_compared_differ_in_what_they_say_only():
 
 @pytest.mark.parametrize(("scale", "passes"), [("laptop", 1), ("overnight", 5)])
 def test_machines_of_the_first_layer_have_twice_the_passes_of_others(scale, passes):
-    initial = build_configs(subject(scale), 11)["rbm_1"].initial
+    initial = build_configs(subject(scale), 11)["rbm_1"].task.initial
     assert (initial.gaussian_epochs, initial.bernoulli_epochs) == (2 * passes, passes)
 
 
@@ -84,8 +83,8 @@ def test_the_exponential_schedule_has_the_passes_that_newbob_took():
 def test_one_rate_is_the_other_times_sixteen():
     runs = experiments(subject("laptop"), 11)
     scaled, unscaled = runs["scaled"], runs["unscaled"]
-    assert isinstance(scaled, RunConfig)
-    assert isinstance(unscaled, RunConfig)
+    assert isinstance(getattr(scaled, "task", None), Frames)
+    assert isinstance(getattr(unscaled, "task", None), Frames)
     assert scaled.schedule.rate == 16 * unscaled.schedule.rate
     assert replace(scaled, schedule=unscaled.schedule) == unscaled
 

@@ -406,7 +406,7 @@ def test_overnight_meets_what_claims_presume_of_its_design():
     preset, found = PRESETS["overnight"], of_scale("overnight")
     assert 50 * preset.slots / 10_000 <= claims.CONDITIONS.named["in-slots"].rule.high
     assert preset.passes * preset.evaluations >= 16
-    assert found["ten"].start.targets is not None
+    assert found["ten"].start.task.targets is not None
 
 
 def test_a_large_loop_of_words_is_searched_and_a_small_one_summed():

@@ -8,6 +8,7 @@ import pytest
 from harness.base.errors import UserError
 from harness.base.seeds import identity
 from harness.base.settings import load_spec
+from harness.experiment.run import run as execute
 from harness.rollouts.losses import Decoupled, Naive
 from harness.store import Store
 from reproductions.command import main
@@ -89,7 +90,7 @@ def test_a_plan_of_hours_has_the_synchronous_figure_alone_and_draws_around_it(tm
     small.write_text(
         text.replace("batch = 128", "batch = 4").replace("updates = 10", "updates = 4")
     )
-    run = AllowanceConfig(small, 3, 0).execute(Store(tmp_path), silent)
+    run = execute(AllowanceConfig(small, 3, 0), Store(tmp_path), silent)
     found = speed_up({hours("1.5 B, 16 nodes"): [run]}, "1.5 B, 16 nodes")
     assert 0.0 < found.low <= found.estimate <= found.high < 4.0
 
@@ -109,7 +110,7 @@ shares = { generation = 0.75, reading = 0.001 }
 """
     path = tmp_path / "plan.toml"
     path.write_text(text)
-    run = AllowanceConfig(path, 1, 0).execute(Store(tmp_path / "store"), silent)
+    run = execute(AllowanceConfig(path, 1, 0), Store(tmp_path / "store"), silent)
     # both parts take a second now, side by side, but for the first batch's generation
     assert run.summary["seconds/1"] == pytest.approx(1.0, rel=0.05)
     path.write_text(text.replace("shared = 4", "shared = 3"))

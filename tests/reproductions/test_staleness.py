@@ -1,6 +1,5 @@
 import math
 import pickle
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 from data_synth import load_corpus
 from harness.algorithms.contract import Algorithm
 from harness.base.seeds import identity
-from harness.modules.task import ModuleConfig
+from harness.modules.task import Module
 from harness.search.search import FACTOR
 from harness.simulator import ParameterServer, Simulation, Workload, load_cluster
 from reproductions.paper import Subject
@@ -278,6 +277,6 @@ def test_natural_gradient_is_the_workers_and_all_others_the_servers():
 
 def test_a_module_config_of_the_room_is_told_by_the_names_of_its_own(configs):
     training = configs[cell("digits", "SGD", 0)].training
-    assert isinstance(training, ModuleConfig)
-    other = replace(training, problem=problem("digits", 70, 8))
+    assert isinstance(training.task, Module)
+    other = training.vary(problem=problem("digits", 70, 8))
     assert identity(other.to_dict()) != identity(training.to_dict())

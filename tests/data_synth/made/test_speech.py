@@ -11,7 +11,7 @@ from data_synth.presets import PRESETS, recipe
 from harness.base.seeds import stream
 from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.speech.evaluation import frame_scores
-from harness.speech.frames import Frames
+from harness.speech.frames import FramesOnDevice
 from tests.data_synth.made.hour import digest
 from tests.data_synth.test_text import entropy_bits, law_of
 from tests.logical_device import DEVICE, LogicalDevice
@@ -132,7 +132,7 @@ def test_each_target_sounds_as_it_does_in_stored_speech(both):
 def laid_out(features, targets, lengths):
     """Speech as networks see it, and the rows of its frames."""
     start = np.cumsum(lengths) - lengths
-    frames = Frames.from_arrays(features, targets, start, lengths, 5, "cpu")
+    frames = FramesOnDevice.from_arrays(features, targets, start, lengths, 5, "cpu")
     return frames, torch.arange(len(targets))
 
 

@@ -61,7 +61,7 @@ def test_a_run_file_may_name_a_cluster_that_comes_along(tmp_path):
     path = tmp_path / "r.toml"
     path.write_text(text)
     asked = load_run(path)
-    assert asked.config.cluster == load_cluster("reproductions/clusters/k20m-server.toml")
+    assert asked.cluster == load_cluster("reproductions/clusters/k20m-server.toml")
     path.write_text(text.replace("k20m-server", "k20m-servr"))
     with pytest.raises(UserError, match=r"r\.toml: cluster: unknown 'k20m-servr'"):
         load_run(path)

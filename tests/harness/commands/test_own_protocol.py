@@ -191,7 +191,7 @@ def test_counts_that_are_too_few_for_it_are_no_default(capsys):
 
 def test_real_processes_have_what_it_declares_and_a_refusal_names_those_that_can(tmp_path):
     path = written(tmp_path, ASYNCHRONOUS)
-    config = load_run(path).config
+    config = load_run(path)
     check_protocol(replace(config, protocol=Patient(push_every=2)), path)
     for protocol, told in [
         (Patient(depth=2), r"protocol\.depth: 2 is simulated only; allowed here: 1"),
@@ -199,7 +199,7 @@ def test_real_processes_have_what_it_declares_and_a_refusal_names_those_that_can
     ]:
         with pytest.raises(UserError, match=told):
             check_protocol(replace(config, protocol=protocol), path)
-    rounds = load_run(written(tmp_path, ROUNDS)).config
+    rounds = load_run(written(tmp_path, ROUNDS))
     check_protocol(rounds, path)
     with pytest.raises(UserError, match=r"protocol\.overlap: true is simulated only; .*: false"):
         check_protocol(replace(rounds, protocol=replace(rounds.protocol, overlap=True)), path)
@@ -218,7 +218,7 @@ def test_algorithms_by_name_train_in_the_protocol_of_the_file_or_are_said_not_to
     own = '[protocol]\nis = "relay"\nturn = 10\n'
     path.write_text(f'import = ["relay"]\n{path.read_text()}{own}', encoding="utf-8")
     monkeypatch.setattr(sys, "path", [*sys.path])
-    expected = load_run(path).config  # of the algorithm that is named "async"
+    expected = load_run(path)  # of the algorithm that is named "async"
     for words, runs, lines in [
         ("compare-algorithms --algorithms sync", 1, ["no effect: protocol ("]),
         ("compare-algorithms --algorithms async,sync", 2, ["no effect on sync: protocol ("]),

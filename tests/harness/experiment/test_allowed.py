@@ -10,7 +10,7 @@ from harness.algorithms.schedules import Constant
 from harness.base.errors import UserError
 from harness.experiment.methods import Method, method_of
 from harness.modules.allowed import check_kind, check_lists, check_number, check_whole, pair_of
-from harness.modules.experiment import Experiment, cluster_of
+from harness.modules.call import Call, cluster_of
 from harness.modules.network import Parameters
 from harness.modules.optimizers import optimizer_of
 from harness.simulator import Averaging
@@ -22,7 +22,7 @@ SCHEDULER = torch.optim.lr_scheduler.ExponentialLR
 
 def settings(**given):
     parts = nn.Linear(2, 2), nn.functional.mse_loss, (torch.zeros(4, 2), torch.zeros(4, 2))
-    with Experiment(*parts, "k20m-server", given):
+    with Call(*parts, "k20m-server", given):
         pass
 
 

@@ -7,14 +7,14 @@ import pytest
 from harness.base.errors import UserError
 from harness.base.files import run_file
 from harness.experiment.changes import put
-from harness.experiment.run_file import load_run
-from harness.speech.task import FRAMES
+from harness.experiment.run_file import Folds, load_run
+from harness.speech.task import Frames
 
 FILE = Path("run.toml")
 
 
 def changed(table, key, value):
-    put(FILE, table, (tuple(key.split(".")), value), lambda: FRAMES)
+    put(FILE, table, (tuple(key.split(".")), value), lambda: Folds(Frames))
     return table
 
 
@@ -66,6 +66,6 @@ def test_a_cluster_file_is_looked_for_where_one_stands(tmp_path, monkeypatch):
 
 def test_a_bundled_run_takes_a_short_key_and_another_algorithm():
     asked = [(("rate",), 0.5), (("algorithm", "is"), "AsyncSgd")]
-    config = load_run(run_file("async-averaged"), changes=asked).config
+    config = load_run(run_file("async-averaged"), changes=asked)
     assert config.schedule.rate == 0.5
     assert type(config.algorithm).__name__ == "AsyncSgd"

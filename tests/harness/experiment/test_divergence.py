@@ -1,7 +1,6 @@
 """Where a run diverged, in words."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +9,8 @@ from torch import nn
 from harness.algorithms.catalogue import AsyncDescent
 from harness.algorithms.schedules import Constant
 from harness.experiment.loop import Moment, describe_divergence
-from harness.modules.problem import Arrays, Problem
+from harness.experiment.run import run as execute
+from harness.modules.parts import Arrays, ModuleParts
 from harness.store import Store
 from tests.harness.experiment.test_unbroken import configured
 from tests.silence import silent
@@ -68,7 +68,7 @@ def test_a_loss_far_above_that_at_the_start_is_a_divergence(begin, rise, status,
     x = torch.ones(100, 1)
     module, data = Line(begin), Arrays(x, x)
     loss = lambda outputs, targets: (outputs + 0.0 * targets).mean()  # noqa: E731
-    problem = Problem(module, loss, data, Arrays(x[:4], x[:4]), None, {})
-    config = replace(config, problem=problem, schedule=Constant(rise / 10))
-    run = config.execute(Store(tmp_path), silent)
+    problem = ModuleParts(module, loss, data, Arrays(x[:4], x[:4]), None, {})
+    config = config.vary(problem=problem, schedule=Constant(rise / 10))
+    run = execute(config, Store(tmp_path), silent)
     assert run.status == status

@@ -10,7 +10,8 @@ from torch import nn
 
 from harness.algorithms.catalogue import AsyncSgd
 from harness.experiment.experiment import Stage
-from harness.modules.problem import Arrays, Problem
+from harness.experiment.run import run as execute
+from harness.modules.parts import Arrays, ModuleParts
 from harness.simulator import Device, Fault, ParameterServer, WorkerGroup
 from harness.simulator import Server as Cost
 from harness.simulator.timeline_file import load_timeline
@@ -47,10 +48,10 @@ def mean_of(outputs, targets):
 
 def counted(tmp_path, algorithm, protocol=None, **further):
     config = configured(320, 2, 8, 1, algorithm, protocol)
-    x = config.problem.train.x.double()
-    problem = Problem(Counting(), mean_of, Arrays(x, x), Arrays(x[:4], x[:4]), None, {})
-    config = replace(config, problem=problem, **{"cluster": FAILING, **further})
-    run = config.execute(Store(tmp_path), silent)
+    x = config.task.problem.train.x.double()
+    problem = ModuleParts(Counting(), mean_of, Arrays(x, x), Arrays(x[:4], x[:4]), None, {})
+    config = config.vary(problem=problem, **{"cluster": FAILING, **further})
+    run = execute(config, Store(tmp_path), silent)
     inside = -load_file(run.path(MODEL))["model"].item() / RATE
     timeline = load_timeline(run.path("timeline.parquet"))
     assert len(timeline.restarts) > 0

@@ -20,6 +20,7 @@ from harness.rollouts.rollout_config import RolloutConfig
 from harness.simulator import Averaging, Fault, ParameterServer
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.protocols.contract import Handing
+from harness.speech.frames import corpus_of
 from tests.run_files import written
 
 EXAMPLES = Path(__file__).parents[3] / "reproductions" / "runs"
@@ -44,29 +45,28 @@ timed_minibatch = 256
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda p: p.stem)
 def test_every_documented_run_can_be_read(path: Path) -> None:
-    asked = load_run(path)
-    if isinstance(asked.config, RolloutConfig):  # problems make their own data
-        assert asked.config.problems == asked.data
-    else:
-        assert asked.config.fingerprint == asked.data.fingerprint
+    config = load_run(path)
+    if not isinstance(config, RolloutConfig):  # problems make their own data
+        task = getattr(config, "task", config)
+        assert task.fingerprint == corpus_of(task).fingerprint
 
 
 def test_a_run_file_says_what_is_run_and_what_it_leaves_out_follows(tmp_path: Path) -> None:
-    asked = load_run(written(tmp_path, RUN), seed=7)
-    config, corpus = asked.config, asked.data
+    config = load_run(written(tmp_path, RUN), seed=7)
+    corpus = corpus_of(config.task)
     assert config.algorithm == AsyncSgd()
     assert config.schedule == Constant(0.01)
     assert config.stages == (Stage(16, 256),)
-    assert config.timed_layers == (corpus.dim * (2 * corpus.context + 1), 8, corpus.n_targets)
+    assert config.task.timed_layers == (corpus.dim * (2 * corpus.context + 1), 8, corpus.n_targets)
     assert config.seed == 7
-    assert config.initial is None
+    assert config.task.initial is None
 
 
 def test_what_is_one_of_several_classes_may_be_nested(tmp_path: Path) -> None:
     text = RUN.replace(
         'is = "AsyncSgd"', 'is = "AveragedSgd"\ndescent = { scaling = "memory_of_one" }'
     )
-    config = load_run(written(tmp_path, text)).config
+    config = load_run(written(tmp_path, text))
     assert config.algorithm == AveragedSgd(AsyncSgd("memory_of_one"))
 
 
@@ -75,9 +75,9 @@ def test_local_steps_are_by_any_optimizer_and_natural_gradient_where_none_is_nam
         RUN.replace("AsyncSgd", "ModelAveraging") + "[protocol]\nevery = 2\n[algorithm.descent]\n"
     )
     named = load_run(written(tmp_path, averaging + 'is = "AdamW"\nbeta2 = 0.95\n'))
-    assert named.config.algorithm == ModelAveraging(AdamW(beta2=0.95))
+    assert named.algorithm == ModelAveraging(AdamW(beta2=0.95))
     natural = load_run(written(tmp_path, averaging + "inputs = { rank = 3, period = 4 }\n"))
-    assert natural.config.algorithm == ModelAveraging(NaturalGradient(Preconditioner(3, 4)))
+    assert natural.algorithm == ModelAveraging(NaturalGradient(Preconditioner(3, 4)))
     with pytest.raises(UserError, match=r"algorithm.descent.is: unknown 'AdanW'.*AdamW"):
         load_run(written(tmp_path, averaging + 'is = "AdanW"\n'))
 
@@ -127,12 +127,12 @@ def test_a_mistake_is_one_line_that_names_it(
 def test_real_processes_refuse_what_they_would_silently_not_have(file, line):
     path = EXAMPLES / f"{file}.toml"
     with pytest.raises(UserError, match=line):
-        check_protocol(load_run(path).config, path)
+        check_protocol(load_run(path), path)
 
 
 def test_real_processes_refuse_the_faults_of_an_asynchronous_run_as_well():
-    config = load_run(EXAMPLES / "async-averaged.toml").config
-    failing = load_run(EXAMPLES / "averaging-with-deaths.toml").config.cluster
+    config = load_run(EXAMPLES / "async-averaged.toml")
+    failing = load_run(EXAMPLES / "averaging-with-deaths.toml").cluster
     check_protocol(config, Path("run.toml"))
     with pytest.raises(UserError, match=r"run\.toml: cluster\.faults: .*; allowed here: none"):
         check_protocol(replace(config, cluster=failing), Path("run.toml"))
@@ -140,9 +140,9 @@ def test_real_processes_refuse_the_faults_of_an_asynchronous_run_as_well():
 
 def test_a_fold_that_takes_more_minibatches_than_there_are_is_refused_in_one_line():
     asked = load_run(EXAMPLES / "bounded-staleness.toml")
-    config = replace(asked.config, protocol=ParameterServer(push_every=100_000))
+    config = replace(asked, protocol=ParameterServer(push_every=100_000))
     with pytest.raises(UserError, match="a fold takes 100000 minibatches of 32 frames"):
-        config.order(0, asked.data.split("train"))
+        config.order(0, config.task.open(config).pieces)
 
 
 @pytest.mark.parametrize(
@@ -161,29 +161,29 @@ def test_a_fold_that_takes_more_minibatches_than_there_are_is_refused_in_one_lin
     ],
 )
 def test_what_an_algorithm_cannot_have_is_refused_in_one_line(changed, line):
-    config = load_run(EXAMPLES / "model-averaging.toml").config
+    config = load_run(EXAMPLES / "model-averaging.toml")
     with pytest.raises(UserError, match=line):
         replace(config, **changed)
 
 
 def test_an_algorithm_that_may_be_in_rounds_says_so_and_its_usual_protocol_follows(tmp_path):
     springs = RUN.replace("AsyncSgd", "Easgd") + "[protocol]\n"
-    alone = load_run(written(tmp_path, springs + "push_every = 5\n")).config
+    alone = load_run(written(tmp_path, springs + "push_every = 5\n"))
     assert alone.protocol == ParameterServer(push_every=5)
     springs = springs.replace('"Easgd"\n', '"Easgd"\nrounds = true\n')
-    together = load_run(written(tmp_path, springs + "every = 5\n")).config
+    together = load_run(written(tmp_path, springs + "every = 5\n"))
     assert (together.protocol, together.rounds) == (Averaging(5), True)
 
 
 def test_a_fragment_is_what_a_cluster_is_charged_for():
-    config = load_run(EXAMPLES / "model-averaging.toml").config
+    config = load_run(EXAMPLES / "model-averaging.toml")
     streaming = replace(config, algorithm=StreamingDiLoCo(fragments=4))
     sizes = [each.workload(0).parameter_bytes for each in (config, streaming)]
     assert sizes[1] == sizes[0] / 4
 
 
 def test_a_server_that_fails_is_refused_where_there_is_none():
-    config = load_run(EXAMPLES / "model-averaging.toml").config
+    config = load_run(EXAMPLES / "model-averaging.toml")
     fails = Fault("server", mean_s=5.0, down_s=1.0, checkpoint_s=1.0)
     with pytest.raises(UserError, match=r"cluster\.faults: 'server' is not supported with rounds"):
         replace(config, cluster=replace(config.cluster, faults=(fails,)))
@@ -192,7 +192,7 @@ def test_a_server_that_fails_is_refused_where_there_is_none():
 def test_a_protocol_without_a_kind_is_what_the_algorithm_trains_in(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(RUN.replace("[algorithm]", "[protocol]\ndepth = 2\n[algorithm]"))
-    assert load_run(path).config.protocol == ParameterServer(depth=2)
+    assert load_run(path).protocol == ParameterServer(depth=2)
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ def test_so_it_is_of_an_algorithm_of_somebody_elses(tmp_path):
     path = tmp_path / "run.toml"
     text = RUN.replace('is = "AsyncSgd"', 'is = "Newcomer"')
     path.write_text(text.replace("[algorithm]", "[protocol]\ndepth = 2\n[algorithm]"))
-    config = load_run(path).config
+    config = load_run(path)
     assert config.algorithm == Newcomer()
     assert config.protocol == ParameterServer(depth=2)
 
@@ -222,8 +222,8 @@ def test_a_protocol_of_somebody_elses_is_named_and_laid_out_as_it_says(tmp_path)
     rounds = RUN.replace('is = "AsyncSgd"', 'is = "GradientAveraging"')
     path.write_text(rounds.replace("[algorithm]", '[protocol]\nis = "Outsider"\n[algorithm]'))
     asked = load_run(path)
-    assert asked.config.protocol == Outsider()
-    assert isinstance(asked.config.lay_out(0, asked.data.split("train")), Partition)
+    assert asked.protocol == Outsider()
+    assert isinstance(asked.lay_out(0, asked.task.open(asked).pieces), Partition)
 
 
 def test_a_protocol_that_hands_out_no_minibatches_is_refused(tmp_path):

@@ -40,7 +40,7 @@ def test_a_checkpoint_is_taken_up_only_if_its_layout_is_known_and_the_run_its_ow
     way, how, configure, sequence, corpus, finished, tmp_path, monkeypatch
 ):
     kinds = {
-        "frames": (train, configure()),
+        "frames": (lambda config, _, *to: train(config, *to), configure()),
         "sequence": (train_sequence, sequence()),
         "full": (train_sequence, sequence(shuffling="full")),
     }
@@ -48,7 +48,7 @@ def test_a_checkpoint_is_taken_up_only_if_its_layout_is_known_and_the_run_its_ow
     whole = trained(config, corpus, finished, silent)
     store = Store(tmp_path / "killed")
     if way != "frames":
-        train(config.start, corpus, store, silent)
+        train(config.start, store, silent)
     clock = time.monotonic
     with monkeypatch.context() as patch:  # checkpoints are written every few seconds
         patch.setattr(time, "monotonic", lambda: 1e5 * clock())

@@ -5,6 +5,7 @@ import torch
 
 from harness.acoustics.rbm import Recipe
 from harness.algorithms.averaging import ModelAveraging
+from harness.experiment.run import run as execute
 from harness.experiment.run import train
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
 from harness.simulator.protocols.averaging import Averaging
@@ -21,7 +22,7 @@ NG = NaturalGradient(Preconditioner(2, 2), Preconditioner(3, 2), PerSample(0.4))
 def grid_run(corpus, monkeypatch):
     """A run as a grid executes it, on a corpus that is there."""
     monkeypatch.setattr(task, "load_corpus_with_targets", lambda *_: corpus)
-    return lambda config, store: config.execute(store, silent)
+    return lambda config, store: execute(config, store, silent)
 
 
 SETTINGS = {
@@ -37,7 +38,7 @@ def test_a_run_gives_the_bytes_of_one_with_autograd_at_hand(
     name, configure, corpus, tmp_path, grid_run
 ):
     config = configure(passes=1, **SETTINGS.get(name, NATURAL))
-    with_autograd = train(config, corpus, Store(tmp_path / "with"), silent)
+    with_autograd = train(config, Store(tmp_path / "with"), silent)
     without = grid_run(config, Store(tmp_path / "without"))
     assert kept_bytes(without) == kept_bytes(with_autograd)
 

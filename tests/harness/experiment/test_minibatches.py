@@ -8,14 +8,14 @@ from harness.base.seeds import stream
 from harness.experiment.experiment import Stage
 from harness.experiment.order import Order, Partition, balance_utterances, row_numbers
 from harness.simulator import Averaging
-from harness.speech.frames import Frames
+from harness.speech.frames import FramesOnDevice
 
 
 @pytest.fixture
 def minibatches(configure, corpus):
     """Two stages of other minibatches."""
     config = configure(stages=(Stage(4, 64, 0.5), Stage(8, 256)), seed=3)
-    return config.minibatches(corpus, Frames.from_corpus(corpus, "cpu"))
+    return config.task.open(config).minibatches(config)
 
 
 def order(corpus, stage, minibatch, share):
@@ -24,7 +24,7 @@ def order(corpus, stage, minibatch, share):
 
 
 def test_a_stage_has_its_own_order_from_its_first_step_on(minibatches, corpus):
-    frames = Frames.from_corpus(corpus, "cpu")
+    frames = FramesOnDevice.from_corpus(corpus, "cpu")
     half = order(corpus, 0, 4, 0.5)
     assert minibatches.order.steps == half.steps
     keys = [(0, half.steps - 1), (2, 0), (1, 3)]
@@ -46,10 +46,7 @@ def test_in_rounds_each_worker_trains_on_its_own_part(configure, corpus):
     config = configure(
         algorithm=ModelAveraging(), protocol=Averaging(every=2), stages=(Stage(4, 64),), seed=3
     )
-    minibatches, train = (
-        config.minibatches(corpus, Frames.from_corpus(corpus, "cpu")),
-        corpus.split("train"),
-    )
+    minibatches, train = config.task.open(config).minibatches(config), corpus.split("train")
     assert isinstance(config.lay_out(0, train), Partition)
     own = balance_utterances(train.frames, np.arange(len(train)), 3)
     for stage, before in ((0, 0), (1, 40)):

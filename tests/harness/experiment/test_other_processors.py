@@ -4,22 +4,28 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 
 from data_synth.corpus import Corpus
 from harness.base import forks
+from harness.experiment.experiment import Experiment
 from harness.experiment.run import train
-from harness.speech.frames import RunConfig
+from harness.speech import frames
+from harness.speech.task import Frames
 from harness.store import Store
 from tests.killed import kept_bytes
 
 SEEDS = 8
 
 
-def trained(configs: Sequence[RunConfig], corpus: Corpus, folder: Path) -> tuple[list, list[bytes]]:
+def trained(
+    configs: Sequence[Experiment[Frames]], corpus: Corpus, folder: Path
+) -> tuple[list, list[bytes]]:
     """Final errors on the development set, and every byte that the runs keep."""
-    runs = [train(config, corpus, Store(folder), lambda _: None) for config in configs]
+    with patch.object(frames, "_load_cached", lambda *_: corpus):  # in another process, too
+        runs = [train(config, Store(folder), lambda _: None) for config in configs]
     errors = [run.summary["dev_frame_error/average"] for run in runs]
     return errors, [kept for run in runs for kept in kept_bytes(run).values()]
 

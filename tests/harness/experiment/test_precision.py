@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 
 from harness.base.errors import UserError
@@ -12,17 +10,17 @@ def nobody(progress):
 
 
 def test_a_run_in_bfloat16_is_another_and_gives_the_same_bytes_again(configure, corpus, tmp_path):
-    config = replace(configure(), precision="bf16")
+    config = configure(precision="bf16")
     assert config.to_dict()["precision"] == "bf16"
     files = [
-        (train(config, corpus, Store(tmp_path / name), nobody).dir / "model.safetensors")
+        (train(config, Store(tmp_path / name), nobody).dir / "model.safetensors")
         for name in ("once", "again")
     ]
-    other = train(configure(), corpus, Store(tmp_path / "float32"), nobody)
+    other = train(configure(), Store(tmp_path / "float32"), nobody)
     assert files[0].read_bytes() == files[1].read_bytes()
     assert files[0].read_bytes() != (other.dir / "model.safetensors").read_bytes()
 
 
 def test_a_run_in_tf32_on_a_processor_is_refused(configure):
     with pytest.raises(UserError, match="precision: tf32"):
-        replace(configure(), precision="tf32")
+        configure(precision="tf32")

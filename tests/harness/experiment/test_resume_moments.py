@@ -17,11 +17,12 @@ from harness.base.seeds import identity
 from harness.experiment import folds, loop
 from harness.experiment import loop as module
 from harness.experiment import run as run_module
-from harness.experiment.experiment import Boundaries
+from harness.experiment.boundaries import Boundaries
+from harness.experiment.experiment import Experiment
 from harness.experiment.folds import FrameTraining as Training
 from harness.experiment.run import train
 from harness.networks.feedforward import denormals_flushed
-from harness.speech.frames import RunConfig
+from harness.speech.task import Frames
 from harness.store import Store
 from tests.killed import KEPT, Killed
 from tests.silence import silent
@@ -43,7 +44,7 @@ class Ended:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(run_module, "carry_out", watched)
-            self.run = train(config, corpus, Store(folder), silent)
+            self.run = train(config, Store(folder), silent)
         self.server = seen[0].executor.server
 
     def must_equal(self, other: Ended) -> None:
@@ -59,12 +60,12 @@ class Ended:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(corpus, tmp_path_factory) -> Callable[[RunConfig], Ended]:
+def undisturbed(corpus, tmp_path_factory) -> Callable[[Experiment[Frames]], Ended]:
     """What a run ends as that nothing happens to; executed once for each configuration."""
 
     made: dict[str, Ended] = {}
 
-    def ended(config: RunConfig) -> Ended:
+    def ended(config: Experiment[Frames]) -> Ended:
         name = identity(config.to_dict())
         if name not in made:
             made[name] = Ended(config, corpus, tmp_path_factory.mktemp("undisturbed"))
@@ -111,7 +112,7 @@ def test_death_in_the_middle_of_a_chunk_with_stale_reads_under_way_changes_nothi
     config = configure(schedule=SEARCH, evaluations=9)
     whole = undisturbed(config)
     with saving(monkeypatch, inside_a_chunk, then_die=True) as steps, pytest.raises(Killed):
-        train(config, corpus, Store(tmp_path / "killed"), silent)
+        train(config, Store(tmp_path / "killed"), silent)
     assert len(steps) == 1
     arrays, facts = left_behind(tmp_path / "killed", whole.run.hash)
     assert len(facts["executor"]["in_flight"]) >= 2  # workers that had read and not yet folded
@@ -144,7 +145,7 @@ def test_death_in_the_middle_of_a_search_resumes_from_the_last_checkpoint_before
     with saving(monkeypatch, lambda training: True, then_die=False) as steps:
         monkeypatch.setattr(folds, "trial_losses", dying)
         with pytest.raises(Killed):
-            train(config, corpus, Store(tmp_path / "killed"), silent)
+            train(config, Store(tmp_path / "killed"), silent)
     assert begun == search
     monkeypatch.setattr(folds, "trial_losses", descend)
     _, facts = left_behind(tmp_path / "killed", whole.run.hash)
@@ -175,7 +176,7 @@ def test_death_right_at_the_averaging_switch_changes_nothing(
         if not after:
             monkeypatch.setattr(AveragedSgd, "consider", dying_at_the_switch())
         with pytest.raises(Killed):
-            train(config, corpus, Store(tmp_path / "killed"), silent)
+            train(config, Store(tmp_path / "killed"), silent)
     monkeypatch.setattr(AveragedSgd, "consider", consider)
     _, facts = left_behind(tmp_path / "killed", whole.run.hash)
     assert facts["executor"]["numbers"]["averaged"] == (1.0 if after else 0.0)
@@ -206,7 +207,7 @@ def test_death_at_the_end_of_a_pass_before_its_tests_changes_nothing(
         return training.position.step == training.order.steps
 
     with saving(monkeypatch, at_the_end, then_die=True), pytest.raises(Killed):
-        train(config, corpus, Store(tmp_path / "killed"), silent)
+        train(config, Store(tmp_path / "killed"), silent)
     _, facts = left_behind(tmp_path / "killed", whole.run.hash)
     assert facts["decided"]["position"]["stage"] == 0
     assert not any(row["name"].startswith("clean") for row in facts["rows"])
@@ -222,7 +223,7 @@ def test_a_run_that_dies_at_every_boundary_still_ends_the_same(
     with saving(monkeypatch, lambda training: True, then_die=True) as steps, denormals_flushed():
         while True:
             try:
-                train(config, corpus, Store(tmp_path / "killed"), silent)
+                train(config, Store(tmp_path / "killed"), silent)
                 break
             except Killed:
                 deaths += 1

@@ -26,7 +26,6 @@ from harness.simulator import Fault, ParameterServer, concat
 from harness.simulator.cluster import Compression
 from harness.simulator.protocols.averaging import Averaging
 from harness.simulator.timeline_file import load_timeline
-from harness.speech.task import initial_parameters
 from harness.store import Store
 from harness.store.schema import WORD_ERRORS
 from tests.killed import check_deaths
@@ -72,7 +71,7 @@ def trained(config, corpus, folder, monkeypatch) -> Training:
     execute = run_module.carry_out
     with monkeypatch.context() as patch:
         patch.setattr(run_module, "carry_out", lambda t: (seen.append(t), execute(t)))
-        train(config, corpus, Store(folder), silent)
+        train(config, Store(folder), silent)
     return seen[0]
 
 
@@ -82,14 +81,14 @@ def test_a_run_that_dies_and_resumes_gives_the_bytes_of_one_that_did_not(
     kind, death, averaged, corpus, tmp_path, finished
 ):
     config = averaged(**KINDS[kind])
-    whole = train(config, corpus, finished, silent)
+    whole = train(config, finished, silent)
     assert whole.status == "done"
-    check_deaths(lambda *to: train(config, corpus, *to), whole, tmp_path, death)
+    check_deaths(lambda *to: train(config, *to), whole, tmp_path, death)
 
 
 def test_every_kind_learns_and_names_its_model_alone_for_deployment(averaged, corpus, finished):
     for kind, choices in KINDS.items():
-        run = train(averaged(**choices), corpus, finished, silent)
+        run = train(averaged(**choices), finished, silent)
         losses = run.curve("dev_loss/iterate")[1]
         assert losses[-1] < losses[0], kind
         scored = {name for name in run.summary if name.startswith("dev_loss/")}
@@ -98,7 +97,7 @@ def test_every_kind_learns_and_names_its_model_alone_for_deployment(averaged, co
 
 def test_a_pass_has_the_rounds_that_the_smallest_part_fills(averaged, corpus, finished):
     config = averaged()
-    run = train(config, corpus, finished, silent)
+    run = train(config, finished, silent)
     rows = load_timeline(run.path("timeline.parquet")).contributions
     rounds = run.summary["folds"] // 3
     assert 3 * rounds * 12 * 3 <= 3 * corpus.frames_of("train") < 3 * (rounds + 1) * 12 * 3 + 500
@@ -109,7 +108,7 @@ def test_a_pass_has_the_rounds_that_the_smallest_part_fills(averaged, corpus, fi
 
 
 def test_rates_fall_from_pass_to_pass_and_not_within(averaged, corpus, finished):
-    run = train(averaged(), corpus, finished, silent)
+    run = train(averaged(), finished, silent)
     epochs, rates, _ = run.curve("rate")
     assert epochs.tolist() == pytest.approx([k / 3 for k in range(10)])
     assert rates.tolist() == pytest.approx([0.5] * 4 + [0.05] * 3 + [0.005] * 3)
@@ -125,7 +124,7 @@ def test_training_is_what_the_workers_would_have_done_alone(
         training = trained(config, corpus, tmp_path / str(overlap), monkeypatch)
         rows, order = _folded(training.segments), _order(training)
         net = Dnn(Layout((9, 6, 5)))
-        start = initial_parameters(config, net, training.task.frames, corpus, training.task.store)
+        start = training.problem.initial()
         versions, stale = [start.double()], []
         for fold in range(1 + max(fold for fold, *_ in rows)):
             moves = []
@@ -136,7 +135,7 @@ def test_training_is_what_the_workers_would_have_done_alone(
                 theta = versions[read].unsqueeze(0).clone()
                 for step in range(first, first + 3):
                     index = torch.from_numpy(order.rows_of([(worker, step)]))
-                    x, y = training.task.frames.gather(index)
+                    x, y = training.problem.examples.gather(index)
                     slope = torch.empty_like(theta)
                     net.gradient(theta, x.double(), y, slope)
                     theta = theta - 0.5 / 4 * slope
@@ -164,7 +163,7 @@ def _folded(segments) -> list[tuple[int, int, int, int]]:
     [("every pass", "012"), ("first pass", "0"), ("at the end", "2"), ("never", "")],
 )
 def test_the_tests_may_be_made_after_some_passes_alone(averaged, corpus, finished, tested, passes):
-    run = train(averaged(tested=tested), corpus, finished, silent)
+    run = train(averaged(tested=tested), finished, silent)
     errors = load_file(run.path(WORD_ERRORS)) if run.path(WORD_ERRORS).exists() else {}
     assert {name for name in errors if name.startswith("clean/iterate")} == {
         f"clean/iterate/{number}" for number in passes
@@ -173,14 +172,14 @@ def test_the_tests_may_be_made_after_some_passes_alone(averaged, corpus, finishe
 
 def test_an_early_stop_is_the_end(averaged, corpus, finished):
     stops = Halving(0.5, halve_below=2.0, stop_below=2.0)
-    run = train(averaged(schedule=stops, tested="at the end"), corpus, finished, silent)
+    run = train(averaged(schedule=stops, tested="at the end"), finished, silent)
     assert run.summary["passes"] == 2
     assert "clean/iterate/1" in load_file(run.path(WORD_ERRORS))
 
 
 def test_rounds_of_speech_say_which_share_of_the_frames_they_trained_on(averaged, corpus, finished):
     config = averaged()
-    run = train(config, corpus, finished, silent)
+    run = train(config, finished, silent)
     minibatches = run.summary["folds"] * config.workers * config.protocol.every
     trained = minibatches * config.stages[0].minibatch
     offered = config.passes * corpus.frames_of("train")

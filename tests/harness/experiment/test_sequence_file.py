@@ -5,9 +5,10 @@ import pytest
 from harness.acoustics.mmi import Criterion
 from harness.algorithms.stale import DelayCompensated
 from harness.base.errors import UserError
-from harness.experiment.run_file import load_application, load_run
-from harness.speech.frames import RunConfig
+from harness.experiment.run_file import Folds, load_application, load_folds, load_run
+from harness.speech.frames import corpus_of
 from harness.speech.sequence import SequenceConfig
+from harness.speech.task import Frames
 from tests.run_files import written
 
 RUNS = Path(__file__).parents[3] / "reproductions" / "runs"
@@ -22,28 +23,28 @@ def asked_for(folder: Path, old: str = "", new: str = "") -> Path:
 
 
 def test_a_file_says_what_is_trained_and_what_it_starts_from(tmp_path: Path) -> None:
-    asked = load_run(asked_for(tmp_path), SequenceConfig, seed=7)
-    config, corpus = asked.config, asked.data
+    config = load_run(asked_for(tmp_path), seed=7)
+    corpus = corpus_of(config)
     assert (config.seed, config.start.seed) == (7, 0)
     assert config.criterion == Criterion(numerator="sum")
     assert config.start.cluster == config.cluster
-    assert config.start.fingerprint == config.fingerprint == corpus.fingerprint
+    assert config.start.task.fingerprint == config.fingerprint == corpus.fingerprint
     inputs = corpus.dim * (2 * corpus.context + 1)
-    assert config.timed_layers == config.start.timed_layers == (inputs, 64, corpus.n_targets)
+    assert config.timed_layers == config.start.task.timed_layers == (inputs, 64, corpus.n_targets)
 
 
 def test_gradients_are_folded_as_the_file_says(tmp_path: Path) -> None:
     named = 'evaluations = 2\nalgorithm = { is = "DelayCompensated", strength = 0.5 }'
-    config = load_run(asked_for(tmp_path, "evaluations = 2", named), SequenceConfig).config
+    config = load_run(asked_for(tmp_path, "evaluations = 2", named))
     assert config.algorithm == DelayCompensated(0.5)
 
 
 def test_the_two_kinds_of_run_files_are_told_apart(tmp_path: Path) -> None:
     path = asked_for(tmp_path)
     assert load_application(path).config is SequenceConfig
-    assert load_application(RUNS / "async-averaged.toml").config is RunConfig
+    assert load_application(RUNS / "async-averaged.toml") == Folds(Frames)
     with pytest.raises(UserError, match=r"task\.is: not allowed"):
-        load_run(path, RunConfig)
+        load_folds(path)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_the_two_kinds_of_run_files_are_told_apart(tmp_path: Path) -> None:
 )
 def test_mistakes_are_one_line(tmp_path: Path, old: str, new: str, line: str) -> None:
     with pytest.raises(UserError) as refused:
-        load_run(asked_for(tmp_path, old, new), SequenceConfig)
+        load_run(asked_for(tmp_path, old, new))
     assert line in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -71,4 +72,4 @@ def test_a_file_without_a_start_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text('task = { is = "sequence", corpus = "parametric" }\n', encoding="utf-8")
     with pytest.raises(UserError, match=r"task\.start: missing"):
-        load_run(path, SequenceConfig)
+        load_run(path)

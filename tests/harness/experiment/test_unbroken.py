@@ -20,10 +20,11 @@ from harness.algorithms.catalogue import (
 )
 from harness.algorithms.schedules import Constant, Exponential, Halving, Search
 from harness.base.errors import UserError
-from harness.experiment.experiment import Stage
+from harness.experiment.experiment import Experiment, Stage
+from harness.experiment.run import run as execute
 from harness.experiment.run import time_passes
-from harness.modules.problem import Arrays, Problem
-from harness.modules.task import ModuleConfig
+from harness.modules.parts import Arrays, ModuleParts
+from harness.modules.task import Module
 from harness.simulator import (
     Averaging,
     Cluster,
@@ -40,6 +41,7 @@ from harness.simulator import (
 from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
+from tests.experiments import experiment
 from tests.silence import silent
 
 STEP_S = 0.01
@@ -53,12 +55,12 @@ CASES = [
 
 def configured(
     examples: int, workers: int, minibatch: int, passes: int, algorithm: Algorithm, protocol=None
-) -> ModuleConfig:
+) -> Experiment[Module]:
     """A run on examples that are known by their number, which is also their input."""
     x = torch.arange(float(examples))[:, None]
     dev = Arrays(x[:4], x[:4])
-    problem = Problem(nn.Linear(1, 1), nn.functional.mse_loss, Arrays(x, x), dev, None, {})
-    return ModuleConfig(
+    problem = ModuleParts(nn.Linear(1, 1), nn.functional.mse_loss, Arrays(x, x), dev, None, {})
+    return experiment(Module,
         algorithm=algorithm, protocol=protocol, schedule=Constant(1e-6),
         stages=(Stage(minibatch, minibatch),), passes=passes, chunk=1.0, evaluations=2,
         cluster=CLUSTER, workers=workers, seed=3, device="cpu", problem=problem,
@@ -89,7 +91,7 @@ def test_every_example_of_each_pass_is_trained_on_once(
     algorithm = EagerDiLoCo(workers) if overlap else ModelAveraging()
     protocol = Averaging(every, overlap=overlap)
     config = configured(examples, workers, minibatch, passes, algorithm, protocol)
-    run = config.execute(Store(tmp_path), silent)
+    run = execute(config, Store(tmp_path), silent)
     each = ceil(passes * examples / (workers * minibatch))
     for worker in range(workers):
         rows = in_order(asked[worker])
@@ -112,7 +114,7 @@ def test_rounds_with_backup_workers_have_one_sequence_of_examples(
     examples, workers, passes, asked, tmp_path
 ):
     parts = GradientAveraging(), BackupWorkers(backups=0)
-    run = configured(examples, workers, 8, passes, *parts).execute(Store(tmp_path), silent)
+    run = execute(configured(examples, workers, 8, passes, *parts), Store(tmp_path), silent)
     steps = {step: rows for own in asked.values() for step, rows in own.items()}
     assert len(steps) == workers * ceil(passes * examples / (8 * workers))
     assert_passes(in_order(steps), set(range(examples)))
@@ -121,12 +123,12 @@ def test_rounds_with_backup_workers_have_one_sequence_of_examples(
 
 def test_what_backup_workers_drop_is_not_called_trained(tmp_path):
     parts = GradientAveraging(), BackupWorkers(backups=1)
-    run = configured(128, 4, 8, 2, *parts).execute(Store(tmp_path), silent)
+    run = execute(configured(128, 4, 8, 2, *parts), Store(tmp_path), silent)
     assert run.summary["trained_share"] == 0.75
 
 
 def test_asynchronous_runs_say_what_each_pass_leaves_out(tmp_path):
-    run = configured(100, 4, 8, 3, AsyncSgd()).execute(Store(tmp_path), silent)
+    run = execute(configured(100, 4, 8, 3, AsyncSgd()), Store(tmp_path), silent)
     assert run.summary["epochs"] == 3 * 96 / 100
     assert run.summary["trained_share"] == 0.96
 
@@ -136,7 +138,7 @@ def test_the_cost_of_an_epoch_is_due_once_a_pass(tmp_path):
     parallel = Parallel(epoch_s=1.0, epoch_minibatches=5)
     config = configured(130, 4, 8, 3, ModelAveraging(), Averaging(3))
     config = replace(config, cluster=replace(CLUSTER, parallel=parallel))
-    run = config.execute(Store(tmp_path), silent)
+    run = execute(config, Store(tmp_path), silent)
     assert run.summary["virtual_s"] == pytest.approx(3 * 1.0 + ceil(3 * 130 / 32) * STEP_S)
 
 
@@ -144,7 +146,7 @@ def test_rounds_that_are_lost_are_handed_out_anew_and_not_called_trained(tmp_pat
     death = Fault("death", mean_s=0.15, down_s=0.02)
     config = configured(130, 2, 8, 4, ModelAveraging(), Averaging(3))
     config = replace(config, cluster=replace(CLUSTER, faults=(death,)))
-    run = config.execute(Store(tmp_path), silent)
+    run = execute(config, Store(tmp_path), silent)
     rows = load_timeline(run.path("timeline.parquet"))
     assert (rows.contributions.fold < 0).any()
     assert run.summary["folds"] == ceil(4 * 130 / (2 * 8 * 3))
@@ -156,7 +158,7 @@ def test_what_fills_no_round_in_a_pass_is_refused(tmp_path):
     with pytest.raises(
         UserError, match="workers: 4 leave one of them 24 examples, and a round takes"
     ):
-        config.execute(Store(tmp_path), silent)
+        execute(config, Store(tmp_path), silent)
 
 
 UNEQUAL = replace(CLUSTER, jitter=Jitter("gamma", 0.5), server=Server(1e-3))
@@ -182,7 +184,7 @@ def test_a_pass_is_no_barrier(case, schedule):
         config = configured(480 // passes, 4, 8, passes, algorithm, protocol)
         further = {"evaluations": evaluations, "schedule": schedule}
         config = replace(config, cluster=cluster, **further)
-        digests.add(time_passes(config, config.problem.train).timeline.sha256())
+        digests.add(time_passes(config, config.task.problem.train).timeline.sha256())
     assert len(digests) == 1
 
 
@@ -198,7 +200,7 @@ def test_a_pass_is_no_barrier(case, schedule):
 )
 def test_workers_wait_at_the_end_of_a_pass_where_training_needs_it(further, waits):
     config = replace(configured(60, 4, 8, 2, AsyncSgd()), cluster=UNEQUAL, **further)
-    timeline = time_passes(config, config.problem.train).timeline
+    timeline = time_passes(config, config.task.problem.train).timeline
     rows = timeline.folded()
     crossing = (rows.read_version < 7) & (rows.fold >= 7)  # the first pass has 7
     assert bool(crossing.any()) is not waits
@@ -206,7 +208,7 @@ def test_workers_wait_at_the_end_of_a_pass_where_training_needs_it(further, wait
 
 def test_minibatches_in_flight_at_the_end_of_a_pass_are_of_their_own_pass(asked, tmp_path):
     config = configured(96, 4, 8, 3, AsyncSgd(), ParameterServer(push_every=2))
-    replace(config, cluster=UNEQUAL).execute(Store(tmp_path), silent)
+    execute(replace(config, cluster=UNEQUAL), Store(tmp_path), silent)
     steps = {step: rows for own in asked.values() for step, rows in own.items()}
     assert len(steps) == 3 * 12
     assert_passes(in_order(steps), set(range(96)))

@@ -60,13 +60,13 @@ def test_a_simulated_run_of_two_stages_and_searches_is_what_is_predicted_of_it(
 ) -> None:
     asked = load_run(RUNS / "async-averaged.toml")
     stages, search = (Stage(32, 256, 0.3), Stage(32, 1024, 0.3)), Search(0.008, whole_trials=True)
-    config = replace(asked.config, passes=2, stages=stages, schedule=search, chunk=0.2)
-    run = train(config, asked.data, Store(tmp_path), silent)
+    config = replace(asked, passes=2, stages=stages, schedule=search, chunk=0.2)
+    run = train(config, Store(tmp_path), silent)
     found = compare_to_prediction(run.dir)
     assert found.recorded.throughput_per_s == found.predicted.throughput_per_s
     assert found.staleness_distance == 0.0
     timeline = load_timeline(run.path(TIMELINE))
-    said = time_passes(config, asked.data.split("train"), len(timeline.folds)).timeline
+    said = time_passes(config, asked.task.open(asked).pieces, len(timeline.folds)).timeline
     assert said.sha256() == timeline.sha256()
     assert remove_pauses(timeline).folds.time_s[-1] < timeline.folds.time_s[-1]
 

@@ -1,6 +1,7 @@
 """What is predicted of a run file is what its training takes: there is one way to a timeline."""
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -10,20 +11,26 @@ from harness.algorithms.catalogue import GradientAveraging
 from harness.algorithms.schedules import Constant, Search
 from harness.experiment.experiment import Stage
 from harness.experiment.run import train
-from harness.experiment.run_file import load_application, load_run
+from harness.experiment.run_file import application_of_config, load_application, load_run
 from harness.fidelity.predict import prediction, time_full_run
 from harness.search.search import linearly_scaled
 from harness.simulator import Averaging, ParameterServer
-from harness.speech.frames import RunConfig
+from harness.speech.frames import corpus_of
 from harness.speech.sequence import SequenceConfig
 from harness.speech.sequence_training import train_sequence
+from harness.speech.task import Frames
 from harness.store import Store
 from tests.run_files import on_few_words
+from tests.silence import silent
 
 RUNS = Path(__file__).parents[3] / "reproductions" / "runs"
-KINDS = {path: load_application(path).config for path in sorted(RUNS.glob("*.toml"))}
-FRAMES = [path for path, kind in KINDS.items() if kind is RunConfig]
-SEQUENCES = [path for path, kind in KINDS.items() if kind is SequenceConfig]
+KINDS = {path: load_application(path).stored_as for path in sorted(RUNS.glob("*.toml"))}
+FRAMES = [path for path, kind in KINDS.items() if kind == Frames.stored_as()]
+SEQUENCES = [path for path, kind in KINDS.items() if kind == SequenceConfig.__name__]
+
+
+def pieces_of(config):
+    return application_of_config(config).pieces(config, silent)
 
 
 @pytest.mark.parametrize("path", FRAMES, ids=lambda path: path.stem)
@@ -32,8 +39,8 @@ def test_a_run_file_is_predicted_to_the_second_and_fold(path: Path, tmp_path: Pa
     path = tmp_path / path.name
     path.write_text(on_few_words(text, train=200), encoding="utf-8")
     asked = load_run(path)
-    run = train(asked.config, asked.data, Store(tmp_path), lambda progress: None)
-    predicted = time_full_run(asked.config, asked.data.split("train"))
+    run = train(asked, Store(tmp_path), silent)
+    predicted = time_full_run(asked, pieces_of(asked))
     assert predicted.ends_s[-1] == run.summary["virtual_s"]
     assert sum(predicted.folds) == run.summary["folds"]
     assert predicted.timeline.sha256() == run.summary["timeline_sha256"]
@@ -43,45 +50,41 @@ def test_a_run_file_is_predicted_to_the_second_and_fold(path: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("path", SEQUENCES, ids=lambda path: path.stem)
 def test_a_sequence_run_file_is_predicted_from_the_share_that_it_keeps(path, tmp_path) -> None:
-    asked = load_run(path, SequenceConfig)
-    start = replace(asked.config.start, passes=1)  # how well it recognises matters little here
-    config = replace(asked.config, start=start, held_out=5)
-    run = train_sequence(config, asked.data, Store(tmp_path), lambda progress: None)
-    predicted = time_full_run(config, asked.data.split("train"), run.summary["kept_frames"])
+    asked = load_run(path)
+    start = replace(asked.start, passes=1)  # how well it recognises matters little here
+    config = replace(asked, start=start, held_out=5)
+    run = train_sequence(config, corpus_of(config), Store(tmp_path), silent)
+    predicted = time_full_run(config, pieces_of(asked), run.summary["kept_frames"])
     assert predicted.ends_s[-1] == pytest.approx(run.summary["virtual_s"], rel=0.05)
 
 
 def test_a_search_for_rates_is_predicted_with_what_it_costs_the_cluster(tmp_path: Path) -> None:
     asked = load_run(RUNS / "async-averaged.toml")
     search = Search(0.008, least_minibatches=5, whole_trials=True)
-    config = replace(asked.config, schedule=search, chunk=0.3)
-    run = train(config, asked.data, Store(tmp_path), lambda progress: None)
-    predicted = time_full_run(config, asked.data.split("train"))
+    config = replace(asked, schedule=search, chunk=0.3)
+    run = train(config, Store(tmp_path), silent)
+    predicted = time_full_run(config, pieces_of(asked))
     assert predicted.ends_s[-1] == run.summary["virtual_s"]
     assert "search" in predicted.timeline.kinds
 
 
-def test_it_says_that_workers_are_machines_and_whose_network_is_timed() -> None:
+def test_it_says_that_workers_are_machines_and_what_time_is_charged_for() -> None:
     asked = load_run(RUNS / "async-averaged.toml")
-    layers = asked.data.layers(asked.config.hidden)
-    for timed, told in (
-        (asked.config.timed_layers, "10217 (timed_layers); trained is hidden = [64, 64]"),
-        (layers, "-64-64-"),
-    ):
-        config = replace(asked.config, timed_layers=tuple(timed))
-        lines = list(prediction(config, asked.data.split("train")))
+    layers = corpus_of(asked.task).layers(asked.task.hidden)
+    for timed in (asked.task.timed_layers, layers):
+        lines = list(prediction(asked.vary(timed_layers=timed), pieces_of(asked)))
         assert lines[1].split(maxsplit=1)[1] == "machines of the cluster file, not processes here"
-        assert told in lines[2]
-    assert lines[2].endswith(", as trained")
+        products = [above * below for above, below in pairwise(timed)]
+        operations = 6 * sum(products) - 2 * products[0]  # the inputs need no gradient
+        size = 4 * (sum(products) + sum(timed[1:]))
+        told = f"minibatches of 256, {operations:.6g} operations an example, {size:.6g} bytes"
+        assert lines[2].split(maxsplit=4)[4] == told
 
 
 def test_a_long_run_goes_on_at_the_rate_of_its_beginning() -> None:
     asked = load_run(RUNS / "async-averaged.toml")
-    train_set = asked.data.split("train")
-    known, cut = (
-        time_full_run(asked.config, train_set),
-        time_full_run(asked.config, train_set, most=500),
-    )
+    train_set = pieces_of(asked)
+    known, cut = (time_full_run(asked, train_set), time_full_run(asked, train_set, most=500))
     assert cut.folds == known.folds
     assert len(cut.timeline.folds) == 500
     assert cut.ends_s[-1] == pytest.approx(known.ends_s[-1], rel=0.02)
@@ -97,8 +100,8 @@ def said(capsys: pytest.CaptureFixture[str], name: str) -> float:
 
 def test_the_speed_up_counts_what_enters_folds(capsys: pytest.CaptureFixture[str]) -> None:
     asked = load_run(RUNS / "backup-workers.toml")
-    train_set = asked.data.split("train")
-    four, one = (time_full_run(replace(asked.config, workers=n), train_set) for n in (4, 1))
+    train_set = pieces_of(asked)
+    four, one = (time_full_run(replace(asked, workers=n), train_set) for n in (4, 1))
     assert cli.main(["predict", str(RUNS / "backup-workers.toml")]) == 0
     of_three = 3 * four.per_s / one.per_s
     assert said(capsys, "speed-up") == pytest.approx(of_three, rel=0.01)
@@ -106,8 +109,8 @@ def test_the_speed_up_counts_what_enters_folds(capsys: pytest.CaptureFixture[str
 
 def test_the_speed_up_counts_a_search_once_a_chunk_also_of_one_worker() -> None:
     asked = load_run(RUNS / "async-averaged.toml")
-    config = replace(asked.config, schedule=Search(0.008), chunk=1.0, stages=(Stage(1, 32),))
-    train_set = asked.data.split("train")
+    config = replace(asked, schedule=Search(0.008), chunk=1.0, stages=(Stage(1, 32),))
+    train_set = pieces_of(asked)
     four, one = (time_full_run(replace(config, workers=n), train_set) for n in (4, 1))
     (line,) = [line for line in prediction(config, train_set) if line.startswith("speed-up")]
     assert float(line[28:]) == pytest.approx(one.ends_s[-1] / four.ends_s[-1], rel=0.01)
@@ -144,7 +147,7 @@ def test_what_an_algorithm_and_a_protocol_of_ones_own_declare_counts_as_of_ours(
             return self
 
     rounds = configure(algorithm=Counted(), protocol=Averaging(1), schedule=Constant(0.1))
-    assert rounds.application.sampled(rounds)[0].algorithm == Counted(workers=1)
+    assert application_of_config(rounds).sampled(rounds)[0].algorithm == Counted(workers=1)
     assert linearly_scaled(0.1, Counted(), 1, 4) == 0.1
     whole, cut = (configure(protocol=kind(), shards=2) for kind in (Cut, ParameterServer))
     assert (whole.timed.shards, cut.timed.shards) == (1, 2)

@@ -2,11 +2,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.experiment.run_file import load_run
+from harness.experiment.experiment import Experiment
+from harness.experiment.run_file import load_folds
 from harness.fidelity.compare import Comparison, behaviour
 from harness.fidelity.validate import REGIMES, markdown
 from harness.simulator import Timeline
-from harness.speech.frames import RunConfig
+from harness.speech.task import Frames
 
 BOUNDS = {
     "compute-bound": (6 / 0.08, 0.02),
@@ -17,11 +18,11 @@ BOUNDS = {
 """Folds a second by what bounds them, and how near the simulation has to be."""
 
 
-def simulated(name: str, folder: Path) -> tuple[RunConfig, Timeline]:
+def simulated(name: str, folder: Path) -> tuple[Experiment[Frames], Timeline]:
     for file, text in REGIMES[name].files(name).items():
         (folder / file).write_text(text, encoding="utf-8")
-    asked = load_run(folder / "run.toml")
-    return asked.config, asked.config.simulation(asked.data.split("train")).advance(folds=500)
+    config = load_folds(folder / "run.toml")
+    return config, config.simulation(config.task.open(config).pieces).advance(folds=500)
 
 
 @pytest.mark.parametrize("name", REGIMES)

@@ -17,8 +17,8 @@ from harness.base.seeds import identity
 from harness.experiment import loop
 from harness.experiment.contract import Progress
 from harness.experiment.display import Display
-from harness.experiment.experiment import TrainingConfig
-from harness.experiment.run_file import load_run
+from harness.experiment.run import run as execute
+from harness.experiment.run_file import load_folds, load_run
 from harness.fidelity.predict import time_full_run
 from harness.fidelity.replay import config_of, load_finished_run, replay_run
 from harness.store import Store
@@ -130,9 +130,9 @@ def write(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Written]:
 
 def test_training_and_prediction_simulate_the_same_seconds(write: Written, tmp_path: Path) -> None:
     for name, training in (("a", ASYNCHRONOUS), ("r", ROUNDS)):
-        asked = load_run(write(training), TrainingConfig)
-        run = asked.config.execute(Store(tmp_path / name), silent)
-        predicted = time_full_run(asked.config, asked.config.pieces(asked.data))
+        config = load_folds(write(training))
+        run = execute(config, Store(tmp_path / name), silent)
+        predicted = time_full_run(config, config.task.open(config).pieces)
         assert run.status == "done"
         assert predicted.ends_s[-1] == run.summary["virtual_s"] > 0.0
         assert predicted.timeline.sha256() == run.summary["timeline_sha256"]
@@ -143,8 +143,8 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
 ) -> None:
     monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", -1e9)
     monkeypatch.setattr(loop, "CHECKPOINT_SHARE", float("inf"))
-    config = load_run(write(ROUNDS, dropout=0.3)).config
-    finished = config.execute(Store(tmp_path / "finished"), silent)
+    config = load_run(write(ROUNDS, dropout=0.3))
+    finished = execute(config, Store(tmp_path / "finished"), silent)
     left = 3
 
     def die(progress: Any) -> None:
@@ -155,9 +155,9 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
 
     store = Store(tmp_path / "killed")
     with pytest.raises(KeyboardInterrupt):
-        config.execute(store, die)
+        execute(config, store, die)
     assert (store.path / finished.hash / "checkpoint").is_dir()
-    resumed = config.execute(store, silent)
+    resumed = execute(config, store, silent)
     assert resumed.path(MODEL).read_bytes() == finished.path(MODEL).read_bytes()
 
 
@@ -184,7 +184,7 @@ def test_real_processes_are_recorded_and_replay_to_the_same_bits(
 def test_a_run_is_replayed_with_the_code_of_the_run_file_that_is_named_and_no_other(
     write: Written, tmp_path: Path
 ) -> None:
-    run = load_run(file := write()).config.execute(Store(tmp_path / "store"), silent)
+    run = execute(load_run(file := write()), Store(tmp_path / "store"), silent)
     assert replay_run(run.dir, silent, file).largest_difference == 0.0
     write(examples=1210)  # of another length too: bytecode of the same second and size is kept
     for name in [name for name in sys.modules if name.startswith("own_")]:
@@ -205,7 +205,7 @@ def test_nothing_that_a_stored_run_names_is_imported(
 ) -> None:  # fmt: skip
     """Neither by a file beside it, nor by its configuration; nor is code from its folder."""
     file = write(top="seed = 3\n", examples=1200)  # `compare` wants some folds
-    run = load_run(file).config.execute(Store(tmp_path / "store"), silent)
+    run = execute(load_run(file), Store(tmp_path / "store"), silent)
     for name in [name for name in sys.modules if name.startswith("own_")]:
         del sys.modules[name]
     (module,) = tmp_path.glob("own_*.py")
@@ -234,26 +234,26 @@ def test_nothing_that_a_stored_run_names_is_imported(
 
 def test_what_is_charged_follows_the_file(write: Written) -> None:
     def work(task: str) -> Any:
-        return load_run(write(task=task)).config.workload()
+        return load_run(write(task=task)).workload()
 
     counted = work("")
     assert counted.minibatch_frames == 8
     assert counted.parameter_bytes == 4 * (6 * 8 + 8 + 8 * 3 + 3)
     assert work('charge_for = "cluster"\n').flops_per_frame == 1000.0
     assert work("parameter_bytes = 5e6\n").parameter_bytes == 5e6
-    timed = load_run(write(task="step_seconds = 0.5\n")).config
+    timed = load_run(write(task="step_seconds = 0.5\n"))
     assert {each.launch_s for each in timed.cluster.devices.values()} == {0.5}
 
 
 def test_a_run_has_as_much_to_do_as_it_has_passes_and_parameters(write: Written) -> None:
-    assert load_run(write()).config.effort == 2 * (6 * 8 + 8 + 8 * 3 + 3)
+    assert load_run(write()).effort == 2 * (6 * 8 + 8 + 8 * 3 + 3)
 
 
 def test_a_metric_of_ones_own_judges(write: Written, tmp_path: Path) -> None:
-    config = load_run(write(task='metric = "{module}:share_wrong"\n')).config
+    config = load_run(write(task='metric = "{module}:share_wrong"\n'))
     assert config.judged == "dev_share_wrong"
     seen: list[Progress] = []
-    run = config.execute(Store(tmp_path / "store"), seen.append)
+    run = execute(config, Store(tmp_path / "store"), seen.append)
     last = run.summary["dev_share_wrong/iterate"]
     assert seen[-1].measured == f"share wrong {last:.6g}"
     (shown := Display({run.hash: "mine"}, {run.hash: 1.0})).hear(seen[-1])
@@ -265,8 +265,8 @@ def test_a_metric_of_ones_own_judges(write: Written, tmp_path: Path) -> None:
 def test_a_run_file_gives_workers_different_data(
     asked: str, write: Written, launch: Callable[..., Any], tmp_path: Path
 ) -> None:
-    config = load_run(write(task=f'partition = "{asked}"\n')).config
-    run = config.execute(Store(tmp_path / "store"), silent)
+    config = load_run(write(task=f'partition = "{asked}"\n'))
+    run = execute(config, Store(tmp_path / "store"), silent)
     assert run.summary["largest_share"] >= 54.0 >= run.summary["smallest_share"]
     assert config_of(load_finished_run(run.dir), config).to_dict() == run.config
     codes, told = launch(tmp_path / "run.toml", 3).ended()
@@ -354,9 +354,9 @@ def test_mistakes_are_one_line(
 
 def test_mistakes_that_a_run_meets_name_its_file_too(write: Written) -> None:
     path = write(examples=8)
-    config = load_run(path, TrainingConfig).config
+    config = load_folds(path)
     with pytest.raises(UserError, match=r"run.toml: task.minibatch: a fold takes a minibatch of 8"):
-        config.order(0, config.pieces(config.problem))
+        config.order(0, config.task.open(config).pieces)
 
 
 def test_a_module_that_ends_the_program_is_refused_in_one_line(
@@ -375,7 +375,7 @@ def test_the_model_that_a_run_file_trains_is_that_of_a_program(
     import lagbench
 
     path = write()
-    run = load_run(path).config.execute(Store(tmp_path / "store"), silent)
+    run = execute(load_run(path), Store(tmp_path / "store"), silent)
     module: Any = next(m for name, m in sys.modules.items() if name.startswith("own_"))
     settings: Any = {"minibatch": 8, "passes": 2, "evaluations": 3, "seeds": 1}
     settings |= {"step_seconds": "count", "store": tmp_path / "program"}
@@ -388,20 +388,23 @@ def test_the_model_that_a_run_file_trains_is_that_of_a_program(
     assert (load_file(other.path(MODEL))["model"] == load_file(run.path(MODEL))["model"]).all()
 
 
-def test_another_algorithm_is_charged_for_what_it_sends(write: Written) -> None:
-    config: TrainingConfig[Any] = load_run(write(ROUNDS), TrainingConfig).config
+def test_another_algorithm_is_charged_for_what_it_sends(write: Written, tmp_path: Path) -> None:
+    config = load_folds(write(ROUNDS))
     half = Compressed(coder=Int8())
     there = config.with_algorithm(half, config.protocol)
     whole = config.workload().parameter_bytes
     assert there.workload().parameter_bytes == whole * half.sent < whole
     assert there.with_algorithm(config.algorithm, config.protocol).to_dict() == config.to_dict()
+    run = execute(there, Store(tmp_path / "store"), silent)
+    assert run.config["work"]["parameter_bytes"] == whole * half.sent
+    assert config_of(run, config).workload() == there.workload()
 
 
 def test_runs_of_a_module_are_submitted_like_others(write: Written, tmp_path: Path) -> None:
     path, store = write(), tmp_path / "submitted"
     words = ["--seeds", "2", "--submit", "concurrent.futures:ThreadPoolExecutor"]
     assert cli.main(["train", str(path), *words, "--out", str(store)]) == 0
-    here = load_run(path).config.execute(Store(tmp_path / "here"), silent)
+    here = execute(load_run(path), Store(tmp_path / "here"), silent)
     runs = Store(store).runs()
     assert [run.status for run in runs] == ["done", "done"]
     assert Store(store).load(here.hash).path(MODEL).read_bytes() == here.path(MODEL).read_bytes()

@@ -14,7 +14,7 @@ from torch.utils.data import (
 
 import lagbench
 from harness.base.errors import UserError
-from harness.modules.problem import Arrays
+from harness.modules.parts import Arrays
 from harness.modules.reading import arrays_of
 
 X, Y = torch.arange(12.0).view(6, 2), torch.arange(6)

@@ -17,16 +17,19 @@ from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.schedules import Search
 from harness.base.errors import UserError
+from harness.experiment.executors import SimulationExecutor
 from harness.experiment.experiment import Stage
+from harness.experiment.run import run as execute
 from harness.modules.buffers import Buffers, deploy
-from harness.modules.problem import Arrays, Problem
-from harness.modules.task import ModuleConfig, wrong
+from harness.modules.parts import Arrays, ModuleParts
+from harness.modules.task import Module, wrong
 from harness.processes import rank_main
 from harness.simulator import Averaging, Cluster, Device, WorkerGroup, Workload
 from harness.simulator.faults import Fault
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from harness.store.schema import MODEL, STATE
+from tests.experiments import experiment
 from tests.killed import check_resumption
 from tests.modules import images
 from tests.silence import silent
@@ -68,9 +71,11 @@ class Counting(nn.Module):
         return self.layer(x) * self.fixed + self.inner.shared.sum()
 
 
-def problem_of(model: nn.Module, data=None, **further) -> Problem:
+def problem_of(model: nn.Module, data=None, **further) -> ModuleParts:
     train, dev = Arrays(*(data or images(160))).split(0.2)
-    return Problem(model, functional.cross_entropy, train, dev, None, {"error": wrong}, **further)
+    return ModuleParts(
+        model, functional.cross_entropy, train, dev, None, {"error": wrong}, **further
+    )
 
 
 def residual() -> nn.Module:
@@ -82,8 +87,8 @@ def configured(problem, algorithm=None, protocol=None, workers=2, faults=(), **f
     groups = (WorkerGroup(workers, "card"),)
     usual = {"passes": 2, "evaluations": 3, "seed": 0, "device": "cpu", "chunk": 1.0}
     usual |= {"schedule": lagbench.Constant(RATE)}
-    return ModuleConfig(
-        algorithm=algorithm or AsyncSgd(), protocol=protocol, stages=(Stage(SIZE, SIZE),),
+    return experiment(
+        Module, algorithm=algorithm or AsyncSgd(), protocol=protocol, stages=(Stage(SIZE, SIZE),),
         cluster=Cluster("some", {"card": Device(launch_s=0.01)}, groups, faults=faults),
         workers=workers, problem=problem, work=Workload(SIZE, 0.0, 0.0), **(usual | further),
     )  # fmt: skip
@@ -91,7 +96,7 @@ def configured(problem, algorithm=None, protocol=None, workers=2, faults=(), **f
 
 def minibatch_of(config, worker: int, step: int):
     """A minibatch by its number since the run began."""
-    train, before = config.problem.train, 0
+    train, before = config.task.problem.train, 0
     for stage in range(config.passes):
         order = config.order(stage, train)
         if step < before + order.steps:
@@ -131,7 +136,7 @@ def test_one_worker_is_a_plain_loop_to_the_bit_statistics_included(
 ):
     problem = problem_of(residual(), buffers=buffers)
     config = configured(problem, algorithm, protocol, workers=1)
-    run = config.execute(Store(tmp_path), silent)
+    run = execute(config, Store(tmp_path), silent)
     own = copy.deepcopy(problem.module(0))
     for step in range(sum(config.order(stage, problem.train).steps for stage in (0, 1))):
         one_step(own, config, 0, step)
@@ -149,11 +154,11 @@ def test_one_worker_is_a_plain_loop_to_the_bit_statistics_included(
 
 def walk(config, run):
     """The final parameters, and each worker's module when its last contribution was computed."""
-    modules = [copy.deepcopy(config.problem.module(0)) for _ in range(config.workers)]
+    modules = [copy.deepcopy(config.task.problem.module(0)) for _ in range(config.workers)]
     rows = load_timeline(run.path("timeline.parquet")).folded()
     columns = (rows.fold, rows.worker, rows.first_step, rows.read_version, rows.steps)
     contributions = sorted(zip(*(c.tolist() for c in columns), strict=True))
-    versions = [config.problem.initial(0)]
+    versions = [config.task.problem.initial(0)]
     for fold in range(contributions[-1][0] + 1):
         moved = []
         for at, worker, step, read, steps in contributions:
@@ -177,7 +182,7 @@ def test_each_worker_has_the_statistics_of_its_own_steps(algorithm, protocol, wo
     for buffers in ("local", "mean", "first"):
         problem = problem_of(residual(), buffers=buffers)
         config = configured(problem, algorithm, protocol, workers=workers)
-        runs[buffers] = config.execute(Store(tmp_path), silent)
+        runs[buffers] = execute(config, Store(tmp_path), silent)
     assert len({run.hash for run in runs.values()}) == 3
     model, modules = walk(config, runs["local"])
     found = {rule: load_file(run.path(STATE)) for rule, run in runs.items()}
@@ -195,7 +200,7 @@ def test_each_worker_has_the_statistics_of_its_own_steps(algorithm, protocol, wo
     for module in modules:
         set_vector(module, load_file(runs["local"].path(MODEL))["model"])
         module.eval()
-    dev = config.problem.dev
+    dev = config.task.problem.dev
     with torch.no_grad():
         own = [float(functional.cross_entropy(module(dev.x), dev.y)) for module in modules]
     assert losses["local"] == pytest.approx(sum(own) / workers, rel=1e-5)
@@ -216,8 +221,10 @@ def test_statistics_of_lost_contributions_are_lost(tmp_path):
         faults=(Fault("death", (1,), at_s=(0.055,), down_s=0.023),),
         passes=1,
     )
-    assert config.may_be_lost
-    run = config.execute(Store(tmp_path), silent)
+    problem = config.task.open(config)
+    parts = problem, problem.initial(), problem.minibatches(config)
+    assert SimulationExecutor(config, *parts).replay.alone
+    run = execute(config, Store(tmp_path), silent)
     folded = load_timeline(run.path("timeline.parquet")).folded()
     counted = load_file(run.path(STATE))["norm.num_batches_tracked"].tolist()
     lost = load_timeline(run.path("timeline.parquet")).lost()
@@ -230,7 +237,7 @@ def test_counters_replaced_and_shared_buffers_follow_too(tmp_path):
     x, y = torch.randn(80, 6), torch.randint(3, (80,))
     problem = problem_of(Counting(), (x, y))
     config = configured(problem, workers=1, passes=1)
-    run = config.execute(Store(tmp_path), silent)
+    run = execute(config, Store(tmp_path), silent)
     own = copy.deepcopy(problem.module(0))
     for step in range(config.order(0, problem.train).steps):
         one_step(own, config, 0, step)

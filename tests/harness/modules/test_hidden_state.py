@@ -21,7 +21,7 @@ from harness.base.errors import UserError
 from harness.base.log import LOG as LAGBENCH
 from harness.experiment.digests import VARYING
 from harness.modules.network import copy_module
-from harness.modules.problem import Arrays, Problem
+from harness.modules.parts import Arrays, ModuleParts
 
 X = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
 Y = X.sum(1, keepdim=True)
@@ -151,7 +151,7 @@ REFUSED = {
 
 def inspect(model, loss=functional.mse_loss, metrics=None):
     arrays = Arrays(X, Y)
-    return Problem(model, loss, arrays, arrays, None, metrics or {}).inspect(16, "cpu")
+    return ModuleParts(model, loss, arrays, arrays, None, metrics or {}).inspect(16, "cpu")
 
 
 @pytest.mark.parametrize("kind", REFUSED)
@@ -322,7 +322,7 @@ def test_what_calls_change_without_harm_identifies_no_run(model, loss, name, cap
     found = []
     for _ in range(3):
         arrays = Arrays(X, Y)
-        problem = Problem(model, loss, arrays, arrays, None, {})
+        problem = ModuleParts(model, loss, arrays, arrays, None, {})
         problem.inspect(16, "cpu")
         found.append(problem.to_identity())
     LAGBENCH.removeHandler(caplog.handler)

@@ -8,7 +8,7 @@ from torch.nn import functional
 from harness.base.errors import UserError
 from harness.modules.inspection import AT_ONCE, inspect_module, is_batchable
 from harness.modules.network import flat
-from harness.modules.problem import Arrays, Problem
+from harness.modules.parts import Arrays, ModuleParts
 from tests.modules import KINDS, cnn, images
 
 X, Y = torch.randn(5, 4), torch.randint(3, (5,))
@@ -42,7 +42,7 @@ def test_dropout_is_seen_to_draw_and_is_computed_replica_by_replica():
 def test_what_vmap_cannot_follow_is_computed_replica_by_replica():
     assert not is_batchable(ByValue(), functional.cross_entropy, X, Y)
     arrays = Arrays(X, Y)
-    problem = Problem(ByValue(), functional.cross_entropy, arrays, arrays, None, {})
+    problem = ModuleParts(ByValue(), functional.cross_entropy, arrays, arrays, None, {})
     network, row = problem.network(0, 5, "cpu"), flat(list(problem.module(0).parameters()))
     stacks = [row.repeat(count, 1) for count in (AT_ONCE - 1, AT_ONCE)]
     outs = [torch.empty_like(stack) for stack in stacks]

@@ -8,16 +8,18 @@ from torch import nn
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.schedules import Constant, Search
-from harness.experiment.experiment import Stage
+from harness.experiment.experiment import Experiment, Stage
 from harness.experiment.methods import method_of, with_optimizer
+from harness.experiment.run import run as execute
 from harness.modules.network import Parameters, trainable_parameters
-from harness.modules.problem import Arrays, Problem
-from harness.modules.task import ModuleConfig, wrong
+from harness.modules.parts import Arrays, ModuleParts
+from harness.modules.task import Module, wrong
 from harness.natural_gradient import NGSGD
 from harness.simulator import Averaging, Cluster, Device, WorkerGroup, Workload
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from harness.store.schema import MODEL
+from tests.experiments import experiment
 from tests.killed import check_resumption
 from tests.modules import KINDS
 from tests.silence import silent
@@ -26,18 +28,18 @@ CLUSTER = Cluster("four", {"card": Device(launch_s=0.01)}, (WorkerGroup(4, "card
 SIZE, RATE = 8, 0.1
 
 
-def problem_of(kind: str, **further) -> Problem:
+def problem_of(kind: str, **further) -> ModuleParts:
     made, loss, data = KINDS[kind]
     torch.manual_seed(0)
     train, dev = Arrays(*data()).split(0.2)
-    return Problem(further.get("model", made()), loss, train, dev, None, {"error": wrong})
+    return ModuleParts(further.get("model", made()), loss, train, dev, None, {"error": wrong})
 
 
-def configured(problem: Problem, algorithm=None, protocol=None, workers=4, **further):
+def configured(problem: ModuleParts, algorithm=None, protocol=None, workers=4, **further):
     usual = {"passes": 2, "evaluations": 3, "seed": 0, "device": "cpu", "chunk": 1.0}
     usual |= {"schedule": Constant(RATE)}
-    return ModuleConfig(
-        algorithm=algorithm or AsyncSgd(), protocol=protocol, stages=(Stage(SIZE, SIZE),),
+    return experiment(
+        Module, algorithm=algorithm or AsyncSgd(), protocol=protocol, stages=(Stage(SIZE, SIZE),),
         cluster=CLUSTER, workers=workers, problem=problem, work=Workload(SIZE, 0.0, 0.0),
         **(usual | further),
     )  # fmt: skip
@@ -47,9 +49,9 @@ def final(run) -> torch.Tensor:
     return load_file(run.path(MODEL))["model"]
 
 
-def plain_loop(config: ModuleConfig, made=lambda p: torch.optim.SGD(p, RATE)) -> nn.Module:
+def plain_loop(config: Experiment[Module], made=lambda p: torch.optim.SGD(p, RATE)) -> nn.Module:
     """What anybody writes: forward, backward, step, over the same minibatches."""
-    problem = config.problem
+    problem = config.task.problem
     model = problem.module(config.seed)
     optimizer = made(model.parameters())
     for stage in range(config.passes):
@@ -69,7 +71,7 @@ def plain_loop(config: ModuleConfig, made=lambda p: torch.optim.SGD(p, RATE)) ->
 )
 def test_one_worker_is_a_plain_loop_bit_for_bit(kind, algorithm, protocol, tmp_path):
     config = configured(problem_of(kind), algorithm, protocol, workers=1)
-    run = config.execute(Store(tmp_path), silent)
+    run = execute(config, Store(tmp_path), silent)
     model = plain_loop(config)
     places = Parameters.from_module(model)
     for name, ours in zip(places.names, places.views(final(run)), strict=True):
@@ -78,8 +80,8 @@ def test_one_worker_is_a_plain_loop_bit_for_bit(kind, algorithm, protocol, tmp_p
 
 def test_stale_gradients_are_those_of_the_versions_that_were_read(tmp_path):
     config = configured(problem_of("perceptron"), workers=4)
-    run = config.execute(Store(tmp_path), silent)
-    timeline, problem = load_timeline(run.path("timeline.parquet")), config.problem
+    run = execute(config, Store(tmp_path), silent)
+    timeline, problem = load_timeline(run.path("timeline.parquet")), config.task.problem
     rows = timeline.folded()
     versions, model = [problem.initial(0)], problem.module(0)
     places, order = (
@@ -128,7 +130,7 @@ def test_an_optimizer_s_steps_are_those_of_torch(name, kind, tmp_path):
     config = configured(
         problem_of(kind), method.algorithm, method.protocol, workers=1, schedule=Constant(rate)
     )
-    run = config.execute(Store(tmp_path), silent)
+    run = execute(config, Store(tmp_path), silent)
     model = plain_loop(config, made[name])
     places = Parameters.from_module(model)
     for parameter, ours in zip(places.names, places.views(final(run)), strict=True):
@@ -140,7 +142,7 @@ def test_an_optimizer_s_steps_are_those_of_torch(name, kind, tmp_path):
 def test_natural_gradient_s_steps_are_those_of_ngsgd_to_the_bit(kind, named, tmp_path):
     method, problem = with_optimizer(method_of(named), "ngsgd"), problem_of(kind)
     config = configured(problem, method.algorithm, method.protocol, workers=1)
-    run = config.execute(Store(tmp_path), silent)
+    run = execute(config, Store(tmp_path), silent)
     model = plain_loop(config, lambda _: NGSGD(problem.module(0), RATE))
     places = Parameters.from_module(model)
     for parameter, ours in zip(places.names, places.views(final(run)), strict=True):
@@ -151,7 +153,7 @@ def test_natural_gradient_s_steps_are_those_of_ngsgd_to_the_bit(kind, named, tmp
 def test_several_workers_descend_naturally_each_with_its_own_estimates(named, tmp_path):
     method = with_optimizer(method_of(named), "ngsgd")
     config = configured(problem_of("convolutions"), method.algorithm, method.protocol, workers=2)
-    run = config.execute(Store(tmp_path), silent)
+    run = execute(config, Store(tmp_path), silent)
     losses = run.curve("dev_loss/iterate")[1]
     assert losses[-1] < 0.95 * losses[0]
 
@@ -163,10 +165,10 @@ def test_a_loss_that_sums_is_measured_as_a_mean(tmp_path):
     for reduction, rate in {"mean": RATE, "sum": RATE / SIZE}.items():
         torch.manual_seed(0)
         loss = nn.CrossEntropyLoss(reduction=reduction)
-        problem = Problem(KINDS["perceptron"][0](), loss, train, dev, None, {})
+        problem = ModuleParts(KINDS["perceptron"][0](), loss, train, dev, None, {})
         config = configured(problem, workers=1, schedule=Constant(rate), passes=1)
         assert ("loss" in config.to_dict()) == (reduction == "sum")
-        run = config.execute(Store(tmp_path), silent)
+        run = execute(config, Store(tmp_path), silent)
         found[reduction] = run.summary["dev_loss/iterate"]
     assert found["sum"] == pytest.approx(found["mean"], rel=1e-5)
 
@@ -176,7 +178,7 @@ def test_muon_trains_what_has_matrices_and_much_besides(tmp_path):
     config = configured(
         problem_of("transformer"), method.algorithm, method.protocol, schedule=Constant(0.02)
     )
-    run = config.execute(Store(tmp_path), silent)
+    run = execute(config, Store(tmp_path), silent)
     losses = run.curve("dev_loss/iterate")[1]
     assert losses[-1] < 0.9 * losses[0]
 
@@ -184,7 +186,7 @@ def test_muon_trains_what_has_matrices_and_much_besides(tmp_path):
 def test_training_leaves_the_user_s_random_numbers_and_module_alone(tmp_path):
     problem = problem_of("perceptron", model=nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.1)))
     before, state = problem.initial(0).clone(), torch.get_rng_state()
-    configured(problem).execute(Store(tmp_path), silent)
+    execute(configured(problem), Store(tmp_path), silent)
     assert torch.equal(problem.initial(0), before)
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -192,13 +194,13 @@ def test_training_leaves_the_user_s_random_numbers_and_module_alone(tmp_path):
 def test_the_rate_may_be_searched_chunk_by_chunk(tmp_path):
     schedule = Search(0.01, least_minibatches=10, clear=0.0)
     config = configured(problem_of("perceptron"), schedule=schedule, chunk=0.5)
-    run = config.execute(Store(tmp_path), silent)
+    run = execute(config, Store(tmp_path), silent)
     assert run.status == "done"
     assert len(set(run.curve("rate")[1].tolist())) > 1
 
 
 def test_a_rate_that_is_too_large_ends_as_diverged(tmp_path):
     config = configured(problem_of("perceptron"), schedule=Constant(1e38))
-    run = config.execute(Store(tmp_path), silent)
+    run = execute(config, Store(tmp_path), silent)
     assert run.status == "diverged"
     assert "a minibatch" in run.note

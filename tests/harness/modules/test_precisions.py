@@ -11,7 +11,8 @@ from torch.nn import functional
 import lagbench
 from harness.base.errors import UserError
 from harness.experiment.methods import method_of, with_optimizer
-from harness.modules.problem import Arrays, Problem
+from harness.experiment.run import run as execute
+from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.trained import load_into
 from harness.store import Store
 from harness.store.schema import MODEL
@@ -36,12 +37,12 @@ def frozen() -> nn.Module:
     return model
 
 
-def problem_of(model, loss, data, **further) -> Problem:
+def problem_of(model, loss, data, **further) -> ModuleParts:
     train, dev = Arrays(*data).split(0.2)
-    return Problem(model, loss, train, dev, None, {}, **further)
+    return ModuleParts(model, loss, train, dev, None, {}, **further)
 
 
-def made(kind: str, **further) -> Problem:
+def made(kind: str, **further) -> ModuleParts:
     torch.manual_seed(0)
     if kind == "tied":
         return problem_of(tied(), symbols_loss, rows(), **further)
@@ -72,7 +73,7 @@ def same(run, model) -> bool:
 def test_one_worker_is_a_plain_loop_bit_for_bit(kind, method, tmp_path):
     problem, named = made(kind), method_of(method)
     config = configured(problem, named.algorithm, named.protocol, workers=1)
-    run = config.execute(Store(tmp_path), silent)
+    run = execute(config, Store(tmp_path), silent)
     untrained = copy.deepcopy(problem.module(0))
     model = plain_loop(config)
     assert same(run, model)
@@ -86,8 +87,11 @@ def test_bfloat16_is_a_plain_loop_over_one_vector_bit_for_bit(method, tmp_path):
     # over one vector here too. Gradients are the module's.
     named = method_of(method)
     config = configured(made("bfloat16"), named.algorithm, named.protocol, workers=1)
-    run, model = config.execute(Store(tmp_path), silent), copy.deepcopy(config.problem.module(0))
-    train = config.problem.train.to("cpu", torch.bfloat16)
+    run, model = (
+        execute(config, Store(tmp_path), silent),
+        copy.deepcopy(config.task.problem.module(0)),
+    )
+    train = config.task.problem.train.to("cpu", torch.bfloat16)
     parameters = list(model.parameters())
     for stage in range(config.passes):
         order = config.order(stage, train)
@@ -109,9 +113,9 @@ def test_bfloat16_is_a_plain_loop_over_one_vector_bit_for_bit(method, tmp_path):
 def test_optimizers_see_tied_parameters_once_and_frozen_ones_never(kind, name, theirs, tmp_path):
     problem, method = made(kind), with_optimizer(method_of("async"), name)
     train, dev = (part.to("cpu", torch.float64) for part in (problem.train, problem.dev))
-    problem = Problem(problem.model.double(), problem.loss, train, dev, None, {})
+    problem = ModuleParts(problem.model.double(), problem.loss, train, dev, None, {})
     config = configured(problem, method.algorithm, method.protocol, workers=1)
-    run = config.execute(Store(tmp_path), silent)
+    run = execute(config, Store(tmp_path), silent)
     untrained, model = copy.deepcopy(problem.module(0)), plain_loop(config, theirs)
     own = load_into(untrained, run)
     for ours, parameter in zip(own.parameters(), model.parameters(), strict=True):
@@ -128,7 +132,7 @@ def test_bfloat16_goes_on_to_the_same_bits_after_a_death(tmp_path):
 def test_autocast_is_that_of_a_plain_loop_and_another_run(tmp_path):
     problem = made("plain", autocast="bfloat16")
     config = configured(problem, workers=1)
-    run = config.execute(Store(tmp_path), silent)
+    run = execute(config, Store(tmp_path), silent)
     plain = configured(made("plain"), workers=1)
     assert "autocast" not in plain.to_dict()["problem"]
     assert run.config["problem"]["autocast"] == "torch.bfloat16"
@@ -146,7 +150,7 @@ def test_autocast_is_that_of_a_plain_loop_and_another_run(tmp_path):
             optimizer.step()
     assert outputs.dtype == torch.bfloat16
     assert same(run, model)
-    assert not same(plain.execute(Store(tmp_path), silent), model)
+    assert not same(execute(plain, Store(tmp_path), silent), model)
 
 
 def test_other_types_are_refused_in_one_line():

@@ -13,6 +13,7 @@ from harness.algorithms.descent import AdamW, Momentum, Muon
 from harness.algorithms.schedules import Constant, Exponential, Schedule
 from harness.algorithms.share_schedules import Cosine, Linear, Rates, StepRates, Steps, Warmup
 from harness.base.errors import UserError
+from harness.experiment.run import run as execute
 from harness.modules.gradient_rules import GradientRules
 from harness.modules.network import ModuleNetwork, Parameters
 from harness.modules.recipe import decays_beside, schedule_of, with_decay
@@ -37,7 +38,7 @@ def factor(share: float) -> float:
 
 def plain_loop(config, made) -> nn.Module:
     """A user's loop with a scheduler of torch."""
-    problem = config.problem
+    problem = config.task.problem
     model = problem.module(config.seed)
     optimizer = made(model.parameters())
     orders = [config.order(stage, problem.train) for stage in range(config.passes)]
@@ -86,20 +87,16 @@ def test_one_worker_with_warm_up_and_cosine_is_a_loop_with_a_scheduler_to_the_bi
     schedule = Cosine(RATE, warmup=0.2, floor=0.1)
     further = {"schedule": schedule, "workers": 1, "passes": 2}
     config = configured(problem_of(kind), algorithm, protocol, **further)
-    run = config.execute(Store(tmp_path), silent)
+    run = execute(config, Store(tmp_path), silent)
     must_equal(config, run, plain_loop(config, made))
 
 
 def test_elastic_averaging_follows_a_schedule_at_each_local_step(tmp_path):
     schedule = Cosine(RATE, warmup=0.2, floor=0.1)
-    parts = (
-        problem_of("perceptron"),
-        Easgd(alpha=0.5),
-        ParameterServer(push_every=ROUND),
-    )
+    parts = (problem_of("perceptron"), Easgd(alpha=0.5), ParameterServer(push_every=ROUND))
     config = configured(*parts, schedule=schedule, workers=1, passes=1)
-    run = config.execute(Store(tmp_path), silent)
-    problem, order = config.problem, config.order(0, config.problem.train)
+    run = execute(config, Store(tmp_path), silent)
+    problem, order = config.task.problem, config.order(0, config.task.problem.train)
     model, folds = problem.module(config.seed), order.steps // ROUND
     own = [p.detach().clone() for p in model.parameters()]
     centre = [p.clone() for p in own]
@@ -148,11 +145,12 @@ def test_folds_have_the_rate_of_their_version_and_local_steps_that_of_the_versio
 
     config = configured(problem_of("perceptron"), AsyncSgd(), ParameterServer(push_every=steps))
     config = configured(
-        config.problem, AsyncSgd(), config.protocol, schedule=Linear(RATE, warmup=0.0)
+        config.task.problem, AsyncSgd(), config.protocol, schedule=Linear(RATE, warmup=0.0)
     )
-    folds = sum(config.order(stage, config.problem.train).folds for stage in range(2))
-    minibatches = config.minibatches(config.problem, config.problem.train)
-    executor = SimulationExecutor(config, config.problem, config.problem.initial(0), minibatches)
+    problem = config.task.open(config)
+    folds = sum(config.order(stage, problem.pieces).folds for stage in range(2))
+    minibatches = problem.minibatches(config)
+    executor = SimulationExecutor(config, problem, problem.initial(), minibatches)
     executor.replay.algorithm = noted = Noted()
     timeline = executor.advance(
         minibatches.order.folds, drain=True, handing_out=None, rate=RATE
@@ -237,7 +235,7 @@ def test_a_function_that_gives_no_number_later_is_one_line():
 
 def clipped_loop(config, made, *, clip=None, parts=1) -> nn.Module:
     """A user's loop with clipping and microbatches."""
-    problem = config.problem
+    problem = config.task.problem
     model = problem.module(config.seed)
     optimizer = made(model.parameters())
     for stage in range(config.passes):
@@ -267,7 +265,7 @@ def test_clipping_and_microbatches_are_those_of_a_loop_to_the_bit(name, kind, tm
     algorithm, protocol, made = ALGORITHMS[name]
     further = {"clip": 0.3, "accumulate": 2, "workers": 1, "passes": 1}
     config = configured(problem_of(kind), algorithm, protocol, **further)
-    run = config.execute(Store(tmp_path), silent)
+    run = execute(config, Store(tmp_path), silent)
     clipped.clear()
     model = clipped_loop(config, made, clip=0.3, parts=2)
     assert any(clipped)
@@ -277,7 +275,7 @@ def test_clipping_and_microbatches_are_those_of_a_loop_to_the_bit(name, kind, tm
 def test_weight_decay_comes_after_clipping_and_before_momentum(tmp_path):
     further = {"clip": 0.3, "weight_decay": 0.1, "workers": 1, "passes": 1}
     config = configured(problem_of("perceptron"), AsyncDescent(Momentum()), None, **further)
-    run = config.execute(Store(tmp_path), silent)
+    run = execute(config, Store(tmp_path), silent)
     must_equal(config, run, clipped_loop(config, decayed, clip=0.3))
 
 
@@ -285,7 +283,7 @@ def test_natural_gradient_clips_before_and_decays_after_preconditioning(tmp_path
     problem = problem_of("perceptron")
     further = {"clip": 0.3, "weight_decay": 0.1, "workers": 1, "passes": 1}
     config = configured(problem, AsyncDescent(NaturalGradient()), None, **further)
-    run = config.execute(Store(tmp_path), silent)
+    run = execute(config, Store(tmp_path), silent)
     model, order = problem.module(0), config.order(0, problem.train)
     optimizer = NGSGD(model, lr=RATE, weight_decay=0.1)
     for step in range(order.steps):

@@ -24,8 +24,9 @@ from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaging import ModelAveraging
 from harness.base.errors import UserError
 from harness.base.seeds import stream_key
+from harness.experiment.run import run as execute
 from harness.modules.partition import by_label
-from harness.modules.problem import Arrays, Problem
+from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.reading import RandomExamples, arrays_of
 from harness.simulator import Averaging
 from harness.store import Store
@@ -72,21 +73,21 @@ def asked(data: Dataset, seed: int, passes: int, row: int):
     return data[row]
 
 
-def problem_of(data=None, partition=None) -> Problem:
+def problem_of(data=None, partition=None) -> ModuleParts:
     train = arrays_of(data or Noisy(), "data")
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
     dev = Arrays(X[:9], Y[:9])
     loss = nn.functional.cross_entropy
-    return Problem(model, loss, train, dev, None, {}, partition=partition)
+    return ModuleParts(model, loss, train, dev, None, {}, partition=partition)
 
 
 def assert_is_plain_loop(config, found: torch.Tensor) -> None:
     """SGD by hand, on minibatches whose examples are asked one by one."""
-    model, data = config.problem.module(config.seed), config.problem.train.data
+    model, data = config.task.problem.module(config.seed), config.task.problem.train.data
     optimizer = torch.optim.SGD(model.parameters(), RATE)
     for stage in range(config.passes):
-        order = config.order(stage, config.problem.train)
+        order = config.order(stage, config.task.problem.train)
         for step in range(order.steps):
             rows, passes = order.rows_of([(0, step)])[0], order.passes_of([(0, step)])[0]
             numbers = zip(rows.tolist(), passes.tolist(), strict=True)
@@ -104,13 +105,13 @@ def assert_is_plain_loop(config, found: torch.Tensor) -> None:
 )
 def test_one_worker_is_a_plain_loop_that_asks_anew_bit_for_bit(algorithm, protocol, tmp_path):
     config = configured(problem_of(), algorithm, protocol, workers=1, passes=3)
-    run = config.execute(Store(tmp_path), silent)
+    run = execute(config, Store(tmp_path), silent)
     assert_is_plain_loop(config, final(run))
 
 
 def test_a_share_of_ones_own_is_asked_anew_each_time_around(tmp_path):
     config = configured(problem_of(partition=by_label), workers=1, passes=3)
-    assert_is_plain_loop(config, final(config.execute(Store(tmp_path), silent)))
+    assert_is_plain_loop(config, final(execute(config, Store(tmp_path), silent)))
 
 
 def test_every_pass_and_every_run_sees_other_draws_and_a_repeated_one_the_same():
@@ -130,7 +131,7 @@ def test_passes_are_those_of_a_walk():
     config = configured(problem_of(), ModelAveraging(), Averaging(1), workers=4, passes=3)
     seen = {worker: [] for worker in range(4)}
     for stage in range(3):
-        order = config.order(stage, config.problem.train)
+        order = config.order(stage, config.task.problem.train)
         for worker in range(4):
             for step in range(order.steps):
                 key = [(worker, step)]
@@ -154,7 +155,7 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bytes(protocol, tmp_path):
 def test_training_leaves_all_generators_alone(tmp_path):
     config = configured(problem_of(), passes=1)
     before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
-    config.execute(Store(tmp_path), silent)
+    execute(config, Store(tmp_path), silent)
     arrays_of(Noisy(), "data")
     assert torch.equal(torch.get_rng_state(), before[0])
     assert (np.random.get_state()[1] == before[1]).all()
@@ -170,11 +171,11 @@ def test_a_data_set_that_draws_nothing_is_read_before_training(tmp_path):
     assert type(train) is Arrays
     assert torch.equal(train.x, X)
     asked = data.asked
-    configured(replace_train(problem_of(), train)).execute(Store(tmp_path), silent)
+    execute(configured(replace_train(problem_of(), train)), Store(tmp_path), silent)
     assert data.asked == asked
 
 
-def replace_train(problem: Problem, train: Arrays) -> Problem:
+def replace_train(problem: ModuleParts, train: Arrays) -> ModuleParts:
     problem.train = train
     return problem
 
@@ -347,5 +348,5 @@ def test_examples_of_another_shape_in_training_are_refused_in_one_line():
 
 
 def test_models_are_loaded_as_they_were(tmp_path):
-    run = configured(problem_of(), passes=1).execute(Store(tmp_path), silent)
+    run = execute(configured(problem_of(), passes=1), Store(tmp_path), silent)
     assert load_file(run.path(MODEL))["model"].isfinite().all()

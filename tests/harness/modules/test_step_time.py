@@ -12,8 +12,9 @@ from torch.nn.functional import cross_entropy, mse_loss, scaled_dot_product_atte
 from torch.utils.flop_counter import FlopCounterMode
 
 from harness.base.files import cluster_file
+from harness.experiment.run import run as execute
 from harness.modules import step_time
-from harness.modules.problem import Arrays, Problem
+from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.settings import ModuleTable
 from harness.modules.step_counts import Counts, StepCounter
 from harness.modules.step_time import StepConfig, StepMeasurement, charge, count_step
@@ -22,13 +23,13 @@ from harness.simulator.cluster import OPERATOR_S, catalogue
 from harness.store import Store
 
 
-def problem(*layers: int) -> Problem:
+def problem(*layers: int) -> ModuleParts:
     torch.manual_seed(0)
     parts: list[nn.Module] = []
     for below, above in pairwise(layers):
         parts += [nn.Linear(below, above), nn.ReLU()]
     arrays = Arrays(torch.randn(16, layers[0]), torch.randint(layers[-1], (16,)))
-    return Problem(nn.Sequential(*parts[:-1]), cross_entropy, arrays, arrays, None, {})
+    return ModuleParts(nn.Sequential(*parts[:-1]), cross_entropy, arrays, arrays, None, {})
 
 
 def table(**given: Any) -> ModuleTable:
@@ -123,15 +124,15 @@ def test_a_longer_step_is_charged_by_the_least_corrections_and_a_shorter_one_as_
 def test_a_measured_step_is_stored_with_its_counts_and_rates(tmp_path, monkeypatch):
     monkeypatch.setattr(step_time, "LONGEST_S", 0.0)
     config = StepConfig(problem(6, 12, 3), 8, "cpu")
-    run = config.execute(Store(tmp_path), lambda progress: None)
+    run = execute(config, Store(tmp_path), lambda progress: None)
     measured = StepMeasurement.from_summary(run.summary)
     assert measured.counts == count_step(config.problem, 8)
     assert min(measured.step_s, *measured.predicted_s) > 0.0
-    assert config.execute(Store(tmp_path), lambda progress: None).summary == run.summary
+    assert execute(config, Store(tmp_path), lambda progress: None).summary == run.summary
 
 
 def test_devices_without_rates_are_not_measured_for():
-    def measure(problem: Problem, size: int) -> StepMeasurement:
+    def measure(problem: ModuleParts, size: int) -> StepMeasurement:
         raise AssertionError("measured, and thrown away")
 
     told: list[str] = []

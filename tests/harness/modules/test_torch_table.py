@@ -18,7 +18,7 @@ from torch import nn
 from harness.algorithms.compression import Compressed, TopK
 from harness.base.errors import UserError
 from harness.experiment.executors import SimulationExecutor
-from harness.modules.experiment import Experiment
+from harness.modules.call import Call
 from harness.simulator import Cluster, Fault
 from harness.simulator.timeline_file import load_timeline
 from tests.killed import check_resumption
@@ -110,19 +110,19 @@ def made(kind: type[nn.Module]) -> tuple[nn.Module, tuple[torch.Tensor, torch.Te
 
 
 @cache
-def experiment(kind: type[nn.Module], **asked) -> Experiment:
+def experiment(kind: type[nn.Module], **asked) -> Call:
     model, (x, y) = made(kind)
     given = {"minibatch": SIZE, "passes": 1, "dev": (x[:6], y[:6]), "seeds": [0], **asked}
     given |= {"step_seconds": 1e-3, "store": tempfile.mkdtemp(), "metric": "loss"}
     cluster = Cluster.of(workers=18, step_s=0.01)
-    return Experiment(model, nn.functional.cross_entropy, (x, y), cluster, given)
+    return Call(model, nn.functional.cross_entropy, (x, y), cluster, given)
 
 
 def trained(config):
     """The parameters after a pass of a configuration, and the minibatches by step and worker."""
-    problem = config.problem
-    minibatches = config.minibatches(problem, problem.train)
-    executor = SimulationExecutor(config, problem, problem.initial(0), minibatches)
+    problem = config.task.open(config)
+    minibatches = problem.minibatches(config)
+    executor = SimulationExecutor(config, problem, problem.initial(), minibatches)
     folds = minibatches.order.folds
     executor.advance(folds, drain=True, handing_out=None, rate=config.schedule.rate)
 
@@ -131,7 +131,7 @@ def trained(config):
         return x[0, 0], y[0, 0]
 
     workers = range(config.workers)
-    steps = range(len(problem.train) // config.stage(0).minibatch // config.workers)
+    steps = range(len(problem.pieces) // config.stage(0).minibatch // config.workers)
     return executor.server.model, [[minibatch(w, step) for w in workers] for step in steps]
 
 
@@ -183,7 +183,7 @@ def flat(model):
 
 def check(config, plain, *further):
     """Compare a configuration with a plain loop."""
-    (model, _), (ours, steps) = made(type(config.problem.model)), trained(config)
+    (model, _), (ours, steps) = made(type(config.task.problem.model)), trained(config)
     start = flat(model)
     plain(model, steps, *further)
     assert (flat(model) - start).abs().max() > 1e-3
@@ -264,7 +264,7 @@ def test_groups_of_parameters_are_torch_s(make, module):
     given = {"minibatch": SIZE, "passes": 1, "dev": (x[:6], y[:6]), "seeds": [0], "clip": LIMIT}
     given |= {"step_seconds": 1e-3, "store": tempfile.mkdtemp(), "optimizer": make(model)}
     cluster = Cluster.of(workers=4, step_s=0.01)
-    asked = Experiment(model, nn.functional.cross_entropy, (x, y), cluster, given)
+    asked = Call(model, nn.functional.cross_entropy, (x, y), cluster, given)
     check(asked.first("ddp", 4), data_parallel, make, LIMIT)
     check(asked.first(f"localsgd:{ROUND}", 1), local_steps, make, LIMIT)
 

@@ -14,7 +14,7 @@ import lagbench
 from harness.base.errors import UserError
 from harness.experiment.order import Order
 from harness.modules.inspection import inspect_module
-from harness.modules.problem import Arrays
+from harness.modules.parts import Arrays
 from harness.modules.reading import arrays_of
 from harness.modules.trees import Tree, leaves, unwrap
 

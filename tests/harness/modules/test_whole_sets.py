@@ -14,9 +14,9 @@ from harness.modules.gradient_rules import GradientRules
 from harness.modules.inspection import inspect_module
 from harness.modules.network import Drawing, ModuleNetwork, flat, own_loss, trainable_parameters
 from harness.modules.outputs import WHOLE
-from harness.modules.problem import Arrays, Problem
+from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.reading import arrays_of
-from harness.modules.task import BLOCK, ModuleTask, metrics_of, right, wrong
+from harness.modules.task import BLOCK, ModuleProblem, metrics_of, right, wrong
 from harness.modules.trees import map_tensors
 from tests.harness.modules.test_modules import configured, final
 
@@ -265,7 +265,7 @@ def sorted_data() -> tuple[torch.Tensor, torch.Tensor]:
     return x[order], y[order]
 
 
-def task_of(model, loss, data, metric=None, train=None) -> ModuleTask:
+def opened(model, loss, data, metric=None, train=None) -> ModuleProblem:
     x, y = data
     dev = arrays_of((x, y), "dev")
     train = (
@@ -273,13 +273,14 @@ def task_of(model, loss, data, metric=None, train=None) -> ModuleTask:
         if train
         else dev.take(np.random.default_rng(0).permutation(len(dev))[:64])
     )
-    problem = Problem(model, loss, train, dev, None, metrics_of(metric, train, loss))
-    return ModuleTask(configured(problem, workers=1, passes=1))
+    parts = ModuleParts(model, loss, train, dev, None, metrics_of(metric, train, loss))
+    config = configured(parts, workers=1, passes=1)
+    return config.task.open(config)
 
 
 def scores_of(model, loss, data, metric=None, **further):
-    task = task_of(model, loss, data, metric, **further)
-    return task.dev(task.initial())
+    problem = opened(model, loss, data, metric, **further)
+    return problem.evaluate(problem.initial())
 
 
 def one_minus_f1(outputs, targets):
@@ -309,7 +310,7 @@ def perplexity(outputs, targets):
 def test_a_metric_is_that_of_the_whole_set(metric):
     torch.manual_seed(0)
     model, (x, y) = nn.Linear(6, 2), sorted_data()
-    found = scores_of(model, functional.cross_entropy, (x, y), metric).measured
+    found = scores_of(model, functional.cross_entropy, (x, y), metric)
     with torch.no_grad():
         assert found[metric.__name__] == pytest.approx(float(metric(model(x), y)), rel=1e-5)
 
@@ -353,7 +354,7 @@ def test_the_loss_is_that_of_the_whole_set(made, loss, length):
         y[:MANY:2] = -100
         y[:BLOCK:3] = -100
     named = {"labels": y} if loss is own_loss else {}
-    found = scores_of(model, "model" if loss is own_loss else loss, (x, y), "loss").loss
+    found = scores_of(model, "model" if loss is own_loss else loss, (x, y), "loss")["loss"]
     with torch.no_grad():
         assert found == pytest.approx(loss(model(x, **named), y).item(), rel=1e-5)
 
@@ -362,7 +363,7 @@ def test_a_sum_over_examples_with_several_targets_is_reported_as_their_mean():
     x, weights = drawn(MANY, 6), torch.ones(MANY)
     y = x[:, :CLASSES].argmax(1)
     model = linear()
-    found = scores_of(model, weighted_sum, (x, (y, weights)), "loss").loss
+    found = scores_of(model, weighted_sum, (x, (y, weights)), "loss")["loss"]
     with torch.no_grad():
         assert found == pytest.approx(functional.cross_entropy(model(x), y).item(), rel=1e-4)
 
@@ -393,10 +394,10 @@ def test_targets_that_the_loss_ignores_count_in_no_error_and_no_interval(loss, i
     expected = float((model(x).argmax(1) != y)[counted].double().mean())
 
     for name, metric in {"error": wrong, "accuracy": right}.items():
-        task = task_of(model, loss, (x, y), name)
-        found = task.dev(task.initial()).measured[name]
+        problem = opened(model, loss, (x, y), name)
+        found = problem.evaluate(problem.initial())[name]
         assert found == pytest.approx(expected if metric is wrong else 1 - expected)
-        assert task.config.example_weight == pytest.approx(1 / int(counted.sum()))
+        assert problem.experiment.example_weight == pytest.approx(1 / int(counted.sum()))
 
 
 def test_ignored_tokens_of_sequences_do_not_count():
@@ -408,10 +409,10 @@ def test_ignored_tokens_of_sequences_do_not_count():
     def loss(outputs, targets):
         return functional.cross_entropy(outputs.mT, targets, ignore_index=0)
 
-    task = task_of(model, loss, (x, y), "error")
+    problem = opened(model, loss, (x, y), "error")
     expected = float((model(x).argmax(2) != y)[y != 0].double().mean())
-    assert task.dev(task.initial()).measured["error"] == pytest.approx(expected)
-    assert task.config.example_weight == pytest.approx(1 / int((y != 0).any(1).sum()))
+    assert problem.evaluate(problem.initial())["error"] == pytest.approx(expected)
+    assert problem.experiment.example_weight == pytest.approx(1 / int((y != 0).any(1).sum()))
 
 
 def test_a_saturated_margin_is_not_taken_for_an_ignored_class():
@@ -428,7 +429,7 @@ def test_a_saturated_margin_is_not_taken_for_an_ignored_class():
 def test_a_development_set_without_a_target_that_counts_is_one_line():
     data = X, torch.full((SIZE,), -100)
     with pytest.raises(UserError, match=r"^dev: no target is a class that the loss counts"):
-        task_of(linear(), functional.cross_entropy, data, train=(X, Y))
+        scores_of(linear(), functional.cross_entropy, data, train=(X, Y))
 
 
 # -- the same draws at every evaluation ----------------------------------------------------------
@@ -471,15 +472,15 @@ def noisy_loss(outputs, targets):
 def test_what_draws_is_scored_with_the_same_draws_each_time(model, loss, count):
     torch.manual_seed(0)
     module, x = model(), drawn(count, 6)
-    task = task_of(module, loss, (x, x[:, :CLASSES].argmax(1)))
-    first = task.dev(task.initial()).measured
+    problem = opened(module, loss, (x, x[:, :CLASSES].argmax(1)))
+    first = problem.evaluate(problem.initial())
     state = torch.get_rng_state(), np.random.get_state()[1].sum()
     torch.manual_seed(5)
     np.random.seed(5)
-    assert task.dev(task.initial()).measured == first
+    assert problem.evaluate(problem.initial()) == first
     torch.set_rng_state(state[0])
-    again = task_of(module, loss, (x, x[:, :CLASSES].argmax(1)))
-    assert again.dev(again.initial()).measured == first
+    again = opened(module, loss, (x, x[:, :CLASSES].argmax(1)))
+    assert again.evaluate(again.initial()) == first
     assert math.isfinite(first["loss"])
 
 
@@ -493,4 +494,4 @@ def of_a_generator(x):
 def test_what_draws_from_a_generator_of_its_own_is_refused():
     told = "'GENERATOR' changes from call to call"
     with pytest.raises(UserError, match=told):
-        task_of(Noisy(of_a_generator), functional.cross_entropy, (X, Y))
+        scores_of(Noisy(of_a_generator), functional.cross_entropy, (X, Y))

@@ -16,12 +16,13 @@ from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.schedules import Constant, Search
 from harness.base.errors import UserError
 from harness.base.seeds import stream
-from harness.experiment.experiment import Stage
+from harness.experiment.experiment import Experiment, Stage
+from harness.experiment.run import run as execute
 from harness.experiment.run import time_passes
-from harness.modules.application import MODULE
+from harness.experiment.run_file import application_of_config
 from harness.modules.partition import Dirichlet, by_label, dirichlet, measure_skew, split_rows
-from harness.modules.problem import Arrays, Problem
-from harness.modules.task import ModuleConfig
+from harness.modules.parts import Arrays, ModuleParts
+from harness.modules.task import Module
 from harness.simulator import (
     Averaging,
     Cluster,
@@ -35,6 +36,7 @@ from harness.simulator.protocols.backup_workers import BackupWorkers
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 from harness.store.schema import MODEL
+from tests.experiments import experiment
 from tests.killed import check_resumption
 from tests.silence import silent
 
@@ -53,7 +55,7 @@ def uneven(targets, workers, random):
     return np.split(rows, [5, 40, 70][: workers - 1])
 
 
-def configured(algorithm=None, protocol=None, partition=uneven, **further) -> ModuleConfig:
+def configured(algorithm=None, protocol=None, partition=uneven, **further) -> Experiment[Module]:
     """A run on examples that are known by their number, which is also their input."""
     x = torch.arange(EXAMPLES, dtype=torch.float64)[:, None]
     y = torch.arange(EXAMPLES) % 5
@@ -61,12 +63,12 @@ def configured(algorithm=None, protocol=None, partition=uneven, **further) -> Mo
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(1, 3), nn.Tanh(), nn.Linear(3, 5)).double()
     loss = nn.functional.cross_entropy
-    problem = Problem(model, loss, Arrays(x, y), dev, None, {}, partition=partition)
+    problem = ModuleParts(model, loss, Arrays(x, y), dev, None, {}, partition=partition)
     usual = {"workers": 4, "passes": PASSES, "cluster": CLUSTER, "schedule": Constant(0.01)}
-    return ModuleConfig(
-        algorithm=algorithm or AsyncSgd(), protocol=protocol, stages=(Stage(SIZE, SIZE),),
-        chunk=1.0, evaluations=2, seed=SEED, device="cpu", problem=problem,
-        work=Workload(SIZE, 0.0, 0.0), tested="never", **(usual | further),
+    return experiment(
+        Module, algorithm=algorithm or AsyncSgd(), protocol=protocol, stages=(Stage(SIZE, SIZE),),
+        evaluations=2, seed=SEED, problem=problem, work=Workload(SIZE, 0.0, 0.0), tested="never",
+        **(usual | further),
     )  # fmt: skip
 
 
@@ -98,8 +100,8 @@ PARTITIONS = {"uneven": uneven, "by label": by_label, "dirichlet": Dirichlet(1.0
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_worker_goes_around_its_own_share(kind, partition, asked, tmp_path):
     config = configured(*KINDS[kind], partition)
-    run = config.execute(Store(tmp_path), silent)
-    shares = config.problem.shares(4, SEED)
+    run = execute(config, Store(tmp_path), silent)
+    shares = config.task.problem.shares(4, SEED)
     assert sorted(np.concatenate(shares).tolist()) == list(range(EXAMPLES))
     for worker, steps in asked.items():
         expected = walk(shares, worker, max(steps) + 1)
@@ -117,7 +119,7 @@ def test_each_worker_goes_around_its_own_share(kind, partition, asked, tmp_path)
 
 
 def test_a_fast_worker_goes_around_more_often(tmp_path):
-    run = configured().execute(Store(tmp_path), silent)
+    run = execute(configured(), Store(tmp_path), silent)
     folded = load_timeline(run.path("timeline.parquet")).folded()
     counts = np.bincount(folded.worker, minlength=4)
     assert counts.sum() == ceil(PASSES * EXAMPLES / SIZE)
@@ -128,19 +130,19 @@ def test_a_fast_worker_goes_around_more_often(tmp_path):
 def test_stale_gradients_are_of_the_examples_that_each_worker_would_take_next(cluster, tmp_path):
     """Beside a plain loop over the same simulation, in which each worker counts for itself."""
     config = configured(cluster=cluster, passes=2)
-    run = config.execute(Store(tmp_path), silent)
+    run = execute(config, Store(tmp_path), silent)
     told = load_timeline(run.path("timeline.parquet")).contributions
-    whole = time_passes(config, config.problem.train).timeline
+    whole = time_passes(config, config.task.problem.train).timeline
     rows, counts = whole.contributions, defaultdict(int)
     own = {}
     for first, worker in sorted(zip(rows.first_step.tolist(), rows.worker.tolist(), strict=True)):
         own[first] = counts[worker]
         counts[worker] += 1
-    shares, model = config.problem.shares(4, SEED), config.problem.module(SEED)
+    shares, model = config.task.problem.shares(4, SEED), config.task.problem.module(SEED)
     walks = [walk(shares, worker, counts[worker] + 1) for worker in range(4)]
     names = list(dict(model.named_parameters()))
     versions = [{name: each.detach().clone() for name, each in model.named_parameters()}]
-    x, y = config.problem.train.x, config.problem.train.y
+    x, y = config.task.problem.train.x, config.task.problem.train.y
     folded = whole.folded()
     columns = (folded.fold, folded.worker, folded.read_version, folded.first_step)
     for _, worker, read, first in zip(*(column.tolist() for column in columns), strict=True):
@@ -168,14 +170,14 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bytes(kind, tmp_path):
 
 def test_a_record_replays_to_the_same_bytes(tmp_path):
     config = configured()
-    run = config.execute(Store(tmp_path), silent)
-    again = MODULE.replay(config, config.problem, run, Store(tmp_path), silent)
+    run = execute(config, Store(tmp_path), silent)
+    again = application_of_config(config).replay(config, run, Store(tmp_path), silent)
     assert again.path(MODEL).read_bytes() == run.path(MODEL).read_bytes()
 
 
 def test_one_worker_has_all_data_and_every_partition_the_same_steps(tmp_path):
     found = [
-        configured(AsyncSgd(), None, each, workers=1).execute(Store(tmp_path), silent)
+        execute(configured(AsyncSgd(), None, each, workers=1), Store(tmp_path), silent)
         for each in (lambda y, workers, random: [np.arange(len(y))], lambda *_: [range(EXAMPLES)])
     ]
     assert found[0].hash != found[1].hash
@@ -190,7 +192,7 @@ def test_equal_shares_have_the_identity_and_the_summary_of_before(tmp_path):
     assert "partition" not in str(config.to_dict())
     assert (
         not {"label_skew", "smallest_share"}
-        & config.execute(Store(tmp_path), silent).summary.keys()
+        & execute(config, Store(tmp_path), silent).summary.keys()
     )
 
 
@@ -332,6 +334,6 @@ def test_a_search_for_the_rate_needs_data_that_all_share():
 
 
 def test_real_processes_share_data_in_rounds_alone():
-    assert configured().find_simulation_only() is not None
-    assert configured(*KINDS["sync"]).find_simulation_only() is None
-    assert configured(partition=None).find_simulation_only() is None
+    assert configured().counts_by_worker
+    assert not configured(*KINDS["sync"]).counts_by_worker
+    assert not configured(partition=None).counts_by_worker

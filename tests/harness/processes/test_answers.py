@@ -10,13 +10,14 @@ import torch
 
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaging import ModelAveraging
+from harness.experiment.experiment import Experiment
 from harness.networks.feedforward import Dnn, Layout
 from harness.processes.rounds import Rounds
 from harness.processes.server import FIRST_WITHIN_S, WITHIN_S, NoWorkersLeft, ServerExecutor
 from harness.processes.transport import Connections, Header, Kind, frames_of, read_frames
 from harness.processes.worker import Pacing
 from harness.simulator import Averaging
-from harness.speech.frames import RunConfig
+from harness.speech.task import Frames
 
 SIZE = Dnn(Layout((9, 6, 5))).layout.parameters
 
@@ -66,7 +67,9 @@ class Script(Connections):
 class Talk:
     """A server of three workers that are ready, and what it says."""
 
-    def __init__(self, config: RunConfig, kind: type[Any] = ServerExecutor, ready: int = 3) -> None:
+    def __init__(
+        self, config: Experiment[Frames], kind: type[Any] = ServerExecutor, ready: int = 3
+    ) -> None:
         self.told, self.peers = list[str](), Script(3)
         for worker in range(3):
             self.peers.says(worker, Header(Kind.HELLO, 4))
@@ -88,7 +91,7 @@ class Talk:
 
 
 @pytest.fixture
-def config(configure: Callable[..., RunConfig]) -> RunConfig:
+def config(configure: Callable[..., Experiment[Frames]]) -> Experiment[Frames]:
     return configure(algorithm=AsyncSgd())
 
 
@@ -105,7 +108,7 @@ def config(configure: Callable[..., RunConfig]) -> RunConfig:
     ids=lambda part: part if isinstance(part, str) else "",
 )
 def test_what_was_not_asked_for_is_not_folded_and_its_work_goes_to_another(
-    config: RunConfig, wrong: Header, size: int, said: str
+    config: Experiment[Frames], wrong: Header, size: int, said: str
 ) -> None:
     talk = Talk(config)
     talk.peers.says(0, wrong, size)
@@ -118,7 +121,7 @@ def test_what_was_not_asked_for_is_not_folded_and_its_work_goes_to_another(
     assert talk.server.server.model.tolist() == [-3.0] * SIZE
 
 
-def test_a_second_answer_changes_nothing_that_was_folded(config: RunConfig) -> None:
+def test_a_second_answer_changes_nothing_that_was_folded(config: Experiment[Frames]) -> None:
     talk = Talk(config)
     talk.done((0, 0), (0, 0), (1, 1), (2, 2))
     timeline = talk.folds()
@@ -129,7 +132,9 @@ def test_a_second_answer_changes_nothing_that_was_folded(config: RunConfig) -> N
     assert talk.told == ["worker 0 sent garbage: DONE, not asked for; 2 left"]
 
 
-def test_a_worker_that_gives_signs_of_life_and_no_answer_is_given_up(config: RunConfig) -> None:
+def test_a_worker_that_gives_signs_of_life_and_no_answer_is_given_up(
+    config: Experiment[Frames],
+) -> None:
     talk = Talk(config)
     talk.done((1, 1), (2, 2))
     with pytest.raises(NoWorkersLeft):
@@ -137,7 +142,9 @@ def test_a_worker_that_gives_signs_of_life_and_no_answer_is_given_up(config: Run
     assert talk.told[0] == f"worker 0 has not sent DONE for {WITHIN_S:.0f} s; 2 left"
 
 
-def test_with_no_answer_so_far_the_first_one_is_waited_for_longer(config: RunConfig) -> None:
+def test_with_no_answer_so_far_the_first_one_is_waited_for_longer(
+    config: Experiment[Frames],
+) -> None:
     talk = Talk(config)
     with pytest.raises(NoWorkersLeft, match="no worker is left"):
         talk.folds()
@@ -146,7 +153,7 @@ def test_with_no_answer_so_far_the_first_one_is_waited_for_longer(config: RunCon
 
 
 def test_a_worker_that_is_back_has_work_and_a_second_one_of_its_rank_is_refused(
-    config: RunConfig,
+    config: Experiment[Frames],
 ) -> None:
     talk = Talk(config)
     talk.peers.ends(0)
@@ -166,7 +173,7 @@ def test_a_worker_that_is_back_has_work_and_a_second_one_of_its_rank_is_refused(
     assert (b"20", Kind.REFUSED, told) in talk.peers.sent
 
 
-def test_a_worker_that_died_before_it_was_ready_is_done_without(config: RunConfig) -> None:
+def test_a_worker_that_died_before_it_was_ready_is_done_without(config: Experiment[Frames]) -> None:
     talk = Talk(config, ready=2)
     assert talk.told == [f"worker 2 has not sent READY for {WITHIN_S:.0f} s; 2 left"]
     talk.done((0, 0), (1, 1), (0, 2))
@@ -193,7 +200,7 @@ def test_who_comes_later_hears_which_run_it_is_unless_nobody_may_come_any_more()
 
 
 @pytest.fixture
-def rounds(config: RunConfig) -> Any:
+def rounds(config: Experiment[Frames]) -> Any:
     handing = Averaging(every=5).handing(3)
     return SimpleNamespace(
         workers=3, handing=handing, algorithm=config.algorithm, rates=config.rates
@@ -212,7 +219,7 @@ def test_rounds_say_which_worker_is_gone_and_why(rounds: Any) -> None:
 
 @pytest.mark.parametrize("kind", [Kind.CLOCK, Kind.HELLO], ids=lambda kind: kind.name)
 def test_who_talks_all_the_time_and_never_answers_is_given_up_in_time(
-    config: RunConfig, kind: Kind
+    config: Experiment[Frames], kind: Kind
 ) -> None:
     talk = Talk(config)
     talk.done((0, 0), (1, 1), (0, 3), (1, 4))
@@ -234,7 +241,9 @@ def test_who_talks_all_the_time_and_never_answers_is_given_up_in_time(
     assert talk.told == [f"worker 2 {told}; 2 left"]
 
 
-def test_others_that_never_pause_do_not_keep_a_worker_that_is_silent(config: RunConfig) -> None:
+def test_others_that_never_pause_do_not_keep_a_worker_that_is_silent(
+    config: Experiment[Frames],
+) -> None:
     talk = Talk(config)
 
     def answer(address: bytes, words: bytes, body: Any) -> None:
@@ -250,7 +259,9 @@ def test_others_that_never_pause_do_not_keep_a_worker_that_is_silent(config: Run
 
 
 @pytest.mark.parametrize("bad", ["a number", "the loss", "infinite"])
-def test_one_worker_alone_cannot_say_that_training_diverges(config: RunConfig, bad: str) -> None:
+def test_one_worker_alone_cannot_say_that_training_diverges(
+    config: Experiment[Frames], bad: str
+) -> None:
     talk = Talk(config)
     loss = math.nan if bad == "the loss" else 0.0
     value = {"a number": math.nan, "infinite": -math.inf}.get(bad, 1.0)
@@ -264,7 +275,7 @@ def test_one_worker_alone_cannot_say_that_training_diverges(config: RunConfig, b
 
 
 def test_the_last_worker_is_believed_that_training_diverges_if_another_said_so(
-    config: RunConfig,
+    config: Experiment[Frames],
 ) -> None:
     talk = Talk(config)
     for worker, step in ((0, 0), (1, 1), (2, 2), (2, 0), (2, 1)):
@@ -298,7 +309,7 @@ def test_in_rounds_one_worker_is_named_and_all_together_are_believed(rounds: Any
 
 
 def test_times_that_cannot_be_are_taken_to_lie_between_sending_and_receiving(
-    config: RunConfig,
+    config: Experiment[Frames],
 ) -> None:
     talk = Talk(config)
     for worker, (began, ended) in enumerate([(-1e300, 1e300), (5e9, -5e9), (0.0, 0.0)]):

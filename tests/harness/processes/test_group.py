@@ -11,8 +11,7 @@ import torch
 
 from harness.base import forks
 from harness.base.errors import EXIT_BAD_INPUT, EXIT_DONE, UserError
-from harness.experiment.experiment import TrainingConfig
-from harness.experiment.run_file import load_run
+from harness.experiment.run_file import load_folds
 from harness.processes import rank_main, transport
 from harness.processes.group import SECRET, Group
 from harness.processes.rank_main import check
@@ -132,7 +131,7 @@ def test_under_srun_a_worker_takes_the_gpu_of_its_place_on_its_node(
 
 def refuses(run: Path, *options: str) -> str:
     """Why a run is refused."""
-    config = load_run(run, TrainingConfig).config
+    config = load_folds(run)
     with pytest.raises(UserError) as refused:
         check(config, parser().parse_args([str(run), *options]), 3)
     return str(refused.value)

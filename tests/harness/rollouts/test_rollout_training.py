@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 from harness.algorithms.descent import AdamW
 from harness.base.errors import UserError
 from harness.experiment import loop
+from harness.experiment.run_file import application_of_config
 from harness.rollouts import sampling
 from harness.rollouts.executor import RECORD, REWARD, RolloutExecutor
 from harness.rollouts.learning import Learner, Rollout
@@ -221,9 +222,7 @@ def test_a_second_run_and_a_run_that_was_killed_give_the_same_bytes(stale, tmp_p
 def test_a_replay_of_the_timeline_gives_the_same_bits(stale, tmp_path):
     config = configure(protocol=stale, workers=2)
     run = train(config, tmp_path / "simulated")
-    again = config.application.replay(
-        config, config.problems, run, Store(tmp_path / "replayed"), ignore
-    )
+    again = application_of_config(config).replay(config, run, Store(tmp_path / "replayed"), ignore)
     assert again.hash != run.hash
     assert torch.equal(model_of(again), model_of(run))
     assert again.path(TIMELINE).read_bytes() == run.path(TIMELINE).read_bytes()
@@ -232,13 +231,13 @@ def test_a_replay_of_the_timeline_gives_the_same_bits(stale, tmp_path):
         np.testing.assert_array_equal(both[0][name], both[1][name], name)
     assert again.summary == run.summary
     simulated = load_timeline(run.path(TIMELINE))
-    timed = config.application.time_again(config, None, run, simulated)
+    timed = application_of_config(config).time_again(config, None, run, simulated)
     assert timed.sha256() == simulated.sha256()
 
 
 def test_a_run_is_timed_without_a_policy():
     config = configure(updates=40, protocol=protocol(tokens=20.0, eta=3))
-    whole = config.application.time(config, None, 1.0, 30)
+    whole = application_of_config(config).time(config, None, 1.0, 30)
     assert len(whole.timeline.folds) == 30
     assert whole.folds == (40,)
     assert whole.ends_s[-1] > whole.timeline.folds.time_s[-1]

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from harness.algorithms.descent import Momentum
+from harness.experiment.run import run as execute
 from harness.rollouts.executor import RolloutExecutor
 from harness.rollouts.learning import LAST
 from harness.rollouts.losses import Naive, Reinforce
@@ -133,18 +134,18 @@ def test_a_squared_norm_is_the_mean_product_of_different_blocks():
 
 def test_a_measurement_is_kept_and_has_a_bias_for_each_staleness(training, tmp_path):
     asked = StaleGradientConfig(training, (1, 4), (4,), 4, 4)
-    run = asked.execute(Store(tmp_path), silent)
+    run = execute(asked, Store(tmp_path), silent)
     assert run.summary.keys() == {
         "square",
         *(f"{name}/{age}" for name in ("bias_square", "weights", "clipped") for age in (1, 4)),
     }  # fmt: skip
     assert 0.0 < run.summary["weights/4"] < run.summary["weights/1"] <= 1.0
-    assert asked.execute(Store(tmp_path), silent).hash == run.hash
+    assert execute(asked, Store(tmp_path), silent).hash == run.hash
 
 
 def test_a_training_that_collapses_ends_there_and_another_is_trained_to_its_end(training, tmp_path):
     calm = replace(training, optimizer=Momentum(momentum=0.0), rate=1e-6, updates=5)
-    stable = StabilityConfig(calm, every=2, probe=32).execute(Store(tmp_path), silent)
+    stable = execute(StabilityConfig(calm, every=2, probe=32), Store(tmp_path), silent)
     assert stable.summary["updates"] == 5
     assert "collapse" not in stable.summary
     assert stable.curve("reward")[0].tolist() == [0.0, 0.4, 0.8, 1.0]
@@ -153,6 +154,6 @@ def test_a_training_that_collapses_ends_there_and_another_is_trained_to_its_end(
     before = score_samples(made, training.problems, given, training.seed)
     assert stable.summary["reward_before"] == before
     wild = replace(calm, rate=1e3, updates=50)
-    found = StabilityConfig(wild, every=2, probe=32).execute(Store(tmp_path), silent).summary
+    found = execute(StabilityConfig(wild, every=2, probe=32), Store(tmp_path), silent).summary
     assert found["collapse"] == found["updates"] < 50
     assert found["reward"] <= 0.5 * before

@@ -8,12 +8,13 @@ from torch import nn
 
 from harness.algorithms.async_sgd import AsyncDescent
 from harness.algorithms.schedules import Constant
-from harness.experiment.experiment import Stage
-from harness.modules.problem import Arrays, Problem
-from harness.modules.task import ModuleConfig
+from harness.experiment.experiment import Experiment, Stage
+from harness.modules.parts import Arrays, ModuleParts
+from harness.modules.task import Module
 from harness.search.search import TRIED, BestRateConfig, best_rate, climb_to_edge, solve
 from harness.simulator import Cluster, Device, WorkerGroup, Workload
 from harness.store import Store
+from tests.experiments import experiment
 from tests.silence import silent
 
 
@@ -52,15 +53,15 @@ def test_what_never_ends_below_its_beginning_stands_no_rate():
 
 
 @pytest.fixture(scope="module")
-def training() -> ModuleConfig:
+def training() -> Experiment[Module]:
     """A line through sixteen points: by curvature 1, what is beyond a rate of 2 runs away."""
     x, line = torch.ones(16, 1), nn.Linear(1, 1, bias=False)
     nn.init.ones_(line.weight)  # or at a rate of 2 rounding of what was drawn would decide
-    problem = Problem(
+    problem = ModuleParts(
         line, lambda out, y: (out - y).square().mean() / 2,
         Arrays(x, 3 * x), Arrays(x, 3 * x), None, {},
     )  # fmt: skip
-    return ModuleConfig(
+    return experiment(Module,
         problem=problem, work=Workload(1, 0.0, 0.0), algorithm=AsyncDescent(),
         schedule=Constant(0.5), stages=(Stage(2, 2),), passes=1, chunk=1.0, evaluations=1,
         cluster=Cluster("one", {"card": Device(launch_s=1.0)}, (WorkerGroup(1, "card"),)),

@@ -9,10 +9,10 @@ from safetensors.numpy import load_file
 
 from harness.acoustics.hmm import align
 from harness.base.errors import UserError
+from harness.experiment.run import run as execute
 from harness.networks.feedforward import Dnn, Layout
-from harness.speech import task
-from harness.speech.frames import ForcedAlignment
 from harness.speech.task import (
+    ForcedAlignment,
     compute_forced_targets,
     final_model,
     load_corpus_with_targets,
@@ -20,11 +20,6 @@ from harness.speech.task import (
 )
 from harness.store.schema import TARGETS
 from tests.silence import silent
-
-
-@pytest.fixture(autouse=True)
-def known(monkeypatch, corpus):
-    monkeypatch.setattr(task, "corpus_of", lambda config: corpus)
 
 
 def knows_the_truth(corpus):
@@ -72,21 +67,21 @@ def test_what_moved_is_counted_in_its_split_alone(corpus):
 
 def test_a_training_takes_the_alignment_for_its_targets(configure, finished):
     config = configure(targets=ForcedAlignment(configure(), 0.3))
-    run = config.targets.execute(finished, silent)
+    run = execute(config.task.targets, finished, silent)
     found = load_corpus_with_targets(config, finished, silent)
     assert (found.targets == load_file(run.path(TARGETS))["targets"]).all()
     assert run.summary["moved_train"] > 0.0
-    own, other = (c.execute(finished, silent) for c in (configure(), config))
+    own, other = (execute(c, finished, silent) for c in (configure(), config))
     assert not torch.equal(final_model(own), final_model(other))
     assert load_corpus_with_targets(config, finished, silent) is found
 
 
 def test_targets_that_a_light_run_lacks_are_made_again(configure, finished):
     rule = ForcedAlignment(configure(), 0.3)
-    path = rule.execute(finished, silent).path(TARGETS)
+    path = execute(rule, finished, silent).path(TARGETS)
     before = load_file(path)["targets"]
     path.unlink()
-    assert rule.execute(finished, silent).status == "done", "who needs them not has a whole run"
+    assert execute(rule, finished, silent).status == "done", "who needs them not has a whole run"
     assert not path.exists()
     found = load_corpus_with_targets(configure(targets=rule), finished, silent)
     assert (found.targets == before).all()
@@ -94,7 +89,7 @@ def test_targets_that_a_light_run_lacks_are_made_again(configure, finished):
 
 def test_a_second_alignment_is_counted_against_the_first(configure, finished, corpus):
     first = configure(targets=ForcedAlignment(configure(), 0.3))
-    again = ForcedAlignment(first, 0.3).execute(finished, silent)
+    again = execute(ForcedAlignment(first, 0.3), finished, silent)
     before = load_corpus_with_targets(first, finished, silent)
     found = load_file(again.path(TARGETS))["targets"]
     assert again.summary["moved_train"] == target_change_rate(before, found, "train")
@@ -102,12 +97,12 @@ def test_a_second_alignment_is_counted_against_the_first(configure, finished, co
 
 def test_sequence_training_goes_on_with_the_targets_of_its_start(sequence, configure, finished):
     own = configure(activation="relu", passes=1)
-    other = replace(own, targets=ForcedAlignment(own, 0.3))
-    runs = [sequence(start=start).execute(finished, silent) for start in (own, other)]
+    other = own.vary(targets=ForcedAlignment(own, 0.3))
+    runs = [execute(sequence(start=start), finished, silent) for start in (own, other)]
     first = [run.curve("dev_frame_error/iterate")[1][0] for run in runs]
     assert first[0] != first[1]
     wanted = replace(sequence(start=other), passes=0)
-    assert wanted.execute(finished, silent).summary["folds"] == 0
+    assert execute(wanted, finished, silent).summary["folds"] == 0
 
 
 def test_a_network_that_diverged_aligns_nothing(configure, finished):

@@ -8,7 +8,7 @@ from data_synth.corpus import Corpus
 from harness.algorithms.schedules import Search
 from harness.base.seeds import stream
 from harness.experiment.order import Order, interleave_slots
-from harness.speech.frames import Frames
+from harness.speech.frames import FramesOnDevice
 from tests.stand_in import utterances
 
 LENGTHS = np.array([5, 1, 8, 2, 6, 7, 3, 4])
@@ -27,7 +27,7 @@ def of_context(context: int) -> Corpus:
 @pytest.mark.parametrize("context", [0, 1, 2, 5])
 def test_a_spliced_frame_repeats_the_ends_of_its_own_utterance_and_sees_no_other(context):
     rows = torch.arange(TOTAL).reshape(2, -1)
-    x, targets = Frames.from_corpus(of_context(context), "cpu").gather(rows)
+    x, targets = FramesOnDevice.from_corpus(of_context(context), "cpu").gather(rows)
     expected = []
     for start, length in zip(START.tolist(), LENGTHS.tolist(), strict=True):
         for at in range(length):

@@ -17,8 +17,9 @@ from harness.experiment.order import InBlocks, Order, Partition
 from harness.experiment.run import train
 from harness.simulator.protocols.averaging import Averaging
 from harness.speech import frames as made
-from harness.speech.frames import Blocks, Frames, MadeFrames, frames_of, shuffling_of
+from harness.speech.frames import Blocks, FramesOnDevice, MadeFrames, frames_of, shuffling_of
 from harness.store import Store
+from tests.silence import silent
 
 UTTERANCES, BLOCK = 26, 4
 
@@ -49,7 +50,7 @@ def stored(corpus):
 def test_rows_are_the_same_whatever_is_kept(corpus, stored, room):
     ours = MadeFrames(corpus, corpus.speech, "cpu", 0)
     ours = MadeFrames(corpus, corpus.speech, "cpu", room * ours.bytes_of_all // 7)
-    theirs, draw = Frames.from_corpus(stored, "cpu"), stream(0, "rows")
+    theirs, draw = FramesOnDevice.from_corpus(stored, "cpu"), stream(0, "rows")
     for _ in range(5):
         rows = torch.as_tensor(draw.integers(len(corpus.targets), size=(3, 8)))
         for own, their in zip(ours.gather(rows), theirs.gather(rows), strict=True):
@@ -105,7 +106,7 @@ def test_speech_that_does_not_fit_is_only_shuffled_in_blocks(corpus, monkeypatch
 
 @pytest.mark.parametrize("rounds", [False, True], ids=["asynchronous", "rounds"])
 def test_a_run_learns_the_same_bits_as_on_stored_speech(
-    configure, corpus, stored, rounds, monkeypatch, tmp_path
+    configure, corpus, stored, offered, rounds, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(made, "ROOM", 1000)
     choices = {"algorithm": ModelAveraging(), "protocol": Averaging(2)} if rounds else {}
@@ -113,10 +114,9 @@ def test_a_run_learns_the_same_bits_as_on_stored_speech(
         shuffling="in blocks", corpus="voice", fingerprint=corpus.fingerprint, workers=2,
         stages=(Stage(16, 256),), initial=Recipe(1, 1), passes=1, tested="never", **choices,
     )  # fmt: skip
-    runs = [
-        train(config, each, Store(tmp_path / str(k)), lambda progress: None)
-        for k, each in enumerate((corpus, stored))
-    ]
+    runs = []
+    for k, offered["voice"] in enumerate((corpus, stored)):
+        runs.append(train(config, Store(tmp_path / str(k)), silent))
     first, second = (run.summary for run in runs)
     assert first == second
     assert first["folds"] > 10

@@ -7,7 +7,7 @@ import torch
 
 from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.speech.evaluation import FrameEvaluator, log_prior, rows_of
-from harness.speech.frames import Frames
+from harness.speech.frames import FramesOnDevice
 
 
 def network():
@@ -40,7 +40,7 @@ def test_a_target_that_training_has_not_counts_once(corpus):
 
 def test_scores_of_recognition_are_log_posteriors_less_log_priors(corpus):
     net, model = network()
-    frames = Frames.from_corpus(corpus, "cpu")
+    frames = FramesOnDevice.from_corpus(corpus, "cpu")
     part = corpus.split("clean")
     found = FrameEvaluator(net, frames, corpus).likelihoods(model, part)
     first, last = net.layout.views(model.unsqueeze(0).double())

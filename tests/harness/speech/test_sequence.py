@@ -7,7 +7,7 @@ from harness.acoustics.mmi import Criterion, SequenceCriterion
 from harness.networks.feedforward import Dnn, Layout, random_parameters
 from harness.speech import held_out as module
 from harness.speech.decoding import log_posteriors, references_of
-from harness.speech.frames import Frames
+from harness.speech.frames import FramesOnDevice
 from harness.speech.held_out import SequenceEvaluator
 
 PRIOR = np.log([0.5, 0.2, 0.15, 0.1, 0.05])
@@ -16,7 +16,7 @@ PRIOR = np.log([0.5, 0.2, 0.15, 0.1, 0.05])
 def test_what_is_tuned_and_what_is_tested_are_posteriors_less_priors(corpus, monkeypatch):
     net = Dnn(Layout((9, 6, 5)), "relu")
     model = random_parameters(net.layout, torch.Generator().manual_seed(2))[0]
-    frames = Frames.from_corpus(corpus, "cpu")
+    frames = FramesOnDevice.from_corpus(corpus, "cpu")
     criterion = SequenceCriterion(Criterion(kappa=0.5), references_of(corpus), PRIOR)
     evaluator = SequenceEvaluator(net, frames, corpus, criterion, held_out=3)
     seen, tuned = [], []

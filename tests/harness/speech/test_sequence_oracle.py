@@ -16,7 +16,7 @@ from harness.networks.feedforward import Dnn, Layout
 from harness.simulator.timeline_file import load_timeline
 from harness.speech.decoding import log_posteriors, orders, references_of
 from harness.speech.evaluation import log_prior
-from harness.speech.frames import Frames
+from harness.speech.frames import FramesOnDevice
 from harness.speech.task import final_model
 from harness.store.schema import MODEL
 from tests.silence import silent
@@ -33,7 +33,7 @@ class Naive:
 
     def __init__(self, config, corpus):
         self.config, self.train = config, corpus.split("train")
-        self.frames = Frames.from_corpus(corpus, "cpu")
+        self.frames = FramesOnDevice.from_corpus(corpus, "cpu")
         references = references_of(corpus)
         self.criterion = SequenceCriterion(config.criterion, references, log_prior(corpus))
 
@@ -93,7 +93,7 @@ def close(ours, theirs, moved):
 
 
 def initial_of(config, corpus, store):
-    return final_model(train(config.start, corpus, store, silent))
+    return final_model(train(config.start, store, silent))
 
 
 @pytest.mark.parametrize("slots", [1, 3])

@@ -59,7 +59,7 @@ def test_a_run_that_dies_and_resumes_gives_the_bytes_of_one_that_did_not(
     assert whole.status == "done"
 
     def execute(store, watch):
-        train(config.start, corpus, store, silent)
+        train(config.start, store, silent)
         return train_sequence(config, corpus, store, watch)
 
     check_deaths(execute, whole, tmp_path, 2, 1, 3)
@@ -196,7 +196,7 @@ def test_a_criterion_that_collapsed_is_told_with_its_fold_its_value_and_its_rate
 
 
 def test_a_start_that_has_lost_its_model_is_trained_again(sequence, corpus, tmp_path, capsys):
-    start = train(sequence().start, corpus, Store(tmp_path), silent)
+    start = train(sequence().start, Store(tmp_path), silent)
     model = start.path(MODEL).read_bytes()
     (start.dir / MODEL).unlink()
     assert train_sequence(sequence(), corpus, Store(tmp_path), silent).status == "done"

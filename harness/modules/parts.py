@@ -59,7 +59,7 @@ TRIED = 256
 """About this many examples, evenly spaced, try the metrics before training."""
 
 
-class Problem(HasIdentity):
+class ModuleParts(HasIdentity):
     """A module, its loss, its data and its metrics.
 
     Args:
@@ -111,7 +111,7 @@ class Problem(HasIdentity):
     def __hash__(self) -> int:
         return id(self)
 
-    def __reduce__(self) -> tuple[Callable[[bytes], Problem], tuple[bytes]]:
+    def __reduce__(self) -> tuple[Callable[[bytes], ModuleParts], tuple[bytes]]:
         return _unpack, (_pack(self),)
 
     @lru_cache(maxsize=4)  # noqa: B019 (a problem lives as long as its runs)
@@ -262,16 +262,16 @@ class Problem(HasIdentity):
 
 
 @lru_cache(maxsize=4)
-def _pack(problem: Problem) -> bytes:
+def _pack(problem: ModuleParts) -> bytes:
     # without digests, which another process finds by itself: of the code that it has
     parts = {name: part for name, part in vars(problem).items() if name != "_plain"}
     return pickle.dumps(Parcel(parts))
 
 
 @lru_cache(maxsize=4)
-def _unpack(data: bytes) -> Problem:
+def _unpack(data: bytes) -> ModuleParts:
     """One problem for all runs that a process receives of it."""
-    problem = Problem.__new__(Problem)
+    problem = ModuleParts.__new__(ModuleParts)
     vars(problem).update(pickle.loads(data).content)
     return problem
 

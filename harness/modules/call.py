@@ -1,6 +1,6 @@
-"""Experiments of `import lagbench`: a user's module on a cluster, method by method.
+"""Calls of `import lagbench`: a user's module on a cluster, method by method.
 
-`Experiment` turns the arguments of `lagbench.compare` and its siblings into runs.
+`Call` turns the arguments of `lagbench.compare` and its siblings into runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from harness.base.log import LOG
 from harness.experiment.contract import Progress
 from harness.experiment.device import resolve
 from harness.experiment.display import Tally
-from harness.experiment.experiment import Stage
+from harness.experiment.experiment import Experiment, Stage
 from harness.experiment.grid import Runner, idle_lines, repeat_lines
 from harness.experiment.methods import Asked, Method, method_of, with_optimizer
 from harness.experiment.pools import Parcel, Submission
@@ -38,12 +38,12 @@ from harness.modules.network import AskedLoss, copy_module
 from harness.modules.optimizers import optimizer_of
 from harness.modules.outputs import WHOLE
 from harness.modules.partition import partition_of
-from harness.modules.problem import Problem
+from harness.modules.parts import ModuleParts
 from harness.modules.reading import RandomExamples, is_batched
 from harness.modules.recipe import check_share, decays_beside, schedule_of, with_decay
 from harness.modules.settings import Settings, check_module
 from harness.modules.step_time import StepConfig, StepMeasurement, charge, check_charge
-from harness.modules.task import ModuleConfig, problem_of, remark_direction
+from harness.modules.task import Module, problem_of, remark_direction
 from harness.natural_gradient import NaturalGradient
 from harness.search.advice import AdviceOutcome, AdviceSearch, make_plan
 from harness.search.comparison import Grid, Rates
@@ -56,7 +56,7 @@ Model = nn.Module | Callable[[], nn.Module]
 
 
 @dataclass
-class Experiment:
+class Call:
     """A user's module on a cluster.
 
     Args:
@@ -76,7 +76,7 @@ class Experiment:
     data: Any
     cluster: Cluster | str | Path
     given: Mapping[str, Any]
-    _problems: dict[int, Problem] = field(default_factory=dict[int, Problem], init=False)
+    _problems: dict[int, ModuleParts] = field(default_factory=dict[int, ModuleParts], init=False)
     _turned: bool = field(default=False, init=False)
     _said: set[str] = field(default_factory=set[str], init=False)
     impossible: Sequence[Impossible] = field(default=(), init=False)
@@ -150,7 +150,7 @@ class Experiment:
             return self.own_rate
         return rate
 
-    def __enter__(self) -> Experiment:
+    def __enter__(self) -> Call:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -249,12 +249,12 @@ class Experiment:
         """A copy of the module of a seed's runs, before training."""
         return copy_module(self.problem(seed).module(seed))
 
-    def first(self, method: Asked, workers: int) -> ModuleConfig:
+    def first(self, method: Asked, workers: int) -> Experiment[Module]:
         """The configuration with the first seed and the guessed learning rate."""
         (named,) = self._methods([method])
         return self._first(named, workers)
 
-    def _first(self, method: Method, workers: int) -> ModuleConfig:
+    def _first(self, method: Method, workers: int) -> Experiment[Module]:
         return self.build_config(method, workers, self.settings.guess, self.seeds[0])
 
     def _lay_out_first(self, method: Method, workers: int) -> None:
@@ -264,7 +264,7 @@ class Experiment:
             UserError: they cannot be trained together.
         """
         config = self._first(method, workers)
-        config.order(0, config.problem.train)
+        config.order(0, config.task.problem.train)
 
     def say(self, line: str) -> None:
         """Print a line on standard error, once for the experiment."""
@@ -272,7 +272,7 @@ class Experiment:
             self._said.add(line)
             LOG.info(line)
 
-    def with_cluster(self, cluster: Cluster) -> Experiment:
+    def with_cluster(self, cluster: Cluster) -> Call:
         """A copy on another cluster, with shared module, data and inspections.
 
         Its runs print no keys without effect.
@@ -302,21 +302,35 @@ class Experiment:
         found = [with_optimizer(method_of(each), optimizer) for each in methods]
         return [replace(each, algorithm=with_decay(each.algorithm, decay)) for each in found]
 
-    def build_config(self, method: Method, workers: int, rate: float, seed: int) -> ModuleConfig:
+    def build_config(
+        self, method: Method, workers: int, rate: float, seed: int
+    ) -> Experiment[Module]:
         """The configuration of one run."""
         settings, size = self.settings, self.settings.minibatch
         decays = decays_beside(method.algorithm)
-        return ModuleConfig(
-            algorithm=method.algorithm, protocol=method.protocol,
-            schedule=schedule_of(settings.schedule, rate), stages=(Stage(size, size),),
-            passes=settings.passes, chunk=1.0, evaluations=settings.evaluations,
-            cluster=self._timed[0], work=_work_of(method, self._timed[1]), workers=workers,
-            seed=seed, device=self.device, problem=self.problem(seed), tested="at the end",
-            clip=settings.clip, weight_decay=0.0 if decays else settings.weight_decay,
+        task = Module(
+            problem=self.problem(seed),
+            work=self._timed[1],
+            clip=settings.clip,
+            weight_decay=0.0 if decays else settings.weight_decay,
             accumulate=settings.accumulate,
-        )  # fmt: skip
+        )
+        return Experiment(
+            task=task,
+            algorithm=method.algorithm,
+            protocol=method.protocol,
+            schedule=schedule_of(settings.schedule, rate),
+            stages=(Stage(size, size),),
+            passes=settings.passes,
+            evaluations=settings.evaluations,
+            cluster=self._timed[0],
+            workers=workers,
+            seed=seed,
+            device=self.device,
+            tested="at the end",
+        )
 
-    def problem(self, seed: int) -> Problem:
+    def problem(self, seed: int) -> ModuleParts:
         """The problem of a seed's runs; all seeds share one unless ``data`` depends on the seed."""
         key = seed if self._draws_data else 0
         if key not in self._problems:
@@ -357,7 +371,7 @@ class Experiment:
     def _timed(self) -> tuple[Cluster, Workload]:
         """The cluster, and the workload of a minibatch on it."""
 
-        def measure(problem: Problem, size: int) -> StepMeasurement:
+        def measure(problem: ModuleParts, size: int) -> StepMeasurement:
             config = StepConfig(problem, size, self.device)
             return StepMeasurement.from_summary(
                 config.execute(self._store, _ignore_progress).summary
@@ -383,11 +397,6 @@ def _takes_one(function: Callable[..., Any]) -> bool:
     except ValueError:  # a function of C
         return True
     return True
-
-
-def _work_of(method: Method, work: Workload) -> Workload:
-    """The workload with the bytes of a method's contributions, if fewer than the parameters'."""
-    return replace(work, parameter_bytes=work.parameter_bytes * method.algorithm.sent)
 
 
 def cluster_of(asked: Cluster | str | Path) -> Cluster:
