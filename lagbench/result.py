@@ -10,7 +10,6 @@ from typing import Any
 from torch import nn
 
 from harness.base.errors import UserError
-from harness.judge import direction
 from harness.judge.break_point import Tolerance
 from harness.judge.comparison import Row, Table
 from harness.modules.trained import describe_module, load_into
@@ -64,15 +63,10 @@ class Result:
 
     def _cell(self, row: int | None) -> Cell:
         if row is None:
-            known = [each for each in self.rows if each.error is not None]
-            if not known:
-                raise UserError("row: every run diverged; allowed: runs that end")
-
-            def as_error(each: Row) -> float:
-                assert each.error is not None
-                return direction.as_error(each.cell.runs[0], each.error.estimate)
-
-            return min(known, key=as_error).cell
+            best = min(self.rows, key=lambda row: row.end)
+            if best.error is None:
+                raise UserError("row: no run ends with an error; allowed: runs that do")
+            return best.cell
         if not 0 <= row < len(self.rows):
             raise UserError(f"row: {row}; allowed: from 0 to {len(self.rows) - 1}")
         return self.rows[row].cell

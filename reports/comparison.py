@@ -165,7 +165,8 @@ def _rate(row: Row) -> str:
 
 
 def _error(row: Row) -> str:
-    lost = f", {row.diverged} of {len(row.cell.runs)} diverged" if row.diverged else ""
+    counts = {"diverged": row.diverged, "not finite": row.infinite}
+    lost = "".join(f", {n} of {len(row.cell.runs)} {what}" for what, n in counts.items() if n)
     if row.error is None:
         return lost.removeprefix(", ")
     learned = "" if row.has_learned else ", no better than at the start"

@@ -153,7 +153,8 @@ def _limit(axes: Axes, table: Table) -> None:
         for run in row.cell.runs:
             if run.status == "done":
                 curve = run.curve(run.deployed(table.judged))[1]
-                values.append(as_error(run, min(as_error(run, 1.0) * curve)))
+                errors = as_error(run, 1.0) * curve[np.isfinite(curve)]
+                values += [as_error(run, float(error)) for error in np.sort(errors)[:1]]
     if values:
         low, high = min(values), max(values)
         room = ROOM * (high - low) or 1.0

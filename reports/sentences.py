@@ -8,13 +8,14 @@ time, so the intervals of its ratios are corrected for the number of rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from harness.base.settings import format_count, format_seconds, round_to
 from harness.judge.comparison import Row, Speedup, Table, last, speedup, value_before_training
 from harness.judge.direction import as_error, is_maximised
 from harness.judge.interval import Interval
 from harness.judge.statistics import paired_difference_ci
+from harness.store import Cell
 
 MOST_NAMED = 3
 """Number of rows that are named as equal to the fastest; of more, the rest is counted."""
@@ -31,12 +32,37 @@ def answer(table: Table) -> list[str]:
     Args:
         table: a table of at least one row.
     """
+    gaps = [*describe_gaps((row.cell.name, row.cell) for row in table.rows)]
     if all(row.error is None for row in table.rows):
-        return ["Every run diverged: a smaller rate is needed."]
+        if not any(row.infinite for row in table.rows):
+            return ["Every run diverged: a smaller rate is needed."]
+        return [f"No run ends with a finite {_metric(table)}.", *gaps]
     told = _single(table) if len(table.rows) == 1 else _several(table)
     seeds = max(len(row.cell.runs) for row in table.rows)
-    told = [*told, *describe_ahead(table), *_warn_of_the_end(table)]
+    told = [*told, *describe_ahead(table), *_warn_of_the_end(table), *gaps]
     return [*told, *([ALONE] if seeds == 1 else [])]
+
+
+def describe_gaps(cells: Iterable[tuple[str, Cell]]) -> Iterator[str]:
+    """The runs with evaluations at which a metric is not finite, which count for nothing.
+
+    Args:
+        cells: cells by name.
+    """
+    for name, cell in cells:
+        test, counts = cell.judged.replace("dev_", "test_", 1), dict[str, list[str]]()
+        for run in (run for run in cell.runs if run.status == "done"):
+            tested = run.summary.get(run.deployed(test), 0.0)
+            curves = {cell.judged: run.curve(run.deployed(cell.judged))[1], test: [tested]}
+            for metric, values in curves.items():
+                if count := sum(not math.isfinite(value) for value in values):
+                    seed = f"{count} of {len(values)} with seed {run.config['seed']}"
+                    counts.setdefault(metric, []).append(seed)
+        for metric, seeds in counts.items():
+            words = metric.removeprefix("dev_").replace("_", " ")
+            gaps = f"{name}: {words} is not finite at evaluations: {', '.join(seeds)}"
+            excluded = "; a run that ends so is in no mean and reaches no target"
+            yield f"{gaps}{excluded if metric == cell.judged else ''}."
 
 
 def find_headline(table: Table) -> list[Row]:
@@ -83,9 +109,8 @@ def within(row: Row) -> str:
 def rank_rows(table: Table) -> list[Row]:
     """Rows from the best: by seconds to the target if every seed reached it, then by error."""
 
-    def place(row: Row) -> tuple[bool, float, float]:
-        error = math.inf if row.error is None else as_error(row.cell.runs[0], row.error.estimate)
-        return not row.is_earned, _seconds(row) if row.is_earned else -row.reached, error
+    def place(row: Row) -> tuple[bool, float, bool, float]:
+        return not row.is_earned, _seconds(row) if row.is_earned else -row.reached, *row.end
 
     return sorted(table.rows, key=place)
 
@@ -333,10 +358,7 @@ def _none_reached(table: Table, best: Row, to: str) -> Iterator[str]:
 
 
 def _best_end(table: Table, told: str) -> Iterator[str]:
-    best = min(
-        (row for row in table.rows if row.error is not None),
-        key=lambda row: as_error(row.cell.runs[0], row.error.estimate if row.error else math.nan),
-    )
+    best = min(table.rows, key=lambda row: row.end)
     assert best.error is not None
     learned = "" if best.has_learned else ", no better than before training"
     end = f"{format_error(best.error)}{learned}"

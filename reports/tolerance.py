@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.judge.break_point import Point, Tolerance
 from reports.answers import Answer, Picture, charge_line
+from reports.sentences import describe_gaps
 from reports.style import COLOURS, INK, MUTED, empty_figure
 
 if TYPE_CHECKING:
@@ -21,11 +22,12 @@ HEIGHT_IN = 3.0
 
 def answer_of(search: Tolerance) -> Answer:
     """The answer of a search for a break point."""
-    charged = charge_line([point.cell for point in search.points])
+    cells = [(f"{search.what} {point.value:g}", point.cell) for point in search.points]
+    charged = charge_line([cell for _, cell in cells])
     caption = "The error at the end and the simulated seconds to the margin, over all seeds."
     return Answer(
         title=f"Tolerance of {search.what}",
-        sentences=[*describe_tolerance(search)],
+        sentences=[*describe_tolerance(search), *describe_gaps(cells)],
         table=[*_cells(search)],
         notes=[charged] if charged else [],
         data={
@@ -35,10 +37,7 @@ def answer_of(search: Tolerance) -> Answer:
         },
         name="points",
         records=[_record_of_point(search, point) for point in search.points],
-        runs={
-            f"{search.what} {point.value:g}": [run.hash for run in point.cell.runs]
-            for point in search.points
-        },
+        runs={name: [run.hash for run in cell.runs] for name, cell in cells},
         pictures=lambda: [Picture("tolerance", "Tolerance curve", draw(search), caption)],
     )
 
@@ -88,7 +87,8 @@ def _cells(search: Tolerance) -> Iterator[list[str]]:
     yield [search.what, "rate", "error (seeds)", "ratio, 95%", ""]
     for point in search.points:
         low, high = min(point.errors), max(point.errors)
-        ratio = "diverged" if point.ratio is None else point.ratio.show(4)
+        is_done = all(run.status == "done" for run in point.cell.runs)
+        ratio = point.ratio.show(4) if point.ratio else "not finite" if is_done else "diverged"
         errors = f"{_mean(point):.4g} ({low:.4g} to {high:.4g})"
         state = ("broken" if point.broken else "tolerated") + ("" if point.decided else "?")
         yield [f"{point.value:g}", f"{point.cell.rate:.3g}", errors, ratio, state]

@@ -16,6 +16,7 @@ from reports.learning_curves import curves_figure
 from reports.sentences import (
     compare_chosen,
     describe_ahead,
+    describe_gaps,
     format_gain,
     format_range,
     format_target,
@@ -51,6 +52,7 @@ def describe_advice(found: AdviceOutcome) -> Iterator[str]:
         yield from describe_ahead(table)
     else:
         yield f"No candidate reaches {target} with every seed; nearest: {_name(best)}."
+    yield from describe_gaps((row.cell.name, row.cell) for row in table.rows)
     yield _describe_search(found)
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.judge.bounds import MOST_SEEDS, count_seeds
-from harness.judge.comparison import last, reach
-from harness.judge.direction import as_error
+from harness.judge.comparison import reach
+from harness.judge.direction import as_error, final_error
 from harness.judge.interval import Interval
 from harness.judge.statistics import t_quantile
 from harness.store import Cell
@@ -263,7 +263,7 @@ def point(value: float, cell: Cell, reference: Sequence[float], margin: float) -
         margin: relative increase of the error above which quality counts as broken.
     """
     errors = errors_of(cell)
-    # a diverged seed has no finite ratio: quality is broken beyond doubt
+    # a seed without an error has no finite ratio: quality is broken beyond doubt
     if not all(math.isfinite(error) for error in errors):
         return Point(value, cell, errors, None, broken=True, decided=True)
     comparison = compare_errors(errors, reference, cell.example_weight)
@@ -280,8 +280,5 @@ def reference_point(value: float, cell: Cell) -> Point:
 
 
 def errors_of(cell: Cell) -> list[float]:
-    """Final errors, one per seed; infinite where training diverged."""
-    return [
-        as_error(run, last(run, cell.judged)) if run.status == "done" else math.inf
-        for run in cell.runs
-    ]
+    """Final errors, one per seed; see `final_error`."""
+    return [final_error(run, cell.judged) for run in cell.runs]

@@ -21,7 +21,7 @@ from harness.base.files import version_of
 from harness.base.settings import build
 from harness.judge.bounds import geometric_ci, metric_ci, paired_ratio_ci, positive_ci
 from harness.judge.builders import Runs
-from harness.judge.direction import as_error
+from harness.judge.direction import as_error, final_error
 from harness.judge.interval import Interval
 from harness.simulator.faults import Fault, count_faults, faults_of
 from harness.simulator.timeline_file import load_timeline
@@ -84,10 +84,10 @@ class Row:
 
     Attributes:
         cell: the cell that the row reports.
-        error: final value of the metric on development data, over runs that did not diverge; None
-            if all did.
+        error: final value of the metric on development data, over runs where it is finite; None
+            without one.
         test: the same on the test set; None without one.
-        seconds: simulated seconds of the whole training, over runs that did not diverge.
+        seconds: simulated seconds of the whole training, over the same runs.
         target_s: geometric mean of the simulated seconds to the target, over the seeds that reached
             it by training; None if none did, or there is no target.
         reached: number of seeds that reached the target.
@@ -102,6 +102,7 @@ class Row:
         ahead: whether the row, whose passes end short of the target, is then with every seed better
             than the table's reference after the same time.
         faults: mean number of faults of a run; None if its cluster describes none.
+        infinite: number of seeds that ended as ``done`` with a metric that is not finite.
     """
 
     cell: Cell
@@ -118,6 +119,7 @@ class Row:
     speedup: Speedup | None = None
     ahead: bool = False
     faults: float | None = None
+    infinite: int = 0
 
     @property
     def has_learned(self) -> bool:
@@ -131,6 +133,18 @@ class Row:
     def is_earned(self) -> bool:
         """Whether every seed reached the target by training."""
         return bool(self.reaches) and all(reach.is_earned for reach in self.reaches)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every seed has an error at its end."""
+        return not (self.diverged or self.infinite)
+
+    @property
+    def end(self) -> tuple[bool, float]:
+        """Place of the row by its error at the end; after all others if a seed has none."""
+        run = self.cell.runs[0]
+        error = math.inf if self.error is None else as_error(run, self.error.estimate)
+        return not self.is_whole, error
 
     @property
     def skew(self) -> Mapping[str, float]:
@@ -263,14 +277,15 @@ def reach(run: Run, judged: str, target: float) -> Reach:
     """Time at which a run's metric is first as good as a target.
 
     Args:
-        run: a run; one that did not end as ``done`` reaches nothing.
+        run: a run; one without an error at its end (`final_error`) reaches nothing.
         judged: name of the metric, without a candidate's.
         target: value of the metric.
     """
-    if run.status != "done":
+    if math.isinf(final_error(run, judged)):
         return Reach()
     passes, values, times = run.curve(run.deployed(judged))
-    reached = np.flatnonzero(as_error(run, 1.0) * values <= as_error(run, target))
+    is_as_good = as_error(run, 1.0) * values <= as_error(run, target)
+    reached = np.flatnonzero(is_as_good & np.isfinite(values))
     if not len(reached):
         return Reach()
     k = reached[0]
@@ -284,9 +299,9 @@ def last(run: Run, judged: str) -> float:
 
 
 def value_before_training(run: Run, judged: str) -> float | None:
-    """Value of a metric before the first fold; None if it was not measured."""
+    """Value of a metric before the first fold; None if it was not measured, or is not finite."""
     passes, values, _ = run.curve(run.deployed(judged))
-    return float(values[0]) if passes[0] == 0.0 else None
+    return float(values[0]) if passes[0] == 0.0 and math.isfinite(values[0]) else None
 
 
 def _default_target(cells: Sequence[Cell]) -> tuple[float | None, str]:
@@ -296,7 +311,7 @@ def _default_target(cells: Sequence[Cell]) -> tuple[float | None, str]:
     for cell in cells:
         pairs = [
             (as_error(run, last(run, cell.judged)), as_error(run, start))
-            for run in _select_done(cell)
+            for run in _select_ended(cell)
             if (start := value_before_training(run, cell.judged)) is not None
         ]
         if cell.workers == fewest and pairs:
@@ -326,27 +341,29 @@ def _target_seconds(row: Row) -> float:
 
 
 def _row(cell: Cell, target: float | None) -> Row:
-    runs, judged = _select_done(cell), cell.judged
+    runs, judged = _select_ended(cell), cell.judged
+    diverged = sum(run.status != "done" for run in cell.runs)
     reaches = () if target is None else tuple(reach(run, judged, target) for run in cell.runs)
     earned = [hit for hit in reaches if hit.is_earned]
     seconds, before = ([hit.seconds for hit in earned], [hit.seconds_before for hit in earned])
     test = judged.replace("dev_", "test_", 1)
-    is_tested = runs and all(run.deployed(test) in run.summary for run in runs)
+    tested = [float(run.summary.get(run.deployed(test), math.nan)) for run in runs]
     ends = [last(run, judged) for run in runs]
     starts = [s for run in runs if (s := value_before_training(run, judged)) is not None]
     return Row(
         cell,
         error=metric_ci(cell.is_share, ends, cell.example_weight) if runs else None,
-        test=metric_ci(cell.is_share, [last(run, test) for run in runs]) if is_tested else None,
+        test=metric_ci(cell.is_share, tested) if runs and np.isfinite(tested).all() else None,
         seconds=positive_ci([float(run.summary["virtual_s"]) for run in runs]) if runs else None,
         target_s=geometric_ci(seconds, before) if earned else None,
         reached=sum(math.isfinite(hit.seconds) for hit in reaches),
-        diverged=len(cell.runs) - len(runs),
+        diverged=diverged,
         staleness=_staleness(cell.runs[0]),
         trained=_trained_share(runs),
         start=float(np.mean(starts)) if starts else None,
         reaches=reaches,
         faults=_count_faults(cell),
+        infinite=len(cell.runs) - len(runs) - diverged,
     )
 
 
@@ -356,7 +373,7 @@ def _count_faults(cell: Cell) -> float | None:
     faults = [build(Fault, table, "faults") for table in tables if table["kind"] != "message"]
     counts = [
         count_faults(faults_of(faults, cell.workers, run.config["seed"]), run.summary["virtual_s"])
-        for run in (_select_done(cell) if faults else ())
+        for run in (_select_ended(cell) if faults else ())
     ]
     return float(np.mean(counts)) if counts else None
 
@@ -364,19 +381,20 @@ def _count_faults(cell: Cell) -> float | None:
 def _is_ahead(row: Row, reference: Row) -> bool:
     """See `Row.ahead`."""
     pairs = [*zip(row.cell.runs, reference.cell.runs, strict=False)]
-    if row.reached == len(pairs) or any(run.status != "done" for pair in pairs for run in pair):
+    if row.reached == len(pairs) or not (row.is_whole and reference.is_whole):
         return False
     for run, other in pairs:
         _, values, times = run.curve(run.deployed(row.cell.judged))
         _, theirs, their_times = other.curve(other.deployed(row.cell.judged))
-        then: Any = np.interp(times[-1:], their_times, theirs)
+        known = np.isfinite(theirs)
+        then: Any = np.interp(times[-1:], their_times[known], theirs[known])
         if as_error(run, float(values[-1])) >= as_error(run, float(then[0])):
             return False
     return True
 
 
-def _select_done(cell: Cell) -> list[Run]:
-    return [run for run in cell.runs if run.status == "done"]
+def _select_ended(cell: Cell) -> list[Run]:
+    return [run for run in cell.runs if math.isfinite(final_error(run, cell.judged))]
 
 
 def _trained_share(runs: Sequence[Run]) -> float:

@@ -24,6 +24,22 @@ def as_error(run: Run, value: float) -> float:
     return -value if is_maximised(run) else value
 
 
+def final_error(run: Run, judged: str) -> float:
+    """The last error of the candidate that would be deployed.
+
+    Args:
+        run: a finished run.
+        judged: name of the metric, without a candidate's.
+
+    Returns:
+        The error; infinite if the run diverged, or if the metric is then not finite.
+    """
+    if run.status != "done":
+        return math.inf
+    error = as_error(run, float(run.summary[run.deployed(judged)]))
+    return error if math.isfinite(error) else math.inf
+
+
 def excess(error: float, reference: float) -> float:
     """Excess of an error over another, relative to the magnitude of the latter.
 

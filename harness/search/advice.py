@@ -29,14 +29,13 @@ from harness.experiment.experiment import AnyExperiment
 from harness.experiment.grid import Runner, run_named
 from harness.experiment.methods import Method
 from harness.judge.comparison import IMPROVEMENT, Impossible, reach
-from harness.judge.direction import as_error
+from harness.judge.direction import as_error, final_error
 from harness.search.comparison import SEARCHED, Grid, Try
 from harness.search.rates import TUNING_SEEDS, search_rate
 from harness.search.search import (
     FACTOR,
     Steps,
     climb,
-    final_error,
     follow,
     linearly_scaled,
     lowest,
@@ -218,15 +217,15 @@ def seconds_to(run: Run, judged: str, error: float) -> float:
         error: the error, of which less is better.
 
     Returns:
-        The seconds; infinite if the run diverged or learned nothing.
+        The seconds; infinite if the run has no error at its end (`final_error`) or learned nothing.
     """
-    if run.status != "done":
+    if math.isinf(final_error(run, judged)):
         return math.inf
     found = reach(run, judged, as_error(run, error)).seconds
     if math.isfinite(found):
         return found
     _, values, times = run.curve(run.deployed(judged))
-    errors = as_error(run, 1.0) * values
+    errors = as_error(run, 1.0) * values[np.isfinite(values)]
     progress = float((errors[0] - errors.min()) / (errors[0] - error))
     return float(times[-1]) / progress if progress > 0.0 else math.inf
 
@@ -508,14 +507,14 @@ def _level(run: Run, judged: str, passes: float) -> float:
     epochs, values, _ = run.curve(run.deployed(judged))
     errors = as_error(run, 1.0) * values
     within = (epochs > 0.0) & (epochs <= max(passes, float(epochs[epochs > 0.0].min())))
-    return float(errors[within].min())
+    return float(errors[within & np.isfinite(errors)].min(initial=math.inf))
 
 
 def _default_target(run: Run, judged: str) -> float:
     """Most of a run's way from the metric before training to its end."""
     _, values, _ = run.curve(run.deployed(judged))
     begun, ended = float(values[0]), float(run.summary[run.deployed(judged)])
-    if not as_error(run, ended) < as_error(run, begun):
+    if not final_error(run, judged) < as_error(run, begun) < math.inf:
         raise UserError("advise: one worker learns nothing; allowed: other rates, more passes")
     return begun + IMPROVEMENT * (ended - begun)
 

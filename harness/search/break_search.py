@@ -139,7 +139,9 @@ class ToleranceSearch:
         first = cell(low)
         reference = errors_of(first)
         if not all(math.isfinite(error) for error in reference):
-            raise UserError(f"tolerate: training diverged at {what} {low:g}; nothing to compare")
+            is_done = all(run.status == "done" for run in first.runs)
+            reason = "the metric is not finite" if is_done else "training diverged"
+            raise UserError(f"tolerate: {reason} at {what} {low:g}; nothing to compare")
         points = {low: reference_point(low, first)}
 
         def breaks(value: float) -> bool:

@@ -14,6 +14,7 @@ from harness.experiment.experiment import AnyExperiment
 from harness.experiment.grid import Runner, run_named
 from harness.experiment.methods import Method
 from harness.judge.comparison import Impossible
+from harness.judge.direction import final_error
 from harness.search.rates import (
     LEAST_TRAININGS,
     MOST_TRAININGS,
@@ -21,7 +22,7 @@ from harness.search.rates import (
     RateChoice,
     search_rate,
 )
-from harness.search.search import Steps, final_error, follow, linearly_scaled, translate
+from harness.search.search import Steps, follow, linearly_scaled, translate
 from harness.store import Cell, Run
 
 Configure = Callable[[Method, int, float, int], AnyExperiment]
@@ -217,7 +218,7 @@ class Grid:
 def _describe_edge(method: Method, workers: int, found: RateChoice) -> str:
     """A line about a rate at the end of the ladder that was climbed."""
     if all(math.inf in errors for errors in found.tried.values()):
-        told = "training diverged at each"
+        told = "none ends with a finite error"
     elif found.best >= max(found.tried):
         told = "the best is the largest: a larger one may be better"
     else:

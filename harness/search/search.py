@@ -24,7 +24,6 @@ from harness.base.settings import setting
 from harness.experiment.contract import Configuration, Progress, Watch
 from harness.experiment.experiment import AnyExperiment
 from harness.experiment.run import run
-from harness.judge.direction import as_error
 from harness.store import Run, RunWriter, Store
 
 Key = TypeVar("Key", bound=Hashable)
@@ -210,20 +209,6 @@ def linearly_scaled(rate: float, algorithm: Algorithm, workers: int, then: int) 
         then: the other number of workers.
     """
     return rate * then / workers if algorithm.averages_gradients else rate
-
-
-def final_error(run: Run, judged: str) -> float:
-    """The last error of the candidate that would be deployed; infinite if the run diverged.
-
-    Of a metric of which more is better, the error is the negated value.
-
-    Args:
-        run: a finished run.
-        judged: name of the metric, without a candidate's.
-    """
-    if run.status != "done":
-        return math.inf
-    return as_error(run, float(run.summary[run.deployed(judged)]))
 
 
 LOSS = "dev_loss/iterate"

@@ -6,10 +6,9 @@ from torch.nn import functional
 import lagbench
 from harness.base.log import LOG
 from harness.judge.bounds import positive_ci, share_ci
-from harness.judge.direction import is_maximised
+from harness.judge.direction import final_error, is_maximised
 from harness.modules.task import METRICS
 from harness.search.rates import TUNING_SEEDS
-from harness.search.search import final_error
 from tests.modules import mlp, points
 
 

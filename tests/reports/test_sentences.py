@@ -16,14 +16,15 @@ from harness.store import Cell, Run
 from harness.store.files import columns_of
 from harness.store.schema import TIMELINE
 from reports import comparison
+from reports.learning_curves import curves_figure
 from reports.sentences import answer, format_error, rank_rows
 
 Curve = Sequence[tuple[float, float, float]]
 """Passes, simulated seconds and value of each evaluation."""
 
 
-def run_of(curve: Curve, *, more: bool = False, status: str = "done") -> Run:
-    config = {"passes": 5, "problem": {"better": "more"} if more else {}}
+def run_of(curve: Curve, *, more: bool = False, status: str = "done", seed: int = 0) -> Run:
+    config = {"passes": 5, "seed": seed, "problem": {"better": "more"} if more else {}}
     summary = {"dev_error/iterate": curve[-1][2], "virtual_s": curve[-1][1], "trained_share": 1.0}
     made = Run("0" * 64, config, status, summary, "", Path("nowhere"), {TIMELINE: "elsewhere"})
     made.__dict__["metrics"] = columns_of(
@@ -42,7 +43,7 @@ def falling(speed: float, passes: float, end: float = 0.1, start: float = 0.9) -
 
 
 def cell_of(method: str, workers: int, curves: Sequence[Curve], **further: bool) -> Cell:
-    runs = tuple(run_of(curve, **further) for curve in curves)
+    runs = tuple(run_of(curve, **further, seed=seed) for seed, curve in enumerate(curves))
     return Cell(method, workers, 0.1, runs, "dev_error", example_weight=0.01, is_share=True)
 
 
@@ -202,6 +203,40 @@ def test_what_is_ahead_with_some_seeds_only_is_not_told():
     told = answer(build_table([cell_of("a", 1, one), cell_of("a", 8, unsure)], 0.2))
 
     assert not any("ahead" in sentence for sentence in told)
+
+
+@pytest.mark.parametrize("more", [False, True])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_metric_that_is_not_finite_is_told_and_no_better(value, more):
+    good = [[(p, s, 1.0 - v if more else v) for p, s, v in falling(1.0, k)] for k in (2.0, 2.2)]
+    lost, once = ([*good[0][:-1], (5.0, 5.0, value)], [(0.0, 0.0, value), *good[1][1:]])
+    cells = [cell_of(*cell, more=more) for cell in (
+        ("a", 1, good), ("b", 1, [lost, lost]), ("c", 1, [once, lost]), ("d", 1, [once, once]),
+    )]  # fmt: skip
+    table = build_table(cells, 0.8 if more else 0.2)
+    told, rows = answer(table), {row.cell.method: row for row in table.rows}
+
+    assert [row.cell.method for row in rank_rows(table)][-2:] == ["c", "b"]
+    assert [(row.reached, row.infinite, row.ahead) for row in table.rows] == [
+        *((2, 0, False), (0, 2, False), (1, 1, False), (2, 0, False))
+    ]
+    assert rows["b"].error is None
+    assert (rows["d"].start, rows["c"].error.estimate) == (None, good[0][-1][2])
+    seeds = "1 of 4 with seed 0, 1 of 4 with seed 1"
+    ends = f"{seeds}; a run that ends so is in no mean and reaches no target."
+    assert [sentence for sentence in told if "finite" in sentence] == [
+        f"1 worker alone ({name}): error is not finite at evaluations: {ends}" for name in "bcd"
+    ]
+    assert "2 of 2 not finite" in str(comparison.answer_of(table))
+    assert curves_figure(table).axes
+    assert answer(build_table(cells[1:2]))[0] == "No run ends with a finite error."
+
+
+def test_a_row_without_an_end_of_every_seed_is_not_the_best_end():
+    whole, better = ([(0.0, 0.0, 0.9), (5.0, 1.0, end)] for end in (0.3, 0.2))
+    lost = [(0.0, 0.0, 0.9), (5.0, 1.0, math.nan)]
+    cells = [cell_of("a", 1, [whole, whole]), cell_of("b", 1, [better, lost])]
+    assert "; a has the best error at the end: 0.3" in answer(build_table(cells, 0.1))[0]
 
 
 @pytest.mark.parametrize(

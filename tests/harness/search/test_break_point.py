@@ -73,7 +73,7 @@ class FakeGrid:
 
 def run_of(error):
     return SimpleNamespace(
-        status="done" if math.isfinite(error) else "diverged", summary={"dev/iterate": error},
+        status="diverged" if error == math.inf else "done", summary={"dev/iterate": error},
         deployed=lambda judged: f"{judged}/iterate", config={}, hash=str(error),
         provenance={"wall_s": 2.0},
     )  # fmt: skip
@@ -117,6 +117,11 @@ def test_a_curve_that_seeds_cannot_tell_from_its_reference_leaves_the_interval_o
     assert all(p.ratio.low >= 0.0 for p in found.points)
 
 
-def test_a_reference_that_diverged_is_one_line():
-    with pytest.raises(UserError, match="tolerate: training diverged at workers 1; nothing to"):
-        found_for(lambda value, seed: math.inf)
+@pytest.mark.parametrize(
+    ("end", "told"), [(math.inf, "training diverged"), (math.nan, "the metric is not finite")]
+)
+def test_a_reference_without_an_error_is_one_line(end, told):
+    with pytest.raises(UserError, match=f"tolerate: {told} at workers 1; nothing to compare"):
+        found_for(lambda value, seed: end)
+    found, _ = found_for(lambda value, seed: 0.1 if value < 3 else end)
+    assert (found.tolerated, found.broken) == (2, 3)
