@@ -126,10 +126,14 @@ class Classes:
     Attributes:
         count: number of outputs for a target.
         ignored: classes that the loss ignores as targets, such as that of padding.
+        axis: the dimension of the classes in the outputs.
+        mistake: why outputs and targets cannot be compared; empty if they can.
     """
 
     count: int
     ignored: tuple[int, ...] = ()
+    axis: int = -1
+    mistake: str = ""
 
     def counts(self, targets: Tensor) -> Tensor:
         """Whether each target is a class, and one that the loss does not ignore."""
@@ -144,40 +148,86 @@ def logits_of(outputs: Any) -> Any:
     return outputs if isinstance(outputs, Tensor) else getattr(outputs, "logits", None)
 
 
-def class_axis(outputs: Tensor, targets: Tensor) -> int | None:
-    """The dimension of the classes in outputs ``[N, C, ...]`` or ``[N, ..., C]``, if they have one.
+def class_axes(outputs: Tensor, targets: Tensor) -> list[int]:
+    """The dimensions that classes can have in outputs ``[N, ..., C]`` or ``[N, C, ...]``.
 
     Args:
         outputs: of a module.
         targets: ``[N, ...]``.
     """
-    shapes = (outputs.shape[:1] + outputs.shape[2:], outputs.shape[:-1])
-    if outputs.dim() < 2 or targets.shape not in shapes or outputs.numel() == targets.numel():
-        return None
-    return -1 if outputs.shape[:-1] == targets.shape else 1
+    shapes = {-1: outputs.shape[:-1], 1: outputs.shape[:1] + outputs.shape[2:]}
+    if outputs.dim() < 2 or outputs.numel() == targets.numel():
+        return []
+    return [axis for axis, shape in shapes.items() if targets.shape == shape][: outputs.dim() - 1]
+
+
+OTHER = "the loss compares outputs with other classes than the targets, as with the next ones"
+UNDECIDED = "classes of outputs {} can be along two dimensions, and the loss does not tell which"
 
 
 def find_classes(loss: Any, outputs: Any, targets: Any) -> Classes | None:
     """The classes of outputs and targets; None if these are not for several classes.
 
-    A target is ignored if equal outputs for all classes have no derivative at it.
+    The derivatives of the loss tell where they are. Outputs that are larger for all classes give an
+    equal loss, and where one class alone lessens it, this is the target. A target is ignored if
+    equal outputs for all classes have no derivative at it.
 
     Args:
         loss: the loss function.
-        outputs: for a minibatch.
+        outputs: for a minibatch, with their graph.
         targets: of the minibatch.
     """
     logits = logits_of(outputs)
     if not (isinstance(logits, Tensor) and isinstance(targets, Tensor)):
         return None
-    if targets.is_floating_point() or (axis := class_axis(logits, targets)) is None:
+    if targets.is_floating_point() or not (axes := class_axes(logits, targets)):
         return None
-    level = torch.zeros_like(logits, requires_grad=True)
+    starts = [torch.zeros_like(logits)]
+    if len(axes) > 1:  # at equal outputs, derivatives can be balanced along both
+        generator = torch.Generator().manual_seed(0)
+        starts.append(torch.randn(logits.shape, generator=generator).to(logits))
+    level, *further = (_find_slope(loss, start, targets) for start in starts)
+    slopes = [slope for slope in (level, *further) if slope is not None]
+    if not any(_wants_targets(slope, axis, targets) for slope in slopes for axis in axes):
+        slope = _find_slope(loss, logits, targets, outputs)
+        slopes += [] if slope is None else [slope]
+    if len(axes) > 1:
+        balanced = [a for a in axes if slopes and all(_is_balanced(s, a) for s in slopes)]
+        wanted = [a for a in axes if any(_wants_targets(s, a, targets) for s in slopes)]
+        axes = balanced if len(balanced) == 1 else wanted
+    if len(axes) != 1:
+        return Classes(logits.shape[-1], mistake=UNDECIDED.format(list(logits.shape)))
+    (axis,), ignored = axes, set[int]()
+    if level is not None:
+        counts = level.ne(0).any(axis)
+        ignored = set(map(int, targets[~counts])) - set(map(int, targets[counts]))
+    wants = [_wants_targets(slope, axis, targets) for slope in slopes]
+    mistake = OTHER if False in wants and True not in wants else ""
+    return Classes(logits.shape[axis], tuple(sorted(ignored)), axis, mistake)
+
+
+def _find_slope(loss: Any, logits: Tensor, targets: Tensor, outputs: Any = None) -> Tensor | None:
+    """The derivatives of a loss by logits, which are all outputs or among them; None without."""
     try:
         with torch.enable_grad():
-            (slope,) = torch.autograd.grad(loss(level, targets), level)
+            at = logits if outputs is not None else logits.requires_grad_()
+            total = loss(at if outputs is None else outputs, targets)
+            return torch.autograd.grad(total, at, retain_graph=True, allow_unused=True)[0]
     except Exception:  # of a loss that needs other outputs
-        return Classes(logits.shape[axis])
-    counts = slope.ne(0).any(axis)
-    ignored = set(map(int, targets[~counts])) - set(map(int, targets[counts]))
-    return Classes(logits.shape[axis], tuple(sorted(ignored)))
+        return None
+
+
+def _is_balanced(slope: Tensor, axis: int) -> bool:
+    """Whether derivatives are some, and sum to zero along a dimension but for rounding."""
+    sizes = slope.abs().sum(axis).max()
+    bound = torch.finfo(slope.dtype).eps ** ROUNDING * sizes
+    return bool(sizes > 0) and bool((slope.sum(axis).abs() <= bound).all())
+
+
+def _wants_targets(slope: Tensor, axis: int, targets: Tensor) -> bool | None:
+    """Whether a class that alone lessens the loss is the target; None where none is alone."""
+    lessens = slope < 0
+    is_alone = lessens.sum(axis) == 1
+    if not is_alone.any():
+        return None
+    return bool((lessens.int().argmax(axis) == targets)[is_alone].all())

@@ -45,7 +45,7 @@ from harness.modules.network import (
     preserve_generators,
     use_seed,
 )
-from harness.modules.outputs import WHOLE, Classes, class_axis, join_alike, logits_of
+from harness.modules.outputs import WHOLE, Classes, class_axes, join_alike, logits_of
 from harness.modules.partition import measure_skew, partition_of
 from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.reading import RandomExamples, arrays_of
@@ -560,6 +560,10 @@ class ModuleEvaluator:
         self._network, self._classes = network, classes
         self._network.module.eval()
         self._loss, self._metrics = problem.loss, metrics
+        for name, metric in metrics.items():
+            if metric in (wrong, right) and classes is not None and classes.mistake:
+                allowed = "metric='loss' or a function"
+                raise UserError(f"metric: {name}: {classes.mistake}; allowed: {allowed}")
 
     @torch.no_grad()
     def scores(
@@ -586,7 +590,7 @@ class ModuleEvaluator:
             outputs = self._run(module, examples)
             loss = float(self._loss(outputs, targets))
             further = {
-                name: float(metric(*copy.deepcopy((outputs, self._mark_ignored(metric, targets)))))
+                name: float(metric(*copy.deepcopy(self._arrange(metric, outputs, targets))))
                 for name, metric in self._metrics.items()
             }
         count = len(examples) if self._network.reduction == "sum" else 1
@@ -605,11 +609,16 @@ class ModuleEvaluator:
                 return found[0]
         return run(module, examples.x, examples.y)
 
-    def _mark_ignored(self, metric: Metric, targets: Any) -> Any:
-        """Targets as a metric gets them: for ours, those that the loss ignores are no class."""
-        if metric not in (wrong, right) or self._classes is None or not torch.is_tensor(targets):
-            return targets
-        return targets.long().where(self._classes.counts(targets), -1)
+    def _arrange(self, metric: Metric, outputs: Any, targets: Any) -> tuple[Any, Any]:
+        """Outputs and targets as a metric gets them.
+
+        For ours, classes are last, and targets that the loss ignores are no class.
+        """
+        classes = self._classes
+        if metric not in (wrong, right) or classes is None or not torch.is_tensor(targets):
+            return outputs, targets
+        marked = targets.long().where(classes.counts(targets), -1)
+        return cast(Tensor, logits_of(outputs)).movedim(classes.axis, -1), marked
 
 
 def _tensors(outputs: Any, targets: Any, name: str) -> tuple[Tensor, Tensor]:
@@ -639,11 +648,12 @@ def wrong(outputs: Any, targets: Any) -> Tensor:
         UserError: the shapes are not those of outputs for several classes.
     """
     outputs, targets = _tensors(outputs, targets, "error")
-    if (axis := class_axis(outputs, targets)) is None:
+    if not (axes := class_axes(outputs, targets)):
         told = f"outputs {list(outputs.shape)} for targets {list(targets.shape)}"
         raise UserError(
             f"metric: error: {told}; allowed: an output for each class, or another metric"
         )
+    axis = axes[0]
     counted = Classes(outputs.shape[axis]).counts(targets)
     return (outputs.argmax(axis) != targets)[counted].double().mean()
 

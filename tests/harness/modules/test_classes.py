@@ -1,0 +1,117 @@
+"""Where the classes are in outputs, and which targets a loss compares them with."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from harness.base.errors import UserError
+from harness.modules.inspection import inspect_module
+from harness.modules.network import own_loss
+from harness.modules.outputs import OTHER, UNDECIDED
+from tests.harness.modules.test_whole_sets import drawn, scores_of
+
+N, SAME = 40, 5
+X = drawn(N, SAME, 6)
+MARKS = drawn(N, SAME, SAME, seed=1).argmax(2)
+ORDERS = drawn(N, SAME, seed=2).argsort(1)
+ITSELF = torch.arange(SAME).expand(N, SAME).contiguous()
+
+
+class Turned(nn.Linear):
+    """Outputs ``[N, C, T]``."""
+
+    def forward(self, x):
+        return super().forward(x).mT
+
+
+def last_loss(outputs, targets, **further):
+    return functional.cross_entropy(outputs.mT, targets, **further)
+
+
+def smooth_loss(outputs, targets):
+    return last_loss(outputs, targets, label_smoothing=0.3)
+
+
+def squares(outputs, targets):
+    return functional.mse_loss(outputs, functional.one_hot(targets, SAME).float())
+
+
+def squares_of_second(outputs, targets):
+    return squares(outputs.mT, targets)
+
+
+@pytest.mark.parametrize("targets", [MARKS, ORDERS, ITSELF], ids=["any", "orders", "equal"])
+@pytest.mark.parametrize(
+    ("layer", "loss", "axis"),
+    [(Turned, functional.cross_entropy, 1), (nn.Linear, last_loss, 2), (nn.Linear, smooth_loss, 2)],
+)
+def test_the_loss_tells_which_of_two_equal_dimensions_has_the_classes(layer, loss, axis, targets):
+    model = layer(6, SAME)
+    data = X, targets
+    measured = scores_of(model, loss, data, "error", train=data)
+    expected = float((model(X).argmax(axis) != targets).double().mean())
+    assert measured["error"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("loss", "axis"), [(squares, -1), (squares_of_second, 1)])
+def test_a_loss_without_a_softmax_tells_it_by_what_it_wants(loss, axis):
+    classes = inspect_module(nn.Linear(6, SAME), loss, X, MARKS).classes
+    assert (classes.axis, classes.mistake) == (axis, "")
+    undecided = inspect_module(nn.Linear(6, SAME), loss, X, ITSELF).classes
+    assert undecided.mistake == UNDECIDED.format([N, SAME, SAME])
+
+
+class Causal(nn.Module):
+    """A model with its own loss, whose targets are those ``ahead`` positions on."""
+
+    def __init__(self, ahead: int) -> None:
+        super().__init__()
+        self.out, self.ahead = nn.Linear(6, 7), ahead
+
+    def forward(self, x, labels=None):
+        logits = self.out(x)
+        ahead = functional.pad(labels, (0, self.ahead), value=-100)[:, self.ahead :]
+        return {"loss": functional.cross_entropy(logits.float().mT, ahead), "logits": logits}
+
+
+def next_loss(outputs, targets):
+    return functional.cross_entropy(outputs[:, :-1].mT, targets[:, 1:])
+
+
+def from_one(outputs, targets):
+    return last_loss(outputs, targets - 1)
+
+
+@pytest.mark.parametrize("metric", ["error", "accuracy"])
+@pytest.mark.parametrize(
+    ("model", "loss", "targets"),
+    [
+        (Causal(1), "model", MARKS),
+        (nn.Linear(6, 7), next_loss, MARKS),
+        (nn.Linear(6, SAME), from_one, MARKS + 1),
+        (nn.Linear(6, 7), from_one, MARKS + 1),
+    ],
+)
+def test_a_loss_of_other_targets_has_no_metric_of_ours(model, loss, targets, metric):
+    told = f"^metric: {metric}: {OTHER}; allowed: metric='loss' or a function$"
+    with pytest.raises(UserError, match=told):
+        scores_of(model, loss, (X, targets), metric, train=(X, targets))
+    assert [*scores_of(model, loss, (X, targets), "loss", train=(X, targets))] == ["loss"]
+
+
+def log_loss(outputs, targets):
+    return functional.nll_loss(outputs.log().mT, targets)
+
+
+@pytest.mark.parametrize(
+    ("model", "loss"),
+    [
+        (Causal(0), own_loss),
+        (nn.Sequential(nn.Linear(6, 7), nn.Softmax(2)), log_loss),
+        (nn.Linear(6, 7), last_loss),
+    ],
+)
+def test_a_loss_of_the_targets_is_taken(model, loss):
+    classes = inspect_module(model, loss, X, MARKS).classes
+    assert (classes.count, classes.axis, classes.mistake) == (7, -1, "")
