@@ -18,15 +18,7 @@ from harness.store import folder_of_run
 if TYPE_CHECKING:
     from harness.experiment.pools import Submission
 
-__all__ = [
-    "add_carriers",
-    "add_run_file",
-    "count",
-    "device",
-    "run_folder",
-    "seed",
-    "submission_of",
-]
+__all__ = ["add_carriers", "add_run_file", "count", "device", "run_folder", "seed", "submission_of"]
 
 
 def seed(text: str) -> int:

@@ -51,9 +51,7 @@ def configure(p: argparse.ArgumentParser) -> None:
         " (default: the paper's own kind)",
     )
     p.add_argument(
-        "--seeds",
-        type=argument_types.count,
-        help="number of seeds (default: the scale's)",
+        "--seeds", type=argument_types.count, help="number of seeds (default: the scale's)"
     )
     p.add_argument(
         "--device", type=argument_types.device, default="auto", help="auto (default), cpu or cuda"

@@ -24,17 +24,7 @@ from harness.base.settings import setting
 from harness.networks.contract import Network, RuledNetwork
 from harness.networks.unused import Unused, fill_unused_
 
-LINEAR = (
-    "Adadelta",
-    "Adagrad",
-    "Adam",
-    "AdamW",
-    "Adamax",
-    "NAdam",
-    "RAdam",
-    "RMSprop",
-    "SGD",
-)
+LINEAR = ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "SGD")
 """Classes of ``torch.optim`` whose steps are linear in the learning rate, element by element."""
 
 FLAGS = ("capturable", "differentiable", "foreach", "fused", "maximize")

@@ -328,10 +328,7 @@ def _digest(arrays: Mapping[str, np.ndarray], facts: str) -> str:
     return digest.hexdigest()
 
 
-STAGES = {
-    "mmi": "MMI",
-    "numerator": "training without a denominator",
-}
+STAGES = {"mmi": "MMI", "numerator": "training without a denominator"}
 """Criteria of sequence training in words, by their setting."""
 
 

@@ -296,11 +296,7 @@ def _measure_on_ranks(ranks: int, work: Work) -> list[Measurement]:
 def _as_rank(work: Work, meeting: str, rank: int, ranks: int) -> list[Measurement]:
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo",
-        rank=rank,
-        world_size=ranks,
-        init_method=meeting,
-        timeout=timedelta(seconds=60.0),
+        "gloo", rank=rank, world_size=ranks, init_method=meeting, timeout=timedelta(seconds=60.0)
     )
     try:
         return work(rank)
@@ -321,8 +317,7 @@ def _copies(sizes: Sequence[int], repeats: int, rank: int) -> list[Measurement]:
             end.meet()
         return [
             Measurement(
-                (1.0, size),
-                _time_repeats(partial(_exchange_message, message, end), repeats) / 2.0,
+                (1.0, size), _time_repeats(partial(_exchange_message, message, end), repeats) / 2.0
             )
             for size, message in messages.items()
         ]

@@ -341,12 +341,7 @@ class ModuleNetwork(RuledNetwork):
         return self.loss(outputs, targets)
 
     def _one_by_one(
-        self,
-        stack: Tensor,
-        x: Value,
-        targets: Value,
-        out: Tensor,
-        keys: Sequence[int | None],
+        self, stack: Tensor, x: Value, targets: Value, out: Tensor, keys: Sequence[int | None]
     ) -> Tensor:
         losses = [self._one(w, stack, x, targets, out, key) for w, key in enumerate(keys)]
         return losses[0].view(1) if len(losses) == 1 else torch.stack(losses)

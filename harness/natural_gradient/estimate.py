@@ -211,12 +211,7 @@ def asking_is_free(tensor: Tensor) -> bool:
 
 
 def moment_of(
-    orthonormal: Tensor,
-    energy: Tensor,
-    floor: Tensor,
-    alpha: float,
-    calls: int,
-    dtype: torch.dtype,
+    orthonormal: Tensor, energy: Tensor, floor: Tensor, alpha: float, calls: int, dtype: torch.dtype
 ) -> Moment:
     """The estimate of R, d and ρ, with the derived ``e`` and ``W = e^½ R``."""
     width = orthonormal.shape[2]

@@ -201,13 +201,7 @@ class NaturalGradient:
         return network.backward(stack, minibatch.x, minibatch.targets, visit), after
 
     def direct_layer_(
-        self,
-        x: Tensor,
-        delta: Tensor,
-        sides: Sides,
-        rate: Rate,
-        weight: Tensor,
-        bias: Tensor,
+        self, x: Tensor, delta: Tensor, sides: Sides, rate: Rate, weight: Tensor, bias: Tensor
     ) -> tuple[Sides, Tensor]:
         """Compute the direction of one layer from its inputs and output derivatives.
 

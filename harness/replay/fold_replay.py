@@ -512,11 +512,7 @@ class StaleReplay:
         self.passes, self.latest = facts["passes"], dict(facts["latest"])
 
     def _stacks(self) -> dict[str, Tensor]:
-        return {
-            "replicas": self.replicas,
-            "contributions": self.contributions,
-            "loss": self.loss,
-        }
+        return {"replicas": self.replicas, "contributions": self.contributions, "loss": self.loss}
 
     def _show(self) -> None:
         """Use the present version of the model; for subclasses."""

@@ -32,15 +32,7 @@ from harness.judge.comparison import IMPROVEMENT, Impossible, reach
 from harness.judge.direction import as_error, final_error
 from harness.search.comparison import SEARCHED, Grid, Try
 from harness.search.rates import TUNING_SEEDS, search_rate
-from harness.search.search import (
-    FACTOR,
-    Steps,
-    climb,
-    follow,
-    linearly_scaled,
-    lowest,
-    translate,
-)
+from harness.search.search import FACTOR, Steps, climb, follow, linearly_scaled, lowest, translate
 from harness.simulator import Simulation
 from harness.store import Cell, Run
 

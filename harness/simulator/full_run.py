@@ -35,11 +35,7 @@ class Whole:
 
     @classmethod
     def from_timeline(
-        cls,
-        timeline: Timeline,
-        per_s: float,
-        folds: Sequence[int],
-        ends_s: Sequence[float] = (),
+        cls, timeline: Timeline, per_s: float, folds: Sequence[int], ends_s: Sequence[float] = ()
     ) -> Whole:
         """A run from its timeline; ``ends_s`` has the known ends of the first passes, if any."""
         run = cls(timeline, per_s, tuple(folds), tuple(ends_s))

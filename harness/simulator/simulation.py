@@ -347,11 +347,7 @@ class Simulation:
         return Simulation.restore(self.cluster, self.protocol, state, *settings, spans=self.spans)
 
     def _limits(
-        self,
-        folds: int | None,
-        seconds: float | None,
-        drain: bool,
-        handing_out: int | None = None,
+        self, folds: int | None, seconds: float | None, drain: bool, handing_out: int | None = None
     ) -> Limits:
         """Absolute limits of a segment."""
         standing = _NEVER

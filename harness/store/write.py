@@ -57,14 +57,7 @@ class RunWriter:
         self._open, self._resumed = True, False
 
     def log(
-        self,
-        name: str,
-        value: float,
-        *,
-        fold: int,
-        time_s: float,
-        epoch: float,
-        **further: float,
+        self, name: str, value: float, *, fold: int, time_s: float, epoch: float, **further: float
     ) -> None:
         """Keep one row in memory.
 

@@ -84,11 +84,7 @@ def fig1(subject: Subject, runs: Runs) -> Content:
     """The framework, drawn from the simulated timeline that drove a run."""
     run = runs["one_pass"][0]
     run.path(TIMELINE)  # there is one to draw
-    yield {
-        "run": run.hash,
-        "file": "timelines/p1.fig1.parquet",
-        "average": "average updated",
-    }
+    yield {"run": run.hash, "file": "timelines/p1.fig1.parquet", "average": "average updated"}
 
 
 @EXHIBITS.figure(

@@ -127,11 +127,7 @@ Statistic = Callable[..., Interval]
 
 @unless_missing(UNKNOWN)
 def error_statistic(
-    subject: Subject,
-    runs: Runs,
-    settings: Sequence[str],
-    statistic: Statistic,
-    test: str = ALL,
+    subject: Subject, runs: Runs, settings: Sequence[str], statistic: Statistic, test: str = ALL
 ) -> Interval:
     """A statistic of some settings' errors on a set, or on all of them together."""
     counts = [count_errors(subject, runs[name], test) for name in settings]

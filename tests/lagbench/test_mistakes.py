@@ -89,11 +89,7 @@ class Forgetful(AsyncSgd):
     ("name", "method", "told"),
     [
         ("start", lambda self: None, "start(self); allowed: start(self, model)"),
-        (
-            "contribute",
-            lambda self, a, b: None,
-            "contribute(self, a, b); allowed: contribute(",
-        ),
+        ("contribute", lambda self, a, b: None, "contribute(self, a, b); allowed: contribute("),
         ("fold", lambda self, server: None, "fold(self, server); allowed: fold(self, server, fold"),
     ],
 )

@@ -503,8 +503,7 @@ def test_what_a_wrapped_function_its_attributes_and_private_globals_are_counts(u
 
 
 @pytest.mark.parametrize(
-    "base",
-    ["NamedTuple", "dict[int, int]", "list[int]", "float", "Tensor", "functools.partial"],
+    "base", ["NamedTuple", "dict[int, int]", "list[int]", "float", "Tensor", "functools.partial"]
 )
 def test_the_class_and_its_members_of_every_kind_count(user, base):
     """The class of a callable value too, and methods that are no plain functions."""

@@ -216,12 +216,7 @@ def _p_of_half_width(mean, interval, end, degrees):
     return 2 * float(shape.sf(abs(mean - end) / half * shape.ppf((1 + LEVEL) / 2)))
 
 
-KINDS = {
-    "mean": Mean,
-    "ratio": Ratio,
-    "bounds": Bounds,
-    "rank correlation": Rank,
-}
+KINDS = {"mean": Mean, "ratio": Ratio, "bounds": Bounds, "rank correlation": Rank}
 
 
 def value_of(entry):

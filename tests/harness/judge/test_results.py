@@ -119,11 +119,7 @@ def test_the_file_has_the_documented_keys(tmp_path):
             "values[0][0]: '8' is not allowed; allowed: a number",
         ),
         (["exhibits", 0, "kind"], "picture", "kind: unknown 'picture'"),
-        (
-            ["exhibits", 0, "rows", 0, "measured"],
-            "8.0",
-            "measured: '8.0' is not allowed",
-        ),
+        (["exhibits", 0, "rows", 0, "measured"], "8.0", "measured: '8.0' is not allowed"),
         (["exhibits", 0, "rows", 0, "ci95"], [1], "ci95: [1] is not allowed; allowed: a list of 2"),
         (["exhibits", 0, "rows", 0, "mesured"], 1, "did you mean 'measured'"),
         (["exhibits", 0, "title"], 3, "title: 3 is not allowed; allowed: a string"),
