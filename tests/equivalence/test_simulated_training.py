@@ -245,12 +245,15 @@ def by_hand_with_failures(timeline: Timeline) -> list[torch.Tensor]:
     return after
 
 
+def open_busy(tmp_path, text=BUSY + FAILING, protocol="parameter_server") -> Simulation:
+    path = tmp_path / "cluster.toml"
+    path.write_text(text)
+    return Simulation(load_cluster(path), protocol, Workload.of_network(LAYOUT.sizes, 6), 5, seed=3)
+
+
 @pytest.mark.parametrize("lengths", [(90,), (7, 20, 1, 2, 60), (1,) * 90])
 def test_a_server_that_fails_goes_on_from_the_model_it_had_kept(lengths, tmp_path):
-    path = tmp_path / "cluster.toml"
-    path.write_text(BUSY + FAILING)
-    workload = Workload.of_network(LAYOUT.sizes, 6)
-    simulation = Simulation(load_cluster(path), "parameter_server", workload, 5, seed=3)
+    simulation = open_busy(tmp_path)
     replay, segments = replayed(), list[Timeline]()
     for folds in lengths:
         segments.append(simulation.advance(folds=folds))
@@ -267,20 +270,14 @@ def test_a_server_that_fails_goes_on_from_the_model_it_had_kept(lengths, tmp_pat
 
 
 def test_training_on_a_server_whose_past_is_not_kept_is_refused_in_one_line(tmp_path):
-    path = tmp_path / "cluster.toml"
-    path.write_text(BUSY + FAILING)
-    workload = Workload.of_network(LAYOUT.sizes, 6)
-    simulation = Simulation(load_cluster(path), "parameter_server", workload, 5, seed=3)
+    simulation = open_busy(tmp_path)
     segments = [simulation.advance(folds=15) for _ in range(6)]
     with pytest.raises(UserError, match="can be timed but not trained with here"):
         replayed(*segments)
 
 
 def test_training_on_a_server_in_shards_is_refused_in_one_line(tmp_path):
-    path = tmp_path / "cluster.toml"
-    path.write_text(BUSY)
-    workload = Workload.of_network(LAYOUT.sizes, 6)
-    simulation = Simulation(load_cluster(path), ParameterServer(shards=2), workload, 5, seed=3)
+    simulation = open_busy(tmp_path, BUSY, ParameterServer(shards=2))
     with pytest.raises(UserError, match="timeline: of a server in shards"):
         replayed(simulation.advance(folds=60))
 

@@ -8,21 +8,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from harness import cli
 from harness.base.errors import UserError
 from harness.commands.plot import few_lanes
 from harness.commands.timing import points, timing_of
 from harness.simulator import Simulation, load_cluster
+from tests.harness.test_cli import lagbench
 
 CLUSTERS = Path(__file__).parents[2] / "reproductions" / "clusters"
 K20M = CLUSTERS / "k20m-server.toml"
 SMALL = [str(K20M), "--folds", "200"]
-
-
-def lagbench(capsys, *arguments: str) -> tuple[int, str, str]:
-    code = cli.main(["simulate", *arguments])
-    streams = capsys.readouterr()
-    return code, streams.out, streams.err
 
 
 def test_a_sweep_has_a_row_for_every_combination_in_order(capsys, tmp_path):

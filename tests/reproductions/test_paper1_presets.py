@@ -44,6 +44,17 @@ def test_the_paper_preset_has_the_papers_network_minibatches_and_shares(corpus):
     assert large.chunk == 25 / 500
 
 
+def make_two_folds(short, corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(frames, "_load_cached", lambda *settings: corpus)
+    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", math.inf)  # of hundreds of megabytes
+    run = train(short, Store(tmp_path), lambda progress: None)
+    assert (run.status, run.summary["folds"]) == ("done", 2)
+    before, after = run.curve("dev_loss/iterate")[1]
+    assert np.isfinite([before, after]).all()
+    assert before != after
+    return run
+
+
 def test_the_papers_network_makes_its_first_folds_on_a_cpu(corpus, tmp_path, monkeypatch):
     """Two minibatches of twelve frames in place of 256: the arithmetic is the same."""
     config = PAPER.experiments(Subject("paper", corpus, 11, "cpu"), 11)["one_pass"]
@@ -53,12 +64,6 @@ def test_the_papers_network_makes_its_first_folds_on_a_cpu(corpus, tmp_path, mon
         stages=(stage,), passes=1, initial=None, evaluations=1, tested="never", workers=2,
         schedule=Constant(0.008 / 256), chunk=1.0,
     )  # fmt: skip
-    monkeypatch.setattr(frames, "_load_cached", lambda *settings: corpus)
-    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", math.inf)  # of hundreds of megabytes
-    run = train(short, Store(tmp_path), lambda progress: None)
-    assert (run.status, run.summary["folds"]) == ("done", 2)
-    before, after = run.curve("dev_loss/iterate")[1]
-    assert np.isfinite([before, after]).all()
-    assert before != after
+    run = make_two_folds(short, corpus, tmp_path, monkeypatch)
     # The cluster is charged for the paper's 256 frames: one cycle of 135 ms, and a second fold.
     assert 0.13 < run.summary["virtual_s"] < 0.17

@@ -1,24 +1,19 @@
 """Paper 2's larger presets: their configurations exist, and the paper's network trains."""
 
-import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from data_synth.corpus import Corpus
 from harness.acoustics.rbm import WideRandom
 from harness.algorithms.averaging import ModelAveraging
-from harness.experiment import loop
 from harness.experiment.experiment import Experiment
-from harness.experiment.run import train
 from harness.simulator import Averaging
-from harness.speech import frames
 from harness.speech.task import Frames
-from harness.store import Store
 from reproductions.paper import Subject
 from reproductions.paper2_ng_averaging import PAPER
 from reproductions.paper2_ng_averaging.prediction import REPORTED
+from tests.reproductions.test_paper1_presets import make_two_folds
 from tests.stand_in import noise_of
 
 PRINTED = REPORTED["paper"]
@@ -59,10 +54,4 @@ def test_the_papers_network_makes_its_first_folds_on_a_cpu(corpus, tmp_path, mon
         stages=(replace(config.stages[0], minibatch=6),), passes=1, tested="never",
         initial=WideRandom(), workers=2, protocol=replace(config.protocol, every=2),
     )  # fmt: skip
-    monkeypatch.setattr(frames, "_load_cached", lambda *settings: corpus)
-    monkeypatch.setattr(loop, "CHECKPOINT_EVERY_S", math.inf)  # of hundreds of megabytes
-    run = train(short, Store(tmp_path), lambda progress: None)
-    assert (run.status, run.summary["folds"]) == ("done", 2)
-    before, after = run.curve("dev_loss/iterate")[1]
-    assert np.isfinite([before, after]).all()
-    assert before != after
+    make_two_folds(short, corpus, tmp_path, monkeypatch)

@@ -150,16 +150,17 @@ def delay_compensation() -> Figure:
     )
 
 
+def unequal(speeds, protocol) -> Simulation:
+    """Workers of these speeds, the fastest of which take 1 s a minibatch."""
+    groups = tuple(WorkerGroup(1, "card", speed=speed) for speed in speeds)
+    cluster = Cluster(name="unequal", workers=groups, devices={"card": Device(launch_s=1.0)})
+    return Simulation(cluster, protocol, Workload(1, 0.0, 0.0), len(speeds), 0)
+
+
 def ringmaster() -> Figure:
     """Lemma 4.1: any R steps take at most ``2 min_m (sum 1/h / m)^-1 (1 + R / m)``."""
     speeds, most = [1.0] * 4 + [0.3] * 4 + [0.01] * 4, 8
-    cluster = Cluster(
-        name="unequal",
-        workers=tuple(WorkerGroup(1, "card", speed=s) for s in speeds),
-        devices={"card": Device(launch_s=1.0)},
-    )
-    simulation = Simulation(cluster, ParameterServer(), Workload(1, 0.0, 0.0), len(speeds), 0)
-    timeline = simulation.advance(folds=800)
+    timeline = unequal(speeds, ParameterServer()).advance(folds=800)
     made = replayed(Ringmaster(most), timeline, ONES[:1], START[:1])
     used_s, used = [0.0], 0.0
     for fold, time_s in enumerate(timeline.folds.time_s.tolist()):
@@ -207,13 +208,8 @@ def partial_folds() -> Figure:
 
 def stale_synchronous() -> Figure:
     bound, speeds = 3, (1.0, 1.0, 0.2)
-    cluster = Cluster(
-        name="unequal",
-        workers=tuple(WorkerGroup(1, "card", speed=s) for s in speeds),
-        devices={"card": Device(launch_s=1.0)},
-    )
-    simulation = Simulation(cluster, ParameterServer(bound=bound), Workload(1, 0.0, 0.0), 3, 0)
-    worker = simulation.advance(folds=300).folded().worker
+    timeline = unequal(speeds, ParameterServer(bound=bound)).advance(folds=300)
+    worker = timeline.folded().worker
     counts = (worker[:, None] == np.arange(3)).cumsum(0)
     ahead = float((counts.max(1) - counts.min(1)).max())
     return Figure(
@@ -224,13 +220,7 @@ def stale_synchronous() -> Figure:
 def backup_workers() -> Figure:
     """A round of N - b of N without jitter lasts as long as the (N - b)-th fastest."""
     speeds = (1.0, 0.9, 0.8, 0.1)
-    cluster = Cluster(
-        name="unequal",
-        workers=tuple(WorkerGroup(1, "card", speed=s) for s in speeds),
-        devices={"card": Device(launch_s=1.0)},
-    )
-    simulation = Simulation(cluster, BackupWorkers(backups=1), Workload(1, 0.0, 0.0), 4, 0)
-    timeline = simulation.advance(folds=20)
+    timeline = unequal(speeds, BackupWorkers(backups=1)).advance(folds=20)
     rounds = walked(GradientAveraging(SGD), slice_timeline(timeline, 0, 20), CURVATURE, START, 0.1)
     expected = START * (1 - 0.1 * CURVATURE) ** 20
     assert apart(rounds[-1], expected) < 1e-14

@@ -42,10 +42,9 @@ def squares_of_second(outputs, targets):
 
 
 @pytest.mark.parametrize("targets", [MARKS, ORDERS, ITSELF], ids=["any", "orders", "equal"])
-@pytest.mark.parametrize(
-    ("layer", "loss", "axis"),
-    [(Turned, functional.cross_entropy, 1), (nn.Linear, last_loss, 2), (nn.Linear, smooth_loss, 2)],
-)
+@pytest.mark.parametrize(("layer", "loss", "axis"), [
+    (Turned, functional.cross_entropy, 1), (nn.Linear, last_loss, 2), (nn.Linear, smooth_loss, 2),
+])  # fmt: skip
 def test_the_loss_tells_which_of_two_equal_dimensions_has_the_classes(layer, loss, axis, targets):
     model = layer(6, SAME)
     data = X, targets
@@ -84,15 +83,10 @@ def from_one(outputs, targets):
 
 
 @pytest.mark.parametrize("metric", ["error", "accuracy"])
-@pytest.mark.parametrize(
-    ("model", "loss", "targets"),
-    [
-        (Causal(1), "model", MARKS),
-        (nn.Linear(6, 7), next_loss, MARKS),
-        (nn.Linear(6, SAME), from_one, MARKS + 1),
-        (nn.Linear(6, 7), from_one, MARKS + 1),
-    ],
-)
+@pytest.mark.parametrize(("model", "loss", "targets"), [
+    (Causal(1), "model", MARKS), (nn.Linear(6, 7), next_loss, MARKS),
+    (nn.Linear(6, SAME), from_one, MARKS + 1), (nn.Linear(6, 7), from_one, MARKS + 1),
+])  # fmt: skip
 def test_a_loss_of_other_targets_has_no_metric_of_ours(model, loss, targets, metric):
     told = f"^metric: {metric}: {OTHER}; allowed: metric='loss' or a function$"
     with pytest.raises(UserError, match=told):
@@ -104,14 +98,10 @@ def log_loss(outputs, targets):
     return functional.nll_loss(outputs.log().mT, targets)
 
 
-@pytest.mark.parametrize(
-    ("model", "loss"),
-    [
-        (Causal(0), own_loss),
-        (nn.Sequential(nn.Linear(6, 7), nn.Softmax(2)), log_loss),
-        (nn.Linear(6, 7), last_loss),
-    ],
-)
+@pytest.mark.parametrize(("model", "loss"), [
+    (Causal(0), own_loss), (nn.Linear(6, 7), last_loss),
+    (nn.Sequential(nn.Linear(6, 7), nn.Softmax(2)), log_loss),
+])  # fmt: skip
 def test_a_loss_of_the_targets_is_taken(model, loss):
     classes = inspect_module(model, loss, X, MARKS).classes
     assert (classes.count, classes.axis, classes.mistake) == (7, -1, "")

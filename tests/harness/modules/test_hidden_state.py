@@ -369,13 +369,16 @@ class Averaged(nn.Module):
         return self.inner(x)
 
 
-@pytest.mark.parametrize("replaced", [False, True])
-def test_an_average_of_the_weights_is_a_plain_loops(tmp_path, replaced):
-    model = Averaged(replaced=replaced)
+def must_train_alike(tmp_path, model: nn.Module) -> None:
     found = train(tmp_path, model).model()
     for _ in range(8):
         step(model)
     torch.testing.assert_close(found.state_dict(), model.state_dict())
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_an_average_of_the_weights_is_a_plain_loops(tmp_path, replaced):
+    must_train_alike(tmp_path, Averaged(replaced=replaced))
 
 
 class Kept(nn.Module):
@@ -403,11 +406,7 @@ BY_DATA = [lambda m, x: m.kept.data.add_(0.1), lambda m, x: setattr(m.kept, "dat
 
 @pytest.mark.parametrize("write", [through_numpy, *BY_DATA])
 def test_a_buffer_written_unseen_by_versions_is_a_plain_loops(tmp_path, write):
-    model = Kept(write, torch.ones(4))
-    found = train(tmp_path, model).model()
-    for _ in range(8):
-        step(model)
-    torch.testing.assert_close(found.state_dict(), model.state_dict())
+    must_train_alike(tmp_path, Kept(write, torch.ones(4)))
 
 
 def replace(module, x):
@@ -490,11 +489,7 @@ def normed():
 
 @pytest.mark.parametrize("make", [pruned, normed], ids=["pruned", "weight_norm"])
 def test_weights_computed_before_each_forward_are_trained_as_in_a_plain_loop(tmp_path, make):
-    model = make()
-    found = train(tmp_path, model).model()
-    for _ in range(8):
-        step(model)
-    torch.testing.assert_close(found.state_dict(), model.state_dict())
+    must_train_alike(tmp_path, make())
 
 
 @pytest.mark.parametrize("hook", ["register_hook", "register_post_accumulate_grad_hook"])

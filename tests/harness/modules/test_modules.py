@@ -49,19 +49,37 @@ def final(run) -> torch.Tensor:
     return load_file(run.path(MODEL))["model"]
 
 
-def plain_loop(config: Experiment[Module], made=lambda p: torch.optim.SGD(p, RATE)) -> nn.Module:
+def plain_loop(
+    config: Experiment[Module], made=lambda p: torch.optim.SGD(p, RATE), *, factor=None, clip=None,
+    parts=1,
+) -> nn.Module:  # fmt: skip
     """What anybody writes: forward, backward, step, over the same minibatches."""
     problem = config.task.problem
     model = problem.module(config.seed)
     optimizer = made(model.parameters())
-    for stage in range(config.passes):
-        order = config.order(stage, problem.train)
+    orders = [config.order(stage, problem.train) for stage in range(config.passes)]
+    steps = sum(order.steps for order in orders)
+    rate_of = torch.optim.lr_scheduler.LambdaLR
+    scheduler = factor and rate_of(optimizer, lambda step: factor(step / steps))
+    for order in orders:
         for step in range(order.steps):
             rows = torch.as_tensor(order.rows_of([(0, step)])[0])
             optimizer.zero_grad()
-            problem.loss(model(problem.train.x[rows]), problem.train.y[rows]).backward()
+            outputs = [model(problem.train.x[some]) for some in rows.chunk(parts)]
+            problem.loss(torch.cat(outputs), problem.train.y[rows]).backward()
+            if clip is not None:
+                clip(model)
             optimizer.step()
+            if scheduler is not None:
+                scheduler.step()
     return model
+
+
+def must_equal(run, model: nn.Module, **bounds: float) -> None:
+    places = Parameters.from_module(model)
+    for name, ours in zip(places.names, places.views(final(run)), strict=True):
+        theirs = model.get_parameter(name).detach()
+        assert torch.allclose(ours, theirs, **{"rtol": 0.0, "atol": 0.0, **bounds}), name
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -72,10 +90,7 @@ def plain_loop(config: Experiment[Module], made=lambda p: torch.optim.SGD(p, RAT
 def test_one_worker_is_a_plain_loop_bit_for_bit(kind, algorithm, protocol, tmp_path):
     config = configured(problem_of(kind), algorithm, protocol, workers=1)
     run = execute(config, Store(tmp_path), silent)
-    model = plain_loop(config)
-    places = Parameters.from_module(model)
-    for name, ours in zip(places.names, places.views(final(run)), strict=True):
-        assert torch.equal(ours, model.get_parameter(name).detach()), name
+    must_equal(run, plain_loop(config))
 
 
 def test_stale_gradients_are_those_of_the_versions_that_were_read(tmp_path):
@@ -131,10 +146,7 @@ def test_an_optimizer_s_steps_are_those_of_torch(name, kind, tmp_path):
         problem_of(kind), method.algorithm, method.protocol, workers=1, schedule=Constant(rate)
     )
     run = execute(config, Store(tmp_path), silent)
-    model = plain_loop(config, made[name])
-    places = Parameters.from_module(model)
-    for parameter, ours in zip(places.names, places.views(final(run)), strict=True):
-        assert torch.allclose(ours, model.get_parameter(parameter), rtol=0, atol=2e-4), parameter
+    must_equal(run, plain_loop(config, made[name]), atol=2e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -143,10 +155,7 @@ def test_natural_gradient_s_steps_are_those_of_ngsgd_to_the_bit(kind, named, tmp
     method, problem = with_optimizer(method_of(named), "ngsgd"), problem_of(kind)
     config = configured(problem, method.algorithm, method.protocol, workers=1)
     run = execute(config, Store(tmp_path), silent)
-    model = plain_loop(config, lambda _: NGSGD(problem.module(0), RATE))
-    places = Parameters.from_module(model)
-    for parameter, ours in zip(places.names, places.views(final(run)), strict=True):
-        assert torch.equal(ours, model.get_parameter(parameter)), parameter
+    must_equal(run, plain_loop(config, lambda _: NGSGD(problem.module(0), RATE)))
 
 
 @pytest.mark.parametrize("named", ["async", "averaging:5"])

@@ -21,7 +21,14 @@ from harness.natural_gradient import NGSGD, NaturalGradient
 from harness.simulator import Averaging, ParameterServer
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
-from tests.harness.modules.test_modules import RATE, configured, final, problem_of
+from tests.harness.modules.test_modules import (
+    RATE,
+    configured,
+    final,
+    must_equal,
+    plain_loop,
+    problem_of,
+)  # fmt: skip
 from tests.killed import check_resumption
 from tests.modules import KINDS
 from tests.silence import silent
@@ -34,30 +41,6 @@ def factor(share: float) -> float:
     if share < 0.2:
         return share / 0.2
     return 0.1 + 0.9 * 0.5 * (1.0 + math.cos(math.pi * (share - 0.2) / 0.8))
-
-
-def plain_loop(config, made) -> nn.Module:
-    """A user's loop with a scheduler of torch."""
-    problem = config.task.problem
-    model = problem.module(config.seed)
-    optimizer = made(model.parameters())
-    orders = [config.order(stage, problem.train) for stage in range(config.passes)]
-    steps = sum(order.steps for order in orders)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: factor(step / steps))
-    for order in orders:
-        for step in range(order.steps):
-            rows = torch.as_tensor(order.rows_of([(0, step)])[0])
-            optimizer.zero_grad()
-            problem.loss(model(problem.train.x[rows]), problem.train.y[rows]).backward()
-            optimizer.step()
-            scheduler.step()
-    return model
-
-
-def must_equal(config, run, model: nn.Module) -> None:
-    places = Parameters.from_module(model)
-    for name, ours in zip(places.names, places.views(final(run)), strict=True):
-        assert torch.equal(ours, model.get_parameter(name).detach()), name
 
 
 def sgd(parameters):
@@ -88,7 +71,7 @@ def test_one_worker_with_warm_up_and_cosine_is_a_loop_with_a_scheduler_to_the_bi
     further = {"schedule": schedule, "workers": 1, "passes": 2}
     config = configured(problem_of(kind), algorithm, protocol, **further)
     run = execute(config, Store(tmp_path), silent)
-    must_equal(config, run, plain_loop(config, made))
+    must_equal(run, plain_loop(config, made, factor=factor))
 
 
 def test_elastic_averaging_follows_a_schedule_at_each_local_step(tmp_path):
@@ -233,23 +216,8 @@ def test_a_function_that_gives_no_number_later_is_one_line():
         schedule.factor_at(0.25)
 
 
-def clipped_loop(config, made, *, clip=None, parts=1) -> nn.Module:
-    """A user's loop with clipping and microbatches."""
-    problem = config.task.problem
-    model = problem.module(config.seed)
-    optimizer = made(model.parameters())
-    for stage in range(config.passes):
-        order = config.order(stage, problem.train)
-        for step in range(order.steps):
-            rows = torch.as_tensor(order.rows_of([(0, step)])[0])
-            optimizer.zero_grad()
-            outputs = torch.cat([model(problem.train.x[some]) for some in rows.chunk(parts)])
-            problem.loss(outputs, problem.train.y[rows]).backward()
-            if clip is not None:
-                norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-                clipped.append(bool(norm > clip))
-            optimizer.step()
-    return model
+def clip(model: nn.Module) -> None:
+    clipped.append(bool(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.3) > 0.3))
 
 
 clipped: list[bool] = []
@@ -267,16 +235,16 @@ def test_clipping_and_microbatches_are_those_of_a_loop_to_the_bit(name, kind, tm
     config = configured(problem_of(kind), algorithm, protocol, **further)
     run = execute(config, Store(tmp_path), silent)
     clipped.clear()
-    model = clipped_loop(config, made, clip=0.3, parts=2)
+    model = plain_loop(config, made, clip=clip, parts=2)
     assert any(clipped)
-    must_equal(config, run, model)
+    must_equal(run, model)
 
 
 def test_weight_decay_comes_after_clipping_and_before_momentum(tmp_path):
     further = {"clip": 0.3, "weight_decay": 0.1, "workers": 1, "passes": 1}
     config = configured(problem_of("perceptron"), AsyncDescent(Momentum()), None, **further)
     run = execute(config, Store(tmp_path), silent)
-    must_equal(config, run, clipped_loop(config, decayed, clip=0.3))
+    must_equal(run, plain_loop(config, decayed, clip=clip))
 
 
 def test_natural_gradient_clips_before_and_decays_after_preconditioning(tmp_path):
@@ -284,17 +252,8 @@ def test_natural_gradient_clips_before_and_decays_after_preconditioning(tmp_path
     further = {"clip": 0.3, "weight_decay": 0.1, "workers": 1, "passes": 1}
     config = configured(problem, AsyncDescent(NaturalGradient()), None, **further)
     run = execute(config, Store(tmp_path), silent)
-    model, order = problem.module(0), config.order(0, problem.train)
-    optimizer = NGSGD(model, lr=RATE, weight_decay=0.1)
-    for step in range(order.steps):
-        rows = torch.as_tensor(order.rows_of([(0, step)])[0])
-        optimizer.zero_grad()
-        problem.loss(model(problem.train.x[rows]), problem.train.y[rows]).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.3)
-        optimizer.step()
-    places = Parameters.from_module(model)
-    for name, ours in zip(places.names, places.views(final(run)), strict=True):
-        assert torch.allclose(ours, model.get_parameter(name).detach(), rtol=1e-5, atol=1e-6), name
+    natural = NGSGD(problem.module(0), lr=RATE, weight_decay=0.1)
+    must_equal(run, plain_loop(config, lambda _: natural, clip=clip), rtol=1e-5, atol=1e-6)
 
 
 def test_rules_are_the_same_for_replicas_at_once_and_one_by_one():

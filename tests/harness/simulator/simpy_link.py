@@ -12,6 +12,7 @@ import simpy
 
 from harness.simulator import Cluster
 from harness.simulator.costs import computation_s, costs_of, folding_s
+from tests.harness.simulator.simpy_server import Counted
 
 
 class Own:
@@ -70,7 +71,7 @@ class Shared:
 LINKS = {"none": Own, "fifo": InTurn, "fair": Shared}
 
 
-class LinkedModel:
+class LinkedModel(Counted):
     """Workers, the link, and one server.
 
     Args:
@@ -93,12 +94,6 @@ class LinkedModel:
 
     def _folding(self, who, step):
         return folding_s(self.costs, who, step)
-
-    def run(self, folds):
-        """(time, worker, staleness) of that many folds in all."""
-        self.goal, self.finished = folds, self.env.event()
-        self.env.run(self.finished)
-        return self.record
 
     def worker(self, who):
         env, copy_s, latency_s, step = self.env, self.costs.copy_s, self.costs.latency_s, 0

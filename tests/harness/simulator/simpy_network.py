@@ -11,6 +11,7 @@ import simpy
 
 from harness.simulator import Cluster
 from harness.simulator.costs import computation_s, costs_of, folding_s
+from tests.harness.simulator.simpy_server import Counted
 
 
 class Ways:
@@ -104,7 +105,7 @@ class InParts:
                 message["departs"] = now + message["left"] / rate
 
 
-class NetworkedModel:
+class NetworkedModel(Counted):
     """Workers, shards, and the network between them.
 
     Args:
@@ -123,12 +124,6 @@ class NetworkedModel:
         self.record = []
         for who in range(workers):
             self.env.process(self.worker(who))
-
-    def run(self, folds):
-        """(time, worker, staleness) of so many folds."""
-        self.goal, self.finished = folds, self.env.event()
-        self.env.run(self.finished)
-        return self.record
 
     def worker(self, who):
         env, step = self.env, 0

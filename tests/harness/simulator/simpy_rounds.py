@@ -9,6 +9,7 @@ import math
 import simpy
 
 from harness.simulator.costs import computation_s, costs_of
+from tests.harness.simulator.simpy_server import Counted
 
 
 class AveragingModel:
@@ -102,7 +103,7 @@ class AveragingModel:
         event_of("arrived", *key).succeed()
 
 
-class BackupModel:
+class BackupModel(Counted):
     """The first N − b of a round are folded, or all that can still come.
 
     Args:
@@ -121,12 +122,6 @@ class BackupModel:
         self.workers = [self.env.process(self.worker(who)) for who in range(workers)]
         for strike in deaths:
             self.env.process(self.death(*strike))
-
-    def run(self, folds):
-        """[(end of fold, its workers)] of so many rounds."""
-        self.goal, self.finished = folds, self.env.event()
-        self.env.run(self.finished)
-        return self.record
 
     def death(self, who, at_s, down_s):
         yield self.env.timeout(at_s)

@@ -10,7 +10,17 @@ from harness.simulator import Cluster
 from harness.simulator.costs import computation_s, costs_of
 
 
-class Model:
+class Counted:
+    """What records folds, and ends at a number of them."""
+
+    def run(self, folds: int) -> list:
+        """The record of so many folds, as (time, worker, staleness) but of rounds."""
+        self.goal, self.finished = folds, self.env.event()
+        self.env.run(self.finished)
+        return self.record
+
+
+class Model(Counted):
     """Workers, their links and one server.
 
     Args:
@@ -33,12 +43,6 @@ class Model:
         self.processes = [self.env.process(self.worker(who)) for who in range(workers)]
         for death in deaths:
             self.env.process(self.death(*death))
-
-    def run(self, folds: int) -> list[tuple[float, int, int]]:
-        """(time, worker, staleness) of so many folds."""
-        self.goal, self.finished = folds, self.env.event()
-        self.env.run(self.finished)
-        return self.record
 
     def slowest(self) -> int:
         there = [n for n, present in zip(self.folds, self.present, strict=True) if present]
