@@ -48,8 +48,11 @@ from harness.base.errors import UserError
 from harness.base.files import DEFAULT_STORE
 from harness.base.log import LOG
 from harness.experiment.display import Tally
-from harness.experiment.grid import Runner, idle_lines, repeat_lines
+from harness.experiment.experiment import Experiment, Judged, Problem, Stage, Task
+from harness.experiment.grid import Runner, idle_lines, repeat_lines, run_all
 from harness.experiment.methods import Asked, Method, method_of
+from harness.experiment.order import Rows
+from harness.experiment.run import run
 from harness.judge.comparison import build_table
 from harness.modules import trained
 from harness.modules.allowed import (
@@ -123,6 +126,7 @@ __all__ = [
     "EagerDiLoCo",
     "Easgd",
     "ElasticDiLoCo",
+    "Experiment",
     "Exponential",
     "Fault",
     "FedBuff",
@@ -134,6 +138,7 @@ __all__ = [
     "Host",
     "Int8",
     "Jitter",
+    "Judged",
     "Linear",
     "Link",
     "LocalOptimizer",
@@ -154,17 +159,21 @@ __all__ = [
     "PartialFolds",
     "PlainFolds",
     "PowerSgd",
+    "Problem",
     "Result",
     "Ringmaster",
+    "Rows",
     "Run",
     "Schedule",
     "Server",
     "ServerDescent",
     "Settings",
+    "Stage",
     "StalenessAware",
     "Steps",
     "Stragglers",
     "StreamingDiLoCo",
+    "Task",
     "Timeline",
     "TimingProtocol",
     "Tolerated",
@@ -184,6 +193,8 @@ __all__ = [
     "local_direction",
     "local_steps",
     "rollouts",
+    "run",
+    "run_all",
     "simulate",
     "tolerate",
     "train",
@@ -236,9 +247,9 @@ def simulate(
 
 @resumable
 def train(
-    model: Model,
-    loss: AskedLoss,
-    data: Any,
+    model: Model | Task,
+    loss: AskedLoss | None = None,
+    data: Any = None,
     *,
     cluster: Cluster | str | Path,
     algorithm: Asked = "async",
@@ -249,8 +260,8 @@ def train(
     """Train a module on a simulated cluster, once for each seed.
 
     Args:
-        model: a module, from whose parameters every run starts; or a function that makes one for
-            each seed.
+        model: a module, from whose parameters every run starts; a function that makes one for
+            each seed; or a `Task`, without loss and data.
         loss: function of outputs and targets, one number a minibatch; learning rates multiply its
             gradient. ``"model"`` is the ``loss`` of the model's outputs.
         data: a pair of arrays, a map-style dataset of pairs, a `DataLoader` of one, or a function
@@ -267,15 +278,17 @@ def train(
     """
     check_whole("workers", workers)
     with Call(model, loss, data, cluster, settings) as call:
-        found = call.run([algorithm], [workers], call.rate_or_own(rate))
-    return Result(build_table(found, call.settings.target), call.module)
+        grid = call.prepare(call.grid([algorithm], [workers], call.rate_or_own(rate)))
+        cells = grid.run(call.runner)
+        call.say_idle(cells)
+    return Result(build_table(cells, call.settings.target), call.module)
 
 
 @resumable
 def compare(
-    model: Model,
-    loss: AskedLoss,
-    data: Any,
+    model: Model | Task,
+    loss: AskedLoss | None = None,
+    data: Any = None,
     *,
     cluster: Cluster | str | Path,
     algorithms: Sequence[Asked] = ("async", "sync"),
@@ -305,16 +318,17 @@ def compare(
     check_kind("rates", rates, RATES, "'sweep', a number, or one by algorithm")
     assert not isinstance(rates, str)
     with Call(model, loss, data, cluster, settings) as call:
-        found = call.run(algorithms, workers, rates)
-    table = build_table(found, call.settings.target, call.impossible)
+        cells = call.prepare(call.grid(algorithms, workers, rates)).run(call.runner)
+        call.say_idle(cells)
+    table = build_table(cells, call.settings.target, call.impossible)
     return Result(table, call.module)
 
 
 @resumable
 def tolerate(
-    model: Model,
-    loss: AskedLoss,
-    data: Any,
+    model: Model | Task,
+    loss: AskedLoss | None = None,
+    data: Any = None,
     *,
     cluster: Cluster | str | Path,
     algorithm: Asked = "async",
@@ -376,7 +390,8 @@ def tolerate(
             return there.grid([method], [count], fixed)
 
         def run(value: float, grid: Grid, tally: Tally) -> list[Cell]:
-            return turn(value)[0].run_grid(grid, tally)
+            there = turn(value)[0]
+            return there.prepare(grid).run(there.runner, tally)
 
         jobs = call.settings.jobs
         found = ToleranceSearch(search, grid_at, run, jobs).find()
@@ -427,7 +442,6 @@ def rollouts(
         UserError: a mistake, in one line that says what is allowed.
     """
     # when needed: a program that trains no policy does without a dozen modules
-    from harness.experiment.grid import run_named
     from harness.rollouts.own import configure
     from lagbench.rollout_result import RolloutResult
 
@@ -436,7 +450,7 @@ def rollouts(
     configs = {seed: replace(config, seed=seed) for seed in seeds_of(seeds)}
     folder = writable_folder(Path(store), "store")
     with Runner(Store(folder), 1, keeps_faults=False) as runner:
-        found = run_named(runner, configs, lambda seed: f"rollouts, seed {seed}")
+        found = runner.run(configs, lambda seed: f"rollouts, seed {seed}")
     return RolloutResult(list(found.values()), config)
 
 
@@ -459,9 +473,9 @@ def load_into(module: nn.Module, run: Run | str | Path, worker: int = 0) -> nn.M
 
 @resumable
 def advise(
-    model: Model,
-    loss: AskedLoss,
-    data: Any,
+    model: Model | Task,
+    loss: AskedLoss | None = None,
+    data: Any = None,
     *,
     machines: Cluster | str | Path,
     algorithms: Sequence[Asked] = ("async", "sync", "averaging"),

@@ -26,7 +26,7 @@ from data_synth import load_corpus
 from harness.base.errors import EXIT_DONE, name_error
 from harness.base.registry import entries
 from harness.cli import Parser, exit_code
-from harness.experiment.grid import Runner, run_named
+from harness.experiment.grid import Runner
 from harness.judge import comparison
 from harness.judge.results import Exhibit, Results, read_results, write_results
 from harness.store import Run, Store
@@ -263,7 +263,7 @@ def _execute_seed(
     corpus = load_corpus(size.corpus, scale=scaling.scale, seed=seed, progress=say)
     configs = scaling.configs(Subject(scaling.scale, corpus, seed, device), seed, size)
     left_s = None if math.isinf(end_s) else max(end_s - time.monotonic(), 1.0)
-    return run_named(runner, configs, run_name, left_s)
+    return runner.run(configs, run_name, left_s)
 
 
 def main() -> int:

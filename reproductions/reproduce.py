@@ -14,7 +14,7 @@ from typing import Any
 import reports
 from harness.base.seeds import identity
 from harness.experiment.contract import Configuration
-from harness.experiment.grid import execute_named
+from harness.experiment.grid import Runner
 from harness.experiment.pools import Submission
 from harness.judge import comparison
 from harness.judge.builders import ASKED, Maker, Runs, build_claim, build_exhibit, divergence_hashes
@@ -191,7 +191,8 @@ def _execute_runs(
         configs: Mapping[tuple[str, int], Configuration], store: Store
     ) -> dict[tuple[str, int], Run]:
         left_s = None if end_s is None else end_s - time.monotonic()
-        return execute_named(configs, run_name, store, request.jobs, left_s, request.submit)
+        with Runner(store, request.jobs, request.submit) as runner:
+            return runner.run(configs, run_name, left_s)
 
     end_s = None if request.budget_s is None else time.monotonic() + request.budget_s
     store = request.store.under(describe_moment(paper))

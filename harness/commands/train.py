@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _run_on_processes(arguments)
     if arguments.paced:
         raise UserError("--paced: for real processes; allowed: with --processes N")
-    from harness.experiment.grid import execute_named, idle_lines, repeat_lines
+    from harness.experiment.grid import Runner, idle_lines, repeat_lines
     from harness.store import Store
     from harness.store.files import writable_folder
 
@@ -66,7 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     store = Store(writable_folder(arguments.out, "--out"))
     for line in repeat_lines(configs.values()):
         _say(line)
-    found = execute_named(configs, str, store, jobs=arguments.jobs, submit=submit)
+    with Runner(store, arguments.jobs, submit) as runner:
+        found = runner.run(configs)
     for name, each in found.items():
         if len(found) > 1:
             print(f"{name.partition(', ')[2]}:")

@@ -237,14 +237,14 @@ class Application(ABC, Generic[Config]):
     def execute(self, config: Config, store: Store, watch: Watch) -> Run:
         """See `Configuration`."""
 
-    def replay(self, config: Config, run: Run, store: Store, watch: Watch) -> Run:
+    def replay(self, config: Config, recorded: Run, store: Store, watch: Watch) -> Run:
         """Execute a recorded run again on one device, in its recorded order.
 
         Raises:
             UserError: by default: a timeline does not determine runs of this task.
         """
         del store, watch
-        raise UserError(f"{run.dir}: a run of {config.kind} has no record to replay")
+        raise UserError(f"{recorded.dir}: a run of {config.kind} has no record to replay")
 
     @abstractmethod
     def pieces(self, config: Config, say: Say) -> Any:

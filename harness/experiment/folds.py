@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from harness.algorithms.schedules import Pace, trial_losses
-from harness.experiment.boundaries import SEARCH, Boundaries, Segment
+from harness.experiment.boundaries import SEARCH, Boundaries
 from harness.experiment.contract import Progress, Watch
 from harness.experiment.experiment import AnyExperiment, Problem
 from harness.experiment.loop import (
@@ -93,7 +93,15 @@ class FrameTraining(Training[FrameExecutor]):
             self._end_stage()
             if self.pace.stop or self.position.stage >= self.config.passes:
                 return False
-        self._advance(segment)
+        if self._boundaries.is_chunk(segment.begins):
+            self.pace.rate = self._search()
+        timeline = self.executor.advance(
+            segment.folds,
+            drain=segment.drain,
+            handing_out=segment.handing_out,
+            rate=self.pace.rate,
+        )
+        self._count(timeline, segment.ends)
         self._score(segment.ends)
         if segment.ends in self._boundaries.held_out_tests:
             loss = self.problem.held_out_loss(self.executor.server.model)
@@ -112,22 +120,16 @@ class FrameTraining(Training[FrameExecutor]):
     def _boundaries(self) -> Boundaries:
         return Boundaries(self.config, self.order, self.position.stage)
 
-    def _advance(self, asked: Segment) -> None:
-        """Search a rate if a chunk begins here, then execute up to the next boundary."""
-        position = self.position
-        if self._boundaries.is_chunk(asked.begins):
-            self.pace.rate = self._search()
-        happened = self.executor.advance(
-            asked.folds, drain=asked.drain, handing_out=asked.handing_out, rate=self.pace.rate
-        )
-        self.segments.append(happened)
-        minibatches = int(happened.folded().steps.sum())
+    def _count(self, timeline: Timeline, step: int) -> None:
+        """Keep a segment, and count what was trained on in it."""
+        self.segments.append(timeline)
+        position, minibatches = self.position, int(timeline.folded().steps.sum())
+        rows = minibatches * self.order.minibatch
         position.loss_frames += minibatches * self.problem.losses_in(self.order.minibatch)
-        position.folded += minibatches * self.order.minibatch
-        position.trained += minibatches * self.order.minibatch
-        if len(happened.restarts):
+        position.folded, position.trained = position.folded + rows, position.trained + rows
+        if len(timeline.restarts):
             position.trained = self._count_kept()
-        position.step = asked.ends
+        position.step = step
 
     def _count_kept(self) -> int:
         """The rows whose folds no failure of the server has undone."""

@@ -14,10 +14,11 @@ import re
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,10 +31,11 @@ from harness.base.errors import (
     lacks_memory,
     machine_error,
 )
+from harness.base.files import DEFAULT_STORE
 from harness.base.log import LOG
 from harness.base.seeds import SHORT, identity
 from harness.experiment import loop
-from harness.experiment.contract import Configuration, TaskConfig, Watch
+from harness.experiment.contract import Configuration, TaskConfig
 from harness.experiment.display import Display, Tally
 from harness.experiment.pools import (
     Parcel,
@@ -77,12 +79,14 @@ class Runner:
         submit: where jobs run; None for processes of this machine.
         keeps_faults: whether a run that raises an error is stored as failed, and the others
             continue; otherwise the error is raised.
+        executor: executes runs in place of processes or jobs of ours, all at once; it stays open.
     """
 
     store: Store
     jobs: int
     submit: Submission | None = None
     keeps_faults: bool = True
+    executor: Executor | None = None
     _executor: Executor | None = field(default=None, init=False)
     _display: Display = field(default_factory=lambda: Display({}, {}), init=False)
 
@@ -90,28 +94,28 @@ class Runner:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._executor is not None:
+        if self._executor not in (None, self.executor):
             self._executor.shutdown(wait=False, cancel_futures=True)
         self._executor = None
 
     def run(
         self,
-        configs: Sequence[Configuration],
-        titles: Mapping[str, str] | None = None,
+        configs: Mapping[Key, Configuration],
+        called: Callable[[Key], str] = str,
         budget_s: float | None = None,
         tally: Tally | None = None,
-    ) -> dict[str, Run]:
-        """Run every configuration that the store lacks; returns all runs by hash.
+    ) -> dict[Key, Run]:
+        """Run every configuration that the store lacks; returns all runs, finished.
 
         Equal configurations run once. A run that another process with the same store executes now
         moves to the end.
 
         Args:
-            configs: the configurations.
-            titles: names for the user by hash.
+            configs: configurations, by any keys.
+            called: gives the title of a key on the display.
             budget_s: seconds after which running ones are stopped, with checkpoints; None for no
                 limit.
-            tally: counts the trainings of a search of which these are a part.
+            tally: counts the trainings of a search of which these are a part; the caller adds them.
 
         Raises:
             UserError: a run met bad input.
@@ -119,35 +123,40 @@ class Runner:
             KeyboardInterrupt: also when the budget is spent; checkpoints are kept.
         """
         end_s = math.inf if budget_s is None else time.monotonic() + budget_s
-        wanted = longest_first({identity(config.to_dict()): config for config in configs})
+        hashes = {key: identity(config.to_dict()) for key, config in configs.items()}
+        titles: dict[str, dict[str, None]] = {}
+        for key, name in hashes.items():
+            titles.setdefault(name, {})[called(key)] = None
+        wanted = longest_first({name: configs[key] for key, name in hashes.items()})
         unfinished = self.store.missing(wanted)
         missing = {name: config for name, config in wanted.items() if name in unfinished}
         efforts = {name: config.effort for name, config in missing.items()}
-        with Display(titles or {}, efforts, len(wanted) - len(missing), tally) as self._display:
-            if self.submit is None and min(self.jobs, len(missing)) <= 1:
-                self._run_here(missing, end_s)
+        labels = {name: " = ".join(several) for name, several in titles.items()}
+        with Display(labels, efforts, len(wanted) - len(missing), tally) as self._display:
+            is_here = self.submit is None and self.executor is None
+            if is_here and min(self.jobs, len(missing)) <= 1:
+                waiting = [(name,) for name in missing]
+                while waiting:
+                    _check_budget(end_s)
+                    (name,) = self._pop_next(waiting)
+                    with keep_faults(missing[name], self.store, self.keeps_faults):
+                        run(missing[name], self.store, partial(self._watch, end_s))
+                    self._display.finish(name)
             else:
                 self._run_jobs(missing, end_s)
-        return {name: self.store.load(name) for name in wanted}
+        runs = {name: self.store.load(name) for name in wanted}
+        return {key: runs[name] for key, name in hashes.items()}
 
-    def _run_here(self, configs: Mapping[str, Configuration], end_s: float) -> None:
-        def watch(progress: Any) -> None:
-            self._display.hear(progress)
-            _check_budget(end_s)
-
-        waiting = [(name,) for name in configs]
-        while waiting:
-            _check_budget(end_s)
-            (name,) = self._pop_next(waiting)
-            execute_run(configs[name], self.store, self.keeps_faults, watch)
-            self._display.finish(name)
+    def _watch(self, end_s: float, progress: Any) -> None:
+        self._display.hear(progress)
+        _check_budget(end_s)
 
     def _run_jobs(self, configs: Mapping[str, Configuration], end_s: float) -> None:
         size = self.submit.runs_a_job if self.submit else 1
         waiting, losses = split_into_jobs(list(configs), size), _Losses(self.store)
         at_once = self.jobs
-        if self.submit and self.submit.where in ("slurm", "dask", "ray"):
-            at_once = len(waiting)  # the cluster itself knows how many it runs at a time
+        if self.executor or (self.submit and self.submit.where in ("slurm", "dask", "ray")):
+            at_once = len(waiting)  # that itself knows how many it runs at a time
         running: dict[Future[Any], Names] = {}
         try:
             while waiting or running:
@@ -194,7 +203,9 @@ class Runner:
             return self._submit_calls(calls)
 
     def _submit_calls(self, calls: Sequence[tuple[Any, ...]]) -> Sequence[Future[Any]]:
-        if self._executor is None and self.submit is None:
+        if self.executor is not None:
+            self._executor = self.executor
+        elif self._executor is None and self.submit is None:
             self._executor = ProcessExecutor(NEEDED, lambda news: self._display.hear(news))
         elif self._executor is None and self.submit is not None:
             self._executor = open_executor(
@@ -285,7 +296,8 @@ def run_job(packed: bytes, store: Store, keeps_faults: bool) -> str:
             if name != identity(config.to_dict()):
                 told = "code that another process reads otherwise, or that has been edited since"
                 raise UserError(f"{told}; allowed: the code of the program that asks, or jobs=1")
-            execute_run(config, store, keeps_faults, tell)
+            with keep_faults(config, store, keeps_faults):
+                run(config, store, tell)
     except UserError as error:
         return str(error)
     except Exception as error:
@@ -294,14 +306,14 @@ def run_job(packed: bytes, store: Store, keeps_faults: bool) -> str:
     return ""
 
 
-def execute_run(config: Configuration, store: Store, keeps_faults: bool, watch: Watch) -> None:
-    """Execute a run in this process, on one thread.
+@contextmanager
+def keep_faults(config: Configuration, store: Store, keeps_faults: bool) -> Generator[None]:
+    """Run a configuration in this process on one thread, within this context.
 
     Args:
-        config: its configuration.
+        config: the configuration.
         store: store of the run.
         keeps_faults: whether an error is stored with the run as failed, and not raised.
-        watch: receives progress.
 
     Raises:
         UserError: bad input, or an error of the user's code or of this machine.
@@ -309,7 +321,7 @@ def execute_run(config: Configuration, store: Store, keeps_faults: bool, watch: 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        run(config, store, watch)
+        yield
     except Exception as error:
         if isinstance(error, UserError):
             raise
@@ -336,54 +348,25 @@ def longest_first(configs: Mapping[str, AnyConfig]) -> dict[str, AnyConfig]:
     return {name: configs[name] for name in names}
 
 
-def execute_named(
-    configs: Mapping[Key, Configuration],
-    called: Callable[[Key], str],
-    store: Store | Path,
-    jobs: int,
-    budget_s: float | None = None,
-    submit: Submission | None = None,
-) -> dict[Key, Run]:
-    """Run every configuration and return its finished run; equal ones run once.
+def run_all(
+    experiments: Sequence[Configuration],
+    store: Store | str | Path = DEFAULT_STORE,
+    executor: Executor | None = None,
+) -> list[Run]:
+    """The runs of several experiments, in their order; finished ones are not repeated.
 
     Args:
-        configs: configurations, by any keys.
-        called: gives the title of a key on the display.
+        experiments: the experiments.
         store: store of the runs, or its folder.
-        jobs: number of runs at a time.
-        budget_s: see `Runner.run`.
-        submit: where jobs run; None for processes of this machine.
+        executor: any executor of `concurrent.futures`; None to run one after the other, here.
 
     Raises:
         UserError, ProcessDied, KeyboardInterrupt: as `Runner.run`.
     """
-    with Runner(store if isinstance(store, Store) else Store(store), jobs, submit) as runner:
-        return run_named(runner, configs, called, budget_s)
-
-
-def run_named(
-    runner: Runner,
-    configs: Mapping[Key, Configuration],
-    called: Callable[[Key], str],
-    budget_s: float | None = None,
-    tally: Tally | None = None,
-) -> dict[Key, Run]:
-    """As `execute_named`, on a runner that stays open, for a search that chooses further runs.
-
-    Args:
-        runner: executes runs that its store lacks.
-        configs: configurations, by any keys.
-        called: gives the title of a key on the display.
-        budget_s: see `Runner.run`.
-        tally: counts the trainings of the search; the caller adds the runs.
-    """
-    hashes = {key: identity(config.to_dict()) for key, config in configs.items()}
-    labels: dict[str, dict[str, None]] = {}
-    for key, hash_ in hashes.items():
-        labels.setdefault(hash_, {})[called(key)] = None
-    titles = {hash_: " = ".join(names) for hash_, names in labels.items()}
-    runs = runner.run(list(configs.values()), titles, budget_s, tally)
-    return {key: runs[hash_] for key, hash_ in hashes.items()}
+    store = store if isinstance(store, Store) else Store(store)
+    with Runner(store, 1, keeps_faults=False, executor=executor) as runner:
+        runs = runner.run(dict(enumerate(experiments)), lambda place: f"run {place + 1}")
+    return [*runs.values()]
 
 
 def repeat_lines(configs: Iterable[TaskConfig]) -> list[str]:

@@ -202,8 +202,9 @@ class Training(ABC, Generic[Executing]):
 
     # -- the way through a run -----------------------------------------------------------
 
-    def run(self) -> Outcome:
-        """Train to the end: ``"done"`` or ``"diverged"``."""
+    def run(self) -> None:
+        """Train to the end, and write timeline, attachments, model and summary to the store."""
+        status: Outcome = "done"
         self._next_save = time.monotonic() + CHECKPOINT_EVERY_S
         try:
             if not self.writer.rows():  # a resumed run has evaluated its initial model
@@ -213,8 +214,20 @@ class Training(ABC, Generic[Executing]):
                     self._save()
             self.finish()
         except Diverged:
-            return "diverged"
-        return "done"
+            status = "diverged"
+        timeline = concat(self.segments)
+        summary, note = self.summarise(status, timeline)
+        with TemporaryDirectory() as folder:
+            save_timeline(timeline, path := Path(folder) / TIMELINE)
+            self.writer.attach(TIMELINE, path)
+        for name, content in self.attachments().items():
+            if isinstance(content, bytes):
+                self.writer.attach(name, content)
+            else:
+                self.writer.attach_arrays(name, content)
+        self.writer.attach_arrays(WORD_ERRORS, self.word_errors)
+        self.writer.attach_arrays(MODEL, {"model": to_array(self.model_to_deploy())})
+        self.writer.finish(status, summary, note)
 
     def moment(self) -> Moment:
         """Folds, passes and time of the run so far."""
@@ -381,21 +394,3 @@ def _last(rows: Sequence[MetricRow], metric: str, unit: str) -> str:
 
 def _format_signed(value: float) -> str:
     return f"{'−' if value < 0 else ''}{abs(value):.3g}"
-
-
-def carry_out(training: Training[Any]) -> None:
-    """Train to the end, and write timeline, attachments, model and summary to the store."""
-    writer, status = training.writer, training.run()
-    timeline = concat(training.segments)
-    summary, note = training.summarise(status, timeline)
-    with TemporaryDirectory() as folder:
-        save_timeline(timeline, path := Path(folder) / TIMELINE)
-        writer.attach(TIMELINE, path)
-    for name, content in training.attachments().items():
-        if isinstance(content, bytes):
-            writer.attach(name, content)
-        else:
-            writer.attach_arrays(name, content)
-    writer.attach_arrays(WORD_ERRORS, training.word_errors)
-    writer.attach_arrays(MODEL, {"model": to_array(training.model_to_deploy())})
-    writer.finish(status, summary, note)

@@ -557,6 +557,33 @@ class Examples(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Training data in host memory, each row a piece of its own.
+
+    Args:
+        x: inputs ``[N, ...]``.
+        y: targets ``[N, ...]``.
+    """
+
+    x: Tensor
+    y: Tensor
+
+    @cached_property
+    def start(self) -> np.ndarray:
+        """The first row of each piece: itself."""
+        return np.arange(len(self.x))
+
+    @cached_property
+    def frames(self) -> np.ndarray:
+        """Rows of each piece: one."""
+        return np.ones(len(self.x), np.int64)
+
+    def gather(self, rows: Tensor) -> Minibatch:
+        """See `Examples`."""
+        return Minibatch(self.x[rows], self.y[rows])
+
+
 class Minibatches:
     """The minibatches of one run; equal in every process that executes it.
 

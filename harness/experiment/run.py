@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 from harness.base import reads
@@ -13,71 +14,61 @@ from harness.experiment.contract import EXECUTED, Configuration, TaskConfig, Wat
 from harness.experiment.executors import SimulationExecutor
 from harness.experiment.experiment import AnyExperiment, Experiment, Pieces
 from harness.experiment.folds import ExecutedBy, FrameTraining
-from harness.experiment.loop import carry_out
 from harness.experiment.order import Laid
 from harness.simulator import Simulation, Timeline, concat
 from harness.simulator.foresight import load_bundled
 from harness.simulator.full_run import Whole, overall_rate
-from harness.store import Run, RunWriter, Store
+from harness.store import AlreadyFinished, Run, Store
 
 MOST_FOLDS = 200_000
 """Folds that are simulated; a longer run is extrapolated at its rate after the start."""
 
 
-def run(config: Configuration, store: Store, watch: Watch = ignore) -> Run:
-    """Load the finished run of a configuration from the store, or execute or resume it.
-
-    Keys of a training that nothing reads are written beside its run.
-
-    Args:
-        config: an experiment, or another computation that the store keeps.
-        store: the store of the run.
-        watch: receives progress.
-
-    Raises:
-        UserError: bad input.
-    """
-    if not isinstance(config, TaskConfig):
-        return cast(Any, config).execute(store, watch)
-    watched = reads.Reads(config, load_bundled(config.cluster.name), identity(config.to_dict()))
-    work = config.cluster.workload
-    if work is not None and work.minibatch_flops == config.workload().minibatch_flops:
-        watched.use(work)  # where the run was configured
-    with reads.watch(watched):
-        if isinstance(config, Experiment):
-            return train(cast(AnyExperiment, config), store, watch)
-        return load("tasks", config.kind).execute(config, store, watch)
-
-
-def train(
-    experiment: AnyExperiment,
+def run(
+    config: Configuration,
     store: Store,
-    watch: Watch,
+    watch: Watch = ignore,
     executed_by: ExecutedBy = SimulationExecutor,
     how: Mapping[str, object] | None = None,
     *,
     alone: bool = True,
 ) -> Run:
-    """Load the finished run of an experiment from the store, or train or resume it.
+    """Load the finished run of a configuration from the store, or execute or resume it.
 
     Args:
-        experiment: the experiment.
+        config: an experiment, or another computation that the store keeps.
         store: the store of the run.
         watch: receives progress.
-        executed_by: makes the executor, by default a simulated cluster.
+        executed_by: makes an experiment's executor, by default a simulated cluster.
         how: the part of the identity that names another executor; None for a simulated cluster.
         alone: whether no other thread uses the run's tensors.
 
     Raises:
-        UserError: this machine cannot compute as the experiment asks.
+        UserError: bad input, or this machine cannot compute as the experiment asks.
     """
+    if not isinstance(config, TaskConfig):
+        return cast(Any, config).execute(store, watch)
+    with nullcontext() if how else _noting_unread_keys(config):
+        if not isinstance(config, Experiment):
+            return load("tasks", config.kind).execute(config, store, watch)
+        experiment = cast(AnyExperiment, config)
+        try:
+            with store.begin(identity_config(experiment, how)) as writer:
+                problem = experiment.task.open(experiment, store, watch)
+                with problem.computing(alone=alone):
+                    FrameTraining(writer, experiment, problem, watch, executed_by).run()
+        except AlreadyFinished as finished:
+            return finished.run
+        return store.load(writer.hash)
 
-    def execute(writer: RunWriter) -> None:
-        problem = experiment.task.open(experiment, store, watch)
-        with problem.computing(alone=alone):
-            carry_out(FrameTraining(writer, experiment, problem, watch, executed_by))
 
-    return store.obtain(identity_config(experiment, how), execute)
+def _noting_unread_keys(config: TaskConfig) -> AbstractContextManager[object]:
+    """Within it, keys of a training that nothing reads are written beside its run."""
+    watched = reads.Reads(config, load_bundled(config.cluster.name), identity(config.to_dict()))
+    work = config.cluster.workload
+    if work is not None and work.minibatch_flops == config.workload().minibatch_flops:
+        watched.use(work)  # where the run was configured
+    return reads.watch(watched)
 
 
 def identity_config(config: TaskConfig, how: Mapping[str, object] | None = None) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from harness.experiment.contract import (
 )
 from harness.experiment.executors import TimelineExecutor
 from harness.experiment.experiment import AnyExperiment, Experiment, Pieces, Task, complete_protocol
-from harness.experiment.run import MOST_FOLDS, time_passes, train
+from harness.experiment.run import MOST_FOLDS, run, time_passes
 from harness.simulator import Timeline
 from harness.simulator.full_run import Whole
 from harness.simulator.simulation import load_protocol
@@ -93,12 +93,12 @@ class Folds(Application[AnyExperiment]):
 
     def execute(self, config: AnyExperiment, store: Store, watch: Watch) -> Run:
         """See `Configuration`."""
-        return train(config, store, watch)
+        return run(config, store, watch)
 
-    def replay(self, config: AnyExperiment, run: Run, store: Store, watch: Watch) -> Run:
+    def replay(self, config: AnyExperiment, recorded: Run, store: Store, watch: Watch) -> Run:
         """See `Application`."""
-        made = partial(TimelineExecutor, timeline=load_timeline(run.path(TIMELINE)))
-        return train(config, store, watch, made, {"by": "a record"})
+        made = partial(TimelineExecutor, timeline=load_timeline(recorded.path(TIMELINE)))
+        return run(config, store, watch, made, {"by": "a record"})
 
     def pieces(self, config: AnyExperiment, say: Say) -> Pieces:
         """See `Application`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from inspect import signature
 from pathlib import Path
@@ -25,8 +25,7 @@ from harness.base.files import cluster_file
 from harness.base.log import LOG
 from harness.experiment.contract import Progress
 from harness.experiment.device import resolve
-from harness.experiment.display import Tally
-from harness.experiment.experiment import Experiment, Stage
+from harness.experiment.experiment import AnyExperiment, Experiment, Stage, Task
 from harness.experiment.grid import Runner, idle_lines, repeat_lines
 from harness.experiment.methods import Asked, Method, method_of, with_optimizer
 from harness.experiment.pools import Parcel, Submission
@@ -41,7 +40,7 @@ from harness.modules.partition import partition_of
 from harness.modules.parts import ModuleParts
 from harness.modules.reading import RandomExamples, is_batched
 from harness.modules.recipe import check_share, decays_beside, schedule_of, with_decay
-from harness.modules.settings import Settings, check_module
+from harness.modules.settings import ModuleTable, Settings, check_module
 from harness.modules.step_time import StepConfig, StepMeasurement, charge, check_charge
 from harness.modules.task import Module, problem_of, remark_direction
 from harness.natural_gradient import NaturalGradient
@@ -55,12 +54,19 @@ Model = nn.Module | Callable[[], nn.Module]
 """A module, from whose parameters every run starts; or a function that makes one for each seed."""
 
 
+OF_MODULES = frozenset(
+    {"clip", "weight_decay", "accumulate", *(entry.name for entry in fields(ModuleTable))}
+) - {"minibatch"}
+"""Settings that a task without a module has not."""
+
+
 @dataclass
 class Call:
     """A user's module on a cluster.
 
     Args:
-        model: a module, or a function that makes one for each seed.
+        model: a module, or a function that makes one for each seed; or a `Task`, without loss and
+            data.
         loss: ``loss(outputs, targets)``: one number for a minibatch; ``"model"`` for its own.
         data: arrays, a map-style dataset or a `DataLoader`; or a function that returns one, with
             the seed as its argument or without arguments.
@@ -71,8 +77,8 @@ class Call:
         UserError: a value that is not allowed.
     """
 
-    model: Model
-    loss: AskedLoss
+    model: Model | Task
+    loss: AskedLoss | None
     data: Any
     cluster: Cluster | str | Path
     given: Mapping[str, Any]
@@ -87,15 +93,17 @@ class Call:
             self.settings = Settings(**parts, **self.given)
         except UserError as error:
             raise UserError(str(error).removeprefix("Settings.")) from error
+        self.task = self.model if isinstance(self.model, Task) else None
         self._check_arguments()
         self._choose_optimizer()
         self.device = resolve(str(self.settings.device), "device")
         self.machine = cluster_of(self.cluster)
-        check_charge(self.settings, self.machine)
+        if self.task is None:
+            check_charge(self.settings, self.machine)
         self._work = self.machine.workload  # kept by `with_cluster`: only this one is the user's
         folder = writable_folder(Path(self.settings.store), "store")
         self._store = Store(folder)
-        self._runner = self._make_runner()
+        self.runner = self._make_runner()
 
     def _check_arguments(self) -> None:
         """Reject objects that would be refused later only.
@@ -104,7 +112,10 @@ class Call:
             UserError: one of them.
         """
         asked = self.settings
-        check_module(asked)
+        if self.task is None:
+            check_module(asked)
+        elif names := sorted(OF_MODULES & self.given.keys()):
+            raise UserError(f"{names[0]}: of modules; allowed: without it, with a task")
         check_kind("store", asked.store, (str, Path), "a folder")
         check_kind("device", asked.device, (str, torch.device), "'cpu', 'cuda' or 'auto'")
         if asked.submit is not None:
@@ -154,7 +165,7 @@ class Call:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._runner.__exit__()
+        self.runner.__exit__()
 
     def _make_runner(self) -> Runner:
         """The runner; exceptions of runs propagate to the user."""
@@ -167,21 +178,7 @@ class Call:
         """Seeds of the reported runs."""
         return seeds_of(self.settings.seeds)
 
-    def run(self, methods: Sequence[Asked], workers: Sequence[int], rates: Rates) -> list[Cell]:
-        """Run every method with every number of workers; stored runs are not trained again.
-
-        Raises:
-            UserError: none of them can be trained; raised before training.
-        """
-        return self.run_grid(self.grid(methods, workers, rates))
-
-    def run_grid(self, grid: Grid, tally: Tally | None = None) -> list[Cell]:
-        """Run a grid of this experiment; see `run` and `Grid.run`."""
-        cells = self._prepare(grid).run(self._runner, tally)
-        self._say_idle(cells)
-        return cells
-
-    def _say_idle(self, cells: Iterable[Cell]) -> None:
+    def say_idle(self, cells: Iterable[Cell]) -> None:
         """Name the keys without effect on any run; of a search for a value, its end does."""
         if not self._turned:
             for line in idle_lines(run for cell in cells for run in cell.runs):
@@ -191,19 +188,20 @@ class Call:
         self, grid: Grid, budget: float | None = None, exhaustive: bool = False
     ) -> AdviceOutcome:
         """Search the method and number of workers of a grid that reach the target first."""
-        grid = self._prepare(grid)
+        grid = self.prepare(grid)
         plan = make_plan(grid, self.settings.target, budget)
-        found = AdviceSearch(plan, grid, self._runner, exhaustive).run()
-        self._say_idle(found.cells)
+        found = AdviceSearch(plan, grid, self.runner, exhaustive).run()
+        self.say_idle(found.cells)
         return found
 
-    def _prepare(self, grid: Grid) -> Grid:
+    def prepare(self, grid: Grid) -> Grid:
         """The grid without what cannot be trained; prints remarks before its runs."""
         grid = grid.drop_impossible(self._lay_out_first)
         self.impossible = grid.impossible
-        self._check_sendable(grid.methods)
-        for line in self._remarks(grid.methods):
-            self.say(line)
+        if self.task is None:
+            self._check_sendable(grid.methods)
+            for line in self._remarks(grid.methods):
+                self.say(line)
         if not self._turned:
             for line in repeat_lines([self._first(*pair) for pair in grid.pairs]):
                 self.say(line)
@@ -246,15 +244,22 @@ class Call:
                 ) from error
 
     def module(self, seed: int) -> nn.Module:
-        """A copy of the module of a seed's runs, before training."""
+        """A copy of the module of a seed's runs, before training.
+
+        Raises:
+            UserError: a task is trained, not a module.
+        """
+        if self.task is not None:
+            told = "a task's; allowed: its run's folder, which has the parameters"
+            raise UserError(f"model: {told}")
         return copy_module(self.problem(seed).module(seed))
 
-    def first(self, method: Asked, workers: int) -> Experiment[Module]:
+    def first(self, method: Asked, workers: int) -> AnyExperiment:
         """The configuration with the first seed and the guessed learning rate."""
         (named,) = self._methods([method])
         return self._first(named, workers)
 
-    def _first(self, method: Method, workers: int) -> Experiment[Module]:
+    def _first(self, method: Method, workers: int) -> AnyExperiment:
         return self.build_config(method, workers, self.settings.guess, self.seeds[0])
 
     def _lay_out_first(self, method: Method, workers: int) -> None:
@@ -264,7 +269,7 @@ class Call:
             UserError: they cannot be trained together.
         """
         config = self._first(method, workers)
-        config.order(0, config.task.problem.train)
+        config.order(0, config.task.open(config).pieces)
 
     def say(self, line: str) -> None:
         """Print a line on standard error, once for the experiment."""
@@ -302,13 +307,11 @@ class Call:
         found = [with_optimizer(method_of(each), optimizer) for each in methods]
         return [replace(each, algorithm=with_decay(each.algorithm, decay)) for each in found]
 
-    def build_config(
-        self, method: Method, workers: int, rate: float, seed: int
-    ) -> Experiment[Module]:
+    def build_config(self, method: Method, workers: int, rate: float, seed: int) -> AnyExperiment:
         """The configuration of one run."""
         settings, size = self.settings, self.settings.minibatch
         decays = decays_beside(method.algorithm)
-        task = Module(
+        task = self.task or Module(
             problem=self.problem(seed),
             work=self._timed[1],
             clip=settings.clip,
@@ -323,7 +326,7 @@ class Call:
             stages=(Stage(size, size),),
             passes=settings.passes,
             evaluations=settings.evaluations,
-            cluster=self._timed[0],
+            cluster=self.machine if self.task else self._timed[0],
             workers=workers,
             seed=seed,
             device=self.device,

@@ -21,7 +21,8 @@ from harness.experiment.contract import Say
 from harness.experiment.device import resolve
 from harness.experiment.experiment import AnyExperiment, Problem
 from harness.experiment.order import Minibatches
-from harness.experiment.run import identity_config, train
+from harness.experiment.run import identity_config
+from harness.experiment.run import run as execute
 from harness.experiment.run_file import load_application, load_folds
 from harness.networks.contract import StatefulNetwork
 from harness.processes.group import GOES_ON, LISTENING, SECRET, SERVER_RANK, Group, allow_files, say
@@ -182,7 +183,7 @@ def _train_or_load(run: AnyExperiment, asked: argparse.Namespace, hub: Hub) -> R
 
     with _show_progress(asked.file.stem) as watch:
         store, facts = Store(asked.out), _execution_facts(asked)
-        stored = train(run, store, watch, start_executor, facts, alone=False)
+        stored = execute(run, store, watch, start_executor, facts, alone=False)
     for executor in served:
         executor.close()
     if not served:  # the store had the run

@@ -95,9 +95,9 @@ class RolloutApplication(Application[RolloutConfig]):
         """See `Configuration`."""
         return train_rollouts(config, store, watch)
 
-    def replay(self, config: RolloutConfig, run: Run, store: Store, watch: Watch) -> Run:
+    def replay(self, config: RolloutConfig, recorded: Run, store: Store, watch: Watch) -> Run:
         """See `Application`."""
-        timeline = load_timeline(run.path(TIMELINE))
+        timeline = load_timeline(recorded.path(TIMELINE))
         made = partial(RecordedRollouts, timeline=timeline)
         return train_rollouts(config, store, watch, made, {"by": "a record"})
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from harness.experiment.contract import Progress, Watch
-from harness.experiment.loop import Diverged, Training, carry_out, describe_divergence
+from harness.experiment.loop import Diverged, Training, describe_divergence
 from harness.experiment.run import identity_config
 from harness.replay.fold_replay import Arrays, Facts
 from harness.rollouts.executor import REWARD, RolloutExecutor
@@ -206,7 +206,7 @@ def train_rollouts(
 
     def execute(writer: RunWriter) -> None:
         start = initial(config.start_config, store, watch)
-        carry_out(RolloutTraining(writer, config, start, watch, executed_by))
+        RolloutTraining(writer, config, start, watch, executed_by).run()
 
     with computing():
         return store.obtain(identity_config(config, how), execute)

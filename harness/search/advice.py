@@ -26,13 +26,22 @@ from harness.base.seeds import identity
 from harness.base.settings import format_count
 from harness.experiment.display import Span, Tally
 from harness.experiment.experiment import AnyExperiment
-from harness.experiment.grid import Runner, run_named
+from harness.experiment.grid import Runner
 from harness.experiment.methods import Method
 from harness.judge.comparison import IMPROVEMENT, Impossible, reach
 from harness.judge.direction import as_error, final_error
 from harness.search.comparison import SEARCHED, Grid, Try
 from harness.search.rates import TUNING_SEEDS, search_rate
-from harness.search.search import FACTOR, Steps, climb, follow, linearly_scaled, lowest, translate
+from harness.search.search import (
+    FACTOR,
+    Asking,
+    Steps,
+    climb,
+    follow,
+    linearly_scaled,
+    lowest,
+    translate,
+)
 from harness.simulator import Simulation
 from harness.store import Cell, Run
 
@@ -354,16 +363,14 @@ class AdviceSearch:
 
     def _follow(self, searches: Mapping[Any, Steps[Try, Run, Any]]) -> dict[Any, Any]:
         """Advance searches together and count their trainings."""
-
-        def run_all(wanted: list[tuple[Any, Try]]) -> list[Run]:
-            named = dict(each for _, each in wanted)
-            runs = run_named(self.runner, named, str, tally=self._tally)
+        for wanted in (asking := Asking(follow({**searches}))):
+            configs = dict(named for _, named in wanted)
+            runs = self.runner.run(configs, tally=self._tally)
             for name, run in runs.items():
-                self._passes[run.hash] = named[name].passes
+                self._passes[run.hash] = configs[name].passes
                 self._tally.add(self._stage, run)
-            return [runs[called] for _, (called, _) in wanted]
-
-        return follow({**searches}, run_all)
+            asking.answer([runs[name] for _, (name, _) in wanted])
+        return asking.result
 
     def _configure(
         self, candidate: Candidate, rate: float, seed: int, passes: int

@@ -11,7 +11,7 @@ from harness.base.errors import UserError
 from harness.base.log import LOG
 from harness.experiment.display import Span, Tally
 from harness.experiment.experiment import AnyExperiment
-from harness.experiment.grid import Runner, run_named
+from harness.experiment.grid import Runner
 from harness.experiment.methods import Method
 from harness.judge.comparison import Impossible
 from harness.judge.direction import final_error
@@ -22,7 +22,7 @@ from harness.search.rates import (
     RateChoice,
     search_rate,
 )
-from harness.search.search import Steps, follow, linearly_scaled, translate
+from harness.search.search import Asking, Steps, follow, linearly_scaled, translate
 from harness.store import Cell, Run
 
 Configure = Callable[[Method, int, float, int], AnyExperiment]
@@ -141,14 +141,12 @@ class Grid:
             for count in self._counts(method):
                 tally.expect((method.label, count), Span(len(self.seeds), len(self.seeds)))
 
-        def run_all(wanted: list[tuple[Any, Try]]) -> list[Run]:
-            runs = run_named(runner, dict(each for _, each in wanted), str, tally=shown)
-            for key, (called, _) in wanted:
-                tally.add(key, runs[called])
-            return [runs[called] for _, (called, _) in wanted]
-
-        cells = follow(searches, run_all)
-        return [cells[method.label, count] for method, count in self.pairs]
+        for wanted in (asking := Asking(follow(searches))):
+            runs = runner.run(dict(named for _, named in wanted), tally=shown)
+            for key, (name, _) in wanted:
+                tally.add(key, runs[name])
+            asking.answer([runs[name] for _, (name, _) in wanted])
+        return [asking.result[method.label, count] for method, count in self.pairs]
 
     def _describe_cost(self) -> str:
         """The number of trainings, before the first one."""

@@ -12,10 +12,10 @@ training does not diverge (`LargestRateConfig`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.schedules import Constant
@@ -44,13 +44,11 @@ MOST_TRIES = 14
 
 def follow(
     searches: dict[Key, Steps[Value, Outcome, Result]],
-    try_all: Callable[[list[tuple[Key, Value]]], Sequence[Outcome]],
-) -> dict[Key, Result]:
-    """Advance several searches together, to the end of the last.
+) -> Steps[tuple[Key, Value], Outcome, dict[Key, Result]]:
+    """Advance several searches together, to the end of the last: a search of their values by name.
 
     Args:
         searches: searches by name; one of them may add others, which begin at once.
-        try_all: tries the next values of all searches; returns their outcomes in order.
     """
     results: dict[Key, Result] = {}
     answers: dict[Key, Any] = {}  # None for a search that begins
@@ -64,8 +62,41 @@ def follow(
                     results[key] = end.value
         if not wanted:
             return results
-        found = iter(try_all([(key, each) for key, values in wanted.items() for each in values]))
-        answers = {key: [*islice(found, len(values))] for key, values in wanted.items()}
+        outcomes = iter((yield [(key, value) for key, tried in wanted.items() for value in tried]))
+        answers = {key: [*islice(outcomes, len(tried))] for key, tried in wanted.items()}
+
+
+class Asking(Generic[Value, Outcome, Result]):
+    """Steps of a search in a ``for`` loop, which answers each by `answer`; then the result.
+
+    Args:
+        search: the search.
+
+    Example:
+        >>> from math import log2
+        >>> for rates in (asking := Asking(sweep(1.0))):
+        ...     asking.answer([abs(log2(rate) - 2) for rate in rates])
+        >>> asking.result.rate
+        4.0
+    """
+
+    result: Result
+
+    def __init__(self, search: Steps[Value, Outcome, Result]) -> None:
+        self._search, self._outcomes = search, cast("list[Outcome]", None)
+
+    def __iter__(self) -> Iterator[list[Value]]:
+        while True:
+            try:
+                values = self._search.send(self._outcomes)
+            except StopIteration as end:
+                self.result = end.value
+                return
+            yield values
+
+    def answer(self, outcomes: Sequence[Outcome]) -> None:
+        """Give the outcomes of the latest values, in their order."""
+        self._outcomes = [*outcomes]
 
 
 def solve(search: Steps[Value, Outcome, Result], ask: Callable[[Value], Outcome]) -> Result:
@@ -74,13 +105,10 @@ def solve(search: Steps[Value, Outcome, Result], ask: Callable[[Value], Outcome]
     Args:
         search: the search.
         ask: tries one value and returns its outcome.
-
-    Example:
-        >>> from math import log2
-        >>> solve(sweep(1.0), lambda rate: abs(log2(rate) - 2)).rate
-        4.0
     """
-    return follow({"": search}, lambda wanted: [ask(value) for _, value in wanted])[""]
+    for values in (asking := Asking(search)):
+        asking.answer([ask(value) for value in values])
+    return asking.result
 
 
 def translate(

@@ -18,8 +18,8 @@ from torch import Tensor
 from data_synth.corpus import Corpus
 from harness.base.seeds import SHORT
 from harness.experiment.contract import Progress, Watch
-from harness.experiment.loop import STAGES, Diverged, Training, carry_out, describe_divergence
-from harness.experiment.run import identity_config, train
+from harness.experiment.loop import STAGES, Diverged, Training, describe_divergence
+from harness.experiment.run import identity_config, run
 from harness.networks.feedforward import denormals_flushed
 from harness.replay.fold_replay import Arrays, Facts
 from harness.simulator import Timeline
@@ -241,7 +241,7 @@ def train_sequence(config: SequenceConfig, corpus: Corpus, store: Store, watch: 
     """
 
     def execute(writer: RunWriter) -> None:
-        start = train(config.start, store.needing(MODEL), watch)
+        start = run(config.start, store.needing(MODEL), watch)
         if start.status != "done":
             its = f"in its cross-entropy start, run {start.hash[:SHORT]}"
             ended = "failed" if start.status == "failed" else "diverged"
@@ -249,6 +249,6 @@ def train_sequence(config: SequenceConfig, corpus: Corpus, store: Store, watch: 
             return
         initial = final_model(start)
         with denormals_flushed():
-            carry_out(SequenceTraining(writer, config, corpus, initial, watch))
+            SequenceTraining(writer, config, corpus, initial, watch).run()
 
     return store.obtain(identity_config(config), execute)

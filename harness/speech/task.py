@@ -44,7 +44,7 @@ from harness.experiment.contract import (
 )
 from harness.experiment.experiment import Experiment, Judged, Pieces, Problem, Task, plain
 from harness.experiment.order import Examples, Order, Shuffling
-from harness.experiment.run import run, train
+from harness.experiment.run import run
 from harness.networks.feedforward import (
     Activation,
     Dnn,
@@ -509,7 +509,7 @@ def train_or_load_start(config: Experiment[Frames], store: Store, watch: Watch) 
     Raises:
         UserError: the run diverged or failed, or has stored no model.
     """
-    start = train(config, store.needing(MODEL), watch)
+    start = run(config, store.needing(MODEL), watch)
     if start.status != "done":
         raise UserError(f"start: {start.ending()}")
     return final_model(start)

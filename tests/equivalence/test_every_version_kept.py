@@ -18,7 +18,7 @@ from torch import Tensor
 from harness.algorithms.averaging import GradientAveraging, ModelAveraging
 from harness.algorithms.contract import Fold, LocalWork, Memory
 from harness.experiment.experiment import Experiment, Stage
-from harness.experiment.run import train
+from harness.experiment.run import run as train
 from harness.experiment.run_file import load_run
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
 from harness.simulator import LOST, Fault, ParameterServer, Timeline

@@ -18,7 +18,7 @@ import lagbench
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.compression import Compressed, TopK
 from harness.base.errors import ProcessDied
-from harness.modules.call import Call
+from harness.search.comparison import Grid
 from harness.search.rates import TUNING_SEEDS
 from harness.store import Store
 from tests.modules import mlp, points
@@ -440,7 +440,7 @@ def test_ctrl_c_ends_a_call_in_a_short_traceback_that_says_where_the_work_is(
         except ValueError:
             raise KeyboardInterrupt from None
 
-    monkeypatch.setattr(Call, "run_grid", interrupted)
+    monkeypatch.setattr(Grid, "run", interrupted)
     with pytest.raises(KeyboardInterrupt) as stopped:
         asked(mlp, functional.cross_entropy, points(), **usual)
     lines = "".join(traceback.format_exception(stopped.value)).splitlines()
@@ -452,7 +452,7 @@ def test_a_killed_process_ends_a_call_as_other_errors_do(usual, monkeypatch):
     def killed(*_, **__):
         raise ProcessDied("1 of 2 runs lost 4 jobs each, killed")
 
-    monkeypatch.setattr(Call, "run", killed)
+    monkeypatch.setattr(Grid, "run", killed)
     with pytest.raises(lagbench.UserError, match=r"killed.*the same call resumes") as ended:
         lagbench.train(mlp, functional.cross_entropy, points(), **usual)
     assert len("".join(traceback.format_exception(ended.value)).splitlines()) <= 12

@@ -9,7 +9,7 @@ import pytest
 from data_synth.corpus import Corpus
 from harness.algorithms.schedules import Constant
 from harness.experiment import loop
-from harness.experiment.run import train
+from harness.experiment.run import run as train
 from harness.speech import frames
 from harness.speech.task import Frames
 from harness.store import Store

@@ -14,14 +14,14 @@ from reproductions import reproduce
 def test_a_run_is_called_by_its_own_seed_and_not_by_that_which_asks(monkeypatch, tmp_path):
     called: dict[Any, str] = {}
 
-    def named(configs, name, *_):
+    def execute(self, configs, name, *_):
         called.update({key: name(key) for key in configs})
         return dict.fromkeys(configs)
 
     def config(**values):
         return SimpleNamespace(to_dict=lambda: values)
 
-    monkeypatch.setattr(reproduce, "execute_named", named)
+    monkeypatch.setattr(reproduce.Runner, "run", execute)
     paper: Any = SimpleNamespace(
         experiments=lambda _, seed: {
             "tuned": config(seed=100),
@@ -46,11 +46,11 @@ def test_a_run_whose_timeline_is_drawn_and_absent_is_made_again(monkeypatch, tmp
     asked: list[tuple[list[Any], frozenset[str], float]] = []
     light = {("first", 1), ("first", 2), ("every", 2), ("none", 1)}
 
-    def named(configs, _, store, jobs, budget_s, *more):
-        asked.append((list(configs), store._needed, budget_s))
+    def execute(self, configs, _, budget_s):
+        asked.append((list(configs), self.store._needed, budget_s))
         return {key: SimpleNamespace(without=lambda _, key=key: key in light) for key in configs}
 
-    monkeypatch.setattr(reproduce, "execute_named", named)
+    monkeypatch.setattr(reproduce.Runner, "run", execute)
     config: Any = SimpleNamespace(to_dict=lambda: {})
     paper: Any = SimpleNamespace(
         experiments=lambda *_: dict.fromkeys(("first", "every", "none"), config), registration=None

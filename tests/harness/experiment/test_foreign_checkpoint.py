@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from harness.experiment import loop
-from harness.experiment.run import train
+from harness.experiment.run import run as train
 from harness.speech.sequence_training import train_sequence
 from harness.store import Store
 from tests.killed import Killed

@@ -15,7 +15,7 @@ from harness.base.errors import ProcessDied, UserError
 from harness.base.seeds import identity
 from harness.experiment import grid
 from harness.experiment.contract import Configuration
-from harness.experiment.grid import Runner, execute_named, longest_first, split_into_jobs
+from harness.experiment.grid import Runner, longest_first, split_into_jobs
 from harness.experiment.pools import ProcessExecutor, Submission, check
 from harness.store import Store
 from harness.store.claim import NAME
@@ -67,10 +67,10 @@ def test_a_grid_gives_the_same_runs_everywhere_and_a_killed_worker_resumes(
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     here, there = Store(tmp_path / "here"), Store(tmp_path / "there")
-    Runner(here, 1).run([Counting(seed, tmp_path) for seed in range(4)])
+    Runner(here, 1).run({seed: Counting(seed, tmp_path) for seed in range(4)})
     configs = [Counting(seed, folder, "is killed" * (seed == 1)) for seed in range(4)]
     with Runner(there, 2, place(name)) as runner:
-        runs = runner.run(configs)
+        runs = runner.run(dict(enumerate(configs)))
     assert {run.status for run in runs.values()} == {"done"}
     for run in runs.values():
         assert (run.dir / "run.json").read_bytes() == here.load(run.hash).path(
@@ -91,7 +91,7 @@ def test_runs_that_lose_all_their_jobs_are_given_up_after_the_others(tmp_path, f
         pytest.raises(ProcessDied, match="1 of 2 runs lost 4 jobs each; not submitted again"),
         Runner(Store(tmp_path / "runs"), 2) as runner,
     ):
-        runner.run(configs)
+        runner.run(dict(enumerate(configs)))
     assert begun_at(folder, 0) == [0, 2, 2, 2, 2]  # the first one has moved on
     assert Store(tmp_path / "runs").has(configs[1].hash)
 
@@ -99,8 +99,8 @@ def test_runs_that_lose_all_their_jobs_are_given_up_after_the_others(tmp_path, f
 def test_a_run_that_gets_further_with_each_job_has_as_many_as_it_needs(tmp_path, folder):
     configs = [Counting(0, folder, "moves on"), Counting(1, folder)]
     with Runner(Store(tmp_path / "runs"), 2) as runner:
-        runs = runner.run(configs)
-    assert runs[configs[0].hash].status == "done"
+        runs = runner.run(dict(enumerate(configs)))
+    assert runs[0].status == "done"
     assert begun_at(folder, 0) == [*range(STEPS)]
 
 
@@ -108,14 +108,14 @@ def test_a_run_that_gets_further_with_each_job_has_as_many_as_it_needs(tmp_path,
 def test_bad_input_is_one_line_and_a_fault_a_failed_run(submit, tmp_path, folder, capfd):
     faulty = [Counting(0, folder, "a fault"), Counting(1, folder)]
     with Runner(Store(tmp_path / "runs"), 2, submit) as runner:
-        runs = runner.run(faulty)
-    assert [runs[config.hash].status for config in faulty] == ["failed", "done"]
+        runs = runner.run(dict(enumerate(faulty)))
+    assert [run.status for run in runs.values()] == ["failed", "done"]
     bad = [Counting(2, folder, "bad input"), Counting(3, folder)]
     with (
         pytest.raises(UserError, match="corpus x: changed on disk"),
         Runner(Store(tmp_path / "runs"), 2, submit) as runner,
     ):
-        runner.run(bad)
+        runner.run(dict(enumerate(bad)))
 
 
 def test_an_error_that_is_not_kept_is_told_with_its_run(tmp_path, folder, capfd):
@@ -124,7 +124,7 @@ def test_an_error_that_is_not_kept_is_told_with_its_run(tmp_path, folder, capfd)
         Runner(Store(tmp_path / "runs"), 2, keeps_faults=False) as runner,
         pytest.raises(UserError),
     ):
-        runner.run(configs)
+        runner.run(dict(enumerate(configs)))
     assert not Store(tmp_path / "runs").has(configs[0].hash)
 
 
@@ -134,13 +134,13 @@ def test_a_run_that_cannot_be_sent_is_one_line_and_is_executed_here_alone(tmp_pa
         pytest.raises(UserError, match="a run cannot be sent to another process: "),
         Runner(Store(tmp_path / "runs"), 2) as runner,
     ):
-        runner.run(configs)
-    assert len(Runner(Store(tmp_path / "runs"), 1).run(configs)) == 2
+        runner.run(dict(enumerate(configs)))
+    assert len(Runner(Store(tmp_path / "runs"), 1).run(dict(enumerate(configs)))) == 2
 
 
 def test_a_single_run_starts_no_process(tmp_path, folder, monkeypatch):
     monkeypatch.setattr(grid, "ProcessExecutor", None)
-    (run,) = Runner(Store(tmp_path / "runs"), 8).run([Counting(0, folder)]).values()
+    (run,) = Runner(Store(tmp_path / "runs"), 8).run({0: Counting(0, folder)}).values()
     assert run.status == "done"
 
 
@@ -154,7 +154,7 @@ def test_a_run_that_another_process_executes_comes_after_the_others(tmp_path, fo
     began = []
     configs = [Noting(**vars(each)) for each in configs]
     Noting.began = began
-    Runner(store, 1).run(configs)
+    Runner(store, 1).run(dict(enumerate(configs)))
     assert began == [1, 2, 0]
 
 
@@ -170,7 +170,7 @@ class Noting(Counting):
 def test_a_spent_budget_ends_the_grid(jobs, tmp_path, folder):
     configs = [Counting(seed, folder) for seed in range(2)]
     with pytest.raises(KeyboardInterrupt), Runner(Store(tmp_path / "runs"), jobs) as runner:
-        runner.run(configs, budget_s=-1.0)
+        runner.run(dict(enumerate(configs)), budget_s=-1.0)
     assert list(folder.iterdir()) == []
 
 
@@ -230,7 +230,8 @@ def test_equal_configurations_run_once_under_all_their_names(tmp_path, folder, m
     )
     from harness.experiment.display import Display
 
-    runs = execute_named(configs, "number {}".format, tmp_path / "runs", jobs=1)
+    with Runner(Store(tmp_path / "runs"), 1) as runner:
+        runs = runner.run(configs, "number {}".format)
     assert {key: run.hash for key, run in runs.items()} == {
         key: identity(config.to_dict()) for key, config in configs.items()
     }

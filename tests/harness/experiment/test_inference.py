@@ -6,7 +6,7 @@ import torch
 from harness.acoustics.rbm import Recipe
 from harness.algorithms.averaging import ModelAveraging
 from harness.experiment.run import run as execute
-from harness.experiment.run import train
+from harness.experiment.run import run as train
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
 from harness.simulator.protocols.averaging import Averaging
 from harness.speech import task

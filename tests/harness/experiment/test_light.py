@@ -29,7 +29,8 @@ def _fail(config: Faulty, store: Store) -> Any:
 
 
 def execute(store: Store) -> None:
-    grid.execute_run(Faulty(), store, True, lambda progress: None)
+    with grid.keep_faults(Faulty(), store, True):
+        grid.run(Faulty(), store)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import numpy as np
 from data_synth.corpus import Corpus
 from harness.base import forks
 from harness.experiment.experiment import Experiment
-from harness.experiment.run import train
+from harness.experiment.run import run as train
 from harness.speech import frames
 from harness.speech.task import Frames
 from harness.store import Store

@@ -1,7 +1,7 @@
 import pytest
 
 from harness.base.errors import UserError
-from harness.experiment.run import train
+from harness.experiment.run import run as train
 from harness.store import Store
 
 

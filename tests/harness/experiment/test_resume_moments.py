@@ -16,11 +16,10 @@ from harness.algorithms.schedules import Constant, Search
 from harness.base.seeds import identity
 from harness.experiment import folds, loop
 from harness.experiment import loop as module
-from harness.experiment import run as run_module
 from harness.experiment.boundaries import Boundaries
 from harness.experiment.experiment import Experiment
 from harness.experiment.folds import FrameTraining as Training
-from harness.experiment.run import train
+from harness.experiment.run import run as train
 from harness.networks.feedforward import denormals_flushed
 from harness.speech.task import Frames
 from harness.store import Store
@@ -36,14 +35,14 @@ class Ended:
 
     def __init__(self, config, corpus, folder: Path) -> None:
         seen: list[Training] = []
-        execute = run_module.carry_out
+        execute = Training.run
 
         def watched(training: Training) -> None:
             seen.append(training)
             execute(training)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(run_module, "carry_out", watched)
+            patch.setattr(Training, "run", watched)
             self.run = train(config, Store(folder), silent)
         self.server = seen[0].executor.server
 

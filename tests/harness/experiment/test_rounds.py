@@ -15,11 +15,10 @@ from harness.algorithms.averaging import (
 from harness.algorithms.compression import Compressed, PowerSgd, TopK
 from harness.algorithms.schedules import Constant, Exponential, Halving, Search
 from harness.base.errors import UserError
-from harness.experiment import run as run_module
 from harness.experiment.experiment import Stage
 from harness.experiment.folds import FrameTraining as Training
 from harness.experiment.order import Laid
-from harness.experiment.run import train
+from harness.experiment.run import run as train
 from harness.natural_gradient import NaturalGradient, PerSample, Preconditioner
 from harness.networks.feedforward import Dnn, Layout
 from harness.simulator import Fault, ParameterServer, concat
@@ -68,9 +67,9 @@ def averaged(configure):
 def trained(config, corpus, folder, monkeypatch) -> Training:
     """The training of a finished run, with all it leaves in memory."""
     seen: list[Training] = []
-    execute = run_module.carry_out
+    execute = Training.run
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "carry_out", lambda t: (seen.append(t), execute(t)))
+        patch.setattr(Training, "run", lambda t: (seen.append(t), execute(t)))
         train(config, Store(folder), silent)
     return seen[0]
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from harness.algorithms.schedules import Search
-from harness.experiment.run import train
+from harness.experiment.run import run as train
 from harness.simulator.timeline_file import load_timeline
 from harness.store import Store
 

@@ -7,7 +7,8 @@ import pytest
 from harness.algorithms.schedules import Search
 from harness.base.errors import UserError
 from harness.experiment.experiment import Stage
-from harness.experiment.run import time_passes, train
+from harness.experiment.run import run as train
+from harness.experiment.run import time_passes
 from harness.experiment.run_file import load_run
 from harness.fidelity.compare import (
     Comparison,

@@ -10,7 +10,7 @@ from harness import cli
 from harness.algorithms.catalogue import GradientAveraging
 from harness.algorithms.schedules import Constant, Search
 from harness.experiment.experiment import Stage
-from harness.experiment.run import train
+from harness.experiment.run import run as train
 from harness.experiment.run_file import application_of_config, load_application, load_run
 from harness.fidelity.predict import prediction, time_full_run
 from harness.search.search import linearly_scaled

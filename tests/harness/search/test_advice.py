@@ -62,15 +62,15 @@ def run_of(config: FakeConfig):
     )  # fmt: skip
 
 
-def search_of(laws, monkeypatch, one=Law(1.0), target=None, exhaustive=False):
+def search_of(laws, one=Law(1.0), target=None, exhaustive=False):
     """The search among candidates of known laws, and all configurations that it trained."""
     trained = {}
 
-    def run_named(runner, configs, called, tally):
-        trained.update({str(config): config for config in configs.values()})
-        return {name: run_of(config) for name, config in configs.items()}
+    class Runs(Runner):
+        def run(self, configs, called=str, budget_s=None, tally=None):
+            trained.update({str(config): config for config in configs.values()})
+            return {name: run_of(config) for name, config in configs.items()}
 
-    monkeypatch.setattr(advice, "run_named", run_named)
     names = ["async", "averaging:4", "averaging:16"]
     keys = [(names[at % 3], 2 ** (1 + at // 3)) for at in range(len(laws))]
     of = {("async", 1): one, **dict(zip(keys, laws, strict=True))}
@@ -86,7 +86,7 @@ def search_of(laws, monkeypatch, one=Law(1.0), target=None, exhaustive=False):
         return FakeConfig(f"{method.label}, {workers}", of[method.label, workers], rate, seed)
 
     grid = SimpleNamespace(configure=configure, guess=0.1)
-    found = AdviceSearch(plan, grid, Runner(None, 1), exhaustive).run()
+    found = AdviceSearch(plan, grid, Runs(None, 1), exhaustive).run()
     return found, trained, of
 
 
@@ -108,9 +108,8 @@ LAWS = st.lists(
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(LAWS)
 def test_the_advised_candidate_is_nearly_as_fast_as_the_fastest_and_costs_less_than_the_grid(laws):
-    with pytest.MonkeyPatch.context() as patch:
-        found, trained, _ = search_of(laws, patch)
-        grid, every, _ = search_of(laws, patch, exhaustive=True)
+    found, trained, _ = search_of(laws)
+    grid, every, _ = search_of(laws, exhaustive=True)
     assert found.target == grid.target
     best = min(mean_seconds(grid, cell) for cell in grid.cells)
     advised = min(mean_seconds(found, cell) for cell in found.cells)
@@ -121,9 +120,9 @@ def test_the_advised_candidate_is_nearly_as_fast_as_the_fastest_and_costs_less_t
     assert grid.trainings == len(every)
 
 
-def test_candidates_that_cannot_win_are_not_trained_and_the_rest_is_halved(monkeypatch):
+def test_candidates_that_cannot_win_are_not_trained_and_the_rest_is_halved():
     laws = [Law(0.1), Law(0.11), Law(0.12), Law(0.13), Law(0.14), Law(0.9), Law(0.95)]
-    found, trained, of = search_of(laws, monkeypatch)
+    found, trained, of = search_of(laws)
     fates = {trial.candidate.name: trial for trial in found.trials}
     assert fates["averaging:16, 4 workers"].passes == 0  # the sixth law
     assert "passed over: 4." in fates["averaging:16, 4 workers"].fate
@@ -140,11 +139,11 @@ def test_candidates_that_cannot_win_are_not_trained_and_the_rest_is_halved(monke
     assert short == {100}
 
 
-def test_a_search_is_known_by_all_that_it_decides_by(monkeypatch, caplog):
+def test_a_search_is_known_by_all_that_it_decides_by(caplog):
     with caplog.at_level(logging.INFO, "lagbench"):
-        found, _, _ = search_of([Law(0.1), Law(0.2)], monkeypatch, target=0.01)
+        found, _, _ = search_of([Law(0.1), Law(0.2)], target=0.01)
     assert caplog.records[0].getMessage().startswith(f"advise: plan {found.plan.digest[:12]}: 3")
-    again, _, _ = search_of([Law(0.1), Law(0.2)], monkeypatch, target=0.01)
+    again, _, _ = search_of([Law(0.1), Law(0.2)], target=0.01)
     assert found.plan.digest == again.plan.digest
     configured = dict.fromkeys(found.plan.configured, "another")
     changes = ({"target": 0.02}, {"seeds": (0, 1)}, {"passes": (3, 9)}, {"configured": configured})
@@ -161,9 +160,9 @@ def test_what_is_not_reached_is_estimated_at_the_pace_so_far():
     assert seconds_to(run_of(FakeConfig("", Law(1.0), 1.0, 0)), "dev_loss", 0.5) == math.inf
 
 
-def test_without_learning_there_is_no_target(monkeypatch):
+def test_without_learning_there_is_no_target():
     with pytest.raises(UserError, match="one worker learns nothing"):
-        search_of([Law(0.1)], monkeypatch, one=Law(1.0, penalty=math.inf))
+        search_of([Law(0.1)], one=Law(1.0, penalty=math.inf))
 
 
 def test_a_budget_leaves_out_the_slowest_or_says_the_least():

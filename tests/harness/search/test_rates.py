@@ -4,7 +4,7 @@ import pytest
 
 from harness.algorithms.async_sgd import AsyncSgd
 from harness.algorithms.averaging import GradientAveraging
-from harness.search.search import MOST_TRIES, climb, follow, linearly_scaled, solve, sweep
+from harness.search.search import MOST_TRIES, Asking, climb, follow, linearly_scaled, solve, sweep
 
 
 @pytest.mark.parametrize("best", [-6, -1, 0, 1, 5])
@@ -51,14 +51,12 @@ def test_what_several_searches_want_next_is_tried_together_also_of_one_that_is_a
     def later(value):
         return (yield [value, value])
 
-    def try_all(wanted):
-        steps.append(wanted)
-        return [value + 1 for _, value in wanted]
-
     searches = {"a": count("a", [1, 2]), "b": count("b", [3])}
-    found = follow(searches, try_all)
+    for wanted in (asking := Asking(follow(searches))):
+        steps.append(wanted)
+        asking.answer([value + 1 for _, value in wanted])
     assert steps == [
         [("a", 1), ("a", 2), ("b", 3)],
         [("a", 10), ("b", 10), ("after a", 5), ("after a", 5), ("after b", 4), ("after b", 4)],
     ]
-    assert found == {"a": 11, "b": 11, "after a": [6, 6], "after b": [5, 5]}
+    assert asking.result == {"a": 11, "b": 11, "after a": [6, 6], "after b": [5, 5]}

@@ -13,7 +13,7 @@ from harness.algorithms.schedules import Constant, Halving, Hand, Search
 from harness.experiment.executors import SimulationExecutor
 from harness.experiment.experiment import Stage
 from harness.experiment.folds import FrameTraining
-from harness.experiment.run import train
+from harness.experiment.run import run as train
 from harness.simulator.timeline_file import load_timeline
 from harness.speech import task as acoustic
 from harness.speech.evaluation import FrameEvaluator

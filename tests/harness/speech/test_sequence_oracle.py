@@ -11,7 +11,7 @@ from torch.nn.functional import linear, log_softmax
 from harness.acoustics.mmi import Criterion, InnerLoss, SequenceCriterion
 from harness.algorithms.stale import DelayCompensated, StalenessAware
 from harness.base.seeds import stream
-from harness.experiment.run import train
+from harness.experiment.run import run as train
 from harness.networks.feedforward import Dnn, Layout
 from harness.simulator.timeline_file import load_timeline
 from harness.speech.decoding import log_posteriors, orders, references_of

@@ -23,7 +23,7 @@ from harness.algorithms.stale import (
 from harness.base.errors import UserError
 from harness.base.seeds import SHORT, identity
 from harness.base.settings import dataclasses_below
-from harness.experiment.run import train
+from harness.experiment.run import run as train
 from harness.networks.feedforward import Dnn, Layout
 from harness.simulator.timeline_file import load_timeline
 from harness.speech.decoding import TOLD, Halves

@@ -103,6 +103,11 @@ class Config:
         return CONFIG
 
 
+def execute(config, store):
+    with grid.keep_faults(config, store, True):
+        grid.run(config, store)
+
+
 def too_much_for_torch():
     torch.empty(2**48)
 
@@ -115,7 +120,7 @@ def too_much_for_numpy():
 def test_want_of_memory_is_one_line_and_no_result_of_a_run(tmp_path, monkeypatch, capsys, asks):
     monkeypatch.setattr(Config, "execute", lambda config, store, watch: asks(), raising=False)
     with pytest.raises(UserError, match="out of memory; allowed: what fits"):
-        grid.execute_run(Config(), Store(tmp_path), True, lambda progress: None)
+        execute(Config(), Store(tmp_path))
     assert not Store(tmp_path).has(identity(CONFIG))
     assert exit_code(asks) == 2
     assert (
@@ -140,5 +145,5 @@ def test_a_refusal_is_no_result_of_a_run(tmp_path, monkeypatch, error):
 
     monkeypatch.setattr(Config, "execute", refused, raising=False)
     with pytest.raises(UserError, match="a/b: No space left on device; after a repair"):
-        grid.execute_run(Config(), Store(tmp_path), True, lambda progress: None)
+        execute(Config(), Store(tmp_path))
     assert not Store(tmp_path).has(identity(CONFIG))
