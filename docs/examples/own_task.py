@@ -37,4 +37,4 @@ class Fit(lagbench.Task):
         return lagbench.Workload(experiment.stage(stage).minibatch, 1e9, 8.0)
 
 
-print(lagbench.compare(Fit(), cluster="k20m-server", rates=0.05, workers=[1, 4], minibatch=8))
+print(lagbench.compare(Fit(), cluster="k20m-server", rates=0.05, workers=[4], minibatch=8))
