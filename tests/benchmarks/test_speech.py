@@ -68,7 +68,7 @@ def trained(config, corpus, model, folder):
     """One pass by the executor; the training afterwards."""
     with Store(folder).begin(config.to_dict()) as writer:
         training = Unmeasured(writer, config, corpus, model, lambda progress: None)
-        assert training.run() == "done"
+        training.run()
     return training
 
 

@@ -125,7 +125,7 @@ def test_every_candidate_is_tested_at_an_acoustic_scale_of_its_own(
     with store.begin(config.to_dict()) as writer:
         problem = config.task.open(config, store)
         training = FrameTraining(writer, config, problem, silent, SimulationExecutor)
-        assert training.run() == "done"
+        training.run()
     for name, model in training.executor.server.candidates().items():
         alone = FrameEvaluator(problem.network, problem.examples, spoken)
         tuned = alone.tune_decoding(model)
