@@ -539,5 +539,5 @@ def test_the_version_is_that_of_the_project_and_every_name_is_found():
     assert lagbench.__version__ in (project["project"]["version"], "not installed")
     assert set(lagbench.__all__) < set(dir(lagbench))
     assert all(hasattr(lagbench, name) for name in dir(lagbench))
-    with pytest.raises(AttributeError, match="module 'lagbench' has no attribute 'Experiment'"):
-        _ = lagbench.Experiment
+    with pytest.raises(AttributeError, match="module 'lagbench' has no attribute 'Experimnt'"):
+        _ = lagbench.Experimnt
