@@ -13,7 +13,8 @@ from reproductions.paper1_async_asgd.experiments import (
     REPORTED,
     differences,
     experiments,
-    timings,
+    minibatch_timings,
+    reading_timings,
 )
 from reproductions.paper1_async_asgd.scaling import SCALING
 from reproductions.paper1_async_asgd.tuning import TUNING, tuning_configs
@@ -21,7 +22,8 @@ from reproductions.paper1_async_asgd.tuning import TUNING, tuning_configs
 
 def _experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
     """The paper's own runs, timings beyond them, and the tuning runs."""
-    return {**experiments(subject, seed), **timings(seed), **tuning_configs(subject)}
+    timings = minibatch_timings(seed) | reading_timings(seed)
+    return {**experiments(subject, seed), **timings, **tuning_configs(subject)}
 
 
 PAPER = Paper(

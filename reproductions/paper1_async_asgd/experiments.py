@@ -23,8 +23,8 @@ from typing import Any, NamedTuple, cast
 
 from data_synth.corpus import Corpus
 from harness.acoustics.rbm import Recipe
-from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd, Scaling
-from harness.algorithms.schedules import Constant, Halving, Hand, Schedule, Search
+from harness.algorithms.async_sgd import AsyncSgd, AveragedSgd
+from harness.algorithms.schedules import Constant, Halving, Hand, Search
 from harness.experiment.experiment import Experiment, Stage
 from harness.experiment.timing import TimingConfig
 from harness.networks.feedforward import Precision
@@ -143,69 +143,62 @@ def hours_factor(subject: Subject) -> float:
     return REPORTED["paper"]["frames"] / (minibatches * REPORTED["paper"]["minibatch"]) / 3600.0
 
 
-def asgd_config(
-    subject: Subject, seed: int, schedule: Schedule, scaling: Scaling = "plain", k: float = 1.0
-) -> Experiment[Frames]:
-    """Asynchronous averaged SGD for two passes: one to judge, one to see the curve flatten."""
-    algorithm = AveragedSgd(AsyncSgd(scaling, k), eta=REPORTED["paper"]["eta"])
-    return _run(subject, seed, algorithm, schedule, (stage(subject),), passes=2)
-
-
-def hand(subject: Subject, seed: int, chosen: MethodSettings) -> Experiment[Frames]:
-    """*ASGD-hand*; its other setting is the gain in held-out loss that leaves the rate alone."""
-    return asgd_config(subject, seed, Hand(chosen.rate, gain=chosen.other))
-
-
-def adapt(subject: Subject, seed: int, chosen: MethodSettings) -> Experiment[Frames]:
-    """*ASGD-adapt*; its other setting is K of equation 2."""
-    return asgd_config(subject, seed, Constant(chosen.rate), "memory_of_one", chosen.other)
-
-
-def search(subject: Subject, seed: int, chosen: MethodSettings) -> Experiment[Frames]:
-    """*ASGD-search*; its other setting is the margin by which another rate must be better."""
-    schedule = Search(chosen.rate, clear=chosen.other, whole_trials=True)
-    return asgd_config(subject, seed, schedule)
-
-
-def multi_pass(subject: Subject, seed: int, chosen: MethodSettings) -> Experiment[Frames]:
-    """The multi-pass baseline: 64 on a quarter of the data, twice 256, then 1024 (section 4.3).
-
-    Its other setting is the gain of a pass below which halving begins.
-    """
-    stages = (stage(subject, 64, 0.25), stage(subject), stage(subject), stage(subject, 1024))
-    schedule = Halving(chosen.rate, halve_below=chosen.other)
-    passes = PRESETS[subject.scale].baseline_passes
-    return _run(subject, seed, AsyncSgd(), schedule, stages, passes)
-
-
-METHODS: Mapping[str, Callable[[Subject, int, MethodSettings], Experiment[Frames]]] = {
-    "hand": hand,
-    "adapt": adapt,
-    "search": search,
-    "multi_pass": multi_pass,
-}
+METHODS = tuple(AS_PRINTED)
 """The compared methods; all are tuned alike."""
 
 
-def as_chosen(subject: Subject, seed: int, method: str) -> Experiment[Frames]:
-    """A method with the settings that development data chose for it."""
-    return METHODS[method](subject, seed, PRESETS[subject.scale].chosen[method])
+def methods(
+    subject: Subject, seed: int, settings: Mapping[str, MethodSettings] | None = None
+) -> dict[str, Experiment[Frames]]:
+    """Every method; without ``settings`` with those that development data chose.
+
+    Asynchronous averaged SGD has two passes: one to judge, one to see the curve flatten. The other
+    settings are: of *hand* the gain in held-out loss that leaves the rate alone, of *adapt* the K
+    of equation 2, of *search* the margin by which another rate must be better. The multi-pass
+    baseline has 64 on a quarter of the data, twice 256, then 1024 (section 4.3); its other setting
+    is the gain of a pass below which halving begins.
+    """
+    preset, eta = PRESETS[subject.scale], REPORTED["paper"]["eta"]
+    hand, adapt, search, multi_pass = ((settings or preset.chosen)[name] for name in METHODS)
+    asgd = Experiment(
+        task=Frames(
+            **subject.names,
+            hidden=preset.hidden,
+            initial=Recipe(),
+            timed_layers=tuple(REPORTED["paper"]["layers"]),
+            precision=precision_of(subject),
+        ),
+        algorithm=AveragedSgd(eta=eta),
+        schedule=Hand(hand.rate, gain=hand.other),
+        stages=(stage(subject),),
+        passes=2,
+        chunk=preset.chunk,
+        evaluations=preset.evaluations,
+        cluster=load_cluster(CLUSTER),
+        workers=REPORTED["paper"]["workers"],
+        seed=seed,
+        device=subject.device,
+        shuffling=shuffling_of(subject.corpus),
+    )
+    stages = (stage(subject, 64, 0.25), stage(subject), stage(subject), stage(subject, 1024))
+    memory_of_one = AveragedSgd(AsyncSgd("memory_of_one", adapt.other), eta)
+    return {
+        "hand": asgd,
+        "adapt": asgd.vary(algorithm=memory_of_one, schedule=Constant(adapt.rate)),
+        "search": asgd.vary(schedule=Search(search.rate, clear=search.other, whole_trials=True)),
+        "multi_pass": asgd.vary(
+            algorithm=AsyncSgd(),
+            schedule=Halving(multi_pass.rate, halve_below=multi_pass.other),
+            stages=stages,
+            passes=preset.baseline_passes,
+        ),
+    }
 
 
 def with_share(config: Experiment[Frames], share: float) -> Experiment[Frames]:
     """The run on a share of the training set."""
-    stages = tuple(replace(each, share=share * each.share) for each in config.stages)
-    return replace(config, stages=stages)
-
-
-def chunk_configs(one_pass: Experiment[Frames]) -> dict[str, Experiment[Frames]]:
-    """Table 1's runs: one pass with each of the larger chunks."""
-    return {
-        chunk_name(hours): replace(
-            one_pass, passes=1, chunk=hours * one_pass.chunk, tested_models="deployed"
-        )
-        for hours in CHUNK_HOURS[1:]
-    }
+    stages = (replace(stage, share=share * stage.share) for stage in config.stages)
+    return config.vary(stages=tuple(stages))
 
 
 def chunk_name(hours: int) -> str:
@@ -213,47 +206,46 @@ def chunk_name(hours: int) -> str:
     return "one_pass" if hours == CHUNK_HOURS[0] else f"chunk_{hours}"
 
 
-VARIANTS: Mapping[str, Callable[[Experiment[Frames]], dict[str, Any]]] = {
-    "search, factor 1.5": lambda run: {"schedule": replace(cast(Search, run.schedule), factor=1.5)},
-    "first rate kept": lambda run: {"schedule": Constant(run.schedule.rate)},
+VARIANTS: Mapping[str, Callable[[Search], dict[str, Any]]] = {
+    "search, factor 1.5": lambda search: {"schedule": replace(search, factor=1.5)},
+    "first rate kept": lambda search: {"schedule": Constant(search.rate)},
     "random initial parameters": lambda _: {"initial": None},
     "one worker": lambda _: {"workers": 1},
 }
 """Variants of *search* with one of the README's defaults changed."""
 
 
-def variants(one_pass: Experiment[Frames]) -> dict[str, Experiment[Frames]]:
-    """One pass each, one choice changed."""
-    short = replace(one_pass, passes=1, tested="never")
-    return {name: short.vary(**change(short)) for name, change in VARIANTS.items()}
-
-
 def timing(
-    seed: int, workers: int, minibatch: int = REPORTED["paper"]["minibatch"]
+    workers: int,
+    seed: int,
+    minibatch: int = REPORTED["paper"]["minibatch"],
+    cluster: Cluster | None = None,
 ) -> TimingConfig:
-    """The paper's network on the paper's server, timed without training."""
+    """The paper's network, timed without training on the paper's server or another cluster."""
     layers = tuple(REPORTED["paper"]["layers"])
-    return TimingConfig(load_cluster(CLUSTER), workers, layers, minibatch, 2000, seed)
+    return TimingConfig(cluster or load_cluster(CLUSTER), workers, layers, minibatch, 2000, seed)
 
 
 def experiments(subject: Subject, seed: int) -> dict[str, Experiment[Frames] | TimingConfig]:
     """Every run of one seed, by the name the exhibits use."""
-    subset = PRESETS[subject.scale].subset
-    one_pass = replace(as_chosen(subject, seed, "search"), tested="first pass")
-    many = replace(as_chosen(subject, seed, "multi_pass"), tested="at the end")
-    untested = {
-        name: replace(with_share(as_chosen(subject, seed, name), subset), tested="never")
-        for name in ("hand", "adapt")
-    }
+    subset, runs = PRESETS[subject.scale].subset, methods(subject, seed)
+    one_pass = runs["search"].vary(tested="first pass")
+    many = runs["multi_pass"].vary(tested="at the end")
+    short, search = one_pass.vary(passes=1, tested="never"), cast(Search, one_pass.schedule)
     return {
-        **untested,
+        **{n: with_share(runs[n], subset).vary(tested="never") for n in ("hand", "adapt")},
         "search": with_share(one_pass, subset),
         "one_pass": one_pass,
         "multi_pass": many,
         "multi_pass_half": with_share(many, 0.5),
-        **chunk_configs(one_pass),
-        **variants(one_pass),
-        **{f"timing_{n}": timing(seed, n) for n in TIMED_WORKERS},
+        **{
+            chunk_name(hours): one_pass.vary(
+                passes=1, chunk=hours * one_pass.chunk, tested_models="deployed"
+            )
+            for hours in CHUNK_HOURS[1:]
+        },
+        **{name: short.vary(**change(search)) for name, change in VARIANTS.items()},
+        **{f"timing_{n}": timing(n, seed) for n in TIMED_WORKERS},
     }
 
 
@@ -313,45 +305,13 @@ def _measure(corpus: Corpus) -> str:
 
 def _tests(corpus: Corpus) -> str:
     """Each test set's size, and whether its speakers were heard in training."""
-    heard = set(corpus.split("train").speaker.tolist())
-    told: list[str] = []
+    speakers = set(corpus.split("train").speaker.tolist())
+    parts: list[str] = []
     for test in corpus.tests:
         part = corpus.split(test)
-        new = heard.isdisjoint(part.speaker.tolist())
-        told.append(f"{test}: {len(part)} utterances of {'other' if new else 'the same'} speakers")
-    return "; ".join(told)
-
-
-def _run(
-    subject: Subject,
-    seed: int,
-    algorithm: AsyncSgd | AveragedSgd,
-    schedule: Schedule,
-    stages: tuple[Stage, ...],
-    passes: int,
-) -> Experiment[Frames]:
-    preset = PRESETS[subject.scale]
-    task = Frames(
-        **subject.names,
-        hidden=preset.hidden,
-        initial=Recipe(),
-        timed_layers=tuple(REPORTED["paper"]["layers"]),
-        precision=precision_of(subject),
-    )
-    return Experiment(
-        task=task,
-        algorithm=algorithm,
-        schedule=schedule,
-        stages=stages,
-        passes=passes,
-        chunk=preset.chunk,
-        evaluations=preset.evaluations,
-        cluster=load_cluster(CLUSTER),
-        workers=REPORTED["paper"]["workers"],
-        seed=seed,
-        device=subject.device,
-        shuffling=shuffling_of(subject.corpus),
-    )
+        new = speakers.isdisjoint(part.speaker.tolist())
+        parts.append(f"{test}: {len(part)} utterances of {'other' if new else 'the same'} speakers")
+    return "; ".join(parts)
 
 
 PAPER: dict[str, Any] = REPORTED["paper"]
@@ -388,23 +348,16 @@ def reading(name: str, workers: int) -> str:
     return f"reading_{name}_{workers}"
 
 
-def timings(seed: int) -> dict[str, TimingConfig]:
-    """One worker and four, at every minibatch and in each reading."""
-    return {**minibatch_timings(seed), **reading_timings(seed)}
-
-
 def minibatch_timings(seed: int) -> dict[str, TimingConfig]:
     """One worker and four at every minibatch."""
-    return {setting(n, size): timing(seed, n, size) for size in MINIBATCHES for n in COUNTS}
+    return {setting(n, size): timing(n, seed, size) for size in MINIBATCHES for n in COUNTS}
 
 
 def reading_timings(seed: int) -> dict[str, TimingConfig]:
     """One worker and four in each reading."""
-    layers = tuple(PAPER["layers"])
+    machines = clusters().items()
     return {
-        reading(name, n): TimingConfig(machine, n, layers, PAPER["minibatch"], 2000, seed)
-        for name, machine in clusters().items()
-        for n in COUNTS
+        reading(x, n): timing(n, seed, cluster=machine) for x, machine in machines for n in COUNTS
     }
 
 

@@ -16,7 +16,7 @@ from harness.speech.task import Frames
 from harness.store import Run
 from reproductions.paper import Finished, Scaling, SizePlan, Subject
 from reproductions.paper1_async_asgd.exhibits import final_errors
-from reproductions.paper1_async_asgd.experiments import FOLDER, REPORTED, as_chosen
+from reproductions.paper1_async_asgd.experiments import FOLDER, REPORTED, methods
 from reproductions.run_metrics import hashes, lengths_of_utterances, summary_values
 
 TESTS = ("clean", "noise")
@@ -29,12 +29,12 @@ def configs(subject: Subject, seed: int, size: SizePlan) -> Mapping[str, Experim
 
     A trial of the search has the registered number of minibatches.
     """
-    one = as_chosen(subject, seed, "search")
-    schedule = cast(Search, one.schedule)
+    runs = methods(subject, seed)
+    schedule = cast(Search, runs["search"].schedule)
     trials = replace(schedule, least_minibatches=int(size.settings["trial_minibatches"]))
     return {
-        "one_pass": replace(one, passes=1, schedule=trials, tested="first pass"),
-        "multi_pass": replace(as_chosen(subject, seed, "multi_pass"), tested="at the end"),
+        "one_pass": runs["search"].vary(passes=1, schedule=trials, tested="first pass"),
+        "multi_pass": runs["multi_pass"].vary(tested="at the end"),
     }
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 from harness.experiment.experiment import Experiment
@@ -28,6 +27,7 @@ from reproductions.paper1_async_asgd.experiments import (
     PRESETS,
     RATE,
     MethodSettings,
+    methods,
 )
 from reproductions.run_metrics import hashes
 
@@ -71,10 +71,12 @@ def _method_trials(method: str, chosen: MethodSettings) -> Iterator[tuple[str, T
 def tuning_configs(subject: Subject) -> dict[str, Experiment[Frames]]:
     """The runs of ``trials``, the same for every seed."""
     # Settings are chosen on development data alone, so these runs are never tested.
-    seen = subject.development
+    development, chosen = subject.development, PRESETS[subject.scale].chosen
     return {
-        name: replace(METHODS[method](seen, DEVELOPMENT, given), tested="never")
-        for name, (method, given) in trials(PRESETS[subject.scale].chosen).items()
+        name: methods(development, DEVELOPMENT, {**chosen, method: settings})[method].vary(
+            tested="never"
+        )
+        for name, (method, settings) in trials(chosen).items()
     }
 
 

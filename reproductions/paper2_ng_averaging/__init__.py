@@ -7,7 +7,7 @@ from pathlib import Path
 from reproductions.paper import Paper
 from reproductions.paper2_ng_averaging.claims import CLAIMS, CONDITIONS
 from reproductions.paper2_ng_averaging.exhibits import EXHIBITS
-from reproductions.paper2_ng_averaging.experiments import SEEDS, differences, experiments
+from reproductions.paper2_ng_averaging.experiments import PRESETS, differences, experiments
 from reproductions.paper2_ng_averaging.prediction import REPORTED
 from reproductions.paper2_ng_averaging.scaling import SCALING
 
@@ -15,7 +15,7 @@ PAPER = Paper(
     id="paper2",
     corpus="conversational",
     reference={name: REPORTED["paper"][name] for name in ("title", "authors")},
-    seeds=SEEDS,
+    seeds={scale: preset.seeds for scale, preset in PRESETS.items()},
     experiments=experiments,
     differences=differences,
     exhibits=EXHIBITS,

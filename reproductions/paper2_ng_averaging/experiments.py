@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from data_synth.corpus import Corpus
 from harness.acoustics.rbm import Recipe, WideRandom
@@ -83,8 +83,6 @@ PRESETS = {
     "paper": Preset((2048,) * 6, 1024, 1.0, 15, 40, (40, 40), 1, 2000.0, 0.075, 3),
 }
 
-SEEDS = {scale: preset.seeds for scale, preset in PRESETS.items()}
-
 
 def natural(preset: Preset) -> NaturalGradient:
     """Natural gradient under the preset's max-change."""
@@ -114,10 +112,10 @@ def load_rates(scale: str) -> Mapping[str, Any]:
     return tomllib.loads(RATES.read_text(encoding="utf-8")).get(SWEPT_AT.get(scale, scale), {})
 
 
-def with_found_rate(scale: str, name: str, config: Experiment[Frames]) -> Experiment[Frames]:
-    """A setting at the rate that was found for it, or at the paper's."""
-    paper = REPORTED["paper"]["first_rate"] * config.workers
-    return with_rate(config, float(load_rates(scale).get("rates", {}).get(name, paper)))
+def found_rate(scale: str, name: str, workers: int) -> float:
+    """The rate that was found for a setting, or the paper's."""
+    paper = REPORTED["paper"]["first_rate"] * workers
+    return float(load_rates(scale).get("rates", {}).get(name, paper))
 
 
 def newbob_passes(scale: str, otherwise: int) -> int:
@@ -127,18 +125,7 @@ def newbob_passes(scale: str, otherwise: int) -> int:
 
 def with_rate(config: Experiment[Frames], rate: float) -> Experiment[Frames]:
     """The run with another first rate."""
-    assert isinstance(config.schedule, Exponential | Halving)
-    return replace(config, schedule=replace(config.schedule, rate=float(rate)))
-
-
-def tuning(name: str, config: Experiment[Frames]) -> dict[str, Experiment[Frames]]:
-    """Runs of a setting around its rate, without tests, by name."""
-    return {
-        trial_name(name, label): replace(
-            with_rate(config, factor * config.schedule.rate), tested="never"
-        )
-        for label, factor in AROUND.items()
-    }
+    return config.vary(schedule=replace(cast(Any, config.schedule), rate=rate))
 
 
 def trial_name(name: str, label: str) -> str:
@@ -191,28 +178,6 @@ def build_averaging(subject: Subject, seed: int, workers: int) -> Experiment[Fra
     )
 
 
-def small(config: Experiment[Frames]) -> Experiment[Frames]:
-    """The paper's minibatch of 256."""
-    (stage,) = config.stages
-    share = PRINTED["small_minibatch"] / PRINTED["minibatch"]
-    minibatch = max(1, round(stage.minibatch * share))
-    less = replace(stage, minibatch=minibatch, timed_minibatch=PRINTED["small_minibatch"])
-    return replace(config, stages=(less,))
-
-
-def newbob(config: Experiment[Frames], scale: str) -> Experiment[Frames]:
-    """Kaldi's rule in place of the exponential schedule."""
-    halving = Halving(config.schedule.rate)
-    return replace(config, schedule=halving, passes=PRESETS[scale].most_passes)
-
-
-def as_long_as_newbob(config: Experiment[Frames], scale: str) -> Experiment[Frames]:
-    """The exponential schedule over the passes that newbob took, as in section 5.6."""
-    assert isinstance(config.schedule, Exponential)
-    passes = min(newbob_passes(scale, config.passes), PRESETS[scale].most_passes)
-    return replace(config, schedule=replace(config.schedule, passes=passes), passes=passes)
-
-
 def pretraining(passes: int) -> Recipe:
     """RBMs trained for ``passes``, the first layer's for twice as many (Kaldi's nnet1)."""
     return Recipe(gaussian_epochs=2 * passes, bernoulli_epochs=passes)
@@ -223,71 +188,79 @@ def build_configs(subject: Subject, seed: int) -> dict[str, Experiment[Frames]]:
     scale, preset = subject.scale, PRESETS[subject.scale]
     ng = {n: build_averaging(subject, seed, n) for n in NODES}
     many, averaged = ng[MANY], ModelAveraging(natural(preset))
-    sgd = {n: replace(ng[n], algorithm=ModelAveraging(plain(preset))) for n in (1, MANY)}
+    smaller = PRINTED["small_minibatch"]
+    minibatch = max(1, round(preset.minibatch * smaller / PRINTED["minibatch"]))
+    small = (Stage(minibatch, smaller, preset.share),)
+    newbob = {"schedule": Halving(PRINTED["first_rate"]), "passes": preset.most_passes}
+    # As in section 5.6: over the passes that newbob took.
+    passes = min(newbob_passes(scale, preset.passes), preset.most_passes)
+    exponential = {"schedule": replace(cast(Exponential, many.schedule), passes=passes)}
     # Gradients are averaged after every minibatch, models after every `EVERY` of them.
-    each = replace(averaging(), every=1)
+    every_minibatch = replace(averaging(), every=1)
     settings = {
         **{f"ng_{n}": config for n, config in ng.items()},
         **{f"random_{n}": ng[n].vary(initial=WideRandom()) for n in (1, 32)},
         **{f"rbm_{n}": ng[n].vary(initial=pretraining(preset.pretraining)) for n in (1, 32)},
-        "every_20": replace(many, protocol=averaging(2 * EVERY)),
-        **{f"small_{n}": small(ng[n]) for n in (1, MANY)},
-        **{f"newbob_{n}": newbob(ng[n], scale) for n in (1, MANY)},
-        **{f"exponential_{n}": as_long_as_newbob(ng[n], scale) for n in (1, MANY)},
-        **{f"sgd_{n}": config for n, config in sgd.items()},
-        "gradients": replace(
-            sgd[MANY], algorithm=GradientAveraging(plain(preset)), protocol=each
+        "every_20": many.vary(protocol=averaging(2 * EVERY)),
+        **{f"small_{n}": ng[n].vary(stages=small) for n in (1, MANY)},
+        **{f"newbob_{n}": ng[n].vary(**newbob) for n in (1, MANY)},
+        **{f"exponential_{n}": ng[n].vary(**exponential, passes=passes) for n in (1, MANY)},
+        **{f"sgd_{n}": ng[n].vary(algorithm=ModelAveraging(plain(preset))) for n in (1, MANY)},
+        "gradients": many.vary(
+            algorithm=GradientAveraging(plain(preset)), protocol=every_minibatch
         ),
-        "bmuf": replace(many, algorithm=replace(averaged, outer=BlockMomentum())),
-        "outer": replace(many, algorithm=replace(averaged, outer=OuterNesterov())),
-    }  # fmt: skip
-    return {name: with_found_rate(scale, name, config) for name, config in settings.items()}
+        "bmuf": many.vary(algorithm=replace(averaged, outer=BlockMomentum())),
+        "outer": many.vary(algorithm=replace(averaged, outer=OuterNesterov())),
+    }
+    return {n: with_rate(c, found_rate(scale, n, c.workers)) for n, c in settings.items()}
 
 
 def derive_configs(runs: Mapping[str, Experiment[Frames]]) -> dict[str, Experiment[Frames]]:
     """Settings with a rate derived from another setting's."""
-    many = runs[f"ng_{MANY}"]
-    assert isinstance(many.algorithm, ModelAveraging)
-    one = runs["ng_1"].schedule.rate
+    many, rate = runs[f"ng_{MANY}"], runs["ng_1"].schedule.rate
+    averaged = cast(ModelAveraging, many.algorithm)
     return {
-        "scaled": with_rate(many, MANY * one),
-        "unscaled": with_rate(many, one),
-        "overlapped": replace(many, protocol=replace(averaging(), overlap=True)),
-        "restarted": replace(many, algorithm=replace(many.algorithm, restart="pass")),
-        "restarted_each": replace(many, algorithm=replace(many.algorithm, restart="round")),
+        "scaled": with_rate(many, MANY * rate),
+        "unscaled": with_rate(many, rate),
+        "overlapped": many.vary(protocol=replace(averaging(), overlap=True)),
+        "restarted": many.vary(algorithm=replace(averaged, restart="pass")),
+        "restarted_each": many.vary(algorithm=replace(averaged, restart="round")),
     }
 
 
 def search(subject: Subject) -> dict[str, Experiment[Frames]]:
-    """Every setting around its rate on development data: the same for every seed."""
+    """Every setting around its rate on development data, without tests: the same for every seed."""
     settings = build_configs(subject.development, DEVELOPMENT)
-    return {n: c for name in SEARCHED for n, c in tuning(name, settings[name]).items()}
+    return {
+        trial_name(name, label): with_rate(
+            settings[name], factor * settings[name].schedule.rate
+        ).vary(tested="never")
+        for name in SEARCHED
+        for label, factor in AROUND.items()
+    }
 
 
 def epoch(seed: int, workers: int, every: int = EVERY, reading: str = "minibatch") -> TimingConfig:
     """One epoch of the paper's training on the fitted cluster."""
-    fresh, rules = cluster(load_fit(reading).free), averaging(every)
+    machine, rules = cluster(load_fit(reading).free), averaging(every)
     return TimingConfig(
-        fresh, workers, tuple(PRINTED["layers"]), PRINTED["minibatch"],
-        rules.epoch_folds(fresh, workers), seed, rules,
+        machine, workers, tuple(PRINTED["layers"]), PRINTED["minibatch"],
+        rules.epoch_folds(machine, workers), seed, rules,
     )  # fmt: skip
 
 
-def timings(seed: int) -> dict[str, TimingConfig]:
-    """Every timing run of one seed."""
+def timings(seed: int) -> dict[str, Configuration]:
+    """Every timing run of one seed, and what all seeds share.
+
+    These are figure 1's all-reduce, and section 3's equivalence in small.
+    """
+    machine, size_bytes = cluster(load_fit().free), workload().parameter_bytes
     return {
         **{f"timing_{n}": epoch(seed, n) for n in GPUS},
         "timing_16_every_20": epoch(seed, MANY, 2 * EVERY),
         "other_1": epoch(seed, 1, reading="average"),
         "other_16_every_20": epoch(seed, MANY, 2 * EVERY, "average"),
-    }
-
-
-def once() -> dict[str, Configuration]:
-    """Runs that all seeds share: figure 1's all-reduce, and section 3's equivalence in small."""
-    stampede = cluster(load_fit().free)
-    return {
-        "all_reduce": AllReduceConfig(stampede, 4, COLLECTIVE, workload().parameter_bytes),
+        "all_reduce": AllReduceConfig(machine, 4, COLLECTIVE, size_bytes),
         "equivalence": EquivalenceConfig(
             algorithms=(ModelAveraging(), GradientAveraging()), layers=(20, 16, 16, 10),
             workers=MANY, frames=8, folds=50, rate=2.0,
@@ -298,7 +271,7 @@ def once() -> dict[str, Configuration]:
 def experiments(subject: Subject, seed: int) -> dict[str, Configuration]:
     """Every run of one seed, by the name the exhibits use."""
     runs = build_configs(subject, seed)
-    return {**runs, **derive_configs(runs), **search(subject), **timings(seed), **once()}
+    return {**runs, **derive_configs(runs), **search(subject), **timings(seed)}
 
 
 def differences(subject: Subject) -> list[dict[str, str]]:
@@ -307,6 +280,8 @@ def differences(subject: Subject) -> list[dict[str, str]]:
     hours = preset.share * corpus.frames_of("train") * corpus.frame_shift_s / 3600.0
     spliced, minibatch = 2 * corpus.context + 1, preset.minibatch
     ranks = "/".join(map(str, preset.ranks))
+    swept = "swept on development data for each setting that is compared"
+    unswept = "0.32 times the workers"
     rows = [
         (
             "training speech",
@@ -332,7 +307,7 @@ def differences(subject: Subject) -> list[dict[str, str]]:
             f"{preset.passes}; {newbob_passes(subject.scale, preset.passes)} beside newbob",
         ),
         ("newbob", "Kaldi's, whose script rejects a pass that made things worse", "keeps its last"),
-        ("first rate", "0.32 times the GPUs", _rates_told(subject.scale)),
+        ("first rate", "0.32 times the GPUs", swept if subject.scale in SWEPT_AT else unswept),
         ("cross-validation", "a held-out tenth of the training set", "the development set"),
         (
             "NG-SGD",
@@ -349,16 +324,10 @@ def differences(subject: Subject) -> list[dict[str, str]]:
 
 def _pretraining(corpus: Corpus, preset: Preset) -> str:
     """Passes and frames of pretraining, with those of the compared settings."""
-    seen = ENOUGH if shuffling_of(corpus) == "in blocks" else corpus.frames_of("train")
+    frames = ENOUGH if shuffling_of(corpus) == "in blocks" else corpus.frames_of("train")
     recipe, longer = Recipe(), preset.pretraining
     passes = (
         f"{recipe.gaussian_epochs} passes of the first layer, {recipe.bernoulli_epochs} of others"
     )
     compared = f"; {longer} times as many in Table 2 and the claims on RBM" if longer > 1 else ""
-    return f"{passes}, over {seen:,} frames{compared}"
-
-
-def _rates_told(scale: str) -> str:
-    if scale not in SWEPT_AT:
-        return "0.32 times the workers"
-    return "swept on development data for each setting that is compared"
+    return f"{passes}, over {frames:,} frames{compared}"

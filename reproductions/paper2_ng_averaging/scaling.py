@@ -30,14 +30,14 @@ def configs(subject: Subject, seed: int, size: SizePlan) -> Mapping[str, Experim
     on one GPU and on 16.
     """
     minibatch, rates = int(size.settings["minibatch"]), load_rates(subject.scale)["rates"]
-    found: dict[str, Experiment[Frames]] = {}
+    runs: dict[str, Experiment[Frames]] = {}
     for arm, workers in zip(SEARCHED, (MANY, 1), strict=True):
         config = build_averaging(subject, seed, workers)
         (stage,) = config.stages
         rate = float(rates[arm]) * minibatch / stage.minibatch
         stages = (replace(stage, minibatch=minibatch),)
-        found[arm] = replace(with_rate(config, rate), stages=stages)
-    return found
+        runs[arm] = with_rate(config, rate).vary(stages=stages)
+    return runs
 
 
 def error_rate(run: Run, arm: str, label: str) -> float:
