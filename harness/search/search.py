@@ -12,16 +12,17 @@ training does not diverge (`LargestRateConfig`).
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from harness.algorithms.catalogue import Algorithm
 from harness.algorithms.schedules import Constant
 from harness.base.seeds import identity
 from harness.base.settings import setting
-from harness.experiment.contract import Configuration, Progress, Watch
+from harness.experiment.contract import Configuration, Watch
 from harness.experiment.experiment import AnyExperiment
 from harness.experiment.run import run
 from harness.store import Run, RunWriter, Store
@@ -244,14 +245,41 @@ LOSS = "dev_loss/iterate"
 TRIED = "loss_at_the_end"
 """Metric that is logged once for each rate: the final loss, with the rate."""
 
+REPEATED = ("outer_staleness_mean", "kept_frames")
+"""Values of the run at the largest stable rate that the search's summary repeats."""
+
+
+class RateSearchConfig(Configuration):
+    """Base of searches for a learning rate that are runs; every rate that is tried is another."""
+
+    @abstractmethod
+    def with_rate(self, rate: float) -> Configuration:
+        """The training at a rate."""
+
+    @abstractmethod
+    def find(self, run_at: Callable[[float], Run], writer: RunWriter) -> dict[str, Any]:
+        """Search by the runs of trainings; returns the summary."""
+
+    def execute(self, store: Store, watch: Watch) -> Run:
+        """See `Configuration`."""
+        name = identity(self.to_dict())
+
+        def run_at(rate: float) -> Run:
+            return run(self.with_rate(rate), store, lambda news: watch(replace(news, run=name)))
+
+        return store.obtain(
+            self.to_dict(), lambda writer: writer.finish("done", self.find(run_at, writer))
+        )
+
 
 @dataclass(frozen=True)
-class BestRateConfig(Configuration):
+class BestRateConfig(RateSearchConfig):
     """Configuration of a search for the best and the largest stable learning rate of a training.
 
-    Every rate that is tried is a run of its own. A rate is *stable* if training ends with a smaller
-    loss on the development set than it began with; all rates above an unstable one are assumed
-    unstable.
+    A rate is *stable* if training ends with a smaller loss on the development set than it began
+    with; all rates above an unstable one are assumed unstable. The summary has ``first_loss`` and
+    ``tried``; if a stable rate was found, also ``rate``, ``loss`` and ``stable``; and ``diverged``
+    if an unstable one was found above.
 
     Args:
         training: the training, at any rate.
@@ -265,13 +293,33 @@ class BestRateConfig(Configuration):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values: what the run's identity hashes."""
-        training = _with_rate(self.training, self.guess).to_dict()
+        training = self.with_rate(self.guess).to_dict()
         search = {"guess": self.guess, "most": self.most, "factor": FACTOR}
         return {"is": "BestRateConfig", "training": training, **search}
 
-    def execute(self, store: Store, watch: Watch) -> Run:
-        """See `Configuration`."""
-        return best_rate(self, store, watch)
+    def with_rate(self, rate: float) -> AnyExperiment:
+        """See `RateSearchConfig`."""
+        return self.training.vary(schedule=Constant(rate))
+
+    def find(self, run_at: Callable[[float], Run], writer: RunWriter) -> dict[str, Any]:
+        """See `RateSearchConfig`."""
+        initial = list[float]()
+
+        def final_loss(rate: float) -> float:
+            trained = run_at(rate)
+            losses = trained.curve(LOSS)[1]
+            initial.append(float(losses[0]))
+            return float(losses[-1]) if trained.status == "done" else math.inf
+
+        found = solve(climb_to_edge(self, lambda: initial[0]), final_loss)
+        for rate, loss in sorted(found.tried.items()):
+            writer.log(TRIED, loss, fold=0, time_s=0.0, epoch=0.0, rate=rate)
+        summary = {"first_loss": initial[0], "tried": len(found.tried)}
+        if found.stable:
+            summary |= {"rate": found.rate, "loss": found.tried[found.rate]}
+            ends = {"stable": found.stable, "diverged": found.diverged}
+            summary |= {name: rate for name, rate in ends.items() if rate < math.inf}
+        return summary
 
 
 @dataclass(frozen=True)
@@ -291,39 +339,6 @@ class RateSearchResult:
     tried: dict[float, float]
 
 
-def best_rate(config: BestRateConfig, store: Store, watch: Watch) -> Run:
-    """Run the search of a configuration with all its trainings, or load it from the store.
-
-    Its summary has ``first_loss`` and ``tried``; if a stable rate was found, also ``rate``,
-    ``loss`` and ``stable``; and ``diverged`` if an unstable one was found above.
-    """
-    name = identity(config.to_dict())
-
-    def tell(progress: Progress) -> None:
-        watch(replace(progress, run=name))
-
-    def execute(writer: RunWriter) -> None:
-        losses: dict[float, tuple[float, float]] = {}
-
-        def run_to_end(rate: float) -> float:
-            losses[rate] = _losses(run(_with_rate(config.training, rate), store, tell))
-            return losses[rate][1]
-
-        def first_loss() -> float:
-            return next(iter(losses.values()))[0]
-
-        found = solve(climb_to_edge(config, first_loss), run_to_end)
-        for rate, loss in sorted(found.tried.items()):
-            writer.log(TRIED, loss, fold=0, time_s=0.0, epoch=0.0, rate=rate)
-        summary = {"first_loss": first_loss(), "tried": len(found.tried)}
-        if found.stable:
-            best = {"rate": found.rate, "loss": found.tried[found.rate], "stable": found.stable}
-            summary |= best | ({"diverged": found.diverged} if found.diverged < math.inf else {})
-        writer.finish("done", summary)
-
-    return store.obtain(config.to_dict(), execute)
-
-
 def climb_to_edge(
     config: BestRateConfig, began: Callable[[], float]
 ) -> Steps[float, float, RateSearchResult]:
@@ -336,59 +351,33 @@ def climb_to_edge(
         began: returns the initial loss; called after the first rates were tried.
     """
     best = yield from sweep(config.guess)
-    tried, first = dict(best.tried), began()
-    stable, rate = (best.rate if tried[best.rate] < first else 0.0), best.rate
+    tried, initial = dict(best.tried), began()
+    stable, rate = (best.rate if tried[best.rate] < initial else 0.0), best.rate
     for _ in range(config.most if stable else 0):
         rate *= FACTOR
         if rate not in tried:
             (tried[rate],) = yield [rate]
-        if not tried[rate] < first:
+        if not tried[rate] < initial:
             return RateSearchResult(best.rate, stable, rate, tried)
         stable = rate
     return RateSearchResult(best.rate, stable, math.inf, tried)
 
 
-def _with_rate(training: AnyExperiment, rate: float) -> AnyExperiment:
-    return replace(training, schedule=Constant(rate))
-
-
-def _losses(run: Run) -> tuple[float, float]:
-    """Development loss before the first fold and after the last; infinite if training diverged."""
-    losses = run.curve(LOSS)[1]
-    return float(losses[0]), float(losses[-1]) if run.status == "done" else math.inf
-
-
-TOLD = ("outer_staleness_mean", "kept_frames")
-"""Values of the run at the largest stable rate that the search's summary repeats."""
-
-
-class HasRate(Configuration, Protocol):
-    """A configuration with a field ``rate``, as a dataclass."""
-
-    @property
-    def rate(self) -> float:
-        """Learning rate of its training."""
-        ...
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values: what the run's identity hashes."""
-        ...
-
-
 @dataclass(frozen=True)
-class LargestRateConfig(Configuration):
+class LargestRateConfig(RateSearchConfig):
     """Configuration of a search for the largest learning rate that does not diverge.
 
-    Every rate that is tried is a run of its own. A training that diverges at a rate is assumed to
-    diverge at all larger ones.
+    A training that diverges at a rate is assumed to diverge at all larger ones. The summary has
+    ``stable``, the largest stable rate, and ``diverged``, the smallest rate that diverged; a key is
+    missing if no such rate was found.
 
     Args:
-        training: the training, at any rate.
+        training: the training at any rate, with a field ``rate``.
         lowest, highest: ends of the search; an end is tried only if the search converges to it.
         halvings: number of halvings of the distance between their logarithms.
     """
 
-    training: HasRate
+    training: Configuration
     lowest: float = setting(above=0.0)
     highest: float = setting(above=0.0)
     halvings: int = setting(at_least=1)
@@ -399,40 +388,18 @@ class LargestRateConfig(Configuration):
         training = self.with_rate(self.lowest).to_dict()
         return {"is": "LargestRateConfig", "training": training, **ends}
 
-    def execute(self, store: Store, watch: Watch) -> Run:
-        """See `Configuration`."""
-        return largest_rate(self, store, watch)
-
-    def with_rate(self, rate: float) -> HasRate:
-        """The training at a rate."""
+    def with_rate(self, rate: float) -> Configuration:
+        """See `RateSearchConfig`."""
         return replace(cast(Any, self.training), rate=rate)
 
-
-def largest_rate(config: LargestRateConfig, store: Store, watch: Watch) -> Run:
-    """Run the search of a configuration with all its trainings, or load it from the store.
-
-    Its summary has ``stable``, the largest stable rate, and ``diverged``, the smallest rate that
-    diverged; a key is missing if no such rate was found.
-    """
-    name = identity(config.to_dict())
-
-    def tell(progress: Progress) -> None:
-        watch(replace(progress, run=name))
-
-    def run_at(rate: float) -> Run:
-        return run(config.with_rate(rate), store, tell)
-
-    def execute(writer: RunWriter) -> None:
-        search = find_largest(config)
-        stable, diverged = solve(search, lambda rate: run_at(rate).status != "done")
-        found = {"stable": stable, "diverged": diverged}
-        summary = {name: rate for name, rate in found.items() if 0.0 < rate < math.inf}
-        if stable:
-            told = run_at(stable).summary
-            summary |= {name: told[name] for name in TOLD if name in told}
-        writer.finish("done", summary)
-
-    return store.obtain(config.to_dict(), execute)
+    def find(self, run_at: Callable[[float], Run], writer: RunWriter) -> dict[str, Any]:
+        """See `RateSearchConfig`."""
+        stable, diverged = solve(find_largest(self), lambda rate: run_at(rate).status != "done")
+        ends = {"stable": stable, "diverged": diverged}
+        figures = run_at(stable).summary if stable else {}
+        return {name: rate for name, rate in ends.items() if 0.0 < rate < math.inf} | {
+            name: figures[name] for name in REPEATED if name in figures
+        }
 
 
 def find_largest(config: LargestRateConfig) -> Steps[float, bool, tuple[float, float]]:

@@ -152,12 +152,12 @@ class DecodeResult:
     Attributes:
         x: inputs [F, D'] of the frames that enter minibatches.
         outer: their outer gradients [F, K].
-        seen: decoding statistics.
+        stats: decoding statistics.
     """
 
     x: Tensor
     outer: Tensor
-    seen: DecodeStats
+    stats: DecodeStats
 
 
 @dataclass(frozen=True)
@@ -184,20 +184,15 @@ class Decoder:
         return [self._decode_one(m, u) for m, u in zip(models, utterances, strict=True)]
 
     def _decode_one(self, model: Tensor, utterance: int) -> DecodeResult:
-        first, length = int(self.train.start[utterance]), int(self.train.frames[utterance])
-        rows = torch.arange(first, first + length, device=model.device)
+        start, length = int(self.train.start[utterance]), int(self.train.frames[utterance])
+        rows = torch.arange(start, start + length, device=model.device)
         x = self.halves.inputs(self.frames.gather(rows.unsqueeze(0)).x[0])
         posteriors = log_posteriors(self.halves.net, model, x)
-        found = self.criterion.outer(posteriors, self.train.words[utterance])
-        entering = torch.as_tensor(self._entering(found.kept))
-        outer = torch.as_tensor(found.gradient).to(model)
-        return DecodeResult(x[entering], outer[entering], DecodeStats.from_outer(utterance, found))
-
-    def _entering(self, kept: np.ndarray) -> np.ndarray:
-        """Indices of the frames that enter minibatches, from the mask ``kept [T]``."""
-        if self.every_frame and kept.any():
-            return np.arange(len(kept))
-        return np.flatnonzero(kept)
+        outer = self.criterion.outer(posteriors, self.train.words[utterance])
+        mask = np.ones_like(outer.kept) if self.every_frame and outer.kept.any() else outer.kept
+        entering = torch.as_tensor(np.flatnonzero(mask))
+        gradient = torch.as_tensor(outer.gradient).to(model)[entering]
+        return DecodeResult(x[entering], gradient, DecodeStats.from_outer(utterance, outer))
 
 
 def log_posteriors(net: Dnn, model: Tensor, x: Tensor) -> np.ndarray:

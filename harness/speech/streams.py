@@ -19,12 +19,11 @@ times come from the simulator's timeline, row by row.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -35,9 +34,7 @@ from harness.experiment.executors import OnSimulation
 from harness.experiment.order import Key
 from harness.networks.contract import Minibatch
 from harness.replay import fold_replay as resume
-from harness.replay.fold_replay import Arrays as stale_Arrays
-from harness.replay.fold_replay import Facts as stale_Facts
-from harness.replay.fold_replay import StaleReplay
+from harness.replay.fold_replay import Arrays, Facts, StaleReplay
 from harness.simulator import Contributions, Decodes, Timeline, compute_seconds, copy_seconds
 from harness.speech.decoding import DecodeStats, parts
 from harness.speech.protocol import CountQueries
@@ -72,6 +69,18 @@ class SequenceReplay(StaleReplay):
         if self._due:
             raise ValueError(f"decoders read versions {sorted(self._due)} that have gone by")
 
+    def capture(self) -> tuple[Arrays, Facts]:
+        """See `StaleReplay`."""
+        arrays, facts = super().capture()
+        arrays["decoders"] = self.decoders.cpu().numpy()
+        return arrays, {**facts, "decoder_versions": self.decoder_versions}
+
+    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
+        """See `StaleReplay`."""
+        super().reinstate(arrays, facts)
+        self.decoders.copy_(torch.as_tensor(arrays["decoders"]))
+        self.decoder_versions = facts["decoder_versions"]
+
     def _show(self) -> None:
         for worker in self._due.pop(self.server.version, ()):
             self.decoders[worker].copy_(self.server.model)
@@ -80,8 +89,28 @@ class SequenceReplay(StaleReplay):
 
 WITHOUT_LIMIT = 10**9
 
+AnyReplay = TypeVar("AnyReplay", bound=StaleReplay)
 
-class Streams(OnSimulation[SequenceReplay]):
+
+class OnUtterances(OnSimulation[AnyReplay]):
+    """Base of the executors here: what is run and its parts, and how they go on later."""
+
+    _config: SequenceConfig
+    _setup: Setup
+
+    def capture(self) -> tuple[Arrays, Facts]:
+        """See `Executor`."""
+        replay, facts = self.replay.capture()
+        simulation = resume.add_prefix(self.simulation.state(), "simulation/")
+        return {**simulation, **resume.add_prefix(replay, "replay/")}, {"replay": facts}
+
+    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
+        """See `Executor`."""
+        self.simulation = self.simulation.with_state(resume.part(arrays, "simulation/"))
+        self.replay.reinstate(resume.part(arrays, "replay/"), facts["replay"])
+
+
+class Streams(OnUtterances[SequenceReplay]):
     """Shuffling none or on the fly, simulated; see `SequenceExecutor`.
 
     Args:
@@ -111,15 +140,15 @@ class Streams(OnSimulation[SequenceReplay]):
     def advance(self, rate: float, until: Fraction) -> Step:
         """See `SequenceExecutor`: to the next end of a decoding with an unknown count."""
         del until
-        seen = self._decode()
-        if any(each.trouble == "not finite" for each in seen):
-            return Step([], seen, ended=False)
-        self._decoded += len(seen)
+        stats = self._decode()
+        if any(utterance.trouble == "not finite" for utterance in stats):
+            return Step([], stats, ended=False)
+        self._decoded += len(stats)
         segment = self.simulation.advance(folds=WITHOUT_LIMIT)
         begun = self.simulation.asked()
         self.batcher.follow(segment)
         self.replay.follow(segment, rate, begun)
-        return Step([segment], seen, ended=not len(begun.worker))
+        return Step([segment], stats, ended=not len(begun.worker))
 
     def _decode(self) -> list[DecodeStats]:
         """Decode the utterances in decoders, and give the simulation their kept frames."""
@@ -127,37 +156,28 @@ class Streams(OnSimulation[SequenceReplay]):
         models = [self.replay.decoders[worker] for worker in begun.worker.tolist()]
         utterances = self._orders[begun.worker, begun.number].tolist()
         decoded = self._setup.decoder.decode(models, utterances)
-        for utterance, each in zip(begun.utterance.tolist(), decoded, strict=True):
-            self.batcher.add(KeptFrames(utterance, each.x, each.outer))
-        self.simulation.answer(begun.worker, np.array([len(each.x) for each in decoded], np.int64))
-        return [each.seen for each in decoded]
+        for utterance, result in zip(begun.utterance.tolist(), decoded, strict=True):
+            self.batcher.add(utterance, result.x, result.outer)
+        counts = [len(result.x) for result in decoded]
+        self.simulation.answer(begun.worker, np.array(counts, np.int64))
+        return [result.stats for result in decoded]
 
-    def capture(self) -> tuple[stale_Arrays, stale_Facts]:
+    def capture(self) -> tuple[Arrays, Facts]:
         """See `Executor`."""
-        replay, replay_facts = self.replay.capture()
-        batcher, batcher_facts = self.batcher.capture()
-        arrays = {
-            **resume.add_prefix(self.simulation.state(), "simulation/"),
-            **resume.add_prefix(replay, "replay/"),
-            **resume.add_prefix(batcher, "batcher/"),
-            "decoders": self.replay.decoders.cpu().numpy(),
-        }
-        versions = self.replay.decoder_versions
-        facts = {"replay": replay_facts, "batcher": batcher_facts, "versions": versions}
+        arrays, facts = super().capture()
+        batcher, facts["batcher"] = self.batcher.capture()
+        arrays |= resume.add_prefix(batcher, "batcher/")
         return arrays, {**facts, "decoded": self._decoded}
 
-    def reinstate(self, arrays: stale_Arrays, facts: stale_Facts) -> None:
+    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
         """See `Executor`."""
-        self.simulation = self.simulation.with_state(resume.part(arrays, "simulation/"))
-        self.replay.reinstate(resume.part(arrays, "replay/"), facts["replay"])
+        super().reinstate(arrays, facts)
         batcher = resume.part(arrays, "batcher/")
         self.batcher.reinstate(batcher, facts["batcher"], self._config.device)
-        self.replay.decoders.copy_(torch.as_tensor(arrays["decoders"]))
-        self.replay.decoder_versions = facts["versions"]
         self._decoded = facts["decoded"]
 
 
-class Passes(OnSimulation[StaleReplay]):
+class Passes(OnUtterances[StaleReplay]):
     """Shuffling full, simulated; see `SequenceExecutor`.
 
     Args:
@@ -192,25 +212,25 @@ class Passes(OnSimulation[StaleReplay]):
 
     def advance(self, rate: float, until: Fraction) -> Step:
         """See `SequenceExecutor`: to ``until`` or the end of the pass; decodes at its start."""
-        happened, seen = list[Timeline](), list[DecodeStats]()
+        segments, stats = list[Timeline](), list[DecodeStats]()
         if not len(self._shuffled):
             self._decoded_with = self.server.model.clone()
-            seen = self._decode()
-            if any(each.trouble == "not finite" for each in seen):
-                return Step(happened, seen, ended=False)
-            happened += self._pause()
+            stats = self._decode()
+            if any(utterance.trouble == "not finite" for utterance in stats):
+                return Step(segments, stats, ended=False)
+            segments += self._pause()
         boundary = max(self._step, ceil(float(until - self._pass) * self._steps))
-        boundary, last = min(self._steps, boundary), boundary >= self._steps
+        boundary, ends_pass = min(self._steps, boundary), boundary >= self._steps
         segment = self.simulation.advance(
             folds=boundary - self._step,
-            drain=last,
-            handing_out=None if last else self._steps - self._step,
+            drain=ends_pass,
+            handing_out=None if ends_pass else self._steps - self._step,
         )
         self.replay.run(segment, rate)
         self._step = boundary
-        if last:
+        if ends_pass:
             self._end_pass()
-        return Step([*happened, segment], seen, ended=self._pass == self._config.passes)
+        return Step([*segments, segment], stats, ended=self._pass == self._config.passes)
 
     def _end_pass(self) -> None:
         self._steps_before += self._steps
@@ -233,11 +253,11 @@ class Passes(OnSimulation[StaleReplay]):
         """Decode all frames of this pass with the parameters at its start."""
         every = range(len(self._setup.train))
         decoded = self._setup.decoder.decode([self._decoded_with] * len(every), every)
-        self._x = torch.cat([each.x for each in decoded])
-        self._outer = torch.cat([each.outer for each in decoded])
-        drawn = stream(self._config.seed, "sequence frames", self._pass)
-        self._shuffled = drawn.permutation(len(self._x))
-        return [each.seen for each in decoded]
+        self._x = torch.cat([result.x for result in decoded])
+        self._outer = torch.cat([result.outer for result in decoded])
+        generator = stream(self._config.seed, "sequence frames", self._pass)
+        self._shuffled = generator.permutation(len(self._x))
+        return [result.stats for result in decoded]
 
     def _minibatch(self, keys: Sequence[Key]) -> Minibatch:
         size = self._config.slots
@@ -248,60 +268,20 @@ class Passes(OnSimulation[StaleReplay]):
         at = torch.as_tensor(index).to(self._x.device)
         return Minibatch(self._x[at], self._outer[at] * (at >= 0).unsqueeze(2))
 
-    def capture(self) -> tuple[stale_Arrays, stale_Facts]:
+    def capture(self) -> tuple[Arrays, Facts]:
         """See `Executor`; stores the decoding parameters, from which a resume decodes again."""
-        replay, facts = self.replay.capture()
-        arrays = {
-            **resume.add_prefix(self.simulation.state(), "simulation/"),
-            **resume.add_prefix(replay, "replay/"),
-            "decoded_with": self._decoded_with.cpu().numpy(),
-        }
-        place = {"pass": self._pass, "step": self._step, "steps_before": self._steps_before}
-        return arrays, {"replay": facts, "open": len(self._shuffled) > 0, **place}
+        arrays, facts = super().capture()
+        arrays["decoded_with"] = self._decoded_with.cpu().numpy()
+        place = self._pass, self._step, self._steps_before
+        return arrays, {**facts, "open": len(self._shuffled) > 0, "place": place}
 
-    def reinstate(self, arrays: stale_Arrays, facts: stale_Facts) -> None:
+    def reinstate(self, arrays: Arrays, facts: Facts) -> None:
         """See `Executor`."""
-        self._pass, self._step = facts["pass"], facts["step"]
-        self._steps_before = facts["steps_before"]
-        self.simulation = self.simulation.with_state(resume.part(arrays, "simulation/"))
-        self.replay.reinstate(resume.part(arrays, "replay/"), facts["replay"])
+        super().reinstate(arrays, facts)
+        self._pass, self._step, self._steps_before = facts["place"]
         self._decoded_with.copy_(torch.as_tensor(arrays["decoded_with"]))
         if facts["open"]:
             self._decode()
-
-
-Arrays = dict[str, np.ndarray]
-
-Facts = dict[str, Any]
-
-
-@dataclass(frozen=True, eq=False)
-class KeptFrames:
-    """The kept frames of an utterance.
-
-    Attributes:
-        utterance: its number, counted over all replicas in order of decoding.
-        x: inputs [F, D] of its frames.
-        outer: their outer gradients [F, K].
-    """
-
-    utterance: int
-    x: Tensor
-    outer: Tensor
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-
-@dataclass
-class Cursor:
-    """An utterance that is being trained on, with the index of its next frame."""
-
-    kept: KeptFrames
-    at: int = 0
-
-
-Frame = tuple[KeptFrames, int]
 
 
 class Entry(NamedTuple):
@@ -312,6 +292,10 @@ class Entry(NamedTuple):
     first_step: int
 
 
+Place = tuple[int, int]
+"""A frame: the number of its utterance, counted over all replicas, and its index there."""
+
+
 @dataclass
 class Batcher:
     """Builds minibatches in the order of the replicas' reads.
@@ -319,23 +303,31 @@ class Batcher:
     Args:
         slots: frames of a minibatch.
         shuffled: whether each slot has an utterance of its own.
+
+    Attributes:
+        kept: inputs [F, D] and outer gradients [F, K] of an utterance, until its last frame is
+            chosen.
+        entering: utterances that have not entered a slot, by worker.
+        current: the next frame of each slot's utterance by worker, None for an empty slot; without
+            shuffling, of all its utterances in their order.
+        steps: number of minibatches by worker.
+        chosen: the frames of each minibatch that has been read.
+        last_step: number of the latest of these.
     """
 
     slots: int
     shuffled: bool
-    decoded: dict[int, KeptFrames] = field(default_factory=dict[int, KeptFrames])
-    entering: dict[int, deque[Entry]] = field(default_factory=dict[int, deque[Entry]])
-    current: dict[int, deque[Cursor] | list[Cursor | None]] = field(
-        default_factory=dict[int, deque[Cursor] | list[Cursor | None]]
-    )
+    kept: dict[int, Minibatch] = field(default_factory=dict[int, Minibatch])
+    entering: dict[int, list[Entry]] = field(default_factory=dict[int, list[Entry]])
+    current: dict[int, list[Place | None]] = field(default_factory=dict[int, list[Place | None]])
     steps: dict[int, int] = field(default_factory=dict[int, int])
-    chosen: dict[Key, list[Frame]] = field(default_factory=dict[Key, list[Frame]])
+    chosen: dict[Key, list[Minibatch]] = field(default_factory=dict[Key, list[Minibatch]])
     last_step: int = -1
 
-    def add(self, kept: KeptFrames) -> None:
+    def add(self, utterance: int, x: Tensor, outer: Tensor) -> None:
         """Store an utterance that will enter a minibatch, unless it has no frames."""
-        if len(kept):
-            self.decoded[kept.utterance] = kept
+        if len(x):
+            self.kept[utterance] = Minibatch(x, outer)
 
     def follow(self, segment: Timeline) -> None:
         """Choose the frames of every minibatch that was read in a segment."""
@@ -347,22 +339,22 @@ class Batcher:
     def expect(self, decodes: Decodes) -> None:
         """Queue the entries of utterances into slots."""
         for worker, *entry in _rows(decodes):
-            self.entering.setdefault(worker, deque()).append(Entry(*entry))
+            self.entering.setdefault(worker, []).append(Entry(*entry))
 
     def read(self, worker: int, step: int) -> None:
         """Choose the frames of a worker's next minibatch, which has the number ``step``."""
-        own = self.steps.get(worker, 0)
-        self.steps[worker] = own + 1
+        number = self.steps.get(worker, 0)
+        self.steps[worker] = number + 1
+        current = self.current.setdefault(worker, [None] * self.slots if self.shuffled else [])
         # A replica may take an utterance well before it has all frames of that step.
-        entering = self.entering.get(worker, deque())
-        while entering and entering[0].first_step == own:
-            entry = entering.popleft()
-            kept, place = Cursor(self.decoded.pop(entry.utterance)), self._place(worker)
-            if isinstance(place, deque):  # without shuffling at the end of the queue
-                place.append(kept)
-            else:
-                place[entry.slot] = kept
-        self.chosen[worker, step] = list(self._choose(worker))
+        entering = self.entering.get(worker, [])
+        while entering and entering[0].first_step == number:
+            slot, utterance, _ = entering.pop(0)
+            if not self.shuffled:
+                current.append(None)
+                slot = -1
+            current[slot] = utterance, 0
+        self.chosen[worker, step] = list(self._choose(current))
         self.last_step = step
 
     def minibatch(self, keys: Sequence[Key]) -> Minibatch:
@@ -373,107 +365,65 @@ class Batcher:
         """
         return pad_minibatches([self.chosen.pop(key) for key in keys])
 
-    def _place(self, worker: int) -> deque[Cursor] | list[Cursor | None]:
-        if worker not in self.current:
-            empty: list[Cursor | None] = [None] * self.slots
-            self.current[worker] = empty if self.shuffled else deque()
-        return self.current[worker]
-
-    def _choose(self, worker: int) -> Iterable[Frame]:
-        place = self._place(worker)
-        if isinstance(place, deque):
-            yield from _consecutive(place, self.slots)
-            return
-        for slot, cursor in enumerate(place):
-            if cursor is not None:
-                yield cursor.kept, cursor.at
-                cursor.at += 1
-                if cursor.at == len(cursor.kept):
-                    place[slot] = None
-
-    # -- to go on later -----------------------------------------------------------------
+    def _choose(self, current: list[Place | None]) -> Iterator[Minibatch]:
+        """The next frame of every slot's utterance, or of one utterance after another."""
+        for slot in range(self.slots) if self.shuffled else [0] * self.slots:
+            if slot == len(current) or (place := current[slot]) is None:
+                continue
+            utterance, at = place
+            x, outer = self.kept[utterance]
+            yield Minibatch(x[at], outer[at])
+            current[slot] = utterance, at + 1
+            if at + 1 == len(x):
+                del self.kept[utterance]
+                current[slot : slot + 1] = [None] if self.shuffled else []
 
     def capture(self) -> tuple[Arrays, Facts]:
         """The state as arrays and facts."""
-        every = {kept.utterance: kept for kept in self._iter_kept_frames()}
+        batches = {f"kept/{utterance}": frames for utterance, frames in self.kept.items()} | {
+            f"chosen/{worker}/{step}": Minibatch(*map(torch.stack, zip(*frames, strict=True)))
+            for (worker, step), frames in self.chosen.items()
+        }
         arrays = {
-            f"{kept.utterance}/{name}": tensor.cpu().numpy()
-            for kept in every.values()
-            for name, tensor in (("x", kept.x), ("outer", kept.outer))
+            f"{name}/{part}": tensor.cpu().numpy()
+            for name, batch in batches.items()
+            for part, tensor in batch._asdict().items()
         }
-        facts = {
-            "utterances": sorted(every),
-            "decoded": list(self.decoded),
-            "current": [
-                [worker, [c and [c.kept.utterance, c.at] for c in place]]
-                for worker, place in self.current.items()
-            ],
-            "entering": [[worker, list(rows)] for worker, rows in self.entering.items()],
-            "steps": list(self.steps.items()),
-            "chosen": [
-                [*key, [[kept.utterance, at] for kept, at in frames]]
-                for key, frames in self.chosen.items()
-            ],
-            "last_step": self.last_step,
-        }
-        return arrays, facts
+        tables = {n: list(getattr(self, n).items()) for n in ("entering", "current", "steps")}
+        keys = {"kept": list(self.kept), "chosen": list(self.chosen)}
+        return arrays, {**tables, **keys, "last_step": self.last_step}
 
     def reinstate(self, arrays: Arrays, facts: Facts, device: str) -> None:
         """Undo ``capture``."""
-        every = {
-            u: KeptFrames(
-                u, *(torch.as_tensor(arrays[f"{u}/{n}"]).to(device) for n in ("x", "outer"))
-            )
-            for u in facts["utterances"]
-        }
-        self.decoded = {u: every[u] for u in facts["decoded"]}
-        for worker, place in facts["current"]:
-            cursors = [entry and Cursor(every[entry[0]], entry[1]) for entry in place]
-            self.current[worker] = cursors if self.shuffled else deque(cursors)
-        for worker, rows in facts["entering"]:
-            self.entering[worker] = deque(Entry(*row) for row in rows)
-        self.steps = dict(facts["steps"])
+
+        def load(name: str) -> Minibatch:
+            parts = (arrays[f"{name}/{part}"] for part in Minibatch._fields)
+            return Minibatch(*(torch.as_tensor(part).to(device) for part in parts))
+
+        self.kept = {utterance: load(f"kept/{utterance}") for utterance in facts["kept"]}
         self.chosen = {
-            (worker, step): [(every[u], at) for u, at in frames]
-            for worker, step, frames in facts["chosen"]
+            (worker, step): list(map(Minibatch, *load(f"chosen/{worker}/{step}")))
+            for worker, step in facts["chosen"]
         }
-        self.last_step = facts["last_step"]
-
-    def _iter_kept_frames(self) -> Iterable[KeptFrames]:
-        yield from self.decoded.values()
-        for place in self.current.values():
-            yield from (cursor.kept for cursor in place if cursor is not None)
-        for frames in self.chosen.values():
-            yield from (kept for kept, _ in frames)
+        self.entering = {w: [Entry(*entry) for entry in rows] for w, rows in facts["entering"]}
+        self.current = {worker: [*places] for worker, places in facts["current"]}
+        self.steps, self.last_step = dict(facts["steps"]), facts["last_step"]
 
 
-def _consecutive(queue: deque[Cursor], most: int) -> Iterable[Frame]:
-    """Take the next frames of a queue of utterances; exhausted utterances are removed."""
-    for _ in range(most):
-        if not queue:
-            return
-        cursor = queue[0]
-        yield cursor.kept, cursor.at
-        cursor.at += 1
-        if cursor.at == len(cursor.kept):
-            queue.popleft()
-
-
-def pad_minibatches(minibatches: Sequence[Sequence[Frame]]) -> Minibatch:
+def pad_minibatches(minibatches: Sequence[Sequence[Minibatch]]) -> Minibatch:
     """Stack several minibatches of frames, padded with zeros to the longest.
 
     Returns:
         ``x [W, B, D]`` and, in place of targets, outer gradients ``[W, B, K]``.
     """
     most = max(map(len, minibatches))
-    x = torch.stack([_pad_rows([kept.x[at] for kept, at in each], most) for each in minibatches])
-    outer = [_pad_rows([kept.outer[at] for kept, at in each], most) for each in minibatches]
-    return Minibatch(x, torch.stack(outer))
+    columns = zip(*(zip(*frames, strict=True) for frames in minibatches), strict=True)
+    return Minibatch(*(torch.stack([_pad_rows(rows, most) for rows in part]) for part in columns))
 
 
-def _pad_rows(rows: list[Tensor], size: int) -> Tensor:
+def _pad_rows(rows: Sequence[Tensor], size: int) -> Tensor:
     """Stack rows, followed by rows of zeros up to ``size``."""
-    return torch.stack(rows + [torch.zeros_like(rows[0])] * (size - len(rows)))
+    return torch.stack([*rows, *[torch.zeros_like(rows[0])] * (size - len(rows))])
 
 
 def _keys(rows: Contributions) -> Iterable[tuple[int, int]]:

@@ -196,7 +196,7 @@ def build_configs(subject: Subject, seed: int) -> dict[str, Experiment[Frames]]:
     passes = min(newbob_passes(scale, preset.passes), preset.most_passes)
     exponential = {"schedule": replace(cast(Exponential, many.schedule), passes=passes)}
     # Gradients are averaged after every minibatch, models after every `EVERY` of them.
-    every_minibatch = replace(averaging(), every=1)
+    always = replace(averaging(), every=1)
     settings = {
         **{f"ng_{n}": config for n, config in ng.items()},
         **{f"random_{n}": ng[n].vary(initial=WideRandom()) for n in (1, 32)},
@@ -206,9 +206,7 @@ def build_configs(subject: Subject, seed: int) -> dict[str, Experiment[Frames]]:
         **{f"newbob_{n}": ng[n].vary(**newbob) for n in (1, MANY)},
         **{f"exponential_{n}": ng[n].vary(**exponential, passes=passes) for n in (1, MANY)},
         **{f"sgd_{n}": ng[n].vary(algorithm=ModelAveraging(plain(preset))) for n in (1, MANY)},
-        "gradients": many.vary(
-            algorithm=GradientAveraging(plain(preset)), protocol=every_minibatch
-        ),
+        "gradients": many.vary(algorithm=GradientAveraging(plain(preset)), protocol=always),
         "bmuf": many.vary(algorithm=replace(averaged, outer=BlockMomentum())),
         "outer": many.vary(algorithm=replace(averaged, outer=OuterNesterov())),
     }

@@ -172,20 +172,43 @@ NEVER_S = 1e9
 FIRST_PASSES = 2
 """Passes of the network that makes the forced alignments for the start's training."""
 
+LAST_RATE = 0.02
+"""Rate of the last pass of cross-entropy training, as a share of the first's."""
 
-def start(subject: Subject, seed: int, hidden: tuple[int, ...]) -> Experiment[Frames]:
+UNTRAINED: dict[str, Any] = {"passes": 0, "replicas": 1}
+"""What leaves the start of a run, measured like the run, without any training."""
+
+ONE_PASS: dict[str, Any] = {"passes": 1, "plateau": None, "evaluations": 2, "test": False}
+"""What makes a run one pass at one rate, without recognition at its end."""
+
+
+def start(
+    subject: Subject,
+    seed: int,
+    hidden: tuple[int, ...] | None = None,
+    shuffling: Shuffling = "full",
+    factor: float = 1.0,
+) -> Experiment[Frames]:
     """Cross-entropy training of one worker, from which sequence training starts.
 
     As in the paper, its targets are forced alignments by another system: here a network of the
     small task's size, trained on the corpus's own targets.
+
+    Args:
+        subject: with scale and corpus.
+        seed: of the run.
+        hidden: units of the hidden layers, if not those of the small task.
+        shuffling: order of frames.
+        factor: multiple of that order's tuned rate.
     """
     preset = PRESETS[subject.scale]
-    own = Experiment(
-        task=Frames(**subject.names, hidden=hidden, activation="relu", timed_layers=LAYERS),
+    few = Exponential(preset.rates["full"], FIRST_PASSES, LAST_RATE)
+    network = Experiment(
+        task=Frames(**subject.names, hidden=preset.hidden, activation="relu", timed_layers=LAYERS),
         algorithm=AsyncSgd(),
-        schedule=_annealing_schedule(preset.rates["full"], preset.ce_passes),
+        schedule=few,
         stages=(Stage(preset.minibatch, PAPER["minibatch_ce"]),),
-        passes=preset.ce_passes,
+        passes=FIRST_PASSES,
         evaluations=1,
         cluster=load_cluster(CLUSTER),
         workers=1,
@@ -193,22 +216,13 @@ def start(subject: Subject, seed: int, hidden: tuple[int, ...]) -> Experiment[Fr
         device=subject.device,
         tested="never",
     )
-    few = _annealing_schedule(preset.rates["full"], FIRST_PASSES)
-    first = own.vary(hidden=preset.hidden, schedule=few, passes=FIRST_PASSES)
-    return own.vary(targets=ForcedAlignment(first, KAPPA))
-
-
-def _annealing_schedule(rate: float, passes: int) -> Exponential:
-    return Exponential(rate, passes, 0.02)
-
-
-def start_with_shuffling(
-    subject: Subject, seed: int, shuffling: Shuffling, factor: float = 1.0
-) -> Experiment[Frames]:
-    """The start with its frames in another order, at ``factor`` times that order's tuned rate."""
-    preset = PRESETS[subject.scale]
-    at = _annealing_schedule(factor * preset.rates[shuffling], preset.ce_passes)
-    return replace(start(subject, seed, preset.hidden), shuffling=shuffling, schedule=at)
+    return network.vary(
+        targets=ForcedAlignment(network, KAPPA),
+        hidden=hidden or preset.hidden,
+        schedule=replace(few, rate=factor * preset.rates[shuffling], passes=preset.ce_passes),
+        passes=preset.ce_passes,
+        shuffling=shuffling,
+    )
 
 
 def sequence(
@@ -218,7 +232,7 @@ def sequence(
     preset = PRESETS[subject.scale]
     return SequenceConfig(
         **subject.names,
-        start=start(subject, seed, hidden or preset.hidden),
+        start=start(subject, seed, hidden),
         criterion=criterion(subject.corpus),
         cluster=load_cluster(CLUSTER),
         timed_layers=LAYERS,
@@ -242,11 +256,6 @@ def criterion(corpus: Corpus) -> Criterion:
     return whole if states <= MOST_STATES else replace(whole, denominator="lattice", beam=LATTICES)
 
 
-def zero_pass_config(config: SequenceConfig) -> SequenceConfig:
-    """The start of a run, measured like the run, without any training."""
-    return replace(config, passes=0, replicas=1)
-
-
 def variants(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
     """Ten replicas with one choice changed, and cross-entropy training with other shufflings."""
     preset, ten = PRESETS[subject.scale], sequence(subject, seed, 10)
@@ -256,41 +265,35 @@ def variants(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
         criterion=replace(ten.criterion, kind="numerator", numerator="alignment"),
         slots=round(preset.slots / KEPT),
     )
+    starts = {name: start(subject, seed, shuffling=name) for name in UNLIKE}
     return {
         "last": replace(ten, layers="last", rate=preset.rates["last"]),
         "realigned": alone,
         "aligned once": replace(alone, fetch_s=NEVER_S),
-        **{
-            name: zero_pass_config(replace(ten, start=start_with_shuffling(subject, seed, name)))
-            for name in UNLIKE
-        },
+        **{name: replace(ten, start=begin, **UNTRAINED) for name, begin in starts.items()},
     }
 
 
-def fetch_base(subject: Subject, seed: int, sweep: str) -> SequenceConfig:
-    """The run of a fetch sweep that fetches at every utterance: one pass of ten replicas."""
-    rate = PRESETS[subject.scale].fetch_rate
-    # Figure 5 draws the course; more readings would find more collapses, so all runs have as many.
-    base = replace(with_one_pass(sequence(subject, seed, 10)), rate=rate, evaluations=4)
-    if sweep == "last":
-        return replace(base, layers="last")
-    return base if sweep == "all" else replace(base, layers="last", update_silence=False)
-
-
-def with_one_pass(config: SequenceConfig) -> SequenceConfig:
-    """One pass at one rate, without recognition at its end."""
-    return replace(config, passes=1, plateau=None, evaluations=2, test=False)
+SWEPT: Mapping[str, dict[str, Any]] = {
+    "last": {"layers": "last"},
+    "all": {},
+    "no silence": {"layers": "last", "update_silence": False},
+}
+"""What the runs of each fetch sweep train."""
 
 
 def fetches(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
-    """The fetch sweeps: last layer, all layers, last layer without silence."""
-    found: dict[str, SequenceConfig] = {}
-    for sweep, intervals in PRESETS[subject.scale].fetch.items():
-        base = fetch_base(subject, seed, sweep)
-        found[fetch_name(sweep, 0)] = base
-        for i, passes in enumerate(intervals, start=1):
-            found[fetch_name(sweep, i)] = replace(base, fetch_s=fetch_s(subject, passes))
-    return found
+    """The fetch sweeps, of one pass of ten replicas: last layer, all layers, without silence."""
+    preset = PRESETS[subject.scale]
+    # Figure 5 draws the course; more readings would find more collapses, so all runs have as many.
+    course = {**ONE_PASS, "rate": preset.fetch_rate, "evaluations": 4}
+    ten, configs = sequence(subject, seed, 10), dict[str, SequenceConfig]()
+    for sweep, intervals in preset.fetch.items():
+        seconds = (None, *(fetch_s(subject, passes) for passes in intervals))
+        for i, interval_s in enumerate(seconds):
+            changes = {**course, **SWEPT[sweep], "fetch_s": interval_s}
+            configs[fetch_name(sweep, i)] = replace(ten, **changes)
+    return configs
 
 
 def fetch_name(sweep: str, interval: int) -> str:
@@ -317,9 +320,8 @@ def largest(config: SequenceConfig, subject: Subject) -> LargestRateConfig:
     """
     preset = PRESETS[subject.scale]
     lowest = preset.rates["one"] * preset.slots / config.slots / (1 + config.replicas / 25)
-    return LargestRateConfig(
-        with_one_pass(config), round(lowest, 7), round(16 * lowest, 7), preset.halvings
-    )
+    ends = round(lowest, 7), round(16 * lowest, 7)
+    return LargestRateConfig(replace(config, **ONE_PASS), *ends, preset.halvings)
 
 
 def large(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
@@ -327,42 +329,38 @@ def large(subject: Subject, seed: int) -> dict[str, SequenceConfig]:
 
     The paper gets "most of the gain within a few days", far from convergence.
     """
-    if subject.corpus.name != SMALL:
-        ten = sequence(subject, seed, 10)
-        return {"large": ten, "large ce": zero_pass_config(ten)}
-    wide = replace(subject, corpus=subject.load(LARGE, subject.scale, subject.corpus_seed))
-    preset = PRESETS[subject.scale]
-    ten = sequence(wide, seed, 10, preset.large_hidden)
-    ten = replace(ten, rate=preset.rates["large"], passes=1, plateau=None)
-    return {"large": ten, "large ce": zero_pass_config(ten)}
+    ten = sequence(subject, seed, 10)
+    if subject.corpus.name == SMALL:
+        wide = replace(subject, corpus=subject.load(LARGE, subject.scale, subject.corpus_seed))
+        preset = PRESETS[subject.scale]
+        ten = sequence(wide, seed, 10, preset.large_hidden)
+        ten = replace(ten, rate=preset.rates["large"], passes=1, plateau=None)
+    return {"large": ten, "large ce": replace(ten, **UNTRAINED)}
 
 
 TIMED_STEPS = 400
 """Minibatches of each replica where only time is simulated."""
 
 
-def lines(subject: Subject, seed: int) -> dict[str, LineConfig]:
-    """Line scans of criterion and auxiliary function: at the point of contact, and everywhere."""
-    training = sequence(subject, seed, 1)
-    return {"tangent": LineConfig(training, points=()), "line": LineConfig(training)}
-
-
 def tuning(subject: Subject) -> dict[str, Configuration]:
     """One pass (of cross-entropy, all) at each rate that was tried, on development data."""
-    known = subject.development
-    seed = known.corpus_seed
-    configs = {
-        **{name: sequence(known, seed, n) for n, name in REPLICAS.items()},
-        "last": variants(known, seed)["last"],
-        "large": large(known, seed)["large"],
+    subject = subject.development
+    seed = subject.corpus_seed
+    orders: tuple[Shuffling, ...] = ("full", *UNLIKE)
+    mmi = {
+        **{name: sequence(subject, seed, n) for n, name in REPLICAS.items()},
+        "last": variants(subject, seed)["last"],
+        "large": large(subject, seed)["large"],
     }
-    found: dict[str, Configuration] = {}
+    configs: dict[str, Configuration] = {}
     for i, factor in enumerate(TRIED):
-        for name, config in configs.items():
-            found[rate_name(name, i)] = replace(with_one_pass(config), rate=factor * config.rate)
-        for order in ("full", *UNLIKE):
-            found[rate_name(order, i)] = start_with_shuffling(known, seed, order, factor)
-    return found
+        for name, config in mmi.items():
+            rate = factor * config.rate
+            configs[rate_name(name, i)] = replace(config, **{**ONE_PASS, "rate": rate})
+        for order in orders:
+            config = start(subject, seed, shuffling=order, factor=factor)
+            configs[rate_name(order, i)] = config
+    return configs
 
 
 def rate_name(setting: str, tried: int) -> str:
@@ -379,11 +377,15 @@ def timings(seed: int) -> dict[str, TimingConfig]:
     timed = partial(TimingConfig, layers=LAYERS, seed=seed)
     few = partial(timed, protocol=mmi, minibatch=PAPER["minibatch"])
     many = partial(timed, minibatch=PAPER["minibatch_ce"])
-    found = {f"timing {n}": few(cluster, n, folds=TIMED_STEPS * n) for n in REPLICAS}
-    for name, machine in (("", cluster), (" alone", alone)):
-        found[f"step mmi{name}"] = few(machine, 1, folds=TIMED_STEPS)
-        found[f"step ce{name}"] = many(machine, 1, folds=TIMED_STEPS)
-    return found
+    machines, steps = {"": cluster, " alone": alone}, {"mmi": few, "ce": many}
+    return {
+        **{f"timing {n}": few(cluster, n, folds=TIMED_STEPS * n) for n in REPLICAS},
+        **{
+            f"step {kind}{name}": step(machine, 1, folds=TIMED_STEPS)
+            for name, machine in machines.items()
+            for kind, step in steps.items()
+        },
+    }
 
 
 def experiments(subject: Subject, seed: int) -> Mapping[str, Configuration]:
@@ -391,16 +393,18 @@ def experiments(subject: Subject, seed: int) -> Mapping[str, Configuration]:
 
     The large task comes first: it takes longest, and its start is trained beside the others'.
     """
-    ten = sequence(subject, seed, 10)
+    runs = {n: sequence(subject, seed, n) for n in REPLICAS}
+    one, ten = runs[1], runs[10]
     return {
         **large(subject, seed),
-        "ce": zero_pass_config(ten),
+        "ce": replace(ten, **UNTRAINED),
         "realignment": ForcedAlignment(ten.start, KAPPA),
-        **{name: sequence(subject, seed, n) for n, name in REPLICAS.items()},
+        **{name: runs[n] for n, name in REPLICAS.items()},
         **variants(subject, seed),
         **fetches(subject, seed),
-        **{f"largest {n}": largest(sequence(subject, seed, n), subject) for n in (1, 50)},
-        **lines(subject, seed),
+        **{f"largest {n}": largest(runs[n], subject) for n in (1, 50)},
+        "tangent": LineConfig(one, points=()),
+        "line": LineConfig(one),
         **timings(seed),
         **tuning(subject),
     }

@@ -11,7 +11,7 @@ from harness.algorithms.schedules import Constant
 from harness.experiment.experiment import Experiment, Stage
 from harness.modules.parts import Arrays, ModuleParts
 from harness.modules.task import Module
-from harness.search.search import TRIED, BestRateConfig, best_rate, climb_to_edge, solve
+from harness.search.search import TRIED, BestRateConfig, climb_to_edge, solve
 from harness.simulator import Cluster, Device, WorkerGroup, Workload
 from harness.store import Store
 from tests.experiments import experiment
@@ -71,7 +71,7 @@ def training() -> Experiment[Module]:
 
 def test_a_searchs_summary_is_that_of_the_runs_it_asked_for(training, tmp_path):
     store = Store(tmp_path)
-    run = best_rate(BestRateConfig(training, 0.5), store, silent)
+    run = BestRateConfig(training, 0.5).execute(store, silent)
     assert run.summary["rate"] == 1.0
     assert run.summary["loss"] == 0.0
     assert (run.summary["stable"], run.summary["diverged"]) == (1.0, 2.0)

@@ -4,13 +4,13 @@ import numpy as np
 import torch
 
 from harness.simulator import Contributions, Decodes, Timeline
-from harness.speech.streams import Batcher, KeptFrames
+from harness.speech.streams import Batcher
 
 
-def kept(utterance: int, frames: int) -> KeptFrames:
+def kept(utterance: int, frames: int) -> tuple[int, torch.Tensor, torch.Tensor]:
     """Frames that say of which utterance they are and where in it."""
     x = torch.tensor([[utterance, at] for at in range(frames)], dtype=torch.float32)
-    return KeptFrames(utterance, x.reshape(frames, 2), 10.0 * x.reshape(frames, 2))
+    return utterance, x.reshape(frames, 2), 10.0 * x.reshape(frames, 2)
 
 
 def decodes(*rows: tuple[int, int, int, int]) -> Decodes:
@@ -32,14 +32,14 @@ def reads(*rows: tuple[int, int]) -> Contributions:
 
 
 def chosen(batcher: Batcher, *keys: tuple[int, int]) -> list[list[tuple[int, int]]]:
-    return [[(each.utterance, at) for each, at in batcher.chosen[key]] for key in keys]
+    return [[tuple(map(int, frame.x)) for frame in batcher.chosen[key]] for key in keys]
 
 
 def test_shuffled_every_slot_gives_a_frame_of_its_utterance_and_takes_the_next_when_it_runs_out():
     batcher = Batcher(slots=2, shuffled=True)
     for utterance, frames in ((0, 2), (1, 3), (2, 2), (3, 0)):
-        batcher.add(kept(utterance, frames))
-    assert sorted(batcher.decoded) == [0, 1, 2]
+        batcher.add(*kept(utterance, frames))
+    assert sorted(batcher.kept) == [0, 1, 2]
     told = Timeline(
         contributions=reads((0, 0), (1, 1), (0, 2), (0, 3), (0, 4)),
         decodes=decodes((0, 0, 0, 0), (0, 1, 1, 0), (0, 0, 2, 2)),
@@ -55,7 +55,7 @@ def test_shuffled_every_slot_gives_a_frame_of_its_utterance_and_takes_the_next_w
 def test_a_minibatch_of_several_replicas_is_filled_up_with_zeros():
     batcher = Batcher(slots=2, shuffled=True)
     for utterance, frames in ((3, 1), (1, 1), (2, 1)):
-        batcher.add(kept(utterance, frames))
+        batcher.add(*kept(utterance, frames))
     batcher.follow(
         Timeline(
             contributions=reads((0, 0), (1, 1)),
@@ -71,7 +71,7 @@ def test_a_minibatch_of_several_replicas_is_filled_up_with_zeros():
 def test_not_shuffled_minibatches_are_cut_from_one_utterance_after_another():
     batcher = Batcher(slots=3, shuffled=False)
     for utterance, frames in ((0, 2), (1, 5), (2, 1)):
-        batcher.add(kept(utterance, frames))
+        batcher.add(*kept(utterance, frames))
     batcher.follow(
         Timeline(
             contributions=reads((0, 0), (0, 1), (0, 2)),
@@ -89,7 +89,7 @@ def test_what_is_captured_goes_on_as_if_it_never_stopped():
     for is_shuffled in (True, False):
         ours = Batcher(slots=2, shuffled=is_shuffled)
         for utterance, frames in ((0, 3), (1, 2), (2, 4)):
-            ours.add(kept(utterance, frames))
+            ours.add(*kept(utterance, frames))
         ours.expect(decodes((0, 0, 0, 0), (0, 1, 1, 0), (0, 1, 2, 2)))
         ours.read(0, 0)
         again = Batcher(slots=2, shuffled=is_shuffled)
